@@ -32,7 +32,6 @@ from twokey.gateway.resume.runner import (
     ThreadState,
 )
 from twokey.gateway.service.agents import AgentService
-from twokey.gateway.store.clock import time_ms
 from twokey.gateway.store.jobs import Job, JobKind
 from twokey.gateway.store.questions import Question
 from twokey.gateway.store.store import Store
@@ -79,7 +78,7 @@ class ForeignQuestions:
             return state
         job = _expiry_of(at)
         known = await self._questions.all(at.keys, job)
-        now_ms = await time_ms(self._conn)
+        now_ms = await self._conn.now_ms()
         due: list[PendingInterrupt] = []
         for one in foreign:
             question = known.get(one.id)
@@ -134,7 +133,7 @@ class ForeignQuestions:
     ) -> ThreadState:
         """End the run, unless it asks something else that may be answered still."""
         if len(due) < len(state.pending):
-            now_ms = await time_ms(self._conn)
+            now_ms = await self._conn.now_ms()
             await self._questions.arm(at.keys, job, now_ms + AGAIN_MS)
             return state
         await self._agents.supersede_run(at.run_ref)

@@ -28,7 +28,6 @@ from twokey.gateway.failures import log_failure
 from twokey.gateway.resume.answers import answers_for
 from twokey.gateway.resume.runner import Runner
 from twokey.gateway.resume.runners import Runners
-from twokey.gateway.store.clock import time_ms
 from twokey.gateway.store.jobs import Job, JobKind
 from twokey.gateway.store.outbox import Outbox
 from twokey.gateway.store.readers import drop_idle_readers
@@ -148,7 +147,7 @@ class OrphanFinder:
             found += is_orphan is True
             if is_orphan is None:
                 left.add(thread)
-        young_ms = await time_ms(self._store.conn) - LEFT_MS
+        young_ms = await self._store.conn.now_ms() - LEFT_MS
         await outbox.done(
             *(
                 one.seq

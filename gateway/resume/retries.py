@@ -23,7 +23,6 @@ from twokey.gateway.resume.classification import ThreadHalted
 from twokey.gateway.resume.diagnosis import diagnose, unserved
 from twokey.gateway.resume.retry_plan import failed_again, what_is_told
 from twokey.gateway.service.runs import run_event
-from twokey.gateway.store.clock import time_ms
 from twokey.gateway.store.jobs import Delivery, Job, JobKind
 from twokey.gateway.store.keys import KEEP_MS, Keys
 from twokey.gateway.store.stalled import RunState, StalledRun
@@ -90,7 +89,7 @@ class Retries:
                 ):
                     return None
                 continue
-            now_ms = await time_ms(self._store.conn)
+            now_ms = await self._store.conn.now_ms()
             after = failed_again(
                 before or _first_failure(at, now_ms),
                 diagnosis,
@@ -156,7 +155,7 @@ class Retries:
                 queue = self._store.queue(at.keys)
                 await queue.later(delivery, delay_ms=_jittered(_UNSERVED_PARKED_MS))
                 return
-            now_ms = await time_ms(self._store.conn)
+            now_ms = await self._store.conn.now_ms()
             after = _unserved(before or _first_failure(at, now_ms), now_ms, why).with_(
                 jobs=_still_to_do(before, delivery, delivery.job)
             )
@@ -181,7 +180,7 @@ class Retries:
             is_waiting = before.state is RunState.WAITING
             if not is_ours or not (is_waiting or before.can_pass) or not before.jobs:
                 continue
-            now_ms = await time_ms(self._store.conn)
+            now_ms = await self._store.conn.now_ms()
             if before.next_ms and before.next_ms <= now_ms < before.next_ms + _WOKEN_MS:
                 continue  # it is being tried right now
             after = before.with_(next_ms=now_ms)
@@ -190,7 +189,7 @@ class Retries:
     async def forget_old(self) -> None:
         """Forget runs that nobody brought forward as long as approvals are kept."""
         for keys in self._store.every_shard():
-            before_ms = await time_ms(self._store.conn) - KEEP_MS
+            before_ms = await self._store.conn.now_ms() - KEEP_MS
             for run in await self._stalled.began_before(keys, before_ms):
                 with suppress(NewerRecord):
                     await self._forget(keys, run, before_ms)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from twokey.gateway.approvals.decisions import Gesture
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.service.tenant_service import TenantService
-from twokey.gateway.store.clock import time_ms
 from twokey.gateway.store.freezes import Freeze, Scope, ScopeKind
 
 
@@ -37,7 +36,7 @@ class FreezeService(TenantService):
         Raises:
             StoreUnavailable: when it is not known to be stopped.
         """
-        now_ms = await time_ms(self._store.conn)
+        now_ms = await self._store.conn.now_ms()
         freeze = Freeze(scope=scope, by=by, reason=reason, at_ms=now_ms)
         data = _data(scope, on_behalf_of, gesture)
         event = self._event(EventName.FREEZE_SET, scope, by, reason, data)

@@ -12,7 +12,6 @@ from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.service.agents import AgentService
 from twokey.gateway.service.stopping import StopService
 from twokey.gateway.service.tenant_service import PolicyService
-from twokey.gateway.store.clock import time_ms
 from twokey.gateway.store.freezes import Scope, ScopeKind
 from twokey.gateway.store.jobs import DeadLetter, Job
 from twokey.gateway.store.keys import Keys
@@ -123,7 +122,7 @@ class RunService(PolicyService):
         Raises:
             StoreUnavailable: when it is not known to be tried.
         """
-        stalled, now_ms = self._store.stalled, await time_ms(self._store.conn)
+        stalled, now_ms = self._store.stalled, await self._store.conn.now_ms()
         after = run.with_(
             state=RunState.WAITING,
             attempts=0,

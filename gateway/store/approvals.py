@@ -15,9 +15,14 @@ from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.store import codec, opening
 from twokey.gateway.store.attention import ASKED_MS
 from twokey.gateway.store.changing import Loaded, Write, texts, write
-from twokey.gateway.store.clock import milliseconds, time_ms
-from twokey.gateway.store.connection import Connection, Reply, fields, text
-from twokey.gateway.store.keys import KEEP_MS, LEASE, Keys, shard_of_approval
+from twokey.gateway.store.connection import (
+    Connection,
+    Reply,
+    fields,
+    milliseconds,
+    text,
+)
+from twokey.gateway.store.keys import KEEP_MS, Keys, shard_of_approval
 from twokey.gateway.store.opening import Listed, Opened, Preconditions
 from twokey.gateway.store.pending import PendingIndex
 from twokey.gateway.store.script import Script
@@ -33,8 +38,6 @@ _BUSY = (
     "Too many changed this at once; nothing of yours was recorded. Please try again."
 )
 Found = TypeVar("Found")
-
-LEASE_MS = int(LEASE.total_seconds() * 1000)
 
 
 class ApprovalStore:
@@ -224,7 +227,7 @@ class ApprovalStore:
 
         ``skip`` leaves out the first ones, which the caller has to leave alone.
         """
-        now_ms = await time_ms(self._conn)
+        now_ms = await self._conn.now_ms()
         reply = await self._conn.command(
             "ZRANGEBYSCORE", keys.expiry, 0, now_ms, "LIMIT", skip, limit
         )

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 
 from twokey.gateway.protocol.records import Record
-from twokey.gateway.store.clock import time_ms
 from twokey.gateway.store.connection import Connection, fields, number, text
 from twokey.gateway.store.keys import (
     DRAFT_MS,
@@ -190,7 +189,7 @@ class CardStore:
 
     async def miss(self, keys: Keys, tenant: str, approval: str) -> None:
         """Note that a card is missing or old, until it is drawn."""
-        until_ms = await time_ms(self._conn) + KEEP_MS
+        until_ms = await self._conn.now_ms() + KEEP_MS
         await self._conn.command("ZADD", keys.undrawn(tenant), until_ms, approval)
 
     async def drop(self, keys: Keys, tenant: str, approval: str) -> None:

@@ -14,8 +14,7 @@ from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.store import codec
 from twokey.gateway.store.attention import FAILED_MS, RejectionEffects
-from twokey.gateway.store.clock import milliseconds
-from twokey.gateway.store.connection import Connection, fields, text
+from twokey.gateway.store.connection import Connection, fields, milliseconds, text
 from twokey.gateway.store.jobs import Job, JobKind
 from twokey.gateway.store.keys import KEEP_MS, Keys
 from twokey.gateway.store.script import Script

@@ -57,11 +57,8 @@ class Connection:
     the caller made them safe to repeat: scripts check before they write.
     """
 
-    def __init__(
-        self, url: str, *, pool_size: int = _POOL_SIZE, is_embedded: bool = False
-    ) -> None:
+    def __init__(self, url: str, *, is_embedded: bool = False) -> None:
         self.url = url
-        self._pool_size = pool_size
         self._hint = _EMBEDDED_HINT if is_embedded else _HINT
         self._clients: dict[asyncio.AbstractEventLoop, aioredis.Redis] = {}
 
@@ -85,6 +82,14 @@ class Connection:
         """
         with _answered(self._hint):
             return await self._client().execute_command(*words)
+
+    async def now_ms(self) -> int:
+        """Return the server's time, by which all that is kept is dated.
+
+        Raises:
+            StoreUnavailable: when the server did not answer.
+        """
+        return milliseconds(await self.command("TIME"))
 
     async def together(self, *commands: Sequence[Argument]) -> list[Reply]:
         """Run commands as one MULTI/EXEC, so that they see one state.
@@ -134,7 +139,7 @@ class Connection:
     def _opened(self) -> aioredis.Redis:
         pool = aioredis.BlockingConnectionPool.from_url(  # pyright: ignore[reportUnknownMemberType] - redis-py types **kwargs partially
             self.url,
-            max_connections=self._pool_size,
+            max_connections=_POOL_SIZE,
             timeout=_POOL_WAIT_S,
             socket_timeout=_SOCKET_TIMEOUT_S,
             socket_connect_timeout=_SOCKET_TIMEOUT_S,
@@ -183,6 +188,12 @@ def number(reply: Reply) -> int:
     if reply is None:
         return 0
     return int(reply) if isinstance(reply, bytes | int | str) else 0
+
+
+def milliseconds(reply: Reply) -> int:
+    """Return the reply of TIME in Unix milliseconds."""
+    seconds, micros = cast("list[Reply]", reply)
+    return number(seconds) * 1000 + number(micros) // 1000
 
 
 def fields(reply: Reply) -> dict[str, bytes]:

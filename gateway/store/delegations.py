@@ -6,8 +6,14 @@ import logging
 
 from twokey.gateway.approvals.events import Event
 from twokey.gateway.protocol.records import Record
-from twokey.gateway.store.clock import milliseconds
-from twokey.gateway.store.connection import Connection, Reply, fields, number, text
+from twokey.gateway.store.connection import (
+    Connection,
+    Reply,
+    fields,
+    milliseconds,
+    number,
+    text,
+)
 from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.script import Script
 

@@ -39,7 +39,7 @@ DRAFT_MS = 60 * 60 * 1000
 VIEW_MS = 24 * 60 * 60 * 1000
 """How long an open modal stays bound to the item it was opened for."""
 
-LEASE = timedelta(seconds=15)
+LEASE_MS = 15_000
 """Lifetime of a thread lease and of a claim without a heartbeat."""
 
 PERMANENT = frozenset(

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from twokey.gateway.store.clock import milliseconds, time_ms
-from twokey.gateway.store.connection import Connection, fields, number, text
+from twokey.gateway.store.connection import (
+    Connection,
+    fields,
+    milliseconds,
+    number,
+    text,
+)
 from twokey.gateway.store.keys import Keys
 
 _AT = ":at"
@@ -64,7 +69,7 @@ class MarkStore:
     async def add(self, keys: Keys, tenant: str, checkpoints: str) -> int:
         """Write the next mark; return its number."""
         key = keys.marks(tenant)
-        now = await time_ms(self._conn)
+        now = await self._conn.now_ms()
         replies = await self._conn.together(
             ["HINCRBY", key, checkpoints, 1], ["HSET", key, checkpoints + _AT, now]
         )

@@ -13,8 +13,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from twokey.gateway.protocol.records import Record
-from twokey.gateway.store.clock import milliseconds
-from twokey.gateway.store.connection import Connection, fields, number, text
+from twokey.gateway.store.connection import (
+    Connection,
+    fields,
+    milliseconds,
+    number,
+    text,
+)
 from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.script import Script
 

@@ -9,7 +9,6 @@ from datetime import timedelta
 from typing import cast
 
 from twokey.gateway.approvals.events import Event
-from twokey.gateway.store.clock import milliseconds, time_ms
 from twokey.gateway.store.connection import (
     Argument,
     Connection,
@@ -18,6 +17,7 @@ from twokey.gateway.store.connection import (
     claimed,
     entries,
     first_stream,
+    milliseconds,
     number,
     text,
 )
@@ -51,7 +51,7 @@ class Outbox:
 
     async def put(self, event: Event) -> None:
         """Announce something that changes no approval, such as a finished run."""
-        at_ms = await time_ms(self._conn)
+        at_ms = await self._conn.now_ms()
         await self._conn.together(*announcement(self._keys, event, event, at_ms))
 
     async def unfinished(
@@ -165,7 +165,7 @@ async def trim_audit(conn: Connection, keys: Keys, kept: timedelta) -> None:
 
     Entries are dropped by whole nodes of the stream, so that some stay a little longer.
     """
-    oldest_ms = await time_ms(conn) - int(kept.total_seconds() * 1000)
+    oldest_ms = await conn.now_ms() - int(kept.total_seconds() * 1000)
     await conn.command(
         "XTRIM", keys.audit, "MINID", "~", max(0, oldest_ms), "LIMIT", _TRIMMED
     )

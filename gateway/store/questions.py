@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from twokey.gateway.approvals.events import Event
-from twokey.gateway.store.clock import time_ms
 from twokey.gateway.store.connection import Argument, Connection, fields
 from twokey.gateway.store.jobs import Job
 from twokey.gateway.store.keys import KEEP_MS, Keys
@@ -44,7 +43,7 @@ class QuestionStore:
         key = keys.questions(job.tenant, job.agent, job.thread)
         told = event.with_(data={**event.data, "text": words}) if words else event
         await self._conn.together(
-            *announcement(keys, told, event, await time_ms(self._conn)),
+            *announcement(keys, told, event, await self._conn.now_ms()),
             ["HSET", key, question.id, question.until_ms],
             ["PEXPIREAT", key, question.until_ms + KEEP_MS],
             _due(keys, job, question.until_ms),
@@ -59,7 +58,7 @@ class QuestionStore:
         key = keys.questions(job.tenant, job.agent, job.thread)
         marks: list[Argument] = [part for one in ids for part in (one, _ENDED)]
         await self._conn.together(
-            *announcement(keys, event, event, await time_ms(self._conn)),
+            *announcement(keys, event, event, await self._conn.now_ms()),
             ["HSET", key, *marks],
             ["PEXPIRE", key, KEEP_MS],
         )

@@ -17,7 +17,6 @@ from typing import cast
 from redis.exceptions import ResponseError
 
 from twokey.gateway.errors import StoreUnavailable
-from twokey.gateway.store.clock import time_ms
 from twokey.gateway.store.connection import Connection, Reply, number, text
 from twokey.gateway.store.keys import Keys
 
@@ -81,7 +80,7 @@ async def trim_outbox(conn: Connection, keys: Keys) -> str:
     groups = await reader_groups(conn, keys)
     if not groups:
         return ""
-    young_ms = await time_ms(conn) - int(_KEPT.total_seconds() * 1000)
+    young_ms = await conn.now_ms() - int(_KEPT.total_seconds() * 1000)
     last = min(groups, key=lambda one: one.needs)
     oldest_ms, index = min(last.needs, (max(0, young_ms), 0))
     await conn.command(

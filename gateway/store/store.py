@@ -5,7 +5,7 @@ from __future__ import annotations
 from twokey.gateway.errors import StoreUnavailable
 from twokey.gateway.retention import AUDIT_KEPT
 from twokey.gateway.retrying import RetrySettings
-from twokey.gateway.store.approvals import LEASE_MS, ApprovalStore
+from twokey.gateway.store.approvals import ApprovalStore
 from twokey.gateway.store.attention import AttentionStore
 from twokey.gateway.store.cards import CardStore
 from twokey.gateway.store.connection import Connection
@@ -13,7 +13,7 @@ from twokey.gateway.store.delegations import DelegationStore
 from twokey.gateway.store.engine import EmbeddedEngine
 from twokey.gateway.store.freezes import FreezeStore
 from twokey.gateway.store.jobs import JobQueue
-from twokey.gateway.store.keys import Keys, shard_of_approval, shard_of_tenant
+from twokey.gateway.store.keys import LEASE_MS, Keys, shard_of_approval, shard_of_tenant
 from twokey.gateway.store.marks import MarkStore
 from twokey.gateway.store.members import MemberStore
 from twokey.gateway.store.outbox import Outbox

@@ -13,8 +13,7 @@ from typing import cast
 from twokey.gateway.approvals.record import Waiting
 from twokey.gateway.approvals.timing import TimerKind
 from twokey.gateway.protocol.records import Record
-from twokey.gateway.store.clock import milliseconds, time_ms
-from twokey.gateway.store.connection import Connection, text
+from twokey.gateway.store.connection import Connection, milliseconds, text
 from twokey.gateway.store.keys import Keys
 
 logger = logging.getLogger(__name__)
@@ -57,7 +56,7 @@ class TimerStore:
 
         ``skip`` leaves out the first ones, which the caller has to leave alone.
         """
-        now_ms = await time_ms(self._conn)
+        now_ms = await self._conn.now_ms()
         reply = await self._conn.command(
             "ZRANGEBYSCORE", keys.timers, 0, now_ms, "LIMIT", skip, limit
         )

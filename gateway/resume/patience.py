@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Collection
+from typing import Any, TypeVar
 
 from twokey.gateway.resume.diagnosis import diagnose
 
@@ -43,6 +43,17 @@ async def patiently(work: Callable[[], Awaitable[T]]) -> T:
                 raise
             logger.warning("wait.goes_on error=%s", type(error).__name__)
         await asyncio.sleep(pauses.next_s())
+
+
+async def drained(tasks: Collection[asyncio.Task[Any]], grace_s: float) -> None:
+    """Let tasks come to their end, then stop those that have not."""
+    if not tasks:
+        return
+    _, late = await asyncio.wait(tasks, timeout=grace_s)
+    for task in late:
+        task.cancel()
+    if late:
+        await asyncio.wait(late)
 
 
 async def set_or_late(event: asyncio.Event, pause_s: float) -> None:

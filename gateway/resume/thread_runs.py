@@ -30,7 +30,13 @@ from twokey.gateway.resume.classification import ThreadHalted
 from twokey.gateway.resume.diagnosis import diagnose
 from twokey.gateway.resume.langgraph_local import LangGraphLocal, pending_of
 from twokey.gateway.resume.leases import under_lease
-from twokey.gateway.resume.patience import NotBegun, Pauses, patiently, set_or_late
+from twokey.gateway.resume.patience import (
+    NotBegun,
+    Pauses,
+    drained,
+    patiently,
+    set_or_late,
+)
 from twokey.gateway.resume.retries import Retries
 from twokey.gateway.resume.runner import PendingInterrupt, ThreadState
 from twokey.gateway.resume.runners import Runners
@@ -44,7 +50,7 @@ from twokey.gateway.resume.thread_news import (
 )
 from twokey.gateway.resume.worker import GRACE_S, Rested
 from twokey.gateway.service.agents import AgentService
-from twokey.gateway.store.jobs import Job, JobKind
+from twokey.gateway.store.jobs import Job
 from twokey.gateway.store.stalled import RunState
 from twokey.gateway.store.store import Store
 from twokey.gateway.store.threads import ThreadFacts
@@ -170,12 +176,7 @@ class ThreadRuns:
     async def close(self, *, grace_s: float = GRACE_S) -> None:
         """Let running steps rest, then stop them."""
         self._closing.set()
-        if self._steps:
-            _, late = await asyncio.wait(self._steps, timeout=grace_s)
-            for step in late:
-                step.cancel()
-            if late:
-                await asyncio.wait(late)
+        await drained(self._steps, grace_s)
         await self._news.close()
 
     async def _rest(
@@ -276,9 +277,7 @@ class ThreadRuns:
             if can_pass:
                 raise NotBegun from error
             raise error
-        left = Job(
-            kind=JobKind.RESUME, tenant=at.tenant, agent=at.agent, thread=at.thread
-        )
+        left = Job.to_resume(at.tenant, at.agent, at.thread)
         run = await self._retries.failed(at, error, left=left, is_last=not can_pass)
         if run is None or run.state is RunState.PARKED:
             raise error

@@ -16,7 +16,7 @@ from twokey.gateway.resume.advancing import Advancer
 from twokey.gateway.resume.announcing import Place
 from twokey.gateway.resume.foreign_questions import ForeignQuestions
 from twokey.gateway.resume.leases import under_lease
-from twokey.gateway.resume.patience import set_or_late
+from twokey.gateway.resume.patience import drained, set_or_late
 from twokey.gateway.resume.retries import Retries
 from twokey.gateway.resume.runner import Runner
 from twokey.gateway.resume.runners import Runners
@@ -104,7 +104,7 @@ class Worker:
                 for keys in self._store.every_shard():
                     readers.create_task(self._read(keys, stop))
         finally:
-            await self._drain(grace_s)
+            await drained(self._running, grace_s)
 
     async def _read(self, keys: Keys, stop: asyncio.Event) -> None:
         queue = self._store.queue(keys)
@@ -143,15 +143,6 @@ class Worker:
     def _free(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
         self._slots.release()
-
-    async def _drain(self, grace_s: float) -> None:
-        if not self._running:
-            return
-        _, late = await asyncio.wait(self._running, timeout=grace_s)
-        for task in late:
-            task.cancel()
-        if late:
-            await asyncio.wait(late)
 
     async def _do(self, keys: Keys, queue: JobQueue, delivery: Delivery) -> None:
         """Do one job to one of its ends: done, later, again, dead."""

@@ -39,8 +39,9 @@ from twokey.gateway.resume.runners import Runners
 from twokey.gateway.resume.thread_news import ThreadNews
 from twokey.gateway.resume.thread_runs import ThreadRuns, wait_at_most
 from twokey.gateway.retrying import RetrySettings
-from twokey.gateway.running import joined_by_gateway, load_runners, load_triage, running
+from twokey.gateway.running import gateway_member, load_runners, load_triage, running
 from twokey.gateway.service.agents import AgentService
+from twokey.gateway.service.joining import joined
 from twokey.gateway.service.pending_calls import PendingCall, PendingCalls
 from twokey.gateway.service.reviews import ReviewService
 from twokey.gateway.store.serving import open_store
@@ -128,10 +129,13 @@ class Twokey:
                 self.store.audit_kept = self._settings.retention.audit
                 self._runners.serve(await load_runners(self._settings, self._saver))
                 self._triage = self._triage or await load_triage(self._settings)
-            used = (self.store, self._saver, self._checkpoints, self._tenant)
-            served = self._settings.agents if self._settings else ()
-            joining = joined_by_gateway(*used, served)
-            self._joined = await stack.enter_async_context(joining)
+            member = await gateway_member(
+                self._saver,
+                self._checkpoints,
+                tenant=self._tenant,
+                serves=self._settings.agents if self._settings else (),
+            )
+            self._joined = await stack.enter_async_context(joined(self.store, member))
             if isinstance(self._policy, PolicyFile):
                 await stack.enter_async_context(
                     followed(self._policy, self.store, tenant=self._tenant)

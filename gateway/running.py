@@ -28,7 +28,7 @@ from twokey.gateway.resume.runners import Runners
 from twokey.gateway.resume.sweeping import FORGET_S, ORPHANS_S, SWEEP_S, repeat
 from twokey.gateway.resume.worker import GRACE_S, Rested, Worker, nobody
 from twokey.gateway.service.agents import AgentService
-from twokey.gateway.service.joining import Joined, joined, where
+from twokey.gateway.service.joining import where
 from twokey.gateway.service.sweep import Sweeper
 from twokey.gateway.store.members import Member
 from twokey.gateway.store.store import Store
@@ -78,35 +78,17 @@ async def load_triage(settings: Settings) -> Triage | None:
     return cast("Triage", found)
 
 
-@asynccontextmanager
-async def joined_by_gateway(
-    store: Store,
-    saver: BaseCheckpointSaver[Any],
-    place: str,
-    tenant: str,
-    serves: Collection[str],
-) -> AsyncGenerator[Joined]:
-    """Be one of the gateways of a tenant while the block runs.
+async def gateway_member(
+    saver: BaseCheckpointSaver[Any], place: str, *, tenant: str, serves: Collection[str]
+) -> Member:
+    """Return what a gateway says of itself to the others.
 
     Args:
-        store: what they share.
         saver: keeps the threads.
         place: what the saver was opened with.
         tenant: whose agents these are.
         serves: agents of which every thread is brought forward.
-
-    Raises:
-        SettingsError: when it does not fit with the others; says what to do.
     """
-    member = await gateway_member(saver, place, tenant=tenant, serves=serves)
-    async with joined(store, member) as place_of_ours:
-        yield place_of_ours
-
-
-async def gateway_member(
-    saver: BaseCheckpointSaver[Any], place: str, *, tenant: str, serves: Collection[str]
-) -> Member:
-    """Return what a gateway says of itself to the others."""
     identity = await identity_of(saver, place)
     return Member(
         role="gateway",

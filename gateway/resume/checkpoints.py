@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -14,8 +13,9 @@ from twokey.gateway.resume.postgres import open_postgres
 from twokey.gateway.resume.sqlite import open_sqlite
 
 
-@asynccontextmanager
-async def open_checkpoints(place: str) -> AsyncGenerator[BaseCheckpointSaver[Any]]:
+def open_checkpoints(
+    place: str,
+) -> AbstractAsyncContextManager[BaseCheckpointSaver[Any]]:
     """Open a checkpointer whose serializer is strict.
 
     Args:
@@ -24,10 +24,6 @@ async def open_checkpoints(place: str) -> AsyncGenerator[BaseCheckpointSaver[Any
     Raises:
         SettingsError: when it cannot be opened.
     """
-    opened = (
-        open_postgres(place)
-        if urlsplit(place).scheme in {"postgres", "postgresql"}
-        else open_sqlite(Path(place))
-    )
-    async with opened as saver:
-        yield saver
+    if urlsplit(place).scheme in {"postgres", "postgresql"}:
+        return open_postgres(place)
+    return open_sqlite(Path(place))

@@ -25,9 +25,6 @@ REPEATED_AFTER_S = 60.0
 
 _MOST_LINES = 500
 
-OURS = ("twokey",)
-"""Loggers of Twokey; other libraries are heard from WARNING on."""
-
 _NAMED = re.compile(r"(\w+)=%[sd]")
 
 
@@ -69,8 +66,8 @@ def write_logs(settings: LogSettings, *, shows_errors: bool = False) -> None:
     handler.setFormatter((_Json if is_json else _Text)(shows_errors=shows_errors))
     handler.addFilter(Repeats())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
-    for name in OURS:
-        logging.getLogger(name).setLevel(settings.level.upper())
+    # Other libraries are heard from WARNING on.
+    logging.getLogger("twokey").setLevel(settings.level.upper())
 
 
 class Repeats(logging.Filter):

@@ -99,7 +99,7 @@ class FencedSaver(BaseCheckpointSaver[Any]):
         if lease := current():
             metadata = _marked(metadata, lease)
         given = (config, checkpoint, metadata, new_versions)
-        return await self._write(super().aput, config, *given)
+        return await self._write("aput", super().aput, config, *given)
 
     @override
     async def aput_writes(
@@ -111,13 +111,13 @@ class FencedSaver(BaseCheckpointSaver[Any]):
     ) -> None:
         """Keep what a task wrote, under the holder's fence."""
         given = (config, writes, task_id, task_path)
-        await self._write(super().aput_writes, config, *given)
+        await self._write("aput_writes", super().aput_writes, config, *given)
 
     @override
     async def adelete_thread(self, thread_id: str) -> None:
         """Delete a thread, unless the lease on it was lost."""
         config: RunnableConfig = {"configurable": {"thread_id": thread_id}}
-        await self._write(super().adelete_thread, config, thread_id)
+        await self._write("adelete_thread", super().adelete_thread, config, thread_id)
 
     @override
     def put(
@@ -150,6 +150,7 @@ class FencedSaver(BaseCheckpointSaver[Any]):
 
     async def _write(
         self,
+        name: str,
         plain: Callable[P, Awaitable[T]],
         config: RunnableConfig,
         *given: P.args,
@@ -163,7 +164,8 @@ class FencedSaver(BaseCheckpointSaver[Any]):
         lease.check()
 
         async def put(saver: Saver | None) -> T:
-            same = plain if saver is None else getattr(saver, plain.__name__)
+            # A decorated method may have another name of its own.
+            same = plain if saver is None else getattr(saver, name)
             return cast("T", await same(*given, **named))
 
         return await self.twokey_fence.write(self, lease, config, put)

@@ -77,9 +77,11 @@ def asked_roles(
     return roles
 
 
-def is_told(stack: Stack, user: str, words: str) -> Callable[[], Awaitable[bool]]:
+def is_told(
+    stack: Stack, user: str, words: str, *, times: int = 1
+) -> Callable[[], Awaitable[bool]]:
     async def is_so() -> bool:
-        return bool(await notified(stack, user, words))
+        return len(await notified(stack, user, words)) >= times
 
     return is_so
 
@@ -146,7 +148,7 @@ async def test_who_is_needed_because_of_another_call_is_notified_once(
 
         third = await stack.refund(thread="t3", amount=850)
 
-        await eventually(is_told(stack, "U0CHLOE", LINE))
+        await eventually(is_told(stack, "U0CHLOE", LINE, times=2))
         await stack.agents.withdraw(frozenset({third.item_id}))
         await stack.card(first, lambda m: not says("2 people")(m))
         await nothing_is_left(stack)

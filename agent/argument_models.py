@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from functools import lru_cache
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from langchain_core.tools import BaseTool
 from pydantic import AliasChoices, BaseModel, TypeAdapter, create_model
@@ -23,30 +24,53 @@ from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.strict_json import JsonObject
 
 
-class ArgumentModel(Protocol):
+class ArgumentModel(ABC):
     """How one tool's arguments are read from JSON and written as JSON."""
 
+    def __init__(self, injected: frozenset[str]) -> None:
+        self._injected = injected
+        # What each field is read as; and which field is written under which name.
+        self._read_as: dict[str, str] = {}
+        self._fields: dict[str, str] = {}
+
+    @abstractmethod
     def read(self, given: JsonObject) -> object:
         """Return what the model makes of arguments; raises whatever it raises."""
-        ...
 
+    @abstractmethod
     def write(self, instance: object) -> dict[str, Any]:
         """Return an instance as JSON values, under the names that `read` takes."""
-        ...
 
+    @abstractmethod
     def left_out(self, instance: object) -> frozenset[str]:
         """Return the names of the arguments that only a default gave a value."""
-        ...
+
+    @abstractmethod
+    def json_schema(self) -> dict[str, Any]:
+        """Return the JSON Schema of what `write` returns."""
 
     def first_difference(
         self, one: object, other: object, *, ignoring: frozenset[str]
     ) -> str | None:
         """Return the first argument in which two instances differ, if any."""
-        ...
+        return next(
+            (
+                read
+                for name, read in sorted(self._read_as.items())
+                if read not in ignoring
+                and _differ(getattr(one, name), getattr(other, name))
+            ),
+            None,
+        )
 
-    def json_schema(self) -> dict[str, Any]:
-        """Return the JSON Schema of what `write` returns."""
-        ...
+    def _unless_given(self, given: Container[str]) -> frozenset[str]:
+        return frozenset(
+            read for name, read in self._read_as.items() if name not in given
+        )
+
+    def _renamed(self, written: dict[str, Any]) -> dict[str, Any]:
+        names = {key: self._read_as[name] for key, name in self._fields.items()}
+        return {names.get(key, key): value for key, value in written.items()}
 
 
 def argument_model(tool: BaseTool) -> ArgumentModel:
@@ -76,24 +100,21 @@ def _made(schema: type, injected: frozenset[str]) -> ArgumentModel:
     return _ModelV1(cast("type[pydantic_v1.BaseModel]", schema), injected)
 
 
-class _Model:
+class _Model(ArgumentModel):
     """A model of pydantic 2."""
 
     def __init__(self, schema: type[BaseModel], injected: frozenset[str]) -> None:
-        self._injected = injected
+        super().__init__(injected)
         self._model = schema
         if injected:
             anything: dict[str, Any] = dict.fromkeys(injected, (Any, None))
             self._model = create_model(schema.__name__, __base__=schema, **anything)
-        fields = self._model.model_fields
-        self._own = {name for name in fields if name not in injected}
         config = self._model.model_config
         by_name = config.get("populate_by_name") or config.get("validate_by_name")
-        self._read_as: dict[str, str] = {}
-        self._written_as: dict[str, str] = {}
-        for name in self._own:
-            field = fields[name]
-            self._written_as[name] = field.serialization_alias or name
+        for name, field in self._model.model_fields.items():
+            if name in injected:
+                continue
+            self._fields[field.serialization_alias or name] = name
             alias = field.validation_alias
             if isinstance(alias, AliasChoices):
                 texts = [one for one in alias.choices if isinstance(one, str)]
@@ -113,27 +134,13 @@ class _Model:
         return self._renamed(cast("dict[str, Any]", _settled(model, shown)))
 
     def left_out(self, instance: object) -> frozenset[str]:
-        given = cast("BaseModel", instance).model_fields_set
-        return frozenset(self._read_as[name] for name in self._own - given)
-
-    def first_difference(
-        self, one: object, other: object, *, ignoring: frozenset[str]
-    ) -> str | None:
-        return next(
-            (
-                self._read_as[name]
-                for name in sorted(self._own)
-                if self._read_as[name] not in ignoring
-                and _differ(getattr(one, name), getattr(other, name))
-            ),
-            None,
-        )
+        return self._unless_given(cast("BaseModel", instance).model_fields_set)
 
     def json_schema(self) -> dict[str, Any]:
         schema = self._model.model_json_schema(
             mode="serialization", by_alias=True, schema_generator=_AsWritten
         )
-        names = {self._written_as[name]: name for name in self._own}
+        names = self._fields
         properties = schema.get("properties", {})
         left = [key for key in properties if key in names]
         needed = {key for key in schema.get("required", ()) if key in names}
@@ -154,14 +161,6 @@ class _Model:
             return True
         return False
 
-    def _renamed(self, written: dict[str, Any]) -> dict[str, Any]:
-        names = {
-            self._written_as[name]: self._read_as[name]
-            for name in self._own
-            if self._written_as[name] != self._read_as[name]
-        }
-        return {names.get(key, key): value for key, value in written.items()}
-
 
 class _AsWritten(GenerateJsonSchema):
     """Describe what is written: what has a default is there, like everything else."""
@@ -172,13 +171,13 @@ class _AsWritten(GenerateJsonSchema):
         return not field.get("serialization_exclude")
 
 
-class _ModelV1:
+class _ModelV1(ArgumentModel):
     """A model of `pydantic.v1`."""
 
     def __init__(
         self, schema: type[pydantic_v1.BaseModel], injected: frozenset[str]
     ) -> None:
-        self._injected = injected
+        super().__init__(injected)
         self._model = schema
         if injected:
             anything: Any = dict.fromkeys(injected, (Any, None))
@@ -190,9 +189,8 @@ class _ModelV1:
             for name, field in self._model.__fields__.items()
             if name not in injected
         }
-        self._written_as = {
-            self._model.__fields__[name].alias: read
-            for name, read in self._read_as.items()
+        self._fields = {
+            self._model.__fields__[name].alias: name for name in self._read_as
         }
 
     def read(self, given: JsonObject) -> pydantic_v1.BaseModel:
@@ -205,23 +203,8 @@ class _ModelV1:
         return self._renamed(shown)
 
     def left_out(self, instance: object) -> frozenset[str]:
-        given = cast("pydantic_v1.BaseModel", instance).__fields_set__
-        return frozenset(
-            read for name, read in self._read_as.items() if name not in given
-        )
-
-    def first_difference(
-        self, one: object, other: object, *, ignoring: frozenset[str]
-    ) -> str | None:
-        return next(
-            (
-                read
-                for name, read in sorted(self._read_as.items())
-                if read not in ignoring
-                and _differ(getattr(one, name), getattr(other, name))
-            ),
-            None,
-        )
+        model = cast("pydantic_v1.BaseModel", instance)
+        return self._unless_given(model.__fields_set__)
 
     def json_schema(self) -> dict[str, Any]:
         schema: dict[str, Any] = json.loads(self._model.schema_json(by_alias=True))
@@ -235,9 +218,6 @@ class _ModelV1:
         schema["properties"] = self._renamed(properties)
         schema["required"] = list(self._renamed(dict.fromkeys(needed)))
         return schema
-
-    def _renamed(self, written: dict[str, Any]) -> dict[str, Any]:
-        return {self._written_as.get(key, key): value for key, value in written.items()}
 
 
 def _differ(one: Any, other: Any) -> bool:  # noqa: ANN401 - a value of any class

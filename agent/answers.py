@@ -79,31 +79,28 @@ def ask(verdict: Verdict, args: JsonObject, *, is_again: bool = False) -> Answer
     return _latest(answer, model)
 
 
-def ask_what_happened(item_id: str, action_hash: str, tool: str) -> ReconcileAnswer:
+def ask_what_happened(verdict: Verdict) -> ReconcileAnswer:
     """Pause until a person said what became of an execution in doubt."""
     question: JsonObject = {
         "type": RECONCILE_INTERRUPT,
         "v": 1,
-        "item_id": item_id,
-        "tool": tool,
-        "action_hash": action_hash,
+        "item_id": verdict.item_id,
+        "tool": verdict.tool,
+        "action_hash": verdict.action_hash,
         "allow": ["executed", "rerun", "skip"],
     }
-    model = _reconcile_model(item_id, action_hash)
+    model = _reconcile_model(verdict.item_id, verdict.action_hash)
     return _until_good(question, model, model)
 
 
-def forget_findings(item_id: str, action_hash: str) -> None:
+def forget_findings(verdict: Verdict) -> None:
     """Let no finding about a doubt that is settled answer what is asked next.
 
     A node that asks again after a doubt runs from its start. By then the doubt is
     gone, so nothing asks for the finding that LangGraph saved with its answers.
     """
-    scratchpad = get_config().get("configurable", {}).get(_SCRATCHPAD)
-    resume: object = getattr(scratchpad, "resume", None)
-    if not isinstance(resume, list):
-        return
-    given, model = cast("list[object]", resume), _reconcile_model(item_id, action_hash)
+    given = _saved_answers()
+    model = _reconcile_model(verdict.item_id, verdict.action_hash)
     given[:] = [each for each in given if not _is_good(each, model)]
 
 
@@ -142,11 +139,7 @@ def _latest(answer: Answer, model: type[Answer]) -> Answer:
     that is in doubt, or one that the tool itself asks. A call that went back to people
     is asked about twice; then the last answer is what they said in the end.
     """
-    scratchpad = get_config().get("configurable", {}).get(_SCRATCHPAD)
-    resume: object = getattr(scratchpad, "resume", None)
-    if not isinstance(resume, list):
-        return answer
-    given = cast("list[object]", resume)
+    given = _saved_answers()
     places = [at for at, each in enumerate(given) if _is_good(each, model)]
     if not places:
         return answer
@@ -154,6 +147,13 @@ def _latest(answer: Answer, model: type[Answer]) -> Answer:
     for at in reversed(places[1:]):
         del given[at]
     return model.model_validate(given[places[0]])
+
+
+def _saved_answers() -> list[object]:
+    """Return LangGraph's own list of what this task was answered, to change it."""
+    scratchpad = get_config().get("configurable", {}).get(_SCRATCHPAD)
+    resume: object = getattr(scratchpad, "resume", None)
+    return cast("list[object]", resume) if isinstance(resume, list) else []
 
 
 def _is_good(answer: object, model: type[Answer | ReconcileAnswer]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
 from langchain.agents.middleware.types import ToolCallRequest
@@ -168,7 +168,7 @@ class Caller:
         exact = exact_runs.with_args(request, args)
         if verdict.kind is VerdictKind.RUN and verdict.item_id:
             # Its claim asks whether it may run now.
-            return await self._execute(exact, run, _recorded(ref, verdict, args))
+            return await self._execute(exact, run, HeldCall(ref, verdict, args))
         if verdict.kind is VerdictKind.HOLD:
             problem = exact_runs.unread(state, request, args)
             if problem:
@@ -247,8 +247,10 @@ class Caller:
         if answer.type not in {AnswerKind.APPROVE, AnswerKind.EDIT}:
             told = tool_messages.told_answer(request.tool_call, answer, item_id=item_id)
             return _closing(request, told)
-        held = replace(
-            _recorded(ref, verdict, args),
+        held = HeldCall(
+            ref,
+            verdict,
+            args,
             ask_again=lambda: answers.ask(verdict, args, is_again=True),
             recheck=recheck_of(self.tools.get(verdict.tool)),
         )
@@ -268,13 +270,13 @@ class Caller:
             gateway = self.gateway()
         except NotAllowed as error:
             told = tool_messages.told(
-                request.tool_call, str(error), item_id=held.item_id
+                request.tool_call, str(error), item_id=held.verdict.item_id
             )
             return _closing(request, told)
         end = await execute(
             held, gateway, self.shell, Work(run_with, results.stored, failure)
         )
-        call, item_id = request.tool_call, held.item_id
+        call, item_id = request.tool_call, held.verdict.item_id
         if isinstance(end, Closed):
             told = tool_messages.told_answer(call, end.answer, item_id=item_id)
             return _closing(request, told)
@@ -292,7 +294,7 @@ class Caller:
     ) -> ToolResult:
         """Return what the model gets of a call that was started."""
         if isinstance(end, Reconciled):
-            call, item_id = request.tool_call, held.item_id
+            call, item_id = request.tool_call, held.verdict.item_id
             told = tool_messages.told_finding(call, end.finding, item_id=item_id)
             if end.edit is None:
                 return _closing(request, told)
@@ -310,7 +312,7 @@ class Caller:
             request,
             result,
             held.ref.run_ref,
-            item_id=held.item_id,
+            item_id=held.verdict.item_id,
             own=end.edit,
             inside=inside,
         )
@@ -347,18 +349,6 @@ class Caller:
             return presented
         self.cache.put_edits(run_ref, records)
         return results.carrying(presented, {"twokey_edits": messages.facts(records)})
-
-
-def _recorded(ref: TurnRef, verdict: Verdict, args: JsonObject) -> HeldCall:
-    """Return a call with a record, about which its agent asks nobody."""
-    return HeldCall(
-        ref=ref,
-        tool=verdict.tool,
-        tool_call_id=verdict.tool_call_id,
-        args=args,
-        item_id=verdict.item_id,
-        action_hash=verdict.action_hash,
-    )
 
 
 def _refused(request: ToolCallRequest, verdict: Verdict) -> ToolResult:

@@ -70,13 +70,21 @@ def canonical_args(tool: BaseTool, args: JsonObject) -> JsonObject:
     return _canonical(argument_model(tool), given)
 
 
-def is_canonical(tool: BaseTool, args: JsonObject) -> bool:
-    """Say whether arguments are a canonical document of this tool.
+def plain(args: object) -> JsonObject:
+    """Return arguments as their canonical bytes read.
 
     Raises:
-        Misfit: when they do not fit the tool at all.
+        BadJson: when they are not strict JSON.
     """
-    return _same(canonical_args(tool, args), args)
+    return strict_json.parse_object(digest.canonical(strict_json.accept_object(args)))
+
+
+def same(one: JsonValue, other: JsonValue) -> bool:
+    """Say whether two values have the same canonical bytes."""
+    try:
+        return digest.canonical(one) == digest.canonical(other)
+    except BadJson:
+        return False
 
 
 def _canonical(model: ArgumentModel, given: JsonObject) -> JsonObject:
@@ -87,9 +95,9 @@ def _canonical(model: ArgumentModel, given: JsonObject) -> JsonObject:
     filled = model.left_out(first)
     defaults = {name: value for name, value in again.items() if name in filled}
     document = {**written, **defaults}
-    if not _same(document, written):
+    if not same(document, written):
         second, again = _read(model, document)
-    if not _same(document, again):
+    if not same(document, again):
         place = _first_difference(document, again)
         raise Misfit(
             f"the tool's schema reads its own output differently at {place}, so nobody "
@@ -179,22 +187,12 @@ def _check_json_schema(schema: JsonObject, given: JsonObject) -> None:
 
 
 def _plain(args: object) -> JsonObject:
-    """Return arguments as their canonical bytes read."""
     try:
-        return strict_json.parse_object(
-            digest.canonical(strict_json.accept_object(args))
-        )
+        return plain(args)
     except BadJson as error:
         raise Misfit(f"what the tool makes of them is no strict JSON: {error}") from (
             error
         )
-
-
-def _same(one: JsonObject, other: JsonObject) -> bool:
-    try:
-        return digest.canonical(one) == digest.canonical(other)
-    except BadJson:
-        return False
 
 
 def _first_difference(one: JsonObject, other: JsonObject) -> str:

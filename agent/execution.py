@@ -54,6 +54,7 @@ from twokey.gateway.protocol.wire import (
     Reopened,
     StateNow,
     TurnRef,
+    Verdict,
 )
 
 BUSY_DEADLINE_S = 120.0
@@ -75,11 +76,8 @@ class HeldCall:
     """
 
     ref: TurnRef
-    tool: str
-    tool_call_id: str
+    verdict: Verdict
     args: JsonObject
-    item_id: str
-    action_hash: str
     ask_again: Callable[[], Answer] | None = None
     recheck: Recheck | None = None
 
@@ -102,7 +100,6 @@ class Ran(Generic[R]):
     """It ran now."""
 
     result: R
-    args: JsonObject
     edit: EditRecord | None
     inside: list[EditRecord]
     settled: ReconcileAnswer | None = None
@@ -159,10 +156,10 @@ async def execute(
         GraphBubbleUp: when something inside the tool pauses; the claim is given back.
     """
     request = ClaimRequest(
-        item_id=held.item_id,
+        item_id=held.verdict.item_id,
         ref=held.ref,
-        tool=held.tool,
-        tool_call_id=held.tool_call_id,
+        tool=held.verdict.tool,
+        tool_call_id=held.verdict.tool_call_id,
         owner=uuid.uuid4().hex,
     )
     while True:
@@ -176,7 +173,7 @@ async def execute(
                 # would be given again.
                 request = request.with_(owner=uuid.uuid4().hex)
             case Done():
-                forget_findings(held.item_id, held.action_hash)
+                forget_findings(held.verdict)
                 return _done(reply)
             case Refused():
                 return NotRun(tool_messages.denied(reply.reason))
@@ -205,7 +202,7 @@ def _asked_what_happened(held: HeldCall, reply: InDoubt) -> Reconciled | CutOff 
     """Wait for people to settle a doubt; None when they let the call run again."""
     if held.ask_again is None:
         return CutOff()
-    finding = ask_what_happened(held.item_id, held.action_hash, held.tool)
+    finding = ask_what_happened(held.verdict)
     return None if finding.type == "rerun" else Reconciled(finding, reply.edit)
 
 
@@ -255,14 +252,15 @@ async def _state_now(
     """Read the state for what would run; None when that is not this call."""
     args = _authorized_args(held, asked)
     if args is None:
-        logger.warning("execution.mismatch item=%s", held.item_id)
+        logger.warning("execution.mismatch item=%s", held.verdict.item_id)
         return None
     if held.recheck is None:
         raise StateUnknown(
-            f"The tool {held.tool!r} has no recheck here, and the call was approved "
-            "in one state only. It did not run; give the tool its recheck again."
+            f"The tool {held.verdict.tool!r} has no recheck here, and the call was "
+            "approved in one state only. It did not run; give the tool its recheck "
+            "again."
         )
-    state = await rechecks.read(shell, held.recheck, held.tool, args)
+    state = await rechecks.read(shell, held.recheck, held.verdict.tool, args)
     return StateNow(action_hash=asked.action_hash, state=state)
 
 
@@ -272,17 +270,17 @@ async def _run_once(
     """Run a claimed call; None when it failed and people are asked what to do."""
     args = _authorized_args(held, claimed)
     if args is None:
-        logger.warning("execution.mismatch item=%s", held.item_id)
+        logger.warning("execution.mismatch item=%s", held.verdict.item_id)
         await _release(held, claimed, gateway, shell)
         return NotRun(tool_messages.MISMATCH)
     if held.recheck is not None and state_in(claimed.action) is None:
         await _release(held, claimed, gateway, shell)
         return NotRun(rechecks.NOT_BOUND)
     grant = Grant(
-        item_id=held.item_id,
+        item_id=held.verdict.item_id,
         idempotency_key=claimed.idempotency_key,
         action_hash=claimed.action_hash,
-        tool=held.tool,
+        tool=held.verdict.tool,
         args_hash=wire.args_hash(args),
     )
     alive = _kept_alive(held, claimed, gateway)
@@ -307,7 +305,7 @@ async def _run_once(
     await _finish(held, claimed, gateway, shell, stored)
     if claimed.asks_on_failure and not stored.ok:
         return None
-    return Ran(result, args, claimed.edit, inside, claimed.settled)
+    return Ran(result, claimed.edit, inside, claimed.settled)
 
 
 def _authorized_args(
@@ -324,7 +322,7 @@ def _authorized_args(
             digest.action_hash(claimed.action) == claimed.action_hash
             and (edit is None or edit.executed_hash == claimed.action_hash)
             and (edit is not None or _is_as_requested(held, claimed))
-            and document.get("tool") == held.tool
+            and document.get("tool") == held.verdict.tool
             and _is_here(document.get("ctx"), held)
             and wire.args_hash(base) == asked
         )
@@ -335,21 +333,15 @@ def _authorized_args(
 
 def _is_as_requested(held: HeldCall, claimed: Claimed | CheckState) -> bool:
     """Say whether this is the action that was asked for, in whatever state."""
-    if claimed.action_hash == held.action_hash:
+    if claimed.action_hash == held.verdict.action_hash:
         return True
-    return digest.action_hash(claimed.requested) == held.action_hash and (
+    return digest.action_hash(claimed.requested) == held.verdict.action_hash and (
         is_same_but_state(claimed.requested, claimed.action)
     )
 
 
 def _is_here(ctx: object, held: HeldCall) -> bool:
-    expected: dict[str, object] = {
-        "agent": held.ref.agent,
-        "thread": held.ref.thread,
-        "ns": held.ref.ns,
-        "message_id": held.ref.message_id,
-        "tool_call_id": held.tool_call_id,
-    }
+    expected = {**held.ref.names, "tool_call_id": held.verdict.tool_call_id}
     return isinstance(ctx, dict) and expected.items() <= ctx.items()
 
 
@@ -367,12 +359,12 @@ async def _beat(held: HeldCall, claimed: Claimed, gateway: Gateway) -> None:
     while True:
         await asyncio.sleep(pause)
         try:
-            is_ours = await gateway.heartbeat(held.item_id, claimed.fence)
+            is_ours = await gateway.heartbeat(held.verdict.item_id, claimed.fence)
         except (TwokeyError, OSError):
-            logger.warning("execution.heartbeat_failed item=%s", held.item_id)
+            logger.warning("execution.heartbeat_failed item=%s", held.verdict.item_id)
             continue
         if not is_ours:
-            logger.warning("execution.claim_lost item=%s", held.item_id)
+            logger.warning("execution.claim_lost item=%s", held.verdict.item_id)
             return
 
 
@@ -382,19 +374,21 @@ async def _finish(
     """Record the result; when that fails the gateway shows the item as in doubt."""
     try:
         is_ours = await insistently(
-            shell, lambda: gateway.finish(held.item_id, claimed.fence, result)
+            shell, lambda: gateway.finish(held.verdict.item_id, claimed.fence, result)
         )
     except TwokeyError as error:
-        log_failure(logger, error, "execution.unrecorded item=%s", held.item_id)
+        log_failure(logger, error, "execution.unrecorded item=%s", held.verdict.item_id)
         return
     if not is_ours:
-        logger.warning("execution.finished_late item=%s", held.item_id)
+        logger.warning("execution.finished_late item=%s", held.verdict.item_id)
 
 
 async def _release(
     held: HeldCall, claimed: Claimed, gateway: Gateway, shell: Shell
 ) -> None:
     try:
-        await insistently(shell, lambda: gateway.release(held.item_id, claimed.fence))
+        await insistently(
+            shell, lambda: gateway.release(held.verdict.item_id, claimed.fence)
+        )
     except TwokeyError as error:
-        log_failure(logger, error, "execution.unreleased item=%s", held.item_id)
+        log_failure(logger, error, "execution.unreleased item=%s", held.verdict.item_id)

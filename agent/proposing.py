@@ -17,7 +17,7 @@ from langchain_core.tools import BaseTool
 
 from twokey.agent import canonical
 from twokey.gateway.errors import BadJson, NotAllowed
-from twokey.gateway.protocol import digest, strict_json, wire
+from twokey.gateway.protocol import digest, wire
 from twokey.gateway.protocol.records import Record
 from twokey.gateway.protocol.strict_json import JsonObject
 
@@ -108,7 +108,7 @@ class Prepared:
         A default that was filled in is no other reading of what the model wrote.
         """
         is_other = any(
-            name not in self.args or not _is_equal(self.args[name], value)
+            name not in self.args or not canonical.same(self.args[name], value)
             for name, value in self.written.items()
         )
         return self.written if is_other else None
@@ -133,7 +133,7 @@ def prepared(
     found: dict[str, Prepared] = {}
     for call in calls:
         try:
-            written = plain(strict_json.accept_object(call["args"]))
+            written = canonical.plain(call["args"])
         except BadJson:
             continue  # refused with a sentence when the turn is drafted
         call_id = call["id"] or ""
@@ -162,8 +162,8 @@ def _prepared(
         return Prepared(written, written)
     try:
         if kept is not None and kept.spelled == wire.args_hash(written):
-            args = plain(kept.args)
-            if canonical.is_canonical(tool, args):
+            args = canonical.plain(kept.args)
+            if canonical.same(canonical.canonical_args(tool, args), args):
                 return Prepared(args, written, is_read=True)
         return Prepared(canonical.canonical_args(tool, written), written, is_read=True)
     except (canonical.Misfit, BadJson) as error:
@@ -187,7 +187,7 @@ def runnable(name: str, tool: BaseTool | None, args: JsonObject) -> BaseTool:
             f"The arguments that were cleared do not fit the tool {name!r}, so it did "
             f"not run: {error}. Do not make the same call again; tell the user."
         ) from error
-    if not _is_equal(made, args):
+    if not canonical.same(made, args):
         raise NotAllowed(
             f"The tool {name!r} would not run with exactly the arguments that were "
             f"cleared, so it did not run. It would read them as {_json(made)}. Ask "
@@ -214,15 +214,6 @@ def misfit(name: str, error: Exception) -> str:
     )
 
 
-def plain(args: JsonObject) -> JsonObject:
-    """Return arguments as their canonical bytes read.
-
-    Raises:
-        BadJson: when they are not strict JSON.
-    """
-    return strict_json.parse_object(digest.canonical(args))
-
-
 def _name_of(tool: object) -> str:
     if isinstance(tool, BaseTool):
         return tool.name
@@ -233,10 +224,6 @@ def _name_of(tool: object) -> str:
             described = cast("Mapping[str, Any]", inner)
         return str(described.get("name") or "")
     return str(getattr(tool, "__name__", ""))
-
-
-def _is_equal(one: Any, other: Any) -> bool:  # noqa: ANN401 - JSON
-    return digest.canonical(one) == digest.canonical(other)
 
 
 def _json(args: JsonObject) -> str:

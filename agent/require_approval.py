@@ -46,7 +46,7 @@ from twokey.gateway.errors import (
     ThreadUnavailable,
     TwokeyError,
 )
-from twokey.gateway.protocol import digest, port, run_context, strict_json
+from twokey.gateway.protocol import port, run_context, strict_json
 from twokey.gateway.protocol.port import Gateway
 from twokey.gateway.protocol.records import EditRecord, Result
 from twokey.gateway.protocol.strict_json import JsonObject
@@ -98,12 +98,15 @@ class Unsure:
 
 
 Outcome = Approved[R] | NotApproved | Unsure
+_Work = Callable[[JsonObject], Awaitable[R]]
+"""Calls the caller's function with authorized arguments."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Step:
     """What a caller asked for, with defaults filled in."""
 
+    run: Callable[..., Any]
     tool: str
     args: JsonObject
     agent: str
@@ -111,20 +114,12 @@ class _Step:
     says: str
     schema: JsonObject | None
     gateway: Gateway
-    recheck: Recheck | None = None
+    recheck: Recheck | None
 
     @property
     def key(self) -> str:
         """Return the name of the call."""
         return self.given_key or self.tool
-
-
-@dataclass(frozen=True, slots=True)
-class _Run(Generic[R]):
-    """The caller's function, and how to call it with authorized arguments."""
-
-    function: Callable[..., Any]
-    work: Callable[[JsonObject], Awaitable[R]]
 
 
 def require_approval(  # noqa: PLR0913 - what a node may say of a step, by name
@@ -172,9 +167,10 @@ def require_approval(  # noqa: PLR0913 - what a node may say of a step, by name
     async def work(given: JsonObject) -> R:
         return run(**step_arguments.values(run, given, tool))
 
-    step = _step(run, tool, args, agent, key, says, schema, gateway)
-    step = replace(step, recheck=recheck)
-    return drive(_required(step, _Run(run, work), Blocking()))
+    plain = step_arguments.canonical_step(run, args, tool)
+    there = gateway or port.current()
+    step = _Step(run, tool, plain, agent, key, says, schema, there, recheck)
+    return drive(_required(step, work, Blocking()))
 
 
 async def arequire_approval(  # noqa: PLR0913 - what `require_approval` takes
@@ -197,51 +193,22 @@ async def arequire_approval(  # noqa: PLR0913 - what `require_approval` takes
         returned = cast("Any", run(**step_arguments.values(run, given, tool)))
         return cast("R", await returned if inspect.isawaitable(returned) else returned)
 
-    step = _step(run, tool, args, agent, key, says, schema, gateway)
-    step = replace(step, recheck=recheck)
-    return await _required(step, _Run(run, work), Awaiting())
+    plain = step_arguments.canonical_step(run, args, tool)
+    there = gateway or port.current()
+    step = _Step(run, tool, plain, agent, key, says, schema, there, recheck)
+    return await _required(step, work, Awaiting())
 
 
-def _step(
-    run: Callable[..., Any],
-    tool: str,
-    args: dict[str, Any],
-    agent: str,
-    key: str,
-    says: str,
-    schema: JsonObject | None,
-    gateway: Gateway | None,
-) -> _Step:
-    # The canonical form: a step runs alike whether people were asked or not.
-    plain = strict_json.parse_object(digest.canonical(strict_json.accept_object(args)))
-    return _Step(
-        tool=tool,
-        args=step_arguments.canonical_step(run, plain, tool),
-        agent=agent,
-        given_key=key,
-        says=says,
-        schema=schema,
-        gateway=gateway or port.current(),
-    )
-
-
-async def _required(step: _Step, run: _Run[R], shell: Shell) -> Outcome[R]:
+async def _required(step: _Step, work: _Work[R], shell: Shell) -> Outcome[R]:
     ref = _place(step)
     verdict = await _verdict(step, ref, shell)
     if verdict.kind is VerdictKind.DENY:
         return NotApproved("deny", tool_messages.denied(verdict.reason))
     if verdict.runs_unclaimed:
-        return await _unasked(step, ref, verdict, run, shell)
-    call = HeldCall(
-        ref=ref,
-        tool=step.tool,
-        tool_call_id=step.key,
-        args=step.args,
-        item_id=verdict.item_id,
-        action_hash=verdict.action_hash,
-    )
+        return await _unasked(step, ref, verdict, work, shell)
+    call = HeldCall(ref, verdict, step.args)
     if verdict.kind is VerdictKind.RUN:
-        return await _executed(call, step, run, shell)
+        return await _executed(call, step, work, shell)
     answer = answers.ask(verdict, step.args)
     if answer.type not in {AnswerKind.APPROVE, AnswerKind.EDIT}:
         said = answer.message if answer.by else ""
@@ -251,15 +218,15 @@ async def _required(step: _Step, run: _Run[R], shell: Shell) -> Outcome[R]:
         ask_again=lambda: answers.ask(verdict, step.args, is_again=True),
         recheck=step.recheck,
     )
-    return await _executed(held, step, run, shell, why=answer.why_approved)
+    return await _executed(held, step, work, shell, why=answer.why_approved)
 
 
 async def _unasked(
-    step: _Step, ref: TurnRef, verdict: Verdict, run: _Run[R], shell: Shell
+    step: _Step, ref: TurnRef, verdict: Verdict, work: _Work[R], shell: Shell
 ) -> Outcome[R]:
     with run_context.in_run(ref.run_ref), granted(unasked.grant_for(ref, verdict)):
         end = await unasked.run_unasked(
-            lambda: run.work(step.args),
+            lambda: work(step.args),
             lambda value: _kept(Approved(value, step.args), []),
             ref=ref,
             verdict=verdict,
@@ -273,15 +240,15 @@ async def _unasked(
 
 
 async def _executed(
-    held: HeldCall, step: _Step, run: _Run[R], shell: Shell, *, why: str = ""
+    held: HeldCall, step: _Step, work: _Work[R], shell: Shell, *, why: str = ""
 ) -> Outcome[R]:
     async def once(args: JsonObject) -> Approved[R] | NotApproved | Unsure:
-        problem = signatures.misfit(run.function, args) or step_arguments.problem(
-            run.function, args, step.tool
+        problem = signatures.misfit(step.run, args) or step_arguments.problem(
+            step.run, args, step.tool
         )
         if problem:
             return NotApproved("misfit", f"This did not run: {problem}.")
-        return Approved(await run.work(args), args)
+        return Approved(await work(args), args)
 
     end = await execute(held, step.gateway, shell, Work(once, _kept, Unsure))
     if isinstance(end, Ran):

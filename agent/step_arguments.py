@@ -32,17 +32,22 @@ def declared(run: Callable[..., Any], tool: str) -> BaseTool | None:
         return None
 
 
-def canonical_step(run: Callable[..., Any], args: JsonObject, tool: str) -> JsonObject:
+def canonical_step(
+    run: Callable[..., Any], args: dict[str, Any], tool: str
+) -> JsonObject:
     """Return the arguments of a step as its function reads them.
+
+    They are canonical: a step runs alike whether people were asked or not.
 
     Defaults stay with the function: a node runs again after a pause, and one that is
     made up each time would make another call of it.
 
     Raises:
+        BadJson: when they are not strict JSON.
         BadStep: when the function's annotations do not take them; nobody was asked.
     """
     try:
-        return _read(run, args, tool)
+        return _read(run, canonical.plain(args), tool)
     except canonical.Misfit as error:
         raise BadStep(
             f"The step {tool!r} was not put to anybody: {error}. Give arguments that "
@@ -56,7 +61,7 @@ def problem(run: Callable[..., Any], args: JsonObject, tool: str) -> str:
         made = _read(run, args, tool)
     except canonical.Misfit as error:
         return f"the arguments do not fit ({error})"
-    if digest.canonical(made) != digest.canonical(args):
+    if not canonical.same(made, args):
         text = digest.canonical(made).decode("utf-8")
         return f"the function would read the arguments as {text}"
     return ""

@@ -13,8 +13,9 @@ from langgraph.config import get_config
 from pydantic import Field, ValidationError
 
 from twokey.agent import outer_run, rechecks, repeats
+from twokey.agent.canonical import plain
 from twokey.agent.messages import add_edits
-from twokey.agent.proposing import NO_CALLS, KeptArgs, Prepared, plain
+from twokey.agent.proposing import NO_CALLS, KeptArgs, Prepared
 from twokey.gateway.errors import BadJson
 from twokey.gateway.protocol import strict_json, wire
 from twokey.gateway.protocol.business_state import BusinessState
@@ -298,7 +299,7 @@ def noted_args(state: Mapping[str, Any], call: ToolCall) -> JsonObject | None:
     these.
     """
     try:
-        written = plain(strict_json.accept_object(call["args"]))
+        written = plain(call["args"])
         row = noted_kept(state).get(call["id"] or "")
         if row is None:
             return written

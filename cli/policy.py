@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from pydantic import Field, JsonValue, ValidationError
+from pydantic import JsonValue, ValidationError
 
 from twokey.cli import console
 from twokey.cli.console import AsJson
-from twokey.cli.policy_facts import facts_of, moment
+from twokey.cli.policy_facts import CallFile, facts_of, moment
 from twokey.cli.policy_words import (
     explained,
     idle_requirements,
@@ -24,7 +24,6 @@ from twokey.gateway.policy.evaluate import evaluate
 from twokey.gateway.policy.load import BadPolicy
 from twokey.gateway.policy.replay import Replayed, read_rows, replay
 from twokey.gateway.policy.untyped import untyped_arguments
-from twokey.gateway.protocol.records import Record
 from twokey.gateway.protocol.strict_json import JsonObject, parse_object
 from twokey.gateway.sentences import sentence
 
@@ -34,16 +33,6 @@ PolicyFile = Annotated[
     Path | None,
     typer.Argument(metavar="[FILE]", help="Default: the policy of twokey.yml."),
 ]
-
-
-class CallFile(Record):
-    """The shape of ``--call``: one call as an agent would propose it."""
-
-    tool: str
-    args: JsonObject = Field(default_factory=dict)
-    agent: str = ""
-    args_schema: JsonObject | None = None
-    requester: str = ""
 
 
 @group.command(
@@ -128,16 +117,8 @@ def explain(
     policy = session_of(ctx).policy(file)
     proposed = _call(call)
     when = moment(at) if at else datetime.now(UTC)
-    facts = facts_of(
-        policy,
-        agent=proposed.agent,
-        tool=proposed.tool,
-        args=proposed.args,
-        requester=proposed.requester,
-        declared_schema=proposed.args_schema,
-        when=when,
-        said=(*(windows or ()), *(f"recent.{one}" for one in recent or ())),
-    )
+    said = (*(windows or ()), *(f"recent.{one}" for one in recent or ()))
+    facts = facts_of(policy, proposed, when, said)
     evaluation = evaluate(
         policy,
         agent=proposed.agent,

@@ -6,11 +6,14 @@ import re
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
+from pydantic import Field
+
 from twokey.gateway.errors import SettingsError
 from twokey.gateway.policy.raising import Facts
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.policy.windows import micro, window_uses
 from twokey.gateway.policy.wording import RECENT
+from twokey.gateway.protocol.records import Record
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.sentences import near
 
@@ -39,26 +42,24 @@ def moment(text: str, option: str = "--at") -> datetime:
     return when.astimezone(UTC)
 
 
+class CallFile(Record):
+    """The shape of ``--call``: one call as an agent would propose it."""
+
+    tool: str
+    args: JsonObject = Field(default_factory=dict)
+    agent: str = ""
+    args_schema: JsonObject | None = None
+    requester: str = ""
+
+
 def facts_of(
-    policy: Policy,
-    *,
-    agent: str,
-    tool: str,
-    args: JsonObject,
-    requester: str,
-    declared_schema: JsonObject | None = None,
-    when: datetime,
-    said: Iterable[str],
+    policy: Policy, call: CallFile, when: datetime, said: Iterable[str]
 ) -> Facts:
     """Return facts: what was said, and the share of this call in every other total.
 
     Args:
         policy: for its windows.
-        agent: of the call.
-        tool: of the call.
-        args: of the call.
-        requester: Slack id of the person who asked.
-        declared_schema: of the arguments, where the policy has none.
+        call: what is proposed.
         when: the time.
         said: ``name=value`` for a window, ``recent.name=count`` for the rest.
 
@@ -67,11 +68,11 @@ def facts_of(
     """
     found = window_uses(
         policy,
-        agent=agent,
-        tool=tool,
-        args=args,
-        requester=requester,
-        declared_schema=declared_schema,
+        agent=call.agent,
+        tool=call.tool,
+        args=call.args,
+        requester=call.requester,
+        declared_schema=call.args_schema,
     )
     windows = {use.window: use.amount_micro for use in found.uses}
     recent: dict[str, int] = {}
@@ -84,7 +85,7 @@ def facts_of(
     return Facts(
         now_ms=int(when.timestamp()) * 1000,
         windows=windows,
-        requester=requester,
+        requester=call.requester,
         problems=found.problems,
         **recent,
     )

@@ -77,7 +77,11 @@ class Stage:
         """Ask the agent and wait for the card; return its ts and the approval."""
         self.asked_at = await self.dan.say(CHANNEL, text)
         self.say("agent.asked", by=REQUESTER, text=text)
-        card = await self.ana.message_with(CHANNEL, _is_new(self.asked_at), PATIENCE_S)
+
+        def is_new(message: JsonObject) -> bool:
+            return bool(_approval_id(message)) and str(message["ts"]) > self.asked_at
+
+        card = await self.ana.message_with(CHANNEL, is_new, PATIENCE_S)
         approval = await self.approval(_approval_id(card))
         self.say(
             "card.posted",
@@ -361,13 +365,6 @@ SCRIPTS: dict[str, Callable[[Stage], Awaitable[None]]] = {
     "escalate": escalate,
     "outage": outage,
 }
-
-
-def _is_new(since: str) -> Callable[[JsonObject], bool]:
-    def is_new_card(message: JsonObject) -> bool:
-        return bool(_approval_id(message)) and str(message["ts"]) > since
-
-    return is_new_card
 
 
 def _approval_id(message: JsonObject) -> str:

@@ -44,10 +44,6 @@ class DemoStack:
     stack: Stack
 
 
-def _as_it_is(workspace: Workspace) -> None:
-    """Add nothing to the sample workspace."""
-
-
 @asynccontextmanager
 async def open_demo_stack(
     config: Path,
@@ -57,7 +53,7 @@ async def open_demo_stack(
     mode: SlackMode = SlackMode.SOCKET,
     env: Mapping[str, str] | None = None,
     is_kept: bool = True,
-    seed: Callable[[Workspace], None] = _as_it_is,
+    seed: Callable[[Workspace], object] = lambda _: None,
     suggestions: Sequence[Suggestion] = SUGGESTIONS,
 ) -> AsyncGenerator[DemoStack]:
     """Start the sandbox and everything else on this machine.

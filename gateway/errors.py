@@ -62,18 +62,9 @@ class UnreadableRecord(TwokeyError):
 
 
 class NewerRecord(StoreUnavailable):
-    """A newer version wrote this record: it is left alone, as if it could not be had.
-
-    Attributes:
-        record: its id.
-        format: the number of its format.
-        known: the highest number that this version reads.
-    """
+    """A newer version wrote this record: it is left as if it could not be had."""
 
     def __init__(self, record: str, *, format: int, known: int) -> None:  # noqa: A002 - as it is called everywhere
-        self.record = record
-        self.format = format
-        self.known = known
         super().__init__(
             f"The record of {record!r} was written by a newer version of Twokey "
             f"(format {format}; this version reads up to {known}), so it was left as "
@@ -86,16 +77,9 @@ class UnsafeStore(TwokeyError):
 
 
 class IllegalMove(TwokeyError):
-    """A state was asked to follow another that the lifecycle table does not allow.
-
-    Attributes:
-        state: where the item was.
-        move: what was asked of it.
-    """
+    """A state was asked to follow another that the lifecycle table does not allow."""
 
     def __init__(self, state: str, move: str) -> None:
-        self.state = state
-        self.move = move
         super().__init__(f"An item that is {state!r} cannot {move!r}.")
 
 
@@ -104,16 +88,9 @@ class NotAllowed(TwokeyError):
 
 
 class UngatedTool(NotAllowed):
-    """A tool was started below a gated agent and no gate cleared it; it did not run.
-
-    Attributes:
-        agent: the gated agent.
-        tool: the tool's name.
-    """
+    """A tool was started below a gated agent and no gate cleared it; it did not run."""
 
     def __init__(self, agent: str, tool: str) -> None:
-        self.agent = agent
-        self.tool = tool
         super().__init__(
             f"The tool {tool!r} did not run: it was started inside the agent "
             f"{agent!r} where no approval gate cleared it. Do not try it again that "
@@ -123,14 +100,9 @@ class UngatedTool(NotAllowed):
 
 
 class TooManySpeakers(NotAllowed):
-    """More people spoke in a thread than are remembered; none of them is forgotten.
-
-    Attributes:
-        limit: how many are remembered.
-    """
+    """More people spoke in a thread than are remembered; none of them is forgotten."""
 
     def __init__(self, limit: int) -> None:
-        self.limit = limit
         super().__init__(
             f"More than {limit} people have spoken in this thread. None of them may "
             "decide what comes of it, so none is forgotten: start a new thread."
@@ -154,16 +126,9 @@ class ThreadUnavailable(TwokeyError):
 
 
 class ThreadUnknown(ThreadUnavailable):
-    """The checkpoints that this process reads do not know a thread with approved calls.
-
-    Attributes:
-        agent: its agent.
-        thread: its name.
-    """
+    """The checkpoints of this process do not know a thread with approved calls."""
 
     def __init__(self, agent: str, thread: str) -> None:
-        self.agent = agent
-        self.thread = thread
         super().__init__(
             f"The checkpoints of this process do not know the thread {thread!r} of "
             f"{agent!r}, in which approved calls wait to run; another gateway may. "

@@ -18,7 +18,6 @@ from twokey.gateway.protocol.wire import Verdict, VerdictKind
 from twokey.gateway.service import refusing
 from twokey.gateway.service.measuring import Measured
 from twokey.gateway.store.attention import AgentLoad
-from twokey.gateway.store.freezes import names_of
 from twokey.gateway.store.store import Store
 from twokey.gateway.store.windows import Use, use_of
 
@@ -105,8 +104,5 @@ def _without_share(use: Use) -> Use:
 def _halted(verdict: Verdict, load: AgentLoad, agent: str) -> Verdict:
     if not verdict.runs_unclaimed:
         return verdict  # its claim asks
-    for name in names_of(agent, verdict.tool):
-        freeze = load.frozen.get(name)
-        if freeze is not None:
-            return refused(verdict, refusing.stopped(freeze))
-    return verdict
+    freeze = refusing.freeze_of(load, agent, verdict.tool)
+    return refused(verdict, refusing.stopped(freeze)) if freeze else verdict

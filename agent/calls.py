@@ -25,6 +25,7 @@ from twokey.agent import (
     unasked,
 )
 from twokey.agent.bridge import Shell, insistently
+from twokey.agent.cleaning import given_back
 from twokey.agent.edits_inside import collecting
 from twokey.agent.exact_runs import Handler
 from twokey.agent.execution import (
@@ -38,7 +39,6 @@ from twokey.agent.execution import (
     Work,
     execute,
 )
-from twokey.agent.given_back import given_back
 from twokey.agent.grants import granted, recheck_of
 from twokey.agent.messages import ITEM_KEY
 from twokey.agent.proposing import Prepared, Toolbox
@@ -281,7 +281,9 @@ class Caller:
             told = tool_messages.told_answer(call, end.answer, item_id=item_id)
             return _closing(request, told)
         if isinstance(end, CutOff):
-            return _closing(request, tool_messages.told_cut_off(call, item_id))
+            told = tool_messages.told(call, tool_messages.CUT_OFF, item_id=item_id)
+            # People may yet settle what became of it, and be wrong.
+            return _closing(request, messages.marked_settled(told))
         if isinstance(end, NotRun):
             return _uncleared(request, end.reason, item_id)
         return self._ended(request, held, end)

@@ -1,13 +1,15 @@
-"""Clean what a tool returned of everything that only the gateway's side may say."""
+"""Clean what a tool returns, now or again, of what only the gateway's side may say."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from langchain_core.messages import AnyMessage, ToolMessage
 
-from twokey.agent import messages, results, turns
+from twokey.agent import messages, results, tool_messages, turns
 from twokey.agent.results import ToolResult
+from twokey.gateway.protocol.records import EditRecord, Result
 
 
 def cleaned(result: ToolResult, history: Sequence[AnyMessage]) -> ToolResult:
@@ -29,3 +31,17 @@ def cleaned(result: ToolResult, history: Sequence[AnyMessage]) -> ToolResult:
 
     theirs = results.without_updates(result, turns.OUR_STATE)
     return results.each_message(theirs, change)
+
+
+def given_back(
+    call: Any,  # noqa: ANN401 - a ToolCall; its TypedDict comes in two spellings
+    result: Result,
+    history: Sequence[AnyMessage],
+) -> tuple[ToolResult, list[EditRecord]]:
+    """Return a stored result as the tool returned it, or say that it is lost."""
+    found = results.restored(result.payload)
+    if found is not None:
+        return cleaned(found[0], history), found[1]
+    return tool_messages.told(
+        call, tool_messages.lost(result), is_error=not result.ok
+    ), []

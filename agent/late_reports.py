@@ -55,8 +55,7 @@ def told(
     placed: list[AnyMessage] = []
     for message in messages:
         report = left.get(_item_of(message)) if _is_settled(message) else None
-        is_news = report is not None and _is_news(message, report)
-        if report is not None and is_news:
+        if report is not None and _is_news(message, report):
             del left[report.item_id]
             placed.append(prepended(message, [notice(report)]))
         else:

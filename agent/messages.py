@@ -78,11 +78,8 @@ def edit_messages(state: Mapping[str, Any]) -> list[EditMessage]:
     found = {record.item_id: record for record in known_edits(state)}
     for record in carried_edits(state):
         found.setdefault(record.item_id, record)
-    return [EditMessage.of(one) for one in sorted(found.values(), key=_when)]
-
-
-def _when(record: EditRecord) -> int:
-    return record.at_ms
+    records = sorted(found.values(), key=lambda one: one.at_ms)
+    return [EditMessage.of(one) for one in records]
 
 
 def known_edits(state: Mapping[str, Any]) -> list[EditRecord]:

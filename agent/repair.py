@@ -27,7 +27,7 @@ from pydantic import ValidationError
 from twokey.agent import messages, results, tool_messages, turns
 from twokey.agent.bridge import insistently
 from twokey.agent.calls import Caller
-from twokey.agent.given_back import given_back
+from twokey.agent.cleaning import given_back
 from twokey.agent.messages import ITEM_KEY
 from twokey.agent.turns import TurnNote
 from twokey.gateway.errors import TwokeyError
@@ -68,12 +68,13 @@ async def repaired(caller: Caller, state: Mapping[str, Any]) -> dict[str, Any] |
         if not isinstance(message, AIMessage):
             continue
         following = history[index + 1 :]
-        lost = _lost_calls(message, following, note)
+        noted = note.verdicts if note and note.message_id == message.id else {}
+        lost = _lost_calls(message, following, noted)
         repair.answers = {}
         if lost:
             is_broken = True
             is_last = not any(isinstance(later, AIMessage) for later in following)
-            await _answer(caller, repair, message, lost, note if is_last else None)
+            await _answer(caller, repair, message, lost, noted if is_last else {})
             rebuilt.extend(repair.answers[call["id"] or ""] for call in lost)
     if not is_broken:
         return None
@@ -105,7 +106,7 @@ def _noted_turn(state: Mapping[str, Any]) -> TurnNote | None:
 
 
 def _lost_calls(
-    message: AIMessage, following: Sequence[AnyMessage], note: TurnNote | None
+    message: AIMessage, following: Sequence[AnyMessage], noted: Mapping[str, Verdict]
 ) -> list[ToolCall]:
     """Return the calls that nothing answers, or that somebody else answered for us."""
     given: dict[str, ToolMessage] = {}
@@ -114,11 +115,10 @@ def _lost_calls(
             break
         if isinstance(later, ToolMessage):
             given[later.tool_call_id] = later
-    is_noted = note is not None and note.message_id == message.id
     lost: list[ToolCall] = []
     for call in message.tool_calls:
         answer = given.get(call["id"] or "")
-        verdict = note.verdicts.get(call["id"] or "") if is_noted and note else None
+        verdict = noted.get(call["id"] or "")
         is_recorded = verdict is not None and bool(verdict.item_id)
         if answer is None or (is_recorded and ITEM_KEY not in answer.additional_kwargs):
             lost.append(call)
@@ -130,19 +130,15 @@ async def _answer(
     repair: _Repair,
     message: AIMessage,
     lost: Sequence[ToolCall],
-    note: TurnNote | None,
+    noted: Mapping[str, Verdict],
 ) -> None:
     outcomes = await _outcomes(caller, message)
     for call in lost:
         call_id = call["id"] or ""
         outcome = outcomes.get(call_id)
         if outcome is None or outcome.tool != call["name"]:
-            verdict = None
-            if note is not None and note.message_id == message.id:
-                verdict = note.verdicts.get(call_id)
-            repair.answers[call_id] = tool_messages.told(
-                call, _without_outcome(verdict)
-            )
+            text = _without_outcome(noted.get(call_id))
+            repair.answers[call_id] = tool_messages.told(call, text)
         else:
             repair.answers[call_id] = _from_outcome(repair, call, outcome)
 

@@ -153,14 +153,6 @@ def told_finding(
     return marked_settled(told(call, text, item_id=item_id, is_error=is_error))
 
 
-def told_cut_off(call: ToolCall, item_id: str) -> ToolMessage:
-    """Return the message for a call in doubt whose agent waits for nobody.
-
-    People may yet settle what became of it, and be wrong.
-    """
-    return marked_settled(told(call, CUT_OFF, item_id=item_id))
-
-
 def settled(answer: ReconcileAnswer) -> str:
     """Word the note with which people settled a doubt; "" when they wrote none."""
     if not answer.message:

@@ -38,8 +38,8 @@ class FreezeService(TenantService):
         """
         now_ms = await self._store.conn.now_ms()
         freeze = Freeze(scope=scope, by=by, reason=reason, at_ms=now_ms)
-        data = _data(scope, on_behalf_of, gesture)
-        event = self._event(EventName.FREEZE_SET, scope, by, reason, data)
+        event = self._event(EventName.FREEZE_SET, scope, by, on_behalf_of, gesture)
+        event = event.with_(reason=reason)
         return await self._store.freezes.set(self._keys, self._tenant, freeze, event)
 
     async def unfreeze(
@@ -56,8 +56,8 @@ class FreezeService(TenantService):
         Raises:
             StoreUnavailable: when it is not known to be lifted.
         """
-        data = _data(scope, on_behalf_of, gesture)
-        event = self._event(EventName.FREEZE_LIFTED, scope, by, reason, data)
+        event = self._event(EventName.FREEZE_LIFTED, scope, by, on_behalf_of, gesture)
+        event = event.with_(reason=reason)
         return await self._store.freezes.lift(self._keys, self._tenant, scope, event)
 
     async def frozen(self) -> tuple[Freeze, ...]:
@@ -65,19 +65,14 @@ class FreezeService(TenantService):
         return await self._store.freezes.all(self._keys, self._tenant)
 
     def _event(
-        self, name: EventName, scope: Scope, by: str, reason: str, data: dict[str, str]
+        self, name: EventName, scope: Scope, by: str, behalf: str, gesture: Gesture
     ) -> Event:
+        data = {"scope": str(scope), "gesture": gesture.value}
         return Event(
             name=name,
             tenant=self._tenant,
             agent=scope.name if scope.kind is ScopeKind.AGENT else "",
             tool=scope.name if scope.kind is ScopeKind.TOOL else "",
             actor=by,
-            reason=reason,
-            data=data,
+            data={**data, "on_behalf_of": behalf} if behalf else data,
         )
-
-
-def _data(scope: Scope, behalf: str, gesture: Gesture) -> dict[str, str]:
-    data = {"scope": str(scope), "gesture": gesture.value}
-    return {**data, "on_behalf_of": behalf} if behalf else data

@@ -356,14 +356,8 @@ async def outage(stage: Stage) -> None:
 
 
 SCRIPTS: dict[str, Callable[[Stage], Awaitable[None]]] = {
-    "approve": approve,
-    "edit": edit,
-    "reject": reject,
-    "respond": respond,
-    "expire": expire,
-    "multi": multi,
-    "escalate": escalate,
-    "outage": outage,
+    story.__name__: story
+    for story in (approve, edit, reject, respond, expire, multi, escalate, outage)
 }
 
 

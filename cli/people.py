@@ -12,7 +12,7 @@ from twokey.gateway.approvals.decisions import AccountKind, Reviewer
 from twokey.gateway.approvals.membership import holds
 from twokey.gateway.approvals.people import Requirement, Role, Vote
 from twokey.gateway.approvals.quorum import Tally, roles_of, tally
-from twokey.gateway.policy.reachable import Reachable, reachable_requirements
+from twokey.gateway.policy.reachable import Reachable, merged, reachable_requirements
 from twokey.gateway.policy.rules import Policy
 
 MOST_PEOPLE = 90
@@ -215,14 +215,9 @@ def _by_requirement(
 
 def _roles(policy: Policy, reachable: Iterable[Reachable]) -> list[Role]:
     """Return every role once: those with a name, and people listed by id together."""
-    named = {role.name: role for role in policy.roles_named(tuple(policy.roles))}
-    for role in (role for one in reachable for role in one.requirement.roles):
-        known = named.get(role.name, Role(name=role.name))
-        named[role.name] = known.with_(
-            users=tuple(dict.fromkeys((*known.users, *role.users))),
-            usergroups=tuple(dict.fromkeys((*known.usergroups, *role.usergroups))),
-        )
-    return list(named.values())
+    named = policy.roles_named(tuple(policy.roles))
+    asked = (role for one in reachable for role in one.requirement.roles)
+    return list(merged((*named, *asked)))
 
 
 async def _groups(slack: Slack) -> dict[str, Group]:

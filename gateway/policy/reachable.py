@@ -56,7 +56,7 @@ def stoppers(policy: Policy, *, agent: str = "", tool: str = "") -> Requirement:
     """
     places = _places(policy, agent, tool)
     found = (Selection(policy, *place).everybody() for place in places)
-    return Requirement(approvals=1, of=_merged(chain.from_iterable(found)))
+    return Requirement(approvals=1, of=merged(chain.from_iterable(found)))
 
 
 def lifters(policy: Policy, *, agent: str = "", tool: str = "") -> Requirement:
@@ -97,7 +97,7 @@ def _asked(selection: Selection) -> Iterator[tuple[Tier, tuple[str, ...]]]:
     return (one for one in found if one[0] in {Tier.APPROVE, Tier.ESCALATE})
 
 
-def _merged(roles: Iterable[Role]) -> tuple[Role, ...]:
+def merged(roles: Iterable[Role]) -> tuple[Role, ...]:
     """Return each name once; people listed by id share a name and are all kept."""
     named: dict[str, Role] = {}
     for role in roles:

@@ -32,7 +32,7 @@ from twokey.gateway.resume.runner import (
     ThreadState,
 )
 from twokey.gateway.service.agents import AgentService
-from twokey.gateway.store.jobs import Job, JobKind
+from twokey.gateway.store.jobs import Job
 from twokey.gateway.store.questions import Question
 from twokey.gateway.store.store import Store
 
@@ -165,10 +165,4 @@ def _expiry_of(at: Place) -> Job:
 
     Its id keeps it apart from the jobs that bring the thread forward.
     """
-    return Job(
-        kind=JobKind.RESUME,
-        tenant=at.tenant,
-        agent=at.agent,
-        thread=at.thread,
-        id="question",
-    )
+    return Job.to_resume(at.tenant, at.agent, at.thread).with_(id="question")

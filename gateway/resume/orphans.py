@@ -28,7 +28,7 @@ from twokey.gateway.failures import log_failure
 from twokey.gateway.resume.answers import answers_for
 from twokey.gateway.resume.runner import Runner
 from twokey.gateway.resume.runners import Runners
-from twokey.gateway.store.jobs import Job, JobKind
+from twokey.gateway.store.jobs import Job
 from twokey.gateway.store.outbox import Outbox
 from twokey.gateway.store.readers import drop_idle_readers
 from twokey.gateway.store.store import Store
@@ -221,7 +221,7 @@ class OrphanFinder:
         return self._store.outbox(self._keys, reader=name)
 
     def _job(self, agent: str, thread: str) -> Job:
-        return Job(kind=JobKind.RESUME, tenant=self._tenant, agent=agent, thread=thread)
+        return Job.to_resume(self._tenant, agent, thread)
 
 
 def _threads(events: Iterable[Event]) -> list[str]:

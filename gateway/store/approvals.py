@@ -14,7 +14,7 @@ from twokey.gateway.failures import log_failure
 from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.store import codec, opening
 from twokey.gateway.store.attention import ASKED_MS
-from twokey.gateway.store.changing import Loaded, Write, texts, write
+from twokey.gateway.store.changing import Loaded, Write, write
 from twokey.gateway.store.connection import (
     Connection,
     Reply,
@@ -25,7 +25,7 @@ from twokey.gateway.store.connection import (
 from twokey.gateway.store.keys import KEEP_MS, Keys, shard_of_approval
 from twokey.gateway.store.opening import Listed, Opened, Preconditions
 from twokey.gateway.store.pending import PendingIndex
-from twokey.gateway.store.script import Script
+from twokey.gateway.store.script import Script, texts
 from twokey.gateway.store.windows import as_rows
 
 OPEN = Script("open", is_fenced=True)

@@ -14,7 +14,7 @@ from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.store.connection import Connection, Reply, fields, number, text
 from twokey.gateway.store.freezes import Freeze
 from twokey.gateway.store.keys import Keys
-from twokey.gateway.store.script import Script
+from twokey.gateway.store.script import Script, texts
 from twokey.gateway.store.threads import ThreadFacts, read_facts
 
 LOAD_CONTEXT = Script("load_context")
@@ -163,7 +163,7 @@ class AttentionStore:
             audit=keys.audit,
             failed=name,
             failed_ms=FAILED_MS,
-            events=json.dumps([event.model_dump_json()]),
+            events=texts([event]),
         )
         return text(reply[0]) == "done"
 

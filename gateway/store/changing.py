@@ -15,9 +15,9 @@ from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.store import codec
 from twokey.gateway.store.attention import FAILED_MS, RejectionEffects
 from twokey.gateway.store.connection import Connection, fields, milliseconds, text
-from twokey.gateway.store.jobs import Job, JobKind
+from twokey.gateway.store.jobs import Job
 from twokey.gateway.store.keys import KEEP_MS, Keys
-from twokey.gateway.store.script import Script
+from twokey.gateway.store.script import Script, texts
 from twokey.gateway.store.windows import Use, as_rows
 
 CHANGE = Script("change")
@@ -132,9 +132,7 @@ async def quarantine(conn: Connection, keys: Keys, approval_id: str) -> None:
         thread=run_ref.thread,
         approval=approval_id,
     )
-    job = Job(
-        kind=JobKind.RESUME, tenant=tenant, agent=run_ref.agent, thread=run_ref.thread
-    )
+    job = Job.to_resume(tenant, run_ref.agent, run_ref.thread)
     states = {str(i): s for i, s in ending.quarantined(codec.states(head)).items()}
     moved = {f"{i}:s": state for i, state in states.items()}
     since = dict.fromkeys((f"{i}:t" for i in states), str(now_ms))
@@ -166,17 +164,7 @@ async def quarantine(conn: Connection, keys: Keys, approval_id: str) -> None:
 def resume_job(approval: Approval) -> Job:
     """Return the job that brings the agent of an approval back."""
     run_ref = approval.run_ref
-    return Job(
-        kind=JobKind.RESUME,
-        tenant=approval.tenant,
-        agent=run_ref.agent,
-        thread=run_ref.thread,
-    )
-
-
-def texts(events: Sequence[Event]) -> str:
-    """Return events as scripts read them: an array of texts."""
-    return json.dumps([event.model_dump_json() for event in events])
+    return Job.to_resume(approval.tenant, run_ref.agent, run_ref.thread)
 
 
 def _places(keys: Keys, approval_id: str, tenant: str, agent: str) -> dict[str, str]:

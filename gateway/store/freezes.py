@@ -11,7 +11,7 @@ from twokey.gateway.approvals.events import Event
 from twokey.gateway.protocol.records import Record
 from twokey.gateway.store.connection import Connection, fields, text
 from twokey.gateway.store.keys import Keys
-from twokey.gateway.store.script import Script
+from twokey.gateway.store.script import Script, texts
 
 FREEZE = Script("freeze")
 
@@ -123,6 +123,6 @@ class FreezeStore:
             verb=verb,
             names=json.dumps(names),
             body=body,
-            events=json.dumps([event.model_dump_json()]),
+            events=texts([event]),
         )
         return text(reply[0]) == "done"

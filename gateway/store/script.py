@@ -7,11 +7,13 @@ name, type and unit. A name whose index ends with ``..`` takes a sequence.
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from twokey.gateway.errors import LeaseLost
+from twokey.gateway.protocol.records import Record
 from twokey.gateway.store.connection import Argument, Connection, Reply, text
 from twokey.gateway.store.fences import current
 
@@ -82,6 +84,11 @@ class _Source:
         self, conn: Connection, keys: Sequence[str], args: Sequence[Argument]
     ) -> list[Reply]:
         return await conn.evalsha(self._sha, self._source, keys, args)
+
+
+def texts(records: Iterable[Record]) -> str:
+    """Return records as scripts read them: an array of texts."""
+    return json.dumps([record.model_dump_json() for record in records])
 
 
 def _read(name: str) -> str:

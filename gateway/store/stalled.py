@@ -22,7 +22,7 @@ from twokey.gateway.protocol.records import Record
 from twokey.gateway.store.connection import Connection, Reply, fields, number, text
 from twokey.gateway.store.jobs import GROUP, Job
 from twokey.gateway.store.keys import KEEP_MS, Keys
-from twokey.gateway.store.script import Script
+from twokey.gateway.store.script import Script, texts
 
 STALL = Script("stall", is_fenced=True)
 HALTED = "halted"
@@ -240,12 +240,12 @@ class StalledRuns:
             at_ms=at_ms,
             group=GROUP,
             delivery=delivery,
-            undone=_texts(undone),
-            again=_texts(again),
+            undone=texts(undone),
+            again=texts(again),
             delay_ms=delay_ms,
             keep_ms=KEEP_MS,
             forgotten=forgotten,
-            events=json.dumps([event.model_dump_json() for event in events]),
+            events=texts(events),
         )
         return text(reply[0]) != "moved"
 
@@ -276,7 +276,3 @@ def _facts_of(keys: Keys, run: StalledRun | None) -> str:
     if run is None:
         return keys.thread_facts("", "", "")
     return keys.thread_facts(run.tenant, run.agent, run.thread)
-
-
-def _texts(jobs: Sequence[Job]) -> str:
-    return json.dumps([job.model_dump_json() for job in jobs])

@@ -143,8 +143,8 @@ TRUST_TABLE = (
     Mutant(
         "a decision brings back the agent outside",
         "gateway/store/changing.py",
-        "agent=run_ref.agent,\n        thread=run_ref.thread,\n    )\n\n\ndef texts",
-        "agent=approval.agent,\n        thread=run_ref.thread,\n    )\n\n\ndef texts",
+        "Job.to_resume(approval.tenant, run_ref.agent, run_ref.thread)",
+        "Job.to_resume(approval.tenant, approval.agent, run_ref.thread)",
         "tests/service/test_inside.py",
     ),
     Mutant(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench import __main__ as command
-from bench import click_to_ack, decision_to_tool, load
+from bench import click_to_ack, decision_cost, decision_to_tool, load
 from bench.clicks import ensure_settled, prepare
 from bench.stats import Figure, Measured, NotMeasured, percentile, ratio, table
 from twokey.gateway.store.store import Store
@@ -46,6 +46,15 @@ async def test_the_way_from_click_to_acknowledgement_is_measured() -> None:
     assert ours.at(0.0) > 0
     assert our_rate.at(0.5) > 1
     assert bolts_rate.at(0.5) > 1
+
+
+@smoke
+async def test_the_moves_of_an_approval_keep_to_their_round_trips() -> None:
+    figure = await decision_cost.measured(decision_cost.Plan(rounds=1, approvals=2))
+
+    trips = [one for one in figure.ratios if one.at_most is not None]
+    assert [one.value for one in trips] == [3, 3, 2]
+    assert all(one.is_reached for one in trips)
 
 
 async def test_a_click_that_settled_nothing_fails_the_measurement(store: Store) -> None:
@@ -121,6 +130,23 @@ def test_the_command_prints_a_table_and_writes_only_the_file_it_is_given(
         [1.0, 3.0],
         [2.0, 2.0],
     ]
+
+
+def test_a_missed_target_is_told_in_the_exit_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slow = Measured("slow", "ms", ((4.0,),))
+    fast = Measured("fast", "ms", ((1.0,),))
+    missed = ratio("slow / fast", slow, fast, at_most=2.0)
+
+    async def measure(*, is_quick: bool) -> Figure:
+        return Figure("A title", "How.", (slow, fast), (missed,))
+
+    monkeypatch.setattr(command, "FIGURES", {"one": measure})
+
+    assert command.main([]) == 1
+    assert "Targets that were missed: slow / fast." in capsys.readouterr().err
+    assert command.main(["--quick"]) == 0
 
 
 def test_a_figure_that_cannot_be_measured_is_told_in_one_sentence(

@@ -62,7 +62,7 @@ class Announcer:
         """
         event = await self.event(at, EventName.RUN_FINISHED)
         told = event.with_(data={**event.data, "text": _bounded(words)})
-        is_new = await self._store.threads.tell(
+        return await self._store.threads.tell(
             at.keys,
             at.tenant,
             at.agent,
@@ -72,8 +72,6 @@ class Announcer:
             told=told.model_dump_json(),
             logged=event.model_dump_json(),
         )
-        await self._store.threads.end_run(at.keys, at.tenant, at.agent, at.thread)
-        return is_new
 
     async def event(self, at: Place, name: EventName) -> Event:
         """Return an event about a run, addressed to where the agent was asked."""

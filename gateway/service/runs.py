@@ -191,8 +191,9 @@ class RunService(PolicyService):
         queue = self._store.queue(self._keys)
         if letter.job is None:
             return False
-        if await queue.forget(letter):
-            await queue.put(letter.job)
+        # A job may be queued twice; one that was removed first could be lost.
+        await queue.put(letter.job)
+        await queue.forget(letter)
         return True
 
     async def forget(self, letter: DeadLetter) -> None:

@@ -197,10 +197,9 @@ class JobQueue:
         reply = await self._conn.command("XRANGE", self._keys.dead, "-", "+")
         return [_dead_letter(entry) for entry in entries(reply)]
 
-    async def forget(self, letter: DeadLetter) -> bool:
-        """Remove what was given up; False when somebody else did."""
-        reply = await self._conn.command("XDEL", self._keys.dead, letter.id)
-        return number(reply) == 1
+    async def forget(self, letter: DeadLetter) -> None:
+        """Remove what was given up."""
+        await self._conn.command("XDEL", self._keys.dead, letter.id)
 
     async def depth(self) -> int:
         """Return how many jobs wait, run or back off."""

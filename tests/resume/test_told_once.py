@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import pytest
 
 from tests.resume.resume_stack import Stack
+from tests.service.harness import DAN
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.errors import LeaseLost
 from twokey.gateway.resume.announcing import Announcer, Place
 from twokey.gateway.resume.leases import under_lease
+from twokey.gateway.store.keys import KEEP_MS
 from twokey.gateway.store.store import Store
+from twokey.gateway.store.threads import ThreadFacts
 
 
 def place(store: Store) -> Place:
@@ -44,3 +49,37 @@ async def test_who_lost_the_lease_tells_no_end_over_what_came_after(
         await under_lease(stack.store, at, late)
     [event] = await stack.events(EventName.RUN_FINISHED)
     assert event.data["text"] == "new words"
+
+
+async def test_a_run_that_begins_right_after_the_end_was_told_keeps_its_people(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads, at = stack.store.threads, place(stack.store)
+    where = (at.keys, at.tenant, at.agent, at.thread)
+    await threads.remember(*where, ThreadFacts(requester=DAN))
+    tell = threads.tell
+
+    async def then_another_begins(*args: Any, **named: Any) -> bool:
+        is_new = await tell(*args, **named)
+        await threads.open_run(*where, has_past=False)
+        return is_new
+
+    monkeypatch.setattr(threads, "tell", then_another_begins)
+    await Announcer(stack.store).finished(at, "c1", "done")
+
+    facts = at.keys.thread_facts(*where[1:])
+    assert await stack.store.conn.command("PTTL", facts) == -1, "it is kept for the run"
+
+
+async def test_the_people_of_a_run_that_ended_are_kept_for_a_time(
+    stack: Stack,
+) -> None:
+    threads, at = stack.store.threads, place(stack.store)
+    where = (at.keys, at.tenant, at.agent, at.thread)
+    await threads.open_run(*where, has_past=False)
+
+    await Announcer(stack.store).finished(at, "c1", "done")
+
+    facts = at.keys.thread_facts(*where[1:])
+    left_ms = await stack.store.conn.command("PTTL", facts)
+    assert 0 < cast("int", left_ms) <= KEEP_MS

@@ -1,23 +1,27 @@
 #!lua
--- Tell that a run began, once for each input, or its last words, once for each
--- checkpoint that it ends at.
+-- Tell that a run began, once for each input, or that it ended, once for each
+-- checkpoint that it ends at. The end of the run ends what keeps its facts, in the same
+-- step: whoever was paused after it must not end it for a later run.
 -- KEYS[1] facts      hash    facts of the thread
 -- KEYS[2] outbox     stream  events
 -- KEYS[3] audit      stream  audit log
 -- ARGV[1] what       text    begun; told
 -- ARGV[2] mark       text    the input, or where the thread ends
--- ARGV[3] told       json    the event, perhaps with the last words
--- ARGV[4] logged     json    the same for the audit log, without them
+-- ARGV[3] told       json    the event, perhaps with the final message
+-- ARGV[4] logged     json    the same for the audit log, without it
 -- ARGV[5] keep_ms    int     lifetime of facts that no run of the thread keeps
 -- Returns:
 --   {"told"}
 --   {"known"}  it was told before
-if redis.call('HGET', KEYS[1], ARGV[1]) == ARGV[2] then return {'known'} end
-local now = now_ms()
-redis.call('XADD', KEYS[2], '*', 'e', ARGV[3], 'at', now)
-redis.call('XADD', KEYS[3], '*', 'e', ARGV[4], 'at', now)
-redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
+local is_new = redis.call('HGET', KEYS[1], ARGV[1]) ~= ARGV[2]
+if is_new then
+  local now = now_ms()
+  redis.call('XADD', KEYS[2], '*', 'e', ARGV[3], 'at', now)
+  redis.call('XADD', KEYS[3], '*', 'e', ARGV[4], 'at', now)
+  redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
+end
+if ARGV[1] == 'told' then redis.call('HDEL', KEYS[1], 'run') end
 if not redis.call('HGET', KEYS[1], 'run') then
   redis.call('PEXPIRE', KEYS[1], ARGV[5])
 end
-return {'told'}
+return {is_new and 'told' or 'known'}

@@ -28,9 +28,9 @@ from twokey.gateway.approvals.decisions import (
 )
 from twokey.gateway.approvals.record import approval_of
 from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.claim_replies import Claimed
 from twokey.gateway.protocol.records import Result
 from twokey.gateway.protocol.wire import (
+    Claimed,
     ClaimRequest,
     ProposedCall,
     Turn,

@@ -146,10 +146,12 @@ class SlackBot:
         self, opening: AsyncExitStack, slack: Slack, reviewers: Reviewers
     ) -> None:
         config, store = self._config, self._service.store
+        keys = store.keys_of_tenant(config.tenant)
         card_publisher = CardPublisher(
             slack=slack,
             limits=Limits(self._clock),
             cards=store.cards,
+            keys=keys,
             team=self.team_id,
             seal_key=config.seal_key,
             command=config.command,
@@ -160,19 +162,17 @@ class SlackBot:
 
         updater = CardUpdater(
             card_publisher=card_publisher,
+            outbox=store.outbox(keys, reader=f"slack:{config.tenant}"),
+            keys=keys,
             tenant=config.tenant,
             read=self._service.read_as_of_now,
             posted=warm,
             clock=self._clock,
             fallback_channel=config.fallback_channel,
         )
-        keys = store.keys_of_tenant(config.tenant)
         publisher = self._publisher = Publisher(
             store,
-            keys,
-            tenant=config.tenant,
-            dispatcher=EventDispatcher(updater, channel=lambda: self._service.channel),
-            clock=self._clock,
+            EventDispatcher(updater, channel=lambda: self._service.channel),
             outdated=partial(
                 outdated, self._service, store.cards, keys, config.seal_key
             ),

@@ -57,6 +57,7 @@ class CardPublisher:
     """Where cards hang: one workspace, its limits, and what we know of each card.
 
     Attributes:
+        keys: of the tenant's shard.
         unregistered: where messages stand whose places could not be kept, by what
             they show: the store went away while they were posted.
     """
@@ -64,6 +65,7 @@ class CardPublisher:
     slack: Slack
     limits: Limits
     cards: CardStore
+    keys: Keys
     team: str
     seal_key: bytes
     command: str = COMMAND
@@ -71,25 +73,23 @@ class CardPublisher:
         default_factory=dict[str, tuple[str, str]]
     )
 
-    async def place(self, keys: Keys, shown: str) -> CardPlace | None:
+    async def place(self, shown: str) -> CardPlace | None:
         """Return where a record or an outage is shown; None before it was posted.
 
         A message whose place could not be kept is registered now: posted again, the
         first one would show for ever what was so then.
         """
         if shown in self.unregistered:
-            await self.register(keys, shown, *self.unregistered[shown])
-        return await self.cards.place(keys, shown)
+            await self.register(shown, *self.unregistered[shown])
+        return await self.cards.place(self.keys, shown)
 
-    async def register(
-        self, keys: Keys, shown: str, channel: str, ts: str
-    ) -> CardPlace:
+    async def register(self, shown: str, channel: str, ts: str) -> CardPlace:
         """Keep where a message stands that was just posted; return the usable copy.
 
         A surplus copy, posted because an answer was lost, is taken down again.
         """
         self.unregistered[shown] = channel, ts
-        place = await self.cards.posted(keys, shown, channel=channel, ts=ts)
+        place = await self.cards.posted(self.keys, shown, channel=channel, ts=ts)
         self.unregistered.pop(shown, None)
         if (place.channel, place.ts) != (channel, ts):
             logger.warning("card.surplus id=%s", shown)
@@ -98,7 +98,6 @@ class CardPublisher:
 
     async def post_card(
         self,
-        keys: Keys,
         record: Approval,
         *,
         channel: str,
@@ -108,7 +107,6 @@ class CardPublisher:
         """Post a card that has no place yet; return its one usable copy.
 
         Args:
-            keys: of its shard.
             record: the approval.
             channel: id, or ``#name``.
             now_ms: the time.
@@ -123,10 +121,10 @@ class CardPublisher:
             POST, channel, message.blocks, message.text, metadata=message.metadata
         )
         channel, ts = text_at(reply, "channel"), text_at(reply, "ts")
-        place = await self.register(keys, record.id, channel, ts)
+        place = await self.register(record.id, channel, ts)
         if (place.channel, place.ts) != (channel, ts):
             return place
-        shown = await self._noted(keys, record, place, message)
+        shown = await self._noted(record, place, message)
         logger.info("card.posted id=%s rev=%d", record.id, record.rev)
         return shown
 
@@ -139,7 +137,6 @@ class CardPublisher:
 
     async def update_card(
         self,
-        keys: Keys,
         record: Approval,
         place: CardPlace,
         *,
@@ -156,18 +153,18 @@ class CardPublisher:
             metadata=message.metadata,
             ts=place.ts,
         )
-        shown = await self._noted(keys, record, place, message)
+        shown = await self._noted(record, place, message)
         logger.info("card.updated id=%s rev=%d", record.id, record.rev)
         return shown
 
     async def _noted(
-        self, keys: Keys, record: Approval, place: CardPlace, message: Message
+        self, record: Approval, place: CardPlace, message: Message
     ) -> CardPlace:
         """Keep what a card shows now; return its place with that."""
         shown = _display_digest(message.blocks)
-        judged = self.judged(record)
+        judged = judgement_digest(record, self.seal_key)
         await self.cards.shown(
-            keys,
+            self.keys,
             record.id,
             tenant=record.tenant,
             rev=record.rev,
@@ -198,10 +195,6 @@ class CardPublisher:
     async def edit(self, channel: str, ts: str, message: Message) -> None:
         """Change a line that was said; raises as `post_card` does."""
         await self._send(UPDATE, channel, message.blocks, message.text, ts=ts)
-
-    def judged(self, record: Approval) -> str:
-        """Return the digest of what a card says that waits, drawn now."""
-        return judgement_digest(record, self.seal_key)
 
     def _rendered(
         self, record: Approval, now_ms: int, *, is_update: bool, is_plain: bool

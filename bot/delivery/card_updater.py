@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from twokey.bot.cards.asking import asked
 from twokey.bot.cards.outcome import unreadable
 from twokey.bot.cards.undelivered import is_over, needs_people, undelivered
-from twokey.bot.delivery.card_publisher import CardPublisher
+from twokey.bot.delivery.card_publisher import CardPublisher, judgement_digest
 from twokey.bot.delivery.lines import call_others, lines
 from twokey.bot.delivery.outbox_queue import Call, Line, Topic
 from twokey.bot.limits import POST, UPDATE
@@ -78,6 +78,8 @@ class CardUpdater:
 
     Attributes:
         card_publisher: where they go.
+        outbox: where events are acknowledged.
+        keys: of the tenant's shard.
         tenant: whose they are.
         read: returns an approval as it is to be shown, and the time; None for an
             unknown id.
@@ -87,6 +89,8 @@ class CardUpdater:
     """
 
     card_publisher: CardPublisher
+    outbox: Outbox
+    keys: Keys
     tenant: str
     read: Callable[[str], Awaitable[Loaded | None]]
     posted: Callable[[Approval], None]
@@ -100,15 +104,11 @@ class CardUpdater:
         channel = topic.channel or topic.channel_of_card
         return Call(POST, channel) if channel else None
 
-    async def show(
-        self, topic: Topic, outbox: Outbox, keys: Keys, given: Call | None
-    ) -> bool:
+    async def show(self, topic: Topic, given: Call | None) -> bool:
         """Bring the card of a topic up to date; return whether the call was made.
 
         Args:
             topic: what it is about.
-            outbox: where its events are acknowledged.
-            keys: of its shard.
             given: the call that may be made; for any other the scheduler is asked.
         """
         # What comes in meanwhile is about a newer record than the one that is read now.
@@ -116,46 +116,44 @@ class CardUpdater:
         try:
             loaded = await self.read(topic.approval)
         except UnreadableRecord as error:
-            await self._give_up(topic, outbox, keys, error)
+            await self._give_up(topic, error)
             return False
         if loaded is None:
-            await self._done(topic, keys, wanted)
-            await acknowledge(topic, outbox, events)
+            await self._done(topic, wanted)
+            await self.acknowledge(topic, events)
             return False
         record, now_ms = loaded.approval, loaded.now_ms
-        place = await self._place(topic, keys, record)
+        place = await self._place(topic, record)
         needed = self._needed(topic, record, place)
         if needed not in {None, given}:
             return False  # the scheduler takes what is needed from its limit
         if needed is not None:
             try:
-                place = await self._draw(topic, keys, record, place, now_ms)
+                place = await self._draw(topic, record, place, now_ms)
             except SlackRefused as error:
                 why = error.error
-                if await self._refused(topic, outbox, keys, record, why):
-                    await take_notes(topic, outbox, record, events)
+                if await self._refused(topic, record, why):
+                    await self._take_notes(topic, record, events)
                 return True
             if self._needed(topic, record, place) is not None:
                 return True  # another copy is the usable one
         elif topic.is_missed:
-            await self.card_publisher.cards.drop(keys, self.tenant, record.id)
+            await self.card_publisher.cards.drop(self.keys, self.tenant, record.id)
         topic.shown, topic.refusals = wanted, 0
-        await take_notes(topic, outbox, record, events)
+        await self._take_notes(topic, record, events)
         _mention_others(topic, record, place, now_ms)
         return needed is not None
 
-    async def _done(self, topic: Topic, keys: Keys, wanted: int) -> None:
+    async def _done(self, topic: Topic, wanted: int) -> None:
         """Leave a card as it is, or missing: nothing on it can be decided."""
         topic.shown = wanted
-        await self.card_publisher.cards.drop(keys, self.tenant, topic.approval)
+        await self.card_publisher.cards.drop(self.keys, self.tenant, topic.approval)
 
-    async def _give_up(
-        self, topic: Topic, outbox: Outbox, keys: Keys, error: UnreadableRecord
-    ) -> None:
+    async def _give_up(self, topic: Topic, error: UnreadableRecord) -> None:
         """Say under the card that nothing on it counts any more."""
         log_failure(logger, error, "publisher.unreadable_record")
-        await self._done(topic, keys, topic.wanted)
-        place = await self.card_publisher.place(keys, topic.approval)
+        await self._done(topic, topic.wanted)
+        place = await self.card_publisher.place(topic.approval)
         if place is not None:
             told = unreadable(topic.approval)
             for event in list(topic.events):
@@ -163,16 +161,14 @@ class CardUpdater:
                     line = Line(told, event.seq, place.channel, place.ts)
                     topic.notes.append(line)
                     topic.events.remove(event)
-        await acknowledge(topic, outbox, list(topic.events))
+        await self.acknowledge(topic, list(topic.events))
 
-    async def _place(
-        self, topic: Topic, keys: Keys, record: Approval
-    ) -> CardPlace | None:
+    async def _place(self, topic: Topic, record: Approval) -> CardPlace | None:
         """Look up where the card stands, and keep on the topic what it needs."""
-        place = await self.card_publisher.place(keys, record.id)
+        place = await self.card_publisher.place(record.id)
         if place is not None and place.is_folded and needs_people(record):
             at = (place.channel, place.ts)
-            await self.card_publisher.cards.lose(keys, self.tenant, record.id, at)
+            await self.card_publisher.cards.lose(self.keys, self.tenant, record.id, at)
             place = None
         topic.is_new, topic.channel_of_card = place is None, record.channel
         topic.place = None if place is None else (place.channel, place.ts)
@@ -185,7 +181,9 @@ class CardUpdater:
         if place is None:
             return self.next_call(topic)
         is_older = place.rev < record.rev
-        is_judged_otherwise = place.judged != self.card_publisher.judged(record)
+        is_judged_otherwise = place.judged != judgement_digest(
+            record, self.card_publisher.seal_key
+        )
         if is_older or (place.rev == record.rev and is_judged_otherwise):
             return self.next_call(topic)
         return None
@@ -193,7 +191,6 @@ class CardUpdater:
     async def _draw(
         self,
         topic: Topic,
-        keys: Keys,
         record: Approval,
         place: CardPlace | None,
         now_ms: int,
@@ -202,28 +199,24 @@ class CardUpdater:
         is_plain = topic.is_plain
         if place is not None:
             return await self.card_publisher.update_card(
-                keys, record, place, now_ms=now_ms, is_plain=is_plain
+                record, place, now_ms=now_ms, is_plain=is_plain
             )
         channel = topic.channel or record.channel
         place = await self.card_publisher.post_card(
-            keys, record, channel=channel, now_ms=now_ms, is_plain=is_plain
+            record, channel=channel, now_ms=now_ms, is_plain=is_plain
         )
         topic.is_new, topic.place = False, (place.channel, place.ts)
         if needs_people(record) or not record.is_unasked:
             self.posted(record)
-        return place if is_plain else await self._mentioned(keys, place, record)
+        return place if is_plain else await self._mentioned(place, record)
 
-    async def _mentioned(
-        self, keys: Keys, place: CardPlace, approval: Approval
-    ) -> CardPlace:
+    async def _mentioned(self, place: CardPlace, approval: Approval) -> CardPlace:
         """Remember whom the posted card mentions."""
         roles = asked(approval).roles
-        await self.card_publisher.cards.asked(keys, approval.id, roles)
+        await self.card_publisher.cards.asked(self.keys, approval.id, roles)
         return place.with_(asked=place.asked.union(roles))
 
-    async def _refused(
-        self, topic: Topic, outbox: Outbox, keys: Keys, record: Approval, why: str
-    ) -> bool:
+    async def _refused(self, topic: Topic, record: Approval, why: str) -> bool:
         """Decide how to go on; return whether the lines do so without the card."""
         if why in NOT_ABOUT_THE_CARD:
             logger.error("publisher.bot_refused error=%s", why)
@@ -235,15 +228,13 @@ class CardUpdater:
             # Nobody waits for it, and the audit log has it.
             logger.error("notification.undeliverable topic=%s why=%s", topic.key, why)
             topic.shown = topic.wanted
-            await acknowledge(topic, outbox, list(topic.events))
-        elif not await self._moved(topic, keys, record, why):
-            await self._hindered(topic, keys, record, why)
+            await self.acknowledge(topic, list(topic.events))
+        elif not await self._moved(topic, record, why):
+            await self._hindered(topic, record, why)
             return True
         return False
 
-    async def _moved(
-        self, topic: Topic, keys: Keys, approval: Approval, why: str
-    ) -> bool:
+    async def _moved(self, topic: Topic, approval: Approval, why: str) -> bool:
         """Let the card be posted elsewhere or anew; False when there is no way."""
         if topic.place is None:
             if self.fallback_channel in {"", topic.channel, approval.channel}:
@@ -257,14 +248,12 @@ class CardUpdater:
             return False
         logger.error("card.lost topic=%s why=%s", topic.key, why)
         await self.card_publisher.cards.lose(
-            keys, self.tenant, approval.id, topic.place
+            self.keys, self.tenant, approval.id, topic.place
         )
         topic.is_new, topic.place, topic.channel_of_card = True, None, approval.channel
         return True
 
-    async def _hindered(
-        self, topic: Topic, keys: Keys, approval: Approval, why: str
-    ) -> None:
+    async def _hindered(self, topic: Topic, approval: Approval, why: str) -> None:
         """Try again later; tell whoever asked, and let the Home tab tell the others."""
         cards, place = self.card_publisher.cards, topic.place
         level = logging.INFO if topic.refusals else logging.ERROR
@@ -276,15 +265,15 @@ class CardUpdater:
         wait_s = min(_LONGEST_WAIT_S, _SECONDS * 2.0 ** min(topic.refusals, 10))
         topic.card_at = self.clock() + wait_s
         trouble = CardTrouble(channel=first[0], why=first[1])
-        await cards.hinder(keys, approval.id, trouble)
-        await self._report(topic, keys, approval, trouble)
+        await cards.hinder(self.keys, approval.id, trouble)
+        await self._report(topic, approval, trouble)
         if is_over(approval):
-            await self._done(topic, keys, topic.wanted)
+            await self._done(topic, topic.wanted)
         elif place is not None:
-            await cards.miss(keys, self.tenant, approval.id)
+            await cards.miss(self.keys, self.tenant, approval.id)
 
     async def _report(
-        self, topic: Topic, keys: Keys, approval: Approval, trouble: CardTrouble
+        self, topic: Topic, approval: Approval, trouble: CardTrouble
     ) -> None:
         """Tell whoever can be told that the card does not show what is so; once."""
         what = "over" if is_over(approval) else "waiting"
@@ -292,7 +281,7 @@ class CardUpdater:
             return  # it is approved, and what comes of it is told at its end
         if any(line.report == what for line in topic.notes):
             return
-        if await self.card_publisher.cards.was_told(keys, approval.id, what):
+        if await self.card_publisher.cards.was_told(self.keys, approval.id, what):
             return
         channel, thread_ts = _somebody(topic, approval, trouble.why)
         if channel:
@@ -305,27 +294,25 @@ class CardUpdater:
             line = Line(message, "", channel, thread_ts, report=what)
             topic.notes.append(line)
 
+    async def _take_notes(
+        self, topic: Topic, record: Approval, events: Sequence[Event]
+    ) -> None:
+        """Turn events of a topic into lines of history; those without one are done."""
+        silent: list[Event] = []
+        for event in events:
+            found = lines(event, record, topic.place)
+            if found:
+                topic.notes += found
+                topic.events.remove(event)
+            else:
+                silent.append(event)
+        await self.acknowledge(topic, silent)
 
-async def take_notes(
-    topic: Topic, outbox: Outbox, record: Approval, events: Sequence[Event]
-) -> None:
-    """Turn events of a topic into lines of history; those without one are done."""
-    silent: list[Event] = []
-    for event in events:
-        found = lines(event, record, topic.place)
-        if found:
-            topic.notes += found
+    async def acknowledge(self, topic: Topic, events: list[Event]) -> None:
+        """Be done with events of a topic."""
+        await self.outbox.done(*(event.seq for event in events))
+        for event in events:
             topic.events.remove(event)
-        else:
-            silent.append(event)
-    await acknowledge(topic, outbox, silent)
-
-
-async def acknowledge(topic: Topic, outbox: Outbox, events: list[Event]) -> None:
-    """Be done with events of a topic."""
-    await outbox.done(*(event.seq for event in events))
-    for event in events:
-        topic.events.remove(event)
 
 
 def _mention_others(

@@ -15,7 +15,6 @@ from twokey.bot.delivery.card_updater import (
     BROKEN_S,
     NOT_ABOUT_THE_CARD,
     CardUpdater,
-    acknowledge,
 )
 from twokey.bot.delivery.lines import words
 from twokey.bot.delivery.outbox_queue import Call, Topic
@@ -24,8 +23,6 @@ from twokey.bot.web import SlackError, SlackRefused
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.errors import StoreUnavailable
 from twokey.gateway.failures import log_failure
-from twokey.gateway.store.keys import Keys
-from twokey.gateway.store.outbox import Outbox
 
 logger = logging.getLogger(__name__)
 
@@ -66,9 +63,7 @@ class EventDispatcher:
         channel = self._channel(topic, topic.events[0]) if topic.events else ""
         return Call(POST, channel) if channel else None
 
-    async def step(
-        self, topic: Topic, outbox: Outbox, keys: Keys, given: Call | None
-    ) -> float:
+    async def step(self, topic: Topic, given: Call | None) -> float:
         """Make the next call for a topic; return how long it then has to wait.
 
         Never raises: what fails is tried again after a while, and what can never
@@ -76,15 +71,13 @@ class EventDispatcher:
 
         Args:
             topic: what it is about.
-            outbox: where its events are acknowledged.
-            keys: of its shard.
             given: what was taken from the rate limit for it.
         """
         try:
             try:
-                is_made = await self._next(topic, outbox, keys, given)
+                is_made = await self._next(topic, given)
             except SlackRefused as error:
-                return await self._refused(topic, outbox, error)
+                return await self._refused(topic, error)
         except NotYet as error:
             return error.wait_s
         except (SlackError, StoreUnavailable) as error:
@@ -93,43 +86,41 @@ class EventDispatcher:
             return min(_LONGEST_WAIT_S, 0.5 * 2.0 ** min(topic.failures, 10))
         except Exception as error:  # noqa: BLE001 - one topic must not stop the others
             log_failure(logger, error, "publisher.failed topic=%s", topic.key)
-            return await self._failed(topic, outbox)
+            return await self._failed(topic)
         if given is not None and not is_made:
             self.card_publisher.limits.give_back(*given)
         topic.failures = 0
         return 0.0
 
-    async def _next(
-        self, topic: Topic, outbox: Outbox, keys: Keys, given: Call | None
-    ) -> bool:
+    async def _next(self, topic: Topic, given: Call | None) -> bool:
         """Do what comes next; return whether the given call was made."""
         if topic.rest:
-            return await self._fold(topic, outbox, keys)
+            return await self._fold(topic)
         if topic.is_card_next(self.updater.clock()):
-            return await self.updater.show(topic, outbox, keys, given)
+            return await self.updater.show(topic, given)
         if topic.notes:
-            return await self._note(topic, outbox, keys)
+            return await self._note(topic)
         if run_messages.is_about_outage(topic.events[0]):
-            return await self._tell_of_run(topic, outbox, keys, given)
-        return await self._speak(topic, outbox)
+            return await self._tell_of_run(topic, given)
+        return await self._speak(topic)
 
-    async def _note(self, topic: Topic, outbox: Outbox, keys: Keys) -> bool:
-        line = topic.notes[0]
-        message = line.message
+    async def _note(self, topic: Topic) -> bool:
+        line, keys = topic.notes[0], self.updater.keys
+        cards, message = self.card_publisher.cards, line.message
         if line.escalated is not None:
             message = escalation(line.escalated, topic.called)
         await self.card_publisher.say(line.channel, message, thread_ts=line.thread_ts)
         if line.called:
             topic.called[line.called] = ""
         if line.asks:
-            await self.card_publisher.cards.asked(keys, topic.approval, line.asks)
+            await cards.asked(keys, topic.approval, line.asks)
             topic.asked |= line.asks
         if line.report:
-            await self.card_publisher.cards.told(keys, topic.approval, line.report)
-        await _drop_line(topic, outbox)
+            await cards.told(keys, topic.approval, line.report)
+        await self._drop_line(topic)
         return True
 
-    async def _speak(self, topic: Topic, outbox: Outbox) -> bool:
+    async def _speak(self, topic: Topic) -> bool:
         event = topic.events[0]
         channel = self._channel(topic, event)
         is_last = len(topic.events) == 1
@@ -138,21 +129,17 @@ class EventDispatcher:
         if message is not None and channel:
             thread_ts = event.data.get("thread_ts") or None
             await self.card_publisher.say(channel, message, thread_ts=thread_ts)
-        await acknowledge(topic, outbox, [event])
+        await self.updater.acknowledge(topic, [event])
         return is_said
 
-    async def _tell_of_run(
-        self, topic: Topic, outbox: Outbox, keys: Keys, given: Call | None
-    ) -> bool:
+    async def _tell_of_run(self, topic: Topic, given: Call | None) -> bool:
         event = topic.events[0]
-        is_made, is_done = await run_messages.show(
-            self.card_publisher, topic, keys, given
-        )
+        is_made, is_done = await run_messages.show(self.card_publisher, topic, given)
         if is_done:
-            await acknowledge(topic, outbox, [event])
+            await self.updater.acknowledge(topic, [event])
         return is_made
 
-    async def _fold(self, topic: Topic, outbox: Outbox, keys: Keys) -> bool:
+    async def _fold(self, topic: Topic) -> bool:
         """Tell of many calls in one message, which is never brought up to date."""
         events = list(topic.events)
         ran = [one for one in events if one.name is EventName.ITEM_AUTHORIZED]
@@ -161,8 +148,8 @@ class EventDispatcher:
                 topic.rest, many_ran(events, command=self.card_publisher.command)
             )
             told = [*dict.fromkeys(event.approval for event in ran)]
-            await self.card_publisher.cards.folded(keys, told, *place)
-        await acknowledge(topic, outbox, events)
+            await self.card_publisher.cards.folded(self.updater.keys, told, *place)
+        await self.updater.acknowledge(topic, events)
         return bool(ran)
 
     def _channel(self, topic: Topic, event: Event) -> str:
@@ -170,9 +157,7 @@ class EventDispatcher:
             return topic.channel or self.channel()
         return event.data.get("channel") or event.channel
 
-    async def _refused(
-        self, topic: Topic, outbox: Outbox, error: SlackRefused
-    ) -> float:
+    async def _refused(self, topic: Topic, error: SlackRefused) -> float:
         """Drop what can never be said, and say elsewhere what everybody has to know."""
         topic.failures += 1
         if error.error in NOT_ABOUT_THE_CARD:
@@ -186,10 +171,10 @@ class EventDispatcher:
         logger.warning("note.dropped topic=%s why=%s", topic.key, error.error)
         if topic.notes and topic.notes[0].called:
             topic.called[topic.notes[0].called] = error.error
-        await self._drop_first(topic, outbox)
+        await self._drop_first(topic)
         return 0.0
 
-    async def _failed(self, topic: Topic, outbox: Outbox) -> float:
+    async def _failed(self, topic: Topic) -> float:
         topic.failures += 1
         if topic.failures < GIVE_UP_AFTER:
             return min(_LONGEST_WAIT_S, 2.0 ** min(topic.failures, 10))
@@ -197,7 +182,7 @@ class EventDispatcher:
         now = self.updater.clock()
         if not topic.is_card_next(now):
             logger.error("publisher.gave_up topic=%s", topic.key)
-            await self._drop_first(topic, outbox)
+            await self._drop_first(topic)
         elif not topic.is_plain:
             logger.error("card.broken topic=%s", topic.key)
             topic.is_plain = True
@@ -206,17 +191,16 @@ class EventDispatcher:
             topic.card_at = now + _PUT_ASIDE_S
         return 0.0
 
-    async def _drop_first(self, topic: Topic, outbox: Outbox) -> None:
+    async def _drop_first(self, topic: Topic) -> None:
         if topic.notes:
-            await _drop_line(topic, outbox)
+            await self._drop_line(topic)
         else:
             many = len(topic.events) if topic.rest else 1
-            await acknowledge(topic, outbox, topic.events[:many])
+            await self.updater.acknowledge(topic, topic.events[:many])
 
-
-async def _drop_line(topic: Topic, outbox: Outbox) -> None:
-    line = topic.notes[0]
-    await outbox.done(*([line.seq] if line.seq else []))
-    topic.notes.pop(0)
-    if line.escalated is not None:
-        topic.called = {}
+    async def _drop_line(self, topic: Topic) -> None:
+        line = topic.notes[0]
+        await self.updater.outbox.done(*([line.seq] if line.seq else []))
+        topic.notes.pop(0)
+        if line.escalated is not None:
+            topic.called = {}

@@ -26,7 +26,6 @@ from twokey.bot.delivery.scheduler import Scheduler, pause
 from twokey.gateway.errors import StoreUnavailable, ThreadUnavailable
 from twokey.gateway.failures import log_failure
 from twokey.gateway.store.fences import holding
-from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.store import Store
 
 logger = logging.getLogger(__name__)
@@ -57,10 +56,8 @@ class Publisher:
 
     Args:
         store: to read from.
-        keys: of the shard.
-        tenant: whose events are published; each has a place of its own in the stream.
-        dispatcher: how to say it.
-        clock: seconds, never going backwards.
+        dispatcher: how to say it, and whose events: each tenant has a place of its own
+            in the stream.
         outdated: returns the approvals whose cards show what is so no longer, and
             keeps in its argument what it returned them for.
     """
@@ -68,27 +65,17 @@ class Publisher:
     def __init__(
         self,
         store: Store,
-        keys: Keys,
-        *,
-        tenant: str,
         dispatcher: EventDispatcher,
-        clock: Callable[[], float],
+        *,
         outdated: Callable[[dict[str, str]], Awaitable[Sequence[str]]],
     ) -> None:
         self._outdated = outdated
         self._store = store
-        self._keys = keys
-        self._tenant = tenant
-        self._reader = f"slack:{tenant}"
         self._dispatcher = dispatcher
-        self._clock = clock
-        self._outbox = store.outbox(keys, reader=self._reader)
+        self._outbox = dispatcher.updater.outbox
+        self._keys = dispatcher.updater.keys
+        self._tenant = dispatcher.updater.tenant
         self._shift: _Shift | None = None
-
-    @property
-    def is_leading(self) -> bool:
-        """Say whether this publisher holds the lease."""
-        return self._shift is not None
 
     async def problem(self) -> str:
         """Return what is not published in time, as a sentence, or "".
@@ -112,7 +99,7 @@ class Publisher:
             try:
                 # No agent has the empty name, so this is nobody's thread.
                 async with self._store.threads.lease(
-                    self._keys, self._tenant, "", self._reader
+                    self._keys, self._tenant, "", self._outbox.reader
                 ) as lease:
                     with holding(lease):
                         await self._lead(stop, lease.lost)
@@ -152,31 +139,31 @@ class Publisher:
             await shift.scheduler.finish(0.0 if lost.is_set() else _GRACE_S)
 
     def _begun(self) -> _Shift:
-        outbox, keys, dispatcher = self._outbox, self._keys, self._dispatcher
+        dispatcher, clock = self._dispatcher, self._dispatcher.updater.clock
         happened = asyncio.Event()
 
         async def step(topic: Topic, given: Call | None) -> float:
             shown = topic.shown
             try:
-                return await dispatcher.step(topic, outbox, keys, given)
+                return await dispatcher.step(topic, given)
             finally:
                 if topic.shown != shown:
                     # What a card says may have changed while it was on its way.
                     happened.set()
 
-        queue = OutboxQueue(self._clock)
+        queue = OutboxQueue(clock)
         feed = Feed(
             queue,
-            outbox,
+            self._outbox,
             tenant=self._tenant,
-            missing=partial(self._store.cards.undrawn, keys, self._tenant),
+            missing=partial(self._store.cards.undrawn, self._keys, self._tenant),
         )
         scheduler = Scheduler(
             queue,
             next_call=dispatcher.next_call,
             limits=dispatcher.card_publisher.limits,
             step=step,
-            clock=self._clock,
+            clock=clock,
         )
         return _Shift(queue, feed, scheduler, happened)
 

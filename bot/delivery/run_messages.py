@@ -16,7 +16,6 @@ from twokey.bot.delivery.outbox_queue import Call, Topic
 from twokey.bot.limits import POST, UPDATE
 from twokey.bot.web import SlackRefused
 from twokey.gateway.approvals.events import TROUBLED_RUN, Event, EventName
-from twokey.gateway.store.keys import Keys
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +42,7 @@ def call_for(topic: Topic, event: Event) -> Call | None:
 
 
 async def show(
-    card_publisher: CardPublisher, topic: Topic, keys: Keys, given: Call | None
+    card_publisher: CardPublisher, topic: Topic, given: Call | None
 ) -> tuple[bool, bool]:
     """Bring the message of an outage up to date with a topic's first event.
 
@@ -58,7 +57,7 @@ async def show(
     newer = (one for one in topic.events[1:] if is_about_outage(one))
     if any(one.data["outage"] == outage for one in newer):
         return False, True
-    place = await card_publisher.place(keys, outage)
+    place = await card_publisher.place(outage)
     topic.place = (place.channel, place.ts) if place else None
     needed = call_for(topic, event)
     if needed is None or (place is None and event.name in _TOLD_ONLY_AFTER):
@@ -72,7 +71,7 @@ async def show(
             needed.channel, said, thread_ts=thread_ts
         )
         topic.place = (channel, ts)
-        await card_publisher.register(keys, outage, channel, ts)
+        await card_publisher.register(outage, channel, ts)
         return True, False
     message = run_state(event, key=card_publisher.seal_key, team=card_publisher.team)
     topic.place = None
@@ -82,6 +81,6 @@ async def show(
         if error.error not in _GONE:
             raise
         logger.warning("run.message_gone outage=%s why=%s", outage, error.error)
-        await card_publisher.cards.forget_place(keys, outage)
+        await card_publisher.cards.forget_place(card_publisher.keys, outage)
         return True, event.name in _TOLD_ONLY_AFTER
     return True, True

@@ -42,12 +42,12 @@ class Outbox:
     def __init__(self, conn: Connection, keys: Keys, *, reader: str) -> None:
         self._conn = conn
         self._keys = keys
-        self._reader = reader
+        self.reader = reader
         self.unreadable = 0
 
     async def prepare(self) -> None:
         """Create this reader's group unless it is there, from the first event on."""
-        await make_group(self._conn, self._keys.outbox, self._reader)
+        await make_group(self._conn, self._keys.outbox, self.reader)
 
     async def put(self, event: Event) -> None:
         """Announce something that changes no approval, such as a finished run."""
@@ -59,7 +59,7 @@ class Outbox:
     ) -> list[Event]:
         """Take over events that a reader took and never acknowledged."""
         reply = await self._conn.command(
-            "XAUTOCLAIM", self._keys.outbox, self._reader, consumer, idle_ms,
+            "XAUTOCLAIM", self._keys.outbox, self.reader, consumer, idle_ms,
             "0", "COUNT", limit,
         )  # fmt: skip
         return await self._readable(claimed(reply))
@@ -73,7 +73,7 @@ class Outbox:
             The events, in order, and where the next page starts; "" after the last.
         """
         reply = await self._conn.command(
-            "XAUTOCLAIM", self._keys.outbox, self._reader, consumer, 0,
+            "XAUTOCLAIM", self._keys.outbox, self.reader, consumer, 0,
             start, "COUNT", limit,
         )  # fmt: skip
         after = text(cast("list[Reply]", reply)[0])
@@ -82,7 +82,7 @@ class Outbox:
     async def unread_ms(self) -> int:
         """Return how long the oldest event waits that this reader has not taken."""
         groups = await reader_groups(self._conn, self._keys)
-        taken = next((one.taken for one in groups if one.name == self._reader), "0-0")
+        taken = next((one.taken for one in groups if one.name == self.reader), "0-0")
         found, now = await self._conn.together(
             ["XRANGE", self._keys.outbox, f"({taken}", "+", "COUNT", 1], ["TIME"]
         )
@@ -96,7 +96,7 @@ class Outbox:
     ) -> list[Event]:
         """Take new events; waits up to ``block_ms`` for the first one."""
         reply = await self._conn.command(
-            "XREADGROUP", "GROUP", self._reader, consumer, "COUNT", limit,
+            "XREADGROUP", "GROUP", self.reader, consumer, "COUNT", limit,
             "BLOCK", block_ms, "STREAMS", self._keys.outbox, ">",
         )  # fmt: skip
         return await self._readable(first_stream(reply))
@@ -137,7 +137,7 @@ class Outbox:
                 self.unreadable += 1
                 logger.error(  # noqa: TRY400 - the error may hold what was written
                     "event.unreadable reader=%s seq=%s count=%d",
-                    self._reader,
+                    self.reader,
                     entry.id,
                     self.unreadable,
                 )
@@ -147,7 +147,7 @@ class Outbox:
     async def done(self, *seqs: str) -> None:
         """Acknowledge events by their ``seq``."""
         if seqs:
-            await self._conn.command("XACK", self._keys.outbox, self._reader, *seqs)
+            await self._conn.command("XACK", self._keys.outbox, self.reader, *seqs)
 
 
 def announcement(

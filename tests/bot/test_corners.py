@@ -43,6 +43,7 @@ def card_publisher_with(slack: Slack, stack: Stack) -> CardPublisher:
         slack=slack,
         limits=Limits(asyncio.get_running_loop().time),
         cards=stack.store.cards,
+        keys=stack.keys,
         team=TEAM,
         seal_key=stack.config.seal_key,
     )
@@ -59,7 +60,7 @@ async def test_a_surplus_copy_that_stays_is_logged(
 
     async with slack_of(stack.sandbox) as slack:
         place = await card_publisher_with(slack, stack).post_card(
-            stack.keys, approval, channel=CHANNEL, now_ms=0
+            approval, channel=CHANNEL, now_ms=0
         )
 
     assert place.ts == "1.000001"

@@ -34,15 +34,14 @@ async def test_a_late_publisher_changes_no_card_and_posts_none(stack: Stack) -> 
             ),
             limits=Limits(time.monotonic),
             cards=stack.store.cards,
+            keys=stack.keys,
             team=TEAM,
             seal_key=stack.config.seal_key,
         )
         lease.lost.set()
         with holding(lease), pytest.raises(LeaseLost):
-            await card_publisher.update_card(stack.keys, approval, place, now_ms=0)
+            await card_publisher.update_card(approval, place, now_ms=0)
         with holding(lease), pytest.raises(LeaseLost):
-            await card_publisher.post_card(
-                stack.keys, approval, channel=CHANNEL, now_ms=0
-            )
+            await card_publisher.post_card(approval, channel=CHANNEL, now_ms=0)
 
     assert len(stack.sandbox.calls) == sent

@@ -147,13 +147,12 @@ async def test_a_surplus_copy_is_taken_down(stack: Stack) -> None:
             ),
             limits=Limits(time.monotonic),
             cards=stack.store.cards,
+            keys=stack.keys,
             team=TEAM,
             seal_key=stack.config.seal_key,
         )
 
-        place = await card_publisher.post_card(
-            stack.keys, approval, channel=CHANNEL, now_ms=0
-        )
+        place = await card_publisher.post_card(approval, channel=CHANNEL, now_ms=0)
 
     assert place == first
     assert len(calls(stack, POST)) == len(calls(stack, "chat.delete")) == 1
@@ -372,9 +371,13 @@ async def test_two_bots_post_one_card(stack: Stack) -> None:
 async def test_when_the_leading_bot_stops_the_other_takes_over(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    publishers: list[Publisher] = []
+    publishers: list[Noted] = []
 
     class Noted(Publisher):
+        @property
+        def is_leading(self) -> bool:
+            return self._shift is not None
+
         async def run(self, stop: asyncio.Event) -> None:
             publishers.append(self)
             await super().run(stop)

@@ -140,6 +140,8 @@ async def test_a_silent_slack_is_asked_more_and_more_rarely(stack: Stack) -> Non
         step = EventDispatcher(
             CardUpdater(
                 card_publisher=card_publisher,
+                outbox=stack.store.outbox(stack.keys, reader="x"),
+                keys=stack.keys,
                 tenant="default",
                 read=silent,
                 posted=ignored,
@@ -147,9 +149,8 @@ async def test_a_silent_slack_is_asked_more_and_more_rarely(stack: Stack) -> Non
             ),
             channel=str,
         ).step
-        outbox = stack.store.outbox(stack.keys, reader="x")
 
-        waits = [await step(topic, outbox, stack.keys, None) for _ in range(8)]
+        waits = [await step(topic, None) for _ in range(8)]
 
     assert waits[:3] == [1.0, 2.0, 4.0]
     assert waits[-1] == 30.0
@@ -196,6 +197,7 @@ async def card_publisher_of(stack: Stack) -> AsyncGenerator[CardPublisher]:
             ),
             limits=Limits(asyncio.get_running_loop().time),
             cards=stack.store.cards,
+            keys=stack.keys,
             team=TEAM,
             seal_key=stack.config.seal_key,
         )

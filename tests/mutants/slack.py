@@ -111,8 +111,7 @@ SLACK_TABLE = (
     Mutant(
         "nobody is notified twice of the same need",
         "bot/delivery/event_dispatcher.py",
-        "            await self.card_publisher.cards.asked("
-        "keys, topic.approval, line.asks)",
+        "            await cards.asked(keys, topic.approval, line.asks)",
         "            pass",
         NOTIFIED,
     ),

@@ -73,11 +73,10 @@ class ViewSubmission:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """A slash command; Slack says no home team, so ``user_team`` is ``team``."""
+    """A slash command; Slack says no home team of whoever typed it."""
 
     team: str
     user: str
-    user_team: str
     channel: str
     text: str
 
@@ -148,11 +147,9 @@ def command(form: Json) -> Command:
         BadPayload: names what is missing.
     """
     root = Node(form)
-    team = root.text("team_id")
     return Command(
-        team=team,
+        team=root.text("team_id"),
         user=root.text("user_id"),
-        user_team=team,
         channel=root.text("channel_id"),
         text=root.optional("text"),
     )

@@ -10,7 +10,7 @@ from twokey.bot.blocks import section
 from twokey.bot.cards.fallbacks import of_card
 from twokey.bot.listener_context import ListenerContext, Said, UserFacingError, spoken
 from twokey.bot.listeners.delegate import delegated
-from twokey.bot.listeners.readable import Reader, access_to, member_reading
+from twokey.bot.listeners.readable import access_to, member_reading
 from twokey.bot.listeners.router import Reply, Router
 from twokey.bot.listeners.stopping import frozen_now, lifted_now, listed_now
 from twokey.bot.payload import Command
@@ -91,9 +91,9 @@ async def _command(ctx: ListenerContext, command: Command) -> Reply:
     if verb == "frozen":
         return await listed_now(ctx, command)
     if verb == "show" and rest:
-        return {"text": await _shown(ctx, _reader(command), rest.strip("`"))}
+        return {"text": await _shown(ctx, command, rest.strip("`"))}
     if verb == "list":
-        return {"text": await _listed(ctx, _reader(command))}
+        return {"text": await _listed(ctx, command)}
     if verb not in {"", "help"}:
         return _answer(joined("\n", [_UNKNOWN, _help(ctx)]))
     return _answer(_help(ctx))
@@ -105,35 +105,31 @@ def _answer(said: Said) -> Reply:
     return {"text": spoken(said), **shown}
 
 
-def _reader(command: Command) -> Reader:
-    return Reader(command.user, command.user_team, command.channel)
-
-
 def _line(approval: Approval) -> str:
     """Return where an approval stands, with the id that ``show`` takes."""
     tier = join(Tier.AUTO, *(item.tier for item in approval.items))
     return f"{of_card(approval)} Tier {tier}, `{approval.id}`."
 
 
-async def _shown(ctx: ListenerContext, reader: Reader, approval_id: str) -> str:
-    await member_reading(ctx, reader)
+async def _shown(ctx: ListenerContext, command: Command, approval_id: str) -> str:
+    await member_reading(ctx, command)
     loaded = await ctx.service.read(approval_id)
     if loaded is None:
         return spoken(_NOT_FOUND)
-    access = await access_to(ctx, reader, loaded.approval)
+    access = await access_to(ctx, command, loaded.approval)
     if access.is_given:
         return _line((await ctx.service.as_of_now(loaded)).approval)
     return spoken(_MAYBE_MORE if access.is_open else _NOT_FOUND)
 
 
-async def _listed(ctx: ListenerContext, reader: Reader) -> str:
-    await member_reading(ctx, reader)
+async def _listed(ctx: ListenerContext, command: Command) -> str:
+    await member_reading(ctx, command)
     found: list[Loaded] = []
     is_open = False
     target = 0
     async for loaded in ctx.service.queue.waiting():
         target += 1
-        access = await access_to(ctx, reader, loaded.approval)
+        access = await access_to(ctx, command, loaded.approval)
         is_open = is_open or (access.is_open and not access.is_given)
         if access.is_given:
             found.append(loaded)

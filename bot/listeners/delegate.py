@@ -32,7 +32,7 @@ async def delegated(ctx: ListenerContext, command: Command, rest: str) -> Said:
     """
     asker = await ctx.require_member(
         command.user,
-        command.user_team,
+        command.team,
         template("Only members of this workspace can hand over a queue."),
     )
     owner = Person(team=ctx.team, user=command.user, name=asker.name)

@@ -95,7 +95,7 @@ async def _access(ctx: ListenerContext, user: str, approval: Approval) -> Access
     for item in approval.items:
         if not item.is_pending or _has_voted(user, item):
             continue
-        access = await may_decide(ctx, user, ctx.team, approval, item)
+        access = await may_decide(ctx, user, approval, item)
         if access.is_given:
             return access
         is_open = is_open or access.is_open

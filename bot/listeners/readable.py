@@ -10,27 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from twokey.bot.listener_context import ListenerContext, UserFacingError
+from twokey.bot.payload import Command
 from twokey.bot.wording import label, template
-from twokey.gateway.approvals.decisions import AccountKind, Reviewer
+from twokey.gateway.approvals.decisions import AccountKind
 from twokey.gateway.approvals.membership import click_again, open_roles
 from twokey.gateway.approvals.permission import objection
 from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.protocol.verbs import Verb
-
-
-@dataclass(frozen=True, slots=True)
-class Reader:
-    """Somebody who asks, from where.
-
-    Attributes:
-        user: Slack id.
-        user_team: home of their account.
-        channel: where they typed the command.
-    """
-
-    user: str
-    user_team: str
-    channel: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +27,9 @@ class Access:
     is_open: bool = False
 
 
-async def member_reading(ctx: ListenerContext, reader: Reader) -> None:
+async def member_reading(ctx: ListenerContext, command: Command) -> None:
     """Refuse everybody but members of the workspace; raises `UserFacingError`."""
-    found = await ctx.reviewers.resolve(reader.user, user_team=reader.user_team)
+    found = await ctx.reviewers.resolve(command.user, user_team=command.team)
     if found.account is AccountKind.UNKNOWN:
         again = click_again([found]).replace("click", "try")
         raise UserFacingError(label(f"Slack did not say who you are. {again}"))
@@ -53,16 +39,17 @@ async def member_reading(ctx: ListenerContext, reader: Reader) -> None:
         )
 
 
-async def access_to(ctx: ListenerContext, reader: Reader, approval: Approval) -> Access:
-    """Return whether a member may read an approval."""
+async def access_to(
+    ctx: ListenerContext, command: Command, approval: Approval
+) -> Access:
+    """Return whether the member who typed a command may read an approval."""
     asked = approval.requester
-    if asked and (asked.team, asked.user) == (ctx.team, reader.user):
+    if asked and (asked.team, asked.user) == (ctx.team, command.user):
         return Access(is_given=True)
-    if await _channel_of(ctx, approval) == reader.channel:
+    if await _channel_of(ctx, approval) == command.channel:
         return Access(is_given=True)
     found = [
-        await may_decide(ctx, reader.user, reader.user_team, approval, item)
-        for item in approval.items
+        await may_decide(ctx, command.user, approval, item) for item in approval.items
     ]
     return Access(
         is_given=any(one.is_given for one in found),
@@ -71,19 +58,15 @@ async def access_to(ctx: ListenerContext, reader: Reader, approval: Approval) ->
 
 
 async def may_decide(
-    ctx: ListenerContext, user: str, user_team: str, approval: Approval, item: Item
+    ctx: ListenerContext, user: str, approval: Approval, item: Item
 ) -> Access:
-    """Return whether somebody may decide an item."""
-    reviewer = await ctx.reviewer_of(user, user_team, item)
+    """Return whether somebody of this workspace may decide an item."""
+    reviewer = await ctx.reviewer_of(user, ctx.team, item)
     if objection(approval, item, reviewer, Verb.APPROVE) is None:
         return Access(is_given=True)
-    return Access(is_given=False, is_open=_is_open(reviewer, item))
-
-
-def _is_open(reviewer: Reviewer, item: Item) -> bool:
-    return reviewer.account in {AccountKind.MEMBER, AccountKind.UNKNOWN} and bool(
-        open_roles(reviewer, item.requirement.roles)
-    )
+    is_colleague = reviewer.account in {AccountKind.MEMBER, AccountKind.UNKNOWN}
+    is_open = bool(open_roles(reviewer, item.requirement.roles))
+    return Access(is_given=False, is_open=is_colleague and is_open)
 
 
 async def _channel_of(ctx: ListenerContext, approval: Approval) -> str:

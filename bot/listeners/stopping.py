@@ -76,7 +76,7 @@ async def listed_now(ctx: ListenerContext, command: Command) -> Reply:
     """
     await ctx.require_member(
         command.user,
-        command.user_team,
+        command.team,
         template("Only members of this workspace can see what is frozen."),
     )
     found = await ctx.service.freezes.frozen()
@@ -99,7 +99,7 @@ def _row(freeze: Freeze) -> list[Block]:
 async def _changed(
     ctx: ListenerContext, command: Command, scope: Scope, reason: str, change: Change
 ) -> bool:
-    reviewer = await ctx.stopper_of(command.user, command.user_team, scope)
+    reviewer = await ctx.stopper_of(command.user, command.team, scope)
     reviewer = reviewer.with_(gesture=Gesture.SLASH_COMMAND)
     result = await change(scope, reviewer, reason)
     if isinstance(result, Forbidden):

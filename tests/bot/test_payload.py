@@ -145,7 +145,7 @@ def test_a_command_brings_its_words() -> None:
     command = payload.command(FORM)
 
     assert (command.channel, command.text) == ("C1", "list")
-    assert command.user_team == "T1"
+    assert command.team == "T1"
 
 
 def test_a_mention_is_answered_in_its_thread_or_starts_one() -> None:

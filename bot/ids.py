@@ -219,14 +219,6 @@ def block_id(approval: Approval, name: str) -> str:
     return f"{approval.id}:{approval.version}.{approval.rev}:{name}"
 
 
-def field_block_id(number: int) -> str:
-    """Return the block id of the edit form's input with this number (from 0).
-
-    It stays the same when the form is shown again, so that Slack keeps what was typed.
-    """
-    return f"field:{number}"
-
-
 def _outage_mac(outage: str, *, key: bytes, team: str, purpose: str) -> bytes:
     document = digest.canonical([_OUTAGE_TAG, team, outage, str(purpose)])
     return hmac.new(key, document, hashlib.sha256).digest()[:MAC_BYTES]

@@ -89,11 +89,6 @@ Readiness = Callable[[], Awaitable[list[str]]]
 Facts = Callable[[], Awaitable[Mapping[str, object]]]
 
 
-async def no_facts() -> Mapping[str, object]:
-    """Tell nothing beside whether the bot is ready."""
-    return {}
-
-
 def signature_problem(
     secret: str, headers: Headers, body: bytes, *, now_s: float
 ) -> str:
@@ -139,7 +134,7 @@ class Ingress:
         nonces: Nonces,
         handle: Handle,
         ready: Readiness,
-        facts: Facts = no_facts,
+        facts: Facts,
         clock: Callable[[], float] = time.time,  # noqa: TID251 - Slack's own clock is the other side
     ) -> None:
         self._secret = signing_secret

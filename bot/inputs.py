@@ -5,7 +5,6 @@ not fit is an error here, and the caller offers another way to edit it.
 """
 
 from collections.abc import Sequence
-from datetime import date
 from typing import cast
 
 from twokey.bot.objects import Block, made, plain_text
@@ -73,13 +72,9 @@ def number_input(action_id: str, *, decimal: bool, initial: str | None = None) -
     )
 
 
-def date_input(action_id: str, *, initial: date | None = None) -> Block:
-    """Make a calendar."""
-    return made(
-        "datepicker",
-        action_id=action_id,
-        initial_date=initial.isoformat() if initial else None,
-    )
+def date_input(action_id: str, *, initial: str | None = None) -> Block:
+    """Make a calendar; dates are ``YYYY-MM-DD``, as Slack returns them."""
+    return made("datepicker", action_id=action_id, initial_date=initial)
 
 
 def select(

@@ -21,8 +21,8 @@ def plain_text(text: Plain, limit: int, *, lines: bool = False) -> Block:
 
     Without `lines` a newline is shown as a mark: labels are one line.
     """
-    cut = _cut(text.text, limit) if lines else fit(text.text, limit)
-    return {"type": "plain_text", "text": cut, "emoji": False}
+    shown = excerpt(text.text, limit).text if lines else fit(text.text, limit)
+    return {"type": "plain_text", "text": shown or EMPTY, "emoji": False}
 
 
 def any_text(text: Template | Plain, limit: int) -> Block:
@@ -48,7 +48,3 @@ def confirm(title: Plain, text: Template | Plain, *, yes: Plain, no: Plain) -> B
 def option(text: Plain, value: str) -> Block:
     """Make one choice; `value` comes back when it is chosen."""
     return {"text": plain_text(text, limits.OPTION), "value": value}
-
-
-def _cut(text: str, limit: int) -> str:
-    return excerpt(text, limit).text or EMPTY

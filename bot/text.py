@@ -9,7 +9,6 @@ errs on the safe side, and keeps `reveal` idempotent; ask `has_hidden` of the or
 before warning a reader.
 """
 
-import hashlib
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator
@@ -46,25 +45,14 @@ class _Piece(NamedTuple):
 class Excerpt:
     """Hold what is shown of a text, and how much that is.
 
-    `shown` and `total` count characters of the original, `sha256` (hex) is that of
-    the original in UTF-8, and `complete` is false when anything was left out.
+    `shown` and `total` count characters of the original, and `complete` is false when
+    anything was left out.
     """
 
     text: str
     shown: int
     total: int
-    sha256: str
     complete: bool
-
-    @property
-    def note(self) -> str:
-        """Say how much is shown, in words of ours only."""
-        if self.complete:
-            return f"all {self.total:,} characters shown"
-        return (
-            f"showing {self.shown:,} of {self.total:,} characters, "
-            f"sha256 {self.sha256[:12]}{ELLIPSIS}"
-        )
 
 
 def reveal(text: str) -> str:
@@ -95,17 +83,16 @@ def excerpt(text: str, limit: int) -> Excerpt:
             f"allow {_SMALLEST_EXCERPT} or more, or use fit() for a label."
         )
     total = len(text)
-    sha256 = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
     whole = _taken(pieces(text), limit)
     if sum(piece.length for piece in whole) == total:
         text = "".join(piece.shown for piece in whole)
-        return Excerpt(text, total, total, sha256, complete=True)
+        return Excerpt(text, total, total, complete=True)
     room = limit - len(_gap(total))
     head = _taken(whole, room - room // _TAIL)
     tail = _taken(pieces_backwards(text), room // _TAIL)[::-1]
     shown = sum(piece.length for piece in (*head, *tail))
     parts = (*(p.shown for p in head), _gap(total - shown), *(p.shown for p in tail))
-    return Excerpt("".join(parts), shown, total, sha256, complete=False)
+    return Excerpt("".join(parts), shown, total, complete=False)
 
 
 def fit(text: str, limit: int) -> str:

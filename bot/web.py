@@ -89,12 +89,10 @@ class SlackRefused(SlackError):
 
     Attributes:
         error: Slack's name for it, such as ``channel_not_found``.
-        needed: the missing scope, when that is the reason.
     """
 
-    def __init__(self, method: str, error: str, needed: str = "") -> None:
+    def __init__(self, method: str, error: str) -> None:
         self.error = error
-        self.needed = needed
         super().__init__(method, f"it was refused with {error!r}")
 
 
@@ -238,7 +236,7 @@ def _said(method: str, error: SlackApiError) -> SlackError:
         return RateLimited(method, _retry_after(response))
     if status >= _SERVER_ERROR or name in _TROUBLE or not name:
         return SlackSilent(method, f"status {status}")
-    return SlackRefused(method, name, str(body.get("needed", "")))
+    return SlackRefused(method, name)
 
 
 def _retry_after(response: _Response) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import date
 from typing import assert_never, cast
 
 from pydantic import JsonValue
@@ -112,7 +111,7 @@ def _element(field: Field) -> Block:  # noqa: PLR0911 - one return a kind
         case Kind.FLAG:
             return _flag(field, one)
         case Kind.DATE:
-            return date_input(VALUE, initial=date.fromisoformat(one) if one else None)
+            return date_input(VALUE, initial=one)
         case Kind.CHOICE:
             return select(VALUE, _options(field), initial=one)
         case Kind.CHOICES:

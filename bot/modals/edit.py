@@ -81,11 +81,12 @@ def view(
     title = (
         "Edit and approve" if item.requirement.editor_may_vote else "Edit for others"
     )
-    made = form(item)
+    # The call with the tier and the reasons that the change would give it.
+    changed = item.with_(tier=raised.tier, reasons=raised.reasons) if raised else item
     blocks = [
         *(_raised(approval, item, raised) if raised else []),
-        *heading(approval, _as_raised(item, raised), with_call=False),
-        *made.blocks,
+        *heading(approval, changed, with_call=False),
+        *form(item).blocks,
         _reason(item, words),
     ]
     return modal(
@@ -128,13 +129,6 @@ def _reason(item: Item, words: str) -> Block:
         hint=label(hint),
         optional=True,
     )
-
-
-def _as_raised(item: Item, raised: Raised | None) -> Item:
-    """Return the call with the tier and the reasons that the change would give it."""
-    if raised is None:
-        return item
-    return item.with_(tier=raised.tier, reasons=raised.reasons)
 
 
 def _raised(approval: Approval, item: Item, raised: Raised) -> list[Block]:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 
 from pydantic import JsonValue
 
-from twokey.bot.ids import field_block_id
 from twokey.bot.modals.schema import (
     ABSENT,
     Absent,
@@ -61,8 +60,11 @@ class Field:
 
     @property
     def block_id(self) -> str:
-        """Return the id of its input block."""
-        return field_block_id(self.number)
+        """Return the id of its input block.
+
+        It is the same when the form is shown again, so Slack keeps what was typed.
+        """
+        return f"field:{self.number}"
 
     @property
     def is_editable(self) -> bool:
@@ -81,7 +83,7 @@ def lay_out(item: Item) -> tuple[Field, ...]:
     nobody sees is no decision. Of `MAX_FIELDS` on, the rest stays as it is.
     """
     schema = item.args_schema or {}
-    redact = tuple(_tokens(path) for path in item.redact)
+    redact = redacted_paths(item)
     fields: list[Field] = []
     count = 0
     for found in _walk(schema, item.args, (), schema):
@@ -109,11 +111,7 @@ def is_redacted(path: Path, redact: tuple[Path, ...]) -> bool:
 
 def redacted_paths(item: Item) -> tuple[Path, ...]:
     """Return the item's redacted places as keys."""
-    return tuple(_tokens(path) for path in item.redact)
-
-
-def _tokens(path: str) -> Path:
-    return tuple(path.removeprefix("args.").split("."))
+    return tuple(tuple(path.removeprefix("args.").split(".")) for path in item.redact)
 
 
 def _walk(

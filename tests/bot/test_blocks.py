@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
-from datetime import UTC, date, datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -98,7 +98,7 @@ def every_input(text: str) -> list[Block]:
         text_input("a", placeholder=stranger, focus=True),
         text_input("a", initial=reveal(text)[:3_000], multiline=True),
         number_input("a", decimal=True, initial="1.5"),
-        date_input("a", initial=date(2026, 2, 28)),
+        date_input("a", initial="2026-02-28"),
         date_input("a"),
         select("a", choices, initial="3", placeholder=stranger),
         multi_select("a", choices, initial=["1", "2"]),

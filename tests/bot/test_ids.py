@@ -185,7 +185,3 @@ def test_block_ids_are_new_on_each_change_of_the_record() -> None:
     }
 
     assert len(found) == 3
-
-
-def test_the_inputs_of_the_form_keep_their_ids_when_it_is_shown_again() -> None:
-    assert ids.field_block_id(3) == "field:3"

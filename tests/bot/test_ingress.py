@@ -67,6 +67,9 @@ class Door:
     async def ready(self) -> list[str]:
         return self.problems
 
+    async def facts(self) -> dict[str, object]:
+        return {}
+
 
 @asynccontextmanager
 async def opened(
@@ -74,7 +77,11 @@ async def opened(
 ) -> AsyncGenerator[Door]:
     door = door or Door()
     gate = Ingress(
-        signing_secret=secret, nonces=door, handle=door.handle, ready=door.ready
+        signing_secret=secret,
+        nonces=door,
+        handle=door.handle,
+        ready=door.ready,
+        facts=door.facts,
     )
     runner = web.ServerRunner(gate.server(), shutdown_timeout=0.5)
     await runner.setup()

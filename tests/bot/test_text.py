@@ -1,6 +1,5 @@
 """Hold shown text to its promise: nothing hidden, nothing cut silently."""
 
-import hashlib
 import re
 import time
 import unicodedata
@@ -122,8 +121,6 @@ def test_a_short_text_is_shown_whole() -> None:
 
     assert seen.text == "a⟦U+202E⟧b"
     assert (seen.shown, seen.total, seen.complete) == (3, 3, True)
-    assert seen.note == "all 3 characters shown"
-    assert seen.sha256 == hashlib.sha256("a\u202eb".encode()).hexdigest()
 
 
 def test_a_long_text_shows_head_tail_and_how_much_is_missing() -> None:
@@ -140,10 +137,6 @@ def test_a_long_text_shows_head_tail_and_how_much_is_missing() -> None:
     assert text.endswith(tail)
     assert len(head) + len(tail) == seen.shown
     assert len(tail) > 200
-    assert seen.note == (
-        f"showing {seen.shown:,} of {seen.total:,} characters, "
-        f"sha256 {seen.sha256[:12]}…"
-    )
 
 
 @settings(deadline=None)  # the machine may be busy
@@ -184,14 +177,6 @@ def test_of_a_long_text_no_more_is_walked_than_is_shown(
     monkeypatch.setattr(text_module, "_joins", joins)
     assert not excerpt(letter * 1_000_000, 1000).complete
     assert walked <= 2000
-
-
-@settings(deadline=None)  # the machine may be busy
-@given(HOSTILE)
-def test_the_digest_is_of_the_original(text: str) -> None:
-    raw = text.encode("utf-8", "surrogatepass")
-
-    assert excerpt(text, 80).sha256 == hashlib.sha256(raw).hexdigest()
 
 
 def test_a_cut_tears_no_accent_flag_skin_tone_or_syllable() -> None:

@@ -67,12 +67,12 @@ def answering_text(text: str, status: int, kind: str) -> Handler:
         (
             answering({"ok": False, "error": "channel_not_found"}),
             SlackRefused,
-            {"error": "channel_not_found", "needed": ""},
+            {"error": "channel_not_found"},
         ),
         (
             answering({"ok": False, "error": "missing_scope", "needed": "im:write"}),
             SlackRefused,
-            {"error": "missing_scope", "needed": "im:write"},
+            {"error": "missing_scope"},
         ),
         (
             answering({"ok": False, "error": "ratelimited"}, 429, {"Retry-After": "7"}),

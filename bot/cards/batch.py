@@ -18,7 +18,7 @@ from twokey.bot.blocks import (
 from twokey.bot.cards import buttons
 from twokey.bot.cards.diff import diff, is_in_another_state, state_text
 from twokey.bot.cards.frame import LEAST, Frame, Room, room, rows_of
-from twokey.bot.cards.listing import Listing, all_text, fits, listing, summary
+from twokey.bot.cards.listing import Listing, all_text, listing, summary
 from twokey.bot.cards.refs import hash_ref, when, who
 from twokey.bot.cards.states import (
     BECAUSE,
@@ -72,11 +72,10 @@ def needs_full_view(approval: Approval, index: int) -> bool:
     """Say whether a call is too long for its card, so that View all has Approve."""
     item = approval.items[index]
     has_row = any(each.index == index for each in rows_of(approval))
-    return (
-        not has_row
-        or not fits(item.tool, item.args, item.redact, room=call_room(approval, item))
-        or not _state(item, room(approval)).complete
-    )
+    left = call_room(approval, item)
+    shown = listing(item.tool, item.args, item.redact, room=left)
+    is_whole = shown.is_complete and _state(item, room(approval)).complete
+    return not (has_row and is_whole)
 
 
 def call_room(approval: Approval, item: Item) -> int:

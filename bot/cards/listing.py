@@ -80,11 +80,6 @@ def listing(
     return Listing((cut.text,), min(cut.shown, total - 1), total)
 
 
-def fits(tool: str, args: JsonObject, redact: Iterable[str], *, room: int) -> bool:
-    """Say whether a whole call fits in ``room`` characters."""
-    return sum(map(len, boxes(tool, args, redact))) <= room
-
-
 def all_text(item: Item) -> str:
     """Return every text of a call that is shown, as it came."""
     shown = redacted(item.args, item.redact)

@@ -148,18 +148,8 @@ _RESTORED_HEAD: dict[ItemState, str] = {
     _S.LAPSED: "⌛ Approved; it may have run before",
 }
 
-_DECIDED = frozenset(
-    {
-        _S.AUTHORIZED,
-        _S.EXECUTING,
-        _S.EXECUTED,
-        _S.FAILED,
-        _S.REJECTED,
-        _S.ANSWERED,
-        _S.WITHDRAWN,
-        _S.LAPSED,
-    }
-)
+_UNDECIDED = frozenset({_S.PENDING, _S.IN_DOUBT, _S.EXPIRED, _S.SUPERSEDED})
+"""What people who voted did not bring about."""
 
 LATE = "⌛ The time is over"
 """The headline while an approval is past its time and not yet closed."""
@@ -168,7 +158,7 @@ LATE = "⌛ The time is over"
 def headline(approval: Approval, *, now_ms: int) -> Label:
     """Return the headline of a card: fixed words and numbers of ours."""
     waiting = sum(item.is_pending for item in approval.items)
-    if waiting and is_late(approval, now_ms=now_ms):
+    if waiting and now_ms >= approval.expires_at_ms:
         return label(LATE)
     if not approval.is_batch:
         return _one(approval.items[0])
@@ -207,11 +197,6 @@ def counted(approval: Approval) -> str:
     )
 
 
-def is_late(approval: Approval, *, now_ms: int) -> bool:
-    """Say whether the time to decide is over, closed by the store or not yet."""
-    return now_ms >= approval.expires_at_ms
-
-
 def sentence(approval: Approval, item: Item, *, now_ms: int) -> Template:
     """Return where one item stands, who brought it there and when."""
     if item.is_pending:
@@ -227,7 +212,7 @@ def sentence(approval: Approval, item: Item, *, now_ms: int) -> Template:
     by = approvers(item)
     if item.state is _S.WITHDRAWN and not item.settlement and not item.revoked:
         told = joined("", [template(" by the agent"), told])
-    if item.state in _DECIDED and by:
+    if item.state not in _UNDECIDED and by:
         is_editor = item.edit is not None and [item.edit.by] == by
         if is_editor:
             head = head.replace("*Approved*", "*Edited and approved*")
@@ -250,26 +235,22 @@ def on_it(approval: Approval, *, now_ms: int) -> Template | None:
 
 def approvers(item: Item) -> list[Person]:
     """Return whose word brought an item where it is: voters, or who settled it."""
-    settlement = item.settlement
-    if settlement is not None and settlement.verb in {Verb.REJECT, Verb.RESPOND}:
-        return [settlement.by]
-    if item.state is _S.WITHDRAWN:
-        return []
-    voters = [vote.by for vote in item.votes if vote.action_hash == item.action_hash]
-    return voters or ([settlement.by] if settlement else [])
+    return [one.by for one in _signed(item)]
 
 
 def by_whom(item: Item) -> Template:
     """Name the same people, each with those in whose place they decided."""
-    signed: list[Vote | Settlement] = [
-        vote for vote in item.votes if vote.action_hash == item.action_hash
-    ]
+    return listed([_signature(one) for one in _signed(item)])
+
+
+def _signed(item: Item) -> Sequence[Vote | Settlement]:
     settlement = item.settlement
-    if settlement is not None and (
-        not signed or settlement.verb in {Verb.REJECT, Verb.RESPOND}
-    ):
-        signed = [settlement]
-    return listed([_signature(one) for one in signed])
+    if settlement is not None and settlement.verb in {Verb.REJECT, Verb.RESPOND}:
+        return [settlement]
+    if item.state is _S.WITHDRAWN:
+        return []
+    votes = [vote for vote in item.votes if vote.action_hash == item.action_hash]
+    return votes or ([settlement] if settlement else [])
 
 
 def _signature(one: Vote | Settlement) -> Template:
@@ -281,7 +262,7 @@ def _signature(one: Vote | Settlement) -> Template:
 
 def _pending(approval: Approval, item: Item, *, now_ms: int) -> Template:
     at = when(approval.expires_at_ms)
-    if is_late(approval, now_ms=now_ms):
+    if now_ms >= approval.expires_at_ms:
         ran = template("" if item.is_restored else " Nothing ran.")
         return joined("", [template("⌛ *The time to decide ended* {at}.", at=at), ran])
     if is_dead_end(approval, item, item.requirement):

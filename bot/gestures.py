@@ -10,17 +10,10 @@ from twokey.gateway.approvals.decisions import Gesture
 
 @dataclass(frozen=True, slots=True)
 class Clicked:
-    """A click on a button.
-
-    Attributes:
-        action: the payload.
-        digest: of the signed request, ``sha256:<hex>``.
-        is_home: whether it was on the Home tab, where nothing can be updated.
-    """
+    """A click on a button, and the digest of the signed request it came in."""
 
     action: BlockAction
     digest: str
-    is_home: bool = False
 
     @property
     def who(self) -> tuple[str, str]:
@@ -30,7 +23,7 @@ class Clicked:
     @property
     def gesture(self) -> Gesture:
         """Return where the button was, for the audit log."""
-        if self.is_home:
+        if self.action.is_home:
             return Gesture.APP_HOME
         return Gesture.MODAL if self.action.view_id else Gesture.BUTTON
 

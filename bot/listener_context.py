@@ -189,7 +189,7 @@ class ListenerContext:
     async def _tell(self, click: Clicked, said: Said) -> None:
         action = click.action
         try:
-            if click.is_home or (action.view_id and not action.channel):
+            if action.is_home or (action.view_id and not action.channel):
                 await self._tell_in_view(click, notice(label("Not done"), said))
             elif action.response_url:
                 body = {"response_type": "ephemeral", "replace_original": False}
@@ -206,7 +206,7 @@ class ListenerContext:
             logger.warning("person.untold user=%s why=%s", action.user, error)
 
     async def _tell_in_view(self, click: Clicked, view: Block) -> None:
-        if click.is_home:
+        if click.action.is_home:
             trigger = click.action.trigger_id
             await self.slack.call("views.open", trigger_id=trigger, view=view)
         else:

@@ -41,7 +41,8 @@ class BlockAction:
     """A click on a button.
 
     ``channel`` and ``message_ts`` are those of the card, "" inside a modal or the Home
-    tab; ``view_id`` and ``view_hash`` the other way round.
+    tab; ``view_id`` and ``view_hash`` the other way round. ``is_home`` when it was on
+    the Home tab, where nothing can be updated.
     """
 
     team: str
@@ -56,6 +57,7 @@ class BlockAction:
     response_url: str = ""
     view_id: str = ""
     view_hash: str = ""
+    is_home: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +120,7 @@ def block_action(payload: Json) -> BlockAction:
         response_url=root.optional("response_url"),
         view_id=view.optional("id"),
         view_hash=view.optional("hash"),
+        is_home=view.optional("type") == "home",
     )
 
 

@@ -41,7 +41,7 @@ def register(router: Router) -> None:
 async def _view_all(ctx: ListenerContext, clicked: Clicked) -> Said | None:
     target = await verify_click(ctx, clicked, Action.VIEW_ALL)
     view = _page(ctx, target, 1)
-    if clicked.action.view_id and not clicked.is_home:
+    if clicked.action.view_id and not clicked.action.is_home:
         await turn_view(ctx, clicked, target, view)
     else:
         await open_view(ctx, clicked, target, view)

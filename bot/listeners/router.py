@@ -103,7 +103,7 @@ class Router:
 
     def __init__(self, app: AsyncApp, ctx: ListenerContext) -> None:
         self._bolt = cast("_Bolt", app)
-        self._desk = ctx
+        self._ctx = ctx
 
     def on_action(self, action: Action | re.Pattern[str], handle: OnClick) -> None:
         """Call this for clicks on the buttons with this ``action_id``."""
@@ -111,15 +111,15 @@ class Router:
         async def listener(body: dict[str, object], context: Context) -> BoltResponse:
             """Answer one click."""
             try:
-                click = _clicked(body, context)
+                click = Clicked(payload.block_action(body), _digest(context))
             except BadPayload as error:
                 return _unreadable(error)
             try:
-                said = await _guarded(lambda: handle(self._desk, click), context)
+                said = await _guarded(lambda: handle(self._ctx, click), context)
             except UserFacingError as error:
                 said = error.said
             if said:
-                self._desk.tell(click, said)
+                self._ctx.tell(click, said)
             return BoltResponse(status=HTTPStatus.OK, body="")
 
         self._bolt.action(action)(listener)
@@ -134,7 +134,7 @@ class Router:
             except BadPayload as error:
                 return _unreadable(error)
             try:
-                reply = await _guarded(lambda: handle(self._desk, submitted), context)
+                reply = await _guarded(lambda: handle(self._ctx, submitted), context)
             except UserFacingError as error:
                 reply = {
                     "response_action": "update",
@@ -154,12 +154,12 @@ class Router:
             except BadPayload as error:
                 return _unreadable(error)
             try:
-                reply = await _guarded(lambda: handle(self._desk, asked), context)
+                reply = await _guarded(lambda: handle(self._ctx, asked), context)
             except UserFacingError as error:
                 reply = {"text": spoken(error.said)}
             return _answer({"response_type": "ephemeral", **reply})
 
-        self._bolt.command(self._desk.config.command)(listener)
+        self._bolt.command(self._ctx.config.command)(listener)
 
     def on_event(self, event: str | re.Pattern[str], handle: OnEvent) -> None:
         """Call this for events of this type; Slack repeats what was not kept."""
@@ -167,7 +167,7 @@ class Router:
         async def listener(body: dict[str, object], context: Context) -> BoltResponse:
             """Answer one event."""
             try:
-                await _guarded(lambda: handle(self._desk, body), context)
+                await _guarded(lambda: handle(self._ctx, body), context)
             except BadPayload as error:
                 return _unreadable(error)
             except UserFacingError as error:
@@ -202,12 +202,6 @@ async def _guarded(work: Callable[[], Awaitable[T]], context: Context) -> T:
     except Exception as error:  # noqa: BLE001 - Slack needs an answer
         log_failure(logger, error, "listener.failed")
         raise UserFacingError(BROKEN) from None
-
-
-def _clicked(body: dict[str, object], context: Context) -> Clicked:
-    action = payload.block_action(body)
-    view = cast("Reply", body.get("view") or {})
-    return Clicked(action, _digest(context), is_home=view.get("type") == "home")
 
 
 def _digest(context: Context) -> str:

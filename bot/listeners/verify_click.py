@@ -109,7 +109,7 @@ async def verify_place(ctx: ListenerContext, clicked: Clicked, target: Target) -
         UserFacingError: says why not.
     """
     action, approval = clicked.action, target.approval
-    if clicked.is_home and target.purpose == Action.VIEW_ALL:
+    if clicked.action.is_home and target.purpose == Action.VIEW_ALL:
         return  # nothing is decided there: it opens what can be read
     if action.view_id:
         binding = await bound(ctx, action.view_id)

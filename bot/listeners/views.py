@@ -61,7 +61,7 @@ async def open_view(
     """
     ensure_valid_view(view)
     action = clicked.action
-    is_in_modal = bool(action.view_id) and not clicked.is_home
+    is_in_modal = bool(action.view_id) and not clicked.action.is_home
     method = "views.push" if is_in_modal else "views.open"
     try:
         reply = await ctx.slack.call(method, trigger_id=action.trigger_id, view=view)

@@ -130,6 +130,8 @@ def test_a_click_inside_a_modal_names_the_view() -> None:
     click = payload.block_action(inside)
 
     assert (click.view_id, click.view_hash) == ("V1", "h")
+    assert not click.is_home
+    assert payload.block_action({**inside, "view": {**view, "type": "home"}}).is_home
     assert (click.channel, click.message_ts, click.response_url) == ("", "", "")
 
 

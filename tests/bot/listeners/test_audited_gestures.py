@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tests.bot.bot_stack import CHANNEL, Stack, has_button
 from tests.conftest import eventually
 from tests.streams import audit_entries
@@ -84,5 +86,6 @@ async def test_slash_commands_are_named(stack: Stack) -> None:
 
 
 def test_a_button_on_the_app_home_is_named_after_it() -> None:
-    assert Clicked(CLICK, "sha256:1", is_home=True).gesture is Gesture.APP_HOME
+    at_home = replace(CLICK, is_home=True)
+    assert Clicked(at_home, "sha256:1").gesture is Gesture.APP_HOME
     assert Clicked(CLICK, "sha256:1").gesture is Gesture.BUTTON

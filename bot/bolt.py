@@ -4,37 +4,26 @@ from __future__ import annotations
 
 import logging
 from http import HTTPStatus
-from typing import Protocol, cast
+from typing import cast
 
 import aiohttp
 from slack_bolt.app.async_app import AsyncApp
 from slack_bolt.authorization import AuthorizeResult
 from slack_bolt.logger.messages import warning_client_prioritized_and_token_skipped
 from slack_bolt.request.async_request import AsyncBoltRequest
-from slack_bolt.response import BoltResponse
 from slack_sdk.web.async_client import AsyncWebClient
 
 from twokey.bot.config import BotConfig
 from twokey.bot.identity import Identity
 from twokey.bot.ingress import Answer, Delivery
-from twokey.bot.listeners.router import DIGEST, RECORDED
+from twokey.bot.listeners.router import DIGEST, RECORDED, Bolt
 from twokey.gateway.config import SlackMode
 from twokey.gateway.failures import log_failure
 
 logger = logging.getLogger(__name__)
 
 
-class _Bolt(Protocol):
-    """What we use of Bolt's app, with types (its own are partial)."""
-
-    async def async_dispatch(self, req: AsyncBoltRequest) -> BoltResponse:
-        """Answer a request."""
-        ...
-
-
-def bolt_app(
-    config: BotConfig, me: Identity, session: aiohttp.ClientSession
-) -> AsyncApp:
+def bolt_app(config: BotConfig, me: Identity, session: aiohttp.ClientSession) -> Bolt:
     """Return Bolt's app: it answers when a listener is done.
 
     Its own ``auth.test`` for every request is replaced by what we know already. Whose
@@ -53,7 +42,7 @@ def bolt_app(
 
     bolts = logging.getLogger("slack_bolt.twokey")
     bolts.addFilter(_is_news)
-    return AsyncApp(
+    app = AsyncApp(
         name="twokey",
         logger=bolts,
         client=AsyncWebClient(base_url=config.api_url, session=session),
@@ -62,6 +51,7 @@ def bolt_app(
         process_before_response=True,
         request_verification_enabled=config.mode is SlackMode.HTTP,
     )
+    return cast("Bolt", app)
 
 
 def _is_news(record: logging.LogRecord) -> bool:
@@ -72,8 +62,8 @@ def _is_news(record: logging.LogRecord) -> bool:
 class Dispatch:
     """Hand requests to Bolt; whatever happens there, an answer comes back."""
 
-    def __init__(self, app: AsyncApp) -> None:
-        self._bolt = cast("_Bolt", app)
+    def __init__(self, app: Bolt) -> None:
+        self._bolt = app
 
     async def __call__(self, delivery: Delivery) -> Answer:
         """Hand over one delivery."""

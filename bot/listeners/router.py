@@ -12,9 +12,9 @@ import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
-from typing import Protocol, TypeVar, cast
+from typing import Protocol, TypeVar
 
-from slack_bolt.app.async_app import AsyncApp
+from slack_bolt.request.async_request import AsyncBoltRequest
 from slack_bolt.response import BoltResponse
 
 from twokey.bot import payload
@@ -78,8 +78,12 @@ _Listener = Callable[[dict[str, object], Context], Awaitable[BoltResponse]]
 _Register = Callable[[_Listener], object]
 
 
-class _Bolt(Protocol):
+class Bolt(Protocol):
     """What we use of Bolt's app, with types (its own are partial)."""
+
+    async def async_dispatch(self, req: AsyncBoltRequest) -> BoltResponse:
+        """Answer a request."""
+        ...
 
     def action(self, constraints: str | re.Pattern[str]) -> _Register:
         """Register for clicks."""
@@ -98,22 +102,34 @@ class _Bolt(Protocol):
         ...
 
 
+def _readable(listener: _Listener) -> _Listener:
+    """Let a listener have what it can read; the rest is logged and acknowledged."""
+
+    async def readable(body: dict[str, object], context: Context) -> BoltResponse:
+        """Answer one payload."""
+        try:
+            return await listener(body, context)
+        except BadPayload as error:
+            logger.warning("listener.unreadable place=%s", error.place)
+            return BoltResponse(status=HTTPStatus.OK, body="")
+
+    return readable
+
+
 class Router:
     """Where listeners are registered; the first that matches gets the payload."""
 
-    def __init__(self, app: AsyncApp, ctx: ListenerContext) -> None:
-        self._bolt = cast("_Bolt", app)
+    def __init__(self, app: Bolt, ctx: ListenerContext) -> None:
+        self._bolt = app
         self._ctx = ctx
 
     def on_action(self, action: Action | re.Pattern[str], handle: OnClick) -> None:
         """Call this for clicks on the buttons with this ``action_id``."""
 
+        @_readable
         async def listener(body: dict[str, object], context: Context) -> BoltResponse:
             """Answer one click."""
-            try:
-                click = Clicked(payload.block_action(body), _digest(context))
-            except BadPayload as error:
-                return _unreadable(error)
+            click = Clicked(payload.block_action(body), _digest(context))
             try:
                 said = await _guarded(lambda: handle(self._ctx, click), context)
             except UserFacingError as error:
@@ -127,12 +143,10 @@ class Router:
     def on_submit(self, view: View | re.Pattern[str], handle: OnSubmit) -> None:
         """Call this when a modal with this ``callback_id`` is submitted."""
 
+        @_readable
         async def listener(body: dict[str, object], context: Context) -> BoltResponse:
             """Answer one submission."""
-            try:
-                submitted = Submitted(payload.view_submission(body), _digest(context))
-            except BadPayload as error:
-                return _unreadable(error)
+            submitted = Submitted(payload.view_submission(body), _digest(context))
             try:
                 reply = await _guarded(lambda: handle(self._ctx, submitted), context)
             except UserFacingError as error:
@@ -147,12 +161,10 @@ class Router:
     def on_command(self, handle: OnCommand) -> None:
         """Call this for the slash command; its answer is shown to the person alone."""
 
+        @_readable
         async def listener(body: dict[str, object], context: Context) -> BoltResponse:
             """Answer one command."""
-            try:
-                asked = payload.command(body)
-            except BadPayload as error:
-                return _unreadable(error)
+            asked = payload.command(body)
             try:
                 reply = await _guarded(lambda: handle(self._ctx, asked), context)
             except UserFacingError as error:
@@ -164,12 +176,11 @@ class Router:
     def on_event(self, event: str | re.Pattern[str], handle: OnEvent) -> None:
         """Call this for events of this type; Slack repeats what was not kept."""
 
+        @_readable
         async def listener(body: dict[str, object], context: Context) -> BoltResponse:
             """Answer one event."""
             try:
                 await _guarded(lambda: handle(self._ctx, body), context)
-            except BadPayload as error:
-                return _unreadable(error)
             except UserFacingError as error:
                 if error.said in {NOT_RECORDED, NOT_CONFIRMED}:
                     return BoltResponse(status=HTTPStatus.SERVICE_UNAVAILABLE, body="")
@@ -206,11 +217,6 @@ async def _guarded(work: Callable[[], Awaitable[T]], context: Context) -> T:
 
 def _digest(context: Context) -> str:
     return str(context.get(DIGEST, ""))
-
-
-def _unreadable(error: BadPayload) -> BoltResponse:
-    logger.warning("listener.unreadable place=%s", error.place)
-    return BoltResponse(status=HTTPStatus.OK, body="")
 
 
 def _answer(reply: Reply) -> BoltResponse:

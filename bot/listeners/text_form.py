@@ -1,4 +1,4 @@
-"""Take a decision from a form: its button opens it, its submission decides."""
+"""Reject one call, or answer the agent instead: decisions that consist of a text."""
 
 from __future__ import annotations
 
@@ -17,16 +17,24 @@ from twokey.bot.listeners.views import (
     rejected_inputs,
     verify_submission,
 )
+from twokey.bot.modals import reject, respond
 from twokey.bot.modals.call_form import SubmittedText
 from twokey.bot.modals.form import State
-from twokey.gateway.approvals.decisions import Decision
+from twokey.gateway.approvals.decisions import Decision, Reject, Respond
 from twokey.gateway.approvals.record import Item
 from twokey.gateway.protocol.verbs import Verb
 
 
+def register(router: Router) -> None:
+    """Answer the buttons Reject and Respond, and their forms."""
+    for form in (_REJECT, _RESPOND):
+        router.on_action(form.action, form.open)
+        router.on_submit(form.view, form.submit)
+
+
 @dataclass(frozen=True, slots=True)
-class TextForm:
-    """A decision that consists of a text.
+class _TextForm:
+    """A button that opens a form, and what is decided by the text in it.
 
     Attributes:
         action: the button that opens the form.
@@ -46,17 +54,12 @@ class TextForm:
     decision: Callable[[str], Decision]
     block: Input
 
-    def register(self, router: Router) -> None:
-        """Answer the button and the form."""
-        router.on_action(self.action, self._open)
-        router.on_submit(self.view, self._submit)
-
-    async def _open(self, ctx: ListenerContext, clicked: Clicked) -> None:
+    async def open(self, ctx: ListenerContext, clicked: Clicked) -> None:
         target = await verify_click(ctx, clicked, self.action)
         await permitted(ctx, target, self.verb, clicked.who)
         await open_form(ctx, clicked, target, self.form)
 
-    async def _submit(self, ctx: ListenerContext, submitted: Submitted) -> Reply:
+    async def submit(self, ctx: ListenerContext, submitted: Submitted) -> Reply:
         target = await verify_submission(ctx, submitted, self.view)
         said = self.read(target.item, submitted.view.values)
         if said.errors:
@@ -65,3 +68,23 @@ class TextForm:
         return await decide_from_form(
             ctx, target, submitted, decision, block=self.block
         )
+
+
+_REJECT = _TextForm(
+    Action.REJECT,
+    View.REJECT,
+    Verb.REJECT,
+    reject.view,
+    reject.submitted,
+    decision=lambda text: Reject(reason=text),
+    block=Input.REASON,
+)
+_RESPOND = _TextForm(
+    Action.RESPOND,
+    View.RESPOND,
+    Verb.RESPOND,
+    respond.view,
+    lambda _, state: respond.submitted(state),
+    decision=lambda text: Respond(message=text),
+    block=Input.MESSAGE,
+)

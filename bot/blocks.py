@@ -8,11 +8,13 @@ these functions return is what Slack is sent; `ensure_valid_message` and
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
+from twokey.bot.ids import View
 from twokey.bot.objects import Block, any_text, made, plain_text
 from twokey.bot.text import EMPTY, fit
-from twokey.bot.wording import Label, Plain, Template, untrusted
+from twokey.bot.wording import Label, Plain, Template, label, untrusted
 from twokey.sandbox.blockkit import (
     JSON,
     Problem,
@@ -38,6 +40,19 @@ class BadBlocks(ValueError):
         more = len(self.problems) - _SHOWN_PROBLEMS
         rest = f"; and {more} more" if more > 0 else ""
         super().__init__(f"Slack would refuse this payload: {shown}{rest}.")
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """Blocks, the text that screen readers and notifications read, and metadata.
+
+    ``text`` holds ids, tier, state and expiry, and nothing that anybody else wrote.
+    Every app in the workspace can read ``metadata``: it holds ids only.
+    """
+
+    blocks: tuple[Block, ...]
+    text: str
+    metadata: Block | None = None
 
 
 def ensure_valid_message(
@@ -188,6 +203,11 @@ def modal(
         submit=plain_text(submit, limits.VIEW_LABEL) if submit else None,
         private_metadata=private_metadata,
     )
+
+
+def notice(title: Plain, text: Template | Plain) -> Block:
+    """Make a modal of one paragraph; its title has 24 characters at most."""
+    return modal(title, [section(text)], callback_id=View.NOTICE, close=label("Close"))
 
 
 def home(blocks: Sequence[Block], *, callback_id: str) -> Block:

@@ -7,10 +7,10 @@ import hashlib
 import logging
 from dataclasses import dataclass
 
+from twokey.bot.blocks import notice
 from twokey.bot.bot_token import BotToken
 from twokey.bot.config import BotConfig
 from twokey.bot.gestures import Clicked
-from twokey.bot.modals.message import notice
 from twokey.bot.objects import Block
 from twokey.bot.reviewers import Reviewers
 from twokey.bot.tasks import Tasks

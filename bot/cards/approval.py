@@ -9,6 +9,7 @@ change. Text that others wrote is only ever in preformatted or plain text.
 from __future__ import annotations
 
 from twokey.bot.blocks import (
+    Message,
     actions,
     bold,
     box,
@@ -24,7 +25,6 @@ from twokey.bot.cards.asking import asked
 from twokey.bot.cards.batch import row, tail
 from twokey.bot.cards.fallbacks import of_card
 from twokey.bot.cards.frame import Frame, rows_of
-from twokey.bot.cards.message import Message
 from twokey.bot.cards.refs import hash_ref, places, when, who
 from twokey.bot.cards.states import headline, on_it
 from twokey.bot.ids import CARD_EVENT

@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import LiteralString
 
-from twokey.bot.blocks import context, section
+from twokey.bot.blocks import Message, context, section
 from twokey.bot.cards.asking import Asked, asked, called
 from twokey.bot.cards.fallbacks import of_card
-from twokey.bot.cards.message import Message
 from twokey.bot.cards.refs import places, when
 from twokey.bot.cards.undelivered import reason
 from twokey.bot.objects import Block

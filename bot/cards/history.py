@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from typing import LiteralString
 
-from twokey.bot.blocks import box, context, section, stacked
+from twokey.bot.blocks import Message, box, context, section, stacked
 from twokey.bot.cards.diff import diff
 from twokey.bot.cards.fallbacks import of_news
-from twokey.bot.cards.message import Message
 from twokey.bot.cards.refs import utc, when, who
 from twokey.bot.cards.states import approvers, by_whom
 from twokey.bot.cards.votes import counted_votes, so_far, still_needed

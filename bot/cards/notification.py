@@ -10,14 +10,13 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import LiteralString
 
-from twokey.bot.blocks import actions, box, button, context, section, stacked
+from twokey.bot.blocks import Message, actions, box, button, context, section, stacked
 from twokey.bot.cards import buttons
 from twokey.bot.cards.approval import asked_by, metadata, reviewers
 from twokey.bot.cards.batch import call_box, call_room, title
 from twokey.bot.cards.fallbacks import of_card
 from twokey.bot.cards.frame import Frame, rows_of
 from twokey.bot.cards.listing import is_misleading, listing
-from twokey.bot.cards.message import Message
 from twokey.bot.cards.refs import when, who
 from twokey.bot.cards.states import BECAUSE, counted
 from twokey.bot.cards.stops import actor_ref

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import LiteralString, assert_never
 
-from twokey.bot.blocks import section
+from twokey.bot.blocks import Message, section
 from twokey.bot.cards.chunks import chunks
-from twokey.bot.cards.message import Message
 from twokey.bot.cards.refs import when, who
 from twokey.bot.cards.votes import so_far, still_needed
 from twokey.bot.text import excerpt

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from twokey.bot.blocks import context, section
+from twokey.bot.blocks import Message, context, section
 from twokey.bot.cards.chunks import chunks
-from twokey.bot.cards.message import Message
 from twokey.bot.cards.refs import when
 from twokey.bot.text import excerpt
 from twokey.bot.wording import joined, template, untrusted

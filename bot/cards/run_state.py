@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import LiteralString
 
-from twokey.bot.blocks import actions, button, context, section
-from twokey.bot.cards.message import Message
+from twokey.bot.blocks import Message, actions, button, context, section
 from twokey.bot.cards.refs import when
 from twokey.bot.cards.stops import actor_ref
 from twokey.bot.ids import Action, seal_outage

@@ -5,8 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import LiteralString
 
-from twokey.bot.blocks import box, context, section, stacked
-from twokey.bot.cards.message import Message
+from twokey.bot.blocks import Message, box, context, section, stacked
 from twokey.bot.ids import COMMAND
 from twokey.bot.objects import Block
 from twokey.bot.text import excerpt, fit

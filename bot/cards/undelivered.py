@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 
-from twokey.bot.blocks import context, section
+from twokey.bot.blocks import Message, context, section
 from twokey.bot.cards.fallbacks import of_card
-from twokey.bot.cards.message import Message
 from twokey.bot.cards.refs import places, when
 from twokey.bot.objects import Block
 from twokey.bot.wording import Template, code, joined, label, template

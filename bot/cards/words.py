@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from twokey.bot.blocks import actions, box, button, context, section, stacked
+from twokey.bot.blocks import Message, actions, box, button, context, section, stacked
 from twokey.bot.cards.frame import Frame
-from twokey.bot.cards.message import Message
 from twokey.bot.ids import Action
 from twokey.bot.objects import Block
 from twokey.bot.text import excerpt, fit

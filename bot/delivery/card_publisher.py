@@ -13,6 +13,7 @@ from pydantic import JsonValue
 
 from twokey.bot.blocks import (
     BadBlocks,
+    Message,
     actions,
     button,
     ensure_valid_message,
@@ -21,7 +22,6 @@ from twokey.bot.blocks import (
 )
 from twokey.bot.cards.approval import card
 from twokey.bot.cards.fallbacks import of_card
-from twokey.bot.cards.message import Message
 from twokey.bot.cards.notification import notification, plain_notification
 from twokey.bot.ids import COMMAND, Action, block_id, key_id, seal
 from twokey.bot.limits import POST, UPDATE, Limits

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from twokey.bot.blocks import section
+from twokey.bot.blocks import Message, section
 from twokey.bot.cards.asking import asked
 from twokey.bot.cards.calling import (
     asked_again,
@@ -16,7 +16,6 @@ from twokey.bot.cards.calling import (
     with_reviewers,
 )
 from twokey.bot.cards.history import thread_note
-from twokey.bot.cards.message import Message
 from twokey.bot.cards.notification import report_line
 from twokey.bot.cards.outcome import agent_words, run_failed
 from twokey.bot.cards.questions import said_of_a_question

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
-from twokey.bot.cards.message import Message
+from twokey.bot.blocks import Message
 from twokey.bot.cards.stops import STOPS, scope_of
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.approvals.record import Approval

@@ -18,10 +18,10 @@ from slack_bolt.request.async_request import AsyncBoltRequest
 from slack_bolt.response import BoltResponse
 
 from twokey.bot import payload
+from twokey.bot.blocks import notice
 from twokey.bot.gestures import Clicked, Submitted
 from twokey.bot.ids import Action, View
 from twokey.bot.listener_context import ListenerContext, Said, UserFacingError, spoken
-from twokey.bot.modals.message import notice
 from twokey.bot.payload import BadPayload, Command, Json
 from twokey.bot.wording import label
 from twokey.gateway.errors import NewerRecord, StoreUnavailable, UnreadableRecord

@@ -55,11 +55,13 @@ class _TextForm:
     block: Input
 
     async def open(self, ctx: ListenerContext, clicked: Clicked) -> None:
+        """Open the form for whoever may decide."""
         target = await verify_click(ctx, clicked, self.action)
         await permitted(ctx, target, self.verb, clicked.who)
         await open_form(ctx, clicked, target, self.form)
 
     async def submit(self, ctx: ListenerContext, submitted: Submitted) -> Reply:
+        """Decide by the text of the form."""
         target = await verify_submission(ctx, submitted, self.view)
         said = self.read(target.item, submitted.view.values)
         if said.errors:

@@ -11,9 +11,9 @@ import html
 import logging
 from functools import partial
 
+from twokey.bot.blocks import Message
 from twokey.bot.cards import words as card_words
 from twokey.bot.cards.frame import Frame
-from twokey.bot.cards.message import Message
 from twokey.bot.gestures import Clicked
 from twokey.bot.ids import Action
 from twokey.bot.listener_context import ListenerContext, Said, UserFacingError, spoken

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Mapping
 from typing import LiteralString, Protocol
 
-from twokey.bot.blocks import ensure_valid_view
+from twokey.bot.blocks import ensure_valid_view, notice
 from twokey.bot.cards.outcome import explained
 from twokey.bot.gestures import Clicked, Submitted
 from twokey.bot.ids import Input, View
@@ -24,7 +24,6 @@ from twokey.bot.listeners.verify_click import (
     read_seal,
     verify_seal,
 )
-from twokey.bot.modals.message import notice
 from twokey.bot.objects import Block
 from twokey.bot.web import SlackError, text_at
 from twokey.bot.wording import label, template

@@ -16,7 +16,7 @@ from slack_bolt.app.async_app import AsyncApp
 
 from tests.bot.bot_stack import CHANNEL, TEAM, Stack, says
 from tests.conftest import eventually
-from twokey.bot.cards.message import Message
+from twokey.bot.blocks import Message
 from twokey.bot.delivery import publisher
 from twokey.bot.delivery.card_publisher import CardPublisher
 from twokey.bot.ids import Action

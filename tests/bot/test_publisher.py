@@ -15,7 +15,7 @@ import pytest
 from tests.bot.bot_stack import CHANNEL, TEAM, Stack, has_button, says
 from tests.bot.tampering import expire
 from tests.conftest import eventually
-from twokey.bot.cards.message import Message
+from twokey.bot.blocks import Message
 from twokey.bot.delivery import card_publisher, event_dispatcher
 from twokey.bot.delivery.card_publisher import CardPublisher
 from twokey.bot.delivery.publisher import Publisher

@@ -10,11 +10,11 @@ from tests.bot.markup_audit import assert_tame, objects
 from tests.bot.samples import KEY, TEAM
 from tests.bot.strategies import CANARY, approvals, hostile, moments
 from tests.levels import examples
+from twokey.bot.blocks import Message
 from twokey.bot.cards.approval import card
 from twokey.bot.cards.batch import needs_full_view
 from twokey.bot.cards.history import thread_note
 from twokey.bot.cards.home import home
-from twokey.bot.cards.message import Message
 from twokey.bot.cards.outcome import agent_words
 from twokey.bot.ids import Action
 from twokey.gateway.approvals.events import Event, EventName

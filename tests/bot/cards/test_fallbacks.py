@@ -22,11 +22,11 @@ from tests.bot.samples import (
     an_item,
     edited,
 )
+from twokey.bot.blocks import Message
 from twokey.bot.cards import calling, outcome
 from twokey.bot.cards.approval import card
 from twokey.bot.cards.fallbacks import of_card
 from twokey.bot.cards.history import thread_note
-from twokey.bot.cards.message import Message
 from twokey.bot.cards.notification import many_ran, plain_notification, report_line
 from twokey.bot.cards.stops import STOPS, stop_message
 from twokey.bot.delivery.card_publisher import plain_card

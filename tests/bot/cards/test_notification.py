@@ -14,8 +14,8 @@ from tests.bot.samples import ANA, BEN, KEY, KIM, NOW, TEAM, an_approval, an_ite
 from tests.bot.snapshots import assert_same
 from tests.bot.strategies import hostile
 from tests.levels import examples
+from twokey.bot.blocks import Message
 from twokey.bot.cards.frame import MAX_ROWS
-from twokey.bot.cards.message import Message
 from twokey.bot.cards.notification import (
     many_ran,
     notification,

@@ -24,9 +24,9 @@ from tests.bot.samples import (
 )
 from tests.bot.slack_state import chosen, typed, untouched
 from tests.bot.snapshots import assert_same
+from twokey.bot.blocks import notice
 from twokey.bot.ids import PAGE, Action, Input, View, unseal, verify
 from twokey.bot.modals import details, edit, reject, respond
-from twokey.bot.modals.message import notice
 from twokey.bot.wording import label, template
 from twokey.gateway.approvals.record import Approval, Opinion
 from twokey.gateway.protocol.records import Result

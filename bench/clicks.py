@@ -15,6 +15,7 @@ from urllib.parse import urlencode
 from bench.load import Request
 from bench.stats import NotMeasured
 from twokey.bot.cards.approval import card
+from twokey.bot.cards.frame import Frame
 from twokey.bot.config import BotConfig
 from twokey.bot.ids import Action
 from twokey.gateway.approvals.record import Approval, approval_of
@@ -138,7 +139,7 @@ async def _click(store: Store, sandbox: Sandbox, approval: Approval) -> Prepared
         signing_secret=sandbox.signing_secret,
         api_url=sandbox.api_url,
     )
-    shown = card(approval, key=config.seal_key, team=team, now_ms=0)
+    shown = card(Frame(approval, config.seal_key, team, now_ms=0))
     channel = sandbox.workspace.channels[CHANNEL]
     content: JsonObject = {"blocks": [*shown.blocks], "text": shown.text}
     message = messages.post(slack, channel, content)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from twokey.bot.blocks import notice
 from twokey.bot.bot_token import BotToken
+from twokey.bot.cards.frame import Frame
 from twokey.bot.config import BotConfig
 from twokey.bot.gestures import Clicked
 from twokey.bot.objects import Block
@@ -18,7 +19,7 @@ from twokey.bot.text import escape_mrkdwn
 from twokey.bot.web import Slack, SlackError
 from twokey.bot.wording import Label, Template, label
 from twokey.gateway.approvals.decisions import AccountKind, Reviewer
-from twokey.gateway.approvals.record import Item
+from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.service.reviews import ReviewService, Voters
 from twokey.gateway.store.freezes import Scope
@@ -76,6 +77,10 @@ class ListenerContext:
     def keys(self) -> Keys:
         """Return the keys of the tenant's shard."""
         return self.service.store.keys_of_tenant(self.config.tenant)
+
+    def frame(self, approval: Approval, now_ms: int) -> Frame:
+        """Return what the cards and modals of an approval are made with."""
+        return Frame(approval, self.config.seal_key, self.team, now_ms)
 
     async def reviewer_of(
         self, user: str, user_team: str, *items: Item, decides: bool = False

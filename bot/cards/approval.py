@@ -42,18 +42,13 @@ _MANY = 2
 _ENDINGS = {1: "st", 2: "nd", 3: "rd"}  # codespell:ignore nd
 
 
-def card(approval: Approval, *, key: bytes, team: str, now_ms: int) -> Message:
-    """Return the card of an approval as it stands.
-
-    Args:
-        approval: the record.
-        key: the bot's sealing key.
-        team: the workspace in which it is posted.
-        now_ms: the time, in Unix milliseconds; past its expiry a card has no buttons.
-    """
-    frame = Frame(approval=approval, key=key, team=team, now_ms=now_ms)
+def card(frame: Frame) -> Message:
+    """Return the card of an approval as it stands; past its expiry without buttons."""
+    approval = frame.approval
     blocks = [
-        header(headline(approval, now_ms=now_ms), block_id=frame.block_id("head")),
+        header(
+            headline(approval, now_ms=frame.now_ms), block_id=frame.block_id("head")
+        ),
         _origin(frame),
         *_time(frame),
         *reviewers(frame),

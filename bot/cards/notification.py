@@ -68,16 +68,9 @@ _RESTORED: LiteralString = (
 )
 
 
-def notification(approval: Approval, *, key: bytes, team: str, now_ms: int) -> Message:
-    """Return the message about calls that the policy let run, as they stand.
-
-    Args:
-        approval: the record.
-        key: the bot's sealing key.
-        team: the workspace in which it is posted.
-        now_ms: the time, in Unix milliseconds.
-    """
-    frame = Frame(approval=approval, key=key, team=team, now_ms=now_ms)
+def notification(frame: Frame) -> Message:
+    """Return the message about calls that the policy let run, as they stand."""
+    approval = frame.approval
     blocks = [
         section(_head(approval), block_id=frame.block_id("head")),
         _origin(frame),
@@ -90,8 +83,9 @@ def notification(approval: Approval, *, key: bytes, team: str, now_ms: int) -> M
     return Message(tuple(blocks), of_card(approval), metadata(approval))
 
 
-def plain_notification(approval: Approval) -> Message:
+def plain_notification(frame: Frame) -> Message:
     """Return a message about calls that Slack does not take as they should be."""
+    approval = frame.approval
     said = template(
         "🔔 Calls ran without review that cannot be displayed: {id}.",
         id=code(approval.id),

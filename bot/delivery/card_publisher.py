@@ -22,8 +22,9 @@ from twokey.bot.blocks import (
 )
 from twokey.bot.cards.approval import card
 from twokey.bot.cards.fallbacks import of_card
+from twokey.bot.cards.frame import Frame
 from twokey.bot.cards.notification import notification, plain_notification
-from twokey.bot.ids import COMMAND, Action, block_id, key_id, seal
+from twokey.bot.ids import COMMAND, Action, key_id
 from twokey.bot.limits import POST, UPDATE, Limits
 from twokey.bot.objects import Block
 from twokey.bot.web import RateLimited, Reply, Slack, SlackError, SlackSilent, text_at
@@ -199,22 +200,17 @@ class CardPublisher:
     def _rendered(
         self, record: Approval, now_ms: int, *, is_update: bool, is_plain: bool
     ) -> Message:
+        frame = Frame(record, self.seal_key, self.team, now_ms)
+        plain = plain_notification if record.is_unasked else plain_card
         if is_plain:
-            return self._plain(record)
-        key, team = self.seal_key, self.team
-        made = notification if record.is_unasked else card
-        message = made(record, key=key, team=team, now_ms=now_ms)
+            return plain(frame)
+        message = notification(frame) if record.is_unasked else card(frame)
         try:
             ensure_valid_message(message.blocks, message.text, update=is_update)
         except BadBlocks:
             logger.exception("card.invalid id=%s", record.id)
-            return self._plain(record)
+            return plain(frame)
         return message
-
-    def _plain(self, record: Approval) -> Message:
-        if record.is_unasked:
-            return plain_notification(record)
-        return plain_card(record, key=self.seal_key, team=self.team)
 
     async def _send(
         self,
@@ -257,8 +253,9 @@ def judgement_digest(record: Approval, key: bytes) -> str:
     return digest.tagged_hash(JUDGEMENT_TAG, digest.canonical(rows))
 
 
-def plain_card(approval: Approval, *, key: bytes, team: str) -> Message:
+def plain_card(frame: Frame) -> Message:
     """Return a card for what our own validator refuses: it can only be rejected."""
+    approval = frame.approval
     said = template(
         "This request cannot be displayed, so it cannot be approved here. Reject it, "
         "or let it expire: {id}.",
@@ -266,17 +263,15 @@ def plain_card(approval: Approval, *, key: bytes, team: str) -> Message:
     )
     blocks: list[Block] = [
         header(label("A request that cannot be displayed")),
-        section(said, block_id=block_id(approval, "plain")),
+        section(said, block_id=frame.block_id("plain")),
     ]
     for item in approval.items:
         if item.is_pending and Verb.REJECT in item.allow:
-            value = seal(
-                approval, item.index, key=key, team=team, purpose=Action.REJECT
-            )
+            value = frame.value(item.index, Action.REJECT)
             words = label(f"Reject call {item.index + 1}")
             reject = button(Action.REJECT, words, value=value, style="danger")
             name = f"plain.{item.index}"
-            blocks.append(actions(reject, block_id=block_id(approval, name)))
+            blocks.append(actions(reject, block_id=frame.block_id(name)))
     return Message(blocks=tuple(blocks), text=of_card(approval))
 
 

@@ -73,11 +73,5 @@ async def _submit(ctx: ListenerContext, submitted: Submitted) -> Reply:
 
 
 def _page(ctx: ListenerContext, target: Target, number: int) -> Block:
-    return details.view(
-        target.approval,
-        target.item.index,
-        number,
-        key=ctx.config.seal_key,
-        team=ctx.team,
-        now_ms=target.now_ms,
-    )
+    frame = ctx.frame(target.approval, target.now_ms)
+    return details.view(frame, target.item.index, number)

@@ -45,14 +45,7 @@ async def _retime(
     binding = await bound(ctx, view_id) if view_id else None
     if binding is None:
         return None
-    view = details.view(
-        approval,
-        binding.index,
-        _LAST,
-        key=ctx.config.seal_key,
-        team=ctx.team,
-        now_ms=target.now_ms,
-    )
+    view = details.view(ctx.frame(approval, target.now_ms), binding.index, _LAST)
     shown = replace(target, approval=approval, index=binding.index)
     await turn_view(ctx, clicked, shown, view)
     return None

@@ -13,7 +13,6 @@ from functools import partial
 
 from twokey.bot.blocks import Message
 from twokey.bot.cards import words as card_words
-from twokey.bot.cards.frame import Frame
 from twokey.bot.gestures import Clicked
 from twokey.bot.ids import Action
 from twokey.bot.listener_context import ListenerContext, Said, UserFacingError, spoken
@@ -131,7 +130,7 @@ async def _offer(ctx: ListenerContext, said: Mention, approval_id: str) -> Messa
     await ctx.service.store.cards.keep_words(
         keys, approval_id, user=said.user, ts=said.ts, words=words
     )
-    frame = Frame(loaded.approval, ctx.config.seal_key, ctx.team, loaded.now_ms)
+    frame = ctx.frame(loaded.approval, loaded.now_ms)
     return card_words.offer(frame, allowed, words, ts=said.ts)
 
 

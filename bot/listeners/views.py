@@ -8,10 +8,11 @@ for no other, whatever the submission itself says (threat T12).
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from typing import LiteralString, Protocol
+from collections.abc import Callable, Mapping
+from typing import LiteralString
 
 from twokey.bot.blocks import ensure_valid_view, notice
+from twokey.bot.cards.frame import Frame
 from twokey.bot.cards.outcome import explained
 from twokey.bot.gestures import Clicked, Submitted
 from twokey.bot.ids import Input, View
@@ -34,7 +35,6 @@ from twokey.gateway.approvals.decisions import (
     Settled,
     Voted,
 )
-from twokey.gateway.approvals.record import Approval
 from twokey.gateway.store.cards import ViewBinding
 
 logger = logging.getLogger(__name__)
@@ -70,14 +70,8 @@ async def open_view(
     await bind(ctx, text_at(reply, "view", "id"), action.user, target, view)
 
 
-class Form(Protocol):
-    """Makes the modal of one call."""
-
-    def __call__(
-        self, approval: Approval, index: int, *, key: bytes, team: str
-    ) -> Block:
-        """Return its view, sealed for this workspace."""
-        ...
+Form = Callable[[Frame, int], Block]
+"""Makes the modal of one call, by its index."""
 
 
 async def open_form(
@@ -97,8 +91,7 @@ async def replace_form(
 
 
 def _filled(ctx: ListenerContext, target: Target, form: Form) -> Block:
-    key, team = ctx.config.seal_key, ctx.team
-    return form(target.approval, target.item.index, key=key, team=team)
+    return form(ctx.frame(target.approval, target.now_ms), target.item.index)
 
 
 async def turn_view(

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from twokey.bot.cards.frame import Frame
 from twokey.bot.ids import Input, View
 from twokey.bot.modals.call_form import SubmittedText, call_form, text_field
 from twokey.bot.modals.form import State, text_of
 from twokey.bot.modals.heading import tell
 from twokey.bot.objects import Block
 from twokey.gateway.approvals.deciding import MAX_TEXT
-from twokey.gateway.approvals.record import Approval
 
 
-def view(approval: Approval, index: int, *, key: bytes, team: str) -> Block:
+def view(frame: Frame, index: int) -> Block:
     """Return the modal in which one call is approved with a reason."""
     reason = text_field(
         Input.REASON,
@@ -22,14 +22,12 @@ def view(approval: Approval, index: int, *, key: bytes, team: str) -> Block:
     )
     meaning = "Approving means: this call runs once, as shown, when enough agree."
     return call_form(
-        approval,
+        frame,
         index,
         [reason, tell(meaning)],
         purpose=View.APPROVE,
         title="Approve this call",
         submit="Approve",
-        key=key,
-        team=team,
     )
 
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import LiteralString
 
 from twokey.bot.blocks import modal
-from twokey.bot.ids import Input, View, seal
+from twokey.bot.cards.frame import Frame
+from twokey.bot.ids import Input, View
 from twokey.bot.inputs import input_block, text_input
 from twokey.bot.modals.heading import heading
 from twokey.bot.objects import Block
 from twokey.bot.wording import label
-from twokey.gateway.approvals.record import Approval
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,35 +24,31 @@ class SubmittedText:
 
 
 def call_form(
-    approval: Approval,
+    frame: Frame,
     index: int,
     blocks: Sequence[Block],
     *,
     purpose: View,
     title: LiteralString,
     submit: LiteralString,
-    key: bytes,
-    team: str,
 ) -> Block:
     """Return the modal in which something is said of one call.
 
     Args:
-        approval: the record.
+        frame: of the modal.
         index: which of its items.
         blocks: what stands below the heading.
         purpose: what its submission does; the seal is good for nothing else.
         title: of the modal.
         submit: words of its button.
-        key: the bot's sealing key.
-        team: the workspace.
     """
     return modal(
         label(title),
-        [*heading(approval, approval.items[index]), *blocks],
+        [*heading(frame, frame.approval.items[index]), *blocks],
         callback_id=purpose,
         submit=label(submit),
         close=label("Cancel"),
-        private_metadata=seal(approval, index, key=key, team=team, purpose=purpose),
+        private_metadata=frame.value(index, purpose),
     )
 
 

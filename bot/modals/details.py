@@ -44,30 +44,17 @@ def page_count(approval: Approval, index: int) -> int:
     return len(pages(approval, approval.items[index]))
 
 
-def view(
-    approval: Approval,
-    index: int,
-    number: int = 1,
-    *,
-    key: bytes,
-    team: str,
-    now_ms: int,
-) -> Block:
-    """Return one page of a call.
+def view(frame: Frame, index: int, number: int) -> Block:
+    """Return one page of a call; past the expiry nothing can be approved here.
 
     Args:
-        approval: the record.
-        index: which of its items.
+        frame: of the modal.
+        index: which item of the approval.
         number: the page, from 1; one beyond the last is the last.
-        key: the bot's sealing key.
-        team: the workspace.
-        now_ms: the time, in Unix milliseconds; past the expiry nothing can be
-            approved here.
     """
-    item = approval.items[index]
-    every = pages(approval, item)
+    item = frame.approval.items[index]
+    every = pages(frame.approval, item)
     number = min(max(number, 1), len(every))
-    frame = Frame(approval=approval, key=key, team=team, now_ms=now_ms)
     is_last = number == len(every)
     can_approve = is_last and _is_approvable(frame, item)
     value = (
@@ -76,7 +63,7 @@ def view(
         else frame.value(index, PAGE, page=number)
     )
     blocks = [
-        *(heading(approval, item, with_call=False) if number == 1 else []),
+        *(heading(frame, item, with_call=False) if number == 1 else []),
         *_odd(item),
         *_shown(frame, index, number, every[number - 1]),
         _foot(frame, item, number, len(every)),

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from twokey.bot.blocks import box, modal, stacked, warning
 from twokey.bot.cards.diff import changes
+from twokey.bot.cards.frame import Frame
 from twokey.bot.cards.votes import counted_votes, roles_of, still_needed
-from twokey.bot.ids import Input, View, block_id, seal
+from twokey.bot.ids import Input, View
 from twokey.bot.inputs import input_block, text_input
 from twokey.bot.modals.form import Read, State, form, read, text_of
 from twokey.bot.modals.heading import heading
@@ -15,7 +16,7 @@ from twokey.bot.objects import Block
 from twokey.bot.wording import Template, joined, label, template
 from twokey.gateway.approvals.deciding import MAX_TEXT
 from twokey.gateway.approvals.people import Requirement
-from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.approvals.record import Item
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.protocol.verbs import Verb
@@ -53,27 +54,23 @@ class Submitted(Read):
 
 
 def view(
-    approval: Approval,
+    frame: Frame,
     index: int,
     *,
-    key: bytes,
-    team: str,
     raised: Raised | None = None,
     words: str = "",
 ) -> Block:
     """Return the modal with the form for one call.
 
     Args:
-        approval: the record.
-        index: which of its items.
-        key: the bot's sealing key.
-        team: the workspace.
+        frame: of the modal.
+        index: which item of the approval.
         raised: set when the form was submitted once and would ask for more: the
             same form again, with the change and what it brings on top. Slack keeps
             what was typed.
         words: stand in it as the reason.
     """
-    item = approval.items[index]
+    item = frame.approval.items[index]
     purpose = View.EDIT if raised is None else View.EDIT_RAISED
     is_raised = raised is not None and raised.tier is not Tier.DENY
     # Without a vote of its editor, an edit approves nothing.
@@ -84,8 +81,8 @@ def view(
     # The call with the tier and the reasons that the change would give it.
     changed = item.with_(tier=raised.tier, reasons=raised.reasons) if raised else item
     blocks = [
-        *(_raised(approval, item, raised) if raised else []),
-        *heading(approval, changed, with_call=False),
+        *(_raised(frame, item, raised) if raised else []),
+        *heading(frame, changed, with_call=False),
         *form(item).blocks,
         _reason(item, words),
     ]
@@ -95,7 +92,7 @@ def view(
         callback_id=purpose,
         submit=label("Submit anyway" if is_raised else plain),
         close=label("Cancel"),
-        private_metadata=seal(approval, index, key=key, team=team, purpose=purpose),
+        private_metadata=frame.value(index, purpose),
     )
 
 
@@ -131,7 +128,7 @@ def _reason(item: Item, words: str) -> Block:
     )
 
 
-def _raised(approval: Approval, item: Item, raised: Raised) -> list[Block]:
+def _raised(frame: Frame, item: Item, raised: Raised) -> list[Block]:
     said = _needs(item, raised)
     if raised.tier is Tier.DENY:
         said = template(
@@ -140,7 +137,7 @@ def _raised(approval: Approval, item: Item, raised: Raised) -> list[Block]:
     change = changes(item.args, raised.args, item.redact, room=_CHANGE)
     return [
         warning(said),
-        stacked(box(change), block_id=block_id(approval, "raised")),
+        stacked(box(change), block_id=frame.block_id("raised")),
     ]
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import LiteralString
 
 from twokey.bot.blocks import box, context, section, stacked
+from twokey.bot.cards.frame import Frame
 from twokey.bot.cards.listing import listing, summary
 from twokey.bot.cards.states import BECAUSE, TIERS, reasons_line
-from twokey.bot.ids import block_id
 from twokey.bot.objects import Block
 from twokey.bot.text import fit
 from twokey.bot.wording import joined, template, untrusted
-from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.approvals.record import Item
 
 _TITLE = 300
 _TOOL = 80
@@ -21,8 +21,9 @@ REASONS = 200
 """How many characters of the reasons a heading shows; the details have them all."""
 
 
-def heading(approval: Approval, item: Item, *, with_call: bool = True) -> list[Block]:
+def heading(frame: Frame, item: Item, *, with_call: bool = True) -> list[Block]:
     """Return what a modal says first: the call, its tier, and why it needs review."""
+    approval = frame.approval
     number = [template("Call {n} of {of} ·", n=item.index + 1, of=len(approval.items))]
     tier_words = BECAUSE[item.tier] if item.reasons else TIERS[item.tier]
     tier = joined(" ", [*(number if approval.is_batch else []), template(tier_words)])
@@ -35,7 +36,7 @@ def heading(approval: Approval, item: Item, *, with_call: bool = True) -> list[B
             blocks.append(section(untrusted(fit(title, _TITLE))))
         shown = listing(item.tool, item.args, item.redact, room=_CALL)
         boxes = [box(text) for text in shown.boxes]
-        blocks.append(stacked(*boxes, block_id=block_id(approval, "heading.call")))
+        blocks.append(stacked(*boxes, block_id=frame.block_id("heading.call")))
     else:
         tool = fit(item.tool, _TOOL)
         named = f"{fit(title, _TITLE)} ({tool})" if title else tool

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from twokey.bot.cards.buttons import FINDINGS, FINDINGS_OF_A_FAILURE, if_repeated
+from twokey.bot.cards.frame import Frame
 from twokey.bot.ids import Input, View
 from twokey.bot.inputs import input_block, select
 from twokey.bot.modals.call_form import call_form, text_field
@@ -13,7 +14,6 @@ from twokey.bot.modals.reading import Unreadable
 from twokey.bot.objects import Block, option
 from twokey.bot.wording import label
 from twokey.gateway.approvals.reconciling import MAX_NOTE
-from twokey.gateway.approvals.record import Approval
 from twokey.gateway.protocol.verbs import Finding
 
 _NEEDED = "Please choose what became of this call."
@@ -28,9 +28,9 @@ class Submitted:
     errors: dict[str, str]
 
 
-def view(approval: Approval, index: int, *, key: bytes, team: str) -> Block:
+def view(frame: Frame, index: int) -> Block:
     """Return the modal in which one call in doubt is settled, or a word on it given."""
-    item = approval.items[index]
+    item = frame.approval.items[index]
     names = FINDINGS_OF_A_FAILURE if item.has_failed else FINDINGS
     again = label(f"{names[Finding.RERUN]}: {if_repeated(item)}")
     menu = select(
@@ -59,14 +59,12 @@ def view(approval: Approval, index: int, *, key: bytes, team: str) -> Block:
         ),
     ]
     return call_form(
-        approval,
+        frame,
         index,
         blocks,
         purpose=View.RECONCILE,
         title="What became of it?",
         submit="Record this",
-        key=key,
-        team=team,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from twokey.bot.cards.frame import Frame
 from twokey.bot.ids import Input, View
 from twokey.bot.inputs import input_block, select
 from twokey.bot.modals.call_form import SubmittedText, call_form, text_field
@@ -11,7 +12,7 @@ from twokey.bot.modals.reading import Unreadable
 from twokey.bot.objects import Block, option
 from twokey.bot.wording import label
 from twokey.gateway.approvals.deciding import MAX_TEXT
-from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.approvals.record import Item
 from twokey.gateway.protocol.verbs import Verb
 
 PRESETS = {
@@ -31,11 +32,9 @@ MAX_REASON = MAX_TEXT - _LONGEST
 _NEEDED = "Please choose a reason above or write one here."
 
 
-def view(
-    approval: Approval, index: int, *, key: bytes, team: str, words: str = ""
-) -> Block:
+def view(frame: Frame, index: int, *, words: str = "") -> Block:
     """Return the modal in which one call is rejected; ``words`` stand in it."""
-    item = approval.items[index]
+    item = frame.approval.items[index]
     menu = select(
         Input.PRESET.value,
         [option(label(words), value) for value, words in PRESETS.items()],
@@ -57,14 +56,12 @@ def view(
         tell("Rejecting means: this call does not run, and the agent is told."),
     ]
     return call_form(
-        approval,
+        frame,
         index,
         blocks,
         purpose=View.REJECT,
         title="Reject this call",
         submit="Reject",
-        key=key,
-        team=team,
     )
 
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from twokey.bot.blocks import modal, section
-from twokey.bot.ids import Input, View, seal
+from twokey.bot.cards.frame import Frame
+from twokey.bot.ids import Input, View
 from twokey.bot.modals.call_form import text_field
 from twokey.bot.modals.form import State, text_of
 from twokey.bot.objects import Block
 from twokey.bot.wording import label, template
-from twokey.gateway.approvals.record import Approval
 
 MAX_REMARK = 1_000
 """How many characters a remark may have."""
 
 
-def view(approval: Approval, index: int, *, key: bytes, team: str) -> Block:
+def view(frame: Frame, index: int) -> Block:
     """Return the modal in which the calls of a notification are reported."""
     said = template(
         "Something is wrong with what ran here? Everybody in the channel sees your "
@@ -31,7 +31,7 @@ def view(approval: Approval, index: int, *, key: bytes, team: str) -> Block:
         callback_id=View.REPORT,
         submit=label("Report"),
         close=label("Cancel"),
-        private_metadata=seal(approval, index, key=key, team=team, purpose=View.REPORT),
+        private_metadata=frame.value(index, View.REPORT),
     )
 
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+from twokey.bot.cards.frame import Frame
 from twokey.bot.ids import Input, View
 from twokey.bot.modals.call_form import SubmittedText, call_form, text_field
 from twokey.bot.modals.form import State, text_of
 from twokey.bot.modals.heading import tell
 from twokey.bot.objects import Block
 from twokey.gateway.approvals.deciding import MAX_TEXT
-from twokey.gateway.approvals.record import Approval
 
 
-def view(
-    approval: Approval, index: int, *, key: bytes, team: str, words: str = ""
-) -> Block:
+def view(frame: Frame, index: int, *, words: str = "") -> Block:
     """Return the modal in which one call is answered; ``words`` stand in it."""
     answer = text_field(
         Input.MESSAGE,
@@ -24,14 +22,12 @@ def view(
         hint="The agent reads it in place of the tool's result.",
     )
     return call_form(
-        approval,
+        frame,
         index,
         [answer, tell("Answering means: this call does not run.")],
         purpose=View.RESPOND,
         title="Answer the agent",
         submit="Send answer",
-        key=key,
-        team=team,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from twokey.bot.cards.frame import Frame
 from twokey.gateway.approvals import editing
 from twokey.gateway.approvals.people import Requirement, Role, Vote
 from twokey.gateway.approvals.record import Approval, Context, Item, Settlement
@@ -160,3 +161,8 @@ def settled(
         votes=item.votes if state in asked else votes,
         result=result,
     )
+
+
+def frame(approval: Approval, *, now_ms: int = NOW) -> Frame:
+    """Return what a card or modal of an approval is made with."""
+    return Frame(approval, KEY, TEAM, now_ms)

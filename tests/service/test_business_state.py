@@ -11,6 +11,7 @@ from tests.service.harness import ANA, BEN, POLICY, ServiceHarness, claim_of
 from tests.streams import announced
 from twokey.bot.cards.approval import card
 from twokey.bot.cards.batch import needs_full_view
+from twokey.bot.cards.frame import Frame
 from twokey.bot.modals.pages import pages
 from twokey.gateway.approvals.decisions import Approve, Changed, Click, Edit
 from twokey.gateway.approvals.events import EventName
@@ -274,7 +275,7 @@ async def test_a_state_that_the_card_cannot_show_whole_is_approved_in_the_full_v
 async def shown(harness: ServiceHarness, claim: ClaimRequest) -> str:
     """Return every text on the card of a call."""
     approval = await harness.approval(claim.item_id)
-    message = card(approval, key=b"k" * 32, team="T0", now_ms=approval.created_at_ms)
+    message = card(Frame(approval, b"k" * 32, "T0", approval.created_at_ms))
     texts: list[str] = []
 
     def walk(node: JsonValue) -> None:

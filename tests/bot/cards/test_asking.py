@@ -8,19 +8,18 @@ from tests.bot.readable import readable
 from tests.bot.samples import (
     ANA,
     BEN,
-    KEY,
     KIM,
     LATER,
     NOW,
     SENIOR,
     SUPPORT,
-    TEAM,
     TWO,
     a_refund,
     a_vote,
     an_approval,
     an_item,
     edited,
+    frame,
 )
 from twokey.bot.blocks import Message
 from twokey.bot.cards.approval import card
@@ -43,7 +42,7 @@ def named(approval: Approval) -> str:
 
 
 def shown(approval: Approval, now_ms: int = NOW) -> str:
-    message = card(approval, key=KEY, team=TEAM, now_ms=now_ms)
+    message = card(frame(approval, now_ms=now_ms))
     assert "<@" not in message.text
     assert "<!" not in message.text
     return readable(message.blocks)

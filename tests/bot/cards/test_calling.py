@@ -7,15 +7,14 @@ from tests.bot.readable import readable
 from tests.bot.samples import (
     ANA,
     BEN,
-    KEY,
     KIM,
     NOW,
-    TEAM,
     TWO,
     a_refund,
     a_vote,
     an_approval,
     an_item,
+    frame,
 )
 from tests.bot.strategies import CANARY
 from twokey.bot.cards.approval import card
@@ -95,7 +94,7 @@ def test_another_channel_reads_no_argument_and_no_markup_of_strangers() -> None:
 def test_the_card_says_that_it_was_escalated_and_to_whom() -> None:
     approval = an_approval(waiting=CALLED, escalated_at_ms=NOW)
 
-    message = card(approval, key=KEY, team=TEAM, now_ms=NOW)
+    message = card(frame(approval))
 
     assert "📣 *Escalated*" in readable(message.blocks)
     assert "| senior | #leads" in readable(message.blocks)

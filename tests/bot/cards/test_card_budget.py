@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from tests.bot.samples import (
-    KEY,
     LATER,
     NOW,
     TEAM,
@@ -14,6 +13,7 @@ from tests.bot.samples import (
     an_approval,
     an_item,
     edited,
+    frame,
     settled,
 )
 from twokey.bot.cards.approval import card
@@ -75,7 +75,7 @@ def _fullest(
 
 
 def _card_problems(approval: Approval) -> list[str]:
-    message = card(approval, key=KEY, team=TEAM, now_ms=NOW)
+    message = card(frame(approval))
     problems = validate_message([*message.blocks], message.text, update=True)
     return [str(problem) for problem in problems]
 

@@ -7,7 +7,7 @@ import re
 from hypothesis import HealthCheck, given, settings
 
 from tests.bot.markup_audit import assert_tame, objects
-from tests.bot.samples import KEY, TEAM
+from tests.bot.samples import KEY, TEAM, frame
 from tests.bot.strategies import CANARY, approvals, hostile, moments
 from tests.levels import examples
 from twokey.bot.blocks import Message
@@ -44,7 +44,7 @@ def _check(message: Message, *names: str) -> None:
 def test_every_card_is_accepted_by_slack_and_interprets_no_strangers_text(
     approval: Approval, now_ms: int
 ) -> None:
-    message = card(approval, key=KEY, team=TEAM, now_ms=now_ms)
+    message = card(frame(approval, now_ms=now_ms))
 
     _check(message, *(item.tool for item in approval.items))
     assert CANARY not in str(message.metadata)
@@ -55,7 +55,7 @@ def test_every_card_is_accepted_by_slack_and_interprets_no_strangers_text(
 def test_approve_stands_on_a_card_only_beside_the_whole_call(
     approval: Approval, now_ms: int
 ) -> None:
-    message = card(approval, key=KEY, team=TEAM, now_ms=now_ms)
+    message = card(frame(approval, now_ms=now_ms))
 
     for each in objects(list(message.blocks)):
         if each.get("action_id") == Action.APPROVE:

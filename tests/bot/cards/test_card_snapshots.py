@@ -10,17 +10,15 @@ from tests.bot.readable import readable
 from tests.bot.samples import (
     ANA,
     BEN,
-    KEY,
     LATER,
-    NOW,
     REFUND,
-    TEAM,
     TWO,
     a_refund,
     a_vote,
     an_approval,
     an_item,
     edited,
+    frame,
     settled,
 )
 from tests.bot.snapshots import assert_same
@@ -151,7 +149,7 @@ def test_from_the_second_request_on_a_card_says_how_many_came_before(
     nth: int, calls: int, words: str
 ) -> None:
     items = [an_item({"n": n}, index=n) for n in range(calls)]
-    message = card(an_approval(*items, nth_request=nth), key=KEY, team=TEAM, now_ms=NOW)
+    message = card(frame(an_approval(*items, nth_request=nth)))
 
     read = readable(message.blocks)
     assert ("in 10 minutes" in read) is bool(words)
@@ -160,13 +158,13 @@ def test_from_the_second_request_on_a_card_says_how_many_came_before(
 
 @pytest.mark.parametrize("name", CARDS)
 def test_a_card_reads_as_written_down(name: str) -> None:
-    message = card(CARDS[name], key=KEY, team=TEAM, now_ms=NOW)
+    message = card(frame(CARDS[name]))
 
     assert_same(FOLDER, name, readable(message.blocks, message.text))
 
 
 def test_a_card_past_its_time_says_so_and_has_no_buttons() -> None:
-    message = card(an_approval(), key=KEY, team=TEAM, now_ms=LATER)
+    message = card(frame(an_approval(), now_ms=LATER))
 
     assert_same(FOLDER, "late", readable(message.blocks, message.text))
 
@@ -183,7 +181,7 @@ def test_the_kinds_of_blocks_stay_the_same_over_the_life_of_a_card() -> None:
 
 
 def _blocks(approval: Approval) -> list[dict[str, object]]:
-    message = card(approval, key=KEY, team=TEAM, now_ms=NOW)
+    message = card(frame(approval))
     return [dict(block) for block in message.blocks]
 
 
@@ -195,7 +193,7 @@ def test_every_block_has_a_new_id_after_a_change() -> None:
 
 
 def test_metadata_holds_ids_only() -> None:
-    message = card(an_approval(), key=KEY, team=TEAM, now_ms=NOW)
+    message = card(frame(an_approval()))
 
     assert message.metadata == {
         "event_type": "twokey_card",
@@ -207,6 +205,6 @@ def test_a_notification_names_the_tools_and_no_name_that_is_markup() -> None:
     names = ["refund", "<!channel>", "mail", "*bold*", "note", "wire"]
     items = [an_item({}, index=n, tool=name) for n, name in enumerate(names)]
 
-    text = card(an_approval(*items), key=KEY, team=TEAM, now_ms=NOW).text
+    text = card(frame(an_approval(*items))).text
 
     assert "6 calls (refund, another tool, mail and 2 more) until" in text

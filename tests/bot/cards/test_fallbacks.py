@@ -11,8 +11,6 @@ from tests.bot.cards.test_notification import shown as notified
 from tests.bot.samples import (
     ANA,
     BEN,
-    KEY,
-    NOW,
     REFUND,
     TEAM,
     TWO,
@@ -21,6 +19,7 @@ from tests.bot.samples import (
     an_approval,
     an_item,
     edited,
+    frame,
 )
 from twokey.bot.blocks import Message
 from twokey.bot.cards import calling, outcome
@@ -64,8 +63,8 @@ def messages() -> list[Message]:
     made: list[Message] = []
     for approval in approvals():
         made += [
-            card(approval, key=KEY, team=TEAM, now_ms=NOW),
-            plain_card(approval, key=KEY, team=TEAM),
+            card(frame(approval)),
+            plain_card(frame(approval)),
             calling.reminder(approval),
             calling.escalation(approval, {"C0A": "", "C0B": "not_in_channel"}),
             calling.told_elsewhere(approval, "C0APPROVALS"),
@@ -83,7 +82,7 @@ def messages() -> list[Message]:
                 note = thread_note(event, approval)
                 made += [note] if note else []
     for unasked in MESSAGES.values():
-        made += [notified(unasked), plain_notification(unasked)]
+        made += [notified(unasked), plain_notification(frame(unasked))]
     stopped = [Event(name=name, tenant="acme", agent="a") for name in sorted(STOPS)]
     ran = Event(name=EventName.ITEM_AUTHORIZED, tenant="acme", agent="a", tool="pay")
     reported = Event(

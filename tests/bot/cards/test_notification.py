@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 
 from tests.bot.markup_audit import assert_tame
 from tests.bot.readable import readable
-from tests.bot.samples import ANA, BEN, KEY, KIM, NOW, TEAM, an_approval, an_item
+from tests.bot.samples import ANA, BEN, KIM, NOW, TEAM, an_approval, an_item, frame
 from tests.bot.snapshots import assert_same
 from tests.bot.strategies import hostile
 from tests.levels import examples
@@ -87,7 +87,7 @@ MESSAGES = {
 
 
 def shown(approval: Approval) -> Message:
-    return notification(approval, key=KEY, team=TEAM, now_ms=NOW)
+    return notification(frame(approval))
 
 
 @pytest.mark.parametrize("name", MESSAGES)
@@ -155,7 +155,7 @@ def test_no_text_of_a_stranger_is_interpreted(text: str, name: str) -> None:
 
     for message in (
         shown(approval),
-        plain_notification(approval),
+        plain_notification(frame(approval)),
         report_line(event),
         many_ran([ran, ran]),
     ):

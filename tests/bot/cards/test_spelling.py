@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.bot.samples import KEY, NOW, TEAM, an_approval, an_item
+from tests.bot.samples import an_approval, an_item, frame
 from twokey.bot.cards.approval import card
 from twokey.gateway.approvals.evidence import spelling
 from twokey.gateway.approvals.record import Item
@@ -15,7 +15,7 @@ from twokey.gateway.protocol.strict_json import JsonObject
 
 def shown(item: Item) -> str:
     """Return the blocks of a card as text."""
-    message = card(an_approval(item), key=KEY, team=TEAM, now_ms=NOW)
+    message = card(frame(an_approval(item)))
     return json.dumps(message.blocks, ensure_ascii=False)
 
 

@@ -6,7 +6,13 @@ from typing import Any
 
 import pytest
 
-from tests.bot.samples import KEY, REFUND_SCHEMA, TEAM, a_refund, an_approval, an_item
+from tests.bot.samples import (
+    REFUND_SCHEMA,
+    a_refund,
+    an_approval,
+    an_item,
+    frame,
+)
 from tests.bot.slack_state import chosen, typed, untouched
 from twokey.bot.ids import Input
 from twokey.bot.modals import edit
@@ -311,7 +317,7 @@ def test_a_form_with_endless_menus_stays_within_a_view() -> None:
     schema: Any = {"type": "object", "properties": {n: {"enum": words} for n in names}}
     item = an_item(dict.fromkeys(names, words[0]), args_schema=schema)
 
-    view = edit.view(an_approval(item), 0, key=KEY, team=TEAM)
+    view = edit.view(frame(an_approval(item)), 0)
     found = read(item, untouched(view["blocks"]))
 
     assert validate_modal(view) == []

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.bot.markup_audit import assert_tame
-from tests.bot.samples import KEY, TEAM, an_approval, an_item
+from tests.bot.samples import an_approval, an_item, frame
 from tests.bot.slack_state import untouched
 from tests.bot.strategies import arguments, hostile, json_values, numbers
 from tests.levels import examples
@@ -100,7 +100,7 @@ def test_an_untouched_form_keeps_every_argument_as_it_is(case: Any) -> None:
     schema, args = case
     item = an_item(args, args_schema=schema)
 
-    view: Any = edit.view(an_approval(item), 0, key=KEY, team=TEAM)
+    view: Any = edit.view(frame(an_approval(item)), 0)
     found = read(item, untouched(view["blocks"]))
 
     assert validate_modal(view) == []

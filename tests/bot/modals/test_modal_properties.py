@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.bot.markup_audit import assert_tame, objects
-from tests.bot.samples import KEY, TEAM, TWO, an_approval, an_item
+from tests.bot.samples import KEY, TEAM, TWO, an_approval, an_item, frame
 from tests.bot.strategies import approvals, arguments, moments
 from tests.levels import examples
 from twokey.bot.cards.listing import boxes
@@ -40,10 +40,10 @@ def test_every_deciding_modal_is_accepted_and_tame(approval: Approval) -> None:
         Tier.ESCALATE, {"other": True}, reasons=("over",), requirement=TWO
     )
 
-    _check(edit.view(approval, 0, key=KEY, team=TEAM))
-    _check(edit.view(approval, 0, key=KEY, team=TEAM, raised=raised))
-    _check(reject.view(approval, 0, key=KEY, team=TEAM))
-    _check(respond.view(approval, 0, key=KEY, team=TEAM))
+    _check(edit.view(frame(approval), 0))
+    _check(edit.view(frame(approval), 0, raised=raised))
+    _check(reject.view(frame(approval), 0))
+    _check(respond.view(frame(approval), 0))
 
 
 @_quick
@@ -55,7 +55,7 @@ def test_every_page_is_accepted_and_only_the_last_can_approve(
     count = details.page_count(approval, 0)
 
     for number in range(1, count + 1):
-        view: Any = details.view(approval, 0, number, key=KEY, team=TEAM, now_ms=now_ms)
+        view: Any = details.view(frame(approval, now_ms=now_ms), 0, number)
         _check(view)
         sealed = unseal(view["private_metadata"])
         may = verify(sealed, approval, key=KEY, team=TEAM, purpose=View.DETAILS)
@@ -74,7 +74,7 @@ def test_every_character_of_the_arguments_is_on_some_page(args: Any) -> None:
     shown = ""
 
     for number in range(1, details.page_count(approval, 0) + 1):
-        view = details.view(approval, 0, number, key=KEY, team=TEAM, now_ms=0)
+        view = details.view(frame(approval, now_ms=0), 0, number)
         shown += "".join(_boxed(view))
 
     item = approval.items[0]
@@ -91,7 +91,7 @@ def test_the_last_byte_of_the_longest_argument_is_within_reach(
     last = details.page_count(approval, 0)
 
     views = [
-        details.view(approval, 0, number, key=KEY, team=TEAM, now_ms=0)
+        details.view(frame(approval, now_ms=0), 0, number)
         for number in range(1, last + 1)
     ]
 

@@ -20,6 +20,7 @@ from tests.bot.samples import (
     an_approval,
     an_item,
     edited,
+    frame,
     settled,
 )
 from tests.bot.slack_state import chosen, typed, untouched
@@ -49,16 +50,14 @@ EDITED = an_approval(
 
 
 def _page(approval: Approval, number: int = 1, now_ms: int = NOW) -> Any:
-    return details.view(approval, 0, number, key=KEY, team=TEAM, now_ms=now_ms)
+    return details.view(frame(approval, now_ms=now_ms), 0, number)
 
 
 VIEWS: dict[str, Any] = {
-    "edit": edit.view(REFUNDS, 0, key=KEY, team=TEAM),
+    "edit": edit.view(frame(REFUNDS), 0),
     "edit_raised": edit.view(
-        REFUNDS,
+        frame(REFUNDS),
         0,
-        key=KEY,
-        team=TEAM,
         raised=edit.Raised(
             Tier.ESCALATE,
             REFUND | {"amount": 1200},
@@ -67,10 +66,8 @@ VIEWS: dict[str, Any] = {
         ),
     ),
     "edit_denied": edit.view(
-        REFUNDS,
+        frame(REFUNDS),
         0,
-        key=KEY,
-        team=TEAM,
         raised=edit.Raised(
             Tier.DENY,
             REFUND | {"amount": 2000},
@@ -78,14 +75,12 @@ VIEWS: dict[str, Any] = {
             requirement=TWO,
         ),
     ),
-    "reject": reject.view(REFUNDS, 0, key=KEY, team=TEAM),
+    "reject": reject.view(frame(REFUNDS), 0),
     "reject_with_reason": reject.view(
-        an_approval(a_refund(requires_reason=(Verb.EDIT, Verb.REJECT))),
+        frame(an_approval(a_refund(requires_reason=(Verb.EDIT, Verb.REJECT)))),
         0,
-        key=KEY,
-        team=TEAM,
     ),
-    "respond_in_batch": respond.view(LONG, 1, key=KEY, team=TEAM),
+    "respond_in_batch": respond.view(frame(LONG), 1),
     "details": _page(REFUNDS),
     "details_late": _page(REFUNDS, now_ms=LATER),
     "details_edited": _page(EDITED),

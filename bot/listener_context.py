@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import logging
 from dataclasses import dataclass
+from typing import LiteralString
 
 from twokey.bot.blocks import notice
 from twokey.bot.bot_token import BotToken
@@ -19,6 +20,7 @@ from twokey.bot.text import escape_mrkdwn
 from twokey.bot.web import Slack, SlackError
 from twokey.bot.wording import Label, Template, label
 from twokey.gateway.approvals.decisions import AccountKind, Reviewer
+from twokey.gateway.approvals.membership import click_again
 from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.service.reviews import ReviewService, Voters
@@ -175,18 +177,19 @@ class ListenerContext:
         user_team: str,
         refusal: Template,
         *,
-        unknown: Template | None = None,
+        who: LiteralString = "who you are",
         fresh: bool = False,
     ) -> Reviewer:
         """Return a member of the workspace.
 
         Raises:
-            UserFacingError: with this refusal for everybody else, and with ``unknown``,
-                if it is given, when Slack did not say who it is.
+            UserFacingError: with this refusal for everybody else; when Slack did not
+                say ``who``, it says that.
         """
         found = await self.reviewers.resolve(user, user_team=user_team, fresh=fresh)
-        if unknown is not None and found.account is AccountKind.UNKNOWN:
-            raise UserFacingError(unknown)
+        if found.account is AccountKind.UNKNOWN:
+            again = click_again([found]).replace("click", "try")
+            raise UserFacingError(label(f"Slack did not say {who}. {again}"))
         if found.account is not AccountKind.MEMBER:
             raise UserFacingError(refusal)
         return found

@@ -71,7 +71,7 @@ def render(request_url: str = "", *, command: str = ids.COMMAND) -> JsonObject:
     reached: JsonObject = {"request_url": url} if url else {}
     slash_command: JsonObject = {
         "command": command,
-        "description": "See what waits, stop an agent or a tool, hand over your queue.",
+        "description": "List approvals, freeze an agent or a tool, delegate decisions.",
         "usage_hint": (
             "[list | show ID | delegate @WHO 4h | freeze tool NAME | unfreeze tool "
             "NAME | frozen | help]"

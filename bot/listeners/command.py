@@ -10,7 +10,7 @@ from twokey.bot.blocks import section
 from twokey.bot.cards.fallbacks import of_card
 from twokey.bot.listener_context import ListenerContext, Said, UserFacingError, spoken
 from twokey.bot.listeners.delegate import delegated
-from twokey.bot.listeners.readable import access_to, member_reading
+from twokey.bot.listeners.readable import access_to
 from twokey.bot.listeners.router import Reply, Router
 from twokey.bot.listeners.stopping import frozen_now, lifted_now, listed_now
 from twokey.bot.payload import Command
@@ -24,21 +24,31 @@ logger = logging.getLogger(__name__)
 
 _MAX_LISTED = 20
 
+_OUTSIDER = template("Only members of this workspace can see waiting approvals.")
 _NOTHING = template(
-    "Nothing waits that you may decide, asked for, or can read in this channel."
+    "Nothing is waiting: no approval that you can decide, that you asked for, or that "
+    "has its card in this channel."
 )
 _NOT_FOUND = template(
-    "There is no such approval that you may decide, asked for, or can read in this "
-    "channel. Try it in the channel of its card."
+    "There is no such approval among those that you can decide, that you asked for, or "
+    "that have their card in this channel. Try again in the channel of the card."
+)
+_SHOW_WHICH: LiteralString = (
+    "Write `{command} show ap_…` with the id at the foot of a card."
+)
+_NOT_SHOWN = template(
+    "Slack did not say which user groups you are in, so I cannot show this approval. "
+    "Please try again in a moment."
 )
 _MAYBE_MORE = template(
-    "There may be more: Slack did not say which user groups you are in. Please ask "
-    "again in a moment."
+    "This list may be incomplete: Slack did not say which user groups you are in. "
+    "Please try again in a moment."
 )
 _CUT: LiteralString = (
-    "There may be more: only the {count} that end soonest were looked at."
+    "This list may be incomplete: only the {count} approvals that expire first were "
+    "checked."
 )
-_UNKNOWN = template("I do not know that command. These I know:")
+_UNKNOWN = template("I do not know this command.")
 
 
 def _help(ctx: ListenerContext) -> Template:
@@ -46,23 +56,25 @@ def _help(ctx: ListenerContext) -> Template:
 
 
 _WHAT_I_DO: LiteralString = (
-    "*What I do:* I show what an AI agent wants to do, and it happens only if one of "
-    "you approves it.\n"
-    "• `{command} list` says what waits that you may decide, asked for, or can read "
-    "in this channel.\n"
-    "• `{command} show ap_…` says where such an approval stands; its id is on the "
-    "card.\n"
-    "• `{command} delegate @colleague 4h` lets somebody decide in your place for a "
-    "while; `{command} delegate off` ends that.\n"
-    "• `{command} freeze tool NAME why` stops a tool at once, also what was approved "
-    "before; `freeze agent NAME why` and `freeze everything why` stop more. "
-    "`{command} unfreeze …` lifts it, and also lets a paused agent go on.\n"
-    "• `{command} frozen` says what is frozen or paused.\n"
-    "• `{command} help` says this.\n"
-    "On a card, *I'm on it* tells the others that you look at it, *More time* puts its "
-    "end off, and a reminder comes before that. Under what ran without "
-    "review, *Freeze tool* stops the tool and *Report* says that something is wrong.\n"
-    "To ask an agent for something, mention me in a channel, or write to me directly."
+    "*What I do:* I show you what an AI agent wants to run. It runs only if people "
+    "approve it.\n"
+    "• `{command} list` lists the waiting approvals that you can decide, that you "
+    "asked for, or that have their card in this channel.\n"
+    "• `{command} show ap_…` shows the state of one of them; its id is at the foot of "
+    "its card.\n"
+    "• `{command} delegate @colleague 4h` lets a colleague decide in your place for 4 "
+    "hours; `{command} delegate off` ends this.\n"
+    "• `{command} freeze tool NAME REASON` stops a tool at once: even its approved "
+    "calls do not start. `{command} freeze agent NAME REASON` stops an agent, and "
+    "`{command} freeze everything REASON` stops all agents and tools. "
+    "`{command} unfreeze …` ends a freeze, and also the pause of an agent.\n"
+    "• `{command} frozen` lists what is frozen or paused.\n"
+    "• `{command} help` shows this text.\n"
+    "On a card, *I'm on it* tells others that you are looking at it, and *More time* "
+    "extends the time to decide. Below a call that ran without review, *Freeze tool* "
+    "stops its tool, and *Report* tells the channel that something is wrong.\n"
+    "To ask an agent for something, mention me in a channel, or send me a direct "
+    "message."
 )
 
 _ASKED: Final[
@@ -82,7 +94,7 @@ def register(router: Router) -> None:
 async def _command(ctx: ListenerContext, command: Command) -> Reply:
     if command.team != ctx.team:
         raise UserFacingError(
-            template("I serve another workspace, so I cannot answer here.")
+            template("I serve another workspace, so my commands do not work here.")
         )
     verb, _, rest = command.text.strip().partition(" ")
     verb, rest = verb.lower(), rest.strip()
@@ -90,7 +102,7 @@ async def _command(ctx: ListenerContext, command: Command) -> Reply:
         return _answer(await _ASKED[verb](ctx, command, rest))
     if verb == "frozen":
         return await listed_now(ctx, command)
-    if verb == "show" and rest:
+    if verb == "show":
         return {"text": await _shown(ctx, command, rest.strip("`"))}
     if verb == "list":
         return {"text": await _listed(ctx, command)}
@@ -112,18 +124,21 @@ def _line(approval: Approval) -> str:
 
 
 async def _shown(ctx: ListenerContext, command: Command, approval_id: str) -> str:
-    await member_reading(ctx, command)
+    await ctx.require_member(command.user, command.team, _OUTSIDER)
+    if not approval_id:
+        which = slash_command(ctx.config.command)
+        return spoken(template(_SHOW_WHICH, command=which))
     loaded = await ctx.service.read(approval_id)
     if loaded is None:
         return spoken(_NOT_FOUND)
     access = await access_to(ctx, command, loaded.approval)
     if access.is_given:
         return _line((await ctx.service.as_of_now(loaded)).approval)
-    return spoken(_MAYBE_MORE if access.is_open else _NOT_FOUND)
+    return spoken(_NOT_SHOWN if access.is_open else _NOT_FOUND)
 
 
 async def _listed(ctx: ListenerContext, command: Command) -> str:
-    await member_reading(ctx, command)
+    await ctx.require_member(command.user, command.team, _OUTSIDER)
     found: list[Loaded] = []
     is_open = False
     target = 0

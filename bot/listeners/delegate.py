@@ -19,8 +19,8 @@ logger = logging.getLogger(__name__)
 _WORDS = re.compile(r"<@(?P<to>[UW][A-Z0-9]{1,30})(?:\|[^>]*)?>\s+(?P<time>\S+)")
 
 _USAGE: LiteralString = (
-    "Write `{command} delegate @colleague 4h` to let somebody decide in your place "
-    "for a while, or `{command} delegate off` to end that."
+    "Write `{command} delegate @colleague 4h` to let a colleague decide in your place "
+    "for 4 hours, or `{command} delegate off` to end this."
 )
 
 
@@ -33,7 +33,7 @@ async def delegated(ctx: ListenerContext, command: Command, rest: str) -> Said:
     asker = await ctx.require_member(
         command.user,
         command.team,
-        template("Only members of this workspace can hand over a queue."),
+        template("Only members of this workspace can delegate decisions."),
     )
     owner = Person(team=ctx.team, user=command.user, name=asker.name)
     if rest.lower() == "off":
@@ -49,13 +49,12 @@ async def delegated(ctx: ListenerContext, command: Command, rest: str) -> Said:
 async def _taken_back(ctx: ListenerContext, owner: Person) -> Said:
     if await ctx.service.delegations.take_back(owner, gesture=Gesture.SLASH_COMMAND):
         return template("Nobody decides in your place any more.")
-    return template("Nobody was deciding in your place.")
+    return template("Nobody was deciding in your place; nothing changed.")
 
 
 async def _handed_over(ctx: ListenerContext, owner: Person, to: str, time: str) -> Said:
-    refusal = template("Only members of this workspace can decide for you.")
-    unknown = template("Slack did not say who that is. Please try again.")
-    await ctx.require_member(to, ctx.team, refusal, unknown=unknown, fresh=True)
+    refusal = template("Only members of this workspace can decide in your place.")
+    await ctx.require_member(to, ctx.team, refusal, who="who that is", fresh=True)
     try:
         until_ms = await ctx.service.delegations.delegate(
             owner, to, parse_duration(time), gesture=Gesture.SLASH_COMMAND
@@ -64,7 +63,8 @@ async def _handed_over(ctx: ListenerContext, owner: Person, to: str, time: str) 
         raise UserFacingError(label(f"Nothing was changed: {error}")) from None
     logger.info("queue.delegated user=%s to=%s", owner.user, to)
     return template(
-        "{who} may decide in your place until {at}. `{command} delegate off` ends it.",
+        "{who} may decide in your place until {at}; `{command} delegate off` ends "
+        "this.",
         command=slash_command(ctx.config.command),
         who=user(to),
         at=when(until_ms),

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from twokey.bot.listener_context import ListenerContext, UserFacingError
+from twokey.bot.listener_context import ListenerContext
 from twokey.bot.payload import Command
-from twokey.bot.wording import label, template
 from twokey.gateway.approvals.decisions import AccountKind
-from twokey.gateway.approvals.membership import click_again, open_roles
+from twokey.gateway.approvals.membership import open_roles
 from twokey.gateway.approvals.permission import objection
 from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.protocol.verbs import Verb
@@ -25,18 +24,6 @@ class Access:
 
     is_given: bool
     is_open: bool = False
-
-
-async def member_reading(ctx: ListenerContext, command: Command) -> None:
-    """Refuse everybody but members of the workspace; raises `UserFacingError`."""
-    found = await ctx.reviewers.resolve(command.user, user_team=command.team)
-    if found.account is AccountKind.UNKNOWN:
-        again = click_again([found]).replace("click", "try")
-        raise UserFacingError(label(f"Slack did not say who you are. {again}"))
-    if found.account is not AccountKind.MEMBER:
-        raise UserFacingError(
-            template("Only members of this workspace can see what waits.")
-        )
 
 
 async def access_to(

@@ -49,5 +49,4 @@ async def _submit(ctx: ListenerContext, submitted: Submitted) -> Reply:
 async def _member(ctx: ListenerContext, who: Who) -> Reviewer:
     """Return a member of the workspace, who may report; raises `UserFacingError`."""
     refusal = template("Only members of this workspace can report this.")
-    unknown = template("Slack did not say who you are. Please try again.")
-    return await ctx.require_member(*who, refusal, unknown=unknown)
+    return await ctx.require_member(*who, refusal)

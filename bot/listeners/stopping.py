@@ -32,8 +32,9 @@ _LONGEST_NAME = 200
 _LISTED = 15
 
 _USAGE: LiteralString = (
-    "Write `{command} freeze tool NAME why`, `{command} freeze agent NAME why` or "
-    "`{command} freeze everything why`; `{command} unfreeze …` lifts it."
+    "Write `{command} freeze tool NAME REASON`, `{command} freeze agent NAME REASON` "
+    "or `{command} freeze everything REASON`. To end a freeze, write `unfreeze` in "
+    "place of `freeze`."
 )
 
 Change = Callable[[Scope, Reviewer, str], Awaitable[bool | Forbidden]]
@@ -52,10 +53,14 @@ async def frozen_now(ctx: ListenerContext, command: Command, rest: str) -> Said:
     is_known = scope.kind is not ScopeKind.TOOL or ctx.service.stops.knows_tool(
         scope.name
     )
-    unknown = "" if is_known else " The policy lists no such tool: is that its name?"
+    unknown = (
+        ""
+        if is_known
+        else " The policy does not name this tool; please check its name."
+    )
     return label(
-        f"{_named(scope)} is frozen: nothing of it starts any more.{unknown} "
-        f"{ctx.config.command} unfreeze {_words(scope)} lifts that."
+        f"{_named(scope)} is frozen: even approved calls do not start.{unknown} "
+        f"{ctx.config.command} unfreeze {_words(scope)} ends the freeze."
     )
 
 
@@ -86,7 +91,7 @@ async def listed_now(ctx: ListenerContext, command: Command) -> Reply:
     more = len(found) - _LISTED
     if more > 0:
         blocks.append(context(template("… and {more} more.", more=more)))
-    return {"text": f"{len(found)} frozen or paused.", "blocks": blocks}
+    return {"text": f"Frozen or paused: {len(found)}.", "blocks": blocks}
 
 
 def _row(freeze: Freeze) -> list[Block]:
@@ -118,7 +123,11 @@ def _read(rest: str, command: str) -> tuple[Scope, str]:
         raise UserFacingError(template(_USAGE, command=slash_command(command)))
     if len(name) > _LONGEST_NAME:
         raise UserFacingError(
-            template("That name is too long to be one; nothing was changed.")
+            template(
+                "This name is too long: names have at most {most} characters. Nothing "
+                "was changed.",
+                most=_LONGEST_NAME,
+            )
         )
     return Scope(kind=ScopeKind(kind.lower()), name=name), _reason(why)
 
@@ -129,8 +138,8 @@ def _reason(text: str) -> str:
     if len(reason) > MAX_REASON:
         raise UserFacingError(
             template(
-                "Please give the reason in at most {most} characters; nothing was "
-                "changed.",
+                "This reason is too long: please use at most {most} characters. "
+                "Nothing was changed.",
                 most=MAX_REASON,
             )
         )

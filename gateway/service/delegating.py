@@ -43,7 +43,7 @@ class DelegationService(TenantService):
             StoreUnavailable: when it is not known to be written.
         """
         if to == owner.user:
-            raise ValueError("nobody stands in for themselves; name a colleague.")
+            raise ValueError("you cannot delegate to yourself; name a colleague.")
         if not timedelta(0) < lasting <= LONGEST:
             raise ValueError(
                 f"{lasting} is too long; choose up to {LONGEST.days} days."

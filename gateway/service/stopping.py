@@ -19,12 +19,12 @@ MAX_REASON = 500
 """How many characters a reason may have; agents and people read it."""
 
 _NOBODY_STOPS = (
-    "The policy names nobody who could review this, so nobody can stop it from here. "
-    "Whoever runs the gateway can, with `twokey freeze`."
+    "The policy names no reviewers for this, so nobody can stop it from here. The "
+    "operator of the gateway can, with `twokey freeze`."
 )
 _NOBODY_LIFTS = (
-    "The policy names nobody who could let this run again, so nobody can from here. "
-    "Whoever runs the gateway can, with `twokey unfreeze`."
+    "The policy names nobody who can unfreeze this, so nobody can from here. The "
+    "operator of the gateway can, with `twokey unfreeze`."
 )
 
 

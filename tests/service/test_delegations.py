@@ -85,7 +85,7 @@ async def test_the_longest_of_several_keeps_the_others_company(
 async def test_nobody_gets_their_own_queue_nor_one_for_ever(
     service: DelegationService,
 ) -> None:
-    with pytest.raises(ValueError, match="nobody stands in for themselves"):
+    with pytest.raises(ValueError, match="you cannot delegate to yourself"):
         await service.delegate(ANA.person, "U0ANA", FOUR_HOURS)
     with pytest.raises(ValueError, match="choose up to 30 days"):
         await service.delegate(ANA.person, "U0BEN", timedelta(days=31))

@@ -159,9 +159,10 @@ async def test_the_command_says_where_an_approval_stands(each_stack: Stack) -> N
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "it happens only if"),
-        ("help", "it happens only if"),
+        ("", "It runs only if"),
+        ("help", "It runs only if"),
         ("show ap_none", "There is no such approval"),
+        ("show", "Write `/approvals show ap_…` with the id"),
     ],
 )
 async def test_the_command_explains_itself(stack: Stack, text: str, words: str) -> None:

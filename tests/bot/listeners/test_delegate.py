@@ -72,10 +72,10 @@ async def test_a_queue_that_is_taken_back_is_in_no_other_hands(stack: Stack) -> 
         ("@ben for ever", "Write `/approvals delegate"),
         ("@ben soon", "is not a duration"),
         ("@ben 31d", "longer than 30 days"),
-        ("@ana 4h", "nobody stands in for themselves"),
-        ("@guest 4h", "Only members of this workspace can decide for you"),
-        ("@gone 4h", "Only members of this workspace can decide for you"),
-        ("@twokey 4h", "Only members of this workspace can decide for you"),
+        ("@ana 4h", "you cannot delegate to yourself"),
+        ("@guest 4h", "Only members of this workspace can decide in your place"),
+        ("@gone 4h", "Only members of this workspace can decide in your place"),
+        ("@twokey 4h", "Only members of this workspace can decide in your place"),
     ],
 )
 async def test_what_cannot_be_handed_over_is_said_calmly(
@@ -89,5 +89,5 @@ async def test_what_cannot_be_handed_over_is_said_calmly(
 
 async def test_a_guest_has_no_queue_to_hand_over(stack: Stack) -> None:
     async with stack.running():
-        words = "Only members of this workspace can hand over"
+        words = "Only members of this workspace can delegate decisions"
         await delegate(stack, "@ben 4h", words, "U0GUEST")

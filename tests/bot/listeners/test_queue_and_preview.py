@@ -184,6 +184,6 @@ async def test_a_command_that_is_unknown_is_answered_with_those_that_are(
 
         await ana.command("/approvals", "allow all", CHANNEL)
 
-        told = await stack.told("U0ANA", "I do not know that command")
+        told = await stack.told("U0ANA", "I do not know this command")
         assert "/approvals list" in told
         assert "allow all" not in told

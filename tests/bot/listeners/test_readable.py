@@ -49,7 +49,15 @@ async def test_guests_and_strangers_are_refused_calmly(stack: Stack, user: str) 
 
         for words in ("list", f"show {approval}"):
             told = await answer(stack, user, words, CHANNEL)
-            assert told == "Only members of this workspace can see what waits."
+            assert told == "Only members of this workspace can see waiting approvals."
+
+
+async def test_a_silent_slack_makes_nobody_a_guest(stack: Stack) -> None:
+    stack.sandbox.faults.plan("http_500", "users.info", calls=99)
+    async with stack.running():
+        for words in ("list", "frozen", "delegate off"):
+            told = await answer(stack, "U0ANA", words)
+            assert told.startswith("Slack did not say who you are. Please try again")
 
 
 async def test_a_member_learns_nothing_of_a_private_channel(stack: Stack) -> None:
@@ -60,7 +68,7 @@ async def test_a_member_learns_nothing_of_a_private_channel(stack: Stack) -> Non
         shown = await answer(stack, "U0EVE", f"show {approval}")
         unknown = await answer(stack, "U0EVE", f"show ap_s0_{'0' * 32}")
 
-        assert listed.startswith("Nothing waits that you may decide")
+        assert listed.startswith("Nothing is waiting: no approval that you can decide")
         assert shown == unknown
         assert "no such approval" in shown
 

@@ -56,7 +56,11 @@ async def test_a_reviewer_stops_something_and_lets_it_run_again(
     stack: Stack, words: str, scope: Scope, named: str
 ) -> None:
     async with stack.running():
-        await ask(stack, f"freeze {words} wrong <b>amounts</b>", "is frozen: nothing")
+        await ask(
+            stack,
+            f"freeze {words} wrong <b>amounts</b>",
+            "is frozen: even approved calls",
+        )
 
         message = await posted(stack, named, "wrong <b>amounts</b>", "<@U0ANA>")
         (freeze,) = await stack.reviews.freezes.frozen()
@@ -102,7 +106,7 @@ async def test_a_tool_that_no_policy_names_is_frozen_with_a_question(
     stack: Stack,
 ) -> None:
     async with stack.running():
-        await ask(stack, "freeze tool send_mail", "is that its name?")
+        await ask(stack, "freeze tool send_mail", "please check its name")
 
         assert len(await stack.reviews.freezes.frozen()) == 1
 
@@ -113,7 +117,7 @@ async def test_a_tool_that_no_policy_names_is_frozen_with_a_question(
 )
 async def test_what_cannot_be_read_changes_nothing(stack: Stack, words: str) -> None:
     async with stack.running():
-        await ask(stack, words, "Write `/approvals freeze tool NAME why`")
+        await ask(stack, words, "Write `/approvals freeze tool NAME REASON`")
 
         assert await stack.reviews.freezes.frozen() == ()
 
@@ -138,7 +142,8 @@ async def test_hostile_names_and_reasons_are_shown_and_never_read(stack: Stack) 
         assert "⟦U+202E⟧" in json.dumps(message["blocks"], ensure_ascii=False)
         await stack.actor("U0ANA").command(COMMAND, "frozen", CHANNEL)
         listed = await stack.actor("U0ANA").message_with(
-            CHANNEL, lambda m: m["ephemeral"] and "1 frozen" in str(m["text"])
+            CHANNEL,
+            lambda m: m["ephemeral"] and "Frozen or paused: 1." in str(m["text"]),
         )
         assert_tame(listed["blocks"], str(listed["text"]))
 
@@ -150,7 +155,7 @@ async def test_members_read_what_is_frozen_and_by_whom(stack: Stack) -> None:
             scope = Scope(kind=ScopeKind.TOOL, name=f"tool_{number}")
             await stack.reviews.freezes.freeze(scope, "cli/root", "a drill")
 
-        await ask(stack, "frozen", "17 frozen or paused")
+        await ask(stack, "frozen", "Frozen or paused: 17.")
 
         listed = (await stack.actor("U0ANA").ephemerals(CHANNEL))[-1]
         shown = json.dumps(listed["blocks"], ensure_ascii=False)

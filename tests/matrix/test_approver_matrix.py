@@ -35,7 +35,7 @@ PLAYED = CELLS if os.environ.get("TWOKEY_MATRIX") == "all" else few()
 pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("matrix")]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def results() -> Results:
     return asyncio.run(play(PLAYED))
 

@@ -53,7 +53,7 @@ def installed(what: str, place: Path, *others: str) -> Path:
     return place / "bin"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Build an sdist of the tree, and a wheel of the sdist."""
     folder = tmp_path_factory.mktemp("dist")
@@ -63,7 +63,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def wheel(built: Path) -> Path:
     (file,) = built.glob("*.whl")
     return file
@@ -120,7 +120,7 @@ def test_the_agents_extra_gates_an_agent(wheel: Path, tmp_path: Path) -> None:
     run([programs / "python", "-c", "import redis"], tmp_path, code=1)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def serving(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("serving") / "venv"
     return installed(f"{wheel}[server,embedded]", place, "pytest", "pytest-asyncio")

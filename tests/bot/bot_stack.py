@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
+from tests.conftest import WAIT_S, eventually
 from twokey.bot.app import SlackBot
 from twokey.bot.config import BotConfig
 from twokey.bot.ids import Action
@@ -28,6 +29,7 @@ from twokey.gateway.protocol.wire import (
 from twokey.gateway.service.agents import AgentService
 from twokey.gateway.service.reviews import ReviewService
 from twokey.gateway.service.sweep import Sweeper
+from twokey.gateway.store.cards import CardPlace
 from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.store import Store
 from twokey.gateway.store.threads import ThreadFacts
@@ -156,7 +158,7 @@ class Stack:
         shows: Callable[[JsonObject], object] = bool,
         *,
         channel: str = CHANNEL,
-        timeout_s: float = 10.0,
+        timeout_s: float = WAIT_S,
     ) -> JsonObject:
         """Wait for the card of a call, in a state that satisfies `shows`."""
         approval_id = approval_of(verdict.item_id)[0]
@@ -165,6 +167,19 @@ class Stack:
             return is_card_of(message, approval_id) and bool(shows(message))
 
         return await self.actor("U0ANA").message_with(channel, is_it, timeout_s)
+
+    async def drawn(self, verdict: Verdict) -> CardPlace:
+        """Wait until the store knows that the card shows the approval as it is."""
+        approval_id, found = approval_of(verdict.item_id)[0], list[CardPlace]()
+
+        async def is_so() -> bool:
+            place = await self.store.cards.place(self.keys, approval_id)
+            if place and place.rev == (await self.approval(verdict)).rev:
+                found.append(place)
+            return bool(found)
+
+        await eventually(is_so)
+        return found[0]
 
     async def cards(self, verdict: Verdict, channel: str = CHANNEL) -> list[JsonObject]:
         """Return every copy of a card, as everybody sees it."""

@@ -9,7 +9,7 @@ from twokey.bot.gestures import Clicked
 from twokey.bot.ids import Action, Sealed, verify_outage
 from twokey.bot.listener_context import ListenerContext, Said, UserFacingError
 from twokey.bot.listeners.router import Router
-from twokey.bot.listeners.verify_click import read_seal
+from twokey.bot.listeners.verify_click import is_usable_copy, read_seal
 from twokey.bot.wording import label, template
 from twokey.gateway.store.freezes import Scope, ScopeKind
 from twokey.gateway.store.stalled import RunState, StalledRun
@@ -76,13 +76,8 @@ async def _proven(ctx: ListenerContext, clicked: Clicked) -> str:
     ):
         logger.warning("click.refused why=bad_seal")
         raise UserFacingError(template(_NOT_OURS))
-    outage, here = sealed.approval, (action.channel, action.message_ts)
-    # A copy that nobody registered (its answer was lost) becomes the one, as a card's.
-    cards = ctx.service.store.cards
-    place = await cards.place(ctx.keys, outage) or await cards.posted(
-        ctx.keys, outage, channel=action.channel, ts=action.message_ts
-    )
-    if not all(here) or (place.channel, place.ts) != here:
+    outage = sealed.approval
+    if not await is_usable_copy(ctx, action, ctx.keys, outage):
         logger.warning("click.refused why=other_copy outage=%s", outage)
         raise UserFacingError(template(_NOT_OURS))
     return outage

@@ -10,6 +10,7 @@ from twokey.bot.cards.outcome import explained
 from twokey.bot.gestures import Clicked, Submitted
 from twokey.bot.ids import Action, BadSeal, Sealed, unseal, verify
 from twokey.bot.listener_context import ListenerContext, Said, UserFacingError
+from twokey.bot.payload import BlockAction
 from twokey.bot.wording import label, template
 from twokey.gateway.approvals import quorum
 from twokey.gateway.approvals.deciding import REASON_POINTER
@@ -123,15 +124,25 @@ async def verify_place(ctx: ListenerContext, clicked: Clicked, target: Target) -
     if not (action.channel and action.message_ts):
         logger.warning("click.refused why=no_place approval=%s", approval.id)
         raise UserFacingError(template(_NOT_OURS))
+    if not await is_usable_copy(ctx, action, target.keys, approval.id):
+        logger.warning("click.refused why=other_copy approval=%s", approval.id)
+        raise UserFacingError(template(_OTHER_COPY))
+
+
+async def is_usable_copy(
+    ctx: ListenerContext, action: BlockAction, keys: Keys, shown: str
+) -> bool:
+    """Say whether a click was on the one usable message about a record or an outage."""
+    here = (action.channel, action.message_ts)
+    if not all(here):
+        return False
     # A copy that nobody registered (the answer to its posting was lost) becomes the
     # usable one when there is none; `posted` never replaces a registered one.
     cards = ctx.service.store.cards
-    place = await cards.place(target.keys, approval.id) or await cards.posted(
-        target.keys, approval.id, channel=action.channel, ts=action.message_ts
+    place = await cards.place(keys, shown) or await cards.posted(
+        keys, shown, channel=action.channel, ts=action.message_ts
     )
-    if (place.channel, place.ts) != (action.channel, action.message_ts):
-        logger.warning("click.refused why=other_copy approval=%s", approval.id)
-        raise UserFacingError(template(_OTHER_COPY))
+    return (place.channel, place.ts) == here
 
 
 async def bound(ctx: ListenerContext, view_id: str) -> ViewBinding | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
@@ -13,6 +14,8 @@ from tests.conftest import eventually
 from tests.service.harness import ANA
 from twokey.bot.delivery.card_publisher import CardPublisher
 from twokey.bot.ids import Action
+from twokey.bot.listeners.verify_click import is_usable_copy
+from twokey.bot.payload import BlockAction
 from twokey.bot.web import Slack
 from twokey.gateway.approvals.decisions import Approve, Click
 from twokey.gateway.errors import StoreUnavailable
@@ -156,3 +159,19 @@ async def test_an_answer_without_a_message_registers_no_place(stack: Stack) -> N
             return place is not None and place.ts == card["ts"]
 
         await eventually(is_registered)
+
+
+async def test_a_click_that_names_no_message_registers_none(stack: Stack) -> None:
+    nowhere = BlockAction(
+        team=TEAM,
+        user="U0ANA",
+        user_team=TEAM,
+        action_id=Action.TRY_AGAIN,
+        block_id="b",
+        trigger_id="t",
+    )
+    ctx: Any = SimpleNamespace(service=stack.reviews)
+
+    assert not await is_usable_copy(ctx, nowhere, stack.keys, "run.1")
+
+    assert await stack.store.cards.place(stack.keys, "run.1") is None

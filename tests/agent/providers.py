@@ -9,10 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
-from langchain_anthropic import ChatAnthropic
 from langchain_core.messages import BaseMessage
-from langchain_google_genai import ChatGoogleGenerativeAI
-from langchain_openai import ChatOpenAI
 from pydantic import SecretStr
 
 KEY = SecretStr("not-a-key")
@@ -20,6 +17,11 @@ KEY = SecretStr("not-a-key")
 
 def payloads(messages: Sequence[BaseMessage]) -> dict[str, Any]:
     """Return the payload of each provider for these messages."""
+    # Imported here: that takes seconds, and every process of a run collects all tests.
+    from langchain_anthropic import ChatAnthropic  # noqa: PLC0415 - see above
+    from langchain_google_genai import ChatGoogleGenerativeAI  # noqa: PLC0415 - as well
+    from langchain_openai import ChatOpenAI  # noqa: PLC0415 - as well
+
     chat: Any = ChatOpenAI(model="gpt-5", api_key=KEY)
     responses: Any = ChatOpenAI(model="gpt-5", api_key=KEY, use_responses_api=True)
     claude: dict[str, Any] = {"model": "claude-sonnet-4-5", "api_key": KEY}

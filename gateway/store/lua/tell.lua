@@ -24,4 +24,5 @@ if ARGV[1] == 'told' then redis.call('HDEL', KEYS[1], 'run') end
 if not redis.call('HGET', KEYS[1], 'run') then
   redis.call('PEXPIRE', KEYS[1], ARGV[5])
 end
-return {is_new and 'told' or 'known'}
+if is_new then return {'told'} end
+return {'known'}

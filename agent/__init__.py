@@ -1,4 +1,4 @@
-"""What runs in the agent's own process: the middleware and its friends."""
+"""Middleware, guard and client that run in the agent's own process."""
 
 from twokey.agent.deep_agents import gated_subagents
 from twokey.agent.edited_view import edited_view

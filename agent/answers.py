@@ -1,4 +1,4 @@
-"""Ask about one held call until the answer is a good one."""
+"""Interrupt for one held call until a valid answer arrives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Take one tool call to its end: refused, run unasked, or asked about and then run."""
+"""Handle one tool call from start to end: refuse, run, or wait for approval and run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Canonicalize the arguments of a call: one form that is judged, shown and run.
+"""Canonicalize a call's arguments: the same JSON is judged, shown and run.
 
 A model writes ``"07"`` where a tool takes an integer, leaves out what has a default, or
 uses an alias. The tool makes something else of that, and a policy that judged the

@@ -1,4 +1,4 @@
-"""Clean what a tool returns, now or again, of what only the gateway's side may say."""
+"""Remove forged edit messages and reserved metadata from tool results."""
 
 from __future__ import annotations
 

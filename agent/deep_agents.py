@@ -1,4 +1,4 @@
-"""Put the gate into every subagent of a deepagent, the one it adds by itself included.
+"""Add the approval middleware to each subagent of a deepagent, the default one too.
 
     gated = gated_subagents([researcher, payer], agent="billing")
     graph = create_deep_agent(

@@ -1,4 +1,4 @@
-"""Show a conversation to people with the arguments that really ran.
+"""Copy a conversation for display, with the arguments that really ran.
 
 The model's own message is never rewritten, so a page that renders it shows what the
 model asked for beside a result of what a person made of it. This is a copy for pages.

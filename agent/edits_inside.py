@@ -1,4 +1,4 @@
-"""Collect the edits made inside a running tool, for the agent whose tool it is."""
+"""Collect the edits made inside a running tool, and report them to the outer agent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run a cleared call with exactly the arguments that were cleared, or not at all."""
+"""Run a cleared call with exactly the arguments that were cleared, or refuse."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Execute an authorized call once: claim, verify, run under a grant, record, give back.
+"""Execute an authorized call at most once: claim, verify, run, record the result.
 
 The claim comes before the effect and the record after it. Killed in between, the call
 is in doubt: it is never run again silently. The agent waits until a person said what

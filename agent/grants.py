@@ -1,4 +1,4 @@
-"""Hand a tool the right to run once, and refuse to run without it.
+"""Give a tool a one-time grant to run, and refuse to run without one.
 
 The middleware opens a grant around the execution it has cleared. A `guarded` tool
 takes it: same tool, same arguments, first use. With the middleware removed, swapped

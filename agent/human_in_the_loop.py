@@ -1,4 +1,4 @@
-"""Replace LangChain's own middleware: change the import, keep the arguments."""
+"""Drop-in replacement for LangChain's ``HumanInTheLoopMiddleware``."""
 
 from __future__ import annotations
 

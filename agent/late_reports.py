@@ -1,4 +1,4 @@
-"""Tell the model when an executor reported something else than people had settled.
+"""Tell the model of execution reports that arrived after people reconciled a call.
 
 A worker that was thought dead may come back after people said what became of its call,
 and after the agent has read that and gone on. What is told is not kept in state: the

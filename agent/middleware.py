@@ -1,4 +1,4 @@
-"""Put an agent's tool calls behind the gateway: the hooks, and nothing but the hooks.
+"""Gate an agent's tool calls: the hooks of the LangChain middleware.
 
 ``after_model`` submits the turn, ``wrap_tool_call`` asks and executes, ``before_agent``
 repairs a turn that was cut off, ``wrap_model_call`` tells of edits, ``after_agent``

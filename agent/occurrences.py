@@ -1,4 +1,4 @@
-"""Number the steps of a node in the order in which its body reaches them.
+"""Count how often a node's body has reached a step, to number repeated steps.
 
 LangGraph runs a body again from its start after each pause, and counts its own
 interrupts the same way. A new run, and a retry by the node's retry policy, begin again

@@ -1,4 +1,4 @@
-"""Notice middleware that is listed after ours and would undo what it does."""
+"""Warn about middleware listed after the gate that would undo its work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Know the run that an agent belongs to: its own, or that of an agent outside of it.
+"""Find the run that an agent belongs to: its own, or that of an outer agent.
 
 People speak to the outermost agent and a worker resumes it, so whatever waits inside
 its tools belongs to its thread: who asked, what brings it back, what ends it.

@@ -1,4 +1,4 @@
-"""Read what one run wishes for its tools, from the agent's context or configuration.
+"""Read per-run overrides for tools from the agent's context or configuration.
 
     wishes = {"tools": {"pay": {"hold": True, "allow": ["approve", "reject"]}}}
     agent.invoke(given, {"configurable": {"thread_id": "7", "twokey": wishes}})

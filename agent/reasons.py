@@ -1,4 +1,4 @@
-"""Tell the model, before a call's result, what people said when they let it happen."""
+"""Add the reviewers' reasons for an authorized call to its result, for the model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Put a turn back together that new user input cut off.
+"""Repair the message history after new user input interrupted a turn.
 
 LangGraph then drops the results of calls that had already run, and leaves calls that
 nothing answers: the model does not know what it did, and providers refuse the history.

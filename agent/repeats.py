@@ -1,4 +1,4 @@
-"""Stop asking people for calls that are refused in the same way again and again.
+"""Limit repeated asking: stop submitting calls that keep being refused the same way.
 
 A call can be submitted, put to people and then refused before it runs: another
 middleware changes it, the gateway does not know it, its tool would read it otherwise.

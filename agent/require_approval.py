@@ -1,4 +1,4 @@
-"""Put one step of a plain LangGraph node behind the gateway, without an agent.
+"""Require approval for one action of a plain LangGraph node, without an agent.
 
     outcome = await arequire_approval("wire_money", {"amount": 90}, run=wire_money)
 

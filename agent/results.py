@@ -1,4 +1,4 @@
-"""Turn what a tool returned into plain JSON, and back, without running foreign code.
+"""Serialize tool results to plain JSON and back, without importing foreign classes.
 
 The store is not trusted for integrity, so this is JSON with five known shapes and
 never a pickle or a msgpack that imports classes by name.

@@ -1,4 +1,4 @@
-"""Check that a function takes the arguments of a step as keywords, before it is called.
+"""Check before submission that a function accepts an action's arguments as keywords.
 
 A step is approved by people and then called with keyword arguments. A mistake in the
 signature has to show before anybody is asked, not after the approval.

@@ -1,4 +1,4 @@
-"""Read the arguments of a step as the function that does it declares them.
+"""Canonicalize the arguments of a gated action in a plain LangGraph node.
 
 A step of a plain node has no tool, but its function may have annotations. They are
 read like the schema of a tool: what people are shown is what the function gets.

@@ -1,4 +1,4 @@
-"""Tell the model, in its system prompt, which tools need a person and what that means.
+"""Describe in the system prompt which tools need approval and what that means.
 
 The note holds names that policy gave and nothing that a person or a model wrote, so it
 adds no untrusted text to the prompt, and it is the same in every call of one agent.

@@ -1,4 +1,4 @@
-"""Tool messages for held calls that ended in anything but a plain run.
+"""Build the tool messages for held calls that did not run as the model proposed.
 
 Every sentence says whether the call ran, because a model that has to guess calls
 again. Words of people are quoted as JSON, so that they cannot end the sentence.

@@ -1,4 +1,4 @@
-"""Stop every tool start below a gated agent that no gate has cleared.
+"""Block tools below a gated agent unless an approval gate cleared their start.
 
 Theory of operation. A middleware gates only the agent that it was given to. An agent
 inside a tool, such as the general-purpose subagent that deepagents adds by itself, has

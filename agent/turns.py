@@ -1,4 +1,4 @@
-"""Submit the calls of one AI message once, and find a call's verdict again later."""
+"""Submit the calls of one AI message once, and look up a call's verdict later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Execute a call without a record once, and report its result to the gateway.
+"""Run an auto-approved call, at most once across the holders of its thread's lease.
 
 These are the calls of tier ``auto``.
 

@@ -1,4 +1,4 @@
-"""Remember what this process itself heard from the gateway.
+"""Cache the gateway's verdicts and edits in this process.
 
 State can be rewritten by whoever may write checkpoints; this cannot. What is not in
 here is asked of the gateway again.

@@ -1,1 +1,1 @@
-"""The gateway: judge an agent's calls, hold them for people, bring the agent back."""
+"""Gateway service: judge calls, hold them for approval, resume agents."""

@@ -1,4 +1,4 @@
-"""Read the settings of one process, once: ``twokey.yml``, then the environment over it.
+"""Load process settings from ``twokey.yml`` and environment variables.
 
 Secrets come from the environment only, and no error shows one. What may be set, and by
 which variable, is `SettingsFile` and `twokey.gateway.environment.VARIABLES`.

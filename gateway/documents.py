@@ -1,4 +1,4 @@
-"""Read a YAML document into an immutable model, and name the line of what is wrong.
+"""Parse a YAML document into an immutable model, with line numbers for errors.
 
 YAML is let in through one strict door: the YAML 1.2 core schema (``no`` and ``12:30``
 are text), no tags, no anchors (so no bombs), no duplicate keys, keys are text, at most

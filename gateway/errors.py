@@ -1,4 +1,4 @@
-"""Name what can go wrong in a way a caller can act on."""
+"""Exceptions of Twokey: one class for each way a caller can react."""
 
 from __future__ import annotations
 

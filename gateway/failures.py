@@ -1,4 +1,4 @@
-"""Say in a log what failed and where, in no words but ours.
+"""Log failures by error class and location, without the error's own text.
 
 The text of a foreign error, and so its traceback, may quote the arguments of a tool or
 what somebody wrote. Neither reaches the log of a system in use. A log that a developer

@@ -1,4 +1,4 @@
-"""Write what happens to stderr, one line an event, for people or for a collector.
+"""Write structured logs to stderr, one line per event, as text or JSON.
 
 Events are named ``thing.happened`` and carry ids, states and digests, never arguments,
 texts of people or secrets. A library that embeds Twokey sets up logging by itself.

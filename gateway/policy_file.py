@@ -1,4 +1,4 @@
-"""Keep a policy in force while its file changes, and tell what became of each change.
+"""Reload a changed policy file; an invalid file never replaces a valid policy.
 
 A change counts once the file has stood still from one look to the next, because half
 of a file can be a policy, too: one that lacks the rules of the other half. What cannot

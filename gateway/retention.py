@@ -1,4 +1,4 @@
-"""Say how long the audit log is kept."""
+"""Audit log retention setting."""
 
 from __future__ import annotations
 

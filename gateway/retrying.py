@@ -1,4 +1,4 @@
-"""Say how long and how often a run that failed is retried."""
+"""Retry settings for failed runs: backoff and maximum time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run the agents of one process: workers, the clock, and their way to the gateway."""
+"""Run a process's agents: workers, periodic sweep and gateway client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keep 32 secret bytes in a file that only its owner can read."""
+"""Store 32 secret bytes in a file that only its owner can read."""
 
 from __future__ import annotations
 

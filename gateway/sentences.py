@@ -1,4 +1,4 @@
-"""Say in one sentence what is wrong with a value of a document, and what to write."""
+"""Format validation errors of a document as sentences that say what to write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read a file that a person named, or say in one sentence why not."""
+"""Read a text file that a user named; return a one-sentence error if that fails."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The centre: approvals as pure data and rules, without I/O and without a clock."""
+"""Approval records and rules: pure functions without I/O or a clock."""

@@ -1,4 +1,4 @@
-"""Build the answer that a held call is resumed with, from its record."""
+"""Build the resume value for a held call from its record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Describe the context of one decision, and the change that it makes."""
+"""Input context and resulting change of one decision."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turn one reviewer's decision on one item into the next state, as a pure function.
+"""Apply a reviewer's decision to one item, as a pure function.
 
 The store commits the change only if nothing moved in between (same ``rev``), so the
 rules here see exactly the state that they change.

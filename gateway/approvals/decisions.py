@@ -1,4 +1,4 @@
-"""Say what a reviewer can decide and what can come of it, as unions of records.
+"""Decision and outcome types: what a reviewer can decide, what can come of it.
 
 Losing a race is an outcome, not an error: every door that takes a decision answers
 with one of the outcomes here, and the person is told which in one calm sentence.

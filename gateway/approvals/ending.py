@@ -1,4 +1,4 @@
-"""Ends without a decision: a deadline passed, the thread moved on, a corrupt record."""
+"""End items without a decision: expired, superseded, withdrawn or corrupt."""
 
 from __future__ import annotations
 

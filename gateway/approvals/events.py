@@ -1,4 +1,4 @@
-"""Name what happens: one vocabulary for the outbox, the audit log and the metrics."""
+"""Event names shared by the outbox, the audit log and the metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Say what a reviewer may see of a call: in fixed order, redacted, as text.
+"""Render a call's arguments as redacted text for reviewers, in fixed order.
 
 Redaction changes what is shown and nothing else: hashed and executed bytes are the
 same with and without it.

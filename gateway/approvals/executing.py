@@ -1,4 +1,4 @@
-"""Executions of an authorized call: claim it, give it back, record what it came to.
+"""Execution state changes of an authorized call: claim, release, finish.
 
 An execution is one attempt of one owner, and ``fence`` counts them. The owner holds its
 claim by a lease that it renews. When the lease ends without a report, nobody knows

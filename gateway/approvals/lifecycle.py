@@ -1,4 +1,4 @@
-"""State machine of an item: the one table of all moves."""
+"""Approval state machine: the one table of an item's state transitions."""
 
 from __future__ import annotations
 

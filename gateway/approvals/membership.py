@@ -1,4 +1,4 @@
-"""Which roles a person holds, and which Slack left open.
+"""Role membership of a person, including roles that Slack has not confirmed yet.
 
 A vote records the roles of its person. Recorded while one of them is open, it would
 count for too little, and the same person could not vote again; so nothing is recorded

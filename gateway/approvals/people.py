@@ -1,4 +1,4 @@
-"""Describe people as immutable records: who must agree, and what each of them said."""
+"""Immutable records of people: who must agree, and what each person decided."""
 
 from __future__ import annotations
 

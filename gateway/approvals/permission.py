@@ -1,4 +1,4 @@
-"""Say whether a person may say this about a call that waits.
+"""Check whether a person may approve, edit, respond to or reject a call.
 
 Approving takes somebody whom the policy names and who did not ask for the call. Saying
 no takes less: whoever asked may take it back, and whoever changed the call so that they

@@ -1,4 +1,4 @@
-"""Describe what a policy decides about one call: the tier, who must agree, how long."""
+"""Policy decision about one call: tier, required reviewers and time limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Count votes: who must agree, who may, and whether they have. Empty refuses."""
+"""Count votes towards a quorum; an empty quorum is never reached."""
 
 from __future__ import annotations
 

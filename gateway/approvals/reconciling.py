@@ -1,4 +1,4 @@
-"""Reconcile an execution in doubt: people looked, and say what they found.
+"""Reconcile an execution in doubt from what people found out.
 
 It takes the people whom the call itself takes, and they have to agree: what each of
 them found is kept with their note, and the doubt ends when enough found the same.

@@ -1,4 +1,4 @@
-"""Describe an approval and its items as immutable records.
+"""Immutable records of an approval and its items.
 
 Everything a card shows, a decision changes and an execution needs is here. A change
 returns a new record; only the store writes one.

@@ -1,4 +1,4 @@
-"""Changes of records after one side was lost or restored from an older copy.
+"""Change records after the store or the checkpoints were lost or restored.
 
 The store and the checkpoints are two places, and a copy of one may be older than the
 other. Then a record says less than what happened: a call that it calls authorized may

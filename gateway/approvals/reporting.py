@@ -1,4 +1,4 @@
-"""Report what ran without review: a remark on the record, and nothing is undone."""
+"""Report a notify-tier call: record a person's remark and undo nothing."""
 
 from __future__ import annotations
 

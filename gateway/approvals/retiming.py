@@ -1,4 +1,4 @@
-"""More time for an approval, who is on it, and what its timers do.
+"""Extend an approval's deadline, mark who handles it, and apply due timers.
 
 None of these decides anything, and none keeps others from deciding.
 """

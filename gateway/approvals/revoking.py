@@ -1,4 +1,4 @@
-"""Take an authorization back when the policy of the claim asks for more.
+"""Revoke an authorization when the current policy requires more review.
 
 Time passes between a decision and the execution. The claim asks the policy again; it
 may only be stricter. What it forbids ends; what needs more people goes back to them,

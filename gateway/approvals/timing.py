@@ -1,4 +1,4 @@
-"""Deadlines and timers of an approval: how long it waits, and what then happens."""
+"""Compute an approval's deadline, reminder and escalation times."""
 
 from __future__ import annotations
 

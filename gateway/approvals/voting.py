@@ -1,4 +1,4 @@
-"""Votes: who has approved an item, and whether that is enough to authorize it."""
+"""Record approval votes on an item, and authorize it when the quorum is reached."""
 
 from __future__ import annotations
 

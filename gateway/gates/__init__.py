@@ -1,1 +1,1 @@
-"""Which tools of a graph are gated: what a gate is marked with, and who finds it."""
+"""Approval gates of a graph: how they are marked, and how they are found."""

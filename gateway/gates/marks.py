@@ -1,4 +1,4 @@
-"""Mark gates and guarded tools, so that they are known without importing the agent."""
+"""Mark gates and guarded tools, so that they are found without importing ``agent``."""
 
 from __future__ import annotations
 

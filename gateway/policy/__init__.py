@@ -1,1 +1,1 @@
-"""Say what a call needs before it may run; pure, no clock, no I/O."""
+"""Policy engine: decide what a call needs before it may run; no clock, no I/O."""

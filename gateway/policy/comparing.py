@@ -1,4 +1,4 @@
-"""Compare values in rules by type: values of different types are not comparable.
+"""Compare values in rules by type; comparing values of different types is an error.
 
 CEL says that ``"3" == 3`` is false, so a rule would pass over an argument that a tool
 reads as 3. The library cannot be told otherwise, so an expression is compiled with

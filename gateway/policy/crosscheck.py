@@ -1,4 +1,4 @@
-"""Find what one field of a policy alone cannot show: names that lead nowhere."""
+"""Validate references between the fields of a policy."""
 
 from __future__ import annotations
 

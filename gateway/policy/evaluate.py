@@ -1,4 +1,4 @@
-"""Judge one call by a policy: pure, total, and closed where the policy is silent."""
+"""Evaluate a policy for one call: a pure function that fails closed."""
 
 from __future__ import annotations
 

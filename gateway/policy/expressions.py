@@ -1,4 +1,4 @@
-"""Compile a rule's CEL expression, and ask it one question: does it hold?
+"""Compile and evaluate the CEL expression of a rule.
 
 What an expression may read is a fixed set of names (`ROOTS`). The arguments of a call
 are one tree below ``args``, so no argument can stand in for ``call`` or ``windows``.

@@ -1,4 +1,4 @@
-"""Parse the small values of a policy file: durations, Slack ids, paths, templates."""
+"""Parse field values of a policy: durations, Slack ids, paths, templates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tell working hours from the rest, in the time zone of the people who work.
+"""Compute working hours in a configured time zone.
 
 An instant has exactly one local time, so a gap or an overlap of daylight saving needs
 no choice: in a gap no such local time comes by, in an overlap both instants count.

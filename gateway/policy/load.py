@@ -1,4 +1,4 @@
-"""Load a policy file, or name the line of everything that is wrong with it."""
+"""Load and validate a policy file, with line numbers for errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ask every rule of ``raise`` about a call, and say what fired with which values."""
+"""Evaluate the ``raise`` rules of a policy for one call."""
 
 from __future__ import annotations
 

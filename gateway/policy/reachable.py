@@ -1,4 +1,4 @@
-"""Find whom a policy can ask: about each call, and to stop or start something.
+"""Find the people whom a policy can ask about a call or let freeze something.
 
 Stopping asks nobody else and stops at once, so it needs one person, of any role that
 the policy asks at any tier. The same people let it run again, unless the policy names

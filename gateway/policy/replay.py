@@ -1,4 +1,4 @@
-"""Judge past calls by a policy of today, and say what would have come out otherwise.
+"""Replay past calls against a new policy, and compare the decisions.
 
 An audit export is JSON lines. A row is an event
 (`twokey.gateway.approvals.events.Event`); when its ``call`` holds the arguments, every

@@ -1,4 +1,4 @@
-"""Find requirements that lead nowhere, cannot be met, or are said twice."""
+"""Validate requirements: unknown names, unreachable quorums, conflicting keys."""
 
 from __future__ import annotations
 

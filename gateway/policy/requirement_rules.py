@@ -1,4 +1,4 @@
-"""Model requirements: who has to agree, as data with a name."""
+"""Policy model of named approval requirements."""
 
 from __future__ import annotations
 

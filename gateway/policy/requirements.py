@@ -1,4 +1,4 @@
-"""Turn the requirements that a policy names into records, and join them.
+"""Resolve the requirements that a policy names, and combine them.
 
 ``all`` asks for different people for each part. By Hall's theorem there are such people
 exactly when, for every choice among the parts, as many people hold one of its roles as

@@ -1,4 +1,4 @@
-"""Name a resource by one key, however an agent spells it.
+"""Normalize a resource into one key, whatever its spelling.
 
 The key is what totals are kept under. Two resources that share a key by mistake are
 only counted together, which can raise a call and never lowers one.

@@ -1,4 +1,4 @@
-"""Model the policy file: who may decide, and what each tool needs.
+"""Policy file model: roles, tools and what each tool needs.
 
 Every model refuses keys it does not know. An unset field is None and falls through to
 the next wider place: tool of an agent, tool, agent, defaults.

@@ -1,4 +1,4 @@
-"""Name what is wrong with a policy's schema of arguments, where, and what to write."""
+"""Describe errors in a policy's argument schema: location, cause and fix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Check that a JSON Schema can validate arguments, without any network."""
+"""Check that a JSON Schema is valid and needs no network access."""
 
 from __future__ import annotations
 

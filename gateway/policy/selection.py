@@ -1,4 +1,4 @@
-"""Select what a policy says of one tool of one agent, the narrower before the wider."""
+"""Select the policy entries for one tool of one agent, most specific first."""
 
 from __future__ import annotations
 

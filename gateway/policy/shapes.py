@@ -1,4 +1,4 @@
-"""Ask a JSON Schema what it says of one place below the arguments."""
+"""Look up what a JSON Schema declares at one path of the arguments."""
 
 from __future__ import annotations
 

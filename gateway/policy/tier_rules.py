@@ -1,4 +1,4 @@
-"""Model what each tier needs: how many people, how long, and who is called later."""
+"""Policy model of one tier: quorum, time limits and escalation."""
 
 from __future__ import annotations
 

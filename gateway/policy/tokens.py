@@ -1,4 +1,4 @@
-"""Cut a CEL expression into tokens, to ask what it reads without running it.
+"""Tokenize a CEL expression, to find the names that it reads without running it.
 
 The library compiles expressions and does not show its tree. What has to be known when
 a policy is loaded (which arguments, windows and time zones a rule names) is plain in

@@ -1,4 +1,4 @@
-"""Model what a policy says of triage: when it is asked and how far it may go."""
+"""Policy model of triage: when a model is asked, and how far it may raise a tier."""
 
 from __future__ import annotations
 

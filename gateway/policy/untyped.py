@@ -1,4 +1,4 @@
-"""Find arguments that a policy reads although it does not declare their type.
+"""Find arguments that a policy reads without a declared type.
 
 Without a type, spellings of one value stay apart, and a rule may meet a value that it
 cannot compare. The agent's tool may still declare the type when it calls; a policy file

@@ -1,4 +1,4 @@
-"""Compute what a call adds to rolling sums and counts; pure, it stores nothing."""
+"""Compute a call's use of rate-limit and sum windows, as a pure function."""
 
 from __future__ import annotations
 

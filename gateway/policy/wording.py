@@ -1,4 +1,4 @@
-"""Check the names in an expression: closed lists, so that a typo is found at load."""
+"""Check an expression's names against allow-lists, so that typos fail at load."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What an agent and the gateway have in common; neither imports the other."""
+"""Wire protocol between agents and the gateway; neither side imports the other."""

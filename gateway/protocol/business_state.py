@@ -1,4 +1,4 @@
-"""Bind the business state that a call depends on into its action document.
+"""Bind the business state that a call depends on into its action hash.
 
 The author of a tool names the state that must not change between the request and the
 run: the version of an order, a balance, an ETag. The document holds it as the member

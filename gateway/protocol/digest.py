@@ -1,4 +1,4 @@
-"""Turn calls, batches and cards into canonical bytes and the hashes that bind them.
+"""Canonical bytes and hashes of calls, batches and cards.
 
 A hash is written ``sha256:<64 hex>`` in JSON and on cards, and kept as 32 raw bytes
 in the store. Every hash is taken over a domain tag, a NUL and the canonical bytes

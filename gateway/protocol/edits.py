@@ -1,4 +1,4 @@
-"""Make the record of an edit, and the words in which the agent reads it."""
+"""Validate, hash and describe edits of a call's arguments."""
 
 from __future__ import annotations
 

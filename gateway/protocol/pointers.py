@@ -1,4 +1,4 @@
-"""Write and read JSON Pointers (RFC 6901)."""
+"""Parse and format JSON Pointers (RFC 6901)."""
 
 from __future__ import annotations
 

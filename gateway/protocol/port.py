@@ -1,4 +1,4 @@
-"""Say what an agent needs of a gateway, and find the gateway of this process.
+"""Gateway interface for agents, and lookup of this process's gateway.
 
 The in-process gateway implements it
 today, an HTTP client can tomorrow. Every method may be called from any event loop.

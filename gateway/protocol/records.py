@@ -1,4 +1,4 @@
-"""Immutable records of the wire: a person, a run, an edit, a result."""
+"""Immutable wire records: person, run, edit, result."""
 
 from __future__ import annotations
 

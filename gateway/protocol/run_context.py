@@ -1,4 +1,4 @@
-"""Context of a run: which run an agent belongs to, and what is ungated."""
+"""Context of a run: which run an agent belongs to, and which tools have no gate."""
 
 from __future__ import annotations
 

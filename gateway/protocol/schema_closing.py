@@ -1,4 +1,4 @@
-"""Close a JSON Schema: what an object declares is all that it may hold.
+"""Close a JSON Schema: reject properties that it does not declare.
 
 JSON Schema (2020-12) lets every key through that a schema does not mention. Here a key
 that nobody declared is refused, unless the schema says ``additionalProperties`` or

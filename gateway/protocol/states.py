@@ -1,4 +1,4 @@
-"""The states of one call, as agent and gateway name them."""
+"""States of one call, as agent and gateway name them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Let JSON in through one strict door, so that one text has one meaning.
+"""Parse strict JSON: duplicate keys and unsafe numbers are errors.
 
 Accepted: UTF-8, objects without duplicate keys, finite numbers, integers within
 ±(2^53-1), nesting up to 64, strings without lone surrogates, 64 KiB at most in

@@ -1,4 +1,4 @@
-"""Order the risk tiers, and join them so that a tier can only rise."""
+"""Risk tiers in order; joining two gives the higher one."""
 
 from __future__ import annotations
 

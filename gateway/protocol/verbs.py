@@ -1,4 +1,4 @@
-"""Name what a reviewer can say, and for which of it a reason is needed."""
+"""Verbs of a reviewer's decision, and which of them need a reason."""
 
 from __future__ import annotations
 

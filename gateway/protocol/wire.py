@@ -1,4 +1,4 @@
-"""Shape what an agent and the gateway say to each other.
+"""Wire messages between an agent and the gateway.
 
 The same records go through the in-process port and, one day, over HTTP as JSON.
 """

@@ -1,1 +1,1 @@
-"""Bring agents back: run their threads, hand them their answers, leave none behind."""
+"""Resume agents: run their threads, deliver answers, recover lost ones."""

@@ -1,4 +1,4 @@
-"""Bring one thread forward as far as it can go, under its lease.
+"""Run one thread's resumable steps under its lease.
 
 Theory of operation. A job says only that something may have changed; what to do is
 read from the thread's own checkpoint and from the store. So any number of jobs for a

@@ -1,4 +1,4 @@
-"""Write events about runs to the outbox; a finished run is announced once."""
+"""Write run events to the outbox; each finished run is announced once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Find the answers that a thread's open questions can be given now."""
+"""Find available answers to a thread's pending interrupts."""
 
 from __future__ import annotations
 

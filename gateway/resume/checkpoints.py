@@ -1,4 +1,4 @@
-"""Open the place where threads are kept: a SQLite file, or Postgres by URL."""
+"""Open a checkpoint database: a SQLite file, or Postgres by URL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Classify the errors of a step of a thread: those that a retry would only repeat.
+"""Classify a step's errors: permanent errors must not be retried.
 
 A limit that was reached counts from zero in the next attempt, so a retry does not
 repeat the error alone: it spends the whole limit on model calls and tools again.

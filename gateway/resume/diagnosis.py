@@ -1,4 +1,4 @@
-"""Diagnose the error of a run: it can pass by itself, it cannot, or nobody knows.
+"""Diagnose a failed run's error: transient, permanent or unknown.
 
 What can pass is retried for long, what cannot is parked at once, and what is unknown is
 retried for a short while: a library may wrap an overloaded provider in any exception of

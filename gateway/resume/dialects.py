@@ -1,4 +1,4 @@
-"""Parse interrupts of other libraries: their text, and how they may end.
+"""Parse third-party interrupt formats, and build an automatic rejection for them.
 
 Only what LangChain's own human-in-the-loop middleware asks has an answer of which it is
 known that it lets nothing run. Any text that another question takes for an answer

@@ -1,4 +1,4 @@
-"""Keep fences in the databases of checkpoints, and compare them before each write.
+"""Compare fencing tokens in a checkpoint database before each write.
 
 Each class has the same two methods: ``raised`` keeps a new holder's fence and returns
 the newest one, ``write`` lets a function write unless there is a newer one. What that

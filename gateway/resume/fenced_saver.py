@@ -1,4 +1,4 @@
-"""Let nobody but the holder of a thread's lease write its checkpoints.
+"""Checkpoint saver that refuses writes of a stale lease holder.
 
 Theory of operation. A process that was paused or cut off may go on in the middle of a
 write, long after another one took its thread over; no look at a clock or at the lease

@@ -1,4 +1,4 @@
-"""Tell people what another library asks in a thread, and end it when its time is over.
+"""Report third-party interrupts in Slack, and end them when they expire.
 
 A thread rests on a question that is not ours when a tool calls LangGraph's
 ``interrupt``, or another human-in-the-loop middleware stands in the graph. Nobody can

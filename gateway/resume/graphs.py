@@ -1,4 +1,4 @@
-"""Find the graph that a setting names and make it ready to run under our care."""
+"""Load the graph that a setting names, and prepare it for the worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Record of where a thread was halted, so that no job brings it forward by itself.
+"""Record where a thread was halted, so that no job resumes it automatically.
 
 A thread that reached a limit, or stopped at a breakpoint of a graph inside it, looks
 in its checkpoint like one whose process died. This mark tells them apart: it names the

@@ -1,4 +1,4 @@
-"""Import what a setting names: ``folder/file.py:name`` or ``package.module:name``."""
+"""Import a configured object: ``folder/file.py:name`` or ``package.module:name``."""
 
 from __future__ import annotations
 

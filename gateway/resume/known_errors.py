@@ -1,4 +1,4 @@
-"""Know errors by their class, or by the HTTP status or gRPC code that they carry.
+"""Recognize errors by class, HTTP status or gRPC code.
 
 No library is imported for it: a class is known by its name and the first part of its
 module, so that an agent may use any of them.

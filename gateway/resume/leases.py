@@ -1,4 +1,4 @@
-"""Do work under a thread's lease, and stop at once when the lease is lost."""
+"""Run work under a thread's lease, and cancel it when the lease is lost."""
 
 from __future__ import annotations
 

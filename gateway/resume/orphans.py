@@ -1,4 +1,4 @@
-"""Find threads that could go on and that no job will bring forward.
+"""Find orphaned threads: they could continue, but no job will resume them.
 
 Every event names its thread, so this is one more reader of the outbox for each agent:
 it takes each event of the agent, leaves it unacknowledged, and gets it back once it has

@@ -1,4 +1,4 @@
-"""Wait out what can pass, where no job is queued that would be retried."""
+"""Retry transient errors in place, where no job is queued to be retried."""
 
 from __future__ import annotations
 

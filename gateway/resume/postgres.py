@@ -1,4 +1,4 @@
-"""Open a Postgres checkpointer; the only room that knows the optional packages."""
+"""Open a Postgres checkpointer, the only module that needs the Postgres packages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compare the store with the checkpoints, and bring forward what one side lost.
+"""Compare the store with the checkpoints, and recover what one side lost.
 
 Theory of operation. A call waits in two places: the store has its record, and the
 checkpoints have the thread that asks about it. Either can be lost, or restored from an

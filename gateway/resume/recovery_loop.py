@@ -1,4 +1,4 @@
-"""Look at both sides when a process starts and hourly, and whenever one was lost."""
+"""Schedule recovery: at start, hourly, and after a store or database was lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Repair what a loss or a restore left behind, when an operator says so."""
+"""Repair data loss or a restored backup when an operator requests it."""
 
 from __future__ import annotations
 

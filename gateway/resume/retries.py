@@ -1,4 +1,4 @@
-"""Retry runs that fail, and park those that a retry cannot help.
+"""Retry failed runs with backoff, and park those that a retry cannot help.
 
 Whoever calls `failed` and `went_on` holds the thread's lease, so that what is kept of a
 run is what became of its last attempt. People change it too

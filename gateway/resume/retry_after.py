@@ -1,4 +1,4 @@
-"""Read how long a service asked its client to wait (RFC 9110, section 10.2.3)."""
+"""Parse Retry-After from a service's error (RFC 9110, section 10.2.3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plan what becomes of a run that failed: when it is retried, or that it is parked."""
+"""Plan the retry of a failed run: the backoff, or parking as a dead letter."""
 
 from __future__ import annotations
 

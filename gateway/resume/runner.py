@@ -1,4 +1,4 @@
-"""Say what the worker needs of an agent runtime; adapters implement it."""
+"""Agent runtime interface that the resume worker needs; adapters implement it."""
 
 from __future__ import annotations
 

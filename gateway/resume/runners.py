@@ -1,4 +1,4 @@
-"""Registry of the runners of one process: which graph brings which thread forward.
+"""Registry of this process's runners: which graph runs which thread.
 
 A settings file names one graph for all threads of an agent. A program gives its graph
 with each run, and two runs of one agent may be given different graphs: tools that hold

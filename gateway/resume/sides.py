@@ -1,4 +1,4 @@
-"""Notice that the store or the checkpoints were lost, or restored from an older copy.
+"""Detect that the store or the checkpoint database was lost or restored.
 
 Both keep the number of the last mark, which rises while anything happens. A mark is
 written to the store first, so after a crash in between the store is one ahead. Behind

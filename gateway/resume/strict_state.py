@@ -1,4 +1,4 @@
-"""Say which types may be built when a graph's checkpoint is read.
+"""Allow-list the types that reading a graph's checkpoint may construct.
 
 Whoever can write a checkpoint could else name any callable to import and call
 (CVE-2026-28277, GHSA-g48c-2wqr-h844). LangGraph's own strict mode depends on an

@@ -1,4 +1,4 @@
-"""Let time pass for a process: expiries, back-offs, threads left behind."""
+"""Run periodic work of a process: expiries, backoffs, orphaned threads."""
 
 from __future__ import annotations
 

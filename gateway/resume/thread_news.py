@@ -1,4 +1,4 @@
-"""Wake who waits for a thread when an event says that it may have moved.
+"""Notify waiters when an event says that their LangGraph thread may have changed.
 
 A wait may last for days, so it costs no polling: this process's worker tells of its
 own threads, and one blocking read of the outbox, shared by all who wait, tells of

@@ -1,4 +1,4 @@
-"""Run threads for a program, and wait for them; what runs outlives the wait.
+"""Run threads for a program and wait for results; a run outlives the wait.
 
 A wait can be bounded or given up at any time: only the wait ends then. The step that
 runs is a task of its own, because a step that is stopped in the middle leaves its

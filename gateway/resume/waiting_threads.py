@@ -1,4 +1,4 @@
-"""List the threads of a checkpointer that wait for an answer.
+"""List a checkpointer's threads that wait for an answer.
 
 A thread waits when a task of its newest checkpoint asked a question. In SQLite and
 Postgres that is read from indexes, a page at a time, without any checkpoint being

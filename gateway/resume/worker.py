@@ -1,4 +1,4 @@
-"""Take resume jobs, one a free slot, and do each under its thread's lease."""
+"""Worker for resume jobs: one per free slot, each under its thread's lease."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The use-cases: what agents, reviewers and the clock ask of the gateway."""
+"""Use cases of the gateway: for agents, reviewers and the periodic sweep."""

@@ -1,4 +1,4 @@
-"""Put the calls of one turn to triage, and say what its advice comes to."""
+"""Ask triage about the calls of one turn, and raise their tiers by its advice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Serve agents: judge their turns, let them execute once, tell them what became.
+"""Gateway service for agents: submit, claim, finish, read results.
 
 `AgentService` is the in-process implementation of
 `twokey.gateway.protocol.port.Gateway`.

@@ -1,4 +1,4 @@
-"""Claims: the right to execute one authorized call once."""
+"""Claim an authorized call, so that it is executed once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Let a reviewer hand their queue to a colleague for a while.
+"""Delegate a reviewer's queue to a colleague for a while.
 
 Who stands in has the roles of the other, not their person: they vote once, as
 themselves, and the other one's word is used up by it. What somebody holds only for

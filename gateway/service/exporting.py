@@ -1,4 +1,4 @@
-"""Export the audit log: what happened, with what is still kept of each call."""
+"""Export the audit log as JSON, one object per event."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stop an agent, a tool or everything of a tenant at once, and let it run again.
+"""Freeze an agent, a tool or a whole tenant (kill switch), and lift the freeze.
 
 A freeze is one key that the script of a claim reads itself: what people authorized
 before does not start any more either. What runs already is not interrupted.

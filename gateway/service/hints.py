@@ -1,4 +1,4 @@
-"""Judge a call together with what the agent's own code wishes for it."""
+"""Judge a call together with the hints from the agent's own code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compare a process with those it shares a store with, before it begins to work.
+"""Check a process's configuration against others on the same store before it joins.
 
 Two gateways of one agent have to keep its threads in one database: a job is taken by
 either, and only the database has the thread. Two bots have to know each other's keys:

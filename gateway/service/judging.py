@@ -1,4 +1,4 @@
-"""Ask the policy of now about a call that was judged before."""
+"""Judge a call again by the current policy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measure a call: what it uses of which windows, and what is known of its moment."""
+"""Measure a call for the policy: its use of windows, and facts about the moment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Show a program the calls of a run that wait for people, and let it withdraw them."""
+"""List a run's pending calls for a program, and withdraw them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turn a submitted turn into verdicts and approvals, as a pure function."""
+"""Build a turn's verdicts and approvals; deterministic given its `Source`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The queue of a tenant's reviewers: what waits for a person, the soonest due first."""
+"""List what waits for a tenant's reviewers, earliest deadline first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""End or doubt calls whose record does not fit what is known from the other side."""
+"""End calls, or mark them in doubt, after the store or checkpoints were restored."""
 
 from __future__ import annotations
 

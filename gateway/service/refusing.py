@@ -1,4 +1,4 @@
-"""Say why a call is refused before anybody is asked, in a sentence for the model."""
+"""Build denial messages for the model, and check rate limits before asking people."""
 
 from __future__ import annotations
 

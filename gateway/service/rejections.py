@@ -1,4 +1,4 @@
-"""Say what a rejection leaves behind: its memory, and perhaps a pause of the agent."""
+"""Effects of a rejection: remember it, and pause an agent with too many."""
 
 from __future__ import annotations
 

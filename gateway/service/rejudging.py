@@ -1,4 +1,4 @@
-"""Keep the verdicts of a turn, and take back those that the policy of now refuses.
+"""Replay the verdicts of a turn, and revoke those that the current policy denies.
 
 A turn is judged once. What was cleared to run unasked may still be asked about later,
 by a process that takes the turn over; then a freeze or another policy counts.

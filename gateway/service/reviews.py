@@ -1,4 +1,4 @@
-"""Serve reviewers: take a decision, and say in one outcome what came of it."""
+"""Decision service for reviewers: apply a decision and return one outcome."""
 
 from __future__ import annotations
 

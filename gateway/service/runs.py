@@ -1,4 +1,4 @@
-"""Let people see the runs that failed, try them again, or drop them."""
+"""List failed runs (dead letters), retry them, or drop them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Let people whom a front end verified stop things, and let them run again."""
+"""Freeze and unfreeze on behalf of a verified person, with permission checks."""
 
 from __future__ import annotations
 

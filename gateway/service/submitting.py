@@ -1,4 +1,4 @@
-"""Judge a turn: reserve what it uses, ask the policy, open what has to wait.
+"""Submit a turn: reserve windows, judge by policy, open approvals.
 
 What is judged by and what is written are apart, and everything that could move in
 between is checked again in the step that writes; then the turn is judged once more.

@@ -1,4 +1,4 @@
-"""Serve the clock on any replica: end what is overdue, remind, put jobs back."""
+"""Periodic sweep of a shard: expire, remind, requeue; safe on any replica."""
 
 from __future__ import annotations
 

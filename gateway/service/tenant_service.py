@@ -1,4 +1,4 @@
-"""Bases of the services that work on the records of one tenant."""
+"""Base classes of services that work on one tenant's records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Let reviewers give an approval more time, and say that they are on it."""
+"""Let reviewers extend an approval's deadline or mark that they handle it."""
 
 from __future__ import annotations
 

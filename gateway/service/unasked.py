@@ -1,4 +1,4 @@
-"""Let calls run once that have no record, and count those that fail.
+"""At-most-once guard of auto-approved calls, across lease holders.
 
 These are the calls of tier ``auto``. All others are items of an approval.
 """

@@ -1,4 +1,4 @@
-"""Refuse a turn whose own texts cannot be stored; its arguments are judged per call."""
+"""Reject a turn with text that cannot be stored; arguments are checked per call."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The only room that speaks to Redis."""
+"""Redis persistence: the only package that talks to Redis."""

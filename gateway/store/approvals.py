@@ -1,4 +1,4 @@
-"""Approvals in the store: open a turn's, read one, change one, list a run's."""
+"""Approval repository: open, read, change and list approvals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keep what protects people's attention: how much an agent asks and is refused."""
+"""Rate-limit counters and rejection history of each agent."""
 
 from __future__ import annotations
 

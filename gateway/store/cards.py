@@ -1,4 +1,4 @@
-"""Remember where each card stands in Slack, and what reviewers have open."""
+"""Store the Slack message of each card, open modals and used request nonces."""
 
 from __future__ import annotations
 

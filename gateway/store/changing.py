@@ -1,4 +1,4 @@
-"""Write the next version of an approval, with what belongs to it, in one step."""
+"""Write an approval's next version atomically, with optimistic concurrency."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turn approvals into Redis fields and back.
+"""Serialize approvals to Redis fields and back.
 
 What is pinned at the opening is one JSON text (stored as ``frozen``); what a decision
 changes is one JSON text an item (``<i>:d``); what scripts compare are small fields of

@@ -1,4 +1,4 @@
-"""Speak to one Redis-protocol server, with typed answers and our own errors."""
+"""Redis client with typed replies and Twokey's own errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keep who stands in for whom: a reviewer's queue in other hands, for a while."""
+"""Store delegations: who votes with whose roles, and until when."""
 
 from __future__ import annotations
 

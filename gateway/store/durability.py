@@ -1,4 +1,4 @@
-"""Refuse a server that would lose a decision it has acknowledged.
+"""Check that a Redis server is configured not to lose acknowledged writes.
 
 Measured with kill -9 and fail-overs: ``everysec`` loses thousands of acknowledged
 writes, a fail-over without ``min-replicas-to-write`` loses most, an evicting server

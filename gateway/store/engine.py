@@ -1,4 +1,4 @@
-"""Run a real, durable Valkey inside a folder, for one machine.
+"""Run an embedded, durable Valkey server in a folder, for one machine.
 
 Theory of operation. Every process that uses the folder holds ``users.lock``, shared.
 The server itself holds ``server.lock``, which it inherits: so that lock is held exactly

@@ -1,4 +1,4 @@
-"""Hold the right to run one thread, and fence everything that is written under it.
+"""Hold the lease on a thread, with a fencing token for every write.
 
 Theory of operation. A lease is held by one process at a time, but a process can be
 paused or cut off for any time at any instruction, and be replaced meanwhile. So a

@@ -1,4 +1,4 @@
-"""Let one server at a time write to a folder, and tell others where it listens."""
+"""Lock a server's folder to one server, and tell other processes its address."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keep freezes: what somebody stopped, and agents that are paused."""
+"""Store freezes (kill switches) and pauses of agents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Queue the work of bringing agents back: at least once, with retries, visibly."""
+"""Job queue for resuming agents: at least once, with retries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Name every Redis key, its shard and its lifetime.
+"""Redis key names, their shards and lifetimes.
 
 Every key starts with ``tk:{s<k>}:``. The shard ``k`` is chosen by tenant and stands
 in the approval's id, so that a click finds its shard by itself and every key one

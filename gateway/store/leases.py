@@ -1,4 +1,4 @@
-"""Give out leases on threads, and keep them alive while their holders work."""
+"""Acquire leases on threads, and renew them while their holders work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Count the marks that are written on both sides: in the store and the checkpoints."""
+"""Write progress marks to the store and the checkpoints, to detect data loss."""
 
 from __future__ import annotations
 

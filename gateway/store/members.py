@@ -1,4 +1,4 @@
-"""Register the processes of a shard: what each needs the others to have in common.
+"""Register the processes of a shard, with the configuration that they must share.
 
 One hash holds it all: ``p:`` a process, with the time until which it counts as alive;
 ``r:`` why one was refused, for those who look; ``a:`` where the threads of an agent are

@@ -1,4 +1,4 @@
-"""Read the events that scripts wrote, at least once and in order."""
+"""Read outbox events in order, at least once."""
 
 from __future__ import annotations
 

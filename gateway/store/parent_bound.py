@@ -1,4 +1,4 @@
-"""Run a program that ends when the process which started it ends, however that ends.
+"""Run a program that ends when its parent process ends.
 
 Started as a script: ``python -I -S parent_bound.py PARENT_PID PROGRAM [ARG …]``. It
 asks the kernel for a SIGTERM at the death of its parent and then becomes the program.

@@ -1,4 +1,4 @@
-"""Index of the items that wait for people, by tenant.
+"""Index of the agents that may have pending items, by tenant.
 
 Each agent's pending items stand in a sorted set of its own, which every script that
 moves an item keeps exact. What is kept here is the list of agents that may have one, so

@@ -1,4 +1,4 @@
-"""Keep which questions of other libraries a thread asks, and until when."""
+"""Store a thread's pending third-party interrupts and when they expire."""
 
 from __future__ import annotations
 

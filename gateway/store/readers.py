@@ -1,4 +1,4 @@
-"""Know how far each reader of an outbox has come, and drop what all of them have read.
+"""Track each outbox reader's position, and trim events that all have acknowledged.
 
 Every reader is a consumer group: the bot of each tenant, the finder of orphans. An
 event stays until the last of them has acknowledged it, however many events that are: a

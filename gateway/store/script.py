@@ -1,4 +1,4 @@
-"""Lua scripts: read from their files, called by the names in their headers.
+"""Load Lua scripts from files, and call them by the names in their headers.
 
 The header of a script is its signature: one line for each of KEYS and ARGV, with its
 name, type and unit. A name whose index ends with ``..`` takes a sequence.

@@ -1,4 +1,4 @@
-"""Start one Valkey server in a folder, ask whether it answers, and stop it.
+"""Start, ping and stop one Valkey server process in a folder.
 
 The server listens on a Unix socket and no port. Its AOF is synced before every answer,
 so kill -9 of it, or of everything, loses nothing that was acknowledged.

@@ -1,4 +1,4 @@
-"""Open the store: that of a URL, or an embedded one that is started when needed."""
+"""Open the store: connect to a URL, or start an embedded server when needed."""
 
 from __future__ import annotations
 

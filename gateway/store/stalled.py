@@ -1,4 +1,4 @@
-"""Keep the runs that failed: those that are retried, and those that are parked.
+"""Store failed runs: those to be retried, and parked ones (dead letters).
 
 A run has one record here from its first failure until it goes on or is dropped, and
 the jobs that it still needs stand in it. Record, jobs, events and the acknowledgement

@@ -1,4 +1,4 @@
-"""Bundle everything that is kept in one Redis-protocol server."""
+"""Facade over the Redis repositories of one server."""
 
 from __future__ import annotations
 

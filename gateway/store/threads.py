@@ -1,4 +1,4 @@
-"""Keep what belongs to a thread: who asked, where, and who runs it now."""
+"""Store facts about threads: requester, location in Slack, active run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Timers of approvals that wait: when to remind people, when to call others.
+"""Reminder and escalation timers of pending approvals.
 
 One sorted set a shard holds them by when they are due. A timer is set in the step that
 opens its approval and taken out in the step that announces it, so it fires once,

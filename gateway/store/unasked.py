@@ -1,4 +1,4 @@
-"""Keep which calls that run unasked were begun, and what they came to.
+"""Store at-most-once records of auto-approved calls, with their results.
 
 A call that people decided about is claimed, with an approval for its record. This is
 the same promise for the others: under one lease on its thread a call may run as often

@@ -1,4 +1,4 @@
-"""Keep windows: how much was used of something within a time, exactly and at once.
+"""Reserve and count use of rolling windows atomically, for rate and sum limits.
 
 A use counts from the moment its call is judged, while the call may still run, and for
 the window's length after it ran. A call that is refused in any way gives its use back

@@ -1,1 +1,1 @@
-"""Ask a model for its opinion of a call: it may ask for more, and never for less."""
+"""Risk triage by a model: its opinion can raise a call's tier, never lower it."""

@@ -1,4 +1,4 @@
-"""Read what triage said, whatever it is, and let it raise a tier and nothing else."""
+"""Parse a triage model's reply, and let it only raise the tier."""
 
 from __future__ import annotations
 

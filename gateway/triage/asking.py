@@ -1,4 +1,4 @@
-"""Ask triage about one call, within a time, and go on without it when it fails."""
+"""Ask triage about one call with a timeout; failures are returned, not raised."""
 
 from __future__ import annotations
 

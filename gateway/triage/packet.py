@@ -1,4 +1,4 @@
-"""Make the packet that triage reads: one call, redacted as on cards, and bounded."""
+"""Build the redacted, size-limited input of triage for one call."""
 
 from __future__ import annotations
 

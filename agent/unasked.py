@@ -3,13 +3,14 @@
 These are the calls of tier ``auto``.
 
 A process that runs a thread may be paused inside a call, replaced, and go on later. So
-the gateway is asked before the call, as it is for one that people approved: what an
-earlier holder of the thread's lease ran is given back, and what it was cut off in is
-not repeated, unless the policy calls the tool idempotent. A call inside which an agent
-had begun is entered again, because each call of that agent has a record of its own.
+the gateway is asked before each call, as it is for one that people approved. A call
+that an earlier holder of the thread's lease finished is not run again: the agent gets
+its stored result. One that the earlier holder was cut off in is not repeated either,
+unless the policy calls the tool idempotent. A call inside which an agent had begun is
+entered again, because each call of that agent has a record of its own.
 
-A failure is counted. The agent does not depend on that: when the gateway does not
-answer, it goes on.
+Starting a call without the gateway's answer is refused. Reporting its end is best
+effort: when the gateway does not answer then, the agent goes on.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ from twokey.gateway.protocol.wire import (
 )
 
 MAX_PAYLOAD_CHARS = 64 * 1024
-"""Largest output that is kept until its checkpoint is: there are many such calls."""
+"""Largest output that the gateway keeps; there are many such calls. It is needed only
+until the thread's next checkpoint holds it."""
 
 logger = logging.getLogger(__name__)
 R = TypeVar("R")
@@ -49,7 +51,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class RanBefore:
-    """It ran under an earlier lease; ``result`` is None when nobody knows its end."""
+    """The call ran under an earlier lease; ``result`` is None if its end is unknown."""
 
     result: Result | None
 
@@ -64,19 +66,21 @@ async def run_unasked(
     shell: Shell,
     is_replayed: bool = False,
 ) -> R | RanBefore:
-    """Run a call without a record, and tell its end; what it raises is raised on.
+    """Run a call without a record and report its end; what it raises is raised again.
 
-    A pause inside it is no end.
+    A call that pauses or raises has not ended: it is released and may begin again. One
+    that is cancelled stays begun: nobody knows how far it came, so a later holder of
+    the lease does not repeat it.
 
     Args:
-        run: runs it.
-        kept: returns what to keep of what ``run`` returned.
+        run: runs the call.
+        kept: returns what the gateway stores of the value that ``run`` returned.
         ref: the turn.
         verdict: what the gateway said of the call.
         gateway: returns the gateway.
-        shell: how to wait for it.
-        is_replayed: its node runs again from the top after each pause, so what it
-            returned is made again when it cannot be kept.
+        shell: how to wait for the gateway.
+        is_replayed: the call's node runs again from its start after each pause, so the
+            call may run again when its result is too large to be kept.
 
     Raises:
         ThreadUnavailable: when the gateway does not answer; nothing ran.
@@ -93,11 +97,11 @@ async def run_unasked(
         await call.end(HANDED_OVER)
         raise
     except GraphBubbleUp:
-        await call.give_back()
+        await call.release()
         raise
     except Exception as error:
         if is_invalid_resume(error):
-            await call.give_back()
+            await call.release()
         else:
             failure = Result(ok=False, summary=tool_messages.failed(error))
             await call.end(failure, is_over=False)
@@ -157,11 +161,13 @@ class _Call:
 
     async def enter(self) -> None:
         if not self._is_entered:
-            await self._tell(self._mark("enter"))
+            await self._report(self._mark("enter"))
+            # Also when the report failed: not noted, the call is one that a later
+            # holder of the lease does not enter again, which is the safe side.
             self._is_entered = True
 
-    async def give_back(self) -> None:
-        await self._tell(self._mark("give_back"))
+    async def release(self) -> None:
+        await self._report(self._mark("give_back"))
 
     async def end(self, result: Result, *, is_over: bool = True) -> None:
         verdict = self._verdict
@@ -177,7 +183,7 @@ class _Call:
             there = self._gateway()
             await self._shell.ask(lambda: there.ended(end))
 
-        await self._tell(told())
+        await self._report(told())
 
     async def _mark(self, verb: MarkVerb) -> CallBegun:
         mark = CallMark(
@@ -187,11 +193,11 @@ class _Call:
         there = self._gateway()
         return await insistently(self._shell, lambda: there.mark(mark))
 
-    async def _tell(self, telling: Coroutine[Any, Any, object]) -> None:
+    async def _report(self, report: Coroutine[Any, Any, object]) -> None:
         try:
-            await telling
+            await report
         except TwokeyError:
-            logger.warning("call.end_untold tool=%s", self._verdict.tool)
+            logger.warning("call.report_failed tool=%s", self._verdict.tool)
 
 
 _running: ContextVar[_Call | None] = ContextVar("twokey_unasked", default=None)

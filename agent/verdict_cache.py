@@ -24,7 +24,11 @@ CACHED_EDITS = 8192
 
 
 class VerdictCache:
-    """The verdicts and the edits that came from the gateway, newest kept."""
+    """Verdicts and edits that came from the gateway; the first in is the first out.
+
+    Putting the same again does not make it newer: the cache is large enough, and what
+    was dropped is asked of the gateway.
+    """
 
     def __init__(self) -> None:
         self._turns: OrderedDict[str, tuple[float, dict[str, Verdict]]] = OrderedDict()

@@ -18,8 +18,8 @@ _ENDINGS = {
 }
 
 
-UNASKED_ENDS: frozenset[ItemState] = frozenset(_ENDINGS)
-"""The states in which a call ended without the word of a person."""
+ENDS_WITHOUT_REVIEW: frozenset[ItemState] = frozenset(_ENDINGS)
+"""States in which a call ended without a reviewer's decision; people may withdraw."""
 
 
 def answer_for(item: Item) -> Answer | None:

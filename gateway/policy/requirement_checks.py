@@ -26,7 +26,7 @@ def requirement_problems(policy: Policy) -> Iterator[Misplaced]:
             for names, count in clauses(required(policy, name)).items():
                 people = tuple(sorted(names))
                 yield from too_few(policy, path, people, count)
-    yield from _said_twice(policy)
+    yield from _conflicts(policy)
 
 
 def requirement_roles(policy: Policy) -> Iterator[tuple[Path, tuple[str, ...]]]:
@@ -88,8 +88,8 @@ def _named(policy: Policy) -> Iterator[tuple[Path, str]]:
                 yield (*base, "raise", index, "needs"), raising.needs
 
 
-def _said_twice(policy: Policy) -> Iterator[Misplaced]:
-    """Yield reviewers beside a requirement: only one of them could be asked."""
+def _conflicts(policy: Policy) -> Iterator[Misplaced]:
+    """Yield tools for which both 'needs' and 'reviewers' are set."""
     for base, rule in policy.tool_rules():
         listed = policy.tools.get(str(base[-1]), ToolRule())
         both = (rule, listed)

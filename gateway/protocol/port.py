@@ -1,7 +1,7 @@
 """Gateway interface for agents, and lookup of this process's gateway.
 
-The in-process gateway implements it
-today, an HTTP client can tomorrow. Every method may be called from any event loop.
+The in-process gateway implements it today, an HTTP client can tomorrow. Every method
+may be called from any event loop.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Compare fencing tokens in a checkpoint database before each write.
 
-Each class has the same two methods: ``raised`` keeps a new holder's fence and returns
-the newest one, ``write`` lets a function write unless there is a newer one. What that
-function is given is the saver to write through; None for the saver itself.
+Each class has the same two methods. ``raise_fence`` stores a new holder's fence, where
+the database has a table for it, and returns the newest one. ``write`` compares the
+fence and calls a function that writes; the function gets the saver to write through,
+or None for the saver itself.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class PostgresFence:
     def __init__(self) -> None:
         self._has_table = False
 
-    async def raised(self, saver: Saver, lease: Lease) -> int:
+    async def raise_fence(self, saver: Saver, lease: Lease) -> int:
         """Keep a new holder's fence; return the newest one.
 
         Raises:
@@ -87,12 +88,12 @@ class PostgresFence:
                 await _create(conn)
                 self._has_table = True
             try:
-                return await _raised(conn, lease)
+                return await _raise_fence(conn, lease)
             except Exception as error:
                 if getattr(error, "sqlstate", "") != _IS_LOCKED:
                     raise
             await conn.execute(_END_PAUSED, (_PAUSE_MS,))
-            return await _raised(conn, lease)
+            return await _raise_fence(conn, lease)
 
     async def write(
         self, saver: Saver, lease: Lease, config: RunnableConfig, put: Put[T]
@@ -114,7 +115,7 @@ class PostgresFence:
             return await put(module.AsyncPostgresSaver(conn, serde=saver.serde))
 
 
-async def _raised(conn: Any, lease: Lease) -> int:  # noqa: ANN401 - of an optional package
+async def _raise_fence(conn: Any, lease: Lease) -> int:  # noqa: ANN401 - of an optional package
     async with conn.transaction():
         await conn.execute(
             "SELECT set_config('lock_timeout', %s, true)", (str(_PAUSE_MS),)
@@ -164,7 +165,7 @@ class SqliteFence:
         self._has_table = False
 
     @to_the_end
-    async def raised(self, saver: Saver, lease: Lease) -> int:
+    async def raise_fence(self, saver: Saver, lease: Lease) -> int:
         """Keep a new holder's fence; return the newest one."""
         own = cast("AsyncSqliteSaver", saver)
         await own.setup()
@@ -194,6 +195,8 @@ class SqliteFence:
             inner = AsyncSqliteSaver(conn, serde=saver.serde)
             inner.is_setup = True
             if conn.in_transaction:
+                # Somebody else's statement on this shared connection opened it; BEGIN
+                # would fail in it. What was written is theirs, so it is not undone.
                 await conn.commit()
             await conn.execute("BEGIN IMMEDIATE")
             try:
@@ -214,22 +217,23 @@ async def _newest(conn: Connection, lease: Lease) -> int:
 class ComparedFence:
     """Fences in the metadata of the checkpoints of any other saver.
 
-    A pause between the look and the write is not noticed here: what a saver of
-    somebody else's does not compare by itself cannot be compared in one step.
+    There is no table, so a fence is stored with the next checkpoint and not before. A
+    pause between the comparison and the write is not noticed: only a database can do
+    both in one step.
     """
 
-    async def raised(self, saver: Saver, lease: Lease) -> int:
-        """Return a holder's own fence: there is no place for it but a checkpoint."""
+    async def raise_fence(self, saver: Saver, lease: Lease) -> int:
+        """Return the holder's own fence; nothing is stored before a checkpoint is."""
         del saver
         return lease.fence
 
     async def write(
         self, saver: Saver, lease: Lease, config: RunnableConfig, put: Put[T]
     ) -> T:
-        """Look at the fence of the thread's newest checkpoint, then write.
+        """Compare with the fence of the thread's newest checkpoint, then write.
 
         Raises:
-            LeaseLost: there is a newer one; nothing was written.
+            LeaseLost: another process holds the lease; nothing was written.
         """
         thread = config["configurable"]["thread_id"]  # pyright: ignore[reportTypedDictNotRequiredAccess] - a saver needs it
         head = await saver.aget_tuple(
@@ -238,6 +242,9 @@ class ComparedFence:
         known = cast("dict[str, object]", head.metadata) if head else {}
         newest = known.get(FENCE_KEY, 0) if known.get(LEASE_KEY) == lease.name else 0
         if isinstance(newest, int) and newest > lease.fence:
+            # A greater fence does not yet mean that the lease is lost: a store that was
+            # restored from an older copy gives out smaller ones. The store decides: it
+            # gives its holder a greater fence, or raises `LeaseLost`.
             await lease.rise_above(newest)
         lease.check()
         return await put(None)

@@ -177,7 +177,9 @@ class FencedSaver(BaseCheckpointSaver[Any]):
             return
         lease.check()
         try:
-            while (newest := await self.twokey_fence.raised(self, lease)) > lease.fence:
+            while (
+                newest := await self.twokey_fence.raise_fence(self, lease)
+            ) > lease.fence:
                 await lease.rise_above(newest)
         except NoFenceTable:
             logger.warning("checkpoints.fence_not_atomic saver=%s", type(self).__name__)

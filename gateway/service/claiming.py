@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from twokey.gateway.approvals import executing
-from twokey.gateway.approvals.answering import UNASKED_ENDS, answer_for, ended
+from twokey.gateway.approvals.answering import ENDS_WITHOUT_REVIEW, answer_for, ended
 from twokey.gateway.approvals.changes import Change
 from twokey.gateway.approvals.policy_decision import PolicyDecision
 from twokey.gateway.approvals.record import Item, approval_of
@@ -244,7 +244,7 @@ def _told(item: Item) -> ClaimReply:
             return InDoubt(edit=item.edit)
         case ItemState.PENDING if item.revoked is not None:
             return Reopened(reason=item.revoked.reason)
-        case state if state in UNASKED_ENDS:
+        case state if state in ENDS_WITHOUT_REVIEW:
             return Refused(reason=ended(item), state=state)
         case state:
             return Refused(reason=_NOT_AUTHORIZED, state=state)

@@ -106,6 +106,7 @@ def _repeated(rejection: Rejection) -> str:
     reason = rejection.reason.strip()
     because = f" and said: {reason!r}" if reason else " without a reason"
     return (
-        f"{rejection.by} rejected exactly this call just before{because}. Nobody is "
-        "asked again. Change what was wrong with it, or go on without it."
+        f"{rejection.by} rejected exactly this call earlier in this conversation"
+        f"{because}. Nobody is asked again. Change what was wrong with it, or go on "
+        "without it."
     )

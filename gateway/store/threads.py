@@ -23,6 +23,7 @@ ASK = Script("ask")
 _SEEN_MS = int(MESSAGE_LIFETIME.total_seconds() * 1000)
 _ATTEMPTS = 16
 
+# The lease and its fence come from the context: `Script` reads `fences.current`.
 TELL = Script("tell", is_fenced=True)
 
 MAX_PRINCIPALS = 100
@@ -78,8 +79,12 @@ def _dumped(facts: ThreadFacts) -> str:
 
 
 Why = Literal["begin", "open", "aside"]
-"""Why facts change: somebody asked, the thread's past was looked at, or another run
-around the thread lends it its people."""
+"""Why facts change.
+
+``begin``: somebody asked in the thread. ``open``: a run of it starts, and its past was
+looked at. ``aside``: the thread of an agent inside another run's tool gets the people
+of that run; it has no run of its own.
+"""
 
 
 class ThreadStore:
@@ -92,7 +97,7 @@ class ThreadStore:
     async def remember(
         self, keys: Keys, tenant: str, agent: str, thread: str, facts: ThreadFacts
     ) -> None:
-        """Write who asked in a thread that the gateway does not run."""
+        """Write who asked in a thread that has no run of its own (``aside``)."""
         await self.change(keys, tenant, agent, thread, lambda _: facts, why="aside")
 
     async def facts(

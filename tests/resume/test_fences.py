@@ -267,7 +267,7 @@ async def paused_in_a_write(
     """Stay in the middle of a write, as a process does that is stopped there."""
     async with open_checkpoints(url) as saver:
         fence = fence_tables.PostgresFence()
-        await fence.raised(saver, lease)
+        await fence.raise_fence(saver, lease)
         inside = asyncio.Event()
 
         async def put(inner: Saver | None) -> None:

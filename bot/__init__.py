@@ -1,1 +1,1 @@
-"""The Slack side of Twokey: cards, modals, clicks."""
+"""The Slack app of Twokey: cards, modals and event listeners."""

@@ -1,4 +1,4 @@
-"""Put the bot together, start it, and stop it without losing what is under way."""
+"""Build, start and gracefully shut down the bot."""
 
 from __future__ import annotations
 

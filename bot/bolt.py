@@ -1,4 +1,4 @@
-"""Set up Bolt, and hand it what Slack sent over either transport."""
+"""Set up Bolt, and pass it requests from HTTP and from Socket Mode."""
 
 from __future__ import annotations
 

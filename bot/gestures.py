@@ -1,4 +1,4 @@
-"""Pair what a person did with the signed request that it came in."""
+"""Records of a click or a form submission with the signed request it came in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ask Slack at the start who the bot is, and explain what is wrong with it."""
+"""Check at start who the bot is (``auth.test``), and explain what is wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Name everything of ours that Slack hands back, and seal what must not be altered.
+"""Define action ids and callback ids, and sign the values of buttons (HMAC).
 
 A seal is the ``value`` of a button or the ``private_metadata`` of a modal: the
 approval, its version and the item in the open, and a short MAC over those plus what

@@ -1,4 +1,4 @@
-"""Stand between the network and Bolt: let in what Slack signed, once, and in time.
+"""Verify Slack's requests before Bolt: signature, age, replay, size and time limits.
 
 Bolt checks signatures too, but answers 500 to a malformed one, runs a replayed request
 again, logs the body of a forged one, and has no defence against slow clients (measured

@@ -1,4 +1,4 @@
-"""Build the inputs a person fills in: text, numbers, choices, dates.
+"""Build Block Kit input blocks: text, numbers, choices, dates.
 
 What a person edits is never cut or altered on its way into an input: a value that does
 not fit is an error here, and the caller offers another way to edit it.

@@ -1,4 +1,4 @@
-"""Find cards that no longer show what a click on them needs, or to whom.
+"""Find cards whose policy decision or reviewers changed since they were drawn.
 
 A call that waits may need more people, or fewer, because of other calls: they share its
 windows. Whatever happens is an event in the outbox, so the publisher asks after each

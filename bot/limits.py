@@ -1,4 +1,4 @@
-"""Say how long a call to Slack has to wait, so that Slack never has to refuse it.
+"""Track Slack's rate limits: how long the next call has to wait.
 
 Slack counts per method, workspace and app; posting also per channel. A bucket holds
 tokens: a call takes one, and they come back at a steady rate. After a 429 only the

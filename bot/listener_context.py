@@ -1,4 +1,4 @@
-"""Context of a listener: what it may use, and how it answers one person."""
+"""Context of a listener: its dependencies, and its private replies to one person."""
 
 from __future__ import annotations
 

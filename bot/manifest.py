@@ -1,4 +1,4 @@
-"""Make the Slack app's manifest, and say what is wrong with one.
+"""Generate the Slack app manifest, and check an existing one.
 
 ``manifest.yml`` at the root is `render()` as YAML, and a test holds it to that. Slack's
 own schema lets much through that its server or our bot would refuse (a typo in a scope,

@@ -1,4 +1,4 @@
-"""Cache what Slack says of people and user groups, within Slack's rate limits.
+"""Cache users and user groups from Slack, within its rate limits.
 
 Slack answers ``usergroups.users.list`` 20 times a minute for a whole workspace, and a
 click has to be answered within three seconds. So every answer is a snapshot that all

@@ -1,4 +1,4 @@
-"""Read what people say to the bot: mentions in channels, lines in the bot's own chat.
+"""Parse Slack's message events: app mentions and direct messages to the bot.
 
 Slack tells of one message more than once. It delivers an event again when our answer
 was late. It sends ``app_mention`` anew, with another event id, when a message that

@@ -1,4 +1,4 @@
-"""Find words and host names that mix alphabets whose letters look alike.
+"""Detect words and host names that mix look-alike alphabets (homoglyphs).
 
 Ordinary text is left alone: accents, one alphabet a word, Latin beside Chinese,
 Japanese, Korean, Thai or Arabic, which no one takes for Latin, and the few Greek

@@ -1,4 +1,4 @@
-"""Build the small objects that blocks and inputs are composed of."""
+"""Build Block Kit composition objects: text, options, confirmation dialogs."""
 
 from typing import TypeAlias
 

@@ -1,4 +1,4 @@
-"""Read verified Slack payloads into typed records, strictly and completely.
+"""Parse verified Slack payloads into typed records, strictly and completely.
 
 What comes in was signed by Slack, so it is well meant; it may still be of a kind, or
 from a kind of installation, that nobody thought of. Every reader here either returns

@@ -1,4 +1,4 @@
-"""Resolve who clicked: what account it is, and which roles' groups it is in.
+"""Resolve a Slack user to a reviewer: kind of account, and roles by user group.
 
 A decision waits for this, and Slack waits three seconds for the decision: all questions
 of one click are asked at once. What Slack leaves open is said in the result, group by

@@ -1,4 +1,4 @@
-"""Manage Socket Mode connections: one is replaced while another listens."""
+"""Manage Socket Mode connections: open a new one before the old one closes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run what may happen after an answer, and see it through at shutdown.
+"""Run background tasks after an acknowledgement, and finish them at shutdown.
 
 A bare ``asyncio.create_task`` may be collected half-way and is forgotten when the
 process stops. Nothing that decides belongs here: decisions are written before the

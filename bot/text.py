@@ -1,4 +1,4 @@
-"""Make text of strangers safe to show: nothing hidden, nothing cut silently.
+"""Sanitise untrusted text: hidden characters shown, every cut marked.
 
 One walk serves every function here. It takes a text apart into pieces, each a stretch
 of the original with the way it is shown; a piece is never split. What is shown differs

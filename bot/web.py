@@ -1,4 +1,4 @@
-"""Client of Slack's Web API: an error type for each thing a caller can do."""
+"""Client for Slack's Web API: one error type per kind of failure."""
 
 from __future__ import annotations
 

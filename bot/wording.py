@@ -1,4 +1,4 @@
-"""Text types: a type checker sees which text may contain markup.
+"""Text types that separate trusted Slack mrkdwn from untrusted text.
 
 `Untrusted` is text of strangers: it is shown, never interpreted. `Label` is plain text
 of ours. `Template` is Slack markup: a sentence written in the code, with checked

@@ -1,1 +1,1 @@
-"""The commands of ``twokey``, one file a group; the only rooms that know everything."""
+"""The commands of ``twokey``, one file per group; they may import every package."""

@@ -1,4 +1,4 @@
-"""Let the checkpoints of the settings replace those that were lost."""
+"""Accept new checkpoints after the old ones were lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ask the store of the settings one thing, for a command that looks or stops."""
+"""Open the configured store for one query or change of a command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run only the Slack side."""
+"""Run only the Slack bot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Look at everything that has to be right before agents and people rely on it."""
+"""Check settings, store, policy and Slack for ``twokey doctor``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Print for people: marks, colours on a terminal, examples in ``--help``."""
+"""Format terminal output: marks, colours and examples in ``--help``."""
 
 from __future__ import annotations
 

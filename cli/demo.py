@@ -1,4 +1,4 @@
-"""Show everything on this machine: a page to click in, or a story told in JSON."""
+"""Run the demo on this machine: a page to click in, or a scripted scenario as JSON."""
 
 from __future__ import annotations
 

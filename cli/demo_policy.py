@@ -1,4 +1,4 @@
-"""Shorten timeouts for scripted demos: the same policy with shorter times."""
+"""Shorten the timeouts of a policy for scripted demos."""
 
 from __future__ import annotations
 

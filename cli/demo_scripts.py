@@ -1,4 +1,4 @@
-"""Play a reviewer's stories through the sandbox, over the same HTTP as the page."""
+"""Play a reviewer's scenarios through the sandbox, over the same HTTP as its page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Start a sandbox Slack beside a whole stack, for the demo and for the stories."""
+"""Start a sandbox Slack and a whole stack, for the demo and end-to-end scenarios."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Say what is missing before agents and people can rely on it, and what to do."""
+"""Diagnose the setup: what is missing or wrong, and how to fix it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stop an agent, a tool or everything at once, lift that, and list what is stopped."""
+"""Freeze an agent, a tool or everything (kill switch), lift it, list freezes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""See the runs that failed, try them again, or drop them."""
+"""List failed runs, retry or drop them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Be the command ``twokey``: gather the commands, and end every mistake in a sentence.
+"""Entry point of the command ``twokey``: errors are printed as one sentence.
 
 A new command is a file in `twokey.cli` and one line in `NAMES`. The file has a function
 of each name and their ``EXAMPLES``, or a ``group`` of commands.

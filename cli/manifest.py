@@ -1,4 +1,4 @@
-"""Print or check the manifest of the Slack app."""
+"""Print or check the Slack app manifest."""
 
 from __future__ import annotations
 

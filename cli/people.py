@@ -1,4 +1,4 @@
-"""Check that the people a policy names exist, and are enough for what it asks."""
+"""Check that a policy's people exist in Slack, and are enough for its requirements."""
 
 from __future__ import annotations
 

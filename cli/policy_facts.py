@@ -1,4 +1,4 @@
-"""Read from the command line what is known of the moment of a call."""
+"""Parse command-line options into the facts of a policy evaluation."""
 
 from __future__ import annotations
 

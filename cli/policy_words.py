@@ -1,4 +1,4 @@
-"""Explain a policy decision in words."""
+"""Format the output of ``policy explain``, ``policy replay`` and policy warnings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Repair what was left behind when the store or the checkpoints were lost or restored.
+"""Repair records after the store or the checkpoints were lost or restored.
 
 A running gateway does the same when it starts and hourly. The command shows it before
 anything runs, and does what a gateway must not do by itself.

@@ -1,4 +1,4 @@
-"""Run the product: everything in one process."""
+"""Run the whole product in one process."""
 
 from __future__ import annotations
 

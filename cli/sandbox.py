@@ -1,4 +1,4 @@
-"""Run the local stand-in for Slack by itself, for your own bot or your own tests."""
+"""Run the sandbox (a local fake Slack) alone, for another bot or for tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Seed a sandbox Slack with the people and the channels that a policy names."""
+"""Seed a sandbox Slack with the people and channels that a policy names."""
 
 from __future__ import annotations
 

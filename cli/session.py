@@ -1,4 +1,4 @@
-"""Carry what every command needs: where the settings are, and the environment."""
+"""Context of a command: path of the settings file, and environment variables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `run`, `gateway` and `bot` share: an option, examples, logs."""
+"""Shared option, examples and logging of `run`, `gateway` and `bot`."""
 
 from __future__ import annotations
 

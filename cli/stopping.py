@@ -1,4 +1,4 @@
-"""Wait until somebody wants this process to stop."""
+"""Wait for a termination signal."""
 
 from __future__ import annotations
 

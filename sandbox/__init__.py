@@ -1,1 +1,1 @@
-"""A local Slack workspace that refuses what Slack refuses."""
+"""A local fake Slack workspace that refuses what Slack refuses."""

@@ -1,4 +1,4 @@
-"""Read the arguments of Web API calls, which come as JSON or as form strings."""
+"""Parse the arguments of Web API calls, from JSON or from a form."""
 
 from twokey.sandbox.json_types import JsonObject
 from twokey.sandbox.refusals import Refused

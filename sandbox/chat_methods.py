@@ -1,4 +1,4 @@
-"""Answer the chat.* methods."""
+"""Web API methods ``chat.*``."""
 
 from collections.abc import Callable
 

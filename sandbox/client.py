@@ -1,4 +1,4 @@
-"""Act as a person of the sandbox from a program, over the page's own endpoints."""
+"""HTTP client that acts as a person of the sandbox, over its page's endpoints."""
 
 import asyncio
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""Tell the sandbox's time, which a test may move forward."""
+"""Clock of the sandbox; a test may move it forward."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""Change the workspace and its faults from outside, for tests and demos."""
+"""Control API: change the workspace and inject faults, for tests and demos."""
 
 import inspect
 from collections.abc import Awaitable, Callable, Sequence

@@ -1,4 +1,4 @@
-"""Bring what people do to the app, over whichever transport is in use."""
+"""Deliver events, interactions and commands to the app, by HTTP or Socket Mode."""
 
 import asyncio
 from collections.abc import Coroutine

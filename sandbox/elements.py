@@ -1,4 +1,4 @@
-"""Find the interactive parts of Block Kit blocks, and what they hold at first."""
+"""Find interactive elements in Block Kit blocks, and their initial values."""
 
 import secrets
 from collections.abc import Iterator, Sequence

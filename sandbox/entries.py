@@ -1,4 +1,4 @@
-"""Write plain Python values the way Slack's state objects hold them."""
+"""Convert Python values into the form of Slack's ``view.state.values``."""
 
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime, time

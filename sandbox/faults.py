@@ -1,4 +1,4 @@
-"""Plan the misfortunes that a real network and a real Slack bring."""
+"""Inject faults into Web API calls and into deliveries to the app."""
 
 from dataclasses import dataclass
 from enum import StrEnum

@@ -1,4 +1,4 @@
-"""Let people act: check the gesture, deliver it, and do what the app answers."""
+"""Simulate a person's clicks, commands and submissions: check, deliver, apply."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace

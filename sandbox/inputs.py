@@ -1,4 +1,4 @@
-"""Check what a person entered, the way Slack's own client does before it sends.
+"""Validate a person's input as Slack's own client does before it submits.
 
 Two kinds of trouble are told apart: an answer the person may correct (an error
 beside the input, nothing is sent to the app), and a value the form could never

@@ -1,4 +1,4 @@
-"""Name the JSON shapes that enter from outside, and narrow them safely."""
+"""JSON types of external data, and functions that narrow them."""
 
 import json
 from typing import Any, TypeAlias, TypeGuard, cast

@@ -1,4 +1,4 @@
-"""Write mentions the way Slack sends them to apps, and find whom one notifies."""
+"""Encode mentions as Slack sends them, and find which users they notify."""
 
 import re
 from collections.abc import Iterator, Sequence

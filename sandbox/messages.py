@@ -1,4 +1,4 @@
-"""Post, change and delete messages under Slack's rules."""
+"""Post, update and delete messages under Slack's rules."""
 
 from dataclasses import replace
 

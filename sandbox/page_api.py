@@ -1,4 +1,4 @@
-"""Serve the page, and what it needs: a person's picture of the workspace."""
+"""HTTP API of the sandbox's page: what one person sees of the workspace."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Build the payloads that Slack sends for what people do.
+"""Build Slack's payloads: events, block actions, view submissions, commands.
 
 Source: https://docs.slack.dev/reference/interaction-payloads and, for their exact
 members, the payloads recorded in slack_sdk's and bolt's own tests.

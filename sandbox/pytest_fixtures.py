@@ -1,4 +1,4 @@
-"""Give a test its own Slack workspace."""
+"""Pytest fixtures: a Slack workspace of its own for each test."""
 
 from collections.abc import AsyncIterator
 

@@ -1,4 +1,4 @@
-"""Offer the sandbox's fixtures to pytest wherever what they need is installed.
+"""Pytest plugin: register the fixtures where their dependencies are installed.
 
 This module is loaded by every pytest of an environment that holds twokey, so it
 imports nothing that a bare installation lacks.

@@ -1,4 +1,4 @@
-"""Refuse calls that come faster than Slack allows.
+"""Enforce Slack's rate limits on Web API calls.
 
 Slack promises at least a tier's figure per minute, method, workspace and app; the
 sandbox grants exactly that figure in any 60 seconds, so an app that stays inside

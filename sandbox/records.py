@@ -1,4 +1,4 @@
-"""Describe the things a workspace is made of: people, channels, messages, views."""
+"""Records of a workspace: people, channels, messages, views."""
 
 from dataclasses import dataclass, field
 

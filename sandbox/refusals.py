@@ -1,4 +1,4 @@
-"""Say no the way Slack says no."""
+"""Errors that the Web API answers, by Slack's names."""
 
 from twokey.sandbox.json_types import JsonObject
 

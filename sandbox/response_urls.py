@@ -1,4 +1,4 @@
-"""Give out response URLs: five posts within thirty minutes, for one conversation."""
+"""Issue response URLs: five posts within thirty minutes, for one conversation."""
 
 import secrets
 from dataclasses import dataclass, replace

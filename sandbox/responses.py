@@ -1,4 +1,4 @@
-"""Show what the app posts to a response URL, or answers to a command."""
+"""Apply what the app posts to a ``response_url`` or answers to a command."""
 
 from twokey.sandbox import messages
 from twokey.sandbox.json_types import JsonObject, as_object

@@ -1,4 +1,4 @@
-"""Build the workspace that the demo and the tests start with."""
+"""Sample workspace of the demo and the tests."""
 
 from twokey.sandbox.records import AppIdentity, Channel, User, UserGroup
 from twokey.sandbox.workspace import Workspace

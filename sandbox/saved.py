@@ -1,4 +1,4 @@
-"""Keep a workspace in a file, so that its cards outlive the process."""
+"""Save a workspace to a file, and load it at the next start."""
 
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Run a sandbox from the command line until it is told to stop."""
+"""Serve a sandbox from the command line until it is told to stop."""
 
 import asyncio
 from collections.abc import Callable, Sequence

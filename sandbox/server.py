@@ -1,4 +1,4 @@
-"""Run the sandbox: one web server with Slack's API, its page and its controls."""
+"""Web server of the sandbox: Slack's Web API, the page and the control API."""
 
 from collections.abc import Sequence
 from contextlib import AsyncExitStack

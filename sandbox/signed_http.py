@@ -1,4 +1,4 @@
-"""Deliver parcels as HTTP requests signed the way Slack signs them."""
+"""Deliver requests to the app over HTTP, signed as Slack signs them."""
 
 import hashlib
 import hmac

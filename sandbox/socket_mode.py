@@ -1,4 +1,4 @@
-"""Deliver parcels over the WebSockets of Socket Mode."""
+"""Deliver requests to the app over the WebSockets of Socket Mode."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Let people write, edit and delete messages, and tell the app what Slack tells it.
+"""Let people post, edit and delete messages, and send the app Slack's events.
 
 An edited message that mentions the bot comes as `app_mention` once more: with a new
 event id, the `ts` of the message and an `edited` member (bolt-js#960, slack-go#1256).

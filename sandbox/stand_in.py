@@ -1,4 +1,4 @@
-"""Hold together everything that is behind the sandbox's doors."""
+"""Fake Slack: workspace, Web API, transports and clock, wired together."""
 
 import logging
 import secrets

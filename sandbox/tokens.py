@@ -1,4 +1,4 @@
-"""Know the tokens of the workspace, and refuse the others."""
+"""Authenticate the workspace's tokens."""
 
 import secrets
 from dataclasses import dataclass, replace

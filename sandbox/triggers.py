@@ -1,4 +1,4 @@
-"""Give out trigger ids that live three seconds and open one view."""
+"""Issue trigger ids that expire after three seconds and open one view."""
 
 import re
 import secrets

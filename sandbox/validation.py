@@ -1,4 +1,4 @@
-"""Turn what the Block Kit validator finds into Slack's refusals."""
+"""Convert errors of the Block Kit validator into Slack's API errors."""
 
 import json
 from collections.abc import Sequence

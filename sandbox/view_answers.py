@@ -1,4 +1,4 @@
-"""Do what the app answers to a view's submission."""
+"""Apply the app's ``response_action`` to a view submission."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Answer the views.* methods, and blocks.validate."""
+"""Web API methods ``views.*`` and ``blocks.validate``."""
 
 from collections.abc import Callable
 from typing import cast

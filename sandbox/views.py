@@ -1,4 +1,4 @@
-"""Keep each person's stack of modals and their Home view under Slack's rules."""
+"""Keep each person's stack of modals and their App Home under Slack's rules."""
 
 import secrets
 from dataclasses import replace

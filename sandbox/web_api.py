@@ -1,4 +1,4 @@
-"""Answer calls of Slack's Web API: who calls, may they, how often, and then what."""
+"""Route Web API calls: authentication, scopes, rate limits, then the method."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Hold the state of one Slack workspace, and tell watchers who can see a change."""
+"""State of one Slack workspace, with notifications to those who can see a change."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable

@@ -1,4 +1,4 @@
-"""Answer the methods that tell about the workspace, its people and its channels."""
+"""Web API methods about the workspace: ``users.*``, ``conversations.*``."""
 
 import math
 from collections.abc import Callable, Iterable

@@ -1,4 +1,4 @@
-"""Show an approval as one Slack message, in every state of its life.
+"""Render an approval as one Slack message (the card), in every state.
 
 From top to bottom: what is asked and by whom, each call with its arguments and where it
 stands, what concerns all calls at once, what the agent says about it, and the ids for

@@ -1,4 +1,4 @@
-"""Choose whom a card mentions: people whose decision a call still needs.
+"""Choose which people and user groups a card mentions.
 
 Slack notifies people of a mention in a new message, and of none in a changed one. So a
 card mentions its reviewers when it is posted, and whoever is needed later is mentioned

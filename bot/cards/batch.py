@@ -1,4 +1,4 @@
-"""Lay out the rows of a card, one a call; a single call is a batch of one."""
+"""Render the items of a card: one row of blocks per tool call."""
 
 from __future__ import annotations
 

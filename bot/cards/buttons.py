@@ -1,4 +1,4 @@
-"""Make the buttons of one call, each sealed for exactly its purpose."""
+"""Build the buttons of one call; each carries a signed value (HMAC)."""
 
 from __future__ import annotations
 

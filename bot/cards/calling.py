@@ -1,4 +1,4 @@
-"""Call people to a card that waits: reminders, and people who are needed later.
+"""Render reminders and escalations: messages that mention reviewers.
 
 These lines notify people, so each names only those whose word still counts.
 """

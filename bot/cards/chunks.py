@@ -1,4 +1,4 @@
-"""Split a long text into parts that together are all of it."""
+"""Split a long text into parts without losing a character."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Write what an edit changed, argument by argument, as untrusted text."""
+"""Render an edit as a diff, argument by argument, as untrusted text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Write the history of a card into its thread, one small message an event.
+"""Render an approval's events as replies in the card's thread.
 
 Slack notifies whoever a new message mentions, and of every reply from then on. So a
 line names people only where several take part; who decided alone stands on the card.

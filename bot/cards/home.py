@@ -1,4 +1,4 @@
-"""Show a person's queue on the App Home tab, most urgent first."""
+"""Render the App Home tab: a person's queue, most urgent first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Write a call as text in boxes: the tool, and one argument a line.
+"""Render a tool call as plain text: its name and one argument per line.
 
 Short arguments stand aligned under the tool's name. A long one, or one of several
 lines, gets a box of its own, so that no value can draw a line that looks like another

@@ -1,4 +1,4 @@
-"""Show what an agent ran without review, as one small message that decides nothing.
+"""Render the card of calls that run without review (tier ``notify``).
 
 The calls stand as on a card: in boxes, redacted, nothing hidden. Buttons stop a tool
 and report the calls. Only a call in doubt asks people for something: what became of it.

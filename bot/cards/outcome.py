@@ -1,4 +1,4 @@
-"""Explain the outcome of a click in one sentence; pass on an agent's last words."""
+"""Explain the result of a click in one sentence; quote the agent's final answer."""
 
 from __future__ import annotations
 

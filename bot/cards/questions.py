@@ -1,4 +1,4 @@
-"""Messages about questions of an agent that cannot be answered in Slack."""
+"""Messages about agent questions that cannot be answered in Slack."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Name people and moments in Slack's markup, by ids and numbers alone."""
+"""Format people, times and hashes as Slack mrkdwn, from ids and numbers only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages about the state of a failed run: one message an outage, edited."""
+"""Messages about a failed run: one per outage, updated in place."""
 
 from __future__ import annotations
 

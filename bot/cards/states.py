@@ -1,4 +1,4 @@
-"""Describe the state of an item or an approval in words and a symbol."""
+"""Labels and symbols for the states of an item or an approval."""
 
 from __future__ import annotations
 

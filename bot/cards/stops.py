@@ -1,4 +1,4 @@
-"""Messages about freezes and pauses: what was stopped, and what may run again."""
+"""Messages about freezes (kill switches) and paused agents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tell the requester that a card cannot be posted or updated."""
+"""Message to the requester when a card cannot be posted or updated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Show the progress of a quorum: how many approved, and which roles are missing."""
+"""Render quorum progress: how many approved, and which roles are missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Offer to use the text that somebody wrote under a card."""
+"""Offer buttons that use a person's thread reply as reason, edit or answer."""
 
 from __future__ import annotations
 

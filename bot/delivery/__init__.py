@@ -1,1 +1,1 @@
-"""Bring what happened into Slack: queue it, choose what is next, post and update."""
+"""Deliver outbox events to Slack: queue, prioritise, post and update."""

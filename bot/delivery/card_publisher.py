@@ -1,4 +1,4 @@
-"""Put one thing into Slack: a card, its newest state, a line in a thread.
+"""Post and update one Slack message: a card, or a reply in its thread.
 
 Each function here makes one call, which the scheduler took from the rate limit before,
 so that it decides before each call what is most urgent.

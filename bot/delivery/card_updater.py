@@ -1,4 +1,4 @@
-"""Bring a card up to date, and know what to do when Slack refuses it.
+"""Keep a card up to date; fall back when Slack refuses it.
 
 A card that people wait for is tried until they need it no longer: in its channel, then
 in the fallback channel, after a while again. Which cards are missing is kept in the

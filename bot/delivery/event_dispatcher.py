@@ -1,4 +1,4 @@
-"""Dispatch events to Slack: the card first, then its lines, else a message."""
+"""Post outbox events: first the card, then its thread replies, else a message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Put on the queue what the outbox tells and which cards are missing.
+"""Feed the queue from the outbox, and from the list of cards that are missing.
 
 Which cards are missing is kept in the store, apart from the outbox: no card waits for
 an event to be read, and none is lost with one. Events are read at once, all of them,

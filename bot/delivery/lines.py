@@ -1,4 +1,4 @@
-"""Render events as text: lines under a card, or messages of their own."""
+"""Render events as text: thread replies under a card, or channel messages."""
 
 from __future__ import annotations
 

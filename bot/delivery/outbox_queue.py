@@ -1,4 +1,4 @@
-"""Keep what is still to be said in Slack, and say what comes first.
+"""Priority queue of what has to be posted to Slack, in memory.
 
 Events about one approval are one topic: its card is brought up to its newest state by
 one call, however many events led there, and its history follows line by line. Events

@@ -1,4 +1,4 @@
-"""Bring what happened into Slack: at least once, most urgent first, within limits.
+"""Consume the outbox: at least once, most urgent first, within rate limits.
 
 One publisher a shard works at a time, under a lease; others wait to take over. A `Feed`
 reads the outbox and the index of missing cards into an `OutboxQueue`, a `Scheduler`

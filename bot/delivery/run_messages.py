@@ -1,4 +1,4 @@
-"""Publish one message an outage in a run's thread, and edit it in place.
+"""Publish one message per outage in a run's thread, and update it in place.
 
 Its place is kept in the store, so that another bot goes on with the same message. It
 is posted with words that stay true, and says how the run stands when its place is

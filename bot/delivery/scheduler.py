@@ -1,4 +1,4 @@
-"""Schedule the work on topics: the most urgent first, within Slack's rate limits.
+"""Schedule work on topics: most urgent first, within Slack's rate limits.
 
 A token of a rate limit is taken here, before the work begins, in order of urgency. So
 no topic overtakes a more urgent one because its work is shorter, and what is not

@@ -1,4 +1,4 @@
-"""One gesture of a person a file; `register` is its only public name."""
+"""Slack listeners, one file per gesture; `register` is the public name of each."""
 
 from collections.abc import Callable
 from typing import Final

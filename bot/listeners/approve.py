@@ -1,4 +1,4 @@
-"""Approve one call from its card: at once, or with the reason that it needs."""
+"""Approve one call from its card: at once, or in a modal that asks for a reason."""
 
 from __future__ import annotations
 

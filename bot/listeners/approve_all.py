@@ -1,4 +1,4 @@
-"""Approve every call of a batch that still waits."""
+"""Approve every pending call of a batch at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answer the slash command, to the person who typed it alone."""
+"""Answer the slash command with an ephemeral message."""
 
 from __future__ import annotations
 

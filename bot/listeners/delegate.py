@@ -1,4 +1,4 @@
-"""Hand a reviewer's queue to a colleague: `delegate @ben 4h`."""
+"""Delegate a reviewer's queue to a colleague: `delegate @ben 4h`."""
 
 from __future__ import annotations
 

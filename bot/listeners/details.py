@@ -1,4 +1,4 @@
-"""Show everything about a call, page by page; the last page can approve it."""
+"""Show all of a call in a modal, page by page; the last page can approve it."""
 
 from __future__ import annotations
 

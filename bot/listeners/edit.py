@@ -1,4 +1,4 @@
-"""Edit the arguments of one call, and say beside the inputs what does not fit."""
+"""Edit the arguments of one call in a modal, with errors beside the inputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Freeze a tool from the notification of what it ran."""
+"""Freeze a tool (kill switch) from the notification of a call that it ran."""
 
 from __future__ import annotations
 

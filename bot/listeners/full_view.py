@@ -1,4 +1,4 @@
-"""Keep account of who has seen all of a call that does not fit on its card."""
+"""Record who has seen all pages of a call that is too long for its card."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Publish the Home tab when somebody opens it."""
+"""Publish the App Home tab when somebody opens it."""
 
 from __future__ import annotations
 

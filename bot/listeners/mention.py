@@ -1,4 +1,4 @@
-"""Pass a person's message on to an agent."""
+"""Ask an agent: handle app mentions, direct messages, edits and deletions."""
 
 from __future__ import annotations
 

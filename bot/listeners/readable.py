@@ -1,4 +1,4 @@
-"""Which approvals a person may read: to decide them, as requester, or in a channel.
+"""Decide which approvals a person may read: as reviewer, requester or in a channel.
 
 The bot knows the members of no channel. But whoever types a command in a channel can
 read it, so what has its card there may be told there, and about other channels nothing

@@ -1,4 +1,4 @@
-"""Settle an execution in doubt, after a person has looked what really happened."""
+"""Reconcile a call in doubt: a person says whether it took effect."""
 
 from __future__ import annotations
 

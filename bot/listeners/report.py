@@ -1,4 +1,4 @@
-"""Report what ran without review: open the form, and keep what somebody writes."""
+"""Report a call that ran without review: open the form, and save the report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Give an approval more time, or tell the others that somebody is on it."""
+"""Extend an approval's deadline, or tell others that somebody is looking at it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stop an agent, a tool or everything from Slack, lift that, and list what is stopped.
+"""Freeze an agent, a tool or everything (kill switch), lift it, list freezes.
 
 ``freeze tool process_refund wrong amounts since noon``
 """

@@ -1,4 +1,4 @@
-"""Reject one call, or answer the agent instead: decisions that consist of a text."""
+"""Reject one call, or respond to the agent instead, with a text from a modal."""
 
 from __future__ import annotations
 

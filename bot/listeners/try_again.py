@@ -1,4 +1,4 @@
-"""Try a run again that has stopped."""
+"""Retry a failed run from the button on its message."""
 
 from __future__ import annotations
 

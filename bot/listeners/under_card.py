@@ -1,4 +1,4 @@
-"""Take what somebody writes to the bot under a card: it is about that card.
+"""Handle a thread reply to the bot under a card: it is about that card.
 
 It never starts an agent. Whoever may decide is offered to pass the words on as an
 answer, as the reason of an edit or of a rejection. Slack opens a form only for a

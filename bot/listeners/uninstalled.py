@@ -1,4 +1,4 @@
-"""Take note when the app is uninstalled or its token is revoked."""
+"""Handle ``app_uninstalled`` and ``tokens_revoked``: stop using the token."""
 
 from __future__ import annotations
 

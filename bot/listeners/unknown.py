@@ -1,4 +1,4 @@
-"""Answer what no other listener knows: buttons and modals of an older version."""
+"""Answer clicks and submissions that no other listener handles (older versions)."""
 
 from __future__ import annotations
 

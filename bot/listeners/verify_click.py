@@ -1,4 +1,4 @@
-"""Verify clicks: seal, place and version of what a person acts on."""
+"""Verify the signed value (HMAC) of a click, load its call, submit the decision."""
 
 from __future__ import annotations
 

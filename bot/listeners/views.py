@@ -1,4 +1,4 @@
-"""Open modals, and know again which call a modal was opened for.
+"""Open modals, bind each to its call on the server, and verify submissions.
 
 What a modal is about stands on the server, bound to its ``view.id``: a submission
 counts for the person, the item, the version and the hash that it was opened for, and

@@ -1,1 +1,1 @@
-"""Build the modals: a record in, a view out; and read what comes back."""
+"""Build the modals from records, and read their submissions."""

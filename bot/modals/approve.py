@@ -1,4 +1,4 @@
-"""Approve a call, with the reason that the policy asks for."""
+"""Modal to approve a call with the reason that the policy asks for."""
 
 from __future__ import annotations
 

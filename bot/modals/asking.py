@@ -1,4 +1,4 @@
-"""Build the input of a field, and read its value while nobody touches it."""
+"""Build the input for one argument, and read its unchanged value."""
 
 from __future__ import annotations
 

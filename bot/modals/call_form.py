@@ -1,4 +1,4 @@
-"""Form about one call: a modal with a heading, inputs and a sealed reference."""
+"""Build the modal of one call: heading, inputs and a signed reference (HMAC)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Show all of a call in a modal, page by page; the last page can approve.
+"""Build the details modal: all of a call, page by page; the last page can approve.
 
 Each button to another page is sealed for exactly that page, and only the last page is
 sealed for approval: whoever submits it has opened every page before.

@@ -1,4 +1,4 @@
-"""Build and read the form in which a call's arguments are edited."""
+"""Build the modal that edits a call's arguments, and read its submission."""
 
 from __future__ import annotations
 

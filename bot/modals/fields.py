@@ -1,4 +1,4 @@
-"""Lay out the arguments of a call as fields: one a value, nested objects by path.
+"""Flatten a call's arguments into form fields, nested objects by path.
 
 Every argument gets exactly one field or is inside one, and a field that cannot be
 edited says why. The walk depends on nothing but the item, so the same fields are laid

@@ -1,4 +1,4 @@
-"""Turn an item's arguments into a form, and a submitted form into arguments."""
+"""Convert an item's arguments into a form, and a submitted form into arguments."""
 
 from __future__ import annotations
 

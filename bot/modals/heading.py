@@ -1,4 +1,4 @@
-"""Heading of a modal: which call it is about."""
+"""Heading of a modal: the call that it is about."""
 
 from __future__ import annotations
 

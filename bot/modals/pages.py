@@ -1,4 +1,4 @@
-"""Lay out everything about one call on pages, so that no character is out of reach."""
+"""Paginate everything about one call, without leaving out a character."""
 
 from __future__ import annotations
 

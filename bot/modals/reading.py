@@ -1,4 +1,4 @@
-"""Read what a person left in an input, as the JSON value that it means.
+"""Parse what a person entered in an input into a JSON value.
 
 An input that nobody touched keeps the exact value it was made from, whatever Slack
 may have done to its text on the way. Numbers are read as decimals and refused when a

@@ -1,4 +1,4 @@
-"""Build and read the form in which people settle a call in doubt."""
+"""Modal to reconcile a call in doubt, and how its submission is read."""
 
 from __future__ import annotations
 

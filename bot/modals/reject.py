@@ -1,4 +1,4 @@
-"""Reject a call, with a reason that the agent reads."""
+"""Modal to reject a call with a reason that the agent reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Take a remark about what an agent ran without review."""
+"""Modal to report a call that ran without review."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answer the agent instead of running its call."""
+"""Modal to respond to the agent instead of running its call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read from a JSON Schema which kind of input edits a value, if any fits.
+"""Choose the input for a value from its JSON Schema, if any input fits.
 
 Only what one Slack input can show and give back without loss gets an input of its own
 kind; everything else is a box of checked JSON. The schema is the tool's own and is

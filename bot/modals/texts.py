@@ -1,4 +1,4 @@
-"""Write JSON values as the text that stands in an input, exactly and visibly."""
+"""Format JSON values as the initial text of an input, exactly and visibly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Know what Slack accepts, and refuse what Slack refuses.
+"""Validate Block Kit payloads by Slack's rules and limits.
 
 A strict validator of Block Kit payloads: everything not known here is a problem. The
 bot holds every outgoing payload to it, the sandbox answers with its error names. It

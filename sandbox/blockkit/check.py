@@ -1,4 +1,4 @@
-"""Walk a shape beside a payload and tell every place where they differ."""
+"""Compare a payload with a shape, and return every difference with its JSON path."""
 
 from collections.abc import Mapping, Sequence
 from typing import assert_never

@@ -1,4 +1,4 @@
-"""Describe the buttons, menus and inputs, and which block takes which.
+"""Schemas of buttons, menus and inputs, and the blocks that take them.
 
 Source: https://docs.slack.dev/reference/block-kit/block-elements
 """

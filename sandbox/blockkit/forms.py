@@ -1,4 +1,4 @@
-"""Say which strings Slack takes as a date, a number, an address or an id."""
+"""Validate strings that have a format: dates, numbers, addresses, ids."""
 
 import re
 from datetime import date

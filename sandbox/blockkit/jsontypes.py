@@ -1,4 +1,4 @@
-"""Name the JSON that goes out to Slack, as we build it and as we read it.
+"""JSON types of payloads, as we build them and as we read them.
 
 A bool is an int, for Python and for the type checkers.
 """

@@ -1,4 +1,4 @@
-"""Keep every number Slack counts by, each with its source, and our own budget.
+"""Slack's limits as constants, each with its source, and our own budget.
 
 Unless said otherwise a number counts Unicode characters and comes from the page of
 that block or element under https://docs.slack.dev/reference/block-kit/; slack_sdk's

@@ -1,4 +1,4 @@
-"""Judge a message: its blocks and its top-level text, for posting or updating."""
+"""Validate a message: its blocks and its top-level text."""
 
 from collections.abc import Sequence
 

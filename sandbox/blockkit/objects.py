@@ -1,4 +1,4 @@
-"""Describe the objects that blocks and elements are composed of.
+"""Schemas of the composition objects: texts, options, confirmation dialogs.
 
 Source: https://docs.slack.dev/reference/block-kit/composition-objects
 """

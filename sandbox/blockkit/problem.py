@@ -1,4 +1,4 @@
-"""Say what Slack would refuse, where, and under which of its error names."""
+"""Validation error: path, explanation and Slack's error name."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Describe rich text: sections, lists, quotes and preformatted text.
+"""Schemas of rich text: sections, lists, quotes, preformatted text.
 
 Source: https://docs.slack.dev/reference/block-kit/blocks/rich-text-block
 """

@@ -1,4 +1,4 @@
-"""Hold the rules between the fields of one object.
+"""Validation rules that compare several fields of one object.
 
 Each rule is handed an object whose fields already have their own shapes.
 """

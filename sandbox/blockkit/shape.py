@@ -1,4 +1,4 @@
-"""Give the seven kinds of shape that Block Kit is described with.
+"""Seven kinds of schema node with which Block Kit is described.
 
 A shape is data: `check.flaws` walks it beside a payload. Everything that is not named
 by a shape is refused.

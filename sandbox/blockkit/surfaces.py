@@ -1,4 +1,4 @@
-"""Describe the blocks, and which of them a message, a modal or App Home takes.
+"""Schemas of the blocks, and which of them a message, modal or App Home accepts.
 
 Source: https://docs.slack.dev/reference/block-kit/blocks
 """

@@ -1,4 +1,4 @@
-"""Judge a view: a modal or an App Home tab.
+"""Validate a view: a modal or an App Home tab.
 
 Source: https://docs.slack.dev/reference/views
 """

@@ -1,4 +1,4 @@
-"""Hold the rules over all blocks of one payload: ids, focus, how much text."""
+"""Validate rules across one payload: unique ids, focus, total text."""
 
 from collections.abc import Iterator, Mapping, Sequence
 

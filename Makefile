@@ -8,8 +8,9 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # requirements/ fixes by their hashes.
 LOCK ?= yes
 
-# How many processes share the tests, as pytest-xdist's -n has it.
-JOBS ?= auto
+# How many processes share the tests. They wait for servers, browsers and timers half of
+# the time, so there are three for two processors.
+JOBS ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 2) * 3 // 2)')
 PARALLEL := -n $(JOBS) --dist loadgroup
 
 # Images for containers often forbid it; every process of the tests, and every program

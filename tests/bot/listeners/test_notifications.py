@@ -370,6 +370,7 @@ async def test_a_notification_that_nobody_can_read_stops_no_card(stack: Stack) -
         assert len(calls(stack, POST)) == 1
 
 
+@pytest.mark.slow
 async def test_a_flood_of_notifications_is_one_message_and_keeps_no_card_waiting(
     stack: Stack,
 ) -> None:
@@ -388,6 +389,7 @@ async def test_a_flood_of_notifications_is_one_message_and_keeps_no_card_waiting
         assert len(calls(stack, POST)) == 7
 
 
+@pytest.mark.slow
 async def test_a_call_that_ends_after_it_was_folded_is_said_nowhere_again(
     stack: Stack,
 ) -> None:
@@ -423,6 +425,7 @@ async def test_a_cut_off_call_asks_what_became_of_it_and_not_to_run_it_again(
         assert item.state is ItemState.EXECUTED
 
 
+@pytest.mark.slow
 async def test_a_folded_call_in_doubt_gets_a_message_of_its_own(
     stack: Stack,
 ) -> None:

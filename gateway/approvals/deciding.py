@@ -60,7 +60,10 @@ MAX_TEXT = 3000
 """Longest reason or response: what one Slack text input can hold."""
 
 REASON_POINTER = "/reason"
-"""Where `Invalid` names the reason of a decision."""
+"""Where `Invalid` names the reason of an approval.
+
+Not of an edit: pointers lead into its arguments, and one may be called ``reason``.
+"""
 
 _OWN_DECISION = (
     "One of these calls is now escalated, so it needs a decision of its own; "
@@ -80,8 +83,9 @@ def decide(
 ) -> Change | Refusal:
     """Apply a decision to an approval, or say why it does not count.
 
-    The order is fixed: is it still open, in time, the version that was seen, may this
-    person, is the decision itself well formed.
+    The checks have a fixed order, and the first that fails is the answer: the item is
+    open, in time, and still what the reviewer saw; the reviewer may decide it; the
+    decision is well formed.
 
     Args:
         approval: the record as it stands.
@@ -98,11 +102,15 @@ def decide(
     if not 0 <= click.index < len(approval.items):
         return Changed(seen_version=click.version, version=approval.version)
     item = first_of(approval.items[click.index], policy_now)
+    # Twice the reviewer: `_actor` needs a context to find in whose place they decide,
+    # and `resolved` keeps them with everybody who handed them a queue.
     context = DecisionContext(
         approval, item, click, reviewer, now_ms, policy_now, tuple(voters), reviewer
     )
     context = replace(context, reviewer=_actor(context))
     if isinstance(decision, Reconcile):
+        # Its item is in doubt, not open: `reconcile` has its own checks of the state,
+        # the version and the person.
         return reconcile(context, decision)
     return (
         _not_open(context)
@@ -112,7 +120,10 @@ def decide(
 
 
 def _actor(context: DecisionContext) -> Reviewer:
-    """Return the person with those in whose place they decide; nobody withdraws so."""
+    """Return the reviewer with those in whose place they decide.
+
+    Withdrawing is never done in somebody else's place: it is the requester's own right.
+    """
     item, reviewer = context.item, context.reviewer
     if context.withdraws:
         return reviewer.with_(stands_in_for=())
@@ -182,7 +193,9 @@ def _not_permitted(
     return None
 
 
-def _approve(context: DecisionContext, reason: str) -> Change | Refusal:
+def _approve(
+    context: DecisionContext, reason: str, pointer: str = REASON_POINTER
+) -> Change | Refusal:
     item = raised_item(context.item, context.policy_now)
     if item.tier is Tier.DENY:
         return Forbidden(reason="The policy no longer allows this call at all.")
@@ -192,9 +205,9 @@ def _approve(context: DecisionContext, reason: str) -> Change | Refusal:
         return Forbidden(
             reason="You already approved this call. Somebody else is needed, too."
         )
-    problem = _too_long(reason, REASON_POINTER)
+    problem = _too_long(reason, pointer)
     if context.needs_reason(Verb.APPROVE) and not reason.strip():
-        problem = {REASON_POINTER: "A reason is needed to approve this call."}
+        problem = {pointer: "A reason is needed to approve this call."}
     if problem:
         return Invalid(errors=problem)
     return vote(context, item, Verb.APPROVE, text=reason)
@@ -203,7 +216,7 @@ def _approve(context: DecisionContext, reason: str) -> Change | Refusal:
 def _edit(context: DecisionContext, edit: Edit) -> Change | Refusal:
     schema = context.policy_now.args_schema if context.policy_now else None
     errors = (
-        _too_long(edit.reason, REASON_POINTER)
+        _too_long(edit.reason, "")
         or edits.argument_errors(context.item.args_schema, edit.args)
         or edits.argument_errors(schema, edit.args)
     )
@@ -244,7 +257,7 @@ def _changed(context: DecisionContext, document: str, reason: str) -> Change | R
 
 def _unchanged(context: DecisionContext, reason: str) -> Change | Refusal:
     if _not_permitted(context, Approve()) is None:
-        return _approve(context, reason)
+        return _approve(context, reason, pointer="")
     return Invalid(errors={"": "Nothing was changed, and approve is not allowed."})
 
 

@@ -175,6 +175,24 @@ def test_a_rejection_needs_its_reason_where_the_policy_says_so() -> None:
     assert isinstance(say(strict, Reject(reason="x"), reviewer(ANA)), Change)
 
 
+@pytest.mark.parametrize("reason", ["", "x" * 3001])
+@pytest.mark.parametrize("refund", ["899", "450"])
+def test_what_is_wrong_with_the_reason_of_an_edit_is_not_told_of_an_argument(
+    refund: str, reason: str
+) -> None:
+    item = an_item(
+        args={"refund": "899", "reason": "damaged"},
+        schema=None,
+        requires_reason=(Verb.APPROVE,),
+    )
+    edit = Edit(args={"refund": refund, "reason": "damaged"}, reason=reason)
+
+    result = say(an_approval(item), edit, reviewer(ANA))
+
+    assert isinstance(result, Invalid)
+    assert list(result.errors) == [""]
+
+
 @pytest.mark.parametrize(
     ("by", "words"),
     [

@@ -73,8 +73,8 @@ class ThreadNews:
         follower, self._follower = self._follower, None
         if follower is not None:
             follower.cancel()
-            with suppress(asyncio.CancelledError):
-                await follower
+            # Not `await follower`: the caller's own cancellation would look like its.
+            await asyncio.wait([follower])
 
     async def _follow(self) -> None:
         async with self._lock:

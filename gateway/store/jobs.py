@@ -160,8 +160,8 @@ class JobQueue:
             yield
         finally:
             beat.cancel()
-            with suppress(asyncio.CancelledError):
-                await beat
+            # Not `await beat`: a cancellation of the caller would look like the beat's.
+            await asyncio.wait([beat])
 
     async def done(self, delivery: Delivery) -> None:
         """Acknowledge a job and drop it."""

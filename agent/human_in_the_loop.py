@@ -10,7 +10,8 @@ from twokey.agent.middleware import ApprovalMiddleware
 from twokey.gateway.protocol.port import Gateway
 
 InterruptMode = Literal["batched", "per_call"]
-_UNSET = "unset"
+_UNSET = "\0"
+"""Stands for no argument; no caller writes this text."""
 
 
 class HumanInTheLoopMiddleware(ApprovalMiddleware):
@@ -29,7 +30,7 @@ class HumanInTheLoopMiddleware(ApprovalMiddleware):
 
     Raises:
         ValueError: when a config has no ``allowed_decisions`` or an unknown one, or
-            ``interrupt_mode`` is no mode.
+            ``interrupt_mode`` is not a mode.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class HumanInTheLoopMiddleware(ApprovalMiddleware):
                 UserWarning,
                 stacklevel=2,
             )
-        self.interrupt_mode = interrupt_mode
+        self.interrupt_mode = interrupt_mode  # read by nobody here; LangChain's has it
         super().__init__(
             agent,
             gateway=gateway,

@@ -278,6 +278,8 @@ def test_the_other_arguments_of_langchain_are_taken_too() -> None:
         HumanInTheLoopMiddleware(
             {"pay": True}, interrupt_mode="per_call", edit_notice=None
         )
+    with pytest.warns(UserWarning, match="edit_notice"):
+        HumanInTheLoopMiddleware({"pay": True}, edit_notice="unset")
     odd: Any = "each"
     with pytest.raises(ValueError, match="interrupt_mode") as theirs:
         Stock({"pay": True}, interrupt_mode=odd)

@@ -95,6 +95,8 @@ def _answer(
     return Answer(
         type=kind,
         item_id=item.id,
+        # Not of `item.action`: the agent compares this with the call that it submitted,
+        # and gets an edit as `args`.
         action_hash=digest.action_hash(item.requested),
         args=args,
         message=message,

@@ -25,6 +25,7 @@ _LONGEST = timedelta(days=30)
 
 _USER = re.compile(r"[UW][A-Z0-9]{2,20}", re.ASCII)
 _USERGROUP = re.compile(r"S[A-Z0-9]{2,20}", re.ASCII)
+# Names of channels may have letters of any alphabet, so not `re.ASCII`.
 _CHANNEL = re.compile(r"[CGD][A-Z0-9]{2,20}|#[\w.-]{1,80}")
 _ROLE = re.compile(r"[a-z][a-z0-9_-]{0,63}", re.ASCII)
 _PATH = re.compile(r"args(?:\.[^.{}\s]+)+")

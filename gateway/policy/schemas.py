@@ -66,6 +66,9 @@ def _problem(text: str) -> str | None:
     return None
 
 
+# Data (``const``, ``default``) is searched as well, so a string under "$ref" in it is
+# taken for a reference and the schema is refused. Known keywords alone would miss a
+# schema that a reference reaches under a key of its author's own.
 def _references(node: JsonValue) -> Iterator[str]:
     if isinstance(node, dict):
         for key, member in node.items():

@@ -23,6 +23,8 @@ _BOUNDS = {
     "exclusiveMinimum": "more than",
     "exclusiveMaximum": "less than",
 }
+# The model is told of one exact mark (`NOTICE_MARK`). Letters of other alphabets make
+# another text; what is caught here are copies with separators or other case.
 _LOOKALIKE = re.compile(r"\[\W*t\W*w\W*o\W*k\W*e\W*y\W*:", re.IGNORECASE)
 
 NOTICE_MARK = "[twokey:edited]"
@@ -52,7 +54,7 @@ def argument_errors(schema: JsonObject | None, args: JsonObject) -> dict[str, st
         JSON Pointer into the arguments to a sentence; empty when all is well.
     """
     if schema is None:
-        return {}
+        return {}  # nothing is declared; the tool's own reading is still compared
     try:
         found = [*problems(schema, args), *problems(closed(schema), args)]
     except Unresolvable:

@@ -67,7 +67,7 @@ class _Closing:
         self._root = root
 
     def place(self, node: JsonObject) -> JsonObject:
-        """Close a schema that speaks for a place alone."""
+        """Close a schema that is the only one about its place."""
         result = self._inside(node)
         if self._declares(node, 0) and not _SAYS & node.keys():
             is_plain = not _JOINED & node.keys()
@@ -76,7 +76,7 @@ class _Closing:
         return result
 
     def _inside(self, node: JsonObject) -> JsonObject:
-        """Close the places below a schema, not its own: others speak for that, too."""
+        """Close the places below a schema, not its own: others are about that, too."""
         return {key: self._member(key, value) for key, value in node.items()}
 
     def _member(self, key: str, value: JsonValue) -> JsonValue:
@@ -104,6 +104,7 @@ class _Closing:
         reference = node.get("$ref")
         if isinstance(reference, str):
             target = self._target(reference)
+            # A target that is not found here may name keys: closing is the strict side.
             if target is None or self._declares(target, level + 1):
                 return True
         if any(self._declares(one, level + 1) for one in _list(node.get("allOf"))):

@@ -1,8 +1,8 @@
 """Parse third-party interrupt formats, and build an automatic rejection for them.
 
-Only what LangChain's own human-in-the-loop middleware asks has an answer of which it is
-known that it lets nothing run. Any text that another question takes for an answer
-would be used as one, such as the number of an account; so there is none for it.
+Only LangChain's own human-in-the-loop format has a known rejection. Any other interrupt
+may take a text as its input, such as the number of an account; so it gets no automatic
+answer.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ def in_words(pending: PendingInterrupt, redact: Redact) -> str:
             lines.append(f"… and {len(calls) - _CALLS} more calls")
         text = "\n".join(["Should this run?", *lines])
     elif isinstance(pending.value, str):
-        text = pending.value
+        text = pending.value  # written as a question to people: ``interrupt("Go on?")``
     else:
-        # What is in it is not known, so nobody could say what has to be hidden.
+        # Data of unknown shape: no redaction rule applies to it, so only names show.
         text = _names(pending.value)
     return text if len(text) <= MAX_WORDS else f"{text[: MAX_WORDS - 1]}…"
 

@@ -22,6 +22,8 @@ MAX_LISTED = 100_000
 INTERRUPT = "__interrupt__"
 """Channel in which LangGraph keeps questions."""
 
+# The root namespace is enough: a question of a graph inside is written there, too, as
+# one of the task that runs this graph.
 _NEWEST = """
 SELECT newest.thread_id AS thread, newest.id IN (
   SELECT w.checkpoint_id FROM {writes} AS w

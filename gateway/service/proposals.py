@@ -125,7 +125,7 @@ def propose(evaluated: Sequence[EvaluatedCall], source: Source) -> Proposal:
         refusal = _refusal(one, seen)
         document = "" if refusal else _document(one, source)
         if refusal or not document:
-            reason = refusal or "The call is too large or no strict JSON."
+            reason = refusal or "The call is too large or is not strict JSON."
             verdicts[place] = _verdict(one, VerdictKind.DENY, reason=reason)
             events.append(_refused(one, source, reason))
         elif one.evaluation.tier is Tier.AUTO:
@@ -152,6 +152,8 @@ def propose(evaluated: Sequence[EvaluatedCall], source: Source) -> Proposal:
     both = (*waiting.values(), *cleared.values())
     places = [row for rows in both for row in rows]
     items = [item for approval in approvals for item in approval.items]
+    # Both run over ``waiting``, then ``cleared``, and a card keeps the order of its
+    # rows; so the n-th item was made of the n-th row.
     for (place, one, _), item in zip(places, items, strict=True):
         verdicts[place] = _recorded(one, item)
     events += [event for approval in approvals for event in _opened(approval)]
@@ -165,7 +167,8 @@ def propose(evaluated: Sequence[EvaluatedCall], source: Source) -> Proposal:
 def _by_two(one: EvaluatedCall) -> EvaluatedCall:
     """Return a call that two people have to approve, if anybody has to.
 
-    Whoever asked may hold the role. One of two people is somebody else.
+    An unknown requester may hold the role and approve. With two approvers, at least one
+    is not the requester.
     """
     evaluation = one.evaluation
     if not evaluation.tier.needs_people:
@@ -201,7 +204,7 @@ def _document(one: EvaluatedCall, source: Source) -> str:
             ctx=_context(one, source).as_dict(),
             salt=source.salt(),
         )
-        # What nobody is asked about, nobody approves in one state only.
+        # Calls of tier notify have no approver, so no precondition is bound.
         state = None if one.evaluation.tier is Tier.NOTIFY else one.call.state
         return document if state is None else with_state(document, state)
     except BadJson:

@@ -63,7 +63,7 @@ async def _where_to_tell(store: Store, keys: Keys, run: StalledRun) -> tuple[str
     newest = await store.approvals.latest_of_run(
         keys, run.tenant, run_ref, limit=_NEWEST
     )
-    for listed in reversed(newest):
+    for listed in reversed(newest):  # which is oldest first
         card = await store.cards.place(keys, listed.id)
         if card is not None:
             return card.channel, card.ts

@@ -164,6 +164,11 @@ def line(*parts: Block) -> Block:
     return made("rich_text_section", elements=[*parts])
 
 
+def link(url: str, text: Label) -> Block:
+    """Make a link with a text of ours; nothing is decided by following it."""
+    return made("link", url=url, text=text.text)
+
+
 def stacked(*parts: Block, block_id: str) -> Block:
     """Make one block of boxes and lines, from top to bottom."""
     return made("rich_text", block_id=block_id, elements=[*parts])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import LiteralString
+from urllib.parse import urlsplit
 
 from twokey.bot.blocks import (
     actions,
@@ -10,6 +11,7 @@ from twokey.bot.blocks import (
     box,
     context,
     line,
+    link,
     mention,
     section,
     stacked,
@@ -91,6 +93,8 @@ def call_room(approval: Approval, item: Item) -> int:
         taken += share.text + 2 * _WORDS_OF_EXTRAS
     if item.revoked is not None:
         taken += share.note + 2 * _WORDS_OF_EXTRAS
+    if _has_link(item, share):
+        taken += len(item.link) + _WORDS_OF_EXTRAS
     if item.is_pending and state_text(item):
         taken += share.text + 2 * _WORDS_OF_EXTRAS
     return max(LEAST, share.call - taken)
@@ -177,6 +181,9 @@ def title(frame: Frame, item: Item) -> list[Block]:
 def call_box(frame: Frame, item: Item, shown: Listing) -> Block:
     """Return the call itself, and the words of people and tools about it."""
     parts = [box(text) for text in shown.boxes]
+    if _has_link(item, frame.room):
+        host = label(f"Open in {urlsplit(item.link).hostname}")
+        parts.append(line(link(item.link, host)))
     if item.is_pending and state_text(item):
         parts += [line(bold(label(STATES[is_in_another_state(item)])))]
         parts += [box(_state(item, frame.room).text)]
@@ -205,6 +212,11 @@ def call_box(frame: Frame, item: Item, shown: Listing) -> Block:
     if item.result is not None and item.late is None:
         parts += _quoted("Result (as the tool says):", item.result.summary, frame)
     return stacked(*parts, block_id=frame.block_id(f"{item.index}.call"))
+
+
+def _has_link(item: Item, free: Room) -> bool:
+    """Return whether a card links the call: not after an edit, of which it is not."""
+    return 0 < len(item.link) <= free.text and item.edit is None
 
 
 def _state(item: Item, free: Room) -> Excerpt:

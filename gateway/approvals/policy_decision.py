@@ -22,6 +22,7 @@ class JudgedCall(Record):
         allow: what a reviewer may say.
         authorization_ms: how long an authorization may wait to run; 0 when nobody says.
         description: the filled template; holds values of the agent's: untrusted.
+        link: the filled link to a host that the policy names; "" for none.
         args_schema: what an edit is checked against; None: only strict JSON.
         redact: dotted paths that cards hide.
         requires_reason: the decisions that need a reason.
@@ -35,6 +36,7 @@ class JudgedCall(Record):
     allow: tuple[Verb, ...]
     authorization_ms: int = 0
     description: str = ""
+    link: str = ""
     args_schema: JsonObject | None = None
     redact: tuple[str, ...] = ()
     requires_reason: ReasonFor = ()

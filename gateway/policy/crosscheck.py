@@ -187,8 +187,9 @@ def _path_problems(
         ((*base, "redact", index), path) for index, path in enumerate(own.redact)
     ]
     named += [
-        ((*base, "description"), found["path"])
-        for found in placeholders(own.description or "")
+        ((*base, key), found["path"])
+        for key, template in (("description", own.description), ("link", own.link))
+        for found in placeholders(template or "")
     ]
     for place, path in named:
         problem = path_problem(schema, path)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from urllib.parse import quote
 
-from twokey.gateway.approvals.evidence import redacted
+from twokey.gateway.approvals.evidence import HIDDEN, as_text, redacted
 from twokey.gateway.approvals.policy_decision import PolicyDecision
-from twokey.gateway.policy.fields import fill, placeholders
+from twokey.gateway.policy.expressions import value_at
+from twokey.gateway.policy.fields import MAX_LINK, fill, placeholders
 from twokey.gateway.policy.raising import (
     Facts,
     FiredRule,
@@ -113,6 +115,7 @@ def evaluate(
         authorization_ms=rules.authorization_ms(tier),
         channel=rules.channel(tier),
         description=_describe(rules.first.description or "", args, redact),
+        link=_linked(rules.first.link or "", redacted(args, redact)),
         args_schema=schema,
         redact=redact,
         requires_reason=rules.requires_reason(),
@@ -158,3 +161,21 @@ def _describe(template: str, args: JsonObject, redact: tuple[str, ...]) -> str:
         for match in placeholders(template)
     }
     return fill(template, values)
+
+
+def _linked(template: str, args: JsonObject) -> str:
+    """Fill a link; "" when a value is missing, hidden, no plain value, or too long."""
+    values: dict[str, str] = {}
+    for match in placeholders(template):
+        path = match["path"]
+        try:
+            value = value_at(args, tuple(path.split(".")[1:]))
+        except LookupError:
+            return ""
+        is_plain = isinstance(value, str | int | float) and not isinstance(value, bool)
+        # A browser reads "." and ".." as folders, whatever stands around them.
+        if not is_plain or value == HIDDEN or not as_text(value).strip("."):
+            return ""
+        values[path] = quote(as_text(value), safe="", errors="replace")
+    link = fill(template, values)
+    return link if len(link) <= MAX_LINK else ""

@@ -30,6 +30,8 @@ _CHANNEL = re.compile(r"[CGD][A-Z0-9]{2,20}|#[\w.-]{1,80}")
 _ROLE = re.compile(r"[a-z][a-z0-9_-]{0,63}", re.ASCII)
 _PATH = re.compile(r"args(?:\.[^.{}\s]+)+")
 _PLACEHOLDER = re.compile(r"\{(?P<path>[^{}]*)\}")
+_HOST = re.compile(r"https://[a-z0-9-]+(?:\.[a-z0-9-]+)+(?::[0-9]{1,5})?/", re.ASCII)
+_URL = re.compile(r"[\w.~:/?#@!$&'()*+,;=%-]+", re.ASCII)
 _WINDOW = re.compile(r"[a-z][a-z0-9_]{0,63}", re.ASCII)
 _PERCENT = re.compile(r"(?P<share>[1-9][0-9]?)%", re.ASCII)
 _RESERVED = frozenset(
@@ -39,6 +41,8 @@ _RESERVED = frozenset(
 )
 _SOURCES = ("requester", "call.agent", "call.tool")
 _LONGEST_REASON = 200
+MAX_LINK = 300
+"""The most characters of a link, as it is written and as it stands on a card."""
 _WITH_REASON = (Verb.APPROVE, Verb.EDIT, Verb.REJECT)
 
 
@@ -144,14 +148,26 @@ def one_or_many(value: object) -> object:
 def _template(text: str) -> str:
     for match in placeholders(text):
         if _PATH.fullmatch(match["path"]) is None:
-            raise ValueError(
-                f"{match[0]!r} in a description is not known; write {{args.name}}."
-            )
+            raise ValueError(f"{match[0]!r} is not known here; write {{args.name}}.")
     left_over = _PLACEHOLDER.sub("", text)
     if "{" in left_over or "}" in left_over:
         raise ValueError(
             f"{shortened(text)!r} has a brace without its pair; write {{args.name}}."
         )
+    return text
+
+
+def _link(text: str) -> str:
+    _template(text)
+    fixed = _PLACEHOLDER.sub("", text)
+    # Nothing of a call may choose where a link leads to: its host is written out.
+    if _HOST.match(text) is None or _URL.fullmatch(fixed) is None:
+        raise ValueError(
+            f"{shortened(text)!r} is not a link; write https, a host and a path, such "
+            "as https://shop.example/orders/{args.order_id}."
+        )
+    if len(text) > MAX_LINK:
+        raise ValueError(f"it has {len(text)} characters; {MAX_LINK} are the most.")
     return text
 
 
@@ -231,6 +247,7 @@ ReviewerRef = Annotated[str, AfterValidator(_reviewer)]
 Reviewers = Annotated[tuple[ReviewerRef, ...], BeforeValidator(one_or_many), Distinct]
 ArgsPath = Annotated[str, AfterValidator(_path)]
 Template = Annotated[str, AfterValidator(_template)]
+Link = Annotated[str, AfterValidator(_link)]
 WindowName = Annotated[str, AfterValidator(_window_name)]
 Percent = Annotated[int, BeforeValidator(_percent), Field(ge=1, le=99)]
 Condition = Annotated[str, AfterValidator(_expression)]

@@ -25,6 +25,7 @@ from twokey.gateway.policy.fields import (
     Distinct,
     Duration,
     ExactName,
+    Link,
     ReasonsFor,
     RequirementName,
     Reviewers,
@@ -213,7 +214,8 @@ class ToolRule(Record):
     """What one tool needs.
 
     ``reviewers`` are asked at tier ``approve``; ``needs`` names a requirement, which
-    holds at every tier. ``description`` is trusted text with ``{args.name}`` places;
+    holds at every tier. ``description`` is trusted text with ``{args.name}`` places and
+    ``link`` an address with such places that cards show;
     ``redact`` hides values on cards and changes nothing that is hashed or run.
     ``raise`` (in Python `raise_`) lists reasons to ask for more. A run of the agent may
     ask for less than is listed only when the tool is ``overridable``.
@@ -224,6 +226,7 @@ class ToolRule(Record):
     reviewers: Reviewers | None = None
     needs: RequirementName | None = None
     description: Template | None = None
+    link: Link | None = None
     args_schema: JsonObject | None = None
     requires_reason: ReasonsFor | None = None
     idempotent: Switch | None = None

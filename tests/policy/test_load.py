@@ -96,7 +96,7 @@ def test_a_full_policy_loads_into_the_types_it_means() -> None:
             "'tiers.escalate.approvals' is 1; write 2 or more",
         ),
         ("usergroups: [S0SUPPORT]", "", "nobody holds this role"),
-        ("{args.amount}", "{amount}", "'{amount}' in a description is not known"),
+        ("{args.amount}", "{amount}", "'{amount}' is not known here"),
         ("{args.amount}", "{args.amount", "has a brace without its pair"),
         ("args.card_number", "card_number", "'card_number' is not a path"),
         ("type: number", "type: nmbr", "this is no usable JSON Schema 2020-12"),

@@ -27,6 +27,7 @@ from twokey.gateway.approvals.record import (
     Taken,
     Waiting,
 )
+from twokey.gateway.policy.fields import MAX_LINK
 from twokey.gateway.protocol.business_state import BusinessState, with_state
 from twokey.gateway.protocol.records import Person, Result
 from twokey.gateway.protocol.states import ItemState
@@ -70,7 +71,9 @@ def _fullest(
         action=with_state(item.action, BusinessState(value={"a": filler * 900})),
     )
     votes = tuple(a_vote(item, voter) for voter in VOTERS)
-    item = item.with_(opened=FLOOR, votes=votes, spelled={"body": long})
+    share = room(an_approval(*[an_item({}, index=n) for n in range(count)])).text
+    link = "https://shop.example/".ljust(min(share, MAX_LINK), "x")
+    item = item.with_(opened=FLOOR, votes=votes, spelled={"body": long}, link=link)
     return settled(item, state, text=long, result=Result(ok=True, summary=long))
 
 

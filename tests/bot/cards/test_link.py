@@ -1,0 +1,44 @@
+"""A card links the call as the policy says, under the arguments."""
+
+from __future__ import annotations
+
+from tests.bot.samples import an_approval, an_item, edited, frame
+from twokey.bot.cards.approval import card
+from twokey.gateway.approvals.record import Item
+from twokey.gateway.protocol.strict_json import JsonObject
+
+URL = "https://shop.example/orders/78291"
+
+
+def links(item: Item) -> list[JsonObject]:
+    """Return every link that stands on the card of a call."""
+    found: list[JsonObject] = []
+
+    def look(part: object) -> None:
+        if isinstance(part, dict):
+            if part.get("type") == "link":
+                found.append(part)
+            for value in part.values():
+                look(value)
+        elif isinstance(part, list | tuple):
+            for value in part:
+                look(value)
+
+    look(card(frame(an_approval(item))).blocks)
+    return found
+
+
+def test_a_link_names_the_host_that_it_leads_to() -> None:
+    item = an_item({"order_id": "78291"}).with_(link=URL)
+
+    assert links(item) == [{"type": "link", "url": URL, "text": "Open in shop.example"}]
+
+
+def test_without_a_link_there_is_none() -> None:
+    assert links(an_item({"order_id": "78291"})) == []
+
+
+def test_a_call_that_was_edited_has_none_for_it_may_be_about_another_order() -> None:
+    item = an_item({"order_id": "78291"}).with_(link=URL)
+
+    assert links(edited(item, {"order_id": "78292"}, reason="")) == []

@@ -1,0 +1,112 @@
+"""A link leads where the policy says, whatever stands in the arguments."""
+
+from __future__ import annotations
+
+from urllib.parse import unquote, urljoin, urlsplit
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import JsonValue
+
+from twokey.gateway.errors import PolicyError
+from twokey.gateway.policy.evaluate import evaluate
+from twokey.gateway.policy.load import load_policy
+
+FILE = """\
+version: 1
+defaults: {{reviewers: U0ANA}}
+tools:
+  refund:
+    link: {link}
+    redact: [args.card]
+"""
+ORDER = "https://shop.example/orders/{args.order.id}/?by={args.who}"
+
+
+def link_of(link: str, **args: JsonValue) -> str:
+    policy = load_policy(FILE.format(link=repr(link)), "policy.yml")
+    return evaluate(policy, agent="support", tool="refund", args=args).link
+
+
+def test_values_stand_in_their_places() -> None:
+    found = link_of(ORDER, order={"id": 78291}, who="Ana María")
+
+    assert found == "https://shop.example/orders/78291/?by=Ana%20Mar%C3%ADa"
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        pytest.param({"order": {}, "who": "Ana"}, id="missing"),
+        pytest.param({"order": "78291", "who": "Ana"}, id="not an object"),
+        pytest.param({"order": {"id": None}, "who": "Ana"}, id="null"),
+        pytest.param({"order": {"id": True}, "who": "Ana"}, id="true"),
+        pytest.param({"order": {"id": [7]}, "who": "Ana"}, id="a list"),
+        pytest.param({"order": {"id": ""}, "who": "Ana"}, id="empty"),
+        pytest.param({"order": {"id": ".."}, "who": "Ana"}, id="another folder"),
+        pytest.param({"order": {"id": "x" * 300}, "who": "Ana"}, id="too long"),
+    ],
+)
+def test_without_a_plain_value_there_is_no_link(args: dict[str, JsonValue]) -> None:
+    assert link_of(ORDER, **args) == ""
+
+
+def test_half_a_character_breaks_nothing() -> None:
+    link = link_of("https://shop.example/{args.id}", id="\ud800")
+
+    assert link == "https://shop.example/%3F"
+
+
+def test_a_hidden_value_is_in_no_link() -> None:
+    assert link_of("https://shop.example/{args.card}", card="4111") == ""
+    assert link_of("https://shop.example/{args.card.number}", card={"number": 4}) == ""
+
+
+@given(value=st.text(min_size=1, max_size=20))
+def test_no_value_leads_elsewhere(value: str) -> None:
+    found = link_of("https://shop.example/orders/{args.id}/now", id=value)
+
+    if found:
+        parts = urlsplit(urljoin(found, ""))
+        assert (parts.scheme, parts.netloc) == ("https", "shop.example")
+        assert (parts.query, parts.fragment) == ("", "")
+        start, filled, end = parts.path.removeprefix("/").split("/")
+        assert (start, unquote(filled), end) == ("orders", value, "now")
+        assert not {*found} & {*"<>|\"' \n"}
+
+
+@pytest.mark.parametrize(
+    "link",
+    [
+        "http://shop.example/orders",
+        "https://{args.host}/orders",
+        "https://shop.example{args.path}",
+        "https://ana@shop.example/orders",
+        "https://localhost/orders",
+        "https://shop.example/two words",
+        "https://shop.example/<orders>",
+        "javascript:alert(1)",
+        "",
+    ],
+)
+def test_what_could_lead_elsewhere_is_refused(link: str) -> None:
+    with pytest.raises(PolicyError, match=r"yml:5: .* is not a link; write https"):
+        link_of(link)
+
+
+def test_a_link_has_known_places_and_an_end() -> None:
+    with pytest.raises(PolicyError, match=r"'\{id\}' is not known here"):
+        link_of("https://shop.example/{id}")
+    with pytest.raises(PolicyError, match="it has 321 characters; 300 are the most"):
+        link_of("https://shop.example/" + "x" * 300)
+
+
+def test_a_path_that_the_schema_does_not_have_is_refused() -> None:
+    file = FILE.replace(
+        "redact: [args.card]",
+        "args_schema: {{type: object, properties: {{id: {{type: string}}}}}}",
+    )
+
+    with pytest.raises(PolicyError, match=r"link' names 'args\.idd'"):
+        load_policy(file.format(link="https://shop.example/{args.idd}"), "policy.yml")

@@ -42,6 +42,7 @@ class Action(StrEnum):
     FREEZE_TOOL = "freeze_tool"
     TRY_AGAIN = "try_again"
     REPORT = "report"
+    REFRESH = "refresh"
     EDIT_WORDS = "edit_words"
     REJECT_WORDS = "reject_words"
     RESPOND_WORDS = "respond_words"

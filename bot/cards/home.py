@@ -31,6 +31,10 @@ _ONLY_NO: LiteralString = (
     "You asked for these or changed them, so others approve them. You can still "
     "reject them: press *View all*."
 )
+# It shows a person their own tab again, so its value needs no signature.
+_REFRESH = button(
+    Action.REFRESH, label("Refresh"), accessibility_label=label("Refresh this list")
+)
 _NO_TROUBLE: Mapping[str, str] = {}
 _LINE = 200
 _AGENT = 60
@@ -65,7 +69,10 @@ def home(  # noqa: PLR0913 - facts of one tab, each by name
     shown = waiting[:MAX_ROWS]
     count = len(waiting) + others
     at_least = " or more" if looked_at else ""
-    blocks = [header(label(f"Waiting for you: {count}{at_least}"))]
+    blocks = [
+        header(label(f"Waiting for you: {count}{at_least}")),
+        section(template("As of {at}.", at=when(now_ms)), accessory=_REFRESH),
+    ]
     for place, approval in enumerate(shown):
         why = troubles.get(approval.id, "")
         blocks += _row(approval, place, key=key, team=team, why=why)

@@ -1,4 +1,4 @@
-"""Publish the App Home tab when somebody opens it."""
+"""Publish the App Home tab when somebody opens or refreshes it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import cast
 from twokey.bot import payload
 from twokey.bot.blocks import divider, header, section
 from twokey.bot.cards import home
+from twokey.bot.gestures import Clicked
+from twokey.bot.ids import Action
 from twokey.bot.listener_context import ListenerContext
 from twokey.bot.listeners.readable import Access, may_decide
 from twokey.bot.listeners.router import Router
@@ -29,13 +31,23 @@ logger = logging.getLogger(__name__)
 
 
 def register(router: Router) -> None:
-    """Answer the opening of the Home tab."""
+    """Answer the opening of the Home tab, and its button Refresh."""
     router.on_event("app_home_opened", _opened)
+    router.on_action(Action.REFRESH, _refresh)
 
 
 async def _opened(ctx: ListenerContext, body: Json) -> None:
     opened = payload.home_opened(body)
     if opened.tab == "home" and opened.team == ctx.team:
+        ctx.tasks.later(_publish(ctx, opened), name="home")
+
+
+async def _refresh(ctx: ListenerContext, clicked: Clicked) -> None:
+    action = clicked.action
+    if action.is_home and action.team == ctx.team:
+        opened = HomeOpened(
+            team=action.team, user=action.user, tab="home", view_hash=action.view_hash
+        )
         ctx.tasks.later(_publish(ctx, opened), name="home")
 
 
@@ -55,10 +67,10 @@ async def _view(ctx: ListenerContext, opened: HomeOpened) -> Block:
     """Return the person's queue, and below it how this works."""
     mine: list[Approval] = []
     own: list[Approval] = []
-    now_ms = looked_at = 0
+    now_ms = await ctx.service.store.conn.now_ms()
+    looked_at = 0
     is_complete = True
     async for loaded in ctx.service.queue.waiting():
-        now_ms = loaded.now_ms
         looked_at += 1
         access = await _access(ctx, opened.user, loaded.approval)
         is_complete = is_complete and not access.is_open

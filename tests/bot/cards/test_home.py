@@ -24,6 +24,11 @@ from twokey.bot.ids import Action, unseal, verify
 from twokey.gateway.approvals.record import Approval, Opinion
 from twokey.gateway.protocol.states import ItemState
 
+AS_OF = (
+    "m:As of <!date^1795255200^{date_short_pretty} {time_secs}|2026-11-21 10:00:00 "
+    "UTC>.\n"
+)
+
 
 def _view(*queue: Any, now_ms: int = NOW) -> Any:
     return home(queue, key=KEY, team=TEAM, now_ms=now_ms)
@@ -31,7 +36,7 @@ def _view(*queue: Any, now_ms: int = NOW) -> Any:
 
 def test_an_empty_queue_is_a_good_thing() -> None:
     assert readable(_view()["blocks"]) == (
-        "# Waiting for you: 0\nm:Nothing waits for you. Enjoy the quiet.\n"
+        f"# Waiting for you: 0\n{AS_OF}m:Nothing waits for you. Enjoy the quiet.\n"
     )
 
 
@@ -116,7 +121,9 @@ def test_a_row_opens_the_first_call_that_waits() -> None:
     )
 
     button = next(
-        each for each in objects(_view(approval)) if each.get("type") == "button"
+        each
+        for each in objects(_view(approval))
+        if each.get("action_id") == Action.VIEW_ALL
     )
 
     sealed = unseal(button["value"])
@@ -128,7 +135,7 @@ def test_a_queue_that_was_not_looked_at_whole_says_so() -> None:
     shown = readable(home([], key=KEY, team=TEAM, now_ms=NOW, looked_at=2000)["blocks"])
 
     assert shown == (
-        "# Waiting for you: 0 or more\nm:There may be more for you: only the 2000 that "
+        f"# Waiting for you: 0 or more\n{AS_OF}m:There may be more for you: only the 2000 that "
         "end soonest were looked at.\n"
     )
 

@@ -91,6 +91,22 @@ async def test_home_lists_what_waits_for_this_person_and_nobody_elses(
     assert "Waiting for others" not in shown["U0ANA"] + shown["U0CHLOE"]
 
 
+async def test_refresh_shows_what_came_since_the_tab_was_opened(stack: Stack) -> None:
+    async with stack.running():
+        ana = stack.actor("U0ANA")
+        await ana.open_home()
+        await ana.wait_for(lambda s: "Waiting for you: 0" in home_of(s) or None)
+        approval_id = (await stack.approval(await stack.refund())).id
+
+        await ana.act_in_home(Action.REFRESH)
+
+        shown = await ana.wait_for(
+            lambda s: s if "Waiting for you: 1" in home_of(s) else None
+        )
+        assert approval_id in home_of(shown)
+        assert await ana.notices() == [], "the tab is the answer"
+
+
 async def test_home_lists_what_its_editor_may_only_reject_and_view_all_does_it(
     stack: Stack,
 ) -> None:

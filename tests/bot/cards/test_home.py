@@ -135,8 +135,8 @@ def test_a_queue_that_was_not_looked_at_whole_says_so() -> None:
     shown = readable(home([], key=KEY, team=TEAM, now_ms=NOW, looked_at=2000)["blocks"])
 
     assert shown == (
-        f"# Waiting for you: 0 or more\n{AS_OF}m:There may be more for you: only the 2000 that "
-        "end soonest were looked at.\n"
+        f"# Waiting for you: 0 or more\n{AS_OF}"
+        "m:There may be more for you: only the 2000 that end soonest were looked at.\n"
     )
 
 

@@ -55,12 +55,12 @@ def _of_people(
 ) -> Iterator[tuple[str, str]]:
     yield "who", _who(evaluation.requirement)
     yield "may", ", ".join(evaluation.allow)
-    yield "within", f"{_time(evaluation.ttl_ms, when)}, then it is refused"
+    yield "within", f"{_time(evaluation.ttl_ms, when)}, then it expires"
     if evaluation.remind_at_ms:
         yield "reminds", f"after {_time(evaluation.remind_at_ms, when)}"
     if evaluation.escalate_at_ms:
         after = _time(evaluation.escalate_at_ms, when)
-        yield "calls", f"{evaluation.escalate_to} after {after}"
+        yield "escalates", f"to {evaluation.escalate_to} after {after}"
 
 
 def _shown(evaluation: Evaluation) -> Iterator[tuple[str, str]]:

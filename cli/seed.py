@@ -19,12 +19,14 @@ def seed(workspace: Workspace, policy: Policy) -> None:
 
     What the sandbox lacks is added under the policy's own ids: channels with everybody
     in them, people, and user groups. Groups of the first role have Ana and Ben, those
-    of later ones have Chloé, so that two different roles are two different people.
+    of all later ones have Chloé: who decides first and who comes later differ.
     """
     for name in policy.channels:
         _add_channel(workspace, name)
     later = [rule.usergroups for rule in list(policy.roles.values())[1:]]
     of_chloe = {group for groups in later for group in groups}
+    # Ids stand in many keys of a policy. Another text in capitals that has their form
+    # (a reason "URGENT") adds a person whom nobody asks, which harms no sandbox.
     for text in _strings(cast("JsonValue", policy.model_dump(mode="json"))):
         if is_user_id(text) and text not in workspace.users:
             workspace.put_user(_person(text))

@@ -40,14 +40,14 @@ class Twist(StrEnum):
 class PlannedFault:
     """A fault that waits for its calls; `seconds` is the delay or Retry-After.
 
-    `spared` calls pass before it begins.
+    `skip` calls succeed before it begins, and then `left` calls fail.
     """
 
     fault: Fault
     method: str = ANY
     left: int = 1
     seconds: float = 1.0
-    spared: int = 0
+    skip: int = 0
 
 
 @dataclass(slots=True)
@@ -61,7 +61,7 @@ class PlannedTwist:
 
 
 class Faults:
-    """Hold the planned faults; each is used up by the calls it befalls."""
+    """Planned faults and twists; each ends after the calls it was planned for."""
 
     def __init__(self) -> None:
         self._faults: list[PlannedFault] = []
@@ -76,10 +76,7 @@ class Faults:
         seconds: float = 1.0,
         after: int = 0,
     ) -> None:
-        """Let `fault` befall the next `calls` calls of `method` (any by default).
-
-        The first `after` of them pass unharmed.
-        """
+        """Skip `after` calls of `method` (any by default), then fail `calls` calls."""
         planned = PlannedFault(Fault(fault), method, calls, seconds, after)
         self._faults.append(planned)
 
@@ -91,7 +88,7 @@ class Faults:
         retry_num: int = 1,
         retry_reason: str = "http_timeout",
     ) -> None:
-        """Let `twist` befall the next `deliveries` requests to the app."""
+        """Apply `twist` to the next `deliveries` requests to the app."""
         planned = PlannedTwist(Twist(twist), deliveries, retry_num, retry_reason)
         self._twists.append(planned)
 
@@ -103,8 +100,8 @@ class Faults:
     def next_fault(self, method: str) -> PlannedFault | None:
         """Return the fault for a call of this method, and count it as used."""
         for planned in self._faults:
-            if planned.method in (ANY, method) and planned.spared > 0:
-                planned.spared -= 1
+            if planned.method in (ANY, method) and planned.skip > 0:
+                planned.skip -= 1
             elif planned.method in (ANY, method):
                 planned.left -= 1
                 if planned.left <= 0:

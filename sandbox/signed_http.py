@@ -32,7 +32,7 @@ LOG_KEPT = 1_000
 
 
 class Forgery(StrEnum):
-    """What is wrong with a request that is sent once more."""
+    """How a request that is sent once more differs from the first one."""
 
     NONE = "none"
     """Nothing: the same bytes under the same signature, a replay."""
@@ -138,7 +138,7 @@ class SignedHttp:
     async def resend(
         self, forgery: Forgery | str, request: SentRequest | None = None
     ) -> Received:
-        """Send the newest (or the given) request once more, with something wrong.
+        """Send the newest (or the given) request once more, in this variant.
 
         Raises:
             LookupError: nothing was sent yet.

@@ -23,11 +23,11 @@ from twokey.gateway.protocol.strict_json import JsonObject
 _SHORT_VALUE = 60
 _SHORT_NAME = 32
 _COLUMN = 24
-_LEAST_ROOM = 80
-_EXCERPT = 800  # who has to open the rest anyway needs no wall of text
+_MIN_EXCERPT_CHARS = 80
+_MAX_EXCERPT_CHARS = 800  # the rest has to be opened anyway; more would not help
 # Spaces that could push a part of a value to where the next line seems to begin.
 _GAP = re.compile(r" {3}|[\n\t]")
-# What stands between a name and its value, so no name has it inside.
+# Between a name and its value; a name that contains it is quoted.
 _BETWEEN = "  "
 _TEXT = "⟦text⟧"
 
@@ -65,7 +65,7 @@ def boxes(tool: str, args: JsonObject, redact: Iterable[str]) -> tuple[str, ...]
 def listing(
     tool: str, args: JsonObject, redact: Iterable[str], *, room: int
 ) -> Listing:
-    """Return a call in at most ``room`` characters, whole if that is possible.
+    """Return a call in at most ``room`` characters (at least 80), whole if it fits.
 
     What does not fit becomes one box with the beginning and the end, the gap named in
     between; lines of long values are then indented behind a bar.
@@ -75,7 +75,7 @@ def listing(
     if total <= room:
         return Listing(whole, total, total)
     text = "\n".join([whole[0], *(_barred(box) for box in whole[1:])])
-    cut = excerpt(text, max(min(room, _EXCERPT), _LEAST_ROOM))
+    cut = excerpt(text, max(min(room, _MAX_EXCERPT_CHARS), _MIN_EXCERPT_CHARS))
     # Bars are ours and do not count: at least one character is missing here.
     return Listing((cut.text,), min(cut.shown, total - 1), total)
 

@@ -27,10 +27,11 @@ from twokey.gateway.failures import log_failure
 logger = logging.getLogger(__name__)
 
 GIVE_UP_AFTER = 8
-"""Failures in a row of our own making, after which a topic is quarantined."""
+"""Failures in a row before the next fallback: drop a reply, or show a plain card,
+then quarantine the card. Failures of Slack and of the store count, too."""
 
 _LONGEST_WAIT_S = 30.0
-_PUT_ASIDE_S = 600.0
+_QUARANTINE_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,48 +64,58 @@ class EventDispatcher:
         channel = self._channel(topic, topic.events[0]) if topic.events else ""
         return Call(POST, channel) if channel else None
 
-    async def step(self, topic: Topic, given: Call | None) -> float:
+    async def step(self, topic: Topic, reserved: Call | None) -> float:
         """Make the next call for a topic; return how long it then has to wait.
 
-        Never raises: what fails is tried again after a while, and what can never
-        succeed is reported and quarantined.
+        Failures of Slack, of the store and of our own code are not raised: what fails
+        is tried again after a while, and what can never succeed is reported and
+        quarantined.
 
         Args:
             topic: what it is about.
-            given: what was taken from the rate limit for it.
+            reserved: what was taken from the rate limit for it.
         """
+        # A reserved call is not returned to the rate limit after a failure or a 429:
+        # it may have reached Slack, which then counts it.
         try:
-            try:
-                is_made = await self._next(topic, given)
-            except SlackRefused as error:
-                return await self._refused(topic, error)
+            return await self._attempt(topic, reserved)
         except NotYet as error:
             return error.wait_s
         except (SlackError, StoreUnavailable) as error:
             logger.warning("publisher.retrying topic=%s why=%s", topic.key, error)
             topic.failures += 1
             return min(_LONGEST_WAIT_S, 0.5 * 2.0 ** min(topic.failures, 10))
+
+    async def _attempt(self, topic: Topic, reserved: Call | None) -> float:
+        try:
+            try:
+                is_made = await self._next(topic, reserved)
+            except SlackRefused as error:
+                return await self._refused(topic, error)
+        except (NotYet, SlackError, StoreUnavailable):
+            raise
         except Exception as error:  # noqa: BLE001 - one topic must not stop the others
             log_failure(logger, error, "publisher.failed topic=%s", topic.key)
             return await self._failed(topic)
-        if given is not None and not is_made:
-            self.card_publisher.limits.give_back(*given)
+        if reserved is not None and not is_made:
+            self.card_publisher.limits.give_back(*reserved)
         topic.failures = 0
         return 0.0
 
-    async def _next(self, topic: Topic, given: Call | None) -> bool:
-        """Do what comes next; return whether the given call was made."""
+    async def _next(self, topic: Topic, reserved: Call | None) -> bool:
+        """Do what comes next; return whether the reserved call was made."""
         if topic.rest:
-            return await self._fold(topic)
+            return await self._post_summary(topic)
         if topic.is_card_next(self.updater.clock()):
-            return await self.updater.show(topic, given)
+            return await self.updater.show(topic, reserved)
         if topic.notes:
-            return await self._note(topic)
+            return await self._post_reply(topic)
+        # There is an event: the queue drops a topic with nothing left to post.
         if run_messages.is_about_outage(topic.events[0]):
-            return await self._tell_of_run(topic, given)
-        return await self._speak(topic)
+            return await self._show_outage(topic, reserved)
+        return await self._post_message(topic)
 
-    async def _note(self, topic: Topic) -> bool:
+    async def _post_reply(self, topic: Topic) -> bool:
         line, keys = topic.notes[0], self.updater.keys
         cards, message = self.card_publisher.cards, line.message
         if line.escalated is not None:
@@ -120,7 +131,7 @@ class EventDispatcher:
         await self._drop_line(topic)
         return True
 
-    async def _speak(self, topic: Topic) -> bool:
+    async def _post_message(self, topic: Topic) -> bool:
         event = topic.events[0]
         channel = self._channel(topic, event)
         is_last = len(topic.events) == 1
@@ -132,15 +143,15 @@ class EventDispatcher:
         await self.updater.acknowledge(topic, [event])
         return is_said
 
-    async def _tell_of_run(self, topic: Topic, given: Call | None) -> bool:
+    async def _show_outage(self, topic: Topic, reserved: Call | None) -> bool:
         event = topic.events[0]
-        is_made, is_done = await run_messages.show(self.card_publisher, topic, given)
+        is_made, is_done = await run_messages.show(self.card_publisher, topic, reserved)
         if is_done:
             await self.updater.acknowledge(topic, [event])
         return is_made
 
-    async def _fold(self, topic: Topic) -> bool:
-        """Tell of many calls in one message, which is never brought up to date."""
+    async def _post_summary(self, topic: Topic) -> bool:
+        """Post one message about many notifications; it is never updated."""
         events = list(topic.events)
         ran = [one for one in events if one.name is EventName.ITEM_AUTHORIZED]
         if ran:
@@ -158,7 +169,10 @@ class EventDispatcher:
         return event.data.get("channel") or event.channel
 
     async def _refused(self, topic: Topic, error: SlackRefused) -> float:
-        """Drop what can never be said, and say elsewhere what everybody has to know."""
+        """Drop what Slack will never take; post a freeze in the fallback channel.
+
+        Not about a card: `CardUpdater.show` handles what Slack says of one.
+        """
         topic.failures += 1
         if error.error in NOT_ABOUT_THE_CARD:
             logger.error("publisher.bot_refused error=%s", error.error)
@@ -178,7 +192,6 @@ class EventDispatcher:
         topic.failures += 1
         if topic.failures < GIVE_UP_AFTER:
             return min(_LONGEST_WAIT_S, 2.0 ** min(topic.failures, 10))
-        topic.failures = 0
         now = self.updater.clock()
         if not topic.is_card_next(now):
             logger.error("publisher.gave_up topic=%s", topic.key)
@@ -188,7 +201,8 @@ class EventDispatcher:
             topic.is_plain = True
         else:
             logger.error("publisher.quarantined topic=%s", topic.key)
-            topic.card_at = now + _PUT_ASIDE_S
+            topic.card_at = now + _QUARANTINE_S
+        topic.failures = 0
         return 0.0
 
     async def _drop_first(self, topic: Topic) -> None:

@@ -10,7 +10,7 @@ from twokey.bot.listeners.router import Reply, Router
 from twokey.bot.listeners.verify_click import (
     answered,
     decide,
-    lacks_reason,
+    is_reason_invalid,
     permitted,
     verify_click,
 )
@@ -35,7 +35,7 @@ async def _approve(ctx: ListenerContext, clicked: Clicked) -> Said | None:
     target = await verify_click(ctx, clicked, Action.APPROVE)
     if Verb.APPROVE not in target.item.requires_reason:
         outcome = await decide(ctx, target, Approve(), clicked)
-        if not lacks_reason(outcome):
+        if not is_reason_invalid(outcome):
             return answered(outcome, now_ms=target.now_ms)
     # Also where only the policy of now asks for a reason.
     await permitted(ctx, target, Verb.APPROVE, clicked.who)

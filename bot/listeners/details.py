@@ -10,7 +10,7 @@ from twokey.bot.listeners.router import Reply, Router
 from twokey.bot.listeners.verify_click import (
     Target,
     decide,
-    lacks_reason,
+    is_reason_invalid,
     sealed_value,
     verify_click,
     verify_place,
@@ -67,7 +67,7 @@ async def _submit(ctx: ListenerContext, submitted: Submitted) -> Reply:
     if Verb.APPROVE in target.item.requires_reason:
         return await replace_form(ctx, submitted, target, approve.view)
     outcome = await decide(ctx, target, Approve(), submitted)
-    if lacks_reason(outcome):
+    if is_reason_invalid(outcome):
         return await replace_form(ctx, submitted, target, approve.view)
     return concluded(outcome, now_ms=target.now_ms)
 

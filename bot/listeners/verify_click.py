@@ -270,8 +270,8 @@ async def may_settle(ctx: ListenerContext, target: Target, who: Who) -> None:
         raise UserFacingError(label(reason))
 
 
-def lacks_reason(outcome: Outcome) -> bool:
-    """Say whether a decision was refused only because it said no reason."""
+def is_reason_invalid(outcome: Outcome) -> bool:
+    """Return True if a decision failed only on its reason: missing or too long."""
     return isinstance(outcome, Invalid) and outcome.errors.keys() == {REASON_POINTER}
 
 

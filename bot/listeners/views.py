@@ -42,6 +42,9 @@ logger = logging.getLogger(__name__)
 _NOT_OPENED: LiteralString = (
     "Slack did not open the window in time. Nothing was recorded; please click again."
 )
+_NOT_TURNED: LiteralString = (
+    "Slack did not show the page in time. Nothing was recorded; please click again."
+)
 _NOT_BOUND: LiteralString = (
     "This window is not known any more, so nothing was recorded. Please open it again "
     "from the card."
@@ -113,7 +116,7 @@ async def turn_view(
         )
     except SlackError as error:
         logger.warning("view.not_turned why=%s", error)
-        raise UserFacingError(template(_NOT_OPENED)) from None
+        raise UserFacingError(template(_NOT_TURNED)) from None
     await bind(ctx, action.view_id, action.user, target, view)
 
 

@@ -21,7 +21,7 @@ def of_kind(blocks: Blocks, kind: str) -> Iterator[tuple[int, Node]]:
 
 
 def shared_flaws(blocks: Blocks) -> Flaws:
-    """Refuse a repeated block_id and a second focus, as every surface does."""
+    """Yield repeated block ids and a second focus, which every surface refuses."""
     for index, block_id in duplicates(blocks, "block_id"):
         yield Flaw(f"/{index}/block_id", f"{block_id!r} is already used above")
     yield from (
@@ -31,7 +31,7 @@ def shared_flaws(blocks: Blocks) -> Flaws:
 
 
 def table_flaws(blocks: Blocks) -> Flaws:
-    """Refuse a second table."""
+    """Yield every table after the first."""
     tables = [index for index, _ in of_kind(blocks, "table")]
     for index in tables[limits.TABLES_IN_MESSAGE :]:
         yield Flaw(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -15,11 +15,12 @@ from tests.bot.bot_stack import CHANNEL, TEAM, Stack, has_button
 from tests.conftest import eventually
 from tests.lifetimes import lose_records
 from tests.service.harness import ANA
+from twokey.bot.blocks import Message
 from twokey.bot.delivery import card_updater, event_dispatcher, feed, publisher
 from twokey.bot.delivery.card_publisher import CardPublisher
 from twokey.bot.delivery.card_updater import CardUpdater
 from twokey.bot.delivery.event_dispatcher import EventDispatcher
-from twokey.bot.delivery.outbox_queue import Topic
+from twokey.bot.delivery.outbox_queue import Line, Topic
 from twokey.bot.ids import Action
 from twokey.bot.limits import Limits
 from twokey.bot.web import Slack, SlackSilent
@@ -137,23 +138,42 @@ async def test_a_silent_slack_is_asked_more_and_more_rarely(stack: Stack) -> Non
         async def silent(_: str) -> None:
             raise SlackSilent("chat.update", "no answer")
 
-        step = EventDispatcher(
-            CardUpdater(
-                card_publisher=card_publisher,
-                outbox=stack.store.outbox(stack.keys, reader="x"),
-                keys=stack.keys,
-                tenant="default",
-                read=silent,
-                posted=ignored,
-                clock=asyncio.get_running_loop().time,
-            ),
-            channel=str,
-        ).step
+        step = dispatcher_of(stack, card_publisher, silent).step
 
         waits = [await step(topic, None) for _ in range(8)]
 
     assert waits[:3] == [1.0, 2.0, 4.0]
     assert waits[-1] == 30.0
+
+
+async def test_a_reply_is_given_up_once_the_store_can_acknowledge_it(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    real, failures = Outbox.done, 1
+
+    async def failing(self: Outbox, *seqs: str) -> None:
+        nonlocal failures
+        failures -= 1
+        if failures >= 0:
+            raise StoreUnavailable("The store does not answer.")
+        await real(self, *seqs)
+
+    async def broken(*_: object, **__: object) -> Any:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(event_dispatcher, "GIVE_UP_AFTER", 2)
+    monkeypatch.setattr(CardPublisher, "say", broken)
+    monkeypatch.setattr(Outbox, "done", failing)
+    async with card_publisher_of(stack) as card_publisher:
+        topic = Topic(key="ap", approval="ap")
+        topic.notes.append(Line(Message((), "x"), "1-0", CHANNEL, "1.0"))
+        step = dispatcher_of(stack, card_publisher, unread).step
+
+        waits = [await step(topic, None) for _ in range(3)]
+
+    assert waits == [2.0, 4.0, 0.0]
+    assert topic.is_done
+    assert "publisher.retrying" in caplog.text
 
 
 async def test_a_report_that_cannot_be_delivered_stops_nothing(
@@ -185,6 +205,28 @@ async def test_without_anybody_to_tell_it_is_logged_alone(
 
 def ignored(_: Approval) -> None:
     """Warm nothing."""
+
+
+async def unread(_: str) -> None:
+    """Know no record."""
+
+
+def dispatcher_of(
+    stack: Stack,
+    card_publisher: CardPublisher,
+    read: Callable[[str], Awaitable[None]],
+) -> EventDispatcher:
+    """Return a dispatcher of its own for a test of one step."""
+    updater = CardUpdater(
+        card_publisher=card_publisher,
+        outbox=stack.store.outbox(stack.keys, reader="x"),
+        keys=stack.keys,
+        tenant="default",
+        read=read,
+        posted=ignored,
+        clock=asyncio.get_running_loop().time,
+    )
+    return EventDispatcher(updater, channel=str)
 
 
 @asynccontextmanager

@@ -255,7 +255,7 @@ def test_a_call_is_explained_in_words(home: Path, tell: Any) -> None:
         "because   The policy sets no tier for this tool; the default is approve.",
         "who       one person of support (S0SUPPORT)",
         "may       approve, edit, reject, respond",
-        "within    5m, then it is refused",
+        "within    5m, then it expires",
         "where     #agent-approvals",
         "card      Refund 5",
         "hidden    args.card",

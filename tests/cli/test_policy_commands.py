@@ -71,9 +71,9 @@ def test_a_raised_call_is_explained_down_to_the_minute(home: Path, tell: Any) ->
         "rule      windows.refunded > 100   (windows.refunded = 147.5)",
         f"who       2 people of {HOLDERS}, at least 1 senior",
         "may       approve, edit, reject, respond",
-        "within    30m (at 2026-07-01 12:30:00 UTC), then it is refused",
+        "within    30m (at 2026-07-01 12:30:00 UTC), then it expires",
         "reminds   after 15m (at 2026-07-01 12:15:00 UTC)",
-        "calls     senior after 24m (at 2026-07-01 12:24:00 UTC)",
+        "escalates to senior after 24m (at 2026-07-01 12:24:00 UTC)",
         "where     #cards",
     ]
 

@@ -137,7 +137,7 @@ async def test_a_page_that_does_not_turn_is_told_in_the_window(stack: Stack) -> 
 
         await ana.act_in_view(Action.PAGE_NEXT)
 
-        await ana.wait_for_view(says("did not open the window"))
+        await ana.wait_for_view(says("did not show the page"))
 
 
 async def test_a_window_that_was_overtaken_says_what_became_of_it(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,32 +69,35 @@ async def open_demo_stack(
         suggestions: what the page offers to ask.
 
     Raises:
-        SettingsError: when the page's port is taken, or ``data_dir`` cannot be made.
+        SettingsError: when the page's port is taken, ``data_dir`` cannot be made, or
+            what the sandbox kept there cannot be read.
         TwokeyError: as `open_stack`.
     """
     state_path = _made(data_dir) / "sandbox.json" if is_kept else None
     sandbox = Sandbox(port=port, suggestions=suggestions, state_path=state_path)
-    try:
-        await sandbox.__aenter__()
-    except OSError as error:
-        raise SettingsError(
-            f"The page cannot be shown on port {port}. Stop what listens there, or "
-            "choose another port with --port (0: any that is free)."
-        ) from error
-    try:
+    async with AsyncExitStack() as opening:
+        try:
+            await opening.enter_async_context(sandbox)
+        except OSError as error:
+            if error.filename:
+                raise SettingsError(f"{error.filename!r}: {error.strerror}") from error
+            raise SettingsError(
+                f"The page cannot be shown on port {port}. Stop what listens there, or "
+                "choose another port with --port (0: any that is free)."
+            ) from error
+        except ValueError as error:  # the file of an older version, or a damaged one
+            raise SettingsError(str(error)) from error
         seed(sandbox.workspace)
         settings = Settings.load(config, environment(sandbox, data_dir, mode, env))
-        settings = _apart(settings, data_dir)
-        async with open_stack(settings) as stack:
-            if mode is SlackMode.HTTP:
-                sandbox.deliver_http(stack.bot.url)
-            yield DemoStack(sandbox, stack)
-    finally:
-        await sandbox.__aexit__(None, None, None)
+        settings = _isolated(settings, data_dir)
+        stack = await opening.enter_async_context(open_stack(settings))
+        if mode is SlackMode.HTTP:
+            sandbox.deliver_http(stack.bot.url)
+        yield DemoStack(sandbox, stack)
 
 
-def _apart(settings: Settings, data_dir: Path) -> Settings:
-    """Keep a sandbox away from the store and the checkpoints that are in earnest."""
+def _isolated(settings: Settings, data_dir: Path) -> Settings:
+    """Keep a sandbox away from the store and the checkpoints of production."""
     checkpoints = SecretStr(str(data_dir.absolute() / "checkpoints.sqlite"))
     return settings.model_copy(update={"redis_url": None, "checkpoints": checkpoints})
 

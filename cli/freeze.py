@@ -24,12 +24,15 @@ Name = Annotated[
     str, typer.Argument(help="Name of the agent or the tool; none for the tenant.")
 ]
 EXAMPLES = console.examples(
-    ('twokey freeze tool process_refund --reason "…"', "no refund starts any more"),
-    ("twokey freeze agent support", "nothing of this agent starts"),
-    ("twokey freeze tenant", "nothing at all starts"),
+    (
+        'twokey freeze tool process_refund --reason "…"',
+        "no refund starts, approved or not",
+    ),
+    ("twokey freeze agent support", "no call of this agent starts"),
+    ("twokey freeze tenant", "no call of any agent starts"),
     ("twokey unfreeze tool process_refund", "refunds run again"),
     ("twokey unfreeze agent support", "also ends its pause after rejections"),
-    ("twokey frozen", "what is stopped, by whom and why"),
+    ("twokey frozen", "what is frozen, by whom and why"),
     ("twokey frozen --json", "the same for a machine"),
 )
 
@@ -42,7 +45,7 @@ def freeze(
     reason: Annotated[str, typer.Option(help="Why; agents and people read it.")] = "",
     by: By = "",
 ) -> None:
-    """Stop an agent, a tool or everything, approved calls too."""
+    """Freeze an agent, a tool or everything: even approved calls do not start."""
     scope = _scope(kind, name)
     is_new = _ask(
         ctx,
@@ -51,7 +54,7 @@ def freeze(
         ),
     )
     if is_new:
-        console.good(f"{_named(scope)} is frozen: nothing of it starts any more.")
+        console.good(f"{_named(scope)} is frozen: even approved calls do not start.")
     else:
         console.note(f"{_named(scope)} is frozen already; nothing changed.")
 
@@ -64,7 +67,7 @@ def unfreeze(
     reason: Annotated[str, typer.Option(help="Why, for the audit log.")] = "",
     by: By = "",
 ) -> None:
-    """Let something run again; for an agent this also ends its pause."""
+    """End a freeze; for an agent this also ends its pause."""
     scope = _scope(kind, name)
     is_lifted = _ask(
         ctx,

@@ -161,7 +161,7 @@ class Sandbox:
 
     def person(self, user_id: str) -> Person:
         """Return a scripted person of the workspace."""
-        self.workspace.user(user_id)
+        self.workspace.user(user_id)  # refuses an id that nobody has
         return Person(self.url, user_id, self._running.session)
 
     @property

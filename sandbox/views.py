@@ -14,7 +14,11 @@ STACK = 3
 
 
 def open_modal(slack: StandIn, user_id: str, document: JsonObject) -> View:
-    """Put a new root modal before a person, over whatever is open."""
+    """Put a new root modal before a person, over whatever is open.
+
+    It counts with the pushed ones towards `STACK`: Slack's pages leave that open, and
+    an app that works under the stricter reading works under both.
+    """
     return _add(slack, user_id, document, below=None)
 
 

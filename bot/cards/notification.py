@@ -45,6 +45,8 @@ _HEADS: dict[ItemState, LiteralString] = {
     _S.IN_DOUBT: "🔔 *Started without review. Did it run? Please check*",
     _S.LAPSED: "🔔 *Needed no review, and did not run*",
 }
+# All states of an item that no person is asked about: it opens authorized, and every
+# end of it is here. A missing one would show the plain message instead.
 _ENDS: dict[ItemState, LiteralString] = {
     _S.AUTHORIZED: "🔄 Cleared {at}, not started yet.",
     _S.EXECUTING: "🔄 Started {at}, no result yet.",
@@ -60,7 +62,7 @@ _STARTED: dict[ItemState, LiteralString] = {
     _S.AUTHORIZED: "⏸ Paused {at}: something inside it waits.",
     _S.LAPSED: "⌛ Ended {at}. It had been started, and does not go on.",
 }
-"""The same of a call that was started before it came there."""
+"""Texts for a call that had been started (claimed) before it got into this state."""
 
 _RESTORED: LiteralString = (
     "❓ In doubt since {at}: its record was restored from an older copy, so it may "
@@ -244,6 +246,7 @@ def _buttons(frame: Frame) -> list[Block]:
     first = {item.tool: item for item in reversed(shown)}
     tools = [item for item in shown if first[item.tool] is item]
     rows = [[_freeze(frame, item, is_only=len(tools) == 1)] for item in tools]
+    # An approval has at least one item, so there is a row.
     rows[-1].append(
         button(
             Action.REPORT,
@@ -267,7 +270,7 @@ def _freeze(frame: Frame, item: Item, *, is_only: bool) -> Block:
         accessibility_label=label(f"Freeze the tool of call {item.index + 1}"),
         confirm=confirm(
             label("Freeze this tool?"),
-            label("No agent can start it until somebody lifts that."),
+            label("No agent can start it until somebody ends the freeze."),
             yes=label("Freeze"),
             no=label("Back"),
         ),

@@ -103,7 +103,7 @@ def _what_follows(event: Event) -> Template:
         case EventName.RUN_PARKED:
             return joined(" ", [stood_still, _if_parked(event), kept])
         case EventName.RUN_RETRIED:
-            rest = template("This message shows what comes of it.")
+            rest = template("This message will show the result.")
         case EventName.RUN_DROPPED:
             return template("It is not retried. A new message begins a new run.")
         case _:

@@ -15,7 +15,7 @@ from twokey.gateway.approvals.events import Event, EventName
 STOPS = frozenset(
     {EventName.AGENT_PAUSED, EventName.FREEZE_SET, EventName.FREEZE_LIFTED}
 )
-"""What is said where everybody sees it, and not under one card."""
+"""Events that are posted in the channel, not in the thread of one card."""
 
 _NAME = 200
 _REASON = 600
@@ -24,14 +24,14 @@ _SAID: dict[EventName, tuple[LiteralString, LiteralString]] = {
     EventName.AGENT_PAUSED: ("⏸️ *Paused*", "An agent is paused."),
     EventName.FREEZE_SET: ("🧊 *Frozen* by {who}", "Something is frozen."),
     EventName.FREEZE_LIFTED: (
-        "▶️ *May run again*, says {who}",
-        "Something may run again.",
+        "▶️ *Unfrozen* by {who}",
+        "Something was unfrozen.",
     ),
 }
 _MEANS: dict[EventName, LiteralString] = {
-    EventName.AGENT_PAUSED: "None of its calls comes to people. To lift that, write:",
+    EventName.AGENT_PAUSED: "Nobody is asked about its calls. To end the pause, write:",
     EventName.FREEZE_SET: (
-        "Nothing of it starts, not even what was approved. To lift that, write:"
+        "Even approved calls do not start. To end the freeze, write:"
     ),
 }
 
@@ -68,7 +68,7 @@ def scope_of(event: Event) -> tuple[str, str]:
 
 
 def actor_ref(actor: str) -> Ref:
-    """Name who did it: a Slack person is mentioned, a command line's name is shown."""
+    """Mention the Slack user who did it, or show the name of a command-line user."""
     _, _, person = actor.partition("/")
     for ref, text in ((user, person), (code, actor)):
         with suppress(ValueError):

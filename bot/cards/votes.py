@@ -7,9 +7,9 @@ from twokey.gateway.approvals.people import Requirement
 from twokey.gateway.approvals.quorum import Tally, tally
 from twokey.gateway.approvals.record import Item
 
-_MOST = 3
+_MAX_NAMES = 3
 """Roles and parts of a requirement that one line names; the others are "others"."""
-_LONGEST = 32
+_MAX_NAME_CHARS = 32
 """Characters of a role's name; a longer one is shortened."""
 
 
@@ -19,7 +19,7 @@ def counted_votes(item: Item) -> Tally:
 
 
 def approvals(item: Item) -> Template:
-    """Return "1 of 2 approvals", or "2 approvals" when the number says too little."""
+    """Return "1 of 2 approvals", or "2 approvals" once there are enough in number."""
     have, need = counted_votes(item).have, counted_votes(item).need
     if have < need:
         return template("*{have} of {need} approvals*", have=have, need=need)
@@ -29,7 +29,7 @@ def approvals(item: Item) -> Template:
 
 
 def so_far(item: Item) -> Template:
-    """Return "1 of 2", or "2 so far" when more than the number is missing."""
+    """Return "1 of 2", or "2 so far" if the number is met and a role is missing."""
     count = counted_votes(item)
     if count.have < count.need or count.is_met:
         return template("{have} of {need}", have=count.have, need=count.need)
@@ -37,15 +37,15 @@ def so_far(item: Item) -> Template:
 
 
 def still_needed(item: Item) -> Template:
-    """Return "; 1 from senior still needed" where the number alone says too little."""
+    """Return "; 1 from senior still needed" while votes of a role are missing."""
     parts = list(counted_votes(item).lacking.items())
     if not parts:
         return template("")
     told = [
         joined("", [template("{n} from ", n=missing), _roles(names)])
-        for names, missing in parts[:_MOST]
+        for names, missing in parts[:_MAX_NAMES]
     ]
-    more = [template("others")] if parts[_MOST:] else []
+    more = [template("others")] if parts[_MAX_NAMES:] else []
     lack = joined(" and ", [*told, *more])
     return joined("", [template("; "), lack, template(" still needed")])
 
@@ -57,14 +57,15 @@ def roles_of(requirement: Requirement) -> Template:
 
 def _roles(names: str) -> Template:
     """Name one role, or several of which one is enough."""
+    # `Tally.lacking` joins names like this; a role's name has no space (`RoleName`).
     roles = names.split(" or ")
-    named = [template("{role}", role=_role(name)) for name in roles[:_MOST]]
-    more = [template("others")] if roles[_MOST:] else []
+    named = [template("{role}", role=_role(name)) for name in roles[:_MAX_NAMES]]
+    more = [template("others")] if roles[_MAX_NAMES:] else []
     return joined(" or ", [*named, *more])
 
 
 def _role(name: str) -> Ref:
-    shown = name if len(name) <= _LONGEST else f"{name[: _LONGEST - 2]}.."
+    shown = name if len(name) <= _MAX_NAME_CHARS else f"{name[: _MAX_NAME_CHARS - 2]}.."
     try:
         return code(shown)
     except ValueError:

@@ -16,6 +16,7 @@ from twokey.gateway.protocol.records import Person
 
 logger = logging.getLogger(__name__)
 
+# The form of a mention; `require_member` asks Slack whether there is such a member.
 _WORDS = re.compile(r"<@(?P<to>[UW][A-Z0-9]{1,30})(?:\|[^>]*)?>\s+(?P<time>\S+)")
 
 _USAGE: LiteralString = (
@@ -25,7 +26,7 @@ _USAGE: LiteralString = (
 
 
 async def delegated(ctx: ListenerContext, command: Command, rest: str) -> Said:
-    """Do what was asked, and say so.
+    """Start or end a delegation, and confirm it.
 
     Raises:
         UserFacingError: says why not.
@@ -37,22 +38,22 @@ async def delegated(ctx: ListenerContext, command: Command, rest: str) -> Said:
     )
     owner = Person(team=ctx.team, user=command.user, name=asker.name)
     if rest.lower() == "off":
-        return await _taken_back(ctx, owner)
+        return await _ended(ctx, owner)
     words = _WORDS.fullmatch(rest)
     if words is None:
         raise UserFacingError(
             template(_USAGE, command=slash_command(ctx.config.command))
         )
-    return await _handed_over(ctx, owner, words["to"], words["time"])
+    return await _started(ctx, owner, words["to"], words["time"])
 
 
-async def _taken_back(ctx: ListenerContext, owner: Person) -> Said:
+async def _ended(ctx: ListenerContext, owner: Person) -> Said:
     if await ctx.service.delegations.take_back(owner, gesture=Gesture.SLASH_COMMAND):
         return template("Nobody decides in your place any more.")
     return template("Nobody was deciding in your place; nothing changed.")
 
 
-async def _handed_over(ctx: ListenerContext, owner: Person, to: str, time: str) -> Said:
+async def _started(ctx: ListenerContext, owner: Person, to: str, time: str) -> Said:
     refusal = template("Only members of this workspace can decide in your place.")
     await ctx.require_member(to, ctx.team, refusal, who="who that is", fresh=True)
     try:

@@ -37,6 +37,6 @@ async def _freeze(ctx: ListenerContext, clicked: Clicked) -> Said | None:
     if not result:
         return template("This tool is frozen already; nothing changed.")
     return template(
-        "The tool is frozen: nothing of it starts any more, for any agent. A message "
-        "in the channel says how to lift that."
+        "The tool is frozen: even approved calls do not start. A message in the "
+        "channel says how to end the freeze."
     )

@@ -79,6 +79,7 @@ async def _view(ctx: ListenerContext, opened: HomeOpened) -> Block:
         elif await _may_end(ctx, opened.user, loaded.approval):
             own.append(loaded.approval)
     first = home.most_urgent(mine, now_ms)[: home.MAX_ROWS]
+    # Only what is shown is judged by the policy of now: that asks the store for each.
     shown = [await ctx.service.as_of_now(Loaded(one, now_ms)) for one in first]
     view = home.home(
         [one.approval for one in shown],
@@ -107,6 +108,8 @@ async def _access(ctx: ListenerContext, user: str, approval: Approval) -> Access
     for item in approval.items:
         if not item.is_pending or _has_voted(user, item):
             continue
+        # The event does not name the person's home workspace. `users.info` does, so
+        # nobody of another organization is taken for a member.
         access = await may_decide(ctx, user, approval, item)
         if access.is_given:
             return access
@@ -134,6 +137,7 @@ async def _may_end(ctx: ListenerContext, user: str, approval: Approval) -> bool:
 
 
 def _has_voted(user: str, item: Item) -> bool:
+    # Only members of this workspace vote, so the user id alone names one.
     votes = (vote for vote in item.votes if vote.action_hash == item.action_hash)
     return any(vote.by.user == user for vote in votes)
 
@@ -141,7 +145,7 @@ def _has_voted(user: str, item: Item) -> bool:
 def _manual(ctx: ListenerContext) -> list[Block]:
     return [
         divider(),
-        header(label("An agent turns one key, a person turns the other")),
+        header(label("How approvals work")),
         section(
             template(
                 "When an agent wants to do something that needs a person, a card "

@@ -42,6 +42,8 @@ _DELETED = template(
     "You deleted a message that the agent has already read. That stops nothing: what "
     "waits for approval goes on waiting. Whoever may decide can still reject it."
 )
+# A day less than the store remembers a message: an edit near the end could otherwise
+# ask a second time.
 _EDITABLE_S = (MESSAGE_LIFETIME - timedelta(days=1)).total_seconds()
 _NOT_KEPT_YET = template(
     "The gateway cannot keep anything right now. Slack repeats your message for a few "
@@ -67,7 +69,11 @@ class Asked:
 
 
 def register(router: Router) -> None:
-    """Answer mentions in channels and lines in the bot's own chat."""
+    """Answer app mentions in channels and direct messages to the bot.
+
+    For a mention in a channel Slack may send both events: `message_events.mention`
+    reads the ``message`` of direct messages alone.
+    """
     router.on_event("app_mention", _mentioned)
     router.on_event("message", _mentioned)
 
@@ -79,7 +85,7 @@ def asked(
 
     Args:
         text: as Slack sends it: with mentions as ids, and & < > escaped.
-        bot_user: the bot's own id; its mentions are no part of the message.
+        bot_user: the bot's own id; its mentions are not part of the message.
         agents: the names that are known.
         default_agent: who is asked when no name comes first.
     """
@@ -117,7 +123,8 @@ async def _ask(ctx: ListenerContext, said: Mention) -> None:
     if problem is not None:
         await _tell_once(ctx, said, problem)
         if problem is _UNKNOWN:
-            # Slack is in trouble, and may not have told them either: it repeats this.
+            # Slack may not have delivered that sentence either. An error makes it send
+            # the event again.
             raise UserFacingError(NOT_RECORDED)
         return
     try:
@@ -144,7 +151,7 @@ async def _ask(ctx: ListenerContext, said: Mention) -> None:
 
 
 async def _refused_edit(ctx: ListenerContext, said: Mention) -> bool:
-    """Tell whoever edited what was asked that it changes nothing.
+    """Tell a person who edited a message that the agent keeps the first text.
 
     An edit that mentions the bot for the first time asks, as a new message does.
     """
@@ -186,7 +193,7 @@ def _seconds(ts: str) -> float:
     try:
         return float(ts)
     except ValueError:
-        raise BadPayload("event.ts", "is no time stamp") from None
+        raise BadPayload("event.ts", "is not a time stamp") from None
 
 
 async def _tell_once(ctx: ListenerContext, said: Mention, sentence: Said) -> None:

@@ -27,10 +27,10 @@ _OVER: LiteralString = (
     "This run is not stopped any more: it went on, or it was dropped. Nothing was done."
 )
 _TRIED: LiteralString = (
-    "This run is being tried again already. The message shows what comes of it."
+    "This run is being tried again already. The message will show the result."
 )
 _TRYING: LiteralString = (
-    "The run is tried again now. The message shows what comes of it."
+    "The run is being tried again. The message will show the result."
 )
 _BUSY: LiteralString = (
     "This run changes all the time, so nothing was done. Please try again in a moment."
@@ -63,7 +63,7 @@ async def _proven(ctx: ListenerContext, clicked: Clicked) -> str:
     """Return the outage that a button of ours is about.
 
     Raises:
-        UserFacingError: it is about another one.
+        UserFacingError: the button is not ours, or not on the newest message.
     """
     action = clicked.action
     if action.team != ctx.team:
@@ -76,6 +76,7 @@ async def _proven(ctx: ListenerContext, clicked: Clicked) -> str:
     ):
         logger.warning("click.refused why=bad_seal")
         raise UserFacingError(template(_NOT_OURS))
+    # `seal_outage` writes the outage's id where a card's value has the approval's.
     outage = sealed.approval
     if not await is_usable_copy(ctx, action, ctx.keys, outage):
         logger.warning("click.refused why=other_copy outage=%s", outage)

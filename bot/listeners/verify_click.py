@@ -96,7 +96,7 @@ async def verify_click(ctx: ListenerContext, clicked: Clicked, purpose: str) -> 
     and this approval.
 
     Raises:
-        UserFacingError: says why this is no click to act on.
+        UserFacingError: says why this click does not count.
     """
     target = await verify_seal(ctx, sealed_value(ctx, clicked), purpose)
     await verify_place(ctx, clicked, target)
@@ -111,7 +111,9 @@ async def verify_place(ctx: ListenerContext, clicked: Clicked, target: Target) -
     """
     action, approval = clicked.action, target.approval
     if clicked.action.is_home and target.purpose == Action.VIEW_ALL:
-        return  # nothing is decided there: it opens what can be read
+        # Slack shows a Home tab to its person alone, and this button only opens the
+        # details; a decision there needs a binding of its own.
+        return
     if action.view_id:
         binding = await bound(ctx, action.view_id)
         if binding is None or (binding.user, binding.approval) != (
@@ -146,7 +148,7 @@ async def is_usable_copy(
 
 
 async def bound(ctx: ListenerContext, view_id: str) -> ViewBinding | None:
-    """Return what a modal was opened for; None when it is none of ours."""
+    """Return what a modal was opened for; None when we did not open it."""
     return await ctx.service.store.cards.bound_view(ctx.keys, view_id)
 
 
@@ -154,7 +156,7 @@ def sealed_value(ctx: ListenerContext, clicked: Clicked) -> Sealed:
     """Read the seal of a button of this workspace.
 
     Raises:
-        UserFacingError: it is none of this workspace.
+        UserFacingError: the click is from another workspace.
     """
     if clicked.action.team != ctx.team:
         logger.warning("click.refused why=other_workspace")
@@ -187,6 +189,8 @@ async def verify_seal(ctx: ListenerContext, sealed: Sealed, *purposes: str) -> T
     if loaded is None or keys is None:
         raise UserFacingError(explained(Unknown(), now_ms=0))
     approval, now_ms = loaded.approval, loaded.now_ms
+    # Before the MAC: what an older version stood for is not kept, so its MAC cannot be
+    # checked. Nothing is decided, and the sentence tells what the newest card shows.
     if sealed.version != approval.version:
         raise UserFacingError(
             _explained_state(approval, sealed.index, sealed.version, now_ms)
@@ -241,8 +245,8 @@ async def permitted(ctx: ListenerContext, target: Target, verb: Verb, who: Who) 
         raise UserFacingError(_explained_state(approval, item.index, version, now_ms))
     reviewer = await ctx.reviewer_of(*who, item)
     judged = await ctx.service.preview(approval, item.index, item.args)
-    circles = (item.requirement, *([judged.requirement] if judged else []))
-    reason = objection(approval, item, reviewer, verb, circles=circles)
+    requirements = (item.requirement, *([judged.requirement] if judged else []))
+    reason = objection(approval, item, reviewer, verb, circles=requirements)
     if reason is not None:
         logger.info("click.refused why=forbidden approval=%s", approval.id)
         raise UserFacingError(label(reason))

@@ -2,7 +2,7 @@
 
 What a modal is about stands on the server, bound to its ``view.id``: a submission
 counts for the person, the item, the version and the hash that it was opened for, and
-for no other, whatever the submission itself says (threat T12).
+for no other, whatever the submission itself says.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _NOT_BOUND: LiteralString = (
 async def open_view(
     ctx: ListenerContext, clicked: Clicked, target: Target, view: Block
 ) -> None:
-    """Open a modal for whoever clicked, bound to what they look at.
+    """Open a modal for the person who clicked, bound to the call they look at.
 
     From inside a modal it opens on top of that one.
 
@@ -70,6 +70,8 @@ async def open_view(
     except SlackError as error:
         logger.warning("view.not_opened why=%s", error)
         raise UserFacingError(template(_NOT_OPENED)) from None
+    # Slack names the view in its answer, so it cannot be bound earlier. A submission
+    # that finds no binding, as after a failure of the store, is refused: `_NOT_BOUND`.
     await bind(ctx, text_at(reply, "view", "id"), action.user, target, view)
 
 

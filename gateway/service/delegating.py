@@ -46,7 +46,7 @@ class DelegationService(TenantService):
             raise ValueError("you cannot delegate to yourself; name a colleague.")
         if not timedelta(0) < lasting <= LONGEST:
             raise ValueError(
-                f"{lasting} is too long; choose up to {LONGEST.days} days."
+                f"{lasting} cannot be used; choose a time of up to {LONGEST.days} days."
             )
         event = self._event(EventName.DELEGATION_SET, owner, gesture)
         event = event.with_(data={**event.data, "to": to})

@@ -110,6 +110,22 @@ def test_a_folder_that_cannot_be_made_is_named(
     assert "cannot be made" in told
 
 
+@pytest.mark.parametrize("is_folder", [False, True])
+def test_messages_that_a_sandbox_cannot_read_again_are_named(
+    home: Path, tell: Any, *, is_folder: bool
+) -> None:
+    kept = home / ".twokey" / "sandbox" / "sandbox.json"
+    (kept if is_folder else kept.parent).mkdir(parents=True)
+    if not is_folder:
+        kept.write_text("{}", encoding="utf-8")
+
+    code, told = tell("run", "--sandbox", "--port", "0", TWOKEY_DATA_DIR=".twokey")
+
+    assert code == USAGE
+    assert "sandbox.json" in told
+    assert "port" not in told
+
+
 def test_the_demo_is_not_played_with_other_agents(tell: Any) -> None:
     code, told = tell("demo")
 

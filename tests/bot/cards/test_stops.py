@@ -30,6 +30,6 @@ def test_everything_is_lifted_by_a_word_of_its_own() -> None:
 
     assert readable(message.blocks) == (
         "m:🧊 *Frozen* by `cli/root`\nEverything\n"
-        "~ m:Nothing of it starts, not even what was approved. To lift that, write: "
+        "~ m:Even approved calls do not start. To end the freeze, write: "
         "| /approvals unfreeze everything\n"
     )

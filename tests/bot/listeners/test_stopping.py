@@ -72,7 +72,7 @@ async def test_a_reviewer_stops_something_and_lets_it_run_again(
 
         await ask(stack, f"unfreeze {words} mended", "may run again", user="U0BEN")
 
-        await posted(stack, "May run again", named, "mended", "<@U0BEN>")
+        await posted(stack, "Unfrozen", named, "mended", "<@U0BEN>")
         assert await stack.reviews.freezes.frozen() == ()
         await ask(stack, f"unfreeze {words}", "was not frozen; nothing changed")
 
@@ -185,7 +185,7 @@ async def test_a_paused_agent_is_announced_once_and_let_go_on(stack: Stack) -> N
         assert message["thread_ts"] is None
         assert "/approvals unfreeze agent support" in json.dumps(message["blocks"])
         await ask(stack, "unfreeze agent support", "may run again")
-        await posted(stack, "May run again", "The agent support")
+        await posted(stack, "Unfrozen", "The agent support")
     names = [event.name for event in await audit_entries(stack.store.conn, stack.keys)]
     assert names.count(EventName.AGENT_PAUSED) == 1
 

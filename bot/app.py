@@ -274,7 +274,7 @@ class StoreNonces:
         self._keys = store.keys_of_tenant(tenant)
 
     async def is_first(self, digest: str) -> bool:
-        """Say whether this is new; raises `StoreUnavailable`."""
+        """Return whether this is new; raises `StoreUnavailable`."""
         return await self._cards.is_first(self._keys, digest)
 
     async def forget(self, digest: str) -> None:

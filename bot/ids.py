@@ -97,7 +97,7 @@ _MAX_SEAL = 255
 
 
 class BadSeal(ValueError):
-    """A text is no seal at all; nothing of it was trusted."""
+    """A string does not have the form of a signed value; nothing of it was trusted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +171,7 @@ def unseal(text: str) -> Sealed:
 def verify(
     sealed: Sealed, approval: Approval, *, key: bytes, team: str, purpose: str
 ) -> bool:
-    """Say whether a seal was made by us for this record, team and purpose.
+    """Return whether a seal was made by us for this record, team and purpose.
 
     The MAC is computed from the stored record and compared in constant time.
     """
@@ -199,7 +199,7 @@ def seal_outage(outage: str, *, key: bytes, team: str, purpose: str) -> str:
 
 
 def verify_outage(sealed: Sealed, *, key: bytes, team: str, purpose: str) -> bool:
-    """Say whether a seal was made by us for this outage, team and purpose."""
+    """Return whether a seal was made by us for this outage, team and purpose."""
     if (sealed.version, sealed.index) != (_NO_VERSION, None):
         return False
     wanted = _outage_mac(sealed.approval, key=key, team=team, purpose=purpose)
@@ -244,7 +244,7 @@ def _mac(
 
 def _counted(text: str) -> int:
     if not (text.isascii() and text.isdigit() and str(int(text)) == text):
-        raise BadSeal(f"{text[:80]!r} is no number in a seal.")
+        raise BadSeal(f"{text[:80]!r} is not a number in a seal.")
     return int(text)
 
 
@@ -253,9 +253,9 @@ def _decoded(text: str) -> bytes:
     try:
         mac = base64.b64decode(text + "==", altchars=b"-_", validate=True)
     except (ValueError, binascii.Error) as error:
-        raise BadSeal(f"{text[:80]!r} is no MAC in a seal.") from error
+        raise BadSeal(f"{text[:80]!r} is not a MAC in a seal.") from error
     if len(mac) != MAC_BYTES or _encoded(mac) != text:
-        raise BadSeal(f"{text[:80]!r} is no MAC in a seal.")
+        raise BadSeal(f"{text[:80]!r} is not a MAC in a seal.")
     return mac
 
 

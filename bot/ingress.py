@@ -76,7 +76,7 @@ class Nonces(Protocol):
     """Remember which requests were seen."""
 
     async def is_first(self, digest: str) -> bool:
-        """Say whether this is new; raises `StoreUnavailable`."""
+        """Return whether this is new; raises `StoreUnavailable`."""
         ...
 
     async def forget(self, digest: str) -> None:

@@ -114,7 +114,7 @@ def public_address(given: str) -> str:
         parts = urlsplit(given)
         host, port = parts.hostname, parts.port
     except ValueError:
-        raise _no_address("it is no address") from None
+        raise _no_address("it is not an address") from None
     if parts.username is not None or parts.password is not None:
         raise _no_address("Slack sends no user and password; leave them out")
     shown = f"{given!r} "

@@ -23,7 +23,7 @@ Json = Mapping[str, object]
 
 
 class BadPayload(TwokeyError):
-    """A payload from Slack has not the shape it should have.
+    """A payload from Slack does not have the expected shape.
 
     Attributes:
         place: dotted path of what is missing or wrong, such as ``actions.0.value``.
@@ -187,14 +187,14 @@ class Node:
         self._place = place
 
     def text(self, key: str) -> str:
-        """Return a text that has to be there and not be empty."""
+        """Return a string that must be present and not empty."""
         value = self._members.get(key)
         if not isinstance(value, str) or not value:
             raise BadPayload(self.at(key))
         return value
 
     def optional(self, key: str) -> str:
-        """Return a text, "" when it is absent or null."""
+        """Return a string; "" when it is absent or null."""
         value = self._members.get(key)
         if value is None:
             return ""
@@ -203,7 +203,7 @@ class Node:
         return value
 
     def has(self, key: str) -> bool:
-        """Say whether there is a value that is not null."""
+        """Return whether there is a value that is not null."""
         return self._members.get(key) is not None
 
     def child(self, key: str) -> Node:

@@ -199,7 +199,7 @@ def _letters(text: str) -> Iterator[_Piece]:
 
 
 def _joins(piece: str, marks: int, character: str, kind: str) -> bool:
-    """Tell whether a character is drawn as part of the letter before it."""
+    """Return whether a character is drawn as part of the letter before it."""
     if is_hidden(character) or piece.isspace() or len(piece) >= _LONGEST_LETTER:
         return False
     if kind in _MARKS:
@@ -210,7 +210,7 @@ def _joins(piece: str, marks: int, character: str, kind: str) -> bool:
 
 
 def _may_join(character: str) -> bool:
-    """Tell whether a character can be part of a letter that begins before it."""
+    """Return whether a character can be part of a letter that begins before it."""
     kind = unicodedata.category(character)
     is_part = character in _SKIN_TONES or character in _HANGUL_PARTS
     return kind in _MARKS or kind == "Mc" or is_part or _is_flag(character)

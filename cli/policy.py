@@ -42,7 +42,7 @@ PolicyFile = Annotated[
     )
 )
 def check(ctx: typer.Context, file: PolicyFile = None, *, json: AsJson = False) -> None:
-    """Say whether a policy can be used, or where it is wrong."""
+    """Return whether a policy can be used, or where it is wrong."""
     try:
         policy, document = session_of(ctx).loaded_policy(file)
     except BadPolicy as error:

@@ -29,7 +29,7 @@ def moment(text: str, option: str = "--at") -> datetime:
         option: which option has it, for the error.
 
     Raises:
-        SettingsError: when it is no time, or a time without its zone.
+        SettingsError: when it is not a time, or a time without its zone.
     """
     try:
         when = datetime.fromisoformat(text)
@@ -64,7 +64,7 @@ def facts_of(
         said: ``name=value`` for a window, ``recent.name=count`` for the rest.
 
     Raises:
-        SettingsError: for a name that is not known, or a value that is no number.
+        SettingsError: for a name that is not known, or a value that is not a number.
     """
     found = window_uses(
         policy,

@@ -27,7 +27,7 @@ class Session:
         """Read the settings.
 
         Raises:
-            SettingsError: one sentence a problem.
+            SettingsError: one sentence per problem.
         """
         return Settings.load(self.config, self.env)
 

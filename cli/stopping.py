@@ -58,7 +58,7 @@ async def until_stopped(
 
 
 def _has_terminal() -> bool:
-    """Say whether this process belongs to a terminal that is still there."""
+    """Return whether this process belongs to a terminal that is still there."""
     try:
         os.close(os.open(_TERMINAL, os.O_RDWR | os.O_NOCTTY))
     except OSError:

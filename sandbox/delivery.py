@@ -49,7 +49,7 @@ class Ack:
 
 
 @dataclass(frozen=True, slots=True)
-class Silence:
+class NoAck:
     """The app did not answer, or not with success.
 
     `reason` is `timeout`, `not_connected`, `connection_failed` or `http_<status>`.
@@ -59,7 +59,7 @@ class Silence:
     no_retry: bool = False
 
 
-Answer: TypeAlias = Ack | Silence
+Answer: TypeAlias = Ack | NoAck
 
 
 class Transport(Protocol):
@@ -67,7 +67,7 @@ class Transport(Protocol):
 
     @property
     def connected(self) -> bool:
-        """Tell whether there is anyone to send to."""
+        """Return whether there is anyone to send to."""
         ...
 
     async def send(self, parcel: Parcel, retry: Retry | None) -> Answer:
@@ -115,7 +115,7 @@ class Delivery:
             await self.transport.send(parcel, None)
         if (
             parcel.kind is ParcelKind.EVENT
-            and isinstance(answer, Silence)
+            and isinstance(answer, NoAck)
             and not answer.no_retry
         ):
             task = asyncio.create_task(self._retry(parcel, answer))
@@ -132,7 +132,7 @@ class Delivery:
 
     async def _retry(self, parcel: Parcel, answer: Answer) -> None:
         for num, seconds in enumerate(RETRY_AFTER_S, start=1):
-            if not isinstance(answer, Silence) or answer.no_retry:
+            if not isinstance(answer, NoAck) or answer.no_retry:
                 return
             await self._clock.sleep(seconds)
             retry = Retry(num, _retry_reason(answer))
@@ -145,7 +145,7 @@ def _as_retry(twist: PlannedTwist | None) -> Retry | None:
     return Retry(twist.retry_num, twist.retry_reason)
 
 
-def _retry_reason(silence: Silence) -> str:
+def _retry_reason(silence: NoAck) -> str:
     if silence.reason == "timeout":
         return "http_timeout"
     return "http_error" if silence.reason.startswith("http_") else "connection_failed"

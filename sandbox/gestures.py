@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from twokey.sandbox import inputs, payloads, responses, view_answers, views
-from twokey.sandbox.delivery import Ack, Answer, Delivery, Silence
+from twokey.sandbox.delivery import Ack, Answer, Delivery, NoAck
 from twokey.sandbox.elements import HOLDINGS, Placed, find, offers
 from twokey.sandbox.json_types import JsonObject, as_object, as_text
 from twokey.sandbox.mentions import escaped
@@ -94,7 +94,7 @@ class Gestures:
         gesture = Gesture(user, trigger_id)
         parcel = payloads.view_submission(self._slack, gesture, view)
         answer = await self._delivery.deliver(parcel)
-        if isinstance(answer, Silence):
+        if isinstance(answer, NoAck):
             return self._plain(user, answer)
         return view_answers.apply(self._slack, view, answer.body)
 
@@ -126,7 +126,7 @@ class Gestures:
         gesture = Gesture(user, self._slack.triggers.issue(user.id))
         parcel = payloads.slash_command(self._slack, gesture, channel, command, text)
         answer = await self._delivery.deliver(parcel)
-        if isinstance(answer, Silence):
+        if isinstance(answer, NoAck):
             return self._plain(user, answer, f"{command} failed: ")
         body = responses.command_answer(answer.body)
         if body is not None:

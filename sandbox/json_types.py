@@ -13,7 +13,7 @@ def as_object(value: object) -> JsonObject:
 
 
 def is_list(value: object) -> TypeGuard[list[object]]:
-    """Tell whether `value` is a JSON array."""
+    """Return whether `value` is a JSON array."""
     return isinstance(value, list)
 
 

@@ -42,7 +42,7 @@ def escaped(workspace: Workspace, text: str, *, labels: bool = False) -> str:
 
 
 def mentions_bot(workspace: Workspace, text: str) -> bool:
-    """Tell whether an escaped text calls the bot."""
+    """Return whether an escaped text calls the bot."""
     return f"<@{workspace.app.bot_user}>" in text
 
 

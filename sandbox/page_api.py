@@ -225,7 +225,7 @@ def only_for(host: str) -> Middleware:
 
 
 def is_loopback(name: str) -> bool:
-    """Say whether a host's name or address leads to this machine and nowhere else."""
+    """Return whether a host's name or address leads to this machine alone."""
     try:
         return ip_address(name.strip("[]")).is_loopback
     except ValueError:

@@ -23,7 +23,7 @@ class User:
 
     @property
     def is_full_member(self) -> bool:
-        """Tell whether this is an ordinary person of this very workspace."""
+        """Return whether this is an ordinary person of this very workspace."""
         return not (
             self.is_bot
             or self.deleted
@@ -46,7 +46,7 @@ class Channel:
 
     @property
     def is_im(self) -> bool:
-        """Tell whether this is the direct message between one person and the bot."""
+        """Return whether this is the direct message between one person and the bot."""
         return self.peer is not None
 
 

@@ -15,10 +15,10 @@ from twokey.sandbox.clock import Clock
 from twokey.sandbox.delivery import (
     Ack,
     Answer,
+    NoAck,
     Parcel,
     ParcelKind,
     Retry,
-    Silence,
     within_deadline,
 )
 from twokey.sandbox.json_types import JsonObject, as_object
@@ -109,7 +109,7 @@ class SignedHttp:
 
     @property
     def connected(self) -> bool:
-        """Tell whether a request URL is known."""
+        """Return whether a request URL is known."""
         return bool(self.url)
 
     async def send(self, parcel: Parcel, retry: Retry | None) -> Answer:
@@ -159,9 +159,9 @@ class SignedHttp:
         try:
             return await within_deadline(self._clock, self._exchange(request))
         except TimeoutError:
-            return Silence("timeout")
+            return NoAck("timeout")
         except (aiohttp.ClientError, OSError):
-            return Silence("connection_failed")
+            return NoAck("connection_failed")
 
     async def _exchange(self, request: SentRequest) -> Answer:
         async with self._session.post(
@@ -174,7 +174,7 @@ class SignedHttp:
             request.status = response.status
             if response.status != HTTPStatus.OK:
                 no_retry = response.headers.get("X-Slack-No-Retry") == "1"
-                return Silence(f"http_{response.status}", no_retry)
+                return NoAck(f"http_{response.status}", no_retry)
             return Ack(_decoded(text))
 
     def _signed(

@@ -13,10 +13,10 @@ from twokey.sandbox.clock import Clock
 from twokey.sandbox.delivery import (
     Ack,
     Answer,
+    NoAck,
     Parcel,
     ParcelKind,
     Retry,
-    Silence,
     within_deadline,
 )
 from twokey.sandbox.json_types import JsonObject, as_object
@@ -72,7 +72,7 @@ class Sockets:
 
     @property
     def connected(self) -> bool:
-        """Tell whether a socket is open and not about to leave."""
+        """Return whether a socket is open and not about to leave."""
         return any(self._usable())
 
     def ticket(self) -> str:
@@ -114,7 +114,7 @@ class Sockets:
         """Send a parcel over one socket; see `Transport.send`."""
         usable = list(self._usable())
         if not usable:
-            return Silence("not_connected")
+            return NoAck("not_connected")
         self._turn += 1
         connection = usable[self._turn % len(usable)]
         envelope_id = secrets.token_hex(16)
@@ -133,9 +133,9 @@ class Sockets:
             await connection.socket.send_json(envelope)
             return Ack(await within_deadline(self._clock, _result(future)))
         except TimeoutError:
-            return Silence("timeout")
+            return NoAck("timeout")
         except ConnectionError:
-            return Silence("connection_failed")
+            return NoAck("connection_failed")
         finally:
             connection.waiting.pop(envelope_id, None)
 

@@ -117,7 +117,7 @@ class Workspace:
         return channel
 
     def can_see(self, user: User, channel: Channel) -> bool:
-        """Tell whether a person may read a channel: members, or all if public."""
+        """Return whether a person may read a channel: members, or all if public."""
         if user.id in channel.members:
             return True
         return user.is_full_member and not (channel.is_private or channel.is_im)

@@ -71,7 +71,7 @@ def asked(approval: Approval, *, but: Collection[str] = ()) -> Asked:
 
 
 def is_for_people(item: Item) -> bool:
-    """Say whether people have to decide about a call, or say what became of it.
+    """Return whether people have to decide about a call, or say what became of it.
 
     What the policy denies by now, nobody is asked to look at.
     """

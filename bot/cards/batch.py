@@ -56,8 +56,8 @@ from twokey.gateway.protocol.verbs import Finding, Verb
 _MAX_MIXED = 2
 _OTHERS = 300
 _OBSERVATIONS = 2
-_WORDS_OF_EXTRAS = 40
-"""What the title of one note takes, at most."""
+_LABEL_CHARS = 40
+"""Characters that the label of one note takes, at most."""
 _FINDINGS = {
     Finding.EXECUTED: "it took effect",
     Finding.RERUN: "run it again",
@@ -65,13 +65,13 @@ _FINDINGS = {
 }
 
 
-_TAKEN_BACK: LiteralString = "↩ *The approval was taken back* {at}:"
+_REVOKED: LiteralString = "↩ *The approval was taken back* {at}:"
 _ENDED_BECAUSE: LiteralString = "↩ *It was withdrawn* {at}:"
 _RESTORED: LiteralString = "⚠️ *Restored from an older copy* {at}:"
 
 
 def needs_full_view(approval: Approval, index: int) -> bool:
-    """Say whether a call is too long for its card, so that View all has Approve."""
+    """Return whether a call is too long for its card, so that View all has Approve."""
     item = approval.items[index]
     has_row = any(each.index == index for each in rows_of(approval))
     left = call_room(approval, item)
@@ -81,31 +81,30 @@ def needs_full_view(approval: Approval, index: int) -> bool:
 
 
 def call_room(approval: Approval, item: Item) -> int:
-    """Return the room of a call's arguments.
+    """Return how many characters a call's arguments may take.
 
-    What few calls have to tell takes its room from them, so that all others show more.
+    Long notes on a call reduce the budget of its own arguments, not of other calls'.
     """
     share = room(approval)
-    taken = len(item.observations[-_OBSERVATIONS:]) * (share.text + _WORDS_OF_EXTRAS)
+    taken = len(item.observations[-_OBSERVATIONS:]) * (share.text + _LABEL_CHARS)
     if item.spelled is not None:
-        taken += share.note + _WORDS_OF_EXTRAS
+        taken += share.note + _LABEL_CHARS
     if item.late is not None:
-        taken += share.text + 2 * _WORDS_OF_EXTRAS
+        taken += share.text + 2 * _LABEL_CHARS
     if item.revoked is not None:
-        taken += share.note + 2 * _WORDS_OF_EXTRAS
+        taken += share.note + 2 * _LABEL_CHARS
     if _has_link(item, share):
-        taken += len(item.link) + _WORDS_OF_EXTRAS
+        taken += len(item.link) + _LABEL_CHARS
     if item.is_pending and state_text(item):
-        taken += share.text + 2 * _WORDS_OF_EXTRAS
+        taken += share.text + 2 * _LABEL_CHARS
     return max(LEAST, share.call - taken)
 
 
 def needs_own_click(approval: Approval, item: Item) -> bool:
-    """Say whether a click on many calls must not cover this one.
+    """Return True if "Approve all" must not cover this call.
 
-    So it is for a call that the card cannot show whole, for one whose approval needs a
-    reason, and for an escalated one: an edit may have raised it on a card that it
-    shares.
+    These are calls that the card cannot show whole, that need a reason to be approved,
+    or that are escalated: an edit may have raised the tier of one call of a batch.
     """
     has_reason = Verb.APPROVE in item.requires_reason
     is_escalated = item.tier is Tier.ESCALATE
@@ -256,7 +255,7 @@ def _why(frame: Frame, item: Item) -> Block:
     tier = template(BECAUSE[item.tier] if item.reasons else TIERS[item.tier])
     text = reasons_line(item.reasons)
     parts = [untrusted(fit(text, frame.room.note))] if text else []
-    back = _taken_back(frame, item)
+    back = _revoked(frame, item)
     wrote = _spelling(frame, item)
     name = f"{item.index}.why"
     return context(
@@ -296,12 +295,12 @@ def _spelling(frame: Frame, item: Item) -> list[Plain]:
     return [label("The model wrote:"), wrote] if wrote else []
 
 
-def _taken_back(frame: Frame, item: Item) -> list[Template | Label]:
+def _revoked(frame: Frame, item: Item) -> list[Template | Label]:
     """Say why an approval does not count any more, or why the call ended by itself."""
     revoked = item.revoked
     if revoked is None or not (item.is_pending or revoked.is_final):
         return []
-    head = _ENDED_BECAUSE if item.state is ItemState.WITHDRAWN else _TAKEN_BACK
+    head = _ENDED_BECAUSE if item.state is ItemState.WITHDRAWN else _REVOKED
     if revoked.is_restored and item.is_pending:
         head = _RESTORED
     said = template(head, at=when(revoked.at_ms))

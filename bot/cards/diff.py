@@ -51,7 +51,7 @@ def state_text(item: Item) -> str:
 
 
 def is_in_another_state(item: Item) -> bool:
-    """Say whether the business state is another than when the call was asked for."""
+    """Return whether the business state is another than when the call was asked for."""
     asked, now = state_in(item.requested), state_in(item.action)
     return asked is not None and now is not None and not asked.is_same(now)
 

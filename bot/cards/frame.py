@@ -68,7 +68,7 @@ class Frame:
 
     @property
     def is_late(self) -> bool:
-        """Say whether the time to decide is over."""
+        """Return whether the time to decide is over."""
         return self.now_ms >= self.approval.expires_at_ms
 
     @property

@@ -123,7 +123,7 @@ def thread_note(event: Event, approval: Approval) -> Message | None:
 
 
 def _is_explained(event: Event, item: Item) -> bool:
-    """Say whether the reason is a sentence of ours, and not what somebody wrote."""
+    """Return whether the reason is a sentence of ours, and not what somebody wrote."""
     is_quoted = event.name in _WITH_WORDS and item.settlement is not None
     return event.name in _EXPLAINED and not is_quoted
 
@@ -183,7 +183,7 @@ def _decided(name: EventName, item: Item) -> Template | None:
 
 
 def takes_several(item: Item) -> bool:
-    """Say whether more than one person has to agree, or already took part."""
+    """Return whether more than one person has to agree, or already took part."""
     people = {vote.by.user for vote in item.votes}
     if item.edit is not None:
         people.add(item.edit.by.user)
@@ -191,7 +191,7 @@ def takes_several(item: Item) -> bool:
 
 
 def is_own_edit(item: Item) -> bool:
-    """Say whether the one person who edited is the one who approved.
+    """Return whether the one person who edited is the one who approved.
 
     The edit's own note says both then, and the approval needs no second one.
     """

@@ -36,8 +36,8 @@ _REFRESH = button(
     Action.REFRESH, label("Refresh"), accessibility_label=label("Refresh this list")
 )
 _NO_TROUBLE: Mapping[str, str] = {}
-_LINE = 200
-_AGENT = 60
+_MAX_LINE_CHARS = 200
+_MAX_AGENT_CHARS = 60
 
 
 def home(  # noqa: PLR0913 - facts of one tab, each by name
@@ -73,9 +73,9 @@ def home(  # noqa: PLR0913 - facts of one tab, each by name
         header(label(f"Waiting for you: {count}{at_least}")),
         section(template("As of {at}.", at=when(now_ms)), accessory=_REFRESH),
     ]
-    for place, approval in enumerate(shown):
+    for index, approval in enumerate(shown):
         why = troubles.get(approval.id, "")
-        blocks += _row(approval, place, key=key, team=team, why=why)
+        blocks += _row(approval, index, key=key, team=team, why=why)
     if not is_complete:
         blocks.append(section(_INCOMPLETE))
     elif not waiting and not looked_at:
@@ -109,8 +109,8 @@ def _own(
         header(label(f"Waiting for others: {len(waiting)}")),
         context(template(_ONLY_NO)),
     ]
-    for place, approval in enumerate(shown, start=above + 1):
-        blocks += _row(approval, place, key=key, team=team)
+    for index, approval in enumerate(shown, start=above + 1):
+        blocks += _row(approval, index, key=key, team=team)
     if len(waiting) > len(shown):
         more = len(waiting) - len(shown)
         blocks.append(context(template("{more} more are not listed here.", more=more)))
@@ -120,13 +120,13 @@ def _own(
 def most_urgent(queue: Sequence[Approval], now_ms: int) -> list[Approval]:
     """Return what of a queue waits still, the most urgent first."""
     waiting = (one for one in queue if _waits(one) and now_ms < one.expires_at_ms)
-    return sorted(waiting, key=lambda one: _place(one, now_ms))
+    return sorted(waiting, key=lambda one: _sort_key(one, now_ms))
 
 
-def _place(approval: Approval, now_ms: int) -> tuple[int, int, int, str]:
-    """Return where an approval stands in a queue: smaller comes first.
+def _sort_key(approval: Approval, now_ms: int) -> tuple[int, int, int, str]:
+    """Return the sort key of an approval in a queue: smaller comes first.
 
-    Time decides before any model does: first what others were called to, then what is
+    Time decides before any model does: first what was escalated to others, then what is
     past half of its time, then the rest. Among equals the score of triage decides, and
     then age. No score is the lowest score, so that none puts a call further back.
     """
@@ -142,27 +142,27 @@ def _waits(approval: Approval) -> bool:
 
 
 def _row(
-    approval: Approval, place: int, *, key: bytes, team: str, why: str = ""
+    approval: Approval, index: int, *, key: bytes, team: str, why: str = ""
 ) -> list[Block]:
     item = next(item for item in approval.items if item.is_pending)
-    name = f"home.{place}"
+    name = f"home.{index}"
     view_all = button(
         Action.VIEW_ALL,
         label("View all"),
         value=seal(approval, item.index, key=key, team=team, purpose=Action.VIEW_ALL),
-        accessibility_label=label(f"View approval {place + 1} of your queue"),
+        accessibility_label=label(f"View approval {index + 1} of your queue"),
     )
-    line = [divider(block_id=block_id(approval, f"{name}.before"))] if place else []
+    line = [divider(block_id=block_id(approval, f"{name}.before"))] if index else []
     return [
         *line,
         section(
-            untrusted(fit(summary(item) or item.tool, _LINE)),
+            untrusted(fit(summary(item) or item.tool, _MAX_LINE_CHARS)),
             accessory=view_all,
             block_id=block_id(approval, f"{name}.line"),
         ),
         context(
             _facts(approval, item, why),
-            untrusted(fit(approval.agent, _AGENT)),
+            untrusted(fit(approval.agent, _MAX_AGENT_CHARS)),
             template("{id}", id=code(approval.id)),
             block_id=block_id(approval, f"{name}.facts"),
         ),
@@ -170,9 +170,9 @@ def _row(
 
 
 def _facts(approval: Approval, item: Item, why: str) -> Template:
-    """Return what helps to choose: how much it is, how long there is, who asked.
+    """Return facts of a row: size, votes, expiry, requester.
 
-    And first of all that there is no card with more of it.
+    A missing or outdated card comes first: only this tab can be used then.
     """
     waiting = sum(one.is_pending for one in approval.items)
     count = counted_votes(item)

@@ -45,7 +45,7 @@ class Listing:
 
     @property
     def is_complete(self) -> bool:
-        """Say whether every character of the call is in the boxes."""
+        """Return whether every character of the call is in the boxes."""
         return self.shown == self.total
 
 
@@ -87,7 +87,7 @@ def all_text(item: Item) -> str:
 
 
 def is_misleading(item: Item) -> bool:
-    """Say whether a call holds characters that hide, or look like others."""
+    """Return whether a call holds characters that hide, or look like others."""
     text = all_text(item)
     return has_hidden(text) or bool(mixed_script_warnings(text))
 

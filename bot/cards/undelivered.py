@@ -24,13 +24,13 @@ _UNFINISHED = frozenset(
 
 
 def needs_people(approval: Approval) -> bool:
-    """Say whether somebody still has to decide, or to look what became of a call."""
+    """Return whether somebody still has to decide, or to look what became of a call."""
     waiting = {ItemState.PENDING, ItemState.IN_DOUBT}
     return any(item.state in waiting for item in approval.items)
 
 
 def is_over(approval: Approval) -> bool:
-    """Say whether nothing on the card will change any more by itself."""
+    """Return whether nothing on the card will change any more by itself."""
     return not any(item.state in _UNFINISHED for item in approval.items)
 
 

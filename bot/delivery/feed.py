@@ -109,7 +109,7 @@ class Feed:
 
 
 def _is_urgent(event: Event) -> bool:
-    """Say whether an event calls people."""
+    """Return whether an event calls people."""
     if event.name is EventName.APPROVAL_OPENED:
         return not event.is_unasked
     return event.name in NEEDS_PEOPLE or event.name in STOPS

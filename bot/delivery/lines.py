@@ -42,7 +42,7 @@ _OF_A_DOUBT = frozenset(
 
 
 def is_silent(event: Event) -> bool:
-    """Say whether nothing is ever said of an event, nor shown on a card."""
+    """Return whether nothing is ever said of an event, nor shown on a card."""
     if event.approval or is_about_outage(event):
         return False
     return words(event, command="", is_last=True) is None

@@ -137,7 +137,7 @@ class Topic:
 
     @property
     def is_card_due(self) -> bool:
-        """Say whether the card may be older than the record."""
+        """Return whether the card may be older than the record."""
         return bool(self.approval) and self.wanted != self.shown
 
     @property
@@ -147,12 +147,12 @@ class Topic:
         return max(self.not_before, self.card_at if is_card else 0.0)
 
     def is_card_next(self, now: float) -> bool:
-        """Say whether its card comes before its lines."""
+        """Return whether its card comes before its lines."""
         return self.is_card_due and (self.card_at <= now or not self.notes)
 
     @property
     def is_done(self) -> bool:
-        """Say whether nothing is left to say."""
+        """Return whether nothing is left to say."""
         return not (self.events or self.notes or self.is_card_due)
 
     @property
@@ -189,7 +189,7 @@ class OutboxQueue:
         return len(self._topics)
 
     def __contains__(self, key: str) -> bool:
-        """Say whether a topic is on the queue."""
+        """Return whether a topic is on the queue."""
         return key in self._topics
 
     def unsaid(self) -> int:
@@ -244,7 +244,7 @@ class OutboxQueue:
                     del self._folded[one]
 
     def _is_crowded(self, event: Event) -> bool:
-        """Say whether a new notification has to share a message with others that wait.
+        """Return whether a new notification has to share a message with waiting ones.
 
         Each takes a second or more to post, and they must not keep cards waiting.
         """

@@ -29,7 +29,7 @@ _TOLD_ONLY_AFTER = frozenset(
 
 
 def is_about_outage(event: Event) -> bool:
-    """Say whether an event is told in the message of its outage."""
+    """Return whether an event is told in the message of its outage."""
     return event.name in TROUBLED_RUN and bool(event.data.get("outage"))
 
 

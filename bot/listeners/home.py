@@ -118,7 +118,7 @@ async def _access(ctx: ListenerContext, user: str, approval: Approval) -> Access
 
 
 async def _may_end(ctx: ListenerContext, user: str, approval: Approval) -> bool:
-    """Say whether a person who asked for something here, or changed it, may reject it.
+    """Return whether a person may reject what they asked for or changed here.
 
     Everybody else who may reject may approve as well, or has done so.
     """

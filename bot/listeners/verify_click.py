@@ -134,7 +134,7 @@ async def verify_place(ctx: ListenerContext, clicked: Clicked, target: Target) -
 async def is_usable_copy(
     ctx: ListenerContext, action: BlockAction, keys: Keys, shown: str
 ) -> bool:
-    """Say whether a click was on the one usable message about a record or an outage."""
+    """Return whether a click was on the usable message about a record or an outage."""
     here = (action.channel, action.message_ts)
     if not all(here):
         return False

@@ -48,7 +48,7 @@ def question(field: Field) -> Block:
 
 
 def can_be_empty(field: Field) -> bool:
-    """Say whether the input may be left empty; a menu then offers "not set".
+    """Return whether the input may be left empty; a menu then offers "not set".
 
     Slack cannot clear a single choice. An empty text or list that stands there now has
     to be able to stay.
@@ -77,7 +77,7 @@ def prefilled(field: Field) -> Seen:
 
 
 def is_nothing(field: Field) -> bool:
-    """Say whether what stands there is shown as an empty input."""
+    """Return whether what stands there is shown as an empty input."""
     value, kind = field.original, field.plan.kind
     if value is None:
         return field.plan.is_nullable

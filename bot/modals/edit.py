@@ -107,7 +107,7 @@ def submitted(item: Item, state: State) -> Submitted:
 
 
 def _needs_reason(item: Item) -> bool:
-    """Say whether a change has to be explained: it approves what it makes."""
+    """Return whether a change has to be explained: it approves what it makes."""
     return not {Verb.EDIT, Verb.APPROVE}.isdisjoint(item.requires_reason)
 
 

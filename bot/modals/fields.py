@@ -68,7 +68,7 @@ class Field:
 
     @property
     def is_editable(self) -> bool:
-        """Say whether it has an input."""
+        """Return whether it has an input."""
         return not self.why_fixed
 
     def fixed(self, why: str) -> Field:
@@ -102,7 +102,7 @@ def lay_out(item: Item) -> tuple[Field, ...]:
 
 
 def is_redacted(path: Path, redact: tuple[Path, ...]) -> bool:
-    """Say whether a place is hidden by policy, lies below one, or holds one."""
+    """Return whether a place is hidden by policy, lies below one, or holds one."""
     return any(
         all(token in {"*", key} for token, key in zip(hidden, path, strict=False))
         for hidden in redact
@@ -136,7 +136,7 @@ def _walk(
 
 
 def _is_nested(schema: JsonValue, value: Value, path: Path, root: JsonObject) -> bool:
-    """Say whether an object is shown member by member."""
+    """Return whether an object is shown member by member."""
     if not isinstance(value, dict) or len(path) >= MAX_DEPTH:
         return False
     node = resolved(schema, root)

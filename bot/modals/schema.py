@@ -78,7 +78,7 @@ def plan(schema: JsonValue, value: Value, root: JsonObject) -> Plan:
     number where text is due) gets a JSON box, whatever the schema says.
 
     Args:
-        schema: of this value; anything that is no object leaves all open.
+        schema: of this value; anything that is not an object leaves all open.
         value: what stands there now, or ABSENT.
         root: the whole schema, where local references point.
     """
@@ -219,7 +219,7 @@ def _shows(kind: Kind, value: Value, options: tuple[JsonValue, ...]) -> bool:
 
 
 def is_plain(text: str) -> bool:
-    """Say whether a text comes back from an input as it went in, nothing hidden.
+    """Return whether a text comes back from an input as it went in, nothing hidden.
 
     Slack may trim, compose or convert what it carries; text on which that could be
     seen is edited as JSON, where every such character is written out.
@@ -233,7 +233,7 @@ def is_plain(text: str) -> bool:
 
 
 def is_same(first: Value, second: Value) -> bool:
-    """Say whether two values are one JSON value; True is not 1."""
+    """Return whether two values are one JSON value; True is not 1."""
     if isinstance(first, bool) or isinstance(second, bool):
         return first is second
     return first == second

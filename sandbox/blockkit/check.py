@@ -149,7 +149,7 @@ def _tagged(shape: Tagged, value: ReadOnlyJSON, pointer: str) -> Flaws:
 
 
 def is_encodable(text: str) -> bool:
-    """Tell whether a string survives the way to Slack as UTF-8."""
+    """Return whether a string survives the way to Slack as UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -101,8 +101,8 @@ def test_the_command_is_the_one_that_the_settings_name() -> None:
         ("https://", "names no host"),
         ("https:///slack", "names no host"),
         ("https://:443", "names no host"),
-        ("https://bot.example.com:x", "it is no address"),
-        ("https://[bot", "it is no address"),
+        ("https://bot.example.com:x", "it is not an address"),
+        ("https://[bot", "it is not an address"),
         ("https://bot example.com", "names no host"),
     ],
 )

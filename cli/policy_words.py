@@ -82,8 +82,10 @@ def replayed(found: Sequence[Replayed]) -> Iterator[str]:
         for reason in one.reasons:
             yield f"    {reason}"
         if one.lacking:
-            more = " and ".join(f"{n} from {role}" for role, n in one.lacking.items())
-            yield f"    Who approved it then would not be enough: {more} more."
+            more = " and ".join(
+                f"{n} more from {role}" for role, n in one.lacking.items()
+            )
+            yield f"    The approvals given then would not be enough: {more}."
     raised = sum(one.is_raised for one in changed)
     yield (
         f"{len(found)} calls: {raised} would need more, {len(changed) - raised} would "
@@ -139,7 +141,7 @@ def _lacks(requirement: Requirement, tier: Tier) -> str:
         if any(role.usergroups for role in roles) or len(people) >= count:
             continue
         if not people:
-            return "needs people, and nobody is set who could approve it."
+            return "needs an approval, and no reviewer is set."
         return (
             f"needs {count} people at {tier}, and {len(people)} can be asked, so at "
             "that tier it can only be rejected or expire."

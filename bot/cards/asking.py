@@ -29,7 +29,7 @@ class Asked:
 
     Attributes:
         roles: the names of the roles that are mentioned.
-        mentions: one a user group or user, in the order in which they are named.
+        mentions: one per user group or user, in the order in which they are named.
     """
 
     roles: tuple[str, ...]

@@ -217,7 +217,7 @@ def test_a_tool_that_nobody_can_approve_is_pointed_out(home: Path, tell: Any) ->
     code, out, _ = tell("policy", "check", "alone.yml")
 
     assert code == 0
-    lacks = "needs people, and nobody is set who could approve it."
+    lacks = "needs an approval, and no reviewer is set."
     assert out.splitlines()[1:] == [
         f"· 'b' {lacks}",
         f"· A tool that is not listed {lacks}",

@@ -170,7 +170,7 @@ def test_a_rule_that_could_ask_people_shows_that_nobody_is_set(
 
     _, out, _ = tell("check", "p.yml")
 
-    assert "'a' needs people, and nobody is set who could approve it." in out
+    assert "'a' needs an approval, and no reviewer is set." in out
 
 
 def test_a_tool_that_too_few_people_can_approve_is_pointed_out(

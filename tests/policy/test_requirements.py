@@ -396,7 +396,9 @@ def test_a_replay_says_whose_word_an_approved_call_would_lack_now() -> None:
     assert junior.is_changed
     assert not senior.is_changed
     told = list(replayed([junior]))
-    assert "    Who approved it then would not be enough: 1 from senior more." in told
+    assert (
+        "    The approvals given then would not be enough: 1 more from senior." in told
+    )
     assert told[-1].startswith("1 calls: 1 would need more, 0 would need less")
 
 

@@ -39,7 +39,7 @@ _ENDINGS = tuple(kind for kind in AnswerKind if kind not in _DECISIONS.values())
 
 
 def is_alone(request: ToolCallRequest) -> bool:
-    """Say whether this call has a task of its own, so that its answers are its own.
+    """Return whether this call has a task of its own, so that its answers are its own.
 
     A jump to the tools node runs all calls of a message in one task, where LangGraph
     cannot tell whose answer is whose.
@@ -60,8 +60,8 @@ def ask(verdict: Verdict, args: JsonObject, *, is_again: bool = False) -> Answer
     in the order in which LangGraph replays answers.
 
     When it ``is_again`` asked, because the call went back to people, what the tool
-    itself was answered before may stand in between. That is no answer of ours, and it
-    must stay where it is: so LangGraph is not given our model to refuse it by.
+    itself was answered before may stand in between. That is not our answer and must
+    stay where it is: so LangGraph is not given our model to refuse it by.
     """
     model = answer_model(verdict)
     question: JsonObject = {

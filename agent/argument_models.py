@@ -221,7 +221,7 @@ class _ModelV1(ArgumentModel):
 
 
 def _differ(one: Any, other: Any) -> bool:  # noqa: ANN401 - a value of any class
-    """Say whether two values are known to differ, whatever holds their members.
+    """Return whether two values are known to differ, whatever holds their members.
 
     A union may read a document as one class at first and as its twin later.
     """

@@ -7,7 +7,7 @@ reads the arguments before anybody is asked, and what it made of them is written
 as JSON: the canonical document. Reading the canonical document gives the same document
 again; where it does not, nobody could say which of the two runs, and the call does not.
 
-Injected arguments are no part of it: the runtime gives them, not the model.
+Injected arguments are not part of it: the runtime gives them, not the model.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def plain(args: object) -> JsonObject:
 
 
 def same(one: JsonValue, other: JsonValue) -> bool:
-    """Say whether two values have the same canonical bytes."""
+    """Return whether two values have the same canonical bytes."""
     try:
         return digest.canonical(one) == digest.canonical(other)
     except BadJson:
@@ -190,7 +190,7 @@ def _plain(args: object) -> JsonObject:
     try:
         return plain(args)
     except BadJson as error:
-        raise Misfit(f"what the tool makes of them is no strict JSON: {error}") from (
+        raise Misfit(f"what the tool makes of them is not strict JSON: {error}") from (
             error
         )
 

@@ -26,7 +26,7 @@ def collecting(run_ref: RunRef) -> Generator[list[EditRecord]]:
 
 
 def is_inside() -> bool:
-    """Say whether this agent runs inside a tool of another one, which collects."""
+    """Return whether this agent runs inside a tool of another one, which collects."""
     return _inside.get() is not None
 
 

@@ -119,7 +119,7 @@ class RanBefore:
 
 @dataclass(frozen=True, slots=True)
 class NotRun:
-    """It does not run; ``reason`` is a text for the model."""
+    """It does not run; ``reason`` is a string for the model."""
 
     reason: str
 
@@ -332,7 +332,7 @@ def _authorized_args(
 
 
 def _is_as_requested(held: HeldCall, claimed: Claimed | CheckState) -> bool:
-    """Say whether this is the action that was asked for, in whatever state."""
+    """Return whether this is the action that was asked for, in whatever state."""
     if claimed.action_hash == held.verdict.action_hash:
         return True
     return digest.action_hash(claimed.requested) == held.verdict.action_hash and (

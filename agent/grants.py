@@ -96,7 +96,7 @@ def grant() -> Grant:
 
 
 def starts(tool: str, args: object, run_id: UUID) -> bool:
-    """Say whether a run of a tool is the first that the grant of this context is for.
+    """Return whether this run of a tool is the first that this context's grant is for.
 
     Args:
         tool: the name of the tool that starts.

@@ -69,7 +69,7 @@ def notice(report: LateReport) -> str:
 
 
 def _is_news(message: Any, report: LateReport) -> bool:  # noqa: ANN401 - a ToolMessage
-    """Say whether a report differs from what the result of its call says."""
+    """Return whether a report differs from what the result of its call says."""
     if message.tool_call_id != report.tool_call_id:
         return False
     if report.is_apart:

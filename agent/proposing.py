@@ -45,7 +45,7 @@ class Toolbox(Mapping[str, BaseTool]):
                 self._names.add(name)
 
     def lacks(self, name: str) -> bool:
-        """Say whether there is no such tool; False while none was seen at all."""
+        """Return whether there is no such tool; False while none was seen at all."""
         return bool(self._names) and name not in self._names
 
     @property

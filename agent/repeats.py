@@ -32,7 +32,7 @@ def marked(message: ToolMessage) -> ToolMessage:
 
 
 def is_stopped(tool: str, messages: Sequence[AnyMessage]) -> bool:
-    """Say whether a tool's calls are not submitted any more.
+    """Return whether a tool's calls are not submitted any more.
 
     A word of the user, and a call of the tool that ended in another way, begin anew.
     """

@@ -47,7 +47,7 @@ def check_synchronous(run: Callable[..., Any], tool: str) -> None:
 def misfit(run: Callable[..., Any], args: JsonObject) -> str:
     """Return why a function cannot be called with these keywords; "" when it can."""
     if not callable(run):
-        return f"{run!r} is no function"
+        return f"{run!r} is not a function"
     try:
         signature = inspect.signature(run)
     except (TypeError, ValueError):

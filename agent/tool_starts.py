@@ -57,7 +57,7 @@ class StartCheck(BaseCallbackHandler):
 
     @property
     def ignore_chat_model(self) -> bool:
-        """Return True: LangChain then spares us a text of every message."""
+        """Return True: LangChain then builds no string of every message."""
         return True
 
     def on_tool_start(

@@ -249,7 +249,7 @@ class Draft:
 
 
 def is_about(verdict: Verdict, call: ProposedCall) -> bool:
-    """Say whether a verdict judges exactly this call."""
+    """Return whether a verdict judges exactly this call."""
     return (
         verdict.tool == call.tool
         and verdict.tool_call_id == call.tool_call_id
@@ -319,7 +319,7 @@ def noted_kept(state: Mapping[str, Any]) -> dict[str, KeptArgs]:
 
 
 def is_unread(state: Mapping[str, Any], call: ToolCall) -> bool:
-    """Say whether a call was submitted before its tool was known."""
+    """Return whether a call was submitted before its tool was known."""
     note = cast("dict[str, Any]", state.get("twokey_turn") or {})
     return call["id"] in cast("list[str]", note.get("unread") or [])
 
@@ -368,5 +368,5 @@ def asking_message(state: Mapping[str, Any], tool_call_id: str) -> AIMessage | N
 
 
 def printable(text: str) -> str:
-    """Return a text that can be stored: lone surrogates become question marks."""
+    """Return a string that can be stored: lone surrogates become question marks."""
     return text.encode("utf-8", "replace").decode("utf-8")

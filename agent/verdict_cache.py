@@ -62,6 +62,6 @@ class VerdictCache:
                 self._edits.popitem(last=False)
 
     def has_edit(self, run_ref: RunRef, edit_hash: str) -> bool:
-        """Say whether the gateway told or confirmed exactly this edit in a run."""
+        """Return whether the gateway told or confirmed exactly this edit in a run."""
         with self._lock:
             return (run_ref, edit_hash) in self._edits

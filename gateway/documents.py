@@ -176,7 +176,7 @@ class _Refused(Exception):
 
 
 class _Rows:
-    """Tell the line of a place in a text, as editors count lines.
+    """Tell the line of a place in a string, as editors count lines.
 
     YAML counts more characters as the end of a line than editors do.
     """

@@ -86,7 +86,7 @@ class Repeats(logging.Filter):
         self._lines: OrderedDict[tuple[str, str], _Line] = OrderedDict()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Say whether to write a record; errors of this minute are written once."""
+        """Return whether to write a record; errors of this minute are written once."""
         if record.levelno < logging.WARNING:
             return True
         now_s = self._clock()

@@ -2,8 +2,8 @@
 
 A change counts once the file has stood still from one look to the next, because half
 of a file can be a policy, too: one that lacks the rules of the other half. What cannot
-be read or is no policy is refused, and then the policy in force stays. So a file that
-is emptied, deleted or misspelt never loosens anything.
+be read or is not a policy is refused, and then the policy in force stays. So a file
+that is emptied, deleted or misspelt never loosens anything.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class PolicyFile:
         source: where the policy stands.
 
     Raises:
-        PolicyError: when the file is no policy at the start; names the line.
+        PolicyError: when the file is not a policy at the start; names the line.
         SettingsError: when it cannot be read at the start.
     """
 
@@ -123,7 +123,7 @@ def policy_of(
 
     Raises:
         SettingsError: when there is not exactly one of the two, or no such file.
-        PolicyError: when it is no policy.
+        PolicyError: when it is not a policy.
     """
     if settings is not None and policy is None:
         return PolicyFile(settings.policy)
@@ -191,7 +191,7 @@ def _read(source: PolicySource) -> _Reading:
         is_pipe = False  # reading it says what is wrong
     if is_pipe:
         # It would be waited for until somebody writes, also when the process ends.
-        return _Reading(problem=f"{str(source.path)!r} with the policy is no file now.")
+        return _Reading(problem=f"{str(source.path)!r}, the policy, is not a file now.")
     try:
         return _Reading(source.read())
     except SettingsError as error:

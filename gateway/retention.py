@@ -22,7 +22,7 @@ def _days(value: object) -> timedelta:
         return value
     match = _DAYS.fullmatch(value) if isinstance(value, str) else None
     if match is None:
-        raise ValueError(f"{value!r} is no number of days; write 400d.")
+        raise ValueError(f"{value!r} is not a number of days; write 400d.")
     count = int(match["count"])
     if count < _SHORTEST:
         raise ValueError(

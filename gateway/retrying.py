@@ -18,7 +18,7 @@ def _time(value: object) -> timedelta:
         return value
     match = _TIME.fullmatch(value) if isinstance(value, str) else None
     if match is None:
-        raise ValueError(f"{value!r} is no length of time; write 30m, 24h or 2d.")
+        raise ValueError(f"{value!r} is not a length of time; write 30m, 24h or 2d.")
     found = timedelta(**{_UNITS[match["unit"]]: int(match["count"])})
     if found > _LONGEST:
         raise ValueError(f"{value!r} is longer than a run is kept; write 30d or less.")

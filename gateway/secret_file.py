@@ -17,7 +17,7 @@ _HEX = re.compile(r"[0-9a-fA-F]{64}", re.ASCII)
 
 
 def parse_secrets(text: str) -> tuple[bytes, ...]:
-    """Return the secrets of a text: the one in use, then older ones, with commas.
+    """Return the secrets of a string: the one in use, then older ones, with commas.
 
     Each is 32 bytes, written as 64 hex digits.
 

@@ -197,7 +197,7 @@ def test_a_pipe_in_the_files_place_is_refused_and_not_waited_for(path: Path) -> 
     looking.start()
     looking.join(timeout=30)
 
-    assert [change and "is no file now" in change.why for change in found] == [True]
+    assert [change and "is not a file now" in change.why for change in found] == [True]
     assert tier(policy) is Tier.APPROVE
 
 

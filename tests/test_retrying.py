@@ -31,9 +31,9 @@ def test_a_run_is_retried_for_as_long_as_the_settings_say(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("retries: {limit: soon}", "'soon' is no length of time; write 30m"),
-        ("retries: {limit: 24}", "24 is no length of time"),
-        ("retries: {limit: 0s}", "'0s' is no length of time"),
+        ("retries: {limit: soon}", "'soon' is not a length of time; write 30m"),
+        ("retries: {limit: 24}", "24 is not a length of time"),
+        ("retries: {limit: 0s}", "'0s' is not a length of time"),
         ("retries: {limit: 31d}", "'31d' is longer than a run is kept"),
         ("retries: {limits: 1h}", "limits"),
     ],

@@ -85,7 +85,7 @@ class DecisionContext:
 
     @property
     def withdraws(self) -> bool:
-        """Say whether this person asked for the call, so a no takes it back."""
+        """Return whether this person asked for the call, so a no takes it back."""
         return quorum.is_among(self.reviewer.person, self.approval.principals)
 
     @property
@@ -116,7 +116,7 @@ class DecisionContext:
         )
 
     def needs_reason(self, *verbs: Verb) -> bool:
-        """Say whether one of these decisions has to say why, then or now."""
+        """Return whether one of these decisions has to say why, then or now."""
         now = self.policy_now.requires_reason if self.policy_now else ()
         return any(verb in (*self.item.requires_reason, *now) for verb in verbs)
 
@@ -138,7 +138,7 @@ def edit_asks_more(item: Item, raised: Item, policy_now: PolicyDecision | None) 
     """Return True if an edit makes its call need more than it needed before.
 
     Whoever does that leaves the decision to others. Arguments of a lower tier add that
-    tier's people to those that the call needs anyway. That is no raise: who makes a
+    tier's people to those that the call needs anyway. That is not a raise: who makes a
     call smaller may vote on it.
     """
     if raised.tier is not item.tier:

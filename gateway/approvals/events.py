@@ -28,7 +28,7 @@ class EventName(StrEnum):
     CALL_DENIED = "call.denied"
     CALL_RETURNED = "call.returned"
     CALL_FAILED = "call.failed"
-    # Of versions in which notifications were no approvals; the audit log keeps them.
+    # Of versions in which notifications were not approvals; the audit log keeps them.
     CALL_EXECUTED = "call.executed"
     NOTICE_REPORTED = "notice.reported"
     ITEM_VOTED = "item.voted"
@@ -94,7 +94,7 @@ class Event(Record):
     """One thing that happened. It holds ids and hashes, never a tool's arguments.
 
     ``at_ms`` and ``seq`` are filled in by the store when the event is read back.
-    ``notice`` is in events of versions in which notifications were no approvals.
+    ``notice`` is in events of versions in which notifications were not approvals.
     """
 
     name: EventName
@@ -126,7 +126,7 @@ class Event(Record):
 
     @property
     def is_unasked(self) -> bool:
-        """Say whether it is about an approval that the policy decided."""
+        """Return whether it is about an approval that the policy decided."""
         return bool(self.approval) and self.tier == Tier.NOTIFY
 
 

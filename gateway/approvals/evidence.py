@@ -31,7 +31,7 @@ class Argument(Record):
 
     @property
     def is_like_another(self) -> bool:
-        """Say whether this is text that would, bare, read as another kind of value."""
+        """Return whether this text would, unquoted, read as another kind of value."""
         if self.is_redacted or not isinstance(self.value, str):
             return False
         try:
@@ -75,7 +75,7 @@ def as_text(value: JsonValue) -> str:
 
 
 def shortened(text: str, most: int) -> str:
-    """Cut a text that is long, and say by how much."""
+    """Cut a string that is long, and say by how much."""
     cut = len(text) - most
     return text if cut <= 0 else f"{text[:most]}… ({cut} more characters)"
 

@@ -115,7 +115,7 @@ def finished(
 
 
 def is_late(change: Change) -> bool:
-    """Say whether a change by `finished` came after people had settled the doubt."""
+    """Return whether a change by `finished` came after people had settled the doubt."""
     return change.events[0].name is EventName.ITEM_REPORTED
 
 

@@ -42,7 +42,7 @@ _PLAIN = frozenset(" \n\t")
 
 @lru_cache(maxsize=4096)
 def is_hidden(character: str) -> bool:
-    """Tell whether one character hides: newline, tab and plain space do not."""
+    """Return whether one character hides: newline, tab and plain space do not."""
     if character in _PLAIN:
         return False
     if unicodedata.category(character) in _HIDDEN_CATEGORIES or character in _BLANK:
@@ -52,7 +52,7 @@ def is_hidden(character: str) -> bool:
 
 
 def has_hidden(text: str) -> bool:
-    """Tell whether a text holds any character that a reader would not see."""
+    """Return whether a string holds any character that a reader would not see."""
     return any(map(is_hidden, set(text)))
 
 

@@ -67,7 +67,7 @@ def objection(
 
 
 def is_dead_end(approval: Approval, item: Item, requirement: Requirement) -> bool:
-    """Say whether nobody, or not enough people, may approve a call any more."""
+    """Return whether nobody, or not enough people, may approve a call any more."""
     barred = (*approval.principals, *editors(item, requirement))
     return not quorum.is_possible(requirement, barred)
 

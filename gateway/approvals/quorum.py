@@ -60,8 +60,8 @@ def standing_in(
 ) -> Reviewer:
     """Return a person with those whom they stand in for here, each for a reason.
 
-    Left out is whoever could not vote: who is no member, is a principal, or has voted
-    or been voted for; and whoever adds no role that the person does not hold.
+    Left out is whoever could not vote: who is not a member, is a principal, or has
+    voted or been voted for; and whoever adds no role that the person does not hold.
     """
     alone = reviewer.with_(stands_in_for=())
     held = set(roles_of(alone, roles))
@@ -119,7 +119,7 @@ def no_member(reviewer: Reviewer) -> str | None:
 
 
 def is_among(person: Person, people: Iterable[Person]) -> bool:
-    """Say whether somebody is one of these people."""
+    """Return whether somebody is one of these people."""
     return any(one.is_same(person) for one in people)
 
 
@@ -222,7 +222,7 @@ def stricter(first: Requirement, second: Requirement) -> Requirement:
 
 
 def is_possible(requirement: Requirement, barred: Iterable[Person] = ()) -> bool:
-    """Say whether a requirement names enough people who are not barred from it.
+    """Return whether a requirement names enough people who are not barred from it.
 
     A user group may have any number of members.
     """
@@ -236,7 +236,7 @@ def is_possible(requirement: Requirement, barred: Iterable[Person] = ()) -> bool
 
 
 def asks_more(requirement: Requirement, before: Requirement) -> bool:
-    """Say whether a requirement needs somebody whom the one before did not need."""
+    """Return whether a requirement needs somebody whom the one before did not need."""
     known = clauses(before)
     return not all(
         _follows(names, count, known) for names, count in clauses(requirement).items()
@@ -244,7 +244,7 @@ def asks_more(requirement: Requirement, before: Requirement) -> bool:
 
 
 def has_voted(votes: Sequence[Vote], person: Person, action_hash: str) -> bool:
-    """Say whether this person's word for this action hash is used up.
+    """Return whether this person's word for this action hash is used up.
 
     It is by their own vote, and by that of somebody who stood in for them.
     """

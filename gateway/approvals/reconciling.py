@@ -81,7 +81,7 @@ def _settled(context: DecisionContext, item: Item, mine: Observation) -> Change:
     )
     again = mine.finding is Finding.RERUN
     if again:
-        # What the last attempt came to is no result of the next one.
+        # What the last attempt came to is not a result of the next one.
         settled = settled.with_(result=None, lapses_at_ms=context.lapses_at_ms)
     # What was seen of this attempt says nothing of the next one: see `_not_open`.
     version = context.approval.version + again

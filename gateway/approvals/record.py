@@ -173,7 +173,7 @@ class Item(JudgedCall):
 
     @property
     def has_failed(self) -> bool:
-        """Say whether its doubt is about a failure that the tool itself reported."""
+        """Return whether its doubt is about a failure that the tool itself reported."""
         is_doubt = self.state is ItemState.IN_DOUBT
         return is_doubt and self.result is not None and not self.result.ok
 
@@ -184,7 +184,7 @@ class Item(JudgedCall):
 
     @property
     def is_contradicted(self) -> bool:
-        """Say whether the executor reported something else than people had found."""
+        """Return whether the executor reported something else than people had found."""
         if self.late is None or self.found is None:
             return False
         is_as_found = self.late.ok is (self.found is Finding.EXECUTED)
@@ -192,17 +192,17 @@ class Item(JudgedCall):
 
     @property
     def is_restored(self) -> bool:
-        """Say whether more may have happened to it than this record says."""
+        """Return whether more may have happened to it than this record says."""
         return self.revoked is not None and self.revoked.is_restored
 
     @property
     def is_pending(self) -> bool:
-        """Say whether a person still has to decide."""
+        """Return whether a person still has to decide."""
         return self.state is ItemState.PENDING
 
     @property
     def is_unasked(self) -> bool:
-        """Say whether the policy decided it: no person was asked, and none is."""
+        """Return whether the policy decided it: no person was asked, and none is."""
         return self.tier.runs_unasked
 
     def moved(self, move: Move, now_ms: int, **changes: object) -> Item:
@@ -304,12 +304,12 @@ class Approval(Record):
 
     @property
     def is_unasked(self) -> bool:
-        """Say whether the policy decided its calls: its card is a notification."""
+        """Return whether the policy decided its calls: its card is a notification."""
         return all(item.is_unasked for item in self.items)
 
     @property
     def is_batch(self) -> bool:
-        """Say whether the card carries more than one call."""
+        """Return whether the card carries more than one call."""
         return len(self.items) > 1
 
     def replacing(self, *items: Item, **changes: object) -> Approval:

@@ -109,7 +109,7 @@ def in_another_state(
 
 
 def _has_people(requirement: Requirement) -> bool:
-    """Say whether somebody is named for each part of a requirement."""
+    """Return whether somebody is named for each part of a requirement."""
     return all(
         any(role.users or role.usergroups for role in part.of)
         for part in requirement.parts
@@ -117,7 +117,7 @@ def _has_people(requirement: Requirement) -> bool:
 
 
 def _is_too_old(item: Item, policy_now: PolicyDecision, now_ms: int) -> bool:
-    """Say whether the policy of now lets nobody use an authorization of this age.
+    """Return whether the policy of now lets nobody use an authorization of this age.
 
     A call that was started before goes by the end that its authorization was given.
     """

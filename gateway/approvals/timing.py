@@ -75,13 +75,13 @@ def end_ms(approval: Approval, *, ttl_ms: int) -> int:
 
 
 def is_extendable(approval: Approval, *, now_ms: int) -> bool:
-    """Say whether somebody could still give an approval more time."""
+    """Return whether somebody could still give an approval more time."""
     is_open = approval.state is ApprovalState.OPEN and now_ms < approval.expires_at_ms
     return is_open and approval.expires_at_ms < latest_ms(approval)
 
 
 def is_pressing(approval: Approval, *, now_ms: int) -> bool:
-    """Say whether it is time to offer more: people were called, or a fifth is left."""
+    """Return whether to offer more time: people were called, or a fifth is left."""
     left_ms = approval.expires_at_ms - now_ms
     was_called = approval.reminded_at_ms or approval.escalated_at_ms
     return bool(was_called) or left_ms <= approval.ttl_ms // _HINT_SHARE

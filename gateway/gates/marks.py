@@ -26,5 +26,5 @@ class GuardedTool:
 
 
 def is_guarded(tool: object) -> bool:
-    """Say whether a tool refuses to run without a grant."""
+    """Return whether a tool refuses to run without a grant."""
     return isinstance(tool, GuardedTool)

@@ -55,7 +55,7 @@ class ReachableTool:
 
     @property
     def is_ungated(self) -> bool:
-        """Say whether it runs without anybody having cleared its call."""
+        """Return whether it runs without anybody having cleared its call."""
         return not self.gate and not self.is_safe
 
 
@@ -142,7 +142,7 @@ class Reachable:
                 waiting.extend(_held(value))
 
     def _is_new(self, value: object) -> bool:
-        """Say whether a value was not seen before, so that nothing is read twice."""
+        """Return whether a value was not seen before, so that nothing is read twice."""
         if id(value) in self._visited:
             return False
         self._visited.add(id(value))

@@ -156,7 +156,7 @@ def _call(name: str, left: Row, right: Row) -> Row:
 
 
 def _equal(left: object, right: object) -> bool:
-    """Say whether two values are equal.
+    """Return whether two values are equal.
 
     Raises:
         MixedTypes: when they, or two that stand in one place of both, differ in type.
@@ -186,7 +186,7 @@ def _all_equal(pairs: Iterable[tuple[object, object]]) -> bool:
 
 
 def _within(value: object, values: object) -> bool:
-    """Say whether a list has a value, or an object a key.
+    """Return whether a list has a value, or an object a key.
 
     Raises:
         MixedTypes: when it is not found, and something there has another type.

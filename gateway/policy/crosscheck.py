@@ -59,7 +59,7 @@ def schema_problems(policy: Policy) -> Iterator[Misplaced]:
         if found is not None:
             inside, problem = found
             path = (*base, *inside)
-            text = f"{dotted(path)!r}: this is no usable JSON Schema 2020-12: "
+            text = f"{dotted(path)!r}: this is not a usable JSON Schema 2020-12: "
             yield path, text + problem
 
 

@@ -102,7 +102,7 @@ class Expression:
 
     @property
     def needs_facts(self) -> bool:
-        """Say whether the call alone is not enough."""
+        """Return whether the call alone is not enough."""
         return bool(self.reads & FACTS)
 
     def work(self, size: int) -> int:
@@ -212,7 +212,7 @@ def value_of(expression: Expression, where: Scope) -> object:
 
 
 def ask(expression: Expression, where: Scope) -> Answer:
-    """Say whether an expression holds; never raises."""
+    """Return whether an expression holds; never raises."""
     if expression.work(where.size) > MAX_WORK:
         return Answer(problem="the call is too large for it")
     try:

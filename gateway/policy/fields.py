@@ -64,17 +64,17 @@ def parse_duration(text: object) -> timedelta:
 
 
 def is_user_id(text: str) -> bool:
-    """Say whether this has the form of a Slack user id."""
+    """Return whether this has the form of a Slack user id."""
     return _USER.fullmatch(text) is not None
 
 
 def is_usergroup_id(text: str) -> bool:
-    """Say whether this has the form of a Slack user group id."""
+    """Return whether this has the form of a Slack user group id."""
     return _USERGROUP.fullmatch(text) is not None
 
 
 def is_channel(text: str) -> bool:
-    """Say whether this is ``#name`` or has the form of a Slack channel id."""
+    """Return whether this is ``#name`` or has the form of a Slack channel id."""
     return _CHANNEL.fullmatch(text) is not None
 
 
@@ -89,7 +89,7 @@ def fill(template: str, value_of: dict[str, str]) -> str:
 
 
 def _checked(is_one: Callable[[str], object], problem: str) -> Callable[[str], str]:
-    """Return a validator that refuses a text with its value and what is wrong."""
+    """Return a validator that refuses a string with its value and what is wrong."""
 
     def check(text: str) -> str:
         if not is_one(text):
@@ -193,8 +193,8 @@ def _expression(text: str) -> str:
 def _because(text: str) -> str:
     if not text.strip() or not text.isprintable() or len(text) > _LONGEST_REASON:
         raise ValueError(
-            f"{shortened(text)!r} is no reason that fits on a card; say in one line of "
-            f"at most {_LONGEST_REASON} characters why it is raised."
+            f"{shortened(text)!r} is not a reason that fits on a card; say in one line "
+            f"of at most {_LONGEST_REASON} characters why it is raised."
         )
     return text.strip()
 

@@ -52,11 +52,11 @@ def span(text: str) -> tuple[int, int]:
     """
     match = _HOURS.fullmatch(text)
     if match is None:
-        raise ValueError(f"{text!r} are no hours; write '08:00-18:00'")
+        raise ValueError(f"{text!r} are not hours; write '08:00-18:00'")
     start = int(match["from"]) * 60 + int(match["fm"])
     end = int(match["to"]) * 60 + int(match["tm"])
     if end > _WHOLE_DAY or start == end:
-        raise ValueError(f"{text!r} are no hours; write '08:00-18:00'")
+        raise ValueError(f"{text!r} are not hours; write '08:00-18:00'")
     return start, end
 
 
@@ -88,7 +88,7 @@ def weekday(now: datetime, zone_name: str) -> int:
 def off_hours(
     now: datetime, zone_name: str, hours: str, holidays: Iterable[str] = ()
 ) -> bool:
-    """Say whether nobody works: outside these hours, on a weekend or a holiday.
+    """Return whether nobody works: outside these hours, on a weekend or a holiday.
 
     Hours that go past midnight belong to the day on which they began: with
     ``22:00-06:00``, Saturday 03:00 is still Friday's shift.
@@ -110,13 +110,13 @@ def instant(now_ms: int) -> datetime:
     """Return Unix milliseconds as an aware time, exactly.
 
     Raises:
-        ValueError: when the time is no date of a calendar.
+        ValueError: when the time is not a date of the calendar.
     """
     try:
         midnight = datetime.combine(date(1970, 1, 1), time(), UTC)
         return midnight + timedelta(milliseconds=now_ms)
     except OverflowError as error:
-        raise ValueError(f"{now_ms!r} ms is no time of a calendar") from error
+        raise ValueError(f"{now_ms!r} ms is not a time of the calendar") from error
 
 
 def _is_holiday(day: date, holidays: Iterable[str]) -> bool:

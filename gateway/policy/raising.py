@@ -113,7 +113,7 @@ def fired(
     if not listed:
         return ()
     values = {"call": dict(call), **_values(facts)}
-    unreadable = "" if is_strict(args) else "the call is no strict JSON"
+    unreadable = "" if is_strict(args) else "the call is not strict JSON"
     readable = {} if unreadable else args
     where = scope(readable, values, holidays=policy.holidays)
     shown = redacted(readable, redact)
@@ -139,7 +139,7 @@ def fired(
 
 
 def is_strict(args: JsonObject) -> bool:
-    """Say whether arguments are strict JSON; what is not never runs, but is judged."""
+    """Return whether arguments are strict JSON; others never run, but are judged."""
     try:
         accept_object(args)
     except BadJson:

@@ -85,12 +85,12 @@ class Replayed(Record):
 
     @property
     def is_changed(self) -> bool:
-        """Say whether the policy would have asked for something else."""
+        """Return whether the policy would have asked for something else."""
         return self.was is not self.now or bool(self.lacking)
 
     @property
     def is_raised(self) -> bool:
-        """Say whether the policy would have asked for more."""
+        """Return whether the policy would have asked for more."""
         return self.now.rank > self.was.rank or bool(self.lacking)
 
 
@@ -98,7 +98,7 @@ def read_rows(text: str, source: str) -> list[Row]:
     """Read an audit export; empty lines are skipped.
 
     Raises:
-        PolicyError: names the line that is no row.
+        PolicyError: names the line that is not a row.
     """
     rows: list[Row] = []
     for number, line in enumerate(text.split("\n"), start=1):
@@ -108,7 +108,7 @@ def read_rows(text: str, source: str) -> list[Row]:
         try:
             rows.append(Row.model_validate(parse_object(line)))
         except BadJson as error:
-            raise PolicyError(f"This is no row of JSON: {error}", place) from error
+            raise PolicyError(f"This is not a row of JSON: {error}", place) from error
         except ValidationError as error:
             raise PolicyError(sentence(error.errors()[0], Row), place) from error
     return rows
@@ -207,7 +207,7 @@ class _History:
         self._rejections: dict[str, int] = defaultdict(int)
 
     def sees(self, step: _Step) -> bool:
-        """Take in what is no call; say whether this is one."""
+        """Take in what is not a call; say whether this is one."""
         row = step.row
         if step.is_call:
             return True

@@ -21,14 +21,14 @@ from twokey.gateway.protocol.strict_json import JsonObject
 
 _NUMERIC = frozenset({"integer", "number"})
 
-# What pydantic reads as a number when a text stands in its place: with a sign, with
+# What pydantic reads as a number when a string stands in its place: with a sign, with
 # zeros, with underscores between digits.
 # https://docs.pydantic.dev/latest/concepts/conversion_table/
 _NUMBER = re.compile(
     r"[+-]?(?=\.?[0-9])[0-9_]*(?:\.[0-9_]*)?(?:e[+-]?[0-9]{1,3})?", re.ASCII
 )
 _MAX_DIGITS = 300
-"""A longer text stays a text."""
+"""A longer string is kept as it is."""
 
 
 def resource_key(
@@ -80,7 +80,7 @@ def _folded(
 
 
 def _text(value: str) -> str:
-    """Fold a text; one that is folded stays as it is."""
+    """Fold a string; one that is folded stays as it is."""
     # What is invisible goes first: it would keep apart what belongs together.
     text = unicodedata.normalize("NFKC", _seen(value)).casefold()
     text = unicodedata.normalize("NFKC", _seen(unicodedata.normalize("NFKC", text)))
@@ -106,4 +106,4 @@ def _canonical(value: JsonValue) -> str:
     try:
         return digest.canonical(value).decode()
     except BadJson as error:
-        raise ValueError("is no strict JSON") from error
+        raise ValueError("is not strict JSON") from error

@@ -154,7 +154,7 @@ class WindowRule(Record):
         return self
 
     def covers(self, tool: str) -> bool:
-        """Say whether calls of this tool go into the total."""
+        """Return whether calls of this tool go into the total."""
         return EVERY_TOOL in self.tools or tool in self.tools
 
 
@@ -293,7 +293,7 @@ class Policy(Record):
 
     @property
     def asks_triage(self) -> bool:
-        """Say whether any call is put to triage."""
+        """Return whether any call is put to triage."""
         rules = (self.defaults.triage, *(rule.triage for _, rule in self.tool_rules()))
         return any(rule is not None and rule.tiers for rule in rules)
 

@@ -64,7 +64,7 @@ def _no_schema(schema: JsonObject) -> Misplaced | None:
 def _meant(path: Path, error: SchemaError) -> str:
     if path[-1:] == ("type",):
         word = error.instance if isinstance(error.instance, str) else ""
-        return f"is no type; {near(word, _KINDS)}"
+        return f"is not a type; {near(word, _KINDS)}"
     if error.validator != "type":
         why = f"{error.validator}: {shown(error.validator_value)}"
         return f"cannot stand here ({why}); mend or remove it."

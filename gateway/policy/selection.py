@@ -67,7 +67,7 @@ class Selection:
 
     @property
     def overridable(self) -> bool:
-        """Say whether a run of the agent may ask for less than is listed.
+        """Return whether a run of the agent may ask for less than is listed.
 
         What the defaults say of it is for tools that nobody listed at all: a tool with
         an entry of its own, be it for another agent, was thought of.

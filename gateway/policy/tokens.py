@@ -91,7 +91,7 @@ def chains(row: Row, root: str) -> Iterator[tuple[int, tuple[str, ...]]]:
 
     ``args.card.number`` and ``args["card"].number`` are both ``("card", "number")``,
     ``args.items[0]`` is ``("items", "0")``, and ``args.items.size()`` is
-    ``("items",)``: a method is no member.
+    ``("items",)``: a method is not a member.
     """
     for at, token in enumerate(row):
         is_member = at > 0 and row[at - 1].text == "."

@@ -2,7 +2,7 @@
 
 Without a type, spellings of one value stay apart, and a rule may meet a value that it
 cannot compare. The agent's tool may still declare the type when it calls; a policy file
-does not show that, so this is worth a warning and is no mistake.
+does not show that, so this is worth a warning and is not a mistake.
 """
 
 from __future__ import annotations

@@ -151,7 +151,7 @@ def _check_made(call: Call) -> None:
     try:
         cel.evaluate(f"{call.name}({given})")
     except Exception as error:
-        text = f"{given} is no {call.name}; write {_MADE_OF_TEXT[call.name]}"
+        text = f"{given} is not a valid {call.name}; write {_MADE_OF_TEXT[call.name]}"
         raise ValueError(text) from error
 
 
@@ -160,7 +160,7 @@ def _check_pattern(call: Call) -> None:
     try:
         cel.evaluate(f"''.matches({pattern})")
     except Exception as error:
-        text = f"{pattern} is no regular expression (RE2 syntax)"
+        text = f"{pattern} is not a regular expression (RE2 syntax)"
         raise ValueError(text) from error
 
 

@@ -24,7 +24,7 @@ class BusinessState(Record):
     value: JsonValue = None
 
     def is_same(self, other: BusinessState) -> bool:
-        """Say whether both are the same JSON."""
+        """Return whether both are the same JSON."""
         return digest.canonical(self.value) == digest.canonical(other.value)
 
 
@@ -45,7 +45,7 @@ def with_state(document: str, state: BusinessState) -> str:
 
 
 def is_same_but_state(one: str, other: str) -> bool:
-    """Say whether two documents differ in nothing, or in the value of the state."""
+    """Return whether two documents differ in nothing, or in the value of the state."""
     if one == other:
         return True
     first, second = parse_object(one), parse_object(other)

@@ -30,7 +30,7 @@ class Person(Record):
     name: str = ""
 
     def is_same(self, other: Person) -> bool:
-        """Say whether both are one person, by ids and never by name."""
+        """Return whether both are one person, by ids and never by name."""
         return (self.team, self.user) == (other.team, other.user)
 
 
@@ -79,7 +79,7 @@ class Result(Record):
 
 
 def is_inside(ns: str, outer: str) -> bool:
-    """Say whether one agent's namespace lies inside that of another.
+    """Return whether one agent's namespace lies inside that of another.
 
     LangGraph names what runs inside a task ``|node:task``. The second and the third
     graph that one task runs are ``|1`` and ``|2``: they run beside the first.

@@ -96,7 +96,7 @@ class _Closing:
         return lambda node: change(node) if isinstance(node, dict) else node
 
     def _declares(self, node: JsonValue, level: int) -> bool:
-        """Say whether a schema names keys of its place, here or where it refers to."""
+        """Return whether a schema declares keys, itself or where it refers to."""
         if not isinstance(node, dict) or level > _MAX_REFERENCES:
             return False
         if _OWN & node.keys():
@@ -115,7 +115,7 @@ class _Closing:
         )
 
     def _choice_declares(self, branches: list[JsonValue], level: int) -> bool:
-        """Say whether every branch names keys; one for another type does not matter."""
+        """Return whether every branch declares keys; other types do not matter."""
         found = [one for one in branches if _may_be_object(one)]
         return bool(found) and all(self._declares(one, level) for one in found)
 

@@ -37,14 +37,14 @@ class TooMuchWork(ValueError):
 
 
 def matches(text: str, pattern: str) -> bool:
-    """Say whether a pattern (RE2 syntax) is found in a text, in linear time.
+    """Return whether a pattern (RE2 syntax) is found in a string, in linear time.
 
     Raises:
         TypeError: when the text is none.
         ValueError: when the pattern is none, or has look-around or a back-reference.
     """
     if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance] - rules hand over what a call holds
-        raise TypeError("only a text can match a pattern")
+        raise TypeError("only a string can match a pattern")
     return _compiled(pattern).isinstance_python(text)
 
 
@@ -95,9 +95,7 @@ def _compiled(pattern: str) -> SchemaValidator:
     try:
         return SchemaValidator(core_schema.str_schema(pattern=pattern))
     except SchemaError as error:
-        raise ValueError(f"{pattern!r} is no regular expression in RE2 syntax") from (
-            error
-        )
+        raise ValueError(f"{pattern!r} is not a pattern in RE2 syntax") from (error)
 
 
 def _of_our_draft(schema: JsonObject) -> JsonObject:

@@ -25,12 +25,12 @@ class Tier(StrEnum):
 
     @property
     def needs_people(self) -> bool:
-        """Say whether a person has to decide before the call may run."""
+        """Return whether a person has to decide before the call may run."""
         return self in {Tier.APPROVE, Tier.ESCALATE}
 
     @property
     def runs_unasked(self) -> bool:
-        """Say whether the call runs without anybody's decision."""
+        """Return whether the call runs without anybody's decision."""
         return self in {Tier.AUTO, Tier.NOTIFY}
 
 

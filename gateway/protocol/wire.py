@@ -142,7 +142,7 @@ class Verdict(Record):
 
     @property
     def runs_unclaimed(self) -> bool:
-        """Say whether the call runs without a claim: nothing but this lets it."""
+        """Return whether the call runs without a claim: nothing but this lets it."""
         return self.kind is VerdictKind.RUN and not self.item_id
 
 
@@ -321,7 +321,7 @@ class CallMark(Record):
 
 
 class CallBegun(Record):
-    """Say whether a call may run; else what it came to, None when nobody knows."""
+    """Return whether a call may run; else what it came to, None when nobody knows."""
 
     may_run: bool = True
     result: Result | None = None

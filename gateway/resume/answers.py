@@ -47,7 +47,7 @@ _NO_SCHEMA = (
     Unresolvable,
     ValueError,
 )
-"""What a validator raises over something that is no schema."""
+"""What a validator raises over something that is not a schema."""
 
 
 @dataclass(frozen=True)
@@ -169,10 +169,10 @@ async def answers_for(
 
 
 def fits(answer: JsonObject, schema: JsonObject | None) -> bool:
-    """Say whether the agent's own schema takes an answer.
+    """Return whether the agent's own schema takes an answer.
 
     The schema itself is not checked first: that costs more than everything else here,
-    and one that is no schema leaves the judgement to the agent. An empty registry
+    and one that is not a schema leaves the judgement to the agent. An empty registry
     keeps a schema from making us fetch anything.
     """
     if schema is None:

@@ -1,8 +1,8 @@
 """Parse third-party interrupt formats, and build an automatic rejection for them.
 
 Only LangChain's own human-in-the-loop format has a known rejection. Any other interrupt
-may take a text as its input, such as the number of an account; so it gets no automatic
-answer.
+may take a string as its input, such as the number of an account; so it gets no
+automatic answer.
 """
 
 from __future__ import annotations

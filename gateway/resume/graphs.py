@@ -39,7 +39,7 @@ async def as_graph(found: object, ref: str, ungated: Collection[str] = ()) -> Gr
     """Turn what a name stands for into a compiled graph.
 
     Raises:
-        GraphError: when it is no graph, pauses in a way that cannot be told from a
+        GraphError: when it is not a graph, pauses in a way that cannot be told from a
             crash, or can start a tool that no gate clears and ``ungated`` does not
             name.
     """

@@ -27,7 +27,7 @@ class Identity:
 
     Attributes:
         id: kept in the database.
-        file: which file of which machine it is; "" when it is no file.
+        file: which file of which machine it is; "" when it is not a file.
         shown: the same for people, without a password.
     """
 

@@ -245,7 +245,7 @@ async def local_runner(
     The graph keeps its own checkpointer when it has one; otherwise it gets ``saver``.
 
     Raises:
-        GraphError: when it is no graph that can be used; ``ref`` names it.
+        GraphError: when it is not a graph that can be used; ``ref`` names it.
     """
     compiled = await as_graph(graph, ref, ungated)
     has_own = isinstance(getattr(compiled, "checkpointer", None), BaseCheckpointSaver)

@@ -60,7 +60,7 @@ class ThreadState:
 
     @property
     def is_finished(self) -> bool:
-        """Say whether nothing is left to do; the runtime's own ``next`` lies."""
+        """Return whether nothing is left to do; the runtime's own ``next`` lies."""
         return self.exists and not self.has_tasks and not self.pending
 
 

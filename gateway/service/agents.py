@@ -222,7 +222,7 @@ class AgentService(ClaimService, UnaskedService):
 
 
 def _is_of_run(approval: Approval, ref: TurnRef) -> bool:
-    """Say whether an approval belongs to the run that a turn is part of.
+    """Return whether an approval belongs to the run that a turn is part of.
 
     One agent may be run by itself now, and then by what brings back the graph around
     it: then one of the two names no run outside.
@@ -237,5 +237,5 @@ def _is_within(ns: str, outer: str) -> bool:
 
 
 def _is_at(one: Listed, ref: TurnRef) -> bool:
-    """Say whether an approval stands where this turn does, or inside it."""
+    """Return whether an approval stands where this turn does, or inside it."""
     return one.ns == ref.ns or is_inside(one.ns, ref.ns)

@@ -113,7 +113,7 @@ class ClaimService(PolicyService):
         item_id: str,
         compute: Callable[[Loaded, Item], Awaitable[Found]],
     ) -> Found | None:
-        """Change one of the tenant's items; None for what is none of them."""
+        """Change one of the tenant's items; None for an id of none of them."""
         try:
             approval_id, index = approval_of(item_id)
         except ValueError:

@@ -89,7 +89,7 @@ async def as_of_now(store: Store, policy: Policy, approval: Approval) -> Approva
 
 
 def counts_in_windows(policy: Policy, approval: Approval) -> bool:
-    """Say whether what other calls do may change what a waiting call needs."""
+    """Return whether what other calls do may change what a waiting call needs."""
     rules = policy.windows.values()
     waiting = (item for item in approval.items if item.is_pending)
     return any(rule.covers(item.tool) for item in waiting for rule in rules)

@@ -59,13 +59,13 @@ def crowded(load: AgentLoad, protect: Protection, held: int) -> str:
     """
     if load.waiting + held >= protect.pending_per_agent:
         return (
-            f"{load.waiting + held} of your calls wait for a person already, and "
-            "no more may. Slow down: wait for their answers before you ask for more."
+            f"{load.waiting + held} of your calls already wait for a person, which "
+            "reaches the limit. Slow down: wait for answers before you ask for more."
         )
     if load.asked + held >= protect.requests_per_10m:
         return (
             f"You asked people for {load.asked + held} calls within 10 minutes, "
-            "and no more are put to them. Slow down, and ask again later."
+            "which reaches the limit. Slow down, and ask again later."
         )
     return ""
 
@@ -75,12 +75,12 @@ def stopped(freeze: Freeze) -> str:
     reason = freeze.reason.rstrip(". ") or "no reason was given"
     if freeze.is_pause:
         return (
-            f"You are paused: {reason}. No call of yours is put to people until "
-            "somebody lifts that. Stop, and say so to whom you work for."
+            f"You are paused: {reason}. None of your calls is put to people until "
+            "you are unfrozen. Stop, and tell your user."
         )
     return (
         f"{_named(freeze)} is frozen by {freeze.by}: {reason}. It does not run until "
-        "somebody lifts that. Do not try again; say so to whom you work for."
+        "it is unfrozen. Do not try again; tell your user."
     )
 
 
@@ -94,7 +94,7 @@ def unstartable(freeze: Freeze) -> str:
     """Return the sentence about a freeze, for whoever would approve what it stops."""
     return (
         f"{_named(freeze)} is frozen, so this could not start, and nothing was "
-        "recorded. Try again once that is lifted."
+        "recorded. Try again once it is unfrozen."
     )
 
 

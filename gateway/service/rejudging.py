@@ -54,7 +54,7 @@ class KeptVerdicts(Record):
         return json.dumps(self.model_dump(mode="json"))
 
     def is_of(self, policy: Policy) -> bool:
-        """Say whether this very policy gave these verdicts."""
+        """Return whether this very policy gave these verdicts."""
         return self.policy == policy.digest
 
     def halted(self, load: AgentLoad, agent: str) -> KeptVerdicts:

@@ -256,7 +256,7 @@ class ReviewService(PolicyService):
         """Say what the policy would ask for if these arguments were to run.
 
         Nothing is recorded or reserved. None when there is no such item, or when the
-        arguments are no strict JSON.
+        arguments are not strict JSON.
         """
         judged = await self._judge(approval, index, Edit(args=args))
         return judged.policy_now if judged else None

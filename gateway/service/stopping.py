@@ -43,7 +43,7 @@ class StopService(PolicyService):
         return frozenset(group for role in roles for group in role.usergroups)
 
     def knows_tool(self, name: str) -> bool:
-        """Say whether the policy names this tool; others exist as well."""
+        """Return whether the policy names this tool; others exist as well."""
         policy = self._policy()
         of_agents = (rule.tools for rule in policy.agents.values())
         return any(name in tools for tools in (policy.tools, *of_agents))

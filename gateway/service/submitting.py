@@ -150,7 +150,7 @@ class Submitter(PolicyService):
     ) -> _JudgedTurn | None:
         policy = self._policy()
         measured = [
-            # What goes back to the model is no request, and nobody knows its amounts.
+            # What goes back to the model is not a request; its amounts are unknown.
             Measured()
             if _is_returned(policy, call)
             else self._measured(policy, turn, call, load)
@@ -351,7 +351,7 @@ def _canonical(call: ProposedCall) -> ProposedCall:
 
 
 def _spelled(call: ProposedCall) -> JsonObject | None:
-    """Return what the model wrote; what no call could hold is no evidence either."""
+    """Return what the model wrote; what no call could hold is not evidence either."""
     if call.spelled is None:
         return None
     try:

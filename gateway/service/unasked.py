@@ -21,7 +21,7 @@ class UnaskedService(PolicyService):
     """Calls without a record."""
 
     async def mark(self, mark: CallMark) -> CallBegun:
-        """Say whether a call may run unasked, or note what happens to it.
+        """Return whether a call may run unasked, or note what happens to it.
 
         Raises:
             LeaseLost: the thread is run by somebody else now.

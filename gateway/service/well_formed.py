@@ -12,7 +12,7 @@ def check_texts(turn: Turn) -> None:
     """Check what names a turn and its calls, and what is said of them.
 
     Raises:
-        NotAllowed: when the turn is not named, or a text is no Unicode.
+        NotAllowed: when the turn is not named, or a string is not Unicode.
     """
     for name in ("agent", "thread", "message_id"):
         if not getattr(turn.ref, name):

@@ -273,7 +273,7 @@ class ApprovalStore:
         return await self.unfinished(keys, await self.of_run(keys, tenant, run_ref))
 
     async def has_open(self, keys: Keys, tenant: str, run_ref: RunRef) -> bool:
-        """Say whether a call of a run is open, also if nothing happens by itself."""
+        """Return whether a call of a run is open, also if nothing happens by itself."""
         listed = await self._conn.command("EXISTS", keys.open_of_run(tenant, run_ref))
         if listed:
             return True

@@ -44,7 +44,7 @@ class CardPlace(Record):
 
     @property
     def is_folded(self) -> bool:
-        """Say whether this is a message about many calls, and no card of its own."""
+        """Return whether this is a message about many calls, and no card of its own."""
         return self.rev == _FOLDED
 
 
@@ -225,7 +225,7 @@ class CardStore:
         await self._attach(keys, approval, keys.card(approval), newest=noted)
 
     async def was_told(self, keys: Keys, approval: str, what: str) -> bool:
-        """Say whether people were told this about a card."""
+        """Return whether people were told this about a card."""
         reply = await self._conn.command("HEXISTS", keys.card(approval), f"told {what}")
         return bool(reply)
 
@@ -259,7 +259,7 @@ class CardStore:
         return ViewBinding.model_validate_json(body) if body else None
 
     async def is_first(self, keys: Keys, request_digest: str) -> bool:
-        """Say whether a signed request is new; it is remembered from now on."""
+        """Return whether a signed request is new; it is remembered from now on."""
         reply = await self._conn.command(
             "SET", keys.nonce(request_digest), "1", "NX", "PX", NONCE_MS
         )
@@ -288,7 +288,7 @@ class CardStore:
     async def has_opened(
         self, keys: Keys, approval: str, *, reader: str, pages: int
     ) -> bool:
-        """Say whether a reviewer has seen every page of an item's full view."""
+        """Return whether a reviewer has seen every page of an item's full view."""
         names = [f"{reader} {page}" for page in range(pages)]
         reply = await self._conn.command("HMGET", keys.opened(approval), *names)
         return None not in cast("list[bytes | None]", reply)

@@ -1,8 +1,8 @@
 """Serialize approvals to Redis fields and back.
 
-What is pinned at the opening is one JSON text (stored as ``frozen``); what a decision
-changes is one JSON text an item (``<i>:d``); what scripts compare are small fields of
-the head hash.
+What is pinned at the opening is one JSON string (stored as ``frozen``); what a decision
+changes is one JSON string per item (``<i>:d``); what scripts compare are small fields
+of the head hash.
 """
 
 from __future__ import annotations
@@ -249,7 +249,7 @@ def _item(
 
 
 def _is_whole(found: Approval, hashes: Sequence[bytes]) -> bool:
-    """Say whether every item is this approval's and its action the one hashed."""
+    """Return whether every item is this approval's and its action the one hashed."""
     return all(
         (item.index, item.id) == (index, item_id(found.id, index))
         and item.ctx.with_(tool_call_id="") == _context(found)
@@ -272,7 +272,7 @@ def _context(found: Approval) -> Context:
 
 
 def _is_as_requested(item: Item) -> bool:
-    """Say whether nothing but the business state differs from the request."""
+    """Return whether nothing but the business state differs from the request."""
     return is_same_but_state(item.requested, item.action)
 
 
@@ -287,7 +287,7 @@ def _is_edited(item: Item) -> bool:
 
 
 def _says(item: Item, document: str) -> bool:
-    """Say whether an action document is about the call that the record names."""
+    """Return whether an action document is about the call that the record names."""
     action = parse_object(document)
     return (action["tool"], action["ctx"]) == (item.tool, item.ctx.as_dict())
 

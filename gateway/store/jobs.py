@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 GROUP = "workers"
 _FORMER = ("attempt", "error")
 UNREADABLE = "unreadable"
-"""Why something that is no job was quarantined."""
+"""Why something that is not a job was quarantined."""
 
 
 class JobKind(StrEnum):
@@ -46,7 +46,7 @@ class JobKind(StrEnum):
 
 
 class Job(Record):
-    """Bring one thread forward: start it with a text, or give it its answers.
+    """Bring one thread forward: start it with a string, or give it its answers.
 
     ``id`` tells two equal wishes apart: the same words said twice are two starts. Two
     wishes to resume a thread are one: their texts are the same.
@@ -116,7 +116,7 @@ class JobQueue:
         """Take one job: an abandoned one first, else a new one within ``block_ms``.
 
         One at a time, so that no second message ages while the first one runs. What
-        is no job is quarantined as a dead letter, so that it keeps no other waiting.
+        is not a job is quarantined as a dead letter, so that it keeps no other waiting.
         """
         while True:
             entry = await self._next(consumer, block_ms)
@@ -217,7 +217,7 @@ class JobQueue:
 
 
 def _job(entry: Entry) -> Job:
-    """Read a job; raises ValueError for what is none."""
+    """Read a job; raises ValueError for anything else."""
     return Job.model_validate_json(entry.values.get("j", b""))
 
 

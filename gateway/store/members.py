@@ -42,7 +42,7 @@ class Member(Record):
         agents: whose threads it brings forward, all of them or some.
         serves: those of them of which it brings forward every thread.
         checkpoints: id of the database that keeps their threads; "" for a bot.
-        file: which file of which machine that is; "" when it is no file.
+        file: which file of which machine that is; "" when it is not a file.
         shown: the same for people.
         seals: id of the key with which it seals buttons; "" for a gateway.
         accepts: ids of all keys whose seals it accepts.

@@ -35,7 +35,7 @@ class Outbox:
     """The event stream of one shard, as one named reader sees it.
 
     Each reader (Slack, a metric, another chat) has its own consumer group and gets
-    every event. What is no event of this version is skipped, logged and counted in
+    every event. What is not an event of this version is skipped, logged and counted in
     ``unreadable``: a newer replica or a hand wrote it, and others wait behind it.
     """
 
@@ -115,7 +115,7 @@ class Outbox:
         """Return what was announced after a place, and the place that was read to.
 
         Waits up to ``block_ms`` for the first event. Nothing is taken or acknowledged;
-        what is no event is left out.
+        what is not an event is left out.
         """
         reply = await self._conn.command(
             "XREAD", "COUNT", limit, "BLOCK", block_ms,
@@ -203,7 +203,7 @@ async def audit_log(
 
 
 def _event(entry: Entry) -> Event:
-    """Read an event; raises KeyError or ValueError for what is none."""
+    """Read an event; raises KeyError or ValueError for anything else."""
     return Event.model_validate_json(entry.values["e"]).with_(
         at_ms=number(entry.values["at"]), seq=entry.id
     )

@@ -79,7 +79,7 @@ class Store:
         return Keys(shard_of_tenant(tenant, self.shards))
 
     def keys_of_approval(self, approval: str) -> Keys | None:
-        """Return the keys of an approval's shard; None for a text that is no id."""
+        """Return the keys of an approval's shard; None for what is not its id."""
         shard = shard_of_approval(approval)
         return Keys(shard) if shard else None
 

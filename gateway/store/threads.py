@@ -214,7 +214,7 @@ class ThreadStore:
         await self._conn.together(["HDEL", key, "run"], ["PEXPIRE", key, KEEP_MS])
 
     async def was_asked(self, keys: Keys, tenant: str, once: str) -> bool:
-        """Say whether a message was kept for an agent."""
+        """Return whether a message was kept for an agent."""
         reply = await self._conn.command("EXISTS", keys.asked_once(tenant, once))
         return bool(reply)
 

@@ -40,7 +40,7 @@ def rows(waiting: Waiting) -> list[tuple[str, int]]:
 
 
 def _timer(member: bytes) -> Timer:
-    """Read the name of a timer; raises ValueError for what is none."""
+    """Read the name of a timer; raises ValueError for anything else."""
     approval, _, kind = member.decode("utf-8").rpartition(" ")
     return Timer(approval=approval, kind=TimerKind(kind))
 

@@ -19,7 +19,7 @@ MAX_RATIONALE = 300
 """Longest rationale that is kept, in characters."""
 
 MAX_TEXT = 20_000
-"""How much of the end of a text is searched for advice, in characters."""
+"""How much of the end of a string is searched for advice, in characters."""
 
 
 class Advice(Record):

@@ -144,4 +144,4 @@ def test_every_kind_of_function_is_understood() -> None:
     assert misfit(takes_all, args) == ""
     assert misfit(dict, args) == ""
     assert "missing a required argument: 'to'" in misfit(wire, args)
-    assert "is no function" in misfit(7, args)  # type: ignore[arg-type] # what a user may write
+    assert "is not a function" in misfit(7, args)  # type: ignore[arg-type] # what a user may write

@@ -99,7 +99,7 @@ def test_a_full_policy_loads_into_the_types_it_means() -> None:
         ("{args.amount}", "{amount}", "'{amount}' is not known here"),
         ("{args.amount}", "{args.amount", "has a brace without its pair"),
         ("args.card_number", "card_number", "'card_number' is not a path"),
-        ("type: number", "type: nmbr", "this is no usable JSON Schema 2020-12"),
+        ("type: number", "type: nmbr", "this is not a usable JSON Schema 2020-12"),
         ("{type: number}", "{$ref: 'https://h/s'}", "it refers to 'https://h/s', whi"),
         ("{type: number}", "{$ref: '#/nowhere'}", "it refers to '#/nowhere', which"),
         (

@@ -237,7 +237,7 @@ def test_a_policy_with_every_kind_of_rule_loads() -> None:
             "'protect.pending_per_agent' is 0; write 1 or more",
         ),
         ("pending_per_agent", "pending_per_agnt", "did you mean 'pending_per_agent'?"),
-        ("{type: number}", "{type: nmbr}", "this is no usable JSON Schema 2020-12"),
+        ("{type: number}", "{type: nmbr}", "this is not a usable JSON Schema 2020-12"),
         ("{users: [U0LEAD]}", "{}", "nobody holds this role"),
     ],
 )

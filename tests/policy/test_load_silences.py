@@ -126,9 +126,15 @@ def test_what_would_silently_be_something_else_is_refused(text: str, said: str) 
             "leave it out, or write 'https://json-schema.org/draft/2020-12/schema'",
         ),
         ("{$schema: 7}", "7 is another draft; leave it out"),
-        ("{properties: {a: {type: nmbr}}}", "'nmbr' is no type; did you mean 'number'"),
-        ("{properties: {a: {type: [5]}}}", "[5] is no type; use one of array, boolean"),
-        ("{properties: []}", "args_schema.properties': this is no usable"),
+        (
+            "{properties: {a: {type: nmbr}}}",
+            "'nmbr' is not a type; did you mean 'number'",
+        ),
+        (
+            "{properties: {a: {type: [5]}}}",
+            "[5] is not a type; use one of array, boolean",
+        ),
+        ("{properties: []}", "args_schema.properties': this is not a usable"),
         ("{required: amount}", "'amount' cannot stand here; write a list."),
         ("{properties: {a: 5}}", "5 cannot stand here; write a mapping or true or fal"),
         ("{required: [a, a]}", "cannot stand here (uniqueItems: true); mend or remove"),
@@ -148,7 +154,7 @@ def test_a_schema_that_checks_no_arguments_is_refused(schema: str, said: str) ->
     (problem,) = problems(tool(f"args_schema: {schema}"))
 
     assert problem.startswith("policy.yml:4: 'tools.refund.args_schema")
-    assert "this is no usable JSON Schema 2020-12: " in problem
+    assert "this is not a usable JSON Schema 2020-12: " in problem
     assert said in problem
     assert not problem.endswith("?.")
 

@@ -121,7 +121,7 @@ def test_rules_of_one_agent_come_on_top_of_those_of_the_tool() -> None:
     [
         (FACTS, {}, "'refund over 500' could not be checked, because args.amount is "),
         (FACTS, {"amount": "9"}, "because a value has another type than it expects"),
-        (FACTS, {"amount": float("nan")}, "because the call is no strict JSON"),
+        (FACTS, {"amount": float("nan")}, "because the call is not strict JSON"),
         (None, {"amount": 1}, "because windows cannot be known here"),
         (FACTS.with_(windows={}), {"amount": 1}, "the total 'refunded' is not known"),
         (FACTS.with_(problems=("The total 'x' is gone.",)), {"amount": 1}, "'x' is go"),

@@ -164,8 +164,8 @@ def test_without_arguments_only_the_listed_tier_is_compared() -> None:
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        ("{", "audit.jsonl:3: This is no row of JSON"),
-        ("[]", "audit.jsonl:3: This is no row of JSON"),
+        ("{", "audit.jsonl:3: This is not a row of JSON"),
+        ("[]", "audit.jsonl:3: This is not a row of JSON"),
         ('{"at_ms": 1}', "audit.jsonl:3: 'name' is missing."),
         (
             '{"name": "call.run", "at_ms": 1}',

@@ -140,7 +140,7 @@ def test_what_is_folded_stays_as_it_is(text: str) -> None:
 
 
 def key_of(text: str) -> str | None:
-    """Return the key of a text; None when it names nobody or is no strict JSON."""
+    """Return the key of a text; None when it names nobody or is not strict JSON."""
     try:
         return resource_key(text)
     except ValueError:

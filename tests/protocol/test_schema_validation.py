@@ -105,5 +105,5 @@ def test_only_a_text_matches_a_pattern() -> None:
     assert not matches("abc", "^b")
     with pytest.raises(TypeError):
         matches(7, "7")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="no regular expression in RE2 syntax"):
+    with pytest.raises(ValueError, match="not a pattern in RE2 syntax"):
         matches("a", "(")

@@ -94,7 +94,7 @@ def ask_what_happened(verdict: Verdict) -> ReconcileAnswer:
 
 
 def forget_findings(verdict: Verdict) -> None:
-    """Let no finding about a doubt that is settled answer what is asked next.
+    """Keep a finding about a settled doubt from answering the next question.
 
     A node that asks again after a doubt runs from its start. By then the doubt is
     gone, so nothing asks for the finding that LangGraph saved with its answers.

@@ -31,7 +31,7 @@ def is_inside() -> bool:
 
 
 def report(records: Sequence[EditRecord]) -> None:
-    """Tell the agent outside, when there is one, which edits were made in here."""
+    """Report the edits that were made in here to the outer agent, if there is one."""
     found = _inside.get()
     if found is not None:
         found.extend(record for record in records if record not in found)

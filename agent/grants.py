@@ -70,7 +70,7 @@ _ticket: ContextVar[_Ticket | None] = ContextVar("twokey_grant", default=None)
 
 @contextmanager
 def granted(grant: Grant) -> Generator[None]:
-    """Let the tool that is executed in this context take this grant, once."""
+    """Make this grant available, once, to the tool that runs in this context."""
     ticket = _Ticket(grant)
     token = _ticket.set(ticket)
     try:

@@ -112,7 +112,7 @@ class Gates:
         }
 
     def hint(self, call: ToolCall, asking: Asking) -> CallHint:
-        """Say what is wished for one call. Never raises: in doubt a person is asked."""
+        """Return the hint for one call. Never raises: in doubt a person is asked."""
         gate = self._gates.get(call["name"])
         if gate is None:
             return _RUNS

@@ -58,7 +58,7 @@ Update = dict[str, Any]
 
 
 class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
-    """Let no tool call of an agent run that the gateway has not cleared.
+    """Run only those tool calls of an agent that the gateway has cleared.
 
     List it last, so that nothing changes a call after it was cleared. The tools are
     handed on `guarded`: what another middleware makes of a cleared call does not run.

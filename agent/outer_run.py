@@ -53,7 +53,7 @@ def outer_of(agent: str, thread: str, ns: str) -> RunRef | None:
 
 @contextmanager
 def own_conversation() -> Generator[None]:
-    """Let agents inside this block, in the running task, talk among themselves."""
+    """Give the agents inside this block, in this task, a conversation of their own."""
     ns = str(get_config().get("configurable", {}).get("checkpoint_ns", ""))
     token = _conversation.set(ns)
     try:

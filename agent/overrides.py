@@ -51,7 +51,7 @@ _outer: ContextVar[tuple[Any, ...]] = ContextVar("twokey_overrides", default=())
 
 @contextmanager
 def passed_on(rows: object) -> Generator[None]:
-    """Let agents inside a tool inherit what was wished for the agent outside."""
+    """Make agents inside a tool inherit the overrides of the outer agent."""
     inherited = tuple(cast("list[Any]", rows or ()))
     token = _outer.set(inherited)
     try:

@@ -197,7 +197,7 @@ def runnable(name: str, tool: BaseTool | None, args: JsonObject) -> BaseTool:
 
 
 def unknown(name: str, names: Sequence[str]) -> str:
-    """Word that there is no such tool."""
+    """Return the sentence that there is no such tool."""
     listed = ", ".join(names[:_NAMES]) + (", …" if len(names) > _NAMES else "")
     return (
         f"There is no tool {name!r}, so nothing ran and nobody was asked. The tools "
@@ -206,7 +206,7 @@ def unknown(name: str, names: Sequence[str]) -> str:
 
 
 def misfit(name: str, error: Exception) -> str:
-    """Word that arguments do not fit their tool."""
+    """Return the sentence that arguments do not fit their tool."""
     return (
         f"This call does not fit the tool {name!r}, so it did not run and nobody was "
         f"asked: {error}. Correct the arguments and call the tool again; the same "

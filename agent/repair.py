@@ -159,7 +159,7 @@ async def _outcomes(caller: Caller, message: AIMessage) -> dict[str, CallOutcome
 
 
 def _without_outcome(verdict: Verdict | None) -> str:
-    """Word the end of a call that the gateway has no record of.
+    """Return the message for a call that the gateway has no record of.
 
     It may have run all the same: at tier ``auto``, or as a call of an agent without a
     gate whose messages this one reads. Only a refusal of our own is known not to have

@@ -20,7 +20,7 @@ from twokey.gateway.protocol.strict_json import JsonObject
 
 
 def declared(run: Callable[..., Any], tool: str) -> BaseTool | None:
-    """Return what a function declares of its arguments; None: nothing to read by."""
+    """Return a tool with the schema of a function; None when it annotates nothing."""
     try:
         parameters = inspect.signature(run).parameters.values()
         is_open = any(one.kind is one.VAR_KEYWORD for one in parameters)
@@ -39,8 +39,8 @@ def canonical_step(
 
     They are canonical: a step runs alike whether people were asked or not.
 
-    Defaults stay with the function: a node runs again after a pause, and one that is
-    made up each time would make another call of it.
+    Defaults are not filled in: a node runs again after a pause, and a generated default
+    would differ each time and change the call's hash.
 
     Raises:
         BadJson: when they are not strict JSON.

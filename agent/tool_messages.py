@@ -89,12 +89,12 @@ def told_answer(call: ToolCall, answer: Answer, *, item_id: str) -> ToolMessage:
 
 
 def denied(reason: str) -> str:
-    """Word a refusal by policy or by the gateway."""
+    """Return the message about a refusal by policy or by the gateway."""
     return reason.strip() or f"This call was refused and did not run. {NOT_AGAIN}"
 
 
 def ended(answer: Answer) -> str:
-    """Word the end of a wait in which the call did not run."""
+    """Return the message about a wait that ended and a call that did not run."""
     who = _name(answer.by)
     ran = "did not run"
     if answer.has_started:
@@ -116,7 +116,7 @@ def ended(answer: Answer) -> str:
 
 
 def lost(result: Result) -> str:
-    """Word a result that cannot be given back.
+    """Return the message about a result that cannot be returned.
 
     A person who settled a doubt leaves a result without any text; every other result
     has a summary.
@@ -127,7 +127,7 @@ def lost(result: Result) -> str:
 
 
 def reconciled(answer: ReconcileAnswer) -> str:
-    """Word what a person found out about an execution in doubt."""
+    """Return the message with what a person found out about a call in doubt."""
     if answer.by is None and answer.message:
         return f"This call was cut off or failed. {answer.message} {UNKNOWN_EFFECT}"
     note = f" Their note: {_quoted(answer.message)}." if answer.message else ""
@@ -154,7 +154,7 @@ def told_finding(
 
 
 def settled(answer: ReconcileAnswer) -> str:
-    """Word the note with which people settled a doubt; "" when they wrote none."""
+    """Return the note with which people settled a doubt; "" when they wrote none."""
     if not answer.message:
         return ""
     did = {
@@ -167,7 +167,7 @@ def settled(answer: ReconcileAnswer) -> str:
 
 
 def reported_late(report: LateReport) -> str:
-    """Word what an executor reported after people had settled its call."""
+    """Return the message about a report that came after people settled the call."""
     said = "it ran and took effect" if report.ok else "it failed"
     about = "an earlier attempt at this call" if report.is_apart else "this call"
     means = "So it took effect twice" if report.is_apart else "This is what counts now"
@@ -181,7 +181,7 @@ def reported_late(report: LateReport) -> str:
 
 
 def failed(error: BaseException) -> str:
-    """Word an exception of the tool itself, or of its guard."""
+    """Return the message about an exception of the tool itself, or of its guard."""
     if isinstance(error, NotAllowed):
         return str(error)
     return (
@@ -191,7 +191,7 @@ def failed(error: BaseException) -> str:
 
 
 def cut_off(state: ItemState) -> str:
-    """Word the state of a held call whose turn was cut off by new input."""
+    """Return the message about a held call whose turn new input interrupted."""
     return _CUT_OFF_STATES.get(state, RESULT_LOST)
 
 

@@ -90,7 +90,7 @@ class TurnNote(Record):
 
 
 def place(agent: str, message_id: str) -> TurnRef | None:
-    """Say which turn this is, from the configuration of the running node.
+    """Return the ref of this turn, from the configuration of the running node.
 
     The namespace is the agent's own: that of the running task without its last part,
     so that every node of one agent gives the same. A fork or a step back in time stays

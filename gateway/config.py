@@ -252,7 +252,7 @@ class Settings(_AsWritten):
         return (key, *load_old_secret(self.data_dir / "secret.old.key"))
 
     def slack_problems(self) -> tuple[str, ...]:
-        """Say which secrets the Slack mode needs and does not have, with next steps."""
+        """Return which secrets the Slack mode needs and lacks, with next steps."""
         secrets, mode = self.slack_secrets, self.slack.mode
         problems: list[str] = []
         if secrets.bot_token is None:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _TIME = re.compile(r"(?P<count>[1-9][0-9]{0,5})(?P<unit>[smhd])", re.ASCII)
-_LONGEST = timedelta(days=30)
+_MAX_DURATION = timedelta(days=30)
 
 
 def _time(value: object) -> timedelta:
@@ -20,7 +20,7 @@ def _time(value: object) -> timedelta:
     if match is None:
         raise ValueError(f"{value!r} is not a length of time; write 30m, 24h or 2d.")
     found = timedelta(**{_UNITS[match["unit"]]: int(match["count"])})
-    if found > _LONGEST:
+    if found > _MAX_DURATION:
         raise ValueError(f"{value!r} is longer than a run is kept; write 30d or less.")
     return found
 

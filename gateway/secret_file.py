@@ -65,7 +65,7 @@ def load_or_create_secret(path: Path) -> bytes:
 
 @contextmanager
 def _usable(path: Path, hint: str) -> Generator[None]:
-    """Say which file could not be used, and what to do."""
+    """Return which file could not be used, and what to do."""
     try:
         yield
     except OSError as error:

@@ -15,7 +15,7 @@ from pydantic_core import ErrorDetails
 
 Path = tuple[str | int, ...]
 
-Misplaced = tuple[Path, str]
+ProblemAt = tuple[Path, str]
 """What is wrong at a place of a file, as a sentence."""
 
 _MOST_NAMES = 40

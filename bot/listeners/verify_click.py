@@ -246,7 +246,7 @@ async def permitted(ctx: ListenerContext, target: Target, verb: Verb, who: Who) 
     reviewer = await ctx.reviewer_of(*who, item)
     judged = await ctx.service.preview(approval, item.index, item.args)
     requirements = (item.requirement, *([judged.requirement] if judged else []))
-    reason = objection(approval, item, reviewer, verb, circles=requirements)
+    reason = objection(approval, item, reviewer, verb, then_and_now=requirements)
     if reason is not None:
         logger.info("click.refused why=forbidden approval=%s", approval.id)
         raise UserFacingError(label(reason))

@@ -56,7 +56,7 @@ def _why_approved(item: Item) -> str:
 
 
 def ended(item: Item) -> str:
-    """Say why a call that nobody rejected does not run, as a sentence for the model."""
+    """Return why a call that nobody rejected does not run, for the model."""
     why = _ENDINGS[item.state]
     if item.revoked is not None and item.revoked.is_final:
         why = item.revoked.reason.removesuffix(".")

@@ -65,7 +65,7 @@ class DecisionContext:
 
     @property
     def requirement(self) -> Requirement:
-        """Return who has to agree, by the policy of then and of now."""
+        """Return who has to agree, by both the old and the current policy."""
         if self.policy_now is None:
             return self.item.requirement
         return quorum.stricter(self.item.requirement, self.policy_now.requirement)
@@ -78,8 +78,8 @@ class DecisionContext:
         return self.now_ms + timing.authorization_ms(*ages)
 
     @property
-    def circles(self) -> tuple[Requirement, ...]:
-        """Return who had to agree by the policy of then, and has to by that of now."""
+    def then_and_now(self) -> tuple[Requirement, ...]:
+        """Return the requirements of the old and of the current policy."""
         now = () if self.policy_now is None else (self.policy_now.requirement,)
         return (self.item.requirement, *now)
 

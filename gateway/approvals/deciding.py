@@ -182,7 +182,7 @@ def _not_permitted(
         context.reviewer,
         verb,
         requirement=context.requirement,
-        circles=context.circles,
+        then_and_now=context.then_and_now,
     )
     if objection is not None:
         return Forbidden(reason=objection)

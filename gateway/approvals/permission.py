@@ -17,8 +17,8 @@ from twokey.gateway.protocol.records import Person
 from twokey.gateway.protocol.verbs import Verb
 
 NOBODY = (
-    "The policy changed while this waited, and too few people are allowed to approve "
-    "it by both the policy of then and of now."
+    "The policy changed while this waited, and too few people may approve it by both "
+    "the old and the current policy."
 )
 _WITHDRAW = "You can reject it if you no longer want it."
 _STILL_REJECT = "You can still reject it."
@@ -31,7 +31,7 @@ def objection(
     verb: Verb,
     *,
     requirement: Requirement | None = None,
-    circles: Sequence[Requirement] = (),
+    then_and_now: Sequence[Requirement] = (),
 ) -> str | None:
     """Return why a person may not say this, as a sentence for them; None: they may.
 
@@ -41,19 +41,21 @@ def objection(
         reviewer: who it is, resolved now.
         verb: what they want to say.
         requirement: who has to agree; None for what is pinned in the item.
-        circles: who had to agree by the policy of then, and who has to by that of now.
-            Anybody of either may reject.
+        then_and_now: the requirements of the old and of the current policy. Anybody of
+            either may reject.
     """
     requirement = requirement or item.requirement
-    circles = tuple(circles) or (requirement,)
+    then_and_now = tuple(then_and_now) or (requirement,)
     asked = quorum.is_among(reviewer.person, approval.principals)
     if verb is Verb.REJECT:
-        return quorum.no_member(reviewer) if asked else _no(reviewer, circles)
+        if asked:
+            return quorum.no_member(reviewer)
+        return _reject_objection(reviewer, then_and_now)
     barred = editors(item, requirement)
     why = quorum.objection(reviewer, requirement, approval.principals, barred)
     if why is None or quorum.no_member(reviewer):
         return why
-    was_possible = not any(is_dead_end(approval, item, one) for one in circles)
+    was_possible = not any(is_dead_end(approval, item, one) for one in then_and_now)
     is_for_nobody = was_possible and is_dead_end(approval, item, requirement)
     if is_for_nobody:
         why = NOBODY
@@ -62,7 +64,8 @@ def objection(
     if asked:
         return f"{why} {_WITHDRAW}"
     is_editor = quorum.is_among(reviewer.person, barred)
-    may_reject = (is_editor or is_for_nobody) and _no(reviewer, circles) is None
+    has_cause = is_editor or is_for_nobody
+    may_reject = has_cause and _reject_objection(reviewer, then_and_now) is None
     return f"{why} {_STILL_REJECT}" if may_reject else why
 
 
@@ -73,17 +76,22 @@ def is_dead_end(approval: Approval, item: Item, requirement: Requirement) -> boo
 
 
 def editors(item: Item, requirement: Requirement) -> tuple[Person, ...]:
-    """Return those who changed the call and may not approve it therefore."""
+    """Return those who may not approve a call because they changed it.
+
+    Earlier editors, whose change was edited again, are among them.
+    """
     if requirement.editor_may_vote or item.edit is None:
         return item.principals
     return (*item.principals, item.edit.by)
 
 
-def _no(reviewer: Reviewer, circles: Sequence[Requirement]) -> str | None:
-    """Say why somebody may not reject; the circle of now, the last one, says it."""
+def _reject_objection(
+    reviewer: Reviewer, then_and_now: Sequence[Requirement]
+) -> str | None:
+    """Return why somebody may not reject, in the words of the last, the current one."""
     why = None
-    for circle in circles:
-        why = quorum.objection(reviewer, circle, ())
+    for requirement in then_and_now:
+        why = quorum.objection(reviewer, requirement, ())
         if why is None:
             return None
     return why

@@ -154,7 +154,7 @@ def _requirement(context: DecisionContext, finding: Finding) -> Requirement:
 
 
 def _no_rerun(context: DecisionContext) -> str | None:
-    """Say why nobody may have this run again; None when people may."""
+    """Return why nobody may have this run again; None when people may."""
     item, policy_now = context.item, context.policy_now
     if item.is_unasked:
         return _WENT_ON

@@ -56,7 +56,7 @@ def extend(approval: Approval, reviewer: Reviewer, now_ms: int) -> Change | Refu
 
 
 def take(approval: Approval, reviewer: Reviewer, now_ms: int) -> Change | Refusal:
-    """Say that somebody is on it, for `TAKEN_FOR`; a later one takes it over.
+    """Mark that somebody handles an approval, for `TAKEN_FOR`; the latest one counts.
 
     Arguments are those of `extend`.
     """

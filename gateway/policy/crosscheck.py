@@ -21,10 +21,10 @@ from twokey.gateway.policy.rules import DIRECT, EVERY_TOOL, Policy, ToolRule, Wi
 from twokey.gateway.policy.schema_mistakes import mistake
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.tiers import Tier, join
-from twokey.gateway.sentences import Misplaced, Path, dotted, near
+from twokey.gateway.sentences import Path, ProblemAt, dotted, near
 
 
-def cross_check(policy: Policy) -> Iterator[Misplaced]:
+def cross_check(policy: Policy) -> Iterator[ProblemAt]:
     """Yield what leads nowhere, what is looser for one agent, what is idle."""
     if DIRECT in policy.roles:
         text = f"{DIRECT!r} is taken for people listed by id; rename this role."
@@ -52,7 +52,7 @@ def cross_check(policy: Policy) -> Iterator[Misplaced]:
             yield from _tool_problems(policy, base, both)
 
 
-def schema_problems(policy: Policy) -> Iterator[Misplaced]:
+def schema_problems(policy: Policy) -> Iterator[ProblemAt]:
     """Yield what is wrong with schemas; nothing can be checked against such a one."""
     for base, schema in _schemas(policy):
         found = mistake(schema)
@@ -68,7 +68,7 @@ def _lowered(
     listed: ToolRule | None,
     override: ToolRule,
     path: Path,
-) -> Iterator[Misplaced]:
+) -> Iterator[ProblemAt]:
     own = listed.tier if listed is not None else None
     floor = policy.defaults.tier if own is None else own
     if override.tier is None or join(floor, override.tier) is override.tier:
@@ -84,7 +84,7 @@ def _lowered(
 
 def _widened(
     listed: ToolRule | None, override: ToolRule, path: Path
-) -> Iterator[Misplaced]:
+) -> Iterator[ProblemAt]:
     if listed is None or listed.allow is None:
         return
     for index, verb in enumerate(override.allow or ()):
@@ -95,7 +95,7 @@ def _widened(
             yield (*path, index), text
 
 
-def _quorum_problems(policy: Policy) -> Iterator[Misplaced]:
+def _quorum_problems(policy: Policy) -> Iterator[ProblemAt]:
     escalate = policy.tiers.escalate
     base: Path = ("tiers", "escalate", "at_least")
     for role, count in escalate.at_least.items():
@@ -115,7 +115,7 @@ def _quorum_problems(policy: Policy) -> Iterator[Misplaced]:
         yield from too_few(policy, path, names, escalate.approvals)
 
 
-def _unheard(policy: Policy) -> Iterator[Misplaced]:
+def _unheard(policy: Policy) -> Iterator[ProblemAt]:
     for tier in (Tier.APPROVE, Tier.ESCALATE):
         called = policy.tiers.waiting(tier).escalate_to
         rule = policy.roles.get(called or "")
@@ -145,7 +145,7 @@ def _reviewers(policy: Policy) -> Iterator[tuple[Path, tuple[str, ...]]]:
 
 def _window_problems(
     policy: Policy, name: str, window: WindowRule
-) -> Iterator[Misplaced]:
+) -> Iterator[ProblemAt]:
     known = {*policy.tools, *(t for a in policy.agents.values() for t in a.tools)}
     path: Path
     for index, tool in enumerate(window.tools):
@@ -181,7 +181,7 @@ def _schemas(policy: Policy) -> Iterator[tuple[Path, JsonObject]]:
 
 def _path_problems(
     own: ToolRule, schema: JsonObject, base: Path
-) -> Iterator[Misplaced]:
+) -> Iterator[ProblemAt]:
     """Yield paths that lead nowhere: one to hide would be shown in full."""
     named: list[tuple[Path, str]] = [
         ((*base, "redact", index), path) for index, path in enumerate(own.redact)
@@ -200,7 +200,7 @@ def _path_problems(
 
 def _tool_problems(
     policy: Policy, base: Path, rules: tuple[ToolRule, ...]
-) -> Iterator[Misplaced]:
+) -> Iterator[ProblemAt]:
     """Check one place of the file; ``rules`` are the wider and then the narrower."""
     own, tool = rules[-1], str(base[-1])
     listed = policy.tools.get(tool)

@@ -326,7 +326,7 @@ def _size(value: JsonValue) -> int:
 
 
 def _no_cel(source: str, row: tuple[Token, ...], error: Exception) -> str:
-    """Say what the library does not understand, and what was probably meant."""
+    """Return what the library does not understand, and what was probably meant."""
     text = str(error)
     _, found, after = text.partition("ERROR: <input>:")
     line = (after if found else text).partition("\n")[0]

@@ -21,7 +21,7 @@ from twokey.gateway.sentences import shortened
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION = re.compile(r"(?P<count>[1-9][0-9]{0,6})(?P<unit>[smhd])", re.ASCII)
-_LONGEST = timedelta(days=30)
+_MAX_DURATION = timedelta(days=30)
 
 _USER = re.compile(r"[UW][A-Z0-9]{2,20}", re.ASCII)
 _USERGROUP = re.compile(r"S[A-Z0-9]{2,20}", re.ASCII)
@@ -58,7 +58,7 @@ def parse_duration(text: object) -> timedelta:
     if match is None:
         raise ValueError(f"{text!r} is not a duration; write 90s, 30m, 1h or 2d.")
     duration = timedelta(seconds=int(match["count"]) * _UNITS[match["unit"]])
-    if duration > _LONGEST:
+    if duration > _MAX_DURATION:
         raise ValueError(f"{text!r} is longer than 30 days; choose a shorter time.")
     return duration
 
@@ -141,7 +141,7 @@ _source = _checked(
 
 
 def one_or_many(value: object) -> object:
-    """Let one text stand for a list of one."""
+    """Accept one string in place of a list of one."""
     return [value] if isinstance(value, str) else value
 
 
@@ -251,12 +251,12 @@ Link = Annotated[str, AfterValidator(_link)]
 WindowName = Annotated[str, AfterValidator(_window_name)]
 Percent = Annotated[int, BeforeValidator(_percent), Field(ge=1, le=99)]
 Condition = Annotated[str, AfterValidator(_expression)]
-Because = Annotated[str, AfterValidator(_because)]
+Reason = Annotated[str, AfterValidator(_because)]
 CountedBy = Annotated[str, AfterValidator(_source)]
-Called = Annotated[str, AfterValidator(_called)]
+EscalationTarget = Annotated[str, AfterValidator(_called)]
 Day = Annotated[str, AfterValidator(hours.holiday)]
 ExactName = Annotated[str, AfterValidator(_exact)]
 ReasonsFor = Annotated[tuple[Verb, ...], BeforeValidator(_reasons), Distinct]
 RequirementName = Annotated[str, AfterValidator(_requirement_name)]
-Switch = Annotated[bool, Field(strict=True)]
+StrictBool = Annotated[bool, Field(strict=True)]
 Count = Annotated[int, Field(strict=True)]

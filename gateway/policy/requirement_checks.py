@@ -9,10 +9,10 @@ from twokey.gateway.policy.requirement_rules import RequirementRule
 from twokey.gateway.policy.requirements import required
 from twokey.gateway.policy.rules import Policy, ToolRule
 from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.sentences import Misplaced, Path, dotted, near
+from twokey.gateway.sentences import Path, ProblemAt, dotted, near
 
 
-def requirement_problems(policy: Policy) -> Iterator[Misplaced]:
+def requirement_problems(policy: Policy) -> Iterator[ProblemAt]:
     """Yield what is wrong with requirements, and with the keys that name one."""
     for path, name in _named(policy):
         if name not in policy.requirements:
@@ -44,7 +44,7 @@ def unused(policy: Policy) -> list[str]:
 
 def too_few(
     policy: Policy, path: Path, names: tuple[str, ...], needed: int
-) -> Iterator[Misplaced]:
+) -> Iterator[ProblemAt]:
     """Yield that fewer people are listed than have to agree; a group may be large."""
     roles = policy.roles_named(names)
     people = {user for role in roles for user in role.users}
@@ -62,7 +62,7 @@ def _of(rule: RequirementRule) -> Iterator[tuple[Path, tuple[str, ...]]]:
         yield ("all", index, "of"), part.of
 
 
-def _at_least(rule: RequirementRule, base: Path) -> Iterator[Misplaced]:
+def _at_least(rule: RequirementRule, base: Path) -> Iterator[ProblemAt]:
     most = rule.approvals or 1
     for role, count in rule.at_least.items():
         path = (*base, "at_least", role)
@@ -88,7 +88,7 @@ def _named(policy: Policy) -> Iterator[tuple[Path, str]]:
                 yield (*base, "raise", index, "needs"), raising.needs
 
 
-def _conflicts(policy: Policy) -> Iterator[Misplaced]:
+def _conflicts(policy: Policy) -> Iterator[ProblemAt]:
     """Yield tools for which both 'needs' and 'reviewers' are set."""
     for base, rule in policy.tool_rules():
         listed = policy.tools.get(str(base[-1]), ToolRule())

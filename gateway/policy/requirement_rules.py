@@ -10,7 +10,7 @@ from twokey.gateway.policy.fields import (
     Count,
     Distinct,
     RoleName,
-    Switch,
+    StrictBool,
     is_user_id,
     is_usergroup_id,
     one_or_many,
@@ -36,7 +36,7 @@ RoleNames = Annotated[
     Distinct,
     Field(min_length=1),
 ]
-People = Annotated[Count, Field(ge=1, le=20)]
+PeopleCount = Annotated[Count, Field(ge=1, le=20)]
 
 
 def _parts(parts: tuple[PartRule, ...] | None) -> tuple[PartRule, ...] | None:
@@ -52,7 +52,7 @@ class PartRule(Record):
     """One part of ``all``: so many people of these roles."""
 
     of: RoleNames
-    approvals: People = 1
+    approvals: PeopleCount = 1
 
 
 class RequirementRule(Record):
@@ -65,13 +65,13 @@ class RequirementRule(Record):
     """
 
     of: RoleNames | None = None
-    approvals: People | None = None
-    at_least: dict[RoleName, People] = Field(default_factory=dict)
+    approvals: PeopleCount | None = None
+    at_least: dict[RoleName, PeopleCount] = Field(default_factory=dict)
     all_: Annotated[tuple[PartRule, ...] | None, AfterValidator(_parts)] = Field(
         default=None, alias="all"
     )
     order: Literal["any"] = "any"
-    editor_may_vote: Switch = True
+    editor_may_vote: StrictBool = True
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:

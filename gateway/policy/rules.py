@@ -16,7 +16,6 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from twokey.gateway.approvals.people import Notify, Role
 from twokey.gateway.policy.fields import (
     ArgsPath,
-    Because,
     ChannelRef,
     Condition,
     Count,
@@ -26,11 +25,12 @@ from twokey.gateway.policy.fields import (
     Duration,
     ExactName,
     Link,
+    Reason,
     ReasonsFor,
     RequirementName,
     Reviewers,
     RoleName,
-    Switch,
+    StrictBool,
     Template,
     UsergroupId,
     UserId,
@@ -100,7 +100,7 @@ class Defaults(Record):
     channel: ChannelRef = "#agent-approvals"
     reviewers: Reviewers = ()
     triage: TriageRule | None = None
-    overridable: Switch = False
+    overridable: StrictBool = False
 
     @model_validator(mode="after")
     def _not_denied(self) -> Defaults:
@@ -168,7 +168,7 @@ class RaiseRule(Record):
     to: Tier | None = None
     needs: RequirementName | None = None
     when: Condition
-    because: Because
+    because: Reason
 
     @model_validator(mode="after")
     def _something(self) -> RaiseRule:
@@ -206,7 +206,7 @@ class Protection(Record):
     requests_per_10m: Count = Field(default=200, ge=1, le=100_000)
     same_rejected_within: Count = Field(default=3, ge=0, le=100)
     pause_after_rejections: Count = Field(default=10, ge=1, le=1_000)
-    ask_about_invalid_calls: Switch = False
+    ask_about_invalid_calls: StrictBool = False
     unfreeze: Reviewers | None = None
 
 
@@ -229,13 +229,13 @@ class ToolRule(Record):
     link: Link | None = None
     args_schema: JsonObject | None = None
     requires_reason: ReasonsFor | None = None
-    idempotent: Switch | None = None
+    idempotent: StrictBool | None = None
     redact: tuple[ArgsPath, ...] = ()
     expires_in: Duration | None = None
     authorization: Duration | None = None
     on_failure: Literal["tell", "ask"] | None = None
     channel: ChannelRef | None = None
-    overridable: Switch | None = None
+    overridable: StrictBool | None = None
     triage: TriageRule | None = None
     raise_: tuple[RaiseRule, ...] = Field(default=(), alias="raise")
 

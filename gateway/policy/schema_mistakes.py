@@ -11,7 +11,7 @@ from jsonschema.exceptions import SchemaError
 from twokey.gateway.policy.schemas import unusable
 from twokey.gateway.protocol.schema_closing import subschemas
 from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.sentences import Misplaced, Path, near, shortened, shown
+from twokey.gateway.sentences import Path, ProblemAt, near, shortened, shown
 
 _DRAFT = "https://json-schema.org/draft/2020-12/schema"
 _ALIKE = 0.8
@@ -27,7 +27,7 @@ _WRITTEN = {
 }
 
 
-def mistake(schema: JsonObject) -> Misplaced | None:
+def mistake(schema: JsonObject) -> ProblemAt | None:
     """Return what is wrong with a schema and where, or None when it can be used.
 
     Arguments are an object, the one draft that is read is 2020-12, and a keyword that
@@ -42,7 +42,7 @@ def mistake(schema: JsonObject) -> Misplaced | None:
     )
 
 
-def _other_draft(schema: JsonObject) -> Misplaced | None:
+def _other_draft(schema: JsonObject) -> ProblemAt | None:
     draft = schema.get("$schema", _DRAFT)
     if isinstance(draft, str) and draft.rstrip("#") == _DRAFT:
         return None
@@ -50,7 +50,7 @@ def _other_draft(schema: JsonObject) -> Misplaced | None:
     return ("$schema",), text
 
 
-def _no_schema(schema: JsonObject) -> Misplaced | None:
+def _no_schema(schema: JsonObject) -> ProblemAt | None:
     try:
         Draft202012Validator.check_schema(schema)
     except SchemaError as error:
@@ -74,7 +74,7 @@ def _meant(path: Path, error: SchemaError) -> str:
     return f"cannot stand here; write {' or '.join(words)}."
 
 
-def _no_object(schema: JsonObject) -> Misplaced | None:
+def _no_object(schema: JsonObject) -> ProblemAt | None:
     kinds = schema.get("type", "object")
     if "object" in (kinds if isinstance(kinds, list) else [kinds]):
         return None
@@ -82,7 +82,7 @@ def _no_object(schema: JsonObject) -> Misplaced | None:
     return ("type",), text
 
 
-def _misspelt(schema: JsonObject) -> Misplaced | None:
+def _misspelt(schema: JsonObject) -> ProblemAt | None:
     for path, one in subschemas(schema):
         for word in one.keys() - _CHECKS:
             for meant in difflib.get_close_matches(word, _CHECKS, 1, _ALIKE):
@@ -91,6 +91,6 @@ def _misspelt(schema: JsonObject) -> Misplaced | None:
     return None
 
 
-def _unusable(schema: JsonObject) -> Misplaced | None:
+def _unusable(schema: JsonObject) -> ProblemAt | None:
     problem = unusable(schema, {})
     return ((), f"{problem}; mend or remove that part.") if problem else None

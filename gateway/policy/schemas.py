@@ -18,7 +18,7 @@ from twokey.gateway.protocol.schema_closing import closed
 from twokey.gateway.protocol.schema_validation import unmatched
 from twokey.gateway.protocol.strict_json import JsonObject
 
-_LONGEST = 80
+_MAX_QUOTED = 80  # characters
 
 
 def unusable(schema: JsonObject, args: JsonObject) -> str | None:
@@ -39,7 +39,7 @@ def unusable(schema: JsonObject, args: JsonObject) -> str | None:
         return "it refers to itself without end"
     except (ArithmeticError, ValueError) as error:
         # A pattern or an address in it that the libraries themselves trip over.
-        return f"nothing can be checked with it ({str(error)[:_LONGEST]})"
+        return f"nothing can be checked with it ({str(error)[:_MAX_QUOTED]})"
     return problem
 
 
@@ -55,14 +55,14 @@ def _problem(text: str) -> str | None:
         return f"{error.message[:300]} (at {error.json_path[:300]})"
     pattern = unmatched(schema) or unmatched(closed(schema))
     if pattern:
-        return f"the pattern {pattern[:_LONGEST]!r} cannot be checked in little time"
+        return f"the pattern {pattern[:_MAX_QUOTED]!r} cannot be checked in little time"
     resource = DRAFT202012.create_resource(schema)
     resolver = Registry[Schema]().resolver_with_root(resource)
     for reference in _references(schema):
         try:
             resolver.lookup(reference)
         except Unresolvable:
-            return f"it refers to {reference[:_LONGEST]!r}, which is not in it"
+            return f"it refers to {reference[:_MAX_QUOTED]!r}, which is not in it"
     return None
 
 

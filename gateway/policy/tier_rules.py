@@ -8,10 +8,10 @@ from pydantic import Field, model_validator
 
 from twokey.gateway.approvals.people import Notify
 from twokey.gateway.policy.fields import (
-    Called,
     ChannelRef,
     Count,
     Duration,
+    EscalationTarget,
     Percent,
     RequirementName,
     Reviewers,
@@ -45,7 +45,7 @@ class WaitingRule(Record):
     authorization: Duration | None = None
     remind_at: Percent | None = None
     escalate_at: Percent | None = None
-    escalate_to: Called | None = None
+    escalate_to: EscalationTarget | None = None
     notify: Notify = Notify.MENTION
 
     @model_validator(mode="after")

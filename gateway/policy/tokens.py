@@ -38,12 +38,12 @@ Row = tuple[Token, ...]
 class Call(NamedTuple):
     """One call: ``hour(now, 'UTC')`` or, as a method, ``args.name.size()``.
 
-    ``words`` are the tokens of each argument.
+    ``args`` are the tokens of each argument.
     """
 
     name: str
     is_method: bool
-    words: tuple[Row, ...]
+    args: tuple[Row, ...]
     at: int
 
 
@@ -104,8 +104,8 @@ def calls(row: Row) -> Iterator[Call]:
     for at, token in enumerate(row[:-1]):
         if token.kind is Kind.NAME and row[at + 1].text == "(" and token.text != "in":
             is_method = at > 0 and row[at - 1].text == "."
-            words, _ = _arguments(row, at + 1)
-            yield Call(token.text, is_method, words, at)
+            args, _ = _arguments(row, at + 1)
+            yield Call(token.text, is_method, args, at)
 
 
 def depth(row: Row, names: frozenset[str] | None = None) -> int:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, field_validator
 
-from twokey.gateway.policy.fields import Distinct, Duration, Switch, one_or_many
+from twokey.gateway.policy.fields import Distinct, Duration, StrictBool, one_or_many
 from twokey.gateway.protocol.records import Record
 from twokey.gateway.protocol.tiers import Tier
 
@@ -29,7 +29,7 @@ class TriageRule(Record):
         Tier.ESCALATE,
     )
     timeout: Duration = timedelta(seconds=2)
-    may_deny: Switch = False
+    may_deny: StrictBool = False
 
     @field_validator("tiers")
     @classmethod

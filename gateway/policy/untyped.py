@@ -15,7 +15,7 @@ from twokey.gateway.policy.rules import Policy, RaiseRule
 from twokey.gateway.policy.selection import Selection
 from twokey.gateway.policy.shapes import is_typed
 from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.sentences import Misplaced, Path, dotted
+from twokey.gateway.sentences import Path, ProblemAt, dotted
 
 _APART = 'or spellings such as 7 and "07" may count apart'
 _NOT_ADDED = 'or what cannot be added up, such as "49 EUR", escalates the call'
@@ -45,7 +45,7 @@ def _schemas(policy: Policy) -> dict[str, list[JsonObject | None]]:
 
 def _of_windows(
     policy: Policy, schemas: Mapping[str, Sequence[JsonObject | None]]
-) -> Iterator[Misplaced]:
+) -> Iterator[ProblemAt]:
     for name, window in policy.windows.items():
         for key, source, risk in (
             ("by", window.by, _APART),
@@ -61,7 +61,7 @@ def _of_windows(
 
 def _of_rules(
     policy: Policy, schemas: Mapping[str, Sequence[JsonObject | None]]
-) -> Iterator[Misplaced]:
+) -> Iterator[ProblemAt]:
     for tool, listed in policy.tools.items():
         yield from _reads(("tools", tool), listed.raise_, schemas[tool])
     for agent, rule in policy.agents.items():
@@ -72,7 +72,7 @@ def _of_rules(
 
 def _reads(
     base: Path, rules: Sequence[RaiseRule], schemas: Sequence[JsonObject | None]
-) -> Iterator[Misplaced]:
+) -> Iterator[ProblemAt]:
     for index, rule in enumerate(rules):
         place = (*base, "raise", index, "when")
         for path in compiled(rule.when).paths:
@@ -85,7 +85,7 @@ def _warned(
     path: tuple[str, ...],
     schemas: Sequence[JsonObject | None],
     risk: str,
-) -> Iterator[Misplaced]:
+) -> Iterator[ProblemAt]:
     """Yield what to say of a place that reads an argument; nothing if it has a type.
 
     Args:

@@ -90,7 +90,7 @@ def check_wording(
 
 
 def _bound(call: Call) -> str:
-    first = call.words[0] if call.words else ()
+    first = call.args[0] if call.args else ()
     return first[0].text if first else ""
 
 
@@ -103,7 +103,7 @@ def _check_call(call: Call) -> None:
         raise ValueError(f"there is no {kind} {call.name!r}; {near(call.name, known)}")
     if call.name in _OURS:
         _check_hours(call)
-    if call.is_method and call.name.startswith("get") and call.words:
+    if call.is_method and call.name.startswith("get") and call.args:
         text = f"{call.name}() takes no time zone and tells UTC; write "
         raise ValueError(f"{text}hour(now, 'Europe/London') or weekday(…)")
     if call.name in _MADE_OF_TEXT and not call.is_method:
@@ -113,7 +113,7 @@ def _check_call(call: Call) -> None:
 
 
 def _check_hours(call: Call) -> None:
-    if len(call.words) != _OURS[call.name]:
+    if len(call.args) != _OURS[call.name]:
         more = ", '08:00-18:00'" if call.name == "off_hours" else ""
         raise ValueError(f"write {call.name}(now, 'Europe/London'{more})")
     zone = _plain(call, 1, "time zone", "Europe/London")
@@ -144,7 +144,7 @@ def _check_range(call: Call, behind: tuple[Token, ...]) -> None:
 
 
 def _check_made(call: Call) -> None:
-    words = call.words[0] if call.words else ()
+    words = call.args[0] if call.args else ()
     if len(words) != 1 or words[0].kind is not Kind.TEXT:
         return
     given = words[0].text
@@ -167,7 +167,7 @@ def _check_pattern(call: Call) -> None:
 def _plain(
     call: Call, index: int, what: str, example: str, *, may_escape: bool = False
 ) -> str:
-    words = call.words[index] if index < len(call.words) else ()
+    words = call.args[index] if index < len(call.args) else ()
     found = words[0] if len(words) == 1 and words[0].kind is Kind.TEXT else None
     if found is not None and may_escape:
         return found.text

@@ -67,7 +67,7 @@ class Gateway(Protocol):
         ...
 
     async def ended(self, end: CallEnd) -> None:
-        """Tell how a call ended that ran without a record."""
+        """Report how a call without a record ended."""
         ...
 
     async def outcomes(self, ref: TurnRef) -> tuple[CallOutcome, ...]:
@@ -92,7 +92,7 @@ class Gateway(Protocol):
 
         Args:
             run: the run.
-            within: namespace of a conversation; only calls at or inside it are meant.
+            within: namespace of a conversation; only its calls and those inside count.
         """
         ...
 
@@ -100,9 +100,9 @@ class Gateway(Protocol):
         """Return which edits people really made in a run, by our record.
 
         Args:
-            ref: whose agent is to be told, of its own calls and of those inside its
-                tools; no message is meant. An edit of another thread, or of another
-                agent whose thread has the same name, is not among them.
+            ref: names the agent to be told, of its own calls and of those inside its
+                tools; its message is ignored. An edit of another thread, or of another
+                agent whose thread has the same name, is not returned.
             edits: hash of an edit record (`twokey.gateway.protocol.edits.edit_hash`) to
                 the id of the item that it is about.
         """
@@ -132,7 +132,7 @@ def connected(
     """Make a gateway the one that middleware without its own finds in this context.
 
     ``run`` is the run that all agents in it belong to; None: each finds its own.
-    ``ungated`` names the tools that may start in them where no gate clears them.
+    ``ungated`` names the tools that those agents may start without a gate.
     """
     token = _current.set(gateway)
     try:

@@ -49,7 +49,7 @@ def around(run_ref: RunRef) -> RunRef | None:
 
 @contextmanager
 def excepting(tools: Collection[str]) -> Generator[None]:
-    """Let these tools start ungated in the runs of this block."""
+    """Allow these tools to start without a gate in the runs of this block."""
     token = _ungated.set(frozenset(tools))
     try:
         yield

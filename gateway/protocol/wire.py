@@ -312,7 +312,7 @@ MarkVerb = Literal["begin", "enter", "give_back"]
 
 
 class CallMark(Record):
-    """Say what happens to a call that runs without a record."""
+    """What happens to a call that runs without a record: one step of it."""
 
     verb: MarkVerb
     ref: TurnRef
@@ -321,14 +321,14 @@ class CallMark(Record):
 
 
 class CallBegun(Record):
-    """Return whether a call may run; else what it came to, None when nobody knows."""
+    """Whether a call may run; else its stored result, None when nobody knows it."""
 
     may_run: bool = True
     result: Result | None = None
 
 
 class CallEnd(Record):
-    """Say how a call ended that ran without a record.
+    """How a call without a record ended.
 
     ``is_over`` is False when the call raised: it may be run again. The gateway counts
     a failure of those alone that it let run.

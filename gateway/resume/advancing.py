@@ -245,7 +245,7 @@ class Advancer:
             )
 
     async def _tell_before(self, at: Place, runner: Runner) -> None:
-        """Tell the last words of the turn before, if its process died too early to.
+        """Announce the final message of the turn before, if its process died too early.
 
         A thread that its program changed by itself has no input of ours at its end.
         """

@@ -9,8 +9,8 @@ from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.store import Store
 
-MAX_WORDS = 12_000
-"""Longest last words that are passed on: what one Slack message can hold."""
+MAX_CHARS = 12_000
+"""Longest final message that is passed on: what one Slack message can hold."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Announcer:
         self._store = store
 
     async def started(self, at: Place, key: str) -> None:
-        """Tell that a run began, once for this input.
+        """Announce that a run began, once for this input.
 
         Raises:
             LeaseLost: somebody else runs the thread by now; nothing was told.
@@ -52,9 +52,9 @@ class Announcer:
         )  # fmt: skip
 
     async def finished(self, at: Place, checkpoint: str, words: str) -> bool:
-        """Tell a thread's last words, once for this checkpoint; False when told.
+        """Announce a run's final message, once for this checkpoint; False when it was.
 
-        The audit log, which nobody can erase, gets the event without the words: they
+        The audit log, which nobody can erase, gets the event without the message: it
         may quote arguments.
 
         Raises:
@@ -92,8 +92,8 @@ class Announcer:
 
 
 def _bounded(words: str) -> str:
-    cut = len(words) - MAX_WORDS
+    cut = len(words) - MAX_CHARS
     if cut <= 0:
         return words
     note = f"… ({cut} more characters)"
-    return words[: MAX_WORDS - len(note)] + note
+    return words[: MAX_CHARS - len(note)] + note

@@ -16,7 +16,7 @@ from twokey.gateway.errors import BadJson
 from twokey.gateway.protocol.strict_json import JsonObject, accept_object
 from twokey.gateway.resume.runner import PendingInterrupt
 
-MAX_WORDS = 3000
+MAX_CHARS = 3000
 """Longest text of a question that is passed on."""
 
 _CALLS = 20
@@ -40,7 +40,7 @@ def in_words(pending: PendingInterrupt, redact: Redact) -> str:
     else:
         # Data of unknown shape: no redaction rule applies to it, so only names show.
         text = _names(pending.value)
-    return text if len(text) <= MAX_WORDS else f"{text[: MAX_WORDS - 1]}…"
+    return text if len(text) <= MAX_CHARS else f"{text[: MAX_CHARS - 1]}…"
 
 
 def refusal(pending: PendingInterrupt) -> JsonObject | None:

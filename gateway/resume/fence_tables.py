@@ -259,10 +259,10 @@ def fence_of(saver: Saver) -> Fence:
     Only for the very classes that are known: one derived from them may do anything.
     """
     kind = type(saver)
-    place = (kind.__module__, kind.__name__)
-    if place == (POSTGRES, "AsyncPostgresSaver") and cast("Any", saver).pipe is None:
+    name = (kind.__module__, kind.__name__)
+    if name == (POSTGRES, "AsyncPostgresSaver") and cast("Any", saver).pipe is None:
         return PostgresFence()
-    if isinstance(saver, AsyncSqliteSaver) and place in _SQLITE:
+    if isinstance(saver, AsyncSqliteSaver) and name in _SQLITE:
         return SqliteFence()
     return ComparedFence()
 

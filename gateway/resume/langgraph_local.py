@@ -257,7 +257,7 @@ async def local_runner(
 
 @contextmanager
 def _asynchronous(saver: BaseCheckpointSaver[Any]) -> Generator[None]:
-    """Say what to do about a checkpointer that has synchronous methods only.
+    """Return what to do about a checkpointer that has synchronous methods only.
 
     Every step reads the thread before it runs anything, so nothing ran.
     """

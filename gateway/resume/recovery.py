@@ -187,7 +187,7 @@ class Recovery:
     async def _misfit(
         self, run_ref: RunRef, state: ThreadState, approvals: Iterable[Approval]
     ) -> str:
-        """Say what is wrong with a run; nothing when it waits as it should."""
+        """Return what is wrong with a run; "" when it waits as it should."""
         if not state.exists:
             return THREAD_GONE
         if state.is_finished:

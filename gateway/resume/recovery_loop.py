@@ -56,7 +56,7 @@ class RecoveryLoop:
             await asyncio.sleep(RETRY_S)
 
     async def tick(self) -> None:
-        """Notice a loss, and look at both sides when it is time."""
+        """Detect a loss, and compare store and checkpoints when that is due."""
         await self._compare()
         if self._ticks_left > 0:
             self._ticks_left -= 1

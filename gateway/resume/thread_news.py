@@ -36,7 +36,7 @@ News = asyncio.Queue[Rested]
 
 
 class ThreadNews:
-    """Everybody in this process who waits for threads of one shard."""
+    """The waiters of this process for threads of one shard."""
 
     def __init__(self, store: Store, keys: Keys) -> None:
         self._outbox = store.outbox(keys, reader="")
@@ -56,15 +56,15 @@ class ThreadNews:
         Read the thread after this was entered, or a change in between is missed.
         """
         queue: News = asyncio.Queue()
-        who = (agent, thread)
-        self._waiting.setdefault(who, set()).add(queue)
+        key = (agent, thread)
+        self._waiting.setdefault(key, set()).add(queue)
         try:
             await self._follow()
             yield queue
         finally:
-            self._waiting[who].discard(queue)
-            if not self._waiting[who]:
-                del self._waiting[who]
+            self._waiting[key].discard(queue)
+            if not self._waiting[key]:
+                del self._waiting[key]
             if not self._waiting:
                 await self.close()
 

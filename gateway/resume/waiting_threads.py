@@ -78,7 +78,7 @@ async def _page(saver: Saver, after: str) -> list[tuple[str, bool]]:
     query = _NEWEST.format(
         writes="checkpoint_writes", interrupt=INTERRUPT, mark="%s", page="%s"
     )
-    # Its own way to a connection of a pool, or to the only one under its lock.
+    # The saver's own cursor: on a connection of its pool, or on its one locked one.
     async with cast("Any", saver)._cursor() as cursor:  # noqa: SLF001
         await cursor.execute(query, (after, PAGE))
         rows = cast("list[dict[str, object]]", await cursor.fetchall())

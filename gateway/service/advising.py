@@ -24,9 +24,9 @@ class Advised:
     """What triage comes to for one call.
 
     Attributes:
-        was: the tier without it.
-        opinion: what is kept of it.
-        silence: why there is no advice; empty when there is.
+        was: the tier without triage.
+        opinion: what is kept of the advice.
+        silence: why there is no advice; empty when there is some.
     """
 
     was: Tier
@@ -35,7 +35,7 @@ class Advised:
 
     @property
     def also(self) -> tuple[Raise, ...]:
-        """Return what the policy has to join."""
+        """Return the raises that join those of the policy."""
         to = self.opinion.raised_to
         return (Raise(to=to, reason=_REASONS[to]),) if to else ()
 
@@ -101,9 +101,9 @@ class Advising:
 def triage_events(
     advised: Mapping[int, Advised], proposal: Proposal, source: Source
 ) -> Iterator[Event]:
-    """Yield what triage raised and where it was silent, without a word of its own.
+    """Yield events on what triage raised and where it failed, without its rationale.
 
-    Its rationale is made of arguments, so it is kept with the call and nowhere else.
+    The rationale may quote arguments, so it is kept with the call and nowhere else.
     """
     for place, one in sorted(advised.items()):
         raised_to, verdict = one.opinion.raised_to, proposal.verdicts[place]

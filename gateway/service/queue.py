@@ -26,7 +26,7 @@ class ReviewQueue(TenantService):
         Raises:
             StoreUnavailable: when the store does not answer.
         """
-        await self._list_agents_of_before()
+        await self._backfill_agents()
         pending = self._store.pending
         ids = await pending.soonest(self._keys, self._tenant, limit)
         for start in range(0, len(ids), _PAGE):
@@ -43,13 +43,13 @@ class ReviewQueue(TenantService):
             and loaded.now_ms < approval.expires_at_ms
         )
 
-    async def _list_agents_of_before(self) -> None:
+    async def _backfill_agents(self) -> None:
         """List the agents of approvals that a version without the list opened, once."""
         pending, approvals = self._store.pending, self._store.approvals
-        if await pending.is_whole(self._keys, self._tenant):
+        if await pending.is_backfilled(self._keys, self._tenant):
             return
         found = await approvals.load_each(await approvals.scheduled(self._keys))
         mine = [one.approval for one in found if one.approval.tenant == self._tenant]
         agents = {one.agent for one in mine}
         await pending.add(self._keys, self._tenant, *agents)
-        await pending.mark_whole(self._keys, self._tenant)
+        await pending.mark_backfilled(self._keys, self._tenant)

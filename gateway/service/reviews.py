@@ -253,7 +253,7 @@ class ReviewService(PolicyService):
     async def preview(
         self, approval: Approval, index: int, args: JsonObject
     ) -> PolicyDecision | None:
-        """Say what the policy would ask for if these arguments were to run.
+        """Return what the policy would ask for if these arguments were to run.
 
         Nothing is recorded or reserved. None when there is no such item, or when the
         arguments are not strict JSON.

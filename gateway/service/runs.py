@@ -19,20 +19,20 @@ from twokey.gateway.store.stalled import HALTED, RunState, StalledRun
 from twokey.gateway.store.store import Store
 
 RETRIED = "retried"
-"""What people were told last of a run that somebody tries again."""
+"""Value of `StalledRun.told` after a person retried the run."""
 
 _LIMIT = "limit"
 
 _NEWEST = 3
-"""In how many of a run's approvals a card is looked for."""
+"""How many of a run's newest approvals are searched for a card."""
 
 
 async def run_event(
     store: Store, keys: Keys, run: StalledRun, name: EventName
 ) -> Event:
-    """Return an event about a run that failed, addressed to where it was asked for.
+    """Return an event about a failed run, addressed to where it was asked for.
 
-    Of a run that was not asked for in Slack it is told under its newest card.
+    A run that was not asked for in Slack is reported under its newest card.
     """
     channel, thread_ts = await _where_to_tell(store, keys, run)
     return Event(

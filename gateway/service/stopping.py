@@ -23,7 +23,7 @@ _NOBODY_STOPS = (
     "operator of the gateway can, with `twokey freeze`."
 )
 _NOBODY_LIFTS = (
-    "The policy names nobody who can unfreeze this, so nobody can from here. The "
+    "The policy names nobody who can unfreeze this, so it cannot be done here. The "
     "operator of the gateway can, with `twokey unfreeze`."
 )
 
@@ -49,7 +49,7 @@ class StopService(PolicyService):
         return any(name in tools for tools in (policy.tools, *of_agents))
 
     def forbidden(self, scope: Scope, reviewer: Reviewer) -> Forbidden | None:
-        """Say why somebody may not stop this; None when they may."""
+        """Return why somebody may not stop this; None when they may."""
         return _forbidden(reviewer, self._stoppers(scope), _NOBODY_STOPS)
 
     async def freeze(

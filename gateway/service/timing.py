@@ -19,11 +19,11 @@ class TimeService(TenantService):
     """
 
     async def extend(self, approval_id: str, reviewer: Reviewer) -> Change | Refusal:
-        """Give more time; see `twokey.gateway.approvals.retiming.extend`."""
+        """Extend the deadline; see `twokey.gateway.approvals.retiming.extend`."""
         return await self._change(approval_id, reviewer, retiming.extend)
 
     async def take(self, approval_id: str, reviewer: Reviewer) -> Change | Refusal:
-        """Say who is on it; see `twokey.gateway.approvals.retiming.take`."""
+        """Mark who handles it; see `twokey.gateway.approvals.retiming.take`."""
         return await self._change(approval_id, reviewer, retiming.take)
 
     async def _change(

@@ -83,7 +83,7 @@ class RejectionEffects:
 
     @property
     def text(self) -> str:
-        """Return what the script needs of it."""
+        """Return these effects as JSON for the script."""
         return json.dumps(
             {
                 "call": self.call,
@@ -120,7 +120,7 @@ class AttentionStore:
     ) -> AgentLoad:
         """Read where an agent stands before one of its turns is judged.
 
-        Who asked is read of the run: people speak to the agent outside of all others.
+        The requester is read from the run: people speak to its outermost agent.
         """
         reply = await LOAD_CONTEXT(
             self._conn,

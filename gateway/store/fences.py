@@ -79,7 +79,7 @@ class Lease:
         return 0.0 if self.lost.is_set() else max(0.0, self._ends_s - now_s())
 
     def keep(self, ends_s: float) -> None:
-        """Let the lease live longer; one that has ended does not come back."""
+        """Extend the lease; one that has ended does not come back."""
         if self.left_s:
             self._ends_s = ends_s
 

@@ -109,7 +109,7 @@ class LeaseStore:
 
 
 async def _end_in_time(taken: Lease) -> None:
-    """Tell the holder when its lease ends, whether or not the store answers."""
+    """Notify the holder when its lease ends, even if the store does not answer."""
     while left_s := taken.left_s:  # noqa: ASYNC110 - time ends it, and no event does
         await asyncio.sleep(min(left_s, _LOOK_S))
     taken.lost.set()

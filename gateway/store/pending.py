@@ -14,8 +14,9 @@ from twokey.gateway.approvals.record import approval_of
 from twokey.gateway.store.connection import Argument, Connection, Reply, text
 from twokey.gateway.store.keys import Keys
 
-_WHOLE = ""
-"""Stands in the list once the agents of before are in it; no agent has this name."""
+_BACKFILLED = ""
+"""Member of the list once it has the agents of older versions, which kept no list. No
+agent has this name."""
 
 
 class PendingIndex:
@@ -29,14 +30,14 @@ class PendingIndex:
         if agents:
             await self._conn.command("SADD", keys.agents(tenant), *agents)
 
-    async def is_whole(self, keys: Keys, tenant: str) -> bool:
+    async def is_backfilled(self, keys: Keys, tenant: str) -> bool:
         """Return True if the agents of a version without this list are in it, too."""
-        reply = await self._conn.command("SISMEMBER", keys.agents(tenant), _WHOLE)
+        reply = await self._conn.command("SISMEMBER", keys.agents(tenant), _BACKFILLED)
         return reply == 1
 
-    async def mark_whole(self, keys: Keys, tenant: str) -> None:
+    async def mark_backfilled(self, keys: Keys, tenant: str) -> None:
         """Note that every agent with a pending item is listed."""
-        await self._conn.command("SADD", keys.agents(tenant), _WHOLE)
+        await self._conn.command("SADD", keys.agents(tenant), _BACKFILLED)
 
     async def soonest(self, keys: Keys, tenant: str, limit: int) -> list[str]:
         """Return a tenant's approvals with a pending item, the soonest due first.
@@ -46,7 +47,7 @@ class PendingIndex:
         listed = cast(
             "list[Reply]", await self._conn.command("SMEMBERS", keys.agents(tenant))
         )
-        agents = [name for name in map(text, listed) if name != _WHOLE]
+        agents = [name for name in map(text, listed) if name != _BACKFILLED]
         if not agents:
             return []
         commands: list[list[Argument]] = [

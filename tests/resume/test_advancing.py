@@ -17,7 +17,7 @@ from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.wire import APPROVAL_INTERRUPT, Verdict
 from twokey.gateway.resume.advancing import MAX_STALE, Advancer, ThreadStuck
-from twokey.gateway.resume.announcing import MAX_WORDS, Announcer, Place
+from twokey.gateway.resume.announcing import MAX_CHARS, Announcer, Place
 from twokey.gateway.resume.classification import AtBreakpoint, ThreadHalted
 from twokey.gateway.resume.runner import AnswerRefused, PendingInterrupt, ThreadState
 from twokey.gateway.store.store import Store
@@ -236,12 +236,12 @@ async def test_last_words_are_told_once_a_checkpoint_and_never_cut_silently(
 ) -> None:
     announcer = Announcer(store)
 
-    assert await announcer.finished(at, "c1", "x" * (MAX_WORDS + 5))
+    assert await announcer.finished(at, "c1", "x" * (MAX_CHARS + 5))
     assert not await announcer.finished(at, "c1", "again")
     assert await announcer.finished(at, "c2", "more")
 
     first, second = await announced(store.conn, at.keys)
-    assert len(first.data["text"]) == MAX_WORDS
+    assert len(first.data["text"]) == MAX_CHARS
     assert first.data["text"].endswith("more characters)")
     assert second.data["text"] == "more"
     kept = await audit_entries(store.conn, at.keys)

@@ -17,8 +17,8 @@ from twokey.gateway.protocol.records import Person
 from twokey.gateway.protocol.verbs import Verb
 
 NOBODY = (
-    "The policy changed while this waited, and too few people may approve it by both "
-    "the old and the current policy."
+    "The policy changed while this waited, and too few people are allowed to approve "
+    "it by both the old and the current policy."
 )
 _WITHDRAW = "You can reject it if you no longer want it."
 _STILL_REJECT = "You can still reject it."

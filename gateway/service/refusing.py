@@ -59,7 +59,7 @@ def crowded(load: AgentLoad, protect: Protection, held: int) -> str:
     """
     if load.waiting + held >= protect.pending_per_agent:
         return (
-            f"{load.waiting + held} of your calls already wait for a person, which "
+            f"{load.waiting + held} of your calls wait for a person already, which "
             "reaches the limit. Slow down: wait for answers before you ask for more."
         )
     if load.asked + held >= protect.requests_per_10m:

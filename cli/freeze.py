@@ -45,7 +45,7 @@ def freeze(
     reason: Annotated[str, typer.Option(help="Why; agents and people read it.")] = "",
     by: By = "",
 ) -> None:
-    """Freeze an agent, a tool or everything: even approved calls do not start."""
+    """Freeze an agent, a tool or everything, approved calls as well."""
     scope = _scope(kind, name)
     is_new = _ask(
         ctx,

@@ -87,7 +87,7 @@ async def test_nobody_gets_their_own_queue_nor_one_for_ever(
 ) -> None:
     with pytest.raises(ValueError, match="you cannot delegate to yourself"):
         await service.delegate(ANA.person, "U0ANA", FOUR_HOURS)
-    with pytest.raises(ValueError, match="choose up to 30 days"):
+    with pytest.raises(ValueError, match="choose a time of up to 30 days"):
         await service.delegate(ANA.person, "U0BEN", timedelta(days=31))
 
 

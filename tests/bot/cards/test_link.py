@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.bot.markup_audit import objects
 from tests.bot.samples import an_approval, an_item, edited, frame
 from twokey.bot.cards.approval import card
 from twokey.gateway.approvals.record import Item
@@ -12,20 +13,8 @@ URL = "https://shop.example/orders/78291"
 
 def links(item: Item) -> list[JsonObject]:
     """Return every link that stands on the card of a call."""
-    found: list[JsonObject] = []
-
-    def look(part: object) -> None:
-        if isinstance(part, dict):
-            if part.get("type") == "link":
-                found.append(part)
-            for value in part.values():
-                look(value)
-        elif isinstance(part, list | tuple):
-            for value in part:
-                look(value)
-
-    look(card(frame(an_approval(item))).blocks)
-    return found
+    blocks = card(frame(an_approval(item))).blocks
+    return [part for part in objects(blocks) if part.get("type") == "link"]
 
 
 def test_a_link_names_the_host_that_it_leads_to() -> None:

@@ -1,4 +1,4 @@
-"""Format terminal output: marks, colours and examples in ``--help``."""
+"""Terminal output, options that commands share, and input from a file or stdin."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""State of one Slack workspace, with notifications to those who can see a change."""
+"""State of one Slack workspace in memory; tells watchers whom a change concerns."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable

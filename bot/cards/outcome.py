@@ -1,4 +1,4 @@
-"""Explain the result of a click in one sentence; quote the agent's final answer."""
+"""Feedback on a click, an agent's final answer, and failure notices, as texts."""
 
 from __future__ import annotations
 

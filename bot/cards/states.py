@@ -1,4 +1,4 @@
-"""Labels and symbols for the states of an item or an approval."""
+"""Headline and status sentence of an item or an approval, by its state."""
 
 from __future__ import annotations
 

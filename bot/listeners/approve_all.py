@@ -9,7 +9,7 @@ from twokey.bot.ids import Action
 from twokey.bot.listener_context import ListenerContext, Said, UserFacingError
 from twokey.bot.listeners.router import Router
 from twokey.bot.listeners.verify_click import answered, log_outcome, verify_click
-from twokey.bot.wording import Template, joined, template
+from twokey.bot.wording import Template, joined, label, template
 from twokey.gateway.approvals.decisions import Approve, Outcome, Settled, Voted
 from twokey.gateway.store.changing import Loaded
 
@@ -44,10 +44,10 @@ async def _approve_all(ctx: ListenerContext, clicked: Clicked) -> Said | None:
     )
     for outcome in outcomes:
         log_outcome(target, outcome, decision.kind, reviewer)
-    return _summed_up(outcomes, now_ms=target.now_ms)
+    return summed_up(outcomes, now_ms=target.now_ms)
 
 
-def _summed_up(outcomes: list[Outcome], *, now_ms: int) -> Said | None:
+def summed_up(outcomes: list[Outcome], *, now_ms: int) -> Said | None:
     """Say what the card does not show: votes that count, and what was refused."""
     refused = [each for each in outcomes if not isinstance(each, Settled | Voted)]
     voted = [each for each in outcomes if isinstance(each, Voted)]
@@ -61,9 +61,9 @@ def _summed_up(outcomes: list[Outcome], *, now_ms: int) -> Said | None:
             more=len(voted),
         )
     first = explained(refused[0], now_ms=now_ms)
-    done = template(
-        "{done} of {all} calls are recorded.",
-        done=len(outcomes) - len(refused),
-        all=len(outcomes),
-    )
-    return joined(" ", [done, first]) if isinstance(first, Template) else first
+    done, all_ = len(outcomes) - len(refused), len(outcomes)
+    if isinstance(first, Template):
+        said = template("{done} of {all} calls are recorded.", done=done, all=all_)
+        return joined(" ", [said, first])
+    # It names roles of the policy, so it stands in plain text.
+    return label(f"{done} of {all_} calls are recorded. {first.text}")

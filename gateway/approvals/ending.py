@@ -1,4 +1,4 @@
-"""End items without a decision: expired, superseded, withdrawn or corrupt."""
+"""End or time out items: expire, lapse, supersede, withdraw, doubt, quarantine."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Parse strict JSON: duplicate keys and unsafe numbers are errors.
 
 Accepted: UTF-8, objects without duplicate keys, finite numbers, integers within
-±(2^53-1), nesting up to 64, strings without lone surrogates, 64 KiB at most in
-canonical form. Everything else is refused before anything is stored, because two
-parsers could read it as two different calls (RFC 8785 sections 3.1 and 3.2.2).
+±(2^53-1), nesting up to 64, strings without lone surrogates. Everything else is refused
+before anything is stored, because two parsers could read it as two different calls (RFC
+8785 sections 3.1 and 3.2.2). `twokey.gateway.protocol.digest` bounds the size.
 """
 
 from __future__ import annotations
@@ -47,6 +47,8 @@ def parse(text: bytes | str) -> JsonValue:
         )
     except json.JSONDecodeError as error:
         raise BadJson(f"{error.msg} (character {error.pos})") from error
+    except ValueError as error:  # of Python's own, for a number of thousands of digits
+        raise BadJson("it holds a number of too many digits") from error
     except RecursionError as error:
         raise BadJson(f"it is nested more than {MAX_DEPTH} deep") from error
     return accept(value)
@@ -68,7 +70,8 @@ def accept(value: object) -> JsonValue:
     """Check a tree of Python values as strictly as a parsed text; return a copy.
 
     The copy shares nothing that can change with the argument. Tuples, bytes, sets,
-    non-string keys and numbers of other types are refused instead of converted.
+    non-string keys and numbers that are neither int nor float are refused instead of
+    converted.
 
     Raises:
         BadJson: names the place and the problem, never the value.

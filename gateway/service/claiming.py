@@ -1,4 +1,4 @@
-"""Claim an authorized call, so that it is executed once."""
+"""Claim, heartbeat, release and finish executions, each at most once."""
 
 from __future__ import annotations
 
@@ -184,9 +184,10 @@ class ClaimService(PolicyService):
         if item.idempotent:
             judged = await self._judged(loaded, item)
             authorized = item.with_(state=ItemState.AUTHORIZED)
-            if judged.freeze is not None:
-                return Refused(reason=stopped(judged.freeze), state=item.state)
-            if revoked(approval, authorized, judged.policy_now, now_ms=0) is None:
+            # A refusal would read as if nothing had run, so a frozen call is in doubt.
+            is_free = judged.freeze is None
+            back = revoked(approval, authorized, judged.policy_now, now_ms=0)
+            if is_free and back is None:
                 return self._grant(loaded, item, request)
         return Write(executing.doubted(approval, item, now_ms=now_ms), is_fenced=True)
 

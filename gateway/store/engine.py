@@ -286,8 +286,12 @@ class _FolderServer:
         """Return True while a server holds its lock."""
         if self._process is not None and not self._process.has_ended:
             return True
-        with FolderLock(self.folder / "server.lock") as lock:
-            return not lock.take()
+        try:
+            with FolderLock(self.folder / "server.lock") as lock:
+                return not lock.take()
+        except OSError as error:  # too many open files, or the folder is gone
+            logger.warning("engine.lock_unread why=%s", error)
+            return False  # a start is tried, which says what is wrong
 
 
 def pause_s(deaths: int) -> float:

@@ -1,4 +1,4 @@
-"""Hold the lease on a thread, with a fencing token for every write.
+"""Lease on a thread and its fencing token; the current one of this context.
 
 Theory of operation. A lease is held by one process at a time, but a process can be
 paused or cut off for any time at any instruction, and be replaced meanwhile. So a

@@ -1,4 +1,4 @@
-"""Read outbox events in order, at least once."""
+"""Outbox stream and audit log: append events, consume them at least once, trim."""
 
 from __future__ import annotations
 

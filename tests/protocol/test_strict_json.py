@@ -50,6 +50,7 @@ JSON = st.recursive(
         (b"", "Expecting value"),
         (b"[" * 100 + b"]" * 100, "nested more than 64"),
         (b"[" * 200_000, "nested more than 64"),
+        (b"1" * 5_000, "a number of too many digits"),
     ],
 )
 def test_text_that_two_parsers_could_read_differently_is_refused(

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from pydantic import ValidationError
 
-from tests.service.harness import ANA, BEN, ServiceHarness
+from tests.service.harness import ANA, BEN, ServiceHarness, claim_of
 from tests.streams import audit_entries
 from twokey.gateway.approvals.decisions import (
     Approve,
@@ -25,6 +25,7 @@ from twokey.gateway.protocol.wire import (
     Claimed,
     ClaimRequest,
     Done,
+    InDoubt,
     Refused,
     VerdictKind,
 )
@@ -171,6 +172,22 @@ async def test_nothing_in_doubt_runs_again_while_it_is_frozen(
 
     assert isinstance(rerun, Forbidden)
     assert isinstance(left, Settled)
+
+
+async def test_what_may_have_run_is_in_doubt_when_it_is_taken_up_while_frozen(
+    harness: ServiceHarness,
+) -> None:
+    ref, verdicts = await harness.submit(("send_email", {"to": "a@example.org"}))
+    claim = claim_of(ref, verdicts[0])
+    await harness.reviews.decide(await harness.click(verdicts[0]), Approve(), ANA)
+    assert isinstance(await harness.agents.claim(claim), Claimed)
+    await harness.owner_dies(claim.item_id)
+    await harness.reviews.freezes.freeze(TENANT, "T0/U0ANA", "wrong mails")
+
+    reply = await harness.agents.claim(claim.with_(owner="w2"))
+
+    assert isinstance(reply, InDoubt), "a refusal would read as if nothing had run"
+    assert (await harness.item(claim.item_id)).state is ItemState.IN_DOUBT
 
 
 async def test_lifting_lets_what_was_authorized_run(harness: ServiceHarness) -> None:

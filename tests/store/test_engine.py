@@ -453,3 +453,14 @@ def test_the_socket_helper_agrees_with_the_kernel(tmp_path: Path) -> None:
     name = "s" * (MAX_SOCKET_PATH - len(os.fsencode(tmp_path)) - 1)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / name))
+
+
+def test_a_lock_that_cannot_be_read_does_not_end_the_watch(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def too_many(_: Path) -> FolderLock:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(engine_module, "FolderLock", too_many)
+
+    assert not EmbeddedEngine(tmp_path)._lives()  # pyright: ignore[reportPrivateUsage] - what the watch asks

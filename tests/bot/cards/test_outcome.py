@@ -18,6 +18,7 @@ from tests.bot.samples import (
 from tests.bot.strategies import CANARY, hostile
 from twokey.bot.cards.outcome import agent_words, explained, run_failed
 from twokey.bot.listener_context import spoken
+from twokey.bot.listeners.approve_all import summed_up
 from twokey.bot.wording import Label
 from twokey.gateway.approvals.decisions import (
     Changed,
@@ -125,3 +126,20 @@ def test_long_words_of_an_agent_take_several_blocks() -> None:
 
 def test_a_failed_resume_is_told_calmly() -> None:
     assert run_failed().text == "The agent could not be resumed."
+
+
+def test_a_refusal_of_one_call_hides_no_other_that_was_recorded() -> None:
+    approval = an_approval(a_refund(), ONE_JUNIOR.with_(index=1))
+    told = summed_up(
+        [
+            Settled(approval=approval, index=0),
+            Voted(approval=approval, index=1, have=1, need=2),
+            Forbidden(reason="the policy does not allow that"),
+        ],
+        now_ms=NOW,
+    )
+
+    assert told
+    said = spoken(told)
+    assert said.startswith("2 of 3 calls are recorded. ")
+    assert "the policy does not allow that" in said

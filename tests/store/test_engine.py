@@ -463,4 +463,5 @@ def test_a_lock_that_cannot_be_read_does_not_end_the_watch(
 
     monkeypatch.setattr(engine_module, "FolderLock", too_many)
 
-    assert not EmbeddedEngine(tmp_path)._lives()  # pyright: ignore[reportPrivateUsage] - what the watch asks
+    server = engine_module._FolderServer(tmp_path)  # pyright: ignore[reportPrivateUsage] - its watch is a thread
+    assert not server._lives()  # pyright: ignore[reportPrivateUsage] - what the watch asks

@@ -124,6 +124,9 @@ class CardUpdater:
             return False
         record, now_ms = loaded.approval, loaded.now_ms
         place = await self._place(topic, record)
+        # An edit whose event is still to come mentions people itself.
+        is_told = topic.is_missed or any(e.version == record.version for e in events)
+        is_known = place is None or place.rev == record.rev or is_told
         needed = self._needed(topic, record, place)
         if needed not in {None, given}:
             return False  # the scheduler takes what is needed from its limit
@@ -141,7 +144,8 @@ class CardUpdater:
             await self.card_publisher.cards.drop(self.keys, self.tenant, record.id)
         topic.shown, topic.refusals = wanted, 0
         await self._take_notes(topic, record, events)
-        _mention_others(topic, record, place, now_ms)
+        if is_known:
+            _mention_others(topic, record, place, now_ms)
         return needed is not None
 
     async def _done(self, topic: Topic, wanted: int) -> None:

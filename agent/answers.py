@@ -1,4 +1,4 @@
-"""Interrupt for one held call until a valid answer arrives."""
+"""Interrupt for approval or reconciliation until the resume value is valid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prepare a message's calls for submission: canonical arguments, or an error.
+"""Canonicalize tool-call arguments for approval; check them before execution.
 
 What is prepared here is all that the gateway, people and the tool get to see. It is
 made once, when the turn is submitted: a schema may fill in a default that is another

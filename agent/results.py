@@ -1,4 +1,4 @@
-"""Serialize tool results to plain JSON and back, without importing foreign classes.
+"""Serialize tool results as JSON; read and change their messages and updates.
 
 The store is not trusted for integrity, so this is JSON with five known shapes and
 never a pickle or a msgpack that imports classes by name.

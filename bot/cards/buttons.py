@@ -1,4 +1,4 @@
-"""Build the buttons of one call; each carries a signed value (HMAC)."""
+"""Build a card's buttons: decisions per call, approve all, take and extend."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Record who has seen all pages of a call that is too long for its card."""
+"""Require that a user has opened every page of a call too long for its card."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Job queue for resuming agents: at least once, with retries."""
+"""Job queue on Redis Streams to start and resume agents, at least once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Seven kinds of schema node with which Block Kit is described.
+"""Schema node types that describe Block Kit.
 
 A shape is data: `check.flaws` walks it beside a payload. Everything that is not named
 by a shape is refused.

@@ -18,6 +18,7 @@ from unittest.mock import patch
 
 from redis.asyncio.connection import AbstractConnection
 
+from bench.decision_to_tool import Plan
 from bench.stats import Figure, Measured, NotMeasured, ratio
 from twokey.gateway.approvals.decisions import (
     AccountKind,
@@ -57,14 +58,6 @@ tools: {refund: {tier: approve}}
 _ANA = Reviewer(team="T0", user="U0ANA", account=AccountKind.MEMBER)
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """How much to measure: rounds, and approvals in a round."""
-
-    rounds: int
-    approvals: int
 
 
 FULL = Plan(rounds=8, approvals=50)

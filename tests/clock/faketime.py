@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
-from functools import cache
 from pathlib import Path
+
+from tests.debian import find_or_install
 
 NAME = "libfaketimeMT.so.1"
 PLACES = ("/usr/lib", "/usr/lib64", "/usr/local/lib")
@@ -23,9 +22,7 @@ def library() -> str:
         NoFaketime: it is not installed.
     """
     named = os.environ.get("TWOKEY_FAKETIME")
-    found = named or _installed()
-    if found is None and install_package():
-        found = _installed()
+    found = named or find_or_install(_installed, "faketime")
     if found is None or not Path(found).is_file():
         raise NoFaketime(
             f"The tests of moved clocks need libfaketime and found {named!r} (looked "
@@ -38,17 +35,3 @@ def library() -> str:
 def _installed() -> str | None:
     found = (path for place in PLACES for path in Path(place).glob(f"**/{NAME}"))
     return next((str(path) for path in found), None)
-
-
-@cache
-def install_package() -> bool:
-    """Install Debian's libfaketime when this user may; say whether that was done."""
-    apt = shutil.which("apt-get")
-    if apt is None or os.geteuid() != 0:
-        return False
-    env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    for words in (["update"], ["install", "-y", "faketime"]):
-        run = subprocess.run([apt, "-qq", *words], env=env, check=False)
-        if run.returncode != 0:
-            return False
-    return True

@@ -2,13 +2,14 @@
 
 import os
 import shutil
-import subprocess
-from functools import cache
 from pathlib import Path
 
 from selenium.webdriver import Chrome, ChromeOptions, ChromeService
 
+from tests.debian import find_or_install
+
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+PACKAGES = ("chromium", "chromium-driver")
 FLAGS = (
     "--headless=new",
     "--no-sandbox",
@@ -35,9 +36,7 @@ def find(kind: str, setting: str, names: tuple[str, ...]) -> str:
         NoChromium: nothing of that kind is installed.
     """
     named = os.environ.get(setting)
-    found = named or _installed(names)
-    if found is None and install_package():
-        found = _installed(names)
+    found = named or find_or_install(lambda: _installed(names), *PACKAGES)
     if found is None or not Path(found).is_file():
         raise NoChromium(
             f"The browser tests need a {kind} and found {named!r} (looked for "
@@ -49,20 +48,6 @@ def find(kind: str, setting: str, names: tuple[str, ...]) -> str:
 
 def _installed(names: tuple[str, ...]) -> str | None:
     return next(filter(None, map(shutil.which, names)), None)
-
-
-@cache
-def install_package() -> bool:
-    """Install Debian's Chromium when this user may; say whether that was tried."""
-    apt = shutil.which("apt-get")
-    if apt is None or os.geteuid() != 0:
-        return False
-    env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    for words in (["update"], ["install", "-y", "chromium", "chromium-driver"]):
-        run = subprocess.run([apt, "-qq", *words], env=env, check=False)
-        if run.returncode != 0:
-            return False
-    return True
 
 
 def start(profile: Path) -> Chrome:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from twokey.gateway.approvals.changes import Change, following
 from twokey.gateway.approvals.events import approval_event, named_after
-from twokey.gateway.approvals.executing import abandoned
+from twokey.gateway.approvals.executing import as_in_doubt
 from twokey.gateway.approvals.lifecycle import Move, advance
 from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.protocol.states import ItemState
@@ -15,7 +15,7 @@ from twokey.gateway.protocol.states import ItemState
 _WITHDRAWN = {ItemState.PENDING: Move.WITHDRAW, ItemState.AUTHORIZED: Move.LAPSE}
 
 
-def overdue(approval: Approval, now_ms: int) -> Change | None:
+def end_overdue(approval: Approval, now_ms: int) -> Change | None:
     """End what is overdue in an approval; None when nothing is.
 
     Pending items expire, unused authorizations lapse, and executions whose owner fell
@@ -30,14 +30,14 @@ def overdue(approval: Approval, now_ms: int) -> Change | None:
     if not late:
         return None
     ended = [
-        abandoned(item, now_ms) if move is Move.DOUBT else item.moved(move, now_ms)
+        as_in_doubt(item, now_ms) if move is Move.DOUBT else item.moved(move, now_ms)
         for item, move in late
     ]
     events = (approval_event(approval, named_after(one.state), one) for one in ended)
     return Change(following(approval, *ended), tuple(events), resumes=True)
 
 
-def moved_on(
+def end_waiting(
     approval: Approval,
     move: Literal[Move.SUPERSEDE, Move.WITHDRAW],
     now_ms: int,
@@ -62,7 +62,7 @@ def moved_on(
     return Change(following(approval, *ended), tuple(events))
 
 
-def quarantined(states: Mapping[int, ItemState]) -> dict[int, ItemState]:
+def quarantined_states(states: Mapping[int, ItemState]) -> dict[int, ItemState]:
     """Return the next states of a corrupt record, which nobody can decide or run."""
     return {
         index: advance(state, _WITHDRAWN[state])

@@ -28,7 +28,7 @@ _MOVES = {
 }
 
 
-def claimed(
+def claim(
     approval: Approval, item: Item, *, owner: str, lease_ms: int, now_ms: int
 ) -> Change:
     """Give one attempt the right to run an item.
@@ -54,18 +54,18 @@ def claimed(
     return Change(following(approval, started), (event,), before_ms=until_ms)
 
 
-def abandoned(item: Item, now_ms: int) -> Item:
+def as_in_doubt(item: Item, now_ms: int) -> Item:
     """Return an execution in doubt: its owner fell silent."""
     return item.moved(Move.DOUBT, now_ms, claimed_until_ms=0)
 
 
-def doubted(approval: Approval, item: Item, *, now_ms: int) -> Change:
+def put_in_doubt(approval: Approval, item: Item, *, now_ms: int) -> Change:
     """Put an execution in doubt: its owner fell silent, and it must not be repeated."""
     event = approval_event(approval, EventName.ITEM_IN_DOUBT, item)
-    return Change(following(approval, abandoned(item, now_ms)), (event,))
+    return Change(following(approval, as_in_doubt(item, now_ms)), (event,))
 
 
-def shortened(
+def shorten_claim(
     approval: Approval, item: Item, *, lease_ms: int, now_ms: int
 ) -> Change | None:
     """Cut a claim to the length of a lease; None when it is not longer.
@@ -79,7 +79,7 @@ def shortened(
     return Change(following(approval, cut))
 
 
-def finished(
+def finish(
     approval: Approval, item: Item, fence: int, result: Result | None, *, now_ms: int
 ) -> Change | bool:
     """Record what an execution came to, or give its claim back.
@@ -115,7 +115,7 @@ def finished(
 
 
 def is_late(change: Change) -> bool:
-    """Return whether a change by `finished` came after people had settled the doubt."""
+    """Return whether a change by `finish` came after people had settled the doubt."""
     return change.events[0].name is EventName.ITEM_REPORTED
 
 

@@ -21,7 +21,7 @@ RESTORED = (
 _ENDS = {ItemState.PENDING: Move.WITHDRAW, ItemState.AUTHORIZED: Move.LAPSE}
 
 
-def thread_lost(approval: Approval, item: Item, now_ms: int) -> Change | None:
+def end_with_thread(approval: Approval, item: Item, now_ms: int) -> Change | None:
     """End a call whose thread is gone; None when it is under way or has ended.
 
     What was started is left to whoever runs it, or to people when nobody does; what is
@@ -34,7 +34,7 @@ def thread_lost(approval: Approval, item: Item, now_ms: int) -> Change | None:
     return by_gateway(approval, item.moved(move, now_ms, revoked=why))
 
 
-def restored(approval: Approval, item: Item, now_ms: int) -> Change | None:
+def doubt_restored(approval: Approval, item: Item, now_ms: int) -> Change | None:
     """Return what becomes of a call in a record that is older than what happened.
 
     An authorized one may have run, so people say what became of it. One that waits

@@ -8,7 +8,7 @@ from twokey.gateway.approvals.events import EventName, approval_event
 from twokey.gateway.approvals.record import Approval, Remark
 
 
-def reported(
+def add_report(
     approval: Approval, reporter: Reviewer, text: str, now_ms: int
 ) -> Change | None:
     """Add somebody's remark to an approval; None when they reported it before."""

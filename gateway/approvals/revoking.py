@@ -42,7 +42,7 @@ NEEDS_MORE = (
 _CAN_APPROVE = frozenset({Verb.APPROVE, Verb.EDIT})
 
 
-def revoked(
+def revoke(
     approval: Approval, item: Item, policy_now: PolicyDecision, *, now_ms: int
 ) -> Change | None:
     """Return what becomes of an authorized item; None when it may run.
@@ -85,7 +85,7 @@ def _uncleared(
     return _ended(approval, item, policy_now, reason, now_ms)
 
 
-def in_another_state(
+def ask_in_new_state(
     approval: Approval,
     item: Item,
     state: BusinessState,

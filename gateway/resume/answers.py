@@ -13,9 +13,9 @@ from jsonschema.exceptions import SchemaError, UnknownType
 from referencing import Registry
 from referencing.exceptions import Unresolvable
 
-from twokey.gateway.approvals.answering import answer_for, unknown_answer
 from twokey.gateway.approvals.lifecycle import UNEXECUTED
 from twokey.gateway.approvals.record import Item, approval_of
+from twokey.gateway.approvals.resume_value import answer_for, unknown_answer
 from twokey.gateway.errors import GraphError, UnreadableRecord
 from twokey.gateway.failures import log_failure
 from twokey.gateway.protocol import digest

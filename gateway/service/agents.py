@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Literal
 
-from twokey.gateway.approvals.ending import moved_on
+from twokey.gateway.approvals.ending import end_waiting
 from twokey.gateway.approvals.lifecycle import Move
 from twokey.gateway.approvals.record import Approval, Item, approval_of
 from twokey.gateway.errors import NewerRecord, UnreadableRecord
@@ -210,7 +210,7 @@ class AgentService(ClaimService, UnaskedService):
         ends: Callable[[Item], bool] = lambda _: True,
     ) -> None:
         async def compute(loaded: Loaded) -> Write | None:
-            found = moved_on(loaded.approval, move, loaded.now_ms, ends=ends)
+            found = end_waiting(loaded.approval, move, loaded.now_ms, ends=ends)
             return Write(found, is_fenced=True) if found else None
 
         try:

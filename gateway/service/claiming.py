@@ -7,11 +7,15 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from twokey.gateway.approvals import executing
-from twokey.gateway.approvals.answering import ENDS_WITHOUT_REVIEW, answer_for, ended
 from twokey.gateway.approvals.changes import Change
 from twokey.gateway.approvals.policy_decision import PolicyDecision
 from twokey.gateway.approvals.record import Item, approval_of
-from twokey.gateway.approvals.revoking import in_another_state, revoked
+from twokey.gateway.approvals.resume_value import (
+    ENDS_WITHOUT_REVIEW,
+    answer_for,
+    end_reason,
+)
+from twokey.gateway.approvals.revoking import ask_in_new_state, revoke
 from twokey.gateway.errors import BadJson, UnreadableRecord
 from twokey.gateway.failures import log_failure
 from twokey.gateway.protocol import digest
@@ -98,7 +102,7 @@ class ClaimService(PolicyService):
         """
 
         async def compute(loaded: Loaded, item: Item) -> Write | bool:
-            found = executing.finished(
+            found = executing.finish(
                 loaded.approval, item, fence, result, now_ms=loaded.now_ms
             )
             return found if isinstance(found, bool) else Write(found)
@@ -150,7 +154,7 @@ class ClaimService(PolicyService):
         if 0 < item.lapses_at_ms <= now_ms:
             return _told(item.with_(state=ItemState.LAPSED))
         judged = await self._judged(loaded, item)
-        back: Change | CheckState | None = revoked(
+        back: Change | CheckState | None = revoke(
             approval, item, judged.policy_now, now_ms=now_ms
         )
         if back is None:
@@ -174,7 +178,7 @@ class ClaimService(PolicyService):
         approval, now_ms = loaded.approval, loaded.now_ms
         if item.owner == request.owner:
             return self._reply(item, request.owner)  # its answer was lost
-        cut = executing.shortened(
+        cut = executing.shorten_claim(
             approval, item, lease_ms=self._store.lease_ms, now_ms=now_ms
         )
         if cut is not None:
@@ -186,13 +190,15 @@ class ClaimService(PolicyService):
             authorized = item.with_(state=ItemState.AUTHORIZED)
             # A refusal would read as if nothing had run, so a frozen call is in doubt.
             is_free = judged.freeze is None
-            back = revoked(approval, authorized, judged.policy_now, now_ms=0)
+            back = revoke(approval, authorized, judged.policy_now, now_ms=0)
             if is_free and back is None:
                 return self._grant(loaded, item, request)
-        return Write(executing.doubted(approval, item, now_ms=now_ms), is_fenced=True)
+        return Write(
+            executing.put_in_doubt(approval, item, now_ms=now_ms), is_fenced=True
+        )
 
     def _grant(self, loaded: Loaded, item: Item, request: ClaimRequest) -> Write:
-        change = executing.claimed(
+        change = executing.claim(
             loaded.approval,
             item,
             owner=request.owner,
@@ -246,7 +252,7 @@ def _told(item: Item) -> ClaimReply:
         case ItemState.PENDING if item.revoked is not None:
             return Reopened(reason=item.revoked.reason)
         case state if state in ENDS_WITHOUT_REVIEW:
-            return Refused(reason=ended(item), state=state)
+            return Refused(reason=end_reason(item), state=state)
         case state:
             return Refused(reason=_NOT_AUTHORIZED, state=state)
 
@@ -277,7 +283,7 @@ def _in_another_state(
         )
     if approved.is_same(seen.state):
         return None
-    return in_another_state(
+    return ask_in_new_state(
         loaded.approval, item, seen.state, judged, now_ms=loaded.now_ms
     )
 

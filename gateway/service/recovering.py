@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from twokey.gateway.approvals.changes import Change
 from twokey.gateway.approvals.record import Approval, Item
-from twokey.gateway.approvals.recovering import restored, thread_lost
+from twokey.gateway.approvals.recovering import doubt_restored, end_with_thread
 from twokey.gateway.errors import NewerRecord, UnreadableRecord
 from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.service.tenant_service import TenantService
@@ -40,7 +40,9 @@ class RecoveryService(TenantService):
         approvals = self._store.approvals
         listed = await approvals.of_run(self._keys, self._tenant, run_ref)
         ids = await approvals.unfinished(self._keys, listed)
-        return [found for one in ids for found in await self._each(one, thread_lost)]
+        return [
+            found for one in ids for found in await self._each(one, end_with_thread)
+        ]
 
     async def doubt_all(self, *, is_dry: bool = False) -> list[Found]:
         """Doubt everything in a store that was restored from an older copy.
@@ -51,7 +53,7 @@ class RecoveryService(TenantService):
         return [
             found
             async for approval in self.unfinished()
-            for found in await self._each(approval.id, restored, is_dry=is_dry)
+            for found in await self._each(approval.id, doubt_restored, is_dry=is_dry)
         ]
 
     async def unfinished(self) -> AsyncGenerator[Approval]:

@@ -28,6 +28,7 @@ from twokey.gateway.policy.selection import Selection
 from twokey.gateway.protocol.records import Person
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.strict_json import JsonObject, accept_object
+from twokey.gateway.service.deadlines import TimeService
 from twokey.gateway.service.delegating import DelegationService
 from twokey.gateway.service.freezing import FreezeService
 from twokey.gateway.service.judging import (
@@ -42,7 +43,6 @@ from twokey.gateway.service.runs import RunService
 from twokey.gateway.service.stopping import StopService
 from twokey.gateway.service.sweep import Sweeper
 from twokey.gateway.service.tenant_service import PolicyService
-from twokey.gateway.service.timing import TimeService
 from twokey.gateway.store.attention import RejectionEffects
 from twokey.gateway.store.changing import Loaded, Write
 from twokey.gateway.store.jobs import Job, JobKind
@@ -195,7 +195,7 @@ class ReviewService(PolicyService):
             approval, now_ms = loaded.approval, loaded.now_ms
             if approval.tenant != self._tenant:
                 return None
-            change = reporting.reported(approval, reporter, text, now_ms)
+            change = reporting.add_report(approval, reporter, text, now_ms)
             return Write(change) if change else None
 
         return await self.store.approvals.change(approval_id, compute) is not None

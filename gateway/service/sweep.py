@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from twokey.gateway.approvals import ending, retiming
+from twokey.gateway.approvals import deadline_changes, ending
 from twokey.gateway.approvals.changes import Change, following
 from twokey.gateway.errors import NewerRecord, UnreadableRecord
 from twokey.gateway.failures import log_failure
@@ -89,7 +89,7 @@ class Sweeper:
             is_known = True
             if not await self._store.timers.is_due(keys, timer):
                 return None
-            change = retiming.fired(loaded.approval, timer.kind, loaded.now_ms)
+            change = deadline_changes.fire(loaded.approval, timer.kind, loaded.now_ms)
             if change is None:
                 await self._store.timers.drop(keys, timer)
             return Write(change) if change else None
@@ -124,7 +124,7 @@ class Sweeper:
 
         async def compute(loaded: Loaded) -> Write:
             nonlocal count
-            change = ending.overdue(loaded.approval, loaded.now_ms)
+            change = ending.end_overdue(loaded.approval, loaded.now_ms)
             count = len(change.events) if change else 0
             # Nothing ends where an idempotent call was abandoned, which is run again.
             # Writing the record anew takes that deadline out of the index.

@@ -133,7 +133,9 @@ async def quarantine(conn: Connection, keys: Keys, approval_id: str) -> None:
         approval=approval_id,
     )
     job = Job.to_resume(tenant, run_ref.agent, run_ref.thread)
-    states = {str(i): s for i, s in ending.quarantined(codec.states(head)).items()}
+    states = {
+        str(i): s for i, s in ending.quarantined_states(codec.states(head)).items()
+    }
     moved = {f"{i}:s": state for i, state in states.items()}
     since = dict.fromkeys((f"{i}:t" for i in states), str(now_ms))
     await CHANGE(

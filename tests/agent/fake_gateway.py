@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from twokey.gateway.approvals import answering, editing, lifecycle
+from twokey.gateway.approvals import editing, lifecycle, resume_value
 from twokey.gateway.approvals.lifecycle import Move
 from twokey.gateway.approvals.people import Observation, Requirement, Vote
 from twokey.gateway.approvals.record import Context, Item, Revocation, Settlement
@@ -314,7 +314,7 @@ class FakeGateway:
         return reconcile_answer(self._move(item_id, moves[found]), found.value)
 
     def answer(self, item_id: str) -> Answer:
-        answer = answering.answer_for(self.items[item_id])
+        answer = resume_value.answer_for(self.items[item_id])
         assert answer is not None
         return answer
 

@@ -30,7 +30,7 @@ from tests.service.harness import ANA, CHLOE, POLICY, ServiceHarness, still_memb
 from twokey.agent import ApprovalMiddleware
 from twokey.agent.scripted_model import ScriptedModel, calling
 from twokey.bot.cards.listing import boxes
-from twokey.gateway.approvals import answering
+from twokey.gateway.approvals import resume_value
 from twokey.gateway.approvals.decisions import Approve, Click, Settled
 from twokey.gateway.approvals.record import Item
 from twokey.gateway.policy.load import load_policy
@@ -114,7 +114,7 @@ async def _play(harness: ServiceHarness, call: _Call, opened: dict[str, int]) ->
     item = await harness.item(pauses[0].value["item_id"])
     await _one_document(harness, item, pauses[0].value["args"], opened)
     await _approve(harness, item)
-    answer = answering.answer_for(await harness.item(item.id))
+    answer = resume_value.answer_for(await harness.item(item.id))
     assert answer
     final = await agent.ainvoke(
         Command(resume={pauses[0].id: answer.model_dump(mode="json")}), config

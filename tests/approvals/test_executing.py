@@ -6,7 +6,7 @@ import pytest
 
 from tests.approvals.builders import NOW_MS, an_approval, an_item
 from twokey.gateway.approvals.changes import Change
-from twokey.gateway.approvals.executing import finished, shortened
+from twokey.gateway.approvals.executing import finish, shorten_claim
 from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.protocol.records import Result
 from twokey.gateway.protocol.states import ItemState
@@ -25,22 +25,22 @@ def test_a_claim_that_a_clock_made_too_long_is_cut_to_its_lease() -> None:
     long = executing(claimed_until_ms=NOW_MS + LEASE_MS + 1)
     right = executing(claimed_until_ms=NOW_MS + LEASE_MS)
 
-    cut = shortened(*long, lease_ms=LEASE_MS, now_ms=NOW_MS)
+    cut = shorten_claim(*long, lease_ms=LEASE_MS, now_ms=NOW_MS)
 
     assert cut is not None
     assert cut.approval.items[0].claimed_until_ms == NOW_MS + LEASE_MS
     assert cut.approval.rev == long[0].rev + 1
-    assert shortened(*right, lease_ms=LEASE_MS, now_ms=NOW_MS) is None
+    assert shorten_claim(*right, lease_ms=LEASE_MS, now_ms=NOW_MS) is None
 
 
 @pytest.mark.parametrize("result", [RAN, FAILED, None])
 def test_the_same_report_again_was_recorded_before(result: Result | None) -> None:
-    first = finished(*executing(), 2, result, now_ms=NOW_MS)
+    first = finish(*executing(), 2, result, now_ms=NOW_MS)
     assert isinstance(first, Change)
     after = first.approval
 
-    assert finished(after, after.items[0], 2, result, now_ms=NOW_MS) is True
-    assert finished(after, after.items[0], 1, result, now_ms=NOW_MS) is False
+    assert finish(after, after.items[0], 2, result, now_ms=NOW_MS) is True
+    assert finish(after, after.items[0], 1, result, now_ms=NOW_MS) is False
 
 
 @pytest.mark.parametrize(

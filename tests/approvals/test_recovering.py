@@ -10,8 +10,8 @@ from twokey.gateway.approvals.record import Approval, Item, Revocation
 from twokey.gateway.approvals.recovering import (
     RESTORED,
     THREAD_LOST,
-    restored,
-    thread_lost,
+    doubt_restored,
+    end_with_thread,
 )
 from twokey.gateway.protocol.states import ItemState
 
@@ -40,7 +40,7 @@ def test_a_call_that_did_not_begin_ends_with_its_thread(
 ) -> None:
     approval = of_state(before)
 
-    change = thread_lost(approval, only(approval), NOW_MS)
+    change = end_with_thread(approval, only(approval), NOW_MS)
 
     assert change is not None
     item = only(change.approval)
@@ -54,20 +54,20 @@ def test_a_call_that_did_not_begin_ends_with_its_thread(
 def test_a_call_that_began_or_ended_is_left_alone(state: ItemState) -> None:
     approval = of_state(state)
 
-    assert thread_lost(approval, only(approval), NOW_MS) is None
-    assert restored(approval, only(approval), NOW_MS) is None
+    assert end_with_thread(approval, only(approval), NOW_MS) is None
+    assert doubt_restored(approval, only(approval), NOW_MS) is None
 
 
 def test_what_is_overdue_is_left_to_the_sweeper() -> None:
     approval = of_state(ItemState.PENDING)
 
-    assert thread_lost(approval, only(approval), LATE_MS) is None
+    assert end_with_thread(approval, only(approval), LATE_MS) is None
 
 
 def test_an_authorization_of_an_older_copy_runs_nothing_and_is_for_people() -> None:
     approval = of_state(ItemState.AUTHORIZED)
 
-    change = restored(approval, only(approval), NOW_MS)
+    change = doubt_restored(approval, only(approval), NOW_MS)
 
     assert change is not None
     item = only(change.approval)
@@ -80,13 +80,13 @@ def test_a_waiting_call_of_an_older_copy_is_asked_anew_once() -> None:
     vote = Vote(by=ANA, roles=("support",), action_hash="h", at_ms=1)
     approval = of_state(ItemState.PENDING, votes=(vote,))
 
-    change = restored(approval, only(approval), NOW_MS)
+    change = doubt_restored(approval, only(approval), NOW_MS)
 
     assert change is not None
     assert change.approval.version == approval.version + 1
     item = only(change.approval)
     assert (item.state, item.votes, item.is_restored) == (ItemState.PENDING, (), True)
-    assert restored(change.approval, item, NOW_MS) is None
+    assert doubt_restored(change.approval, item, NOW_MS) is None
 
 
 def test_an_overdue_call_of_an_older_copy_expires_and_says_that_it_may_have_run() -> (
@@ -94,7 +94,7 @@ def test_an_overdue_call_of_an_older_copy_expires_and_says_that_it_may_have_run(
 ):
     approval = of_state(ItemState.PENDING)
 
-    change = restored(approval, only(approval), LATE_MS)
+    change = doubt_restored(approval, only(approval), LATE_MS)
 
     assert change is not None
     item = only(change.approval)
@@ -105,7 +105,7 @@ def test_how_often_it_was_taken_back_and_that_it_is_a_copy_stays_known() -> None
     before = Revocation(reason="The policy changed.", at_ms=1, times=2)
     approval = of_state(ItemState.AUTHORIZED, revoked=before.with_(is_restored=True))
 
-    change = thread_lost(approval, only(approval), NOW_MS)
+    change = end_with_thread(approval, only(approval), NOW_MS)
 
     assert change is not None
     revoked = only(change.approval).revoked

@@ -14,7 +14,7 @@ from tests.approvals.builders import (
 )
 from twokey.gateway.approvals.people import Requirement, Role, Vote
 from twokey.gateway.approvals.policy_decision import PolicyDecision
-from twokey.gateway.approvals.revoking import revoked
+from twokey.gateway.approvals.revoking import revoke
 from twokey.gateway.protocol.records import Person
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.tiers import Tier
@@ -57,6 +57,6 @@ def test_a_vote_counts_while_the_policy_gives_its_role(
         policy_digest="sha256:1",
     )
 
-    change = revoked(an_approval(item), item, policy_now, now_ms=NOW_MS)
+    change = revoke(an_approval(item), item, policy_now, now_ms=NOW_MS)
 
     assert (change is None) is counts

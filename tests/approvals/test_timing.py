@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from tests.bot.samples import KIM, LATER, NOW, TEAM, a_refund, an_approval, settled
 from twokey.gateway.approvals.changes import Change
+from twokey.gateway.approvals.deadline_changes import extend, fire, take
 from twokey.gateway.approvals.decisions import AccountKind, Refusal, Reviewer
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.approvals.record import Approval, Waiting
-from twokey.gateway.approvals.retiming import extend, fired, take
 from twokey.gateway.approvals.timing import (
     DOUBT_THEN_MS,
     LONGEST,
@@ -128,21 +128,21 @@ def test_who_takes_it_is_named_for_ten_minutes_and_may_be_followed() -> None:
 def test_a_timer_of_a_card_that_nobody_waits_for_does_nothing() -> None:
     for kind in TimerKind:
         assert (
-            fired(an_approval(settled(a_refund(), ItemState.EXECUTED)), kind, NOW)
+            fire(an_approval(settled(a_refund(), ItemState.EXECUTED)), kind, NOW)
             is None
         )
-        assert fired(an_approval(), kind, LATER) is None
+        assert fire(an_approval(), kind, LATER) is None
 
 
 def test_people_are_asked_about_a_doubt_again_and_again() -> None:
     approval = an_approval(settled(a_refund(), ItemState.IN_DOUBT))
 
-    change = fired(approval, TimerKind.DOUBT, NOW)
+    change = fire(approval, TimerKind.DOUBT, NOW)
 
     assert change is not None
     assert [event.name for event in change.events] == [EventName.APPROVAL_UNSETTLED]
     assert change.timers == ((TimerKind.DOUBT.value, NOW + DOUBT_THEN_MS),)
-    assert fired(approval, TimerKind.REMIND, NOW) is None
+    assert fire(approval, TimerKind.REMIND, NOW) is None
 
 
 def test_what_a_timer_did_is_on_the_record() -> None:
@@ -150,9 +150,9 @@ def test_what_a_timer_did_is_on_the_record() -> None:
     taken = take(approval, ANA, now_ms=NOW)
     assert isinstance(taken, Change)
 
-    released = fired(taken.approval, TimerKind.RELEASE, NOW)
-    reminded = fired(approval, TimerKind.REMIND, NOW)
-    escalated = fired(approval, TimerKind.ESCALATE, NOW)
+    released = fire(taken.approval, TimerKind.RELEASE, NOW)
+    reminded = fire(approval, TimerKind.REMIND, NOW)
+    escalated = fire(approval, TimerKind.ESCALATE, NOW)
 
     assert released is not None
     assert (taken.approval.taken is None, released.approval.taken) == (False, None)

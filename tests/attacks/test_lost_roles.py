@@ -22,7 +22,7 @@ from twokey.gateway.approvals.decisions import Approve, Decision, Edit, Reviewer
 from twokey.gateway.approvals.people import Requirement, Role
 from twokey.gateway.approvals.policy_decision import PolicyDecision
 from twokey.gateway.approvals.record import Approval
-from twokey.gateway.approvals.revoking import revoked
+from twokey.gateway.approvals.revoking import revoke
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.tiers import Tier
 
@@ -63,7 +63,7 @@ def test_a_role_that_was_taken_from_somebody_is_taken_from_who_stood_in() -> Non
     item = done.items[0]
     assert item.state is ItemState.AUTHORIZED
 
-    back = revoked(done, item, by_now(without_ben), now_ms=NOW_MS)
+    back = revoke(done, item, by_now(without_ben), now_ms=NOW_MS)
 
     assert back is not None
     assert back.approval.items[0].is_pending
@@ -79,7 +79,7 @@ def test_nobody_stands_in_for_who_changed_the_call_and_may_not_approve_it(
     edited = said(an_approval(an_item(requirement=loose)), half, reviewer(CHLOE))
     if is_at_claim:
         done = said(edited, Approve(), reviewer(BEN))
-        back = revoked(done, done.items[0], by_now(strict), now_ms=NOW_MS)
+        back = revoke(done, done.items[0], by_now(strict), now_ms=NOW_MS)
         assert back is not None
         again = back.approval
     else:

@@ -11,7 +11,7 @@ from tests.service.harness import ANA, BEN, ServiceHarness
 from twokey.gateway.approvals.changes import Change
 from twokey.gateway.approvals.deciding import decide
 from twokey.gateway.approvals.decisions import Approve, Reject
-from twokey.gateway.approvals.ending import overdue
+from twokey.gateway.approvals.ending import end_overdue
 from twokey.gateway.approvals.lifecycle import UNEXECUTED
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.wire import Claimed, Refused
@@ -92,7 +92,7 @@ async def test_a_heartbeat_keeps_a_claim_from_being_doubted(
     await harness.owner_dies(claim.item_id)
     loaded = await harness.reviews.read(click.approval)
     assert loaded
-    change = overdue(loaded.approval, loaded.now_ms)
+    change = end_overdue(loaded.approval, loaded.now_ms)
     assert change
 
     assert await harness.agents.heartbeat(claim.item_id, started.fence)

@@ -13,7 +13,7 @@ from langgraph.graph import MessagesState, StateGraph
 from tests.resume import sample_tools
 from tests.resume.resume_stack import RULES, Stack
 from twokey.agent import connected
-from twokey.gateway.approvals.answering import answer_for
+from twokey.gateway.approvals.resume_value import answer_for
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.resume.graphs import attached
 from twokey.gateway.resume.langgraph_local import LangGraphLocal

@@ -8,9 +8,9 @@ import pytest
 
 from tests.service.harness import ANA, BEN, CHLOE, POLICY, ServiceHarness, still_members
 from tests.streams import announced
-from twokey.gateway.approvals.answering import answer_for
 from twokey.gateway.approvals.decisions import Approve, Changed, Edit, Reject
 from twokey.gateway.approvals.events import Event, EventName
+from twokey.gateway.approvals.resume_value import answer_for
 from twokey.gateway.approvals.revoking import FORBIDDEN, NEEDS_MORE, NOBODY, TOO_OLD
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.protocol.states import ItemState

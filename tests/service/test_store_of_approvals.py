@@ -9,8 +9,8 @@ import pytest
 from tests.service.harness import ANA, BEN, ServiceHarness
 from tests.service.test_newer_records import written_by_newer
 from twokey.gateway.approvals.changes import Change
+from twokey.gateway.approvals.deadline_changes import take
 from twokey.gateway.approvals.decisions import Approve, Reject
-from twokey.gateway.approvals.retiming import take
 from twokey.gateway.errors import LeaseLost, NewerRecord, StoreUnavailable
 from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.protocol.wire import Claimed

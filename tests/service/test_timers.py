@@ -16,8 +16,8 @@ from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.approvals.timing import TimerKind
 from twokey.gateway.policy.load import load_policy
+from twokey.gateway.service.deadlines import TimeService
 from twokey.gateway.service.sweep import Sweeper
-from twokey.gateway.service.timing import TimeService
 from twokey.gateway.store.connection import text
 from twokey.gateway.store.store import Store
 from twokey.gateway.store.timers import Timer

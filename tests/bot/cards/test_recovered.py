@@ -18,8 +18,8 @@ from twokey.gateway.approvals.record import Item
 from twokey.gateway.approvals.recovering import (
     RESTORED,
     THREAD_LOST,
-    restored,
-    thread_lost,
+    doubt_restored,
+    end_with_thread,
 )
 from twokey.gateway.protocol.states import ItemState
 
@@ -29,7 +29,7 @@ ENDS = sorted(UNEXECUTED)
 def old(state: ItemState) -> Item:
     """Return a call that came into this state after its record was restored."""
     waiting = an_approval(a_refund())
-    change = restored(waiting, waiting.items[0], NOW)
+    change = doubt_restored(waiting, waiting.items[0], NOW)
     assert change is not None
     return change.approval.items[0].with_(state=state, changed_at_ms=NOW)
 
@@ -70,7 +70,7 @@ def test_a_restored_call_that_ended_is_not_said_not_to_have_run(
 
 def test_a_restored_call_that_was_approved_is_to_be_checked() -> None:
     approved = an_approval(a_refund(state=ItemState.AUTHORIZED))
-    change = restored(approved, approved.items[0], NOW)
+    change = doubt_restored(approved, approved.items[0], NOW)
     assert change is not None
 
     told = said(change.approval.items[0])
@@ -83,7 +83,7 @@ def test_a_restored_call_that_was_approved_is_to_be_checked() -> None:
 
 def test_a_call_whose_thread_is_gone_is_not_said_to_be_withdrawn_by_the_agent() -> None:
     waiting = an_approval(a_refund())
-    change = thread_lost(waiting, waiting.items[0], NOW)
+    change = end_with_thread(waiting, waiting.items[0], NOW)
     assert change is not None
 
     told = said(change.approval.items[0])

@@ -6,7 +6,7 @@ import pytest
 
 from tests.bot.bot_stack import CHANNEL, POLICY, Stack, says
 from twokey.bot.ids import Action, Input
-from twokey.gateway.approvals.answering import answer_for
+from twokey.gateway.approvals.resume_value import answer_for
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.wire import AnswerKind, Verdict

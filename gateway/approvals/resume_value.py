@@ -32,7 +32,7 @@ def answer_for(item: Item) -> Answer | None:
         return None
     if item.state in _ENDINGS:
         kind = AnswerKind(item.state.value)  # such an answer is named after the state
-        return _answer(item, kind, message=ended(item))
+        return _answer(item, kind, message=end_reason(item))
     text = item.settlement.text if item.settlement else ""
     if item.state is ItemState.REJECTED:
         return _answer(item, AnswerKind.REJECT, message=text)
@@ -55,7 +55,7 @@ def _why_approved(item: Item) -> str:
     )
 
 
-def ended(item: Item) -> str:
+def end_reason(item: Item) -> str:
     """Return why a call that nobody rejected does not run, for the model."""
     why = _ENDINGS[item.state]
     if item.revoked is not None and item.revoked.is_final:

@@ -68,7 +68,7 @@ def take(approval: Approval, reviewer: Reviewer, now_ms: int) -> Change | Refusa
     return _change(approval, marked, reviewer, EventName.APPROVAL_TAKEN)
 
 
-def fired(approval: Approval, kind: TimerKind, now_ms: int) -> Change | None:
+def fire(approval: Approval, kind: TimerKind, now_ms: int) -> Change | None:
     """Return what a due timer does; None when nobody is waited for any more.
 
     It reminds people, calls others, asks about a doubt again, or ends "I'm on it".

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from twokey.gateway.approvals import retiming
+from twokey.gateway.approvals import deadline_changes
 from twokey.gateway.approvals.changes import Change
 from twokey.gateway.approvals.decisions import Refusal, Reviewer, Unknown
 from twokey.gateway.approvals.record import Approval
@@ -19,12 +19,12 @@ class TimeService(TenantService):
     """
 
     async def extend(self, approval_id: str, reviewer: Reviewer) -> Change | Refusal:
-        """Extend the deadline; see `twokey.gateway.approvals.retiming.extend`."""
-        return await self._change(approval_id, reviewer, retiming.extend)
+        """Extend the deadline; see `deadline_changes.extend`."""
+        return await self._change(approval_id, reviewer, deadline_changes.extend)
 
     async def take(self, approval_id: str, reviewer: Reviewer) -> Change | Refusal:
-        """Mark who handles it; see `twokey.gateway.approvals.retiming.take`."""
-        return await self._change(approval_id, reviewer, retiming.take)
+        """Mark who handles it; see `deadline_changes.take`."""
+        return await self._change(approval_id, reviewer, deadline_changes.take)
 
     async def _change(
         self,

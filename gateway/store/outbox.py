@@ -57,12 +57,15 @@ class Outbox:
     async def unfinished(
         self, consumer: str, *, idle_ms: int, limit: int = 100
     ) -> list[Event]:
-        """Take over events that a reader took and never acknowledged."""
-        reply = await self._conn.command(
-            "XAUTOCLAIM", self._keys.outbox, self.reader, consumer, idle_ms,
-            "0", "COUNT", limit,
-        )  # fmt: skip
-        return await self._readable(claimed(reply))
+        """Take over events that a reader took and never acknowledged, oldest first."""
+        found: list[Event] = []
+        after = "0-0"
+        # One XAUTOCLAIM looks at ten times its COUNT and no further: as many events
+        # that were taken a moment ago would hide all later ones.
+        while after and len(found) < limit:
+            page, after = await self._claim(consumer, idle_ms, after, limit)
+            found += page
+        return found
 
     async def left(
         self, consumer: str, *, start: str = "0-0", limit: int = 500
@@ -72,8 +75,13 @@ class Outbox:
         Returns:
             The events, in order, and where the next page starts; "" after the last.
         """
+        return await self._claim(consumer, 0, start, limit)
+
+    async def _claim(
+        self, consumer: str, idle_ms: int, start: str, limit: int
+    ) -> tuple[list[Event], str]:
         reply = await self._conn.command(
-            "XAUTOCLAIM", self._keys.outbox, self.reader, consumer, 0,
+            "XAUTOCLAIM", self._keys.outbox, self.reader, consumer, idle_ms,
             start, "COUNT", limit,
         )  # fmt: skip
         after = text(cast("list[Reply]", reply)[0])

@@ -21,38 +21,44 @@ from twokey.gateway.errors import (
     TwokeyError,
 )
 from twokey.gateway.resume.classification import AtBreakpoint, ThreadHalted, is_final
-from twokey.gateway.resume.known_errors import Trouble, status_of, trouble_of
+from twokey.gateway.resume.known_errors import ErrorKind, kind_of_error, status_of
 from twokey.gateway.resume.retry_after import retry_after_s
 
 CAN_PASS = frozenset(
     {
-        Trouble.CONNECTION,
-        Trouble.OVERLOAD,
-        Trouble.RATE_LIMIT,
-        Trouble.TIMEOUT,
-        Trouble.DATABASE,
-        Trouble.MACHINE,
-        Trouble.STORE,
-        Trouble.STATE,
-        Trouble.UNSERVED,
+        ErrorKind.CONNECTION,
+        ErrorKind.OVERLOAD,
+        ErrorKind.RATE_LIMIT,
+        ErrorKind.TIMEOUT,
+        ErrorKind.DATABASE,
+        ErrorKind.MACHINE,
+        ErrorKind.STORE,
+        ErrorKind.STATE,
+        ErrorKind.UNSERVED,
     }
 )
 
-_SENTENCES: Mapping[Trouble, str] = {
-    Trouble.CONNECTION: "A service that the agent needs cannot be reached ({name}).",
-    Trouble.OVERLOAD: "A service that the agent needs is overloaded or fails ({name}).",
-    Trouble.RATE_LIMIT: "A service that the agent needs limits its requests ({name}).",
-    Trouble.TIMEOUT: "A service that the agent needs did not answer in time ({name}).",
-    Trouble.DATABASE: "A database that the agent needs does not answer ({name}).",
-    Trouble.MACHINE: "The agent's machine has too little of something left ({name}).",
-    Trouble.STORE: "The store of the gateway does not answer.",
-    Trouble.STATE: "The business state that a call depends on cannot be read.",
-    Trouble.UNSERVED: "No process runs the agent for this thread at the moment.",
-    Trouble.UNKNOWN: "The agent failed with an error that may pass ({name}).",
-    Trouble.REFUSED: "A service that the agent needs refused its request ({name}).",
-    Trouble.CODE: "The agent's code failed ({name}).",
-    Trouble.LIMIT: "The run reached a limit of its graph ({name}).",
-    Trouble.GRAPH: "The agent's graph cannot be used ({name}).",
+_SENTENCES: Mapping[ErrorKind, str] = {
+    ErrorKind.CONNECTION: "A service that the agent needs cannot be reached ({name}).",
+    ErrorKind.OVERLOAD: (
+        "A service that the agent needs is overloaded or fails ({name})."
+    ),
+    ErrorKind.RATE_LIMIT: (
+        "A service that the agent needs limits its requests ({name})."
+    ),
+    ErrorKind.TIMEOUT: (
+        "A service that the agent needs did not answer in time ({name})."
+    ),
+    ErrorKind.DATABASE: "A database that the agent needs does not answer ({name}).",
+    ErrorKind.MACHINE: "The agent's machine has too little of something left ({name}).",
+    ErrorKind.STORE: "The store of the gateway does not answer.",
+    ErrorKind.STATE: "The business state that a call depends on cannot be read.",
+    ErrorKind.UNSERVED: "No process runs the agent for this thread at the moment.",
+    ErrorKind.UNKNOWN: "The agent failed with an error that may pass ({name}).",
+    ErrorKind.REFUSED: "A service that the agent needs refused its request ({name}).",
+    ErrorKind.CODE: "The agent's code failed ({name}).",
+    ErrorKind.LIMIT: "The run reached a limit of its graph ({name}).",
+    ErrorKind.GRAPH: "The agent's graph cannot be used ({name}).",
 }
 
 
@@ -61,34 +67,34 @@ class Diagnosis:
     """What is known of an error.
 
     Attributes:
-        trouble: its kind.
+        kind: its kind.
         reason: one sentence of ours, without anything that the error quotes.
         retry_after_s: how long whoever refused asked us to wait; 0 for nothing said.
     """
 
-    trouble: Trouble
+    kind: ErrorKind
     reason: str
     retry_after_s: float = 0.0
 
     @property
     def can_pass(self) -> bool:
         """Return True if the same step may succeed later without any change."""
-        return self.trouble in CAN_PASS
+        return self.kind in CAN_PASS
 
     @property
     def is_final(self) -> bool:
         """Return True if a retry would only repeat the error."""
-        return not self.can_pass and self.trouble is not Trouble.UNKNOWN
+        return not self.can_pass and self.kind is not ErrorKind.UNKNOWN
 
 
 def diagnose(error: BaseException) -> Diagnosis:
     """Return what is known of an error, of its causes and of the errors in a group."""
-    return _found(error, set()) or _diagnosis(Trouble.UNKNOWN, error)
+    return _found(error, set()) or _diagnosis(ErrorKind.UNKNOWN, error)
 
 
 def unserved() -> Diagnosis:
     """Return the diagnosis of a thread that no process runs."""
-    return Diagnosis(Trouble.UNSERVED, _SENTENCES[Trouble.UNSERVED])
+    return Diagnosis(ErrorKind.UNSERVED, _SENTENCES[ErrorKind.UNSERVED])
 
 
 _MOST_CAUSES = 50
@@ -102,12 +108,12 @@ def _found(error: BaseException, seen: set[int]) -> Diagnosis | None:
     if isinstance(error, BaseExceptionGroup):
         group = cast("BaseExceptionGroup[BaseException]", error)
         parts = [
-            _found(one, seen) or _diagnosis(Trouble.UNKNOWN, one)
+            _found(one, seen) or _diagnosis(ErrorKind.UNKNOWN, one)
             for one in group.exceptions
         ]
         return max(parts, key=_severity)
     own = _own(error)
-    if own is not None and own.trouble is not Trouble.CODE:
+    if own is not None and own.kind is not ErrorKind.CODE:
         return own
     if error.__cause__ is not None:
         # Who wraps an error names it as the cause: `raise ValueError(...) from error`.
@@ -129,29 +135,29 @@ def _own(error: BaseException) -> Diagnosis | None:
     if isinstance(error, TwokeyError):
         return _of_twokey(error)
     if is_final(error):
-        return _diagnosis(Trouble.LIMIT, error)
-    trouble = trouble_of(error)
-    return None if trouble is None else _diagnosis(trouble, error)
+        return _diagnosis(ErrorKind.LIMIT, error)
+    kind = kind_of_error(error)
+    return None if kind is None else _diagnosis(kind, error)
 
 
 def _of_twokey(error: TwokeyError) -> Diagnosis:
     if isinstance(error, NewerRecord):
-        return Diagnosis(Trouble.STORE, str(error))
+        return Diagnosis(ErrorKind.STORE, str(error))
     if isinstance(error, StoreUnavailable):
-        return Diagnosis(Trouble.STORE, _SENTENCES[Trouble.STORE])
+        return Diagnosis(ErrorKind.STORE, _SENTENCES[ErrorKind.STORE])
     if isinstance(error, StateUnknown):
-        return Diagnosis(Trouble.STATE, str(error))
-    trouble = Trouble.GRAPH
+        return Diagnosis(ErrorKind.STATE, str(error))
+    kind = ErrorKind.GRAPH
     if isinstance(error, ThreadHalted):
         is_limit = not isinstance(error, AtBreakpoint)
-        trouble = Trouble.LIMIT if is_limit else Trouble.BREAKPOINT
-    return Diagnosis(trouble, str(error))
+        kind = ErrorKind.LIMIT if is_limit else ErrorKind.BREAKPOINT
+    return Diagnosis(kind, str(error))
 
 
-def _diagnosis(trouble: Trouble, error: BaseException) -> Diagnosis:
-    wait_s = retry_after_s(error) if trouble in CAN_PASS else 0.0
-    reason = _SENTENCES[trouble].format(name=name_of(error))
-    return Diagnosis(trouble, reason, wait_s)
+def _diagnosis(kind: ErrorKind, error: BaseException) -> Diagnosis:
+    wait_s = retry_after_s(error) if kind in CAN_PASS else 0.0
+    reason = _SENTENCES[kind].format(name=name_of(error))
+    return Diagnosis(kind, reason, wait_s)
 
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,60}", re.ASCII)

@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import cast
 
 
-class Trouble(StrEnum):
+class ErrorKind(StrEnum):
     """What kept a run from going on."""
 
     CONNECTION = "connection"
@@ -34,7 +34,7 @@ class Trouble(StrEnum):
     GRAPH = "graph"
 
 
-def trouble_of(error: BaseException) -> Trouble | None:
+def kind_of_error(error: BaseException) -> ErrorKind | None:
     """Return what an error is known as, without its causes; None when it is not."""
     return (
         _by_model_error(error)
@@ -45,43 +45,43 @@ def trouble_of(error: BaseException) -> Trouble | None:
     )
 
 
-def _by_model_error(error: BaseException) -> Trouble | None:
+def _by_model_error(error: BaseException) -> ErrorKind | None:
     """Return what LangChain says of a provider's error (langchain-core >= 1.5)."""
     is_retryable = attribute(error, "is_retryable")
     if ("langchain_core", "ModelError") not in _names(error):
         return None
     if not is_retryable:
-        return Trouble.REFUSED
-    for name, trouble in _MODEL_ERRORS.items():
+        return ErrorKind.REFUSED
+    for name, kind in _MODEL_ERRORS.items():
         if ("langchain_core", name) in _names(error):
-            return trouble
-    return Trouble.OVERLOAD
+            return kind
+    return ErrorKind.OVERLOAD
 
 
 _MODEL_ERRORS = {
-    "ModelRateLimitError": Trouble.RATE_LIMIT,
-    "ModelConnectionError": Trouble.CONNECTION,
-    "ModelTimeoutError": Trouble.TIMEOUT,
+    "ModelRateLimitError": ErrorKind.RATE_LIMIT,
+    "ModelConnectionError": ErrorKind.CONNECTION,
+    "ModelTimeoutError": ErrorKind.TIMEOUT,
 }
 
 _FIRST_ERROR, _FIRST_SERVER_ERROR, _LAST_STATUS = 400, 500, 599
 _STATUSES = {
-    408: Trouble.TIMEOUT,
-    409: Trouble.OVERLOAD,  # a lock at the provider; its own clients retry it, too
-    425: Trouble.OVERLOAD,
-    429: Trouble.RATE_LIMIT,
-    501: Trouble.REFUSED,
-    504: Trouble.TIMEOUT,
-    505: Trouble.REFUSED,
+    408: ErrorKind.TIMEOUT,
+    409: ErrorKind.OVERLOAD,  # a lock at the provider; its own clients retry it, too
+    425: ErrorKind.OVERLOAD,
+    429: ErrorKind.RATE_LIMIT,
+    501: ErrorKind.REFUSED,
+    504: ErrorKind.TIMEOUT,
+    505: ErrorKind.REFUSED,
 }
 
 
-def _by_status(error: BaseException) -> Trouble | None:
+def _by_status(error: BaseException) -> ErrorKind | None:
     status = status_of(error)
     if not status:
         return None
     is_server = status >= _FIRST_SERVER_ERROR
-    return _STATUSES.get(status, Trouble.OVERLOAD if is_server else Trouble.REFUSED)
+    return _STATUSES.get(status, ErrorKind.OVERLOAD if is_server else ErrorKind.REFUSED)
 
 
 def status_of(error: BaseException) -> int:
@@ -100,16 +100,16 @@ def status_of(error: BaseException) -> int:
 
 
 _GRPC = {
-    "UNAVAILABLE": Trouble.CONNECTION,
-    "DEADLINE_EXCEEDED": Trouble.TIMEOUT,
-    "RESOURCE_EXHAUSTED": Trouble.RATE_LIMIT,
-    "ABORTED": Trouble.OVERLOAD,
-    "INTERNAL": Trouble.OVERLOAD,
-    "UNKNOWN": Trouble.UNKNOWN,
+    "UNAVAILABLE": ErrorKind.CONNECTION,
+    "DEADLINE_EXCEEDED": ErrorKind.TIMEOUT,
+    "RESOURCE_EXHAUSTED": ErrorKind.RATE_LIMIT,
+    "ABORTED": ErrorKind.OVERLOAD,
+    "INTERNAL": ErrorKind.OVERLOAD,
+    "UNKNOWN": ErrorKind.UNKNOWN,
 }
 
 
-def _by_grpc(error: BaseException) -> Trouble | None:
+def _by_grpc(error: BaseException) -> ErrorKind | None:
     if "grpc" not in {root for root, _ in _names(error)}:
         return None
     code = attribute(error, "code")
@@ -118,75 +118,75 @@ def _by_grpc(error: BaseException) -> Trouble | None:
     except Exception:  # noqa: BLE001 - foreign code; then it is not known
         return None
     name = attribute(found, "name")
-    return _GRPC.get(name, Trouble.REFUSED) if isinstance(name, str) else None
+    return _GRPC.get(name, ErrorKind.REFUSED) if isinstance(name, str) else None
 
 
-_LIBRARIES: Mapping[tuple[str, str], Trouble] = {
+_LIBRARIES: Mapping[tuple[str, str], ErrorKind] = {
     # OpenAI, Anthropic and other SDKs of the same generator.
-    ("*", "APITimeoutError"): Trouble.TIMEOUT,
-    ("*", "APIConnectionError"): Trouble.CONNECTION,
-    ("anthropic", "OverloadedError"): Trouble.OVERLOAD,
-    ("anthropic", "RetryableError"): Trouble.OVERLOAD,
-    ("httpx", "UnsupportedProtocol"): Trouble.CODE,
-    ("httpx", "LocalProtocolError"): Trouble.CODE,
-    ("httpx", "TimeoutException"): Trouble.TIMEOUT,
-    ("httpx", "TransportError"): Trouble.CONNECTION,
-    ("httpcore", "TimeoutException"): Trouble.TIMEOUT,
-    ("httpcore", "NetworkError"): Trouble.CONNECTION,
-    ("httpcore", "RemoteProtocolError"): Trouble.CONNECTION,
-    ("httpcore", "ProxyError"): Trouble.CONNECTION,
-    ("aiohttp", "ClientConnectorCertificateError"): Trouble.REFUSED,
-    ("aiohttp", "ServerFingerprintMismatch"): Trouble.REFUSED,
-    ("aiohttp", "ServerTimeoutError"): Trouble.TIMEOUT,
-    ("aiohttp", "ClientConnectionError"): Trouble.CONNECTION,
-    ("aiohttp", "ClientPayloadError"): Trouble.CONNECTION,
-    ("requests", "SSLError"): Trouble.REFUSED,
-    ("requests", "Timeout"): Trouble.TIMEOUT,
-    ("requests", "ConnectionError"): Trouble.CONNECTION,
-    ("requests", "ChunkedEncodingError"): Trouble.CONNECTION,
-    ("urllib3", "SSLError"): Trouble.REFUSED,
-    ("urllib3", "TimeoutError"): Trouble.TIMEOUT,
-    ("urllib3", "ProtocolError"): Trouble.CONNECTION,
-    ("urllib3", "MaxRetryError"): Trouble.CONNECTION,
-    ("urllib3", "ProxyError"): Trouble.CONNECTION,
-    ("google", "TransportError"): Trouble.CONNECTION,
-    ("google", "TimeoutError"): Trouble.TIMEOUT,
-    ("botocore", "ReadTimeoutError"): Trouble.TIMEOUT,
-    ("botocore", "ConnectionError"): Trouble.CONNECTION,
-    ("botocore", "HTTPClientError"): Trouble.CONNECTION,
-    ("websockets", "ConnectionClosed"): Trouble.CONNECTION,
-    ("anyio", "BrokenResourceError"): Trouble.CONNECTION,
-    ("anyio", "EndOfStream"): Trouble.CONNECTION,
-    ("psycopg", "OperationalError"): Trouble.DATABASE,
-    ("psycopg", "InterfaceError"): Trouble.DATABASE,
-    ("psycopg", "ProgrammingError"): Trouble.CODE,
-    ("asyncpg", "PostgresConnectionError"): Trouble.DATABASE,
-    ("asyncpg", "OperatorInterventionError"): Trouble.DATABASE,
-    ("asyncpg", "InsufficientResourcesError"): Trouble.DATABASE,
-    ("asyncpg", "InterfaceError"): Trouble.DATABASE,
-    ("redis", "AuthenticationError"): Trouble.REFUSED,
-    ("redis", "ConnectionError"): Trouble.DATABASE,
-    ("redis", "TimeoutError"): Trouble.DATABASE,
-    ("redis", "ReadOnlyError"): Trouble.DATABASE,
-    ("redis", "TryAgainError"): Trouble.DATABASE,
-    ("redis", "ClusterDownError"): Trouble.DATABASE,
-    ("pymongo", "AutoReconnect"): Trouble.DATABASE,
-    ("pymongo", "ServerSelectionTimeoutError"): Trouble.DATABASE,
-    ("sqlite3", "ProgrammingError"): Trouble.CODE,
-    ("langgraph", "NodeTimeoutError"): Trouble.TIMEOUT,
-    ("langgraph", "InvalidUpdateError"): Trouble.CODE,
-    ("langgraph", "EmptyInputError"): Trouble.CODE,
-    ("langgraph", "EmptyChannelError"): Trouble.CODE,
+    ("*", "APITimeoutError"): ErrorKind.TIMEOUT,
+    ("*", "APIConnectionError"): ErrorKind.CONNECTION,
+    ("anthropic", "OverloadedError"): ErrorKind.OVERLOAD,
+    ("anthropic", "RetryableError"): ErrorKind.OVERLOAD,
+    ("httpx", "UnsupportedProtocol"): ErrorKind.CODE,
+    ("httpx", "LocalProtocolError"): ErrorKind.CODE,
+    ("httpx", "TimeoutException"): ErrorKind.TIMEOUT,
+    ("httpx", "TransportError"): ErrorKind.CONNECTION,
+    ("httpcore", "TimeoutException"): ErrorKind.TIMEOUT,
+    ("httpcore", "NetworkError"): ErrorKind.CONNECTION,
+    ("httpcore", "RemoteProtocolError"): ErrorKind.CONNECTION,
+    ("httpcore", "ProxyError"): ErrorKind.CONNECTION,
+    ("aiohttp", "ClientConnectorCertificateError"): ErrorKind.REFUSED,
+    ("aiohttp", "ServerFingerprintMismatch"): ErrorKind.REFUSED,
+    ("aiohttp", "ServerTimeoutError"): ErrorKind.TIMEOUT,
+    ("aiohttp", "ClientConnectionError"): ErrorKind.CONNECTION,
+    ("aiohttp", "ClientPayloadError"): ErrorKind.CONNECTION,
+    ("requests", "SSLError"): ErrorKind.REFUSED,
+    ("requests", "Timeout"): ErrorKind.TIMEOUT,
+    ("requests", "ConnectionError"): ErrorKind.CONNECTION,
+    ("requests", "ChunkedEncodingError"): ErrorKind.CONNECTION,
+    ("urllib3", "SSLError"): ErrorKind.REFUSED,
+    ("urllib3", "TimeoutError"): ErrorKind.TIMEOUT,
+    ("urllib3", "ProtocolError"): ErrorKind.CONNECTION,
+    ("urllib3", "MaxRetryError"): ErrorKind.CONNECTION,
+    ("urllib3", "ProxyError"): ErrorKind.CONNECTION,
+    ("google", "TransportError"): ErrorKind.CONNECTION,
+    ("google", "TimeoutError"): ErrorKind.TIMEOUT,
+    ("botocore", "ReadTimeoutError"): ErrorKind.TIMEOUT,
+    ("botocore", "ConnectionError"): ErrorKind.CONNECTION,
+    ("botocore", "HTTPClientError"): ErrorKind.CONNECTION,
+    ("websockets", "ConnectionClosed"): ErrorKind.CONNECTION,
+    ("anyio", "BrokenResourceError"): ErrorKind.CONNECTION,
+    ("anyio", "EndOfStream"): ErrorKind.CONNECTION,
+    ("psycopg", "OperationalError"): ErrorKind.DATABASE,
+    ("psycopg", "InterfaceError"): ErrorKind.DATABASE,
+    ("psycopg", "ProgrammingError"): ErrorKind.CODE,
+    ("asyncpg", "PostgresConnectionError"): ErrorKind.DATABASE,
+    ("asyncpg", "OperatorInterventionError"): ErrorKind.DATABASE,
+    ("asyncpg", "InsufficientResourcesError"): ErrorKind.DATABASE,
+    ("asyncpg", "InterfaceError"): ErrorKind.DATABASE,
+    ("redis", "AuthenticationError"): ErrorKind.REFUSED,
+    ("redis", "ConnectionError"): ErrorKind.DATABASE,
+    ("redis", "TimeoutError"): ErrorKind.DATABASE,
+    ("redis", "ReadOnlyError"): ErrorKind.DATABASE,
+    ("redis", "TryAgainError"): ErrorKind.DATABASE,
+    ("redis", "ClusterDownError"): ErrorKind.DATABASE,
+    ("pymongo", "AutoReconnect"): ErrorKind.DATABASE,
+    ("pymongo", "ServerSelectionTimeoutError"): ErrorKind.DATABASE,
+    ("sqlite3", "ProgrammingError"): ErrorKind.CODE,
+    ("langgraph", "NodeTimeoutError"): ErrorKind.TIMEOUT,
+    ("langgraph", "InvalidUpdateError"): ErrorKind.CODE,
+    ("langgraph", "EmptyInputError"): ErrorKind.CODE,
+    ("langgraph", "EmptyChannelError"): ErrorKind.CODE,
 }
 """First part of the module ("*": any) and class; the most derived class counts."""
 
 
-def _by_library(error: BaseException) -> Trouble | None:
+def _by_library(error: BaseException) -> ErrorKind | None:
     for root, name in _names(error):
         if (root, name) == ("sqlite3", "OperationalError"):
             # Its generic code stands for wrong SQL; the others for a lock or the disk.
             is_sql = attribute(error, "sqlite_errorname") == "SQLITE_ERROR"
-            return Trouble.CODE if is_sql else Trouble.DATABASE
+            return ErrorKind.CODE if is_sql else ErrorKind.DATABASE
         found = _LIBRARIES.get((root, name)) or _LIBRARIES.get(("*", name))
         if found is not None:
             return found
@@ -250,24 +250,24 @@ _BUGS = (
 )
 
 
-def _by_builtin(error: BaseException) -> Trouble | None:
-    found: Trouble | None = None
+def _by_builtin(error: BaseException) -> ErrorKind | None:
+    found: ErrorKind | None = None
     if isinstance(error, ssl.SSLCertVerificationError):
-        found = Trouble.REFUSED
+        found = ErrorKind.REFUSED
     elif isinstance(error, _BUGS):
-        found = Trouble.CODE
+        found = ErrorKind.CODE
     elif isinstance(error, TimeoutError):
-        found = Trouble.TIMEOUT
+        found = ErrorKind.TIMEOUT
     elif isinstance(error, ConnectionError | socket.gaierror | ssl.SSLError):
-        found = Trouble.CONNECTION
+        found = ErrorKind.CONNECTION
     elif isinstance(error, EOFError) and hasattr(error, "partial"):
-        found = Trouble.CONNECTION  # asyncio.IncompleteReadError
+        found = ErrorKind.CONNECTION  # asyncio.IncompleteReadError
     elif isinstance(error, MemoryError):
-        found = Trouble.MACHINE
+        found = ErrorKind.MACHINE
     elif isinstance(error, OSError) and error.errno in _NETWORK:
-        found = Trouble.CONNECTION
+        found = ErrorKind.CONNECTION
     elif isinstance(error, OSError) and error.errno in _SHORT:
-        found = Trouble.MACHINE
+        found = ErrorKind.MACHINE
     return found
 
 

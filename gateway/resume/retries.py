@@ -294,7 +294,7 @@ def _unserved(before: StalledRun, now_ms: int, why: str) -> StalledRun:
         return after
     told = unserved()
     return after.with_(
-        trouble=told.trouble.value,
+        trouble=told.kind.value,
         reason=(why or told.reason)[:_LONGEST_DETAIL],
         detail="",
         can_pass=True,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from twokey.gateway.resume.diagnosis import Diagnosis
-from twokey.gateway.resume.known_errors import Trouble
+from twokey.gateway.resume.known_errors import ErrorKind
 from twokey.gateway.retrying import RetrySettings
 from twokey.gateway.store.stalled import RunState, StalledRun
 
@@ -37,7 +37,7 @@ def failed_again(
     is_anew = before.state is RunState.PARKED and not before.can_pass
     since_ms = now_ms if is_anew else before.retried_since_ms
     attempts = 1 if is_anew else before.attempts + 1
-    is_unknown = diagnosis.trouble is Trouble.UNKNOWN
+    is_unknown = diagnosis.kind is ErrorKind.UNKNOWN
     limit = settings.unknown_limit if is_unknown else settings.limit
     until_ms = since_ms + milliseconds(limit)
     if diagnosis.can_pass:
@@ -51,7 +51,7 @@ def failed_again(
     return before.with_(
         state=state,
         at_ms=before.at_ms if state is before.state else now_ms,
-        trouble=diagnosis.trouble.value,
+        trouble=diagnosis.kind.value,
         reason=diagnosis.reason[:_LONGEST_REASON],
         can_pass=not diagnosis.is_final,
         attempts=attempts,

@@ -54,7 +54,7 @@ class StalledRun(Record):
         outage: names this time of failing; a later one of the same thread has another.
         state: whether it is retried by itself.
         trouble: kind of the last error; see
-            `twokey.gateway.resume.known_errors.Trouble`.
+            `twokey.gateway.resume.known_errors.ErrorKind`.
         reason: one sentence about it that anybody may read.
         detail: the error's classes and the places that it came through.
         can_pass: the error may pass by itself; a parked run is then retried at a start.

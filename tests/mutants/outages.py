@@ -49,8 +49,8 @@ OUTAGES_TABLE = (
     Mutant(
         "no text of an error is told",
         "gateway/resume/diagnosis.py",
-        "reason = _SENTENCES[trouble].format(name=name_of(error))",
-        "reason = _SENTENCES[trouble].format(name=str(error))",
+        "reason = _SENTENCES[kind].format(name=name_of(error))",
+        "reason = _SENTENCES[kind].format(name=str(error))",
         DIAGNOSIS,
     ),
     Mutant(

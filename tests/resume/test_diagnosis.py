@@ -20,7 +20,7 @@ from tests.bot.strategies import CANARY
 from twokey.gateway.errors import GraphError, StateUnknown, StoreUnavailable
 from twokey.gateway.resume.classification import at_breakpoint, at_limit
 from twokey.gateway.resume.diagnosis import diagnose
-from twokey.gateway.resume.known_errors import Trouble
+from twokey.gateway.resume.known_errors import ErrorKind
 
 REQUEST = httpx.Request("POST", "https://model.example/v1")
 
@@ -61,59 +61,59 @@ def invalid() -> ValidationError:
 
 
 CAN_PASS = [
-    (ConnectionResetError(CANARY), Trouble.CONNECTION),
-    (socket.gaierror(CANARY), Trouble.CONNECTION),
-    (ssl.SSLEOFError(CANARY), Trouble.CONNECTION),
-    (OSError(errno.ENETUNREACH, CANARY), Trouble.CONNECTION),
-    (OSError(errno.ENOSPC, CANARY), Trouble.MACHINE),
-    (TimeoutError(CANARY), Trouble.TIMEOUT),
-    (httpx.ConnectError(CANARY), Trouble.CONNECTION),
-    (httpx.ReadTimeout(CANARY), Trouble.TIMEOUT),
-    (httpx.RemoteProtocolError(CANARY), Trouble.CONNECTION),
-    (of(408), Trouble.TIMEOUT),
-    (of(409), Trouble.OVERLOAD),
-    (of(429), Trouble.RATE_LIMIT),
-    (of(503), Trouble.OVERLOAD),
-    (of(529), Trouble.OVERLOAD),
-    (aiohttp.ServerDisconnectedError(CANARY), Trouble.CONNECTION),
-    (Coded(status_code=500), Trouble.OVERLOAD),
-    (Coded(code=429), Trouble.RATE_LIMIT),
-    (Coded(code=lambda: 503, status=503), Trouble.OVERLOAD),
+    (ConnectionResetError(CANARY), ErrorKind.CONNECTION),
+    (socket.gaierror(CANARY), ErrorKind.CONNECTION),
+    (ssl.SSLEOFError(CANARY), ErrorKind.CONNECTION),
+    (OSError(errno.ENETUNREACH, CANARY), ErrorKind.CONNECTION),
+    (OSError(errno.ENOSPC, CANARY), ErrorKind.MACHINE),
+    (TimeoutError(CANARY), ErrorKind.TIMEOUT),
+    (httpx.ConnectError(CANARY), ErrorKind.CONNECTION),
+    (httpx.ReadTimeout(CANARY), ErrorKind.TIMEOUT),
+    (httpx.RemoteProtocolError(CANARY), ErrorKind.CONNECTION),
+    (of(408), ErrorKind.TIMEOUT),
+    (of(409), ErrorKind.OVERLOAD),
+    (of(429), ErrorKind.RATE_LIMIT),
+    (of(503), ErrorKind.OVERLOAD),
+    (of(529), ErrorKind.OVERLOAD),
+    (aiohttp.ServerDisconnectedError(CANARY), ErrorKind.CONNECTION),
+    (Coded(status_code=500), ErrorKind.OVERLOAD),
+    (Coded(code=429), ErrorKind.RATE_LIMIT),
+    (Coded(code=lambda: 503, status=503), ErrorKind.OVERLOAD),
     (
         Coded(response={"ResponseMetadata": {"HTTPStatusCode": 503}}),
-        Trouble.OVERLOAD,
+        ErrorKind.OVERLOAD,
     ),
-    (named("openai", "APIConnectionError", "APIError"), Trouble.CONNECTION),
-    (named("groq", "APITimeoutError", "APIConnectionError"), Trouble.TIMEOUT),
-    (named("httpx2", "ConnectTimeout", "TimeoutException"), Trouble.TIMEOUT),
-    (named("google.auth.exceptions", "TransportError"), Trouble.CONNECTION),
-    (psycopg.OperationalError(CANARY), Trouble.DATABASE),
-    (named("redis.exceptions", "ConnectionError"), Trouble.DATABASE),
-    (sqlite3.OperationalError(CANARY), Trouble.DATABASE),
-    (StoreUnavailable(CANARY), Trouble.STORE),
+    (named("openai", "APIConnectionError", "APIError"), ErrorKind.CONNECTION),
+    (named("groq", "APITimeoutError", "APIConnectionError"), ErrorKind.TIMEOUT),
+    (named("httpx2", "ConnectTimeout", "TimeoutException"), ErrorKind.TIMEOUT),
+    (named("google.auth.exceptions", "TransportError"), ErrorKind.CONNECTION),
+    (psycopg.OperationalError(CANARY), ErrorKind.DATABASE),
+    (named("redis.exceptions", "ConnectionError"), ErrorKind.DATABASE),
+    (sqlite3.OperationalError(CANARY), ErrorKind.DATABASE),
+    (StoreUnavailable(CANARY), ErrorKind.STORE),
     (ExceptionGroup(CANARY, [TimeoutError(), of(503)]), None),
 ]
 CANNOT_PASS = [
-    (TypeError(CANARY), Trouble.CODE),
-    (KeyError(CANARY), Trouble.CODE),
-    (AttributeError(CANARY), Trouble.CODE),
-    (ImportError(CANARY), Trouble.CODE),
-    (NotImplementedError(CANARY), Trouble.CODE),
-    (FileNotFoundError(CANARY), Trouble.CODE),
-    (invalid(), Trouble.CODE),
-    (httpx.UnsupportedProtocol(CANARY), Trouble.CODE),
-    (psycopg.ProgrammingError(CANARY), Trouble.CODE),
-    (ssl.SSLCertVerificationError(CANARY), Trouble.REFUSED),
-    (of(400), Trouble.REFUSED),
-    (of(401), Trouble.REFUSED),
-    (of(403), Trouble.REFUSED),
-    (of(404), Trouble.REFUSED),
-    (of(501), Trouble.REFUSED),
-    (GraphRecursionError(CANARY), Trouble.LIMIT),
-    (at_limit("t1", "a limit"), Trouble.LIMIT),
-    (at_breakpoint("t1", is_told=False), Trouble.BREAKPOINT),
-    (GraphError("The graph cannot be used."), Trouble.GRAPH),
-    (ExceptionGroup(CANARY, [TimeoutError(), KeyError(CANARY)]), Trouble.CODE),
+    (TypeError(CANARY), ErrorKind.CODE),
+    (KeyError(CANARY), ErrorKind.CODE),
+    (AttributeError(CANARY), ErrorKind.CODE),
+    (ImportError(CANARY), ErrorKind.CODE),
+    (NotImplementedError(CANARY), ErrorKind.CODE),
+    (FileNotFoundError(CANARY), ErrorKind.CODE),
+    (invalid(), ErrorKind.CODE),
+    (httpx.UnsupportedProtocol(CANARY), ErrorKind.CODE),
+    (psycopg.ProgrammingError(CANARY), ErrorKind.CODE),
+    (ssl.SSLCertVerificationError(CANARY), ErrorKind.REFUSED),
+    (of(400), ErrorKind.REFUSED),
+    (of(401), ErrorKind.REFUSED),
+    (of(403), ErrorKind.REFUSED),
+    (of(404), ErrorKind.REFUSED),
+    (of(501), ErrorKind.REFUSED),
+    (GraphRecursionError(CANARY), ErrorKind.LIMIT),
+    (at_limit("t1", "a limit"), ErrorKind.LIMIT),
+    (at_breakpoint("t1", is_told=False), ErrorKind.BREAKPOINT),
+    (GraphError("The graph cannot be used."), ErrorKind.GRAPH),
+    (ExceptionGroup(CANARY, [TimeoutError(), KeyError(CANARY)]), ErrorKind.CODE),
 ]
 UNKNOWN = [
     RuntimeError(CANARY),
@@ -125,21 +125,21 @@ UNKNOWN = [
 ]
 
 
-@pytest.mark.parametrize(("error", "trouble"), CAN_PASS)
-def test_what_can_pass_is_known(error: Exception, trouble: Trouble | None) -> None:
+@pytest.mark.parametrize(("error", "kind"), CAN_PASS)
+def test_what_can_pass_is_known(error: Exception, kind: ErrorKind | None) -> None:
     found = diagnose(error)
 
     assert found.can_pass
     assert not found.is_final
-    assert trouble in {None, found.trouble}
+    assert kind in {None, found.kind}
     assert CANARY not in found.reason
 
 
-@pytest.mark.parametrize(("error", "trouble"), CANNOT_PASS)
-def test_what_cannot_pass_is_known(error: Exception, trouble: Trouble) -> None:
+@pytest.mark.parametrize(("error", "kind"), CANNOT_PASS)
+def test_what_cannot_pass_is_known(error: Exception, kind: ErrorKind) -> None:
     found = diagnose(error)
 
-    assert (found.trouble, found.is_final) == (trouble, True)
+    assert (found.kind, found.is_final) == (kind, True)
     assert CANARY not in found.reason
 
 
@@ -147,7 +147,7 @@ def test_what_cannot_pass_is_known(error: Exception, trouble: Trouble) -> None:
 def test_anything_else_is_unknown(error: Exception) -> None:
     found = diagnose(error)
 
-    assert (found.trouble, found.can_pass) == (Trouble.UNKNOWN, False)
+    assert (found.kind, found.can_pass) == (ErrorKind.UNKNOWN, False)
     assert not found.is_final
     assert CANARY not in found.reason
 
@@ -173,19 +173,19 @@ def test_an_error_is_known_by_what_it_was_raised_from() -> None:
     harmless = raised(RuntimeError(CANARY), cause=KeyError(), is_named=False)
     of_a_bug = raised(RuntimeError(CANARY), cause=KeyError(), is_named=True)
 
-    assert diagnose(wrapped).trouble is Trouble.OVERLOAD
-    assert diagnose(named_bug).trouble is Trouble.CONNECTION
-    assert diagnose(bug).trouble is Trouble.CODE
-    assert diagnose(meanwhile).trouble is Trouble.TIMEOUT
-    assert diagnose(harmless).trouble is Trouble.UNKNOWN
-    assert diagnose(of_a_bug).trouble is Trouble.CODE
+    assert diagnose(wrapped).kind is ErrorKind.OVERLOAD
+    assert diagnose(named_bug).kind is ErrorKind.CONNECTION
+    assert diagnose(bug).kind is ErrorKind.CODE
+    assert diagnose(meanwhile).kind is ErrorKind.TIMEOUT
+    assert diagnose(harmless).kind is ErrorKind.UNKNOWN
+    assert diagnose(of_a_bug).kind is ErrorKind.CODE
 
 
 def test_causes_in_a_circle_end() -> None:
     one, two = RuntimeError(), RuntimeError()
     one.__cause__, two.__cause__ = two, one
 
-    assert diagnose(one).trouble is Trouble.UNKNOWN
+    assert diagnose(one).kind is ErrorKind.UNKNOWN
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_a_foreign_property_that_raises_is_not_asked_again() -> None:
         def response(self) -> object:
             return SimpleNamespace(headers=3)
 
-    assert diagnose(Rude()).trouble is Trouble.UNKNOWN
+    assert diagnose(Rude()).kind is ErrorKind.UNKNOWN
 
 
 def test_a_class_that_is_named_like_markup_is_not_named() -> None:
@@ -234,4 +234,4 @@ def test_a_class_that_is_named_like_markup_is_not_named() -> None:
 
 def test_our_own_sentences_are_told() -> None:
     assert diagnose(GraphError("Use another one.")).reason == "Use another one."
-    assert diagnose(StateUnknown("It is down.")).trouble is Trouble.STATE
+    assert diagnose(StateUnknown("It is down.")).kind is ErrorKind.STATE

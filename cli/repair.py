@@ -15,10 +15,10 @@ from pydantic import JsonValue
 from twokey.cli import console
 from twokey.cli.session import Session, session_of
 from twokey.gateway.resume.checkpoints import open_checkpoints
-from twokey.gateway.resume.recovery import THREAD_GONE, Gap
-from twokey.gateway.resume.repair import Repaired, repaired
+from twokey.gateway.resume.recovery import THREAD_GONE, Mismatch
+from twokey.gateway.resume.repair import RepairReport, repair_losses
+from twokey.gateway.resume.restore_detection import Consistency
 from twokey.gateway.resume.runners import Runners
-from twokey.gateway.resume.sides import Fit
 from twokey.gateway.running import load_runners
 from twokey.gateway.service.recovering import Found
 from twokey.gateway.store.serving import open_store
@@ -29,10 +29,10 @@ EXAMPLES = console.examples(
     ("twokey repair --restored", "both sides are an older copy from one moment"),
     ("twokey repair --dry-run --json", "the same for a machine"),
 )
-_FIT = {
-    Fit.SAME: "Neither side is seen to be older than the other.",
-    Fit.STORE_IS_OLDER: "The store is older than the checkpoints.",
-    Fit.CHECKPOINTS_ARE_OLDER: "The checkpoints are older than the store.",
+_CONSISTENCY = {
+    Consistency.SAME: "Neither side is seen to be older than the other.",
+    Consistency.STORE_IS_OLDER: "The store is older than the checkpoints.",
+    Consistency.CHECKPOINTS_ARE_OLDER: "The checkpoints are older than the store.",
 }
 
 
@@ -59,14 +59,14 @@ def repair(
     an older store calls approved may have run, so people are asked what became of it.
     Nothing is ever approved or run by this.
     """
-    done = asyncio.run(_repaired(session_of(ctx), is_dry=dry_run, is_restored=restored))
+    done = asyncio.run(_repair(session_of(ctx), is_dry=dry_run, is_restored=restored))
     if json:
         console.as_json(_document(done, is_dry=dry_run))
         return
     _print(done, is_dry=dry_run)
 
 
-async def _repaired(session: Session, *, is_dry: bool, is_restored: bool) -> Repaired:
+async def _repair(session: Session, *, is_dry: bool, is_restored: bool) -> RepairReport:
     settings = session.settings()
     place = settings.checkpoints.get_secret_value()
     async with (
@@ -74,7 +74,7 @@ async def _repaired(session: Session, *, is_dry: bool, is_restored: bool) -> Rep
         open_checkpoints(place) as saver,
     ):
         runners = Runners(await load_runners(settings, saver), saver)
-        return await repaired(
+        return await repair_losses(
             store,
             runners,
             tenant=settings.tenant,
@@ -83,24 +83,24 @@ async def _repaired(session: Session, *, is_dry: bool, is_restored: bool) -> Rep
         )
 
 
-def _print(done: Repaired, *, is_dry: bool) -> None:
-    say = console.good if done.fit is Fit.SAME else console.bad
-    say(_FIT[done.fit])
+def _print(done: RepairReport, *, is_dry: bool) -> None:
+    say = console.good if done.consistency is Consistency.SAME else console.bad
+    say(_CONSISTENCY[done.consistency])
     for found in done.doubted:
         console.bad(_doubt(found))
-    for gap in done.look.gaps:
-        console.bad(_gap(gap))
-    if done.look.unserved:
+    for mismatch in done.report.mismatches:
+        console.bad(_mismatch(mismatch))
+    if done.report.unserved:
         console.note(
-            f"{done.look.unserved} waiting threads belong to no agent of the settings; "
-            "the program that runs them goes on with them when it runs them again."
+            f"{done.report.unserved} waiting threads belong to no agent of the "
+            "settings; the program that runs them goes on with them when it runs them again."
         )
-    if not done.look.is_whole:
+    if not done.report.is_whole:
         console.note(
             "The checkpointer does not list its threads, so threads whose records are "
             "lost were not found; each goes on with its next message."
         )
-    count = len(done.doubted) + len(done.look.gaps)
+    count = len(done.doubted) + len(done.report.mismatches)
     if not count:
         console.good("Nothing has to be repaired.")
     elif is_dry:
@@ -122,18 +122,27 @@ def _doubt(found: Found) -> str:
     return f"{found.item.id} ({tool}, agent {agent}, thread {thread}): {becomes}"
 
 
-def _gap(gap: Gap) -> str:
-    agent, thread = console.printable(gap.agent), console.printable(gap.thread)
-    end = "is ended" if gap.problem == THREAD_GONE else "goes on at the next start"
-    items = f" ({', '.join(map(console.printable, gap.items))})" if gap.items else ""
-    return f"agent {agent}, thread {thread}{items}: {gap.problem} It {end}."
+def _mismatch(mismatch: Mismatch) -> str:
+    agent, thread = (
+        console.printable(mismatch.agent),
+        console.printable(mismatch.thread),
+    )
+    end = "is ended" if mismatch.problem == THREAD_GONE else "goes on at the next start"
+    items = (
+        f" ({', '.join(map(console.printable, mismatch.items))})"
+        if mismatch.items
+        else ""
+    )
+    return f"agent {agent}, thread {thread}{items}: {mismatch.problem} It {end}."
 
 
-def _document(done: Repaired, *, is_dry: bool) -> JsonValue:
+def _document(done: RepairReport, *, is_dry: bool) -> JsonValue:
     return {
-        "ok": not done.doubted and not done.look.gaps and done.fit is Fit.SAME,
+        "ok": not done.doubted
+        and not done.report.mismatches
+        and done.consistency is Consistency.SAME,
         "dry_run": is_dry,
-        "fit": done.fit.value,
+        "fit": done.consistency.value,
         "calls": [
             {
                 "item": found.item.id,
@@ -147,13 +156,13 @@ def _document(done: Repaired, *, is_dry: bool) -> JsonValue:
         ],
         "threads": [
             {
-                "agent": gap.agent,
-                "thread": gap.thread,
-                "problem": gap.problem,
-                "items": list(gap.items),
+                "agent": mismatch.agent,
+                "thread": mismatch.thread,
+                "problem": mismatch.problem,
+                "items": list(mismatch.items),
             }
-            for gap in done.look.gaps
+            for mismatch in done.report.mismatches
         ],
-        "unserved": done.look.unserved,
-        "is_whole": done.look.is_whole,
+        "unserved": done.report.unserved,
+        "is_whole": done.report.is_whole,
     }

@@ -51,8 +51,8 @@ DECIDED = "A call is decided, and its thread did not go on."
 
 
 @dataclass(frozen=True)
-class Gap:
-    """A thread whose two sides do not fit: what is wrong, and with which calls."""
+class Mismatch:
+    """A thread whose records and checkpoints differ: in what, for which calls."""
 
     agent: str
     thread: str
@@ -61,27 +61,27 @@ class Gap:
 
 
 @dataclass(frozen=True)
-class Look:
-    """What one look found.
+class RecoveryReport:
+    """What one comparison found.
 
     Attributes:
-        gaps: threads to bring forward.
+        mismatches: threads to bring forward.
         unserved: how many waiting threads no agent of this process is known to run.
         is_whole: the checkpointer said which threads wait.
     """
 
-    gaps: tuple[Gap, ...]
+    mismatches: tuple[Mismatch, ...]
     unserved: int = 0
     is_whole: bool = True
 
     @property
-    def gone(self) -> tuple[Gap, ...]:
-        """Return the gaps of threads that the checkpoints do not have."""
-        return tuple(gap for gap in self.gaps if gap.problem == THREAD_GONE)
+    def gone(self) -> tuple[Mismatch, ...]:
+        """Return those whose thread the checkpoints do not have."""
+        return tuple(one for one in self.mismatches if one.problem == THREAD_GONE)
 
 
 class Recovery:
-    """Look at both sides for the agents of one process.
+    """Compare both sides for the agents of one process.
 
     Args:
         store: where records and jobs are.
@@ -102,43 +102,43 @@ class Recovery:
         self._keys = store.keys_of_tenant(tenant)
         self._records = RecoveryService(store, tenant=tenant)
 
-    async def look(self, *, is_alone: bool) -> Look:
-        """End what waits for threads that are gone, and queue all other gaps.
+    async def recover(self, *, is_alone: bool) -> RecoveryReport:
+        """End what waits for threads that are gone, and queue all others.
 
         Args:
             is_alone: no gateway with other checkpoints uses this store. One that did
                 might have the threads that ours do not.
         """
         found = await self.compare()
-        for gap in found.gaps:
+        for mismatch in found.mismatches:
             logger.info(
                 "recovery.found agent=%s thread=%s problem=%s items=%s",
-                gap.agent,
-                gap.thread,
-                gap.problem,
-                ",".join(gap.items),
+                mismatch.agent,
+                mismatch.thread,
+                mismatch.problem,
+                ",".join(mismatch.items),
             )
-            if gap.problem != THREAD_GONE:
-                await self._queue(gap)
+            if mismatch.problem != THREAD_GONE:
+                await self._queue(mismatch)
             elif is_alone:
-                await self._end(gap)
+                await self._end(mismatch)
         return found
 
-    async def _queue(self, gap: Gap) -> None:
-        run = self._keys.stalled_run(self._tenant, gap.agent, gap.thread)
+    async def _queue(self, mismatch: Mismatch) -> None:
+        run = self._keys.stalled_run(self._tenant, mismatch.agent, mismatch.thread)
         try:
             has_failed = await self._store.stalled.find(self._keys, run) is not None
         except NewerRecord:
             has_failed = True
         if has_failed:
             return  # `twokey.gateway.resume.retries` decides about it
-        job = Job.to_resume(self._tenant, gap.agent, gap.thread)
+        job = Job.to_resume(self._tenant, mismatch.agent, mismatch.thread)
         await self._store.queue(self._keys).put(job)
 
-    async def _end(self, gap: Gap) -> None:
+    async def _end(self, mismatch: Mismatch) -> None:
         """End what waits for a thread, if it is still not there under its lease."""
-        runner = self._runners.of(gap.agent, gap.thread)
-        at = Place(self._keys, self._tenant, gap.agent, gap.thread)
+        runner = self._runners.of(mismatch.agent, mismatch.thread)
+        at = Place(self._keys, self._tenant, mismatch.agent, mismatch.thread)
 
         async def work() -> None:
             if runner is not None and not (await runner.probe(at.thread)).exists:
@@ -149,24 +149,24 @@ class Recovery:
         except ThreadUnavailable:
             return  # somebody runs it, so it is there
 
-    async def compare(self) -> Look:
-        """Return what does not fit, and change nothing."""
-        from_store = [gap async for gap in self._from_store()]
-        known = {(gap.agent, gap.thread) for gap in from_store}
-        gaps, unserved, is_whole = from_store, 0, self._runners.saver is not None
+    async def compare(self) -> RecoveryReport:
+        """Return what does not match, and change nothing."""
+        from_store = [mismatch async for mismatch in self._from_store()]
+        known = {(mismatch.agent, mismatch.thread) for mismatch in from_store}
+        mismatches, unserved, is_whole = from_store, 0, self._runners.saver is not None
         try:
             async for question in self._questions():
                 if not question.agent:
                     unserved += 1
                 elif (question.agent, question.thread) not in known:
-                    gap = await self._unanswered(question)
-                    gaps += [] if gap is None else [gap]
+                    mismatch = await self._unanswered(question)
+                    mismatches += [] if mismatch is None else [mismatch]
         except CannotList as error:
             logger.warning("recovery.cannot_list saver=%s", error)
             is_whole = False
-        return Look(tuple(gaps), unserved, is_whole)
+        return RecoveryReport(tuple(mismatches), unserved, is_whole)
 
-    async def _from_store(self) -> AsyncGenerator[Gap]:
+    async def _from_store(self) -> AsyncGenerator[Mismatch]:
         runs: dict[RunRef, list[Approval]] = {}
         async for approval in self._records.unfinished():
             runs.setdefault(approval.run_ref, []).append(approval)
@@ -176,15 +176,15 @@ class Recovery:
                 continue
             try:
                 state = await runner.probe(run_ref.thread)
-                problem = await self._misfit(run_ref, state, approvals)
+                problem = await self._problem(run_ref, state, approvals)
             except Exception as error:  # noqa: BLE001 - one keeps no other from it
                 log_failure(logger, error, "recovery.unread thread=%s", run_ref.thread)
                 continue
             if problem:
                 items = tuple(item.id for item in _waiting_items(approvals))
-                yield Gap(run_ref.agent, run_ref.thread, problem, items)
+                yield Mismatch(run_ref.agent, run_ref.thread, problem, items)
 
-    async def _misfit(
+    async def _problem(
         self, run_ref: RunRef, state: ThreadState, approvals: Iterable[Approval]
     ) -> str:
         """Return what is wrong with a run; "" when it waits as it should."""
@@ -208,7 +208,7 @@ class Recovery:
         )
         return DECIDED if found.ready else ""
 
-    async def _questions(self) -> AsyncGenerator[_Asking]:
+    async def _questions(self) -> AsyncGenerator[_WaitingThread]:
         saver = self._runners.saver
         if saver is None:
             return
@@ -219,7 +219,7 @@ class Recovery:
             found = await saver.aget_tuple(place)
             pending = [] if found is None else _open_questions(found)
             if found is not None and asked_items(pending):
-                yield _Asking(self._agent_of(found), thread, pending)
+                yield _WaitingThread(self._agent_of(found), thread, pending)
 
     def _agent_of(self, found: CheckpointTuple) -> str:
         """Return the agent whose thread this is; "" when this process runs none."""
@@ -229,7 +229,7 @@ class Recovery:
             [agent] = served  # written before the name was kept
         return agent if agent in served else ""
 
-    async def _unanswered(self, asking: _Asking) -> Gap | None:
+    async def _unanswered(self, asking: _WaitingThread) -> Mismatch | None:
         agent, thread = asking.agent, asking.thread
         try:
             found = await answers_for(self._store, agent, thread, asking.pending)
@@ -239,11 +239,13 @@ class Recovery:
         if not found.ready:
             return None
         problem = RECORD_LOST if found.lost else DECIDED
-        return Gap(agent, thread, problem, tuple(sorted(asked_items(asking.pending))))
+        return Mismatch(
+            agent, thread, problem, tuple(sorted(asked_items(asking.pending)))
+        )
 
 
 @dataclass(frozen=True)
-class _Asking:
+class _WaitingThread:
     """The open questions of a thread; ``agent`` is empty when nobody here runs it."""
 
     agent: str

@@ -7,8 +7,12 @@ import logging
 
 from twokey.gateway.errors import StoreUnavailable
 from twokey.gateway.resume.recovery import Recovery
+from twokey.gateway.resume.restore_detection import (
+    ALIVE_MS,
+    Consistency,
+    RestoreDetector,
+)
 from twokey.gateway.resume.runners import Runners
-from twokey.gateway.resume.sides import ALIVE_MS, Fit, Sides
 from twokey.gateway.service.recovering import RecoveryService
 from twokey.gateway.store.store import Store
 
@@ -34,7 +38,9 @@ class RecoveryLoop:
         self, store: Store, runners: Runners, *, tenant: str = "default"
     ) -> None:
         saver = runners.saver
-        self._sides = None if saver is None else Sides(store, saver, tenant=tenant)
+        self._detector = (
+            None if saver is None else RestoreDetector(store, saver, tenant=tenant)
+        )
         self._records = RecoveryService(store, tenant=tenant)
         self._recovery = Recovery(store, runners, tenant=tenant)
         self._ticks_left = 0
@@ -61,22 +67,22 @@ class RecoveryLoop:
         if self._ticks_left > 0:
             self._ticks_left -= 1
             return
-        is_alone = self._sides is not None and await self._sides.is_alone()
-        found = await self._recovery.look(is_alone=is_alone)
+        is_alone = self._detector is not None and await self._detector.is_alone()
+        found = await self._recovery.recover(is_alone=is_alone)
         waits_s = HOURLY_S
-        if found.gone and not is_alone and self._sides is not None:
+        if found.gone and not is_alone and self._detector is not None:
             # A gateway with other checkpoints used this store a moment ago.
             waits_s = ALIVE_MS / 1000
         self._ticks_left = int(waits_s / TICK_S)
 
     async def _compare(self) -> None:
-        if self._sides is None:
+        if self._detector is None:
             return
-        fit = await self._sides.compare()
-        if fit is not Fit.SAME:
-            logger.error("sides.differ %s", fit)
-            if fit is Fit.STORE_IS_OLDER:
+        consistency = await self._detector.compare()
+        if consistency is not Consistency.SAME:
+            logger.error("recovery.inconsistent %s", consistency)
+            if consistency is Consistency.STORE_IS_OLDER:
                 await self._records.doubt_all()
-            await self._sides.align()
+            await self._detector.align()
             self._ticks_left = 0
-        await self._sides.mark()
+        await self._detector.mark()

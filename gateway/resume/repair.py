@@ -4,60 +4,60 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from twokey.gateway.resume.recovery import Look, Recovery
+from twokey.gateway.resume.recovery import Recovery, RecoveryReport
+from twokey.gateway.resume.restore_detection import Consistency, RestoreDetector
 from twokey.gateway.resume.runners import Runners
-from twokey.gateway.resume.sides import Fit, Sides
 from twokey.gateway.service.recovering import Found, RecoveryService
 from twokey.gateway.store.store import Store
 
 
 @dataclass(frozen=True)
-class Repaired:
+class RepairReport:
     """What a repair changed, or would change.
 
     Attributes:
-        fit: how store and checkpoints stood to each other.
+        consistency: whether store or checkpoints are older than the other.
         doubted: calls whose record may be older than what happened.
-        look: threads whose two sides did not fit.
+        report: threads whose records and checkpoints do not match.
     """
 
-    fit: Fit
+    consistency: Consistency
     doubted: tuple[Found, ...]
-    look: Look
+    report: RecoveryReport
 
 
-async def repaired(
+async def repair_losses(
     store: Store,
     runners: Runners,
     *,
     tenant: str,
     is_dry: bool,
     is_restored: bool,
-) -> Repaired:
-    """Doubt, end and queue what does not fit, and return what it was.
+) -> RepairReport:
+    """Doubt, end and queue what does not match, and return what it was.
 
     Whoever calls this says that no gateway with other checkpoints uses the store.
 
     Args:
-        store: the one side.
-        runners: the agents, and the other side.
+        store: the gateway's store.
+        runners: the agents and their checkpoints.
         tenant: whose.
         is_dry: only say what would be done.
         is_restored: the store is older than what happened, also where that cannot be
-            seen: a copy of both sides from one moment fits.
+            seen: copies of both from one moment match.
     """
-    sides = None
+    detector = None
     if runners.saver is not None:
-        sides = Sides(store, runners.saver, tenant=tenant)
-    fit = Fit.SAME if sides is None else await sides.compare()
+        detector = RestoreDetector(store, runners.saver, tenant=tenant)
+    consistency = Consistency.SAME if detector is None else await detector.compare()
     doubted: list[Found] = []
-    if is_restored or fit is Fit.STORE_IS_OLDER:
+    if is_restored or consistency is Consistency.STORE_IS_OLDER:
         records = RecoveryService(store, tenant=tenant)
         doubted = await records.doubt_all(is_dry=is_dry)
     recovery = Recovery(store, runners, tenant=tenant)
     if is_dry:
-        return Repaired(fit, tuple(doubted), await recovery.compare())
-    look = await recovery.look(is_alone=True)
-    if sides is not None:
-        await sides.align()
-    return Repaired(fit, tuple(doubted), look)
+        return RepairReport(consistency, tuple(doubted), await recovery.compare())
+    report = await recovery.recover(is_alone=True)
+    if detector is not None:
+        await detector.align()
+    return RepairReport(consistency, tuple(doubted), report)

@@ -17,13 +17,13 @@ TRUST_TABLE = (
     Mutant(
         "what an older copy of the store calls approved is not run",
         "gateway/resume/recovery_loop.py",
-        "            if fit is Fit.STORE_IS_OLDER:\n",
-        "            if fit is Fit.CHECKPOINTS_ARE_OLDER:\n",
+        "            if consistency is Consistency.STORE_IS_OLDER:\n",
+        "            if consistency is Consistency.CHECKPOINTS_ARE_OLDER:\n",
         "tests/resume/test_restored.py",
     ),
     Mutant(
         "a store that is behind its checkpoints is noticed",
-        "gateway/resume/sides.py",
+        "gateway/resume/restore_detection.py",
         "if kept < max(written, last):",
         "if kept < last:",
         "tests/resume/test_restored.py",

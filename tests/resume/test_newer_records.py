@@ -93,11 +93,11 @@ async def test_a_newer_record_keeps_no_other_thread_from_being_recovered(
     await newer(stack, "t1")
     await decided_without_a_job(stack, "t2")
 
-    looked = await Recovery(stack.store, Runners(stack.runners, stack.saver)).look(
+    looked = await Recovery(stack.store, Runners(stack.runners, stack.saver)).recover(
         is_alone=True
     )
 
-    assert [gap.thread for gap in looked.gaps] == ["t2"]
+    assert [gap.thread for gap in looked.mismatches] == ["t2"]
 
 
 def test_a_newer_record_is_not_told_as_a_store_that_is_away() -> None:

@@ -34,7 +34,7 @@ def forget_checkpoints(folder: Path) -> None:
 
 async def problems(stack: Stack) -> list[str]:
     """Return what a look finds, without changing anything."""
-    return [gap.problem for gap in (await looking(stack).compare()).gaps]
+    return [gap.problem for gap in (await looking(stack).compare()).mismatches]
 
 
 async def waits(stack: Stack, thread: str = "t1") -> None:
@@ -123,7 +123,7 @@ async def test_what_waits_as_it_should_is_left_alone(stack: Stack) -> None:
 
     found = await looking(stack).compare()
 
-    assert (found.gaps, found.unserved, found.is_whole) == ((), 0, True)
+    assert (found.mismatches, found.unserved, found.is_whole) == ((), 0, True)
 
 
 @pytest.mark.slow
@@ -146,9 +146,9 @@ async def test_threads_of_agents_that_run_elsewhere_are_counted_and_left(
     await stack.store.conn.command("FLUSHALL")
     stack.runners = {"other": stack.runner}
 
-    found = await looking(stack).look(is_alone=True)
+    found = await looking(stack).recover(is_alone=True)
 
-    assert (found.gaps, found.unserved) == ((), 1)
+    assert (found.mismatches, found.unserved) == ((), 1)
     assert await stack.store.queue(stack.keys).depth() == 0
 
 
@@ -169,6 +169,6 @@ async def test_an_error_about_one_thread_keeps_no_other_from_being_found(
 
     monkeypatch.setattr(stack.runner, "probe", probed)
 
-    gaps = (await looking(stack).compare()).gaps
+    gaps = (await looking(stack).compare()).mismatches
 
     assert [gap.thread for gap in gaps] == ["t2"]

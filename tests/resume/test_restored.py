@@ -20,7 +20,7 @@ from twokey.gateway.approvals.recovering import RESTORED
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.verbs import Finding
 from twokey.gateway.resume.checkpoints import open_checkpoints
-from twokey.gateway.resume.sides import Fit, Sides
+from twokey.gateway.resume.restore_detection import Consistency, RestoreDetector
 from twokey.gateway.store.engine import EmbeddedEngine
 from twokey.gateway.store.store import Store
 
@@ -131,10 +131,10 @@ async def test_what_an_older_store_calls_approved_is_doubted_and_not_run(
     assert len(sample_tools.ledger()) == 1
 
 
-async def fit(stack: Stack) -> Fit:
+async def consistency_of(stack: Stack) -> Consistency:
     """Say how the two sides of a gateway stand to each other."""
     assert stack.saver
-    return await Sides(stack.store, stack.saver).compare()
+    return await RestoreDetector(stack.store, stack.saver).compare()
 
 
 async def live_on(folder: Path) -> None:
@@ -142,29 +142,32 @@ async def live_on(folder: Path) -> None:
     async with on_disk(folder) as stack:
         assert stack.saver
         for _ in range(20):
-            await Sides(stack.store, stack.saver).align()
-        assert await fit(stack) is Fit.SAME
+            await RestoreDetector(stack.store, stack.saver).align()
+        assert await consistency_of(stack) is Consistency.SAME
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("part", "seen"),
-    [("valkey", Fit.STORE_IS_OLDER), ("checkpoints", Fit.CHECKPOINTS_ARE_OLDER)],
+    [
+        ("valkey", Consistency.STORE_IS_OLDER),
+        ("checkpoints", Consistency.CHECKPOINTS_ARE_OLDER),
+    ],
 )
 async def test_the_side_that_went_back_is_named(
-    tmp_path: Path, part: str, seen: Fit
+    tmp_path: Path, part: str, seen: Consistency
 ) -> None:
     async with on_disk(tmp_path) as stack:
         await waits(stack)
-        assert await fit(stack) is Fit.SAME
+        assert await consistency_of(stack) is Consistency.SAME
     copied(tmp_path, part)
     await live_on(tmp_path)
     restored(tmp_path, part)
 
     async with on_disk(tmp_path) as stack:
-        assert await fit(stack) is seen
+        assert await consistency_of(stack) is seen
         async with stack.working():
-            assert await fit(stack) is Fit.SAME
+            assert await consistency_of(stack) is Consistency.SAME
 
 
 @pytest.mark.slow
@@ -178,7 +181,7 @@ async def test_both_sides_of_one_moment_fit_each_other(tmp_path: Path) -> None:
         restored(tmp_path, part)
 
     async with on_disk(tmp_path) as stack:
-        assert await fit(stack) is Fit.SAME
+        assert await consistency_of(stack) is Consistency.SAME
 
 
 async def test_two_stores_share_checkpoints_without_doubting_each_other(
@@ -189,22 +192,22 @@ async def test_two_stores_share_checkpoints_without_doubting_each_other(
         open_checkpoints(str(tmp_path / "checkpoints.sqlite")) as saver,
     ):
         other = Store(engine.url)
-        both = [Sides(one, saver) for one in (store, other)]
-        for sides in both * 3:
-            assert await sides.compare() is Fit.SAME
-            await sides.align()
+        both = [RestoreDetector(one, saver) for one in (store, other)]
+        for detector in both * 3:
+            assert await detector.compare() is Consistency.SAME
+            await detector.align()
         await other.close()
 
 
 async def test_a_store_that_is_emptied_under_a_process_is_noticed(stack: Stack) -> None:
     assert stack.saver
-    sides = Sides(stack.store, stack.saver)
-    await sides.mark()
+    detector = RestoreDetector(stack.store, stack.saver)
+    await detector.mark()
     await stack.store.conn.command("FLUSHALL")
 
-    assert await sides.compare() is Fit.STORE_IS_OLDER
-    await sides.align()
-    assert await sides.compare() is Fit.SAME
+    assert await detector.compare() is Consistency.STORE_IS_OLDER
+    await detector.align()
+    assert await detector.compare() is Consistency.SAME
 
 
 async def test_a_mark_of_another_gateway_during_a_look_is_no_loss(
@@ -212,15 +215,15 @@ async def test_a_mark_of_another_gateway_during_a_look_is_no_loss(
 ) -> None:
     assert stack.saver
     saver = stack.saver
-    await Sides(stack.store, saver).mark()
+    await RestoreDetector(stack.store, saver).mark()
     read = saver.aget_tuple
 
     async def while_another_marks(config: RunnableConfig) -> CheckpointTuple | None:
         with monkeypatch.context() as alone:
             alone.setattr(saver, "aget_tuple", read)
-            await Sides(stack.store, saver).mark()
+            await RestoreDetector(stack.store, saver).mark()
         return await read(config)
 
     monkeypatch.setattr(saver, "aget_tuple", while_another_marks)
 
-    assert await fit(stack) is Fit.SAME
+    assert await consistency_of(stack) is Consistency.SAME

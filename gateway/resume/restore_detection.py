@@ -40,20 +40,20 @@ _SLACK = 16
 """How many marks the store may be ahead of the checkpoints: processes mark at once."""
 
 
-class Fit(StrEnum):
-    """How the two sides stand to each other."""
+class Consistency(StrEnum):
+    """Whether the store or the checkpoints are older than the other."""
 
     SAME = "same"
     STORE_IS_OLDER = "store_is_older"
     CHECKPOINTS_ARE_OLDER = "checkpoints_are_older"
 
 
-class Sides:
+class RestoreDetector:
     """The marks of one store and one set of checkpoints.
 
     Args:
-        store: the one side.
-        saver: the other side.
+        store: the gateway's store.
+        saver: the checkpoints.
         tenant: whose shard of the store.
     """
 
@@ -70,11 +70,11 @@ class Sides:
         self._changes = -1
         self._marked_ms = 0
 
-    async def compare(self) -> Fit:
-        """Return how the sides stand to each other; nothing is written."""
+    async def compare(self) -> Consistency:
+        """Return which of the two is older, if any; nothing is written."""
         store = (await self._known()).store
         if self._store and store != self._store:
-            return Fit.STORE_IS_OLDER  # it was emptied under this process
+            return Consistency.STORE_IS_OLDER  # it was emptied under this process
         checkpoints, written = await self._read(store)
         # The checkpoints first: what another process writes meanwhile is in the store
         # before it is there.
@@ -83,13 +83,13 @@ class Sides:
         kept = marked.number if marked else 0
         last = self._last if checkpoints == self._id else 0
         if kept < max(written, last):
-            return Fit.STORE_IS_OLDER
+            return Consistency.STORE_IS_OLDER
         if kept > written + _SLACK:
-            return Fit.CHECKPOINTS_ARE_OLDER
-        return Fit.SAME
+            return Consistency.CHECKPOINTS_ARE_OLDER
+        return Consistency.SAME
 
     async def mark(self) -> None:
-        """Write a mark on both sides, if something happened or time has passed."""
+        """Write a mark to both, if something happened or time has passed."""
         changes = await self._marks.changes(self._keys)
         now_ms = (await self._known()).now_ms
         is_idle = changes == self._changes
@@ -106,7 +106,7 @@ class Sides:
         self._changes, self._marked_ms = changes, now_ms
 
     async def align(self) -> None:
-        """Make both sides fit again, after what did not fit was recovered."""
+        """Make both marks equal again, after differences were recovered."""
         marks = await self._known()
         self._store = marks.store
         self._id, written = await self._read(marks.store)

@@ -42,7 +42,7 @@ from twokey.gateway.protocol.records import Person, RunRef
 from twokey.gateway.resume.checkpoints import open_checkpoints
 from twokey.gateway.resume.graphs import attached
 from twokey.gateway.resume.langgraph_local import LangGraphLocal
-from twokey.gateway.resume.worker import Rested
+from twokey.gateway.resume.worker import ThreadChange
 from twokey.gateway.running import running
 from twokey.gateway.service.reviews import ReviewService
 from twokey.gateway.store.serving import open_store
@@ -141,9 +141,9 @@ class Twokey:
         self._reviews = ReviewService(store, lambda: _POLICY)
         self._rested: dict[str, asyncio.Event] = {}
 
-    def at_rest(self, rested: Rested) -> None:
+    def on_change(self, change: ThreadChange) -> None:
         """Take note that a thread rests."""
-        self._rested[rested.thread].set()
+        self._rested[change.thread].set()
 
     async def propose(self, order: str) -> None:
         """See `Subject.propose`."""
@@ -256,7 +256,9 @@ async def _subjects() -> AsyncGenerator[tuple[PaymentsStub, list[Subject]]]:
             twokey = Twokey(store)
             bare = Bare(attached(theirs, saver))
             runners = {_AGENT: LangGraphLocal(attached(ours, saver))}
-            async with running(store, lambda: _POLICY, runners, at_rest=twokey.at_rest):
+            async with running(
+                store, lambda: _POLICY, runners, on_change=twokey.on_change
+            ):
                 yield stub, [twokey, bare, Poller(bare, store)]
 
 

@@ -93,7 +93,8 @@ def _print(done: RepairReport, *, is_dry: bool) -> None:
     if done.report.unserved:
         console.note(
             f"{done.report.unserved} waiting threads belong to no agent of the "
-            "settings; the program that runs them goes on with them when it runs them again."
+            "settings; the program that runs them goes on with them when it runs "
+            "them again."
         )
     if not done.report.is_whole:
         console.note(

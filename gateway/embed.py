@@ -36,8 +36,8 @@ from twokey.gateway.resume.langgraph_local import (
     local_runner,
 )
 from twokey.gateway.resume.runners import Runners
-from twokey.gateway.resume.thread_news import ThreadNews
 from twokey.gateway.resume.thread_runs import ThreadRuns, wait_at_most
+from twokey.gateway.resume.thread_watch import ThreadWatch
 from twokey.gateway.retrying import RetrySettings
 from twokey.gateway.running import gateway_member, load_runners, load_triage, running
 from twokey.gateway.service.agents import AgentService
@@ -140,7 +140,7 @@ class Twokey:
                 await stack.enter_async_context(
                     followed(self._policy, self.store, tenant=self._tenant)
                 )
-            news = ThreadNews(self.store, self.store.keys_of_tenant(self._tenant))
+            watch = ThreadWatch(self.store, self.store.keys_of_tenant(self._tenant))
             self.service = await stack.enter_async_context(
                 running(
                     self.store,
@@ -149,12 +149,12 @@ class Twokey:
                     tenant=self._tenant,
                     triage=self._triage,
                     slots=self._slots,
-                    at_rest=news.tell,
+                    on_change=watch.notify,
                 )
             )
             self.reviews = ReviewService(self.store, self._policy, tenant=self._tenant)
             self._calls = PendingCalls(self.store, self.service, tenant=self._tenant)
-            self._threads = ThreadRuns(self.store, self.service, self._runners, news)
+            self._threads = ThreadRuns(self.store, self.service, self._runners, watch)
             stack.push_async_callback(self._threads.close)
             self._stack = stack.pop_all()
         return self

@@ -26,7 +26,7 @@ from twokey.gateway.resume.retries import Retries
 from twokey.gateway.resume.runner import Runner
 from twokey.gateway.resume.runners import Runners
 from twokey.gateway.resume.sweeping import FORGET_S, ORPHANS_S, SWEEP_S, repeat
-from twokey.gateway.resume.worker import GRACE_S, Rested, Worker, nobody
+from twokey.gateway.resume.worker import GRACE_S, ThreadChange, Worker, ignore
 from twokey.gateway.service.agents import AgentService
 from twokey.gateway.service.joining import where
 from twokey.gateway.service.sweep import Sweeper
@@ -111,7 +111,7 @@ async def running(
     triage: Triage | None = None,
     slots: int = 8,
     grace_s: float = GRACE_S,
-    at_rest: Callable[[Rested], None] = nobody,
+    on_change: Callable[[ThreadChange], None] = ignore,
 ) -> AsyncGenerator[AgentService]:
     """Work on jobs and let time pass while the block runs; then stop with grace.
 
@@ -133,7 +133,7 @@ async def running(
         consumer=consumer,
         tenant=tenant,
         slots=slots,
-        at_rest=at_rest,
+        on_change=on_change,
     )
     recovery = RecoveryLoop(store, known, tenant=tenant)
     await recovery.begin()

@@ -41,14 +41,14 @@ from twokey.gateway.resume.retries import Retries
 from twokey.gateway.resume.runner import PendingInterrupt, ThreadState
 from twokey.gateway.resume.runners import Runners
 from twokey.gateway.resume.strict_state import strict_serializer
-from twokey.gateway.resume.thread_news import (
+from twokey.gateway.resume.thread_watch import (
     LOOK_S,
     SOON_S,
-    News,
-    ThreadNews,
-    next_news,
+    ThreadChanges,
+    ThreadWatch,
+    next_change,
 )
-from twokey.gateway.resume.worker import GRACE_S, Rested
+from twokey.gateway.resume.worker import GRACE_S, ThreadChange
 from twokey.gateway.service.agents import AgentService
 from twokey.gateway.store.jobs import Job
 from twokey.gateway.store.stalled import RunState
@@ -68,16 +68,16 @@ class ThreadRuns:
         store: where leases and events are kept.
         gateway: what the agents are connected to.
         runners: keeps the runner of a thread until the thread has ended.
-        news: wakes who waits.
+        watch: wakes who waits.
     """
 
     def __init__(
-        self, store: Store, gateway: AgentService, runners: Runners, news: ThreadNews
+        self, store: Store, gateway: AgentService, runners: Runners, watch: ThreadWatch
     ) -> None:
         self._store = store
         self._gateway = gateway
         self._runners = runners
-        self._news = news
+        self._watch = watch
         self._retries = Retries(store)
         self._steps: set[asyncio.Task[ThreadState | None]] = set()
         self._closing = asyncio.Event()
@@ -95,9 +95,9 @@ class ThreadRuns:
         step = asyncio.create_task(self._step(at, runner, given))
         self._steps.add(step)
         step.add_done_callback(partial(self._ended, at))
-        async with self._news.of(at.agent, at.thread) as news:
+        async with self._watch.of(at.agent, at.thread) as changes:
             await asyncio.shield(step)
-            return await self._rest(at, runner, news)
+            return await self._rest(at, runner, changes)
 
     async def wait(self, at: Place, runner: LangGraphLocal) -> dict[str, Any]:
         """Wait until a thread rests for good, whoever brings it forward.
@@ -106,8 +106,8 @@ class ThreadRuns:
             GraphError: when the thread was given up.
             ThreadUnavailable: when there is no such thread.
         """
-        async with self._news.of(at.agent, at.thread) as news:
-            return await self._rest(at, runner, news)
+        async with self._watch.of(at.agent, at.thread) as changes:
+            return await self._rest(at, runner, changes)
 
     async def answers(
         self, at: Place, interrupts: Sequence[Interrupt], timeout_s: float | None
@@ -122,12 +122,12 @@ class ThreadRuns:
             return {}
         # Otherwise the job of each decision would be offered again, for ever.
         self._runners.leave(at.agent, at.thread)
-        async with self._news.of(at.agent, at.thread) as news:
+        async with self._watch.of(at.agent, at.thread) as changes:
             found = await self._ready(at, asked)
             with suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s if timeout_s != 0 else None):
                     while not found and timeout_s != 0:
-                        await next_news(news)
+                        await next_change(changes)
                         found = await self._ready(at, asked)
             return found
 
@@ -171,21 +171,21 @@ class ThreadRuns:
             self._runners.release(at.agent, at.thread)
 
         await under_lease(self._store, at, work)
-        self._news.tell(Rested(at.agent, at.thread))
+        self._watch.notify(ThreadChange(at.agent, at.thread))
 
     async def close(self, *, grace_s: float = GRACE_S) -> None:
         """Let running steps rest, then stop them."""
         self._closing.set()
         await drained(self._steps, grace_s)
-        await self._news.close()
+        await self._watch.close()
 
     async def _rest(
-        self, at: Place, runner: LangGraphLocal, news: News
+        self, at: Place, runner: LangGraphLocal, changes: ThreadChanges
     ) -> dict[str, Any]:
         within_s: float = 0.0
         while True:
-            rested = await next_news(news, within_s=within_s) if within_s else None
-            _raise_if_given_up(rested)
+            change = await next_change(changes, within_s=within_s) if within_s else None
+            _raise_if_given_up(change)
             try:
                 state = await runner.probe(at.thread)
                 if _rests_for_good(state):
@@ -195,8 +195,8 @@ class ThreadRuns:
                 if not diagnose(error).can_pass:
                     raise
                 logger.warning("thread.unread agent=%s thread=%s", at.agent, at.thread)
-                rested = Rested(at.agent, at.thread)
-            within_s = LOOK_S if rested is None else SOON_S
+                change = ThreadChange(at.agent, at.thread)
+            within_s = LOOK_S if change is None else SOON_S
         if not state.exists:
             raise ThreadUnavailable(
                 f"There is no thread {at.thread!r} of {at.agent!r}, or it was deleted."
@@ -316,7 +316,7 @@ class ThreadRuns:
                 logger, error, "run.failed agent=%s thread=%s", at.agent, at.thread
             )
             if not isinstance(error, ThreadUnavailable):
-                self._news.tell(Rested(at.agent, at.thread, error))
+                self._watch.notify(ThreadChange(at.agent, at.thread, error))
 
 
 @asynccontextmanager
@@ -359,14 +359,14 @@ async def _has_work(at: Place, runner: LangGraphLocal, given: object) -> bool:
     return (await patiently(lambda: runner.probe(at.thread))).exists
 
 
-def _raise_if_given_up(rested: Rested | None) -> None:
-    if rested is None or rested.error is None:
+def _raise_if_given_up(change: ThreadChange | None) -> None:
+    if change is None or change.error is None:
         return
-    if isinstance(rested.error, ThreadHalted):
-        raise rested.error
+    if isinstance(change.error, ThreadHalted):
+        raise change.error
     raise _given_up(
-        rested.agent, rested.thread, diagnose(rested.error).reason
-    ) from rested.error
+        change.agent, change.thread, diagnose(change.error).reason
+    ) from change.error
 
 
 def _given_up(agent: str, thread: str, reason: str) -> GraphError:

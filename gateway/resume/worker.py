@@ -40,16 +40,16 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0
 
 
 @dataclass(frozen=True)
-class Rested:
-    """A job was done with: ``error`` is set when its thread was given up."""
+class ThreadChange:
+    """A thread may have moved; ``error`` is set when it was given up."""
 
     agent: str
     thread: str
     error: BaseException | None = None
 
 
-def nobody(rested: Rested) -> None:
-    """Tell nobody."""
+def ignore(change: ThreadChange) -> None:
+    """Do nothing about a change."""
 
 
 class Worker:
@@ -64,7 +64,7 @@ class Worker:
         consumer: name of this process among the readers, unlike any other's.
         tenant: whose agents these are.
         slots: how many threads are run at the same time.
-        at_rest: called after each job that was done with.
+        on_change: called after each job that was done with.
     """
 
     def __init__(  # noqa: PLR0913 - what a worker is made of
@@ -78,7 +78,7 @@ class Worker:
         consumer: str,
         tenant: str = "default",
         slots: int = 8,
-        at_rest: Callable[[Rested], None] = nobody,
+        on_change: Callable[[ThreadChange], None] = ignore,
     ) -> None:
         self._store = store
         self._gateway = gateway
@@ -88,7 +88,7 @@ class Worker:
         self._questions = ForeignQuestions(store, policy, gateway, self._advancer)
         self._retries = retries
         self._slots = asyncio.Semaphore(slots)
-        self._at_rest = at_rest
+        self._at_rest = on_change
         self._running: set[asyncio.Task[None]] = set()
         self._unserved: set[tuple[str, str]] = set()
         self._consumer = consumer
@@ -203,7 +203,7 @@ class Worker:
             await self._failed(at, runner, delivery, error)
         else:
             await self._retries.went_on(at, delivery)
-            self._at_rest(Rested(at.agent, at.thread))
+            self._at_rest(ThreadChange(at.agent, at.thread))
 
     async def _failed(
         self, at: Place, runner: Runner, delivery: Delivery, error: Exception
@@ -211,7 +211,7 @@ class Worker:
         left = await self._left(at, runner, delivery)
         run = await self._retries.failed(at, error, left=left, delivery=delivery)
         if run is None or run.state is RunState.PARKED:
-            self._at_rest(Rested(at.agent, at.thread, error))
+            self._at_rest(ThreadChange(at.agent, at.thread, error))
 
     async def _bring(self, at: Place, runner: Runner, delivery: Delivery) -> None:
         job, key = delivery.job, _key(delivery)

@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager
 
 import pytest
 
-from twokey.gateway.resume.thread_news import ThreadNews
+from twokey.gateway.resume.thread_watch import ThreadWatch
 from twokey.gateway.store.jobs import Delivery, Job, JobKind, JobQueue
 from twokey.gateway.store.store import Store
 
@@ -41,12 +41,12 @@ def job_held(store: Store) -> AbstractAsyncContextManager[object]:
 
 def thread_awaited(store: Store) -> AbstractAsyncContextManager[object]:
     """Return the block in which a program waits for a thread."""
-    return ThreadNews(store, store.keys_of_tenant("default")).of("x", "t")
+    return ThreadWatch(store, store.keys_of_tenant("default")).of("x", "t")
 
 
 @pytest.mark.parametrize(
     ("kind", "name", "opened"),
-    [(JobQueue, "_keep", job_held), (ThreadNews, "_read", thread_awaited)],
+    [(JobQueue, "_keep", job_held), (ThreadWatch, "_read", thread_awaited)],
 )
 async def test_a_cancellation_during_the_end_of_a_block_is_not_swallowed(
     store: Store,

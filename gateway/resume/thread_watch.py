@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager, suppress
 
 from twokey.gateway.errors import StoreUnavailable
 from twokey.gateway.resume.patience import patiently
-from twokey.gateway.resume.worker import Rested
+from twokey.gateway.resume.worker import ThreadChange
 from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.store import Store
 
@@ -24,38 +24,38 @@ logger = logging.getLogger(__name__)
 BLOCK_MS = 5000
 """How long one read waits for an event; less than a connection's time-out."""
 LOOK_S = 60.0
-"""After how long without news a thread is looked at all the same: an event can be lost
+"""After how long without a change a thread is read all the same: an event can be lost
 when the outbox is trimmed or the store is restored."""
 SOON_S = 1.0
-"""After how long a thread is looked at once more after each news: an event can come
+"""After how long a thread is looked at once more after each change: an event can come
 before what it announces is done, as when a thread is deleted."""
 PAUSE_S = 1.0
 """How long to wait before a store that did not answer is read again."""
 
-News = asyncio.Queue[Rested]
+ThreadChanges = asyncio.Queue[ThreadChange]
 
 
-class ThreadNews:
+class ThreadWatch:
     """The waiters of this process for threads of one shard."""
 
     def __init__(self, store: Store, keys: Keys) -> None:
         self._outbox = store.outbox(keys, reader="")
-        self._waiting: dict[tuple[str, str], set[News]] = {}
+        self._waiting: dict[tuple[str, str], set[ThreadChanges]] = {}
         self._follower: asyncio.Task[None] | None = None
         self._lock = asyncio.Lock()
 
-    def tell(self, rested: Rested) -> None:
+    def notify(self, change: ThreadChange) -> None:
         """Wake who waits for a thread; an error ends their wait."""
-        for queue in self._waiting.get((rested.agent, rested.thread), ()):
-            queue.put_nowait(rested)
+        for queue in self._waiting.get((change.agent, change.thread), ()):
+            queue.put_nowait(change)
 
     @asynccontextmanager
-    async def of(self, agent: str, thread: str) -> AsyncGenerator[News]:
+    async def of(self, agent: str, thread: str) -> AsyncGenerator[ThreadChanges]:
         """Give a queue that gets something after each change, from now on.
 
         Read the thread after this was entered, or a change in between is missed.
         """
-        queue: News = asyncio.Queue()
+        queue: ThreadChanges = asyncio.Queue()
         key = (agent, thread)
         self._waiting.setdefault(key, set()).add(queue)
         try:
@@ -92,14 +92,16 @@ class ThreadNews:
                 await asyncio.sleep(PAUSE_S)
                 continue
             for event in events:
-                self.tell(Rested(event.agent, event.thread))
+                self.notify(ThreadChange(event.agent, event.thread))
                 if event.outer is not None:
-                    self.tell(Rested(event.outer.agent, event.outer.thread))
+                    self.notify(ThreadChange(event.outer.agent, event.outer.thread))
 
 
-async def next_news(news: News, *, within_s: float = LOOK_S) -> Rested | None:
+async def next_change(
+    changes: ThreadChanges, *, within_s: float = LOOK_S
+) -> ThreadChange | None:
     """Wait until a thread may have moved; None when nothing was heard in time."""
     with suppress(TimeoutError):
         async with asyncio.timeout(within_s):
-            return await news.get()
+            return await changes.get()
     return None

@@ -14,12 +14,12 @@ from twokey.gateway.policy.rules import Policy
 from twokey.gateway.protocol.port import connected
 from twokey.gateway.resume.advancing import Advancer
 from twokey.gateway.resume.announcing import Place
-from twokey.gateway.resume.foreign_questions import ForeignQuestions
 from twokey.gateway.resume.leases import under_lease
 from twokey.gateway.resume.patience import drained, set_or_late
 from twokey.gateway.resume.retries import Retries
 from twokey.gateway.resume.runner import Runner
 from twokey.gateway.resume.runners import Runners
+from twokey.gateway.resume.third_party_interrupts import ThirdPartyInterrupts
 from twokey.gateway.service.agents import AgentService
 from twokey.gateway.store.jobs import Delivery, Job, JobKind, JobQueue
 from twokey.gateway.store.keys import Keys
@@ -85,7 +85,7 @@ class Worker:
         self._runners = runners
         self._tenant = tenant
         self._advancer = Advancer(store, gateway)
-        self._questions = ForeignQuestions(store, policy, gateway, self._advancer)
+        self._questions = ThirdPartyInterrupts(store, policy, gateway, self._advancer)
         self._retries = retries
         self._slots = asyncio.Semaphore(slots)
         self._at_rest = on_change

@@ -241,21 +241,21 @@ TRUST_TABLE = (
     ),
     Mutant(
         "nobody's words are never the answer to a question of another library",
-        "gateway/resume/dialects.py",
+        "gateway/resume/interrupt_formats.py",
         "    if not isinstance(requests, list) or not isinstance(rules, list):\n"
         "        return None\n"
         "    allowed",
         "    if not isinstance(requests, list) or not isinstance(rules, list):\n"
         "        return {}\n"
         "    allowed",
-        "tests/resume/test_foreign_questions.py",
+        "tests/resume/test_third_party_interrupts.py",
     ),
     Mutant(
         "a call behind the gate of another library is not withdrawn",
         "gateway/resume/advancing.py",
         "if any(question_of(one) is None for one in state.pending):",
         "if False:",
-        "tests/resume/test_foreign_questions.py",
+        "tests/resume/test_third_party_interrupts.py",
     ),
     Mutant(
         "what was said of an edit survives a handoff",

@@ -24,7 +24,7 @@ from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.resume.advancing import Advancer
 from twokey.gateway.resume.announcing import Announcer, Place
 from twokey.gateway.resume.answers import fits, question_of
-from twokey.gateway.resume.dialects import in_words, refusal
+from twokey.gateway.resume.interrupt_formats import question_text, rejection
 from twokey.gateway.resume.runner import (
     AnswerRefused,
     PendingInterrupt,
@@ -42,7 +42,7 @@ AGAIN_MS = 60_000
 """How soon to look again at a question that cannot end before others have."""
 
 
-class ForeignQuestions:
+class ThirdPartyInterrupts:
     """Everything that is done about questions that are not ours.
 
     Args:
@@ -96,8 +96,8 @@ class ForeignQuestions:
         expires_in = self._policy().defaults.expires_in.of(Tier.APPROVE)
         until_ms = now_ms + int(expires_in.total_seconds() * 1000)
         event = await self._event(at, EventName.RUN_ASKED, until_ms=str(until_ms))
-        event = _ending(event, is_answered=refusal(one) is not None)
-        words = in_words(one, lambda tool: self._redact(at.agent, tool))
+        event = _ending(event, is_answered=rejection(one) is not None)
+        words = question_text(one, lambda tool: self._redact(at.agent, tool))
         question = Question(one.id, until_ms)
         logger.info("question.foreign agent=%s thread=%s", at.agent, at.thread)
         await self._questions.ask(at.keys, job, question, event, words)
@@ -113,7 +113,7 @@ class ForeignQuestions:
         answers = {
             one.id: answer
             for one in due
-            if (answer := refusal(one)) is not None and fits(answer, one.schema)
+            if (answer := rejection(one)) is not None and fits(answer, one.schema)
         }
         if answers:
             try:

@@ -27,7 +27,7 @@ Redact = Callable[[str], Iterable[str]]
 """Returns the paths of a tool's arguments that people do not get to see."""
 
 
-def in_words(pending: PendingInterrupt, redact: Redact) -> str:
+def question_text(pending: PendingInterrupt, redact: Redact) -> str:
     """Return a question for people: bounded, and without what the policy redacts."""
     calls = _calls(pending.value)
     if calls:
@@ -43,7 +43,7 @@ def in_words(pending: PendingInterrupt, redact: Redact) -> str:
     return text if len(text) <= MAX_CHARS else f"{text[: MAX_CHARS - 1]}…"
 
 
-def refusal(pending: PendingInterrupt) -> JsonObject | None:
+def rejection(pending: PendingInterrupt) -> JsonObject | None:
     """Return the answer that nobody answered; None when there is no safe one."""
     value = _object(pending.value)
     if value.get("type") == "tool_approval":

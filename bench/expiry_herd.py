@@ -25,7 +25,7 @@ from twokey.gateway.approvals.decisions import (
 from twokey.gateway.approvals.record import Approval, approval_of
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.protocol.wire import ProposedCall, Turn, TurnRef
-from twokey.gateway.resume.sweeping import SWEEP_S, repeat
+from twokey.gateway.resume.periodic import SWEEP_S, repeat
 from twokey.gateway.service.agents import AgentService
 from twokey.gateway.service.reviews import ReviewService
 from twokey.gateway.service.sweep import Sweeper

@@ -27,7 +27,6 @@ from twokey.gateway.policy.rules import Policy
 from twokey.gateway.policy_file import PolicyFile, followed, policy_of
 from twokey.gateway.protocol.port import connected
 from twokey.gateway.protocol.records import Person
-from twokey.gateway.resume.announcing import Place
 from twokey.gateway.resume.checkpoints import open_checkpoints
 from twokey.gateway.resume.langgraph_local import (
     STREAM_END,
@@ -35,6 +34,7 @@ from twokey.gateway.resume.langgraph_local import (
     check_config,
     local_runner,
 )
+from twokey.gateway.resume.run_events import Place
 from twokey.gateway.resume.runners import Runners
 from twokey.gateway.resume.thread_runs import ThreadRuns, wait_at_most
 from twokey.gateway.resume.thread_watch import ThreadWatch

@@ -24,7 +24,7 @@ from twokey.gateway.config import PolicySource, Settings
 from twokey.gateway.errors import PolicyError, SettingsError
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.policy.rules import Policy
-from twokey.gateway.resume.sweeping import repeat
+from twokey.gateway.resume.periodic import repeat
 from twokey.gateway.service.judging import dead_ends
 from twokey.gateway.store.store import Store
 

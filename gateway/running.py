@@ -21,11 +21,11 @@ from twokey.gateway.resume.identity import identity_of
 from twokey.gateway.resume.imports import made_by, named
 from twokey.gateway.resume.langgraph_local import LangGraphLocal
 from twokey.gateway.resume.orphans import OrphanFinder
+from twokey.gateway.resume.periodic import FORGET_S, ORPHANS_S, SWEEP_S, repeat
 from twokey.gateway.resume.recovery_loop import TICK_S, RecoveryLoop
 from twokey.gateway.resume.retries import Retries
 from twokey.gateway.resume.runner import Runner
 from twokey.gateway.resume.runners import Runners
-from twokey.gateway.resume.sweeping import FORGET_S, ORPHANS_S, SWEEP_S, repeat
 from twokey.gateway.resume.worker import GRACE_S, ThreadChange, Worker, ignore
 from twokey.gateway.service.agents import AgentService
 from twokey.gateway.service.joining import where

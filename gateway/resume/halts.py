@@ -7,13 +7,13 @@ checkpoint, so it ends by itself when the thread moves on.
 
 from __future__ import annotations
 
-from twokey.gateway.resume.announcing import Place
 from twokey.gateway.resume.classification import (
     AtBreakpoint,
     ThreadHalted,
     at_breakpoint,
     at_limit,
 )
+from twokey.gateway.resume.run_events import Place
 from twokey.gateway.store.connection import text
 from twokey.gateway.store.stalled import HALTED
 from twokey.gateway.store.store import Store

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from twokey.gateway.errors import LeaseLost
-from twokey.gateway.resume.announcing import Place
+from twokey.gateway.resume.run_events import Place
 from twokey.gateway.store.fences import holding
 from twokey.gateway.store.store import Store
 

@@ -18,10 +18,10 @@ from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.errors import NewerRecord, StoreUnavailable
 from twokey.gateway.failures import described, log_failure
 from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.resume.announcing import Place
 from twokey.gateway.resume.classification import ThreadHalted
 from twokey.gateway.resume.diagnosis import diagnose, unserved
 from twokey.gateway.resume.retry_plan import failed_again, what_is_told
+from twokey.gateway.resume.run_events import Place
 from twokey.gateway.service.runs import run_event
 from twokey.gateway.store.jobs import Delivery, Job, JobKind
 from twokey.gateway.store.keys import KEEP_MS, Keys

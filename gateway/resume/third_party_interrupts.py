@@ -21,10 +21,10 @@ from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.policy.selection import Selection
 from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.resume.advancing import Advancer
-from twokey.gateway.resume.announcing import Announcer, Place
+from twokey.gateway.resume.advancer import Advancer
 from twokey.gateway.resume.answers import fits, question_of
 from twokey.gateway.resume.interrupt_formats import question_text, rejection
+from twokey.gateway.resume.run_events import Place, RunEvents
 from twokey.gateway.resume.runner import (
     AnswerRefused,
     PendingInterrupt,
@@ -64,7 +64,7 @@ class ThirdPartyInterrupts:
         self._policy = policy
         self._agents = agents
         self._advancer = advancer
-        self._announcer = Announcer(store)
+        self._events = RunEvents(store)
 
     async def settle(
         self, at: Place, runner: Runner, state: ThreadState
@@ -148,7 +148,7 @@ class ThirdPartyInterrupts:
         await self._questions.end(at.keys, job, ids, event)
 
     async def _event(self, at: Place, name: EventName, **data: str) -> Event:
-        event = await self._announcer.event(at, name)
+        event = await self._events.event(at, name)
         return event.with_(data={**event.data, **data})
 
     def _redact(self, agent: str, tool: str) -> Iterable[str]:

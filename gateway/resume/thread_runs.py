@@ -23,21 +23,14 @@ from twokey.gateway.errors import GraphError, StoreUnavailable, ThreadUnavailabl
 from twokey.gateway.failures import log_failure
 from twokey.gateway.protocol.port import connected
 from twokey.gateway.protocol.records import Person
-from twokey.gateway.resume.advancing import Advancer
-from twokey.gateway.resume.announcing import Place
+from twokey.gateway.resume.advancer import Advancer
 from twokey.gateway.resume.answers import answers_for, asked_items
 from twokey.gateway.resume.classification import ThreadHalted
 from twokey.gateway.resume.diagnosis import diagnose
 from twokey.gateway.resume.langgraph_local import LangGraphLocal, pending_of
 from twokey.gateway.resume.leases import under_lease
-from twokey.gateway.resume.patience import (
-    NotBegun,
-    Pauses,
-    drained,
-    patiently,
-    set_or_late,
-)
 from twokey.gateway.resume.retries import Retries
+from twokey.gateway.resume.run_events import Place
 from twokey.gateway.resume.runner import PendingInterrupt, ThreadState
 from twokey.gateway.resume.runners import Runners
 from twokey.gateway.resume.strict_state import strict_serializer
@@ -47,6 +40,13 @@ from twokey.gateway.resume.thread_watch import (
     ThreadChanges,
     ThreadWatch,
     next_change,
+)
+from twokey.gateway.resume.transient_retry import (
+    Backoff,
+    InputNotGiven,
+    drain_tasks,
+    retry_transient,
+    wait_or_timeout,
 )
 from twokey.gateway.resume.worker import GRACE_S, ThreadChange
 from twokey.gateway.service.agents import AgentService
@@ -155,7 +155,7 @@ class ThreadRuns:
             return after if origin is None else after.with_(origin=origin)
 
         facts = (at.keys, at.tenant, at.agent, at.thread)
-        await patiently(lambda: self._store.threads.change(*facts, asked))
+        await retry_transient(lambda: self._store.threads.change(*facts, asked))
 
     async def delete(self, at: Place, runner: LangGraphLocal) -> None:
         """End what waits in a thread, and forget its checkpoints.
@@ -176,7 +176,7 @@ class ThreadRuns:
     async def close(self, *, grace_s: float = GRACE_S) -> None:
         """Let running steps rest, then stop them."""
         self._closing.set()
-        await drained(self._steps, grace_s)
+        await drain_tasks(self._steps, grace_s)
         await self._watch.close()
 
     async def _rest(
@@ -201,7 +201,7 @@ class ThreadRuns:
             raise ThreadUnavailable(
                 f"There is no thread {at.thread!r} of {at.agent!r}, or it was deleted."
             )
-        return await patiently(lambda: runner.values(at.thread))
+        return await retry_transient(lambda: runner.values(at.thread))
 
     async def _raise_if_parked(self, at: Place) -> None:
         """Raise what another process parked the run for."""
@@ -216,7 +216,7 @@ class ThreadRuns:
 
         Once the thread has its input, the workers go on with it instead.
         """
-        pauses, clock = Pauses(), asyncio.get_running_loop().time
+        backoff, clock = Backoff(), asyncio.get_running_loop().time
         late = clock() + self._store.retries.limit.total_seconds()
         while True:
             pause_s = BUSY_S
@@ -228,10 +228,10 @@ class ThreadRuns:
             except ThreadUnavailable:
                 if self._closing.is_set() or not await _has_work(at, runner, given):
                     raise
-            except (NotBegun, StoreUnavailable) as error:
+            except (InputNotGiven, StoreUnavailable) as error:
                 if self._closing.is_set() or clock() > late:
                     raise error.__cause__ or error from None
-                pause_s = pauses.next_s()
+                pause_s = backoff.next_s()
                 logger.warning(
                     "run.waiting agent=%s thread=%s error=%s next_in_s=%.1f",
                     at.agent,
@@ -239,7 +239,7 @@ class ThreadRuns:
                     type(error.__cause__ or error).__name__,
                     pause_s,
                 )
-            await set_or_late(self._closing, pause_s)
+            await wait_or_timeout(self._closing, pause_s)
 
     async def _advance(
         self, at: Place, runner: LangGraphLocal, given: object
@@ -263,19 +263,19 @@ class ThreadRuns:
         """Hand a thread over to the workers, which retry it; or raise the error.
 
         Raises:
-            NotBegun: when the thread does not have its input yet.
+            InputNotGiven: when the thread does not have its input yet.
         """
         can_pass = diagnose(error).can_pass
         try:
             state = await runner.probe(at.thread)
         except Exception as unread:
             if can_pass and diagnose(unread).can_pass:
-                raise NotBegun from error
+                raise InputNotGiven from error
             raise error from unread
         is_taken = state.exists and (given is None or state.taken == _key(given))
         if not is_taken:
             if can_pass:
-                raise NotBegun from error
+                raise InputNotGiven from error
             raise error
         left = Job.to_resume(at.tenant, at.agent, at.thread)
         run = await self._retries.failed(at, error, left=left, is_last=not can_pass)
@@ -356,7 +356,7 @@ async def _has_work(at: Place, runner: LangGraphLocal, given: object) -> bool:
     """Return True if a thread that another process runs is worth waiting for."""
     if given is not None:
         return True
-    return (await patiently(lambda: runner.probe(at.thread))).exists
+    return (await retry_transient(lambda: runner.probe(at.thread))).exists
 
 
 def _raise_if_given_up(change: ThreadChange | None) -> None:

@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 
 from twokey.gateway.errors import StoreUnavailable
-from twokey.gateway.resume.patience import patiently
+from twokey.gateway.resume.transient_retry import retry_transient
 from twokey.gateway.resume.worker import ThreadChange
 from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.store import Store
@@ -80,7 +80,7 @@ class ThreadWatch:
         async with self._lock:
             if self._follower is None or self._follower.done():
                 # The place is read before the caller reads its thread.
-                newest = await patiently(self._outbox.newest)
+                newest = await retry_transient(self._outbox.newest)
                 self._follower = asyncio.create_task(self._read(newest))
 
     async def _read(self, after: str) -> None:

@@ -12,14 +12,14 @@ from twokey.gateway.errors import StoreUnavailable, ThreadUnavailable, ThreadUnk
 from twokey.gateway.failures import log_failure
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.protocol.port import connected
-from twokey.gateway.resume.advancing import Advancer
-from twokey.gateway.resume.announcing import Place
+from twokey.gateway.resume.advancer import Advancer
 from twokey.gateway.resume.leases import under_lease
-from twokey.gateway.resume.patience import drained, set_or_late
 from twokey.gateway.resume.retries import Retries
+from twokey.gateway.resume.run_events import Place
 from twokey.gateway.resume.runner import Runner
 from twokey.gateway.resume.runners import Runners
 from twokey.gateway.resume.third_party_interrupts import ThirdPartyInterrupts
+from twokey.gateway.resume.transient_retry import drain_tasks, wait_or_timeout
 from twokey.gateway.service.agents import AgentService
 from twokey.gateway.store.jobs import Delivery, Job, JobKind, JobQueue
 from twokey.gateway.store.keys import Keys
@@ -104,7 +104,7 @@ class Worker:
                 for keys in self._store.every_shard():
                     readers.create_task(self._read(keys, stop))
         finally:
-            await drained(self._running, grace_s)
+            await drain_tasks(self._running, grace_s)
 
     async def _read(self, keys: Keys, stop: asyncio.Event) -> None:
         queue = self._store.queue(keys)
@@ -137,7 +137,7 @@ class Worker:
                 if task is None:
                     self._slots.release()
             if not is_prepared:
-                await set_or_late(stop, pause)
+                await wait_or_timeout(stop, pause)
                 pause = min(pause * 2, LONGEST_PAUSE_S)
 
     def _free(self, task: asyncio.Task[None]) -> None:

@@ -231,7 +231,7 @@ async def test_a_record_that_nobody_can_read_does_not_keep_others_from_expiring(
         ["HSET", stack.keys.blobs(first), "0:d", "{broken"],
     )
 
-    # The clock goes on after a failure, as `resume.sweeping.repeat` does.
+    # The clock goes on after a failure, as `resume.periodic.repeat` does.
     for _ in range(3):
         await asyncio.gather(stack.sweeper.sweep(), return_exceptions=True)
 

@@ -24,8 +24,8 @@ from twokey.gateway.approvals.events import EventName
 from twokey.gateway.approvals.record import Origin
 from twokey.gateway.errors import GraphError, StoreUnavailable
 from twokey.gateway.protocol.records import Person
-from twokey.gateway.resume.announcing import Place
 from twokey.gateway.resume.retries import Retries
+from twokey.gateway.resume.run_events import Place
 from twokey.gateway.retrying import RetrySettings
 from twokey.gateway.store.cards import CardPlace, CardStore
 from twokey.gateway.store.jobs import Job, JobKind

@@ -19,8 +19,8 @@ from twokey.cli.main import add
 from twokey.cli.session import Session
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.errors import SettingsError
-from twokey.gateway.resume.announcing import Place
 from twokey.gateway.resume.retries import Retries
+from twokey.gateway.resume.run_events import Place
 from twokey.gateway.store.engine import EmbeddedEngine
 from twokey.gateway.store.jobs import Job, JobKind
 from twokey.gateway.store.store import Store

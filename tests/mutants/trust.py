@@ -72,7 +72,7 @@ TRUST_TABLE = (
     ),
     Mutant(
         "an agent's words stand in no audit log",
-        "gateway/resume/announcing.py",
+        "gateway/resume/run_events.py",
         "logged=event.model_dump_json()",
         "logged=told.model_dump_json()",
         LEAKS,
@@ -163,15 +163,15 @@ TRUST_TABLE = (
     ),
     Mutant(
         "a breakpoint that nobody can see is not run through",
-        "gateway/resume/advancing.py",
+        "gateway/resume/advancer.py",
         "would run this one, too.\n"
         "                await self._halt_at_breakpoint(at, state)\n",
         "would run this one, too.\n                return state\n",
-        "tests/resume/test_advancing.py",
+        "tests/resume/test_advancer.py",
     ),
     Mutant(
         "an answer for one branch runs no other through its breakpoint",
-        "gateway/resume/advancing.py",
+        "gateway/resume/advancer.py",
         "if isinstance(halted, AtBreakpoint):",
         "if False:",
         "tests/resume/test_halted_threads.py",
@@ -220,7 +220,7 @@ TRUST_TABLE = (
     ),
     Mutant(
         "an approved call waits for the gateway that knows its thread",
-        "gateway/resume/advancing.py",
+        "gateway/resume/advancer.py",
         "if await self._has_approved(at):",
         "if False:",
         "tests/resume/test_unknown_threads.py",
@@ -252,7 +252,7 @@ TRUST_TABLE = (
     ),
     Mutant(
         "a call behind the gate of another library is not withdrawn",
-        "gateway/resume/advancing.py",
+        "gateway/resume/advancer.py",
         "if any(question_of(one) is None for one in state.pending):",
         "if False:",
         "tests/resume/test_third_party_interrupts.py",
@@ -280,7 +280,7 @@ TRUST_TABLE = (
     ),
     Mutant(
         "what a paused task may come back to is not dropped",
-        "gateway/resume/advancing.py",
+        "gateway/resume/advancer.py",
         "paused = {_task(ns) for ns in asking if ns}",
         "paused = set[str]()",
         "tests/resume/test_cut_off_inside.py",

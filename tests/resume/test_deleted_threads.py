@@ -21,7 +21,7 @@ from twokey.gateway.errors import ThreadUnavailable
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.resume.announcing import Place
+from twokey.gateway.resume.run_events import Place
 from twokey.gateway.store.store import Store
 
 FREE = load_policy(POLICY + "  delegate: {tier: auto}\n", "policy.yml")

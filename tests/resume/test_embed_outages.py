@@ -30,7 +30,7 @@ async def tk(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncGenerator[Twokey]:
     """Give a Twokey that tries again at once."""
-    monkeypatch.setattr("twokey.gateway.resume.patience.FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr("twokey.gateway.resume.transient_retry.FIRST_PAUSE_S", 0.01)
     url = store.conn.url
     async with Twokey(policy=RULES, url=url, data_dir=tmp_path, retries=AT_ONCE) as one:
         yield one

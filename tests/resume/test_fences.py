@@ -21,12 +21,12 @@ from tests.resume.resume_stack import Stack, open_stack
 from twokey.gateway.errors import LeaseLost, StoreUnavailable
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.resume import fence_tables
-from twokey.gateway.resume.announcing import Place
 from twokey.gateway.resume.checkpoints import open_checkpoints
 from twokey.gateway.resume.fenced_saver import FencedSaver
 from twokey.gateway.resume.graphs import attached
 from twokey.gateway.resume.langgraph_local import LangGraphLocal
 from twokey.gateway.resume.leases import under_lease
+from twokey.gateway.resume.run_events import Place
 from twokey.gateway.store import fences
 from twokey.gateway.store.fences import Lease
 from twokey.gateway.store.store import Store

@@ -8,8 +8,8 @@ import pytest
 
 from tests.resume.resume_stack import Stack
 from twokey.gateway.approvals.events import EventName
-from twokey.gateway.resume.announcing import Place
 from twokey.gateway.resume.retries import Retries
+from twokey.gateway.resume.run_events import Place
 from twokey.gateway.store.connection import text
 from twokey.gateway.store.jobs import Job, JobKind
 from twokey.gateway.store.keys import RETENTION

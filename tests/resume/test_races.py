@@ -14,8 +14,8 @@ from tests.resume.resume_stack import Stack, open_stack
 from twokey.gateway.approvals.decisions import Settled, Stale
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.errors import ThreadUnavailable
-from twokey.gateway.resume.announcing import Place
 from twokey.gateway.resume.leases import under_lease
+from twokey.gateway.resume.run_events import Place
 from twokey.gateway.store.jobs import Job, JobKind
 from twokey.gateway.store.store import Store
 

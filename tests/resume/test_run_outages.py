@@ -16,8 +16,8 @@ from twokey.gateway.approvals.decisions import Reject
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.errors import ThreadUnavailable
 from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.resume.announcing import Place
 from twokey.gateway.resume.retries import Retries
+from twokey.gateway.resume.run_events import Place
 from twokey.gateway.retrying import RetrySettings
 from twokey.gateway.store.jobs import Delivery, Job, JobKind
 from twokey.gateway.store.stalled import RunState, StalledRun

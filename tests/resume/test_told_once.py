@@ -10,8 +10,8 @@ from tests.resume.resume_stack import Stack
 from tests.service.harness import DAN
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.errors import LeaseLost
-from twokey.gateway.resume.announcing import Announcer, Place
 from twokey.gateway.resume.leases import under_lease
+from twokey.gateway.resume.run_events import Place, RunEvents
 from twokey.gateway.store.keys import KEEP_MS
 from twokey.gateway.store.store import Store
 from twokey.gateway.store.threads import ThreadFacts
@@ -23,7 +23,7 @@ def place(store: Store) -> Place:
 
 
 async def test_an_end_is_told_once_for_its_checkpoint(stack: Stack) -> None:
-    at, tell = place(stack.store), Announcer(stack.store)
+    at, tell = place(stack.store), RunEvents(stack.store)
 
     assert await tell.finished(at, "c1", "done")
     assert not await tell.finished(at, "c1", "done")
@@ -35,7 +35,7 @@ async def test_an_end_is_told_once_for_its_checkpoint(stack: Stack) -> None:
 async def test_who_lost_the_lease_tells_no_end_over_what_came_after(
     stack: Stack,
 ) -> None:
-    at, tell = place(stack.store), Announcer(stack.store)
+    at, tell = place(stack.store), RunEvents(stack.store)
 
     async def late() -> None:
         await stack.store.conn.command("DEL", at.keys.lease("default", "shop", "t1"))
@@ -65,7 +65,7 @@ async def test_a_run_that_begins_right_after_the_end_was_told_keeps_its_people(
         return is_new
 
     monkeypatch.setattr(threads, "tell", then_another_begins)
-    await Announcer(stack.store).finished(at, "c1", "done")
+    await RunEvents(stack.store).finished(at, "c1", "done")
 
     facts = at.keys.thread_facts(*where[1:])
     assert await stack.store.conn.command("PTTL", facts) == -1, "it is kept for the run"
@@ -78,7 +78,7 @@ async def test_the_people_of_a_run_that_ended_are_kept_for_a_time(
     where = (at.keys, at.tenant, at.agent, at.thread)
     await threads.open_run(*where, has_past=False)
 
-    await Announcer(stack.store).finished(at, "c1", "done")
+    await RunEvents(stack.store).finished(at, "c1", "done")
 
     facts = at.keys.thread_facts(*where[1:])
     left_ms = await stack.store.conn.command("PTTL", facts)

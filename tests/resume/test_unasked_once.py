@@ -18,11 +18,11 @@ from twokey.agent import grant, tool_messages
 from twokey.gateway.errors import LeaseLost
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.protocol.port import connected
-from twokey.gateway.resume.announcing import Place
 from twokey.gateway.resume.checkpoints import open_checkpoints
 from twokey.gateway.resume.graphs import attached
 from twokey.gateway.resume.langgraph_local import LangGraphLocal
 from twokey.gateway.resume.leases import under_lease
+from twokey.gateway.resume.run_events import Place
 from twokey.gateway.service.agents import AgentService
 from twokey.gateway.store.store import Store
 

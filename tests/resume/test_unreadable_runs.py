@@ -10,8 +10,8 @@ from tests.resume import sample_tools
 from tests.resume.resume_stack import Stack
 from twokey.gateway.errors import NewerRecord
 from twokey.gateway.policy.load import load_policy
-from twokey.gateway.resume.announcing import Place
 from twokey.gateway.resume.retries import Retries
+from twokey.gateway.resume.run_events import Place
 from twokey.gateway.service.runs import RunService
 from twokey.gateway.store.connection import text
 from twokey.gateway.store.jobs import Job, JobKind

@@ -9,10 +9,10 @@ import pytest
 from tests.conftest import eventually
 from tests.resume.resume_stack import Stack
 from twokey.gateway.errors import StoreUnavailable
-from twokey.gateway.resume.announcing import Place
+from twokey.gateway.resume.periodic import repeat
 from twokey.gateway.resume.retries import Retries
+from twokey.gateway.resume.run_events import Place
 from twokey.gateway.resume.runner import ThreadState
-from twokey.gateway.resume.sweeping import repeat
 from twokey.gateway.store.jobs import Delivery, JobQueue
 
 

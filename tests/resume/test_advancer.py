@@ -16,9 +16,9 @@ from twokey.gateway.approvals.decisions import Approve
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.wire import APPROVAL_INTERRUPT, Verdict
-from twokey.gateway.resume.advancing import MAX_STALE, Advancer, ThreadStuck
-from twokey.gateway.resume.announcing import MAX_CHARS, Announcer, Place
+from twokey.gateway.resume.advancer import MAX_STALE, Advancer, ThreadStuck
 from twokey.gateway.resume.classification import AtBreakpoint, ThreadHalted
+from twokey.gateway.resume.run_events import MAX_CHARS, Place, RunEvents
 from twokey.gateway.resume.runner import AnswerRefused, PendingInterrupt, ThreadState
 from twokey.gateway.store.store import Store
 
@@ -234,11 +234,11 @@ async def test_a_stuck_thread_still_takes_a_new_message(
 async def test_last_words_are_told_once_a_checkpoint_and_never_cut_silently(
     store: Store, at: Place
 ) -> None:
-    announcer = Announcer(store)
+    run_events = RunEvents(store)
 
-    assert await announcer.finished(at, "c1", "x" * (MAX_CHARS + 5))
-    assert not await announcer.finished(at, "c1", "again")
-    assert await announcer.finished(at, "c2", "more")
+    assert await run_events.finished(at, "c1", "x" * (MAX_CHARS + 5))
+    assert not await run_events.finished(at, "c1", "again")
+    assert await run_events.finished(at, "c2", "more")
 
     first, second = await announced(store.conn, at.keys)
     assert len(first.data["text"]) == MAX_CHARS

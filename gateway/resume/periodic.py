@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 
 from twokey.gateway.errors import StoreUnavailable
 from twokey.gateway.failures import log_failure
-from twokey.gateway.resume.patience import set_or_late
+from twokey.gateway.resume.transient_retry import wait_or_timeout
 
 logger = logging.getLogger(__name__)
 
@@ -41,4 +41,4 @@ async def repeat(
             factor *= 2
         spread = random.uniform(0.5, 1.5)  # noqa: S311 - spreads load only
         pause_s = min(every_s * factor, max(LONGEST_PAUSE_S, every_s)) * spread
-        await set_or_late(stop, pause_s)
+        await wait_or_timeout(stop, pause_s)

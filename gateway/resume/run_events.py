@@ -33,7 +33,7 @@ class Place:
         return self.keys.stalled_run(self.tenant, self.agent, self.thread)
 
 
-class Announcer:
+class RunEvents:
     """Events about runs, addressed to where the agent was asked."""
 
     def __init__(self, store: Store) -> None:

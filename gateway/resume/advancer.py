@@ -30,7 +30,6 @@ from twokey.gateway.errors import (
 )
 from twokey.gateway.failures import log_failure
 from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.resume.announcing import Announcer, Place
 from twokey.gateway.resume.answers import Answers, answers_for, asked_items, question_of
 from twokey.gateway.resume.classification import (
     AtBreakpoint,
@@ -40,6 +39,7 @@ from twokey.gateway.resume.classification import (
     is_final,
 )
 from twokey.gateway.resume.halts import Halts
+from twokey.gateway.resume.run_events import Place, RunEvents
 from twokey.gateway.resume.runner import AnswerRefused, Runner, ThreadState
 from twokey.gateway.service.agents import AgentService
 from twokey.gateway.store.store import Store
@@ -65,7 +65,7 @@ class Advancer:
     def __init__(self, store: Store, agents: AgentService) -> None:
         self._store = store
         self._agents = agents
-        self._announcer = Announcer(store)
+        self._events = RunEvents(store)
         self._halts = Halts(store)
 
     async def begin(
@@ -87,7 +87,7 @@ class Advancer:
         if not await self._store.stalled.taken_up(at.keys, at.run):
             await self._finish_before(at, runner)
             await self._tell_before(at, runner)
-        await self._announcer.started(at, key)
+        await self._events.started(at, key)
         before = await self.unfinished(at)
         await self._step(at, runner, give)
         state = await runner.probe(at.thread)
@@ -117,7 +117,7 @@ class Advancer:
             return state
         await self._end_dropped(at, state)
         if state.is_finished:
-            await self._announcer.finished(at, state.checkpoint, state.last_words)
+            await self._events.finished(at, state.checkpoint, state.last_words)
         return state
 
     async def settle(
@@ -251,7 +251,7 @@ class Advancer:
         """
         state = await runner.probe(at.thread)
         if state.is_finished and state.taken:
-            await self._announcer.finished(at, state.checkpoint, state.last_words)
+            await self._events.finished(at, state.checkpoint, state.last_words)
 
     async def _end_dropped(self, at: Place, state: ThreadState) -> None:
         """Withdraw what nothing asks about: another middleware dropped the call.

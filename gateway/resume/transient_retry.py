@@ -16,12 +16,12 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 15.0
 T = TypeVar("T")
 
 
-class NotBegun(Exception):
+class InputNotGiven(Exception):
     """A thread could not be given its input, for a reason that can pass."""
 
 
-class Pauses:
-    """Pauses between attempts: longer and longer ones."""
+class Backoff:
+    """Backoff between attempts: longer and longer ones."""
 
     def __init__(self) -> None:
         self._next_s = FIRST_PAUSE_S
@@ -32,9 +32,9 @@ class Pauses:
         return pause_s
 
 
-async def patiently(work: Callable[[], Awaitable[T]]) -> T:
+async def retry_transient(work: Callable[[], Awaitable[T]]) -> T:
     """Do something as soon as the store, or what keeps the threads, is there."""
-    pauses = Pauses()
+    backoff = Backoff()
     while True:
         try:
             return await work()
@@ -42,10 +42,10 @@ async def patiently(work: Callable[[], Awaitable[T]]) -> T:
             if not diagnose(error).can_pass:
                 raise
             logger.warning("wait.goes_on error=%s", type(error).__name__)
-        await asyncio.sleep(pauses.next_s())
+        await asyncio.sleep(backoff.next_s())
 
 
-async def drained(tasks: Collection[asyncio.Task[Any]], grace_s: float) -> None:
+async def drain_tasks(tasks: Collection[asyncio.Task[Any]], grace_s: float) -> None:
     """Let tasks come to their end, then stop those that have not."""
     if not tasks:
         return
@@ -56,7 +56,7 @@ async def drained(tasks: Collection[asyncio.Task[Any]], grace_s: float) -> None:
         await asyncio.wait(late)
 
 
-async def set_or_late(event: asyncio.Event, pause_s: float) -> None:
+async def wait_or_timeout(event: asyncio.Event, pause_s: float) -> None:
     """Wait for an event, no longer than ``pause_s``."""
     try:
         async with asyncio.timeout(pause_s):

@@ -34,7 +34,7 @@ from twokey.gateway.resume.langgraph_local import (
     check_config,
     local_runner,
 )
-from twokey.gateway.resume.run_events import Place
+from twokey.gateway.resume.run_events import ThreadRef
 from twokey.gateway.resume.runners import Runners
 from twokey.gateway.resume.thread_runs import ThreadRuns, wait_at_most
 from twokey.gateway.resume.thread_watch import ThreadWatch
@@ -228,7 +228,7 @@ class Twokey:
         """
         check_config(config or {}, thread_id)
         runner = await self._runner(graph, agent, config=config, context=context)
-        at = self._place(agent, thread_id)
+        at = self._thread_ref(agent, thread_id)
         await self._threads.remember(at, requester, origin)
         async with wait_at_most(timeout_s, thread_id):
             return await self._threads.run(at, runner, input)
@@ -257,7 +257,7 @@ class Twokey:
         """
         check_config(config or {}, thread_id)
         runner = await self._runner(graph, agent, config=config, context=context)
-        at = self._place(agent, thread_id)
+        at = self._thread_ref(agent, thread_id)
         await self._threads.remember(at, requester, origin)
         with runner.streaming(stream_mode, subgraphs=subgraphs) as chunks:
             run = asyncio.create_task(self._threads.run(at, runner, input))
@@ -289,13 +289,13 @@ class Twokey:
         """
         runner = await self._runner(graph, agent)
         async with wait_at_most(timeout_s, thread_id):
-            return await self._threads.wait(self._place(agent, thread_id), runner)
+            return await self._threads.wait(self._thread_ref(agent, thread_id), runner)
 
     async def pending(
         self, *, thread_id: str, agent: str = "agent"
     ) -> tuple[PendingCall, ...]:
         """Return the calls of a thread, and inside its tools, that wait for people."""
-        return await self._calls.of(self._place(agent, thread_id).run_ref)
+        return await self._calls.of(self._thread_ref(agent, thread_id).run_ref)
 
     async def withdraw(
         self,
@@ -317,7 +317,7 @@ class Twokey:
             The ids of those that were ended now.
         """
         return await self._calls.withdraw(
-            self._place(agent, thread_id).run_ref, item_ids
+            self._thread_ref(agent, thread_id).run_ref, item_ids
         )
 
     async def answers(
@@ -345,7 +345,7 @@ class Twokey:
         Raises:
             GraphError: when the agent has another name, or an answer does not fit.
         """
-        at = self._place(agent, thread_id)
+        at = self._thread_ref(agent, thread_id)
         return await self._threads.answers(at, interrupts, timeout_s)
 
     async def delete(
@@ -366,7 +366,7 @@ class Twokey:
             ThreadUnavailable: while somebody runs it; nothing was deleted.
         """
         runner = await self._runner(graph, agent)
-        at = self._place(agent, thread_id)
+        at = self._thread_ref(agent, thread_id)
         await self._threads.delete(at, runner)
 
     async def _runner(
@@ -390,8 +390,8 @@ class Twokey:
             ungated=self._ungated.get(agent, ()),
         )
 
-    def _place(self, agent: str, thread: str) -> Place:
+    def _thread_ref(self, agent: str, thread: str) -> ThreadRef:
         if self._saver is None:
             raise SettingsError(_CLOSED)
         keys = self.store.keys_of_tenant(self._tenant)
-        return Place(keys, self._tenant, agent, thread)
+        return ThreadRef(keys, self._tenant, agent, thread)

@@ -39,7 +39,7 @@ from twokey.gateway.resume.classification import (
     is_final,
 )
 from twokey.gateway.resume.halts import Halts
-from twokey.gateway.resume.run_events import Place, RunEvents
+from twokey.gateway.resume.run_events import RunEvents, ThreadRef
 from twokey.gateway.resume.runner import AnswerRefused, Runner, ThreadState
 from twokey.gateway.service.agents import AgentService
 from twokey.gateway.store.store import Store
@@ -70,7 +70,7 @@ class Advancer:
 
     async def begin(
         self,
-        at: Place,
+        at: ThreadRef,
         runner: Runner,
         give: Callable[[], Awaitable[None]],
         *,
@@ -97,7 +97,7 @@ class Advancer:
         return await self.forward(at, runner)
 
     async def forward(
-        self, at: Place, runner: Runner, *, past_limits: bool = False
+        self, at: ThreadRef, runner: Runner, *, past_limits: bool = False
     ) -> ThreadState:
         """Bring a thread forward until it rests; return where it stands.
 
@@ -121,7 +121,7 @@ class Advancer:
         return state
 
     async def settle(
-        self, at: Place, runner: Runner, *, past_limits: bool = False
+        self, at: ThreadRef, runner: Runner, *, past_limits: bool = False
     ) -> ThreadState:
         """Answer and nudge until nothing is left that can be done without a person."""
         sent: set[str] = set()
@@ -156,7 +156,7 @@ class Advancer:
                 return state
 
     async def _nudge(
-        self, at: Place, runner: Runner, state: ThreadState, *, past_limits: bool
+        self, at: ThreadRef, runner: Runner, state: ThreadState, *, past_limits: bool
     ) -> None:
         halted = await self._halts.at(at, state.checkpoint)
         if isinstance(halted, AtBreakpoint) or (halted and not past_limits):
@@ -167,7 +167,7 @@ class Advancer:
         await self._step(at, runner, lambda: runner.nudge(at.thread, key=state.taken))
 
     async def _step(
-        self, at: Place, runner: Runner, step: Callable[[], Awaitable[None]]
+        self, at: ThreadRef, runner: Runner, step: Callable[[], Awaitable[None]]
     ) -> None:
         """Take a step of a thread; mark where it stands when no retry would help."""
         try:
@@ -180,14 +180,14 @@ class Advancer:
                     await self._end_dropped(at, state)
             raise
 
-    async def _halt_at_breakpoint(self, at: Place, state: ThreadState) -> NoReturn:
+    async def _halt_at_breakpoint(self, at: ThreadRef, state: ThreadState) -> NoReturn:
         """Leave a thread where it stopped; what it asks people goes on waiting."""
         halted = at_breakpoint(at.thread, is_told=False)
         await self._halts.put(at, state.checkpoint, halted)
         raise halted
 
     async def _supersede_dropped(
-        self, at: Place, state: ThreadState, before: Collection[str]
+        self, at: ThreadRef, state: ThreadState, before: Collection[str]
     ) -> None:
         """End what waited before a new message came; the card says so.
 
@@ -203,7 +203,7 @@ class Advancer:
         await self._agents.supersede_approvals(dropped)
 
     async def _answer(
-        self, at: Place, runner: Runner, answers: Answers, state: ThreadState
+        self, at: ThreadRef, runner: Runner, answers: Answers, state: ThreadState
     ) -> AnswerRefused | None:
         """Send answers; return why the thread did not take them, if it did not."""
         if state.is_cut_off:
@@ -226,7 +226,7 @@ class Advancer:
             return refused
         return None
 
-    async def _finish_before(self, at: Place, runner: Runner) -> None:
+    async def _finish_before(self, at: ThreadRef, runner: Runner) -> None:
         try:
             await self.settle(at, runner)
         except (StoreUnavailable, ThreadUnavailable):
@@ -244,7 +244,7 @@ class Advancer:
                 at.thread,
             )
 
-    async def _tell_before(self, at: Place, runner: Runner) -> None:
+    async def _tell_before(self, at: ThreadRef, runner: Runner) -> None:
         """Announce the final message of the turn before, if its process died too early.
 
         A thread that its program changed by itself has no input of ours at its end.
@@ -253,7 +253,7 @@ class Advancer:
         if state.is_finished and state.taken:
             await self._events.finished(at, state.checkpoint, state.last_words)
 
-    async def _end_dropped(self, at: Place, state: ThreadState) -> None:
+    async def _end_dropped(self, at: ThreadRef, state: ThreadState) -> None:
         """Withdraw what nothing asks about: another middleware dropped the call.
 
         While the thread rests on a question, an authorized item may belong to a tool
@@ -281,7 +281,7 @@ class Advancer:
             )
             await self._agents.withdraw(dropped)
 
-    async def _droppable(self, at: Place, asked: frozenset[str]) -> list[Approval]:
+    async def _droppable(self, at: ThreadRef, asked: frozenset[str]) -> list[Approval]:
         """Return the run's unfinished approvals, but for those a paused task may need.
 
         A task that runs several agents at once shows the question of one; the others
@@ -294,7 +294,7 @@ class Advancer:
         paused = {_task(ns) for ns in asking if ns}
         return [one for one in found if one.ns in asking or _task(one.ns) not in paused]
 
-    async def _has_approved(self, at: Place) -> bool:
+    async def _has_approved(self, at: ThreadRef) -> bool:
         """Return True if people approved a call of the run that has not run."""
         found = await self._store.approvals.load_each(await self.unfinished(at))
         items = [item for one in found for item in one.approval.items]
@@ -302,7 +302,7 @@ class Advancer:
             item.state is ItemState.AUTHORIZED and not item.is_unasked for item in items
         )
 
-    async def unfinished(self, at: Place) -> list[str]:
+    async def unfinished(self, at: ThreadRef) -> list[str]:
         """Return ids of the approvals in which something is still to happen."""
         return await self._store.approvals.unfinished_of_run(
             at.keys, at.tenant, at.run_ref

@@ -13,7 +13,7 @@ from twokey.gateway.resume.classification import (
     at_breakpoint,
     at_limit,
 )
-from twokey.gateway.resume.run_events import Place
+from twokey.gateway.resume.run_events import ThreadRef
 from twokey.gateway.store.connection import text
 from twokey.gateway.store.stalled import HALTED
 from twokey.gateway.store.store import Store
@@ -25,13 +25,13 @@ class Halts:
     def __init__(self, store: Store) -> None:
         self._conn = store.conn
 
-    async def put(self, at: Place, checkpoint: str, why: BaseException) -> None:
+    async def put(self, at: ThreadRef, checkpoint: str, why: BaseException) -> None:
         """Mark that a thread was halted at this checkpoint."""
         key = at.keys.thread_facts(at.tenant, at.agent, at.thread)
         mark = f"{checkpoint} {type(why).__name__}"
         await self._conn.command("HSET", key, HALTED, mark)
 
-    async def at(self, at: Place, checkpoint: str) -> ThreadHalted | None:
+    async def at(self, at: ThreadRef, checkpoint: str) -> ThreadHalted | None:
         """Return why a thread was halted at this checkpoint; None: it was not."""
         key = at.keys.thread_facts(at.tenant, at.agent, at.thread)
         found = text(await self._conn.command("HGET", key, HALTED))
@@ -42,7 +42,7 @@ class Halts:
             return at_breakpoint(at.thread, is_told=True)
         return at_limit(at.thread, why)
 
-    async def clear(self, at: Place) -> None:
+    async def clear(self, at: ThreadRef) -> None:
         """Let a thread go on from where it was halted."""
         key = at.keys.thread_facts(at.tenant, at.agent, at.thread)
         await self._conn.command("HDEL", key, HALTED)

@@ -7,14 +7,16 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from twokey.gateway.errors import LeaseLost
-from twokey.gateway.resume.run_events import Place
+from twokey.gateway.resume.run_events import ThreadRef
 from twokey.gateway.store.fences import holding
 from twokey.gateway.store.store import Store
 
 T = TypeVar("T")
 
 
-async def under_lease(store: Store, at: Place, work: Callable[[], Awaitable[T]]) -> T:
+async def under_lease(
+    store: Store, at: ThreadRef, work: Callable[[], Awaitable[T]]
+) -> T:
     """Run ``work`` as the only one who runs this thread.
 
     Two processes that resume one thread at a time lose its continuation: both are

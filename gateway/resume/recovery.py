@@ -33,7 +33,7 @@ from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.resume.answers import answers_for, asked_items
 from twokey.gateway.resume.langgraph_local import AGENT_KEY, pending_of
 from twokey.gateway.resume.leases import under_lease
-from twokey.gateway.resume.run_events import Place
+from twokey.gateway.resume.run_events import ThreadRef
 from twokey.gateway.resume.runner import PendingInterrupt, ThreadState
 from twokey.gateway.resume.runners import Runners
 from twokey.gateway.resume.waiting_threads import INTERRUPT, CannotList, waiting_threads
@@ -138,7 +138,7 @@ class Recovery:
     async def _end(self, mismatch: Mismatch) -> None:
         """End what waits for a thread, if it is still not there under its lease."""
         runner = self._runners.of(mismatch.agent, mismatch.thread)
-        at = Place(self._keys, self._tenant, mismatch.agent, mismatch.thread)
+        at = ThreadRef(self._keys, self._tenant, mismatch.agent, mismatch.thread)
 
         async def work() -> None:
             if runner is not None and not (await runner.probe(at.thread)).exists:

@@ -21,7 +21,7 @@ from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.resume.classification import ThreadHalted
 from twokey.gateway.resume.diagnosis import diagnose, unserved
 from twokey.gateway.resume.retry_plan import failed_again, what_is_told
-from twokey.gateway.resume.run_events import Place
+from twokey.gateway.resume.run_events import ThreadRef
 from twokey.gateway.service.runs import run_event
 from twokey.gateway.store.jobs import Delivery, Job, JobKind
 from twokey.gateway.store.keys import KEEP_MS, Keys
@@ -56,7 +56,7 @@ class Retries:
 
     async def failed(
         self,
-        at: Place,
+        at: ThreadRef,
         error: BaseException,
         *,
         left: Job | None,
@@ -107,7 +107,7 @@ class Retries:
                 return after
         raise _too_many_changes(at)
 
-    async def went_on(self, at: Place, delivery: Delivery | None) -> None:
+    async def went_on(self, at: ThreadRef, delivery: Delivery | None) -> None:
         """Note that a run went on, and acknowledge the job that brought it forward."""
         done = delivery.id if delivery else ""
         if await self._stalled.change(at.keys, at.run, None, None, delivery=done):
@@ -138,13 +138,13 @@ class Retries:
                 return
         raise _too_many_changes(at)
 
-    async def parked(self, at: Place) -> StalledRun | None:
+    async def parked(self, at: ThreadRef) -> StalledRun | None:
         """Return the thread's run if it is parked."""
         found = await self._stalled.find(at.keys, at.run)
         is_parked = found is not None and found.state is RunState.PARKED
         return found if is_parked else None
 
-    async def unserved(self, at: Place, delivery: Delivery, why: str = "") -> None:
+    async def unserved(self, at: ThreadRef, delivery: Delivery, why: str = "") -> None:
         """Put a job back that this process does not serve; later and later.
 
         ``why`` is a sentence about it, where it is not simply that nobody serves it.
@@ -202,7 +202,7 @@ class Retries:
         since_ms = before.at_ms if is_parked else before.unserved_since_ms
         if not 0 < since_ms <= before_ms:
             return
-        at = Place(keys, before.tenant, before.agent, before.thread)
+        at = ThreadRef(keys, before.tenant, before.agent, before.thread)
         if await self._store.approvals.has_open(keys, at.tenant, at.run_ref):
             return  # a decision may still bring it forward
         event = await run_event(self._store, keys, before, EventName.RUN_DROPPED)
@@ -214,7 +214,7 @@ class Retries:
 
     async def _keep(
         self,
-        at: Place,
+        at: ThreadRef,
         before: StalledRun | None,
         after: StalledRun,
         now_ms: int,
@@ -243,7 +243,7 @@ class Retries:
             events=events,
         )
 
-    async def _approved_until(self, at: Place) -> int:
+    async def _approved_until(self, at: ThreadRef) -> int:
         """Return when the last approval by people ends; 0 when the run has none."""
         approvals = self._store.approvals
         ids = await approvals.unfinished_of_run(at.keys, at.tenant, at.run_ref)
@@ -258,7 +258,7 @@ class Retries:
         )
 
 
-def _first_failure(at: Place, now_ms: int) -> StalledRun:
+def _first_failure(at: ThreadRef, now_ms: int) -> StalledRun:
     return StalledRun(
         id=at.run,
         outage=f"{at.run}.{secrets.token_hex(4)}",
@@ -312,7 +312,7 @@ def _spread() -> float:
 
 
 def _log(
-    at: Place,
+    at: ThreadRef,
     error: BaseException,
     before: StalledRun | None,
     after: StalledRun,
@@ -331,7 +331,7 @@ def _log(
         logger.warning(line, *who, next_in_ms)
 
 
-def _too_many_changes(at: Place) -> StoreUnavailable:
+def _too_many_changes(at: ThreadRef) -> StoreUnavailable:
     return StoreUnavailable(
         f"What is kept of the run of {at.thread!r} changed {_ATTEMPTS} times while it "
         "was written; nothing was kept, and its job is delivered again."

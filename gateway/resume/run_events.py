@@ -14,7 +14,7 @@ MAX_CHARS = 12_000
 
 
 @dataclass(frozen=True)
-class Place:
+class ThreadRef:
     """One thread of one agent, and the shard that its jobs and events go through."""
 
     keys: Keys
@@ -39,7 +39,7 @@ class RunEvents:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    async def started(self, at: Place, key: str) -> None:
+    async def started(self, at: ThreadRef, key: str) -> None:
         """Announce that a run began, once for this input.
 
         Raises:
@@ -51,7 +51,7 @@ class RunEvents:
             what="begun", mark=key, told=body, logged=body,
         )  # fmt: skip
 
-    async def finished(self, at: Place, checkpoint: str, words: str) -> bool:
+    async def finished(self, at: ThreadRef, checkpoint: str, words: str) -> bool:
         """Announce a run's final message, once for this checkpoint; False when it was.
 
         The audit log, which nobody can erase, gets the event without the message: it
@@ -73,7 +73,7 @@ class RunEvents:
             logged=event.model_dump_json(),
         )
 
-    async def event(self, at: Place, name: EventName) -> Event:
+    async def event(self, at: ThreadRef, name: EventName) -> Event:
         """Return an event about a run, addressed to where the agent was asked."""
         facts = await self._store.threads.facts(at.keys, at.tenant, at.agent, at.thread)
         origin = facts.origin

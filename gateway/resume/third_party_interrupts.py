@@ -24,7 +24,7 @@ from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.resume.advancer import Advancer
 from twokey.gateway.resume.answers import fits, question_of
 from twokey.gateway.resume.interrupt_formats import question_text, rejection
-from twokey.gateway.resume.run_events import Place, RunEvents
+from twokey.gateway.resume.run_events import RunEvents, ThreadRef
 from twokey.gateway.resume.runner import (
     AnswerRefused,
     PendingInterrupt,
@@ -67,7 +67,7 @@ class ThirdPartyInterrupts:
         self._events = RunEvents(store)
 
     async def settle(
-        self, at: Place, runner: Runner, state: ThreadState
+        self, at: ThreadRef, runner: Runner, state: ThreadState
     ) -> ThreadState:
         """Tell, or end, what a resting thread asks; return where it stands then.
 
@@ -91,7 +91,7 @@ class ThirdPartyInterrupts:
         return await self._end(at, runner, state, due, job) if due else state
 
     async def _ask(
-        self, at: Place, job: Job, one: PendingInterrupt, now_ms: int
+        self, at: ThreadRef, job: Job, one: PendingInterrupt, now_ms: int
     ) -> None:
         expires_in = self._policy().defaults.expires_in.of(Tier.APPROVE)
         until_ms = now_ms + int(expires_in.total_seconds() * 1000)
@@ -104,7 +104,7 @@ class ThirdPartyInterrupts:
 
     async def _end(
         self,
-        at: Place,
+        at: ThreadRef,
         runner: Runner,
         state: ThreadState,
         due: list[PendingInterrupt],
@@ -129,7 +129,7 @@ class ThirdPartyInterrupts:
         return await self._give_up(at, state, due, job)
 
     async def _give_up(
-        self, at: Place, state: ThreadState, due: list[PendingInterrupt], job: Job
+        self, at: ThreadRef, state: ThreadState, due: list[PendingInterrupt], job: Job
     ) -> ThreadState:
         """End the run, unless it asks something else that may be answered still."""
         if len(due) < len(state.pending):
@@ -141,13 +141,13 @@ class ThirdPartyInterrupts:
         return state
 
     async def _tell_end(
-        self, at: Place, job: Job, ids: list[str], *, is_answered: bool
+        self, at: ThreadRef, job: Job, ids: list[str], *, is_answered: bool
     ) -> None:
         event = await self._event(at, EventName.RUN_UNANSWERED)
         event = _ending(event, is_answered=is_answered)
         await self._questions.end(at.keys, job, ids, event)
 
-    async def _event(self, at: Place, name: EventName, **data: str) -> Event:
+    async def _event(self, at: ThreadRef, name: EventName, **data: str) -> Event:
         event = await self._events.event(at, name)
         return event.with_(data={**event.data, **data})
 
@@ -160,7 +160,7 @@ def _ending(event: Event, *, is_answered: bool) -> Event:
     return event.with_(data={**event.data, "ends": ends})
 
 
-def _expiry_of(at: Place) -> Job:
+def _expiry_of(at: ThreadRef) -> Job:
     """Return the job that looks at a thread when a question of it expires.
 
     Its id keeps it apart from the jobs that bring the thread forward.

@@ -30,7 +30,7 @@ from twokey.gateway.resume.diagnosis import diagnose
 from twokey.gateway.resume.langgraph_local import LangGraphLocal, pending_of
 from twokey.gateway.resume.leases import under_lease
 from twokey.gateway.resume.retries import Retries
-from twokey.gateway.resume.run_events import Place
+from twokey.gateway.resume.run_events import ThreadRef
 from twokey.gateway.resume.runner import PendingInterrupt, ThreadState
 from twokey.gateway.resume.runners import Runners
 from twokey.gateway.resume.strict_state import strict_serializer
@@ -83,7 +83,7 @@ class ThreadRuns:
         self._closing = asyncio.Event()
 
     async def run(
-        self, at: Place, runner: LangGraphLocal, given: object
+        self, at: ThreadRef, runner: LangGraphLocal, given: object
     ) -> dict[str, Any]:
         """Give a thread its input, unless it has it, and wait until it rests for good.
 
@@ -99,7 +99,7 @@ class ThreadRuns:
             await asyncio.shield(step)
             return await self._rest(at, runner, changes)
 
-    async def wait(self, at: Place, runner: LangGraphLocal) -> dict[str, Any]:
+    async def wait(self, at: ThreadRef, runner: LangGraphLocal) -> dict[str, Any]:
         """Wait until a thread rests for good, whoever brings it forward.
 
         Raises:
@@ -110,7 +110,7 @@ class ThreadRuns:
             return await self._rest(at, runner, changes)
 
     async def answers(
-        self, at: Place, interrupts: Sequence[Interrupt], timeout_s: float | None
+        self, at: ThreadRef, interrupts: Sequence[Interrupt], timeout_s: float | None
     ) -> dict[str, Any]:
         """Return the answers to questions of a thread, waiting for the first one.
 
@@ -132,7 +132,7 @@ class ThreadRuns:
             return found
 
     async def _ready(
-        self, at: Place, asked: Sequence[PendingInterrupt]
+        self, at: ThreadRef, asked: Sequence[PendingInterrupt]
     ) -> dict[str, Any]:
         found = await answers_for(self._store, at.agent, at.thread, asked)
         if found.unfit:
@@ -143,7 +143,7 @@ class ThreadRuns:
         return cast("dict[str, Any]", found.ready)
 
     async def remember(
-        self, at: Place, requester: Person | None, origin: Origin | None
+        self, at: ThreadRef, requester: Person | None, origin: Origin | None
     ) -> None:
         """Keep who asked and where, as far as they are given."""
         if requester is None and origin is None:
@@ -157,7 +157,7 @@ class ThreadRuns:
         facts = (at.keys, at.tenant, at.agent, at.thread)
         await retry_transient(lambda: self._store.threads.change(*facts, asked))
 
-    async def delete(self, at: Place, runner: LangGraphLocal) -> None:
+    async def delete(self, at: ThreadRef, runner: LangGraphLocal) -> None:
         """End what waits in a thread, and forget its checkpoints.
 
         Raises:
@@ -180,7 +180,7 @@ class ThreadRuns:
         await self._watch.close()
 
     async def _rest(
-        self, at: Place, runner: LangGraphLocal, changes: ThreadChanges
+        self, at: ThreadRef, runner: LangGraphLocal, changes: ThreadChanges
     ) -> dict[str, Any]:
         within_s: float = 0.0
         while True:
@@ -203,14 +203,14 @@ class ThreadRuns:
             )
         return await retry_transient(lambda: runner.values(at.thread))
 
-    async def _raise_if_parked(self, at: Place) -> None:
+    async def _raise_if_parked(self, at: ThreadRef) -> None:
         """Raise what another process parked the run for."""
         parked = await self._retries.parked(at)
         if parked is not None:
             raise _given_up(at.agent, at.thread, parked.reason)
 
     async def _step(
-        self, at: Place, runner: LangGraphLocal, given: object
+        self, at: ThreadRef, runner: LangGraphLocal, given: object
     ) -> ThreadState | None:
         """Take a step of a thread; one that waits for an outage is begun again.
 
@@ -242,7 +242,7 @@ class ThreadRuns:
             await wait_or_timeout(self._closing, pause_s)
 
     async def _advance(
-        self, at: Place, runner: LangGraphLocal, given: object
+        self, at: ThreadRef, runner: LangGraphLocal, given: object
     ) -> ThreadState | None:
         self._runners.keep(at.agent, at.thread, runner)
         try:
@@ -258,7 +258,7 @@ class ThreadRuns:
         return state
 
     async def _failed(
-        self, at: Place, runner: LangGraphLocal, given: object, error: Exception
+        self, at: ThreadRef, runner: LangGraphLocal, given: object, error: Exception
     ) -> None:
         """Hand a thread over to the workers, which retry it; or raise the error.
 
@@ -283,7 +283,7 @@ class ThreadRuns:
             raise error
 
     async def _begin_or_go_on(
-        self, at: Place, runner: LangGraphLocal, given: object
+        self, at: ThreadRef, runner: LangGraphLocal, given: object
     ) -> ThreadState:
         advancer = Advancer(self._store, self._gateway)
         key = "" if given is None else _key(given)
@@ -305,7 +305,7 @@ class ThreadRuns:
             key=key,
         )
 
-    def _ended(self, at: Place, step: asyncio.Task[ThreadState | None]) -> None:
+    def _ended(self, at: ThreadRef, step: asyncio.Task[ThreadState | None]) -> None:
         self._steps.discard(step)
         if step.cancelled():
             return
@@ -352,7 +352,7 @@ def _check_who_asked(requester: object, origin: object) -> None:
             )
 
 
-async def _has_work(at: Place, runner: LangGraphLocal, given: object) -> bool:
+async def _has_work(at: ThreadRef, runner: LangGraphLocal, given: object) -> bool:
     """Return True if a thread that another process runs is worth waiting for."""
     if given is not None:
         return True

@@ -15,7 +15,7 @@ from twokey.gateway.protocol.port import connected
 from twokey.gateway.resume.advancer import Advancer
 from twokey.gateway.resume.leases import under_lease
 from twokey.gateway.resume.retries import Retries
-from twokey.gateway.resume.run_events import Place
+from twokey.gateway.resume.run_events import ThreadRef
 from twokey.gateway.resume.runner import Runner
 from twokey.gateway.resume.runners import Runners
 from twokey.gateway.resume.third_party_interrupts import ThirdPartyInterrupts
@@ -147,7 +147,7 @@ class Worker:
     async def _do(self, keys: Keys, queue: JobQueue, delivery: Delivery) -> None:
         """Do one job to one of its ends: done, later, again, dead."""
         job = delivery.job
-        at = Place(keys, job.tenant, job.agent, job.thread)
+        at = ThreadRef(keys, job.tenant, job.agent, job.thread)
         runner = self._runners.of(job.agent, job.thread)
         is_ours = job.tenant == self._tenant
         is_resume = job.kind is JobKind.RESUME
@@ -166,7 +166,7 @@ class Worker:
         except Exception as error:  # noqa: BLE001 - the worker survives
             log_failure(logger, error, "job.lost_for_now job=%s", delivery.id)
 
-    async def _is_of_no_use(self, at: Place) -> bool:
+    async def _is_of_no_use(self, at: ThreadRef) -> bool:
         """Return True if no process has anything to do for a thread's job."""
         if self._runners.is_left(at.agent, at.thread):
             return True
@@ -174,7 +174,7 @@ class Worker:
         return has_ended and not await self._advancer.unfinished(at)
 
     async def _attempt(
-        self, at: Place, runner: Runner, queue: JobQueue, delivery: Delivery
+        self, at: ThreadRef, runner: Runner, queue: JobQueue, delivery: Delivery
     ) -> None:
         try:
             with connected(self._gateway, at.run_ref):
@@ -193,7 +193,7 @@ class Worker:
             fresh = await self._as_far_as_it_got(at, runner, delivery)
             await queue.later(fresh, delay_ms=_jittered(BUSY_MS))
 
-    async def _once(self, at: Place, runner: Runner, delivery: Delivery) -> None:
+    async def _once(self, at: ThreadRef, runner: Runner, delivery: Delivery) -> None:
         """Try a job, and keep what came of it before another may run the thread."""
         try:
             await self._bring(at, runner, delivery)
@@ -206,14 +206,14 @@ class Worker:
             self._at_rest(ThreadChange(at.agent, at.thread))
 
     async def _failed(
-        self, at: Place, runner: Runner, delivery: Delivery, error: Exception
+        self, at: ThreadRef, runner: Runner, delivery: Delivery, error: Exception
     ) -> None:
         left = await self._left(at, runner, delivery)
         run = await self._retries.failed(at, error, left=left, delivery=delivery)
         if run is None or run.state is RunState.PARKED:
             self._at_rest(ThreadChange(at.agent, at.thread, error))
 
-    async def _bring(self, at: Place, runner: Runner, delivery: Delivery) -> None:
+    async def _bring(self, at: ThreadRef, runner: Runner, delivery: Delivery) -> None:
         job, key = delivery.job, _key(delivery)
         is_start = job.kind is JobKind.START
         if not is_start and await self._store.stalled.is_dropped(at.keys, at.run):
@@ -233,7 +233,9 @@ class Worker:
         if state.is_finished:
             self._runners.release(at.agent, at.thread)
 
-    async def _left(self, at: Place, runner: Runner, delivery: Delivery) -> Job | None:
+    async def _left(
+        self, at: ThreadRef, runner: Runner, delivery: Delivery
+    ) -> Job | None:
         """Return what is left of a job that failed; None when that is not known.
 
         A message without an id is only known by its delivery, which must stay then.
@@ -245,7 +247,7 @@ class Worker:
             return delivery.job if delivery.job.id else None
 
     async def _as_far_as_it_got(
-        self, at: Place, runner: Runner, delivery: Delivery
+        self, at: ThreadRef, runner: Runner, delivery: Delivery
     ) -> Delivery:
         """Return the job that is left: a message that was taken is not given again."""
         if delivery.job.kind is not JobKind.START:
@@ -268,7 +270,7 @@ class Worker:
             logger.warning(
                 "thread.not_run_here agent=%s thread=%s", job.agent, job.thread
             )
-        at = Place(keys, job.tenant, job.agent, job.thread)
+        at = ThreadRef(keys, job.tenant, job.agent, job.thread)
         await self._retries.unserved(at, delivery, why)
 
 

@@ -25,7 +25,7 @@ from twokey.gateway.approvals.record import Origin
 from twokey.gateway.errors import GraphError, StoreUnavailable
 from twokey.gateway.protocol.records import Person
 from twokey.gateway.resume.retries import Retries
-from twokey.gateway.resume.run_events import Place
+from twokey.gateway.resume.run_events import ThreadRef
 from twokey.gateway.retrying import RetrySettings
 from twokey.gateway.store.cards import CardPlace, CardStore
 from twokey.gateway.store.jobs import Job, JobKind
@@ -45,7 +45,7 @@ class Run:
         self.stack = stack
         stack.store.retries = AT_ONCE
         self.retries = Retries(stack.store)
-        self.at = Place(stack.keys, "default", "support", "t1")
+        self.at = ThreadRef(stack.keys, "default", "support", "t1")
         self.ts = ""
 
     async def asked(self, *others: Person) -> None:

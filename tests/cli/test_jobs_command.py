@@ -20,7 +20,7 @@ from twokey.cli.session import Session
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.errors import SettingsError
 from twokey.gateway.resume.retries import Retries
-from twokey.gateway.resume.run_events import Place
+from twokey.gateway.resume.run_events import ThreadRef
 from twokey.gateway.store.engine import EmbeddedEngine
 from twokey.gateway.store.jobs import Job, JobKind
 from twokey.gateway.store.store import Store
@@ -50,12 +50,12 @@ class Shell:
         """Return what ``twokey jobs list --json`` prints."""
         return list(json.loads(self("list", "--json")))
 
-    def do(self, work: Callable[[Store, Place], Awaitable[object]]) -> None:
+    def do(self, work: Callable[[Store, ThreadRef], Awaitable[object]]) -> None:
         """Do something in the store, as a gateway would."""
 
         async def done() -> None:
             store = Store(self._url)
-            at = Place(store.keys_of_tenant("default"), "default", "shop", "t1")
+            at = ThreadRef(store.keys_of_tenant("default"), "default", "shop", "t1")
             await work(store, at)
             await store.close()
 
@@ -74,10 +74,10 @@ def shell(tmp_path: Path) -> Generator[Shell]:
         yield Shell(engine.url, config)
 
 
-def fails(error: Exception) -> Callable[[Store, Place], Awaitable[object]]:
+def fails(error: Exception) -> Callable[[Store, ThreadRef], Awaitable[object]]:
     """Let a run fail."""
 
-    async def work(store: Store, at: Place) -> None:
+    async def work(store: Store, at: ThreadRef) -> None:
         await Retries(store).failed(at, error, left=RESUME)
 
     return work
@@ -99,7 +99,7 @@ def test_a_parked_run_is_listed_shown_and_tried_again(shell: Shell) -> None:
     assert "a gateway that serves its agent tries it now" in told
     assert tried["state"] == "waiting"
 
-    async def is_queued_once(store: Store, at: Place) -> None:
+    async def is_queued_once(store: Store, at: ThreadRef) -> None:
         assert await store.queue(at.keys).depth() == 1
         events = await announced(store.conn, at.keys)
         [event] = [one for one in events if one.name is EventName.RUN_RETRIED]
@@ -112,7 +112,7 @@ def test_a_waiting_run_is_tried_at_once_and_has_one_job(shell: Shell) -> None:
     shell.do(fails(ConnectionError()))
     shell("retry", "--all")
 
-    async def is_due(store: Store, at: Place) -> None:
+    async def is_due(store: Store, at: ThreadRef) -> None:
         assert await store.conn.command("ZCARD", at.keys.retry) == 0
         assert await store.conn.command("XLEN", at.keys.jobs) == 1
 
@@ -128,7 +128,7 @@ def test_a_dropped_run_is_gone_and_brought_forward_by_nobody(shell: Shell) -> No
     with pytest.raises(SettingsError, match="No run"):
         shell("retry", str(row["id"]))
 
-    async def is_dropped(store: Store, at: Place) -> None:
+    async def is_dropped(store: Store, at: ThreadRef) -> None:
         events = await announced(store.conn, at.keys)
         [event] = [one for one in events if one.name is EventName.RUN_DROPPED]
         assert event.data["gesture"] == "cli"
@@ -141,9 +141,9 @@ def test_a_dropped_run_is_gone_and_brought_forward_by_nobody(shell: Shell) -> No
 def test_a_name_that_stands_for_nothing_or_for_several_is_refused(
     shell: Shell,
 ) -> None:
-    async def two(store: Store, at: Place) -> None:
+    async def two(store: Store, at: ThreadRef) -> None:
         await fails(KeyError())(store, at)
-        other = Place(at.keys, at.tenant, at.agent, "t2")
+        other = ThreadRef(at.keys, at.tenant, at.agent, "t2")
         await fails(KeyError())(store, other)
 
     shell.do(two)
@@ -159,7 +159,7 @@ def test_a_name_that_stands_for_nothing_or_for_several_is_refused(
 def test_what_an_older_version_gave_up_is_listed_and_tried_again(shell: Shell) -> None:
     old = RESUME.model_dump() | {"attempt": 5, "error": "RuntimeError"}
 
-    async def dead(store: Store, at: Place) -> None:
+    async def dead(store: Store, at: ThreadRef) -> None:
         body = ["why", "RuntimeError", "j", json.dumps(old)]
         await store.conn.command("XADD", at.keys.dead, "*", *body)
 
@@ -172,8 +172,8 @@ def test_what_an_older_version_gave_up_is_listed_and_tried_again(shell: Shell) -
 
 
 def test_names_of_a_thread_steer_no_terminal(shell: Shell) -> None:
-    async def hostile(store: Store, at: Place) -> None:
-        await fails(KeyError())(store, Place(at.keys, at.tenant, "a", "\x1b[2J"))
+    async def hostile(store: Store, at: ThreadRef) -> None:
+        await fails(KeyError())(store, ThreadRef(at.keys, at.tenant, "a", "\x1b[2J"))
 
     shell.do(hostile)
     [row] = shell.listed()

@@ -17,7 +17,7 @@ from twokey.gateway.approvals.decisions import AccountKind, Approve, Click, Revi
 from twokey.gateway.approvals.record import Item
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.protocol.records import Person
-from twokey.gateway.resume.run_events import Place, RunEvents
+from twokey.gateway.resume.run_events import RunEvents, ThreadRef
 from twokey.gateway.service.proposals import FORGOTTEN
 from twokey.gateway.service.reviews import ReviewService
 from twokey.gateway.store.store import Store
@@ -187,7 +187,7 @@ async def test_what_is_known_of_a_thread_ends_30_days_after_its_run(
 async def test_what_was_told_of_a_run_stands_for_nobody_who_asked(stack: Stack) -> None:
     """A run is told before it is open, and its people may be lost between."""
     place = stack.keys, "default", "shop", "t1"
-    await RunEvents(stack.store).started(Place(*place), "key")
+    await RunEvents(stack.store).started(ThreadRef(*place), "key")
     told = stack.keys.thread_facts(*place[1:])
 
     assert cast("int", await stack.store.conn.command("PTTL", told)) > 0

@@ -18,7 +18,7 @@ from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.wire import APPROVAL_INTERRUPT, Verdict
 from twokey.gateway.resume.advancer import MAX_STALE, Advancer, ThreadStuck
 from twokey.gateway.resume.classification import AtBreakpoint, ThreadHalted
-from twokey.gateway.resume.run_events import MAX_CHARS, Place, RunEvents
+from twokey.gateway.resume.run_events import MAX_CHARS, RunEvents, ThreadRef
 from twokey.gateway.resume.runner import AnswerRefused, PendingInterrupt, ThreadState
 from twokey.gateway.store.store import Store
 
@@ -68,9 +68,9 @@ def harness(store: Store) -> ServiceHarness:
 
 
 @pytest.fixture
-def at(store: Store) -> Place:
+def at(store: Store) -> ThreadRef:
     """Give the thread of the tests."""
-    return Place(store.keys_of_tenant("default"), "default", "support", "t1")
+    return ThreadRef(store.keys_of_tenant("default"), "default", "support", "t1")
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def asking(verdicts: Sequence[Verdict]) -> ThreadState:
 
 
 async def test_a_thread_that_does_not_exist_is_never_resumed(
-    advancer: Advancer, at: Place
+    advancer: Advancer, at: ThreadRef
 ) -> None:
     runner = Scripted(ThreadState(exists=False))
 
@@ -106,7 +106,7 @@ async def test_a_thread_that_does_not_exist_is_never_resumed(
 
 
 async def test_a_thread_that_stops_without_an_error_is_never_nudged_again(
-    advancer: Advancer, at: Place
+    advancer: Advancer, at: ThreadRef
 ) -> None:
     runner = Scripted(CUT_OFF)
 
@@ -128,7 +128,7 @@ async def test_a_thread_that_stops_without_an_error_is_never_nudged_again(
     ],
 )
 async def test_a_limit_is_tried_again_only_by_its_program(
-    advancer: Advancer, at: Place, error: Exception
+    advancer: Advancer, at: ThreadRef, error: Exception
 ) -> None:
     def fail(runner: Scripted) -> None:
         raise error
@@ -145,7 +145,7 @@ async def test_a_limit_is_tried_again_only_by_its_program(
 
 
 async def test_an_answer_that_comes_back_as_a_question_is_not_sent_twice(
-    harness: ServiceHarness, advancer: Advancer, at: Place
+    harness: ServiceHarness, advancer: Advancer, at: ThreadRef
 ) -> None:
     _, verdicts = await harness.submit(("process_refund", {"amount": 1}))
     await harness.reviews.decide(await harness.click(verdicts[0]), Approve(), ANA)
@@ -161,7 +161,7 @@ async def test_an_answer_that_comes_back_as_a_question_is_not_sent_twice(
 async def test_a_refused_answer_is_read_again_before_it_is_given_up(
     harness: ServiceHarness,
     advancer: Advancer,
-    at: Place,
+    at: ThreadRef,
     *,
     is_stale: bool,
     times: int,
@@ -181,7 +181,7 @@ async def test_a_refused_answer_is_read_again_before_it_is_given_up(
 
 
 async def test_an_item_that_the_agent_dropped_is_withdrawn(
-    harness: ServiceHarness, advancer: Advancer, at: Place
+    harness: ServiceHarness, advancer: Advancer, at: ThreadRef
 ) -> None:
     _, verdicts = await harness.submit(
         ("process_refund", {"amount": 1}), ("process_refund", {"amount": 2})
@@ -194,7 +194,7 @@ async def test_an_item_that_the_agent_dropped_is_withdrawn(
 
 
 async def test_an_authorization_that_a_finished_thread_never_used_lapses(
-    harness: ServiceHarness, advancer: Advancer, at: Place
+    harness: ServiceHarness, advancer: Advancer, at: ThreadRef
 ) -> None:
     _, verdicts = await harness.submit(("process_refund", {"amount": 1}))
     await harness.reviews.decide(await harness.click(verdicts[0]), Approve(), ANA)
@@ -205,7 +205,7 @@ async def test_an_authorization_that_a_finished_thread_never_used_lapses(
 
 
 async def test_a_new_message_supersedes_even_where_the_middleware_is_missing(
-    harness: ServiceHarness, advancer: Advancer, at: Place
+    harness: ServiceHarness, advancer: Advancer, at: ThreadRef
 ) -> None:
     _, verdicts = await harness.submit(("process_refund", {"amount": 1}))
 
@@ -219,7 +219,7 @@ async def test_a_new_message_supersedes_even_where_the_middleware_is_missing(
 
 
 async def test_a_stuck_thread_still_takes_a_new_message(
-    advancer: Advancer, at: Place
+    advancer: Advancer, at: ThreadRef
 ) -> None:
     def finish(runner: Scripted) -> None:
         if runner.asked[-1] == "start":
@@ -232,7 +232,7 @@ async def test_a_stuck_thread_still_takes_a_new_message(
 
 
 async def test_last_words_are_told_once_a_checkpoint_and_never_cut_silently(
-    store: Store, at: Place
+    store: Store, at: ThreadRef
 ) -> None:
     run_events = RunEvents(store)
 

@@ -21,7 +21,7 @@ from twokey.gateway.errors import ThreadUnavailable
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.resume.run_events import Place
+from twokey.gateway.resume.run_events import ThreadRef
 from twokey.gateway.store.store import Store
 
 FREE = load_policy(POLICY + "  delegate: {tier: auto}\n", "policy.yml")
@@ -109,7 +109,7 @@ async def test_a_thread_that_is_not_there_is_deleted_without_complaint(
 async def test_a_thread_that_somebody_runs_is_not_deleted(tk: Twokey) -> None:
     run, approval = await waiting(tk)
     keys = tk.store.keys_of_tenant("default")
-    at = Place(keys, "default", "shop", "t1")
+    at = ThreadRef(keys, "default", "shop", "t1")
 
     async with tk.store.threads.lease(keys, at.tenant, at.agent, at.thread):
         with pytest.raises(ThreadUnavailable, match="Another process"):

@@ -26,7 +26,7 @@ from twokey.gateway.resume.fenced_saver import FencedSaver
 from twokey.gateway.resume.graphs import attached
 from twokey.gateway.resume.langgraph_local import LangGraphLocal
 from twokey.gateway.resume.leases import under_lease
-from twokey.gateway.resume.run_events import Place
+from twokey.gateway.resume.run_events import ThreadRef
 from twokey.gateway.store import fences
 from twokey.gateway.store.fences import Lease
 from twokey.gateway.store.store import Store
@@ -62,9 +62,9 @@ async def savers(
         yield first, second
 
 
-def place(store: Store, thread: str = "t1") -> Place:
+def place(store: Store, thread: str = "t1") -> ThreadRef:
     """Return a thread of the shop's agent."""
-    return Place(store.keys_of_tenant("default"), "default", "shop", thread)
+    return ThreadRef(store.keys_of_tenant("default"), "default", "shop", thread)
 
 
 def runner(saver: Saver, step: asyncio.Event | None = None) -> LangGraphLocal:
@@ -72,7 +72,7 @@ def runner(saver: Saver, step: asyncio.Event | None = None) -> LangGraphLocal:
     return LangGraphLocal(attached(sample_tools.graph(waits_for=step), saver))
 
 
-async def take_away(store: Store, at: Place) -> None:
+async def take_away(store: Store, at: ThreadRef) -> None:
     """Let a lease end in the store, as if its holder had been paused for long."""
     await store.conn.command("DEL", at.keys.lease(at.tenant, at.agent, at.thread))
 

@@ -9,7 +9,7 @@ import pytest
 from tests.resume.resume_stack import Stack
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.resume.retries import Retries
-from twokey.gateway.resume.run_events import Place
+from twokey.gateway.resume.run_events import ThreadRef
 from twokey.gateway.store.connection import text
 from twokey.gateway.store.jobs import Job, JobKind
 from twokey.gateway.store.keys import RETENTION
@@ -20,8 +20,8 @@ RESUME = Job(kind=JobKind.RESUME, tenant="default", agent="shop", thread="t1")
 OLD_MS = int(RETENTION.total_seconds() * 1000) + 60_000
 
 
-def place(stack: Stack) -> Place:
-    return Place(stack.keys, "default", "shop", "t1")
+def place(stack: Stack) -> ThreadRef:
+    return ThreadRef(stack.keys, "default", "shop", "t1")
 
 
 async def aged(stack: Stack) -> None:

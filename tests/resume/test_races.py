@@ -15,7 +15,7 @@ from twokey.gateway.approvals.decisions import Settled, Stale
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.errors import ThreadUnavailable
 from twokey.gateway.resume.leases import under_lease
-from twokey.gateway.resume.run_events import Place
+from twokey.gateway.resume.run_events import ThreadRef
 from twokey.gateway.store.jobs import Job, JobKind
 from twokey.gateway.store.store import Store
 
@@ -134,7 +134,7 @@ async def test_jobs_that_find_nothing_to_do_change_nothing(stack: Stack) -> None
 
 
 async def test_only_one_at_a_time_runs_a_thread(stack: Stack) -> None:
-    at = Place(stack.keys, "default", "shop", "t1")
+    at = ThreadRef(stack.keys, "default", "shop", "t1")
 
     async def outer() -> str:
         with pytest.raises(ThreadUnavailable):
@@ -149,7 +149,7 @@ async def test_only_one_at_a_time_runs_a_thread(stack: Stack) -> None:
 
 async def test_work_stops_when_its_lease_is_lost(store: Store) -> None:
     quick = Store(store.conn.url, lease_ms=150)
-    at = Place(quick.keys_of_tenant("default"), "default", "shop", "t1")
+    at = ThreadRef(quick.keys_of_tenant("default"), "default", "shop", "t1")
     ends: list[str] = []
 
     async def work() -> None:

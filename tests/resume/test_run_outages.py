@@ -17,7 +17,7 @@ from twokey.gateway.approvals.events import EventName
 from twokey.gateway.errors import ThreadUnavailable
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.resume.retries import Retries
-from twokey.gateway.resume.run_events import Place
+from twokey.gateway.resume.run_events import ThreadRef
 from twokey.gateway.retrying import RetrySettings
 from twokey.gateway.store.jobs import Delivery, Job, JobKind
 from twokey.gateway.store.stalled import RunState, StalledRun
@@ -233,7 +233,7 @@ async def test_no_run_waits_for_a_message_whose_job_was_put_back_as_what_was_lef
 ) -> None:
     resume = Job(kind=JobKind.RESUME, tenant="default", agent="shop", thread="t1")
     start = resume.with_(kind=JobKind.START, input="hello", id="m1")
-    at = Place(stack.keys, "default", "shop", "t1")
+    at = ThreadRef(stack.keys, "default", "shop", "t1")
     retries, queue = Retries(stack.store), stack.store.queue(stack.keys)
     stack.store.retries = AT_ONCE
     await queue.prepare()

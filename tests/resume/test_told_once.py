@@ -11,15 +11,15 @@ from tests.service.harness import DAN
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.errors import LeaseLost
 from twokey.gateway.resume.leases import under_lease
-from twokey.gateway.resume.run_events import Place, RunEvents
+from twokey.gateway.resume.run_events import RunEvents, ThreadRef
 from twokey.gateway.store.keys import KEEP_MS
 from twokey.gateway.store.store import Store
 from twokey.gateway.store.threads import ThreadFacts
 
 
-def place(store: Store) -> Place:
+def place(store: Store) -> ThreadRef:
     """Return a thread of the shop's agent."""
-    return Place(store.keys_of_tenant("default"), "default", "shop", "t1")
+    return ThreadRef(store.keys_of_tenant("default"), "default", "shop", "t1")
 
 
 async def test_an_end_is_told_once_for_its_checkpoint(stack: Stack) -> None:

@@ -22,7 +22,7 @@ from twokey.gateway.resume.checkpoints import open_checkpoints
 from twokey.gateway.resume.graphs import attached
 from twokey.gateway.resume.langgraph_local import LangGraphLocal
 from twokey.gateway.resume.leases import under_lease
-from twokey.gateway.resume.run_events import Place
+from twokey.gateway.resume.run_events import ThreadRef
 from twokey.gateway.service.agents import AgentService
 from twokey.gateway.store.store import Store
 
@@ -50,7 +50,7 @@ class Stage:
         self.store = store
         self.saver = saver
         self.gateway = gateway
-        self.at = Place(store.keys_of_tenant("default"), "default", "shop", "t1")
+        self.at = ThreadRef(store.keys_of_tenant("default"), "default", "shop", "t1")
         self.holds = asyncio.Event()
         self.has_begun = asyncio.Event()
 

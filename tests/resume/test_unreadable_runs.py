@@ -11,7 +11,7 @@ from tests.resume.resume_stack import Stack
 from twokey.gateway.errors import NewerRecord
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.resume.retries import Retries
-from twokey.gateway.resume.run_events import Place
+from twokey.gateway.resume.run_events import ThreadRef
 from twokey.gateway.service.runs import RunService
 from twokey.gateway.store.connection import text
 from twokey.gateway.store.jobs import Job, JobKind
@@ -29,7 +29,7 @@ async def kept_of(stack: Stack, run: str) -> str:
 
 async def failed(stack: Stack, thread: str = "t2") -> str:
     """Let the run of a thread fail; return its id."""
-    at = Place(stack.keys, "default", "shop", thread)
+    at = ThreadRef(stack.keys, "default", "shop", thread)
     left = RESUME.with_(thread=thread)
     await Retries(stack.store).failed(at, KeyError(), left=left)
     return at.run

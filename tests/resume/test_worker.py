@@ -11,7 +11,7 @@ from tests.resume.resume_stack import Stack
 from twokey.gateway.errors import StoreUnavailable
 from twokey.gateway.resume.periodic import repeat
 from twokey.gateway.resume.retries import Retries
-from twokey.gateway.resume.run_events import Place
+from twokey.gateway.resume.run_events import ThreadRef
 from twokey.gateway.resume.runner import ThreadState
 from twokey.gateway.store.jobs import Delivery, JobQueue
 
@@ -47,7 +47,7 @@ async def test_a_job_that_cannot_be_put_away_is_delivered_again(
     troubles: list[Exception] = [StoreUnavailable("gone"), RuntimeError("a bug")]
     went_on = Retries.went_on
 
-    async def troubled(self: Retries, at: Place, delivery: Delivery | None) -> None:
+    async def troubled(self: Retries, at: ThreadRef, delivery: Delivery | None) -> None:
         if troubles:
             raise troubles.pop(0)
         await went_on(self, at, delivery)

@@ -12,7 +12,7 @@ from twokey.gateway.approvals.decisions import AccountKind, Reviewer
 from twokey.gateway.approvals.membership import holds
 from twokey.gateway.approvals.people import Requirement, Role, Vote
 from twokey.gateway.approvals.quorum import Tally, roles_of, tally
-from twokey.gateway.policy.reachable import Reachable, merged, reachable_requirements
+from twokey.gateway.policy.eligibility import Reachable, merged, reachable_requirements
 from twokey.gateway.policy.rules import Policy
 
 MOST_PEOPLE = 90

@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 from pydantic import Field
 
 from twokey.gateway.errors import SettingsError
-from twokey.gateway.policy.raising import Facts
+from twokey.gateway.policy.name_check import RECENT
+from twokey.gateway.policy.raise_rules import Facts
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.policy.windows import micro, window_uses
-from twokey.gateway.policy.wording import RECENT
 from twokey.gateway.protocol.records import Record
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.sentences import near

@@ -11,7 +11,7 @@ from twokey.cli.console import printable
 from twokey.gateway.approvals.people import Requirement, Role
 from twokey.gateway.approvals.quorum import clauses, tally
 from twokey.gateway.policy.evaluate import Evaluation
-from twokey.gateway.policy.raising import FiredRule
+from twokey.gateway.policy.raise_rules import FiredRule
 from twokey.gateway.policy.replay import Replayed
 from twokey.gateway.policy.requirement_checks import unused
 from twokey.gateway.policy.rules import Policy

@@ -11,7 +11,6 @@ from twokey.gateway.policy.fields import (
     is_usergroup_id,
     placeholders,
 )
-from twokey.gateway.policy.fitting import AMOUNTS, path_problem, rule_problem
 from twokey.gateway.policy.requirement_checks import (
     requirement_problems,
     requirement_roles,
@@ -19,6 +18,7 @@ from twokey.gateway.policy.requirement_checks import (
 )
 from twokey.gateway.policy.rules import DIRECT, EVERY_TOOL, Policy, ToolRule, WindowRule
 from twokey.gateway.policy.schema_mistakes import mistake
+from twokey.gateway.policy.type_check import AMOUNTS, path_problem, rule_problem
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.tiers import Tier, join
 from twokey.gateway.sentences import Path, ProblemAt, dotted, near

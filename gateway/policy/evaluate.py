@@ -9,7 +9,7 @@ from twokey.gateway.approvals.evidence import HIDDEN, as_text, redacted
 from twokey.gateway.approvals.policy_decision import PolicyDecision
 from twokey.gateway.policy.expressions import value_at
 from twokey.gateway.policy.fields import MAX_LINK, fill, placeholders
-from twokey.gateway.policy.raising import (
+from twokey.gateway.policy.raise_rules import (
     Facts,
     FiredRule,
     Raise,

@@ -18,7 +18,7 @@ import cel
 from pydantic import JsonValue
 
 from twokey.gateway.policy import hours
-from twokey.gateway.policy.comparing import Comparisons, MixedTypes, typed
+from twokey.gateway.policy.name_check import MACROS, check_names
 from twokey.gateway.policy.tokens import (
     Kind,
     Token,
@@ -28,7 +28,7 @@ from twokey.gateway.policy.tokens import (
     tokens,
     written,
 )
-from twokey.gateway.policy.wording import MACROS, check_wording
+from twokey.gateway.policy.typed_comparison import Comparisons, MixedTypes, typed
 from twokey.gateway.protocol.schema_validation import matches
 from twokey.gateway.protocol.strict_json import JsonObject
 
@@ -151,7 +151,7 @@ def compiled(source: str) -> Expression:
     except Exception as error:
         raise BadExpression(_no_cel(source, row, error)) from error
     try:
-        check_wording(row, named, ROOTS)
+        check_names(row, named, ROOTS)
     except ValueError as error:
         raise BadExpression(str(error)) from error
     expression = Expression(

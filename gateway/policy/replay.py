@@ -21,7 +21,7 @@ from twokey.gateway.approvals.people import Requirement, Vote
 from twokey.gateway.approvals.quorum import tally
 from twokey.gateway.errors import BadJson, PolicyError
 from twokey.gateway.policy.evaluate import evaluate, listed_tier
-from twokey.gateway.policy.raising import Facts
+from twokey.gateway.policy.raise_rules import Facts
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.policy.windows import WindowUse, WindowUses, window_uses
 from twokey.gateway.protocol.records import Person, Record

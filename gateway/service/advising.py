@@ -9,7 +9,7 @@ from datetime import timedelta
 
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.approvals.record import Opinion, approval_of
-from twokey.gateway.policy.raising import Raise, is_strict
+from twokey.gateway.policy.raise_rules import Raise, is_strict
 from twokey.gateway.policy.triage_rules import TriageRule
 from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.protocol.wire import Turn

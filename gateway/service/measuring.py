@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from twokey.gateway.approvals.record import Approval, Context, Item
-from twokey.gateway.policy.raising import Facts
+from twokey.gateway.policy.raise_rules import Facts
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.policy.windows import window_uses
 from twokey.gateway.protocol import digest

@@ -8,7 +8,7 @@ from twokey.gateway.approvals.changes import listed
 from twokey.gateway.approvals.decisions import Forbidden, Reviewer
 from twokey.gateway.approvals.people import Requirement
 from twokey.gateway.approvals.quorum import objection, standing_in
-from twokey.gateway.policy.reachable import lifters, stoppers
+from twokey.gateway.policy.eligibility import lifters, stoppers
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.service.freezing import FreezeService
 from twokey.gateway.service.tenant_service import PolicyService

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from twokey.gateway.errors import BadJson, StoreUnavailable
 from twokey.gateway.policy.evaluate import Evaluation, evaluate
-from twokey.gateway.policy.raising import Facts, Raise
+from twokey.gateway.policy.raise_rules import Facts, Raise
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.strict_json import MAX_BYTES, JsonObject, parse_object

@@ -11,8 +11,8 @@ import pytest
 
 from twokey.cli import people
 from twokey.cli.main import run
+from twokey.gateway.policy.eligibility import reachable_requirements
 from twokey.gateway.policy.load import load_policy
-from twokey.gateway.policy.reachable import reachable_requirements
 from twokey.gateway.store.store import Store
 from twokey.sandbox.server import Sandbox
 

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from twokey.cli.main import run
 from twokey.gateway.policy.load import BadPolicy, load_policy
+from twokey.gateway.policy.name_check import CALL, MACROS, RECENT
 from twokey.gateway.policy.requirement_rules import PartRule, RequirementRule
 from twokey.gateway.policy.rules import (
     Defaults,
@@ -23,7 +24,6 @@ from twokey.gateway.policy.rules import (
 )
 from twokey.gateway.policy.tier_rules import ApproveRule, EscalateRule, NotifyRule
 from twokey.gateway.policy.triage_rules import TriageRule
-from twokey.gateway.policy.wording import CALL, MACROS, RECENT
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "policy.md").read_text("utf-8")

@@ -86,7 +86,7 @@ BY_NOW_TABLE = (
     ),
     Mutant(
         "silently: each part of a rule is tried",
-        "gateway/policy/fitting.py",
+        "gateway/policy/type_check.py",
         "[*parts, source]",
         "[source]",
         SILENCES,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 SUBMITTING = "gateway/service/submitting.py"
-COMPARING = "gateway/policy/comparing.py"
+COMPARING = "gateway/policy/typed_comparison.py"
 COMPARISONS = "tests/policy/test_typed_comparisons.py"
 RESOURCES = "gateway/policy/resources.py"
 REQUESTS = "tests/service/test_request_windows.py"

@@ -16,7 +16,7 @@ from twokey.gateway.approvals.people import Requirement, Vote
 from twokey.gateway.approvals.quorum import stricter, tally
 from twokey.gateway.policy.evaluate import Evaluation, evaluate
 from twokey.gateway.policy.load import BadPolicy, load_policy
-from twokey.gateway.policy.raising import Facts
+from twokey.gateway.policy.raise_rules import Facts
 from twokey.gateway.policy.replay import Row, replay
 from twokey.gateway.policy.requirements import required
 from twokey.gateway.policy.rules import Policy

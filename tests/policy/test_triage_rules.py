@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from twokey.gateway.policy.evaluate import evaluate
 from twokey.gateway.policy.load import BadPolicy, load_policy
-from twokey.gateway.policy.raising import Raise
+from twokey.gateway.policy.raise_rules import Raise
 from twokey.gateway.policy.triage_rules import TriageRule
 from twokey.gateway.protocol.tiers import Tier, join
 

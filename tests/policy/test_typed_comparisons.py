@@ -23,7 +23,7 @@ from twokey.gateway.policy.expressions import (
     scope,
 )
 from twokey.gateway.policy.load import load_policy
-from twokey.gateway.policy.raising import Facts
+from twokey.gateway.policy.raise_rules import Facts
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.tiers import Tier
 

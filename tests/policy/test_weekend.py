@@ -10,7 +10,7 @@ from pydantic import JsonValue
 
 from twokey.gateway.policy.evaluate import Evaluation, evaluate
 from twokey.gateway.policy.load import load_policy
-from twokey.gateway.policy.raising import Facts
+from twokey.gateway.policy.raise_rules import Facts
 from twokey.gateway.policy.windows import window_uses
 from twokey.gateway.protocol.tiers import Tier
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from twokey.gateway.policy.eligibility import reachable_requirements
 from twokey.gateway.policy.load import load_policy
-from twokey.gateway.policy.reachable import reachable_requirements
 
 HEAD = """\
 version: 1

@@ -55,7 +55,7 @@ _METHODS = MACROS | frozenset(
 )
 
 
-def check_wording(
+def check_names(
     row: tuple[Token, ...], named: frozenset[str], roots: frozenset[str]
 ) -> None:
     """Check every name of an expression that compiles.

@@ -9,7 +9,7 @@ from pydantic import JsonValue
 
 from twokey.gateway.policy.evaluate import Evaluation, evaluate, listed_tier
 from twokey.gateway.policy.load import load_policy
-from twokey.gateway.policy.raising import Facts
+from twokey.gateway.policy.raise_rules import Facts
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.tiers import Tier

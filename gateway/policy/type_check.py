@@ -20,10 +20,10 @@ from twokey.gateway.policy.expressions import (
     value_of,
 )
 from twokey.gateway.policy.hours import instant
+from twokey.gateway.policy.name_check import RECENT
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.policy.shapes import Shape, shape_at
 from twokey.gateway.policy.tokens import operands, tokens, written
-from twokey.gateway.policy.wording import RECENT
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.sentences import near
 
@@ -167,7 +167,7 @@ def _values_at(
     shape = shape_at(schema, path) if schema is not None else Shape()
     if schema is not None and shape.node is not None and shape.kinds:
         pairs = [
-            _Making(schema, samples).one(shape, kind, 0)
+            _SampleValue(schema, samples).one(shape, kind, 0)
             for kind in sorted(shape.kinds)
             for samples in (_LOW, _HIGH)
         ]
@@ -175,7 +175,7 @@ def _values_at(
     return tuple(samples[kind] for kind in _WHEN_UNKNOWN for samples in (_LOW, _HIGH))
 
 
-class _Making:
+class _SampleValue:
     """Make one value that a schema admits, as far as its types say, of bounded size."""
 
     def __init__(self, root: JsonObject, samples: dict[str, JsonValue]) -> None:

@@ -12,9 +12,9 @@ from twokey.gateway.policy.evaluate import evaluate
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.service.measuring import facts_of, measure, totals_now
 from twokey.gateway.service.queue import ReviewQueue
 from twokey.gateway.service.refusing import freeze_of, unstartable
+from twokey.gateway.service.window_usage import facts_of, totals_now, usage_of
 from twokey.gateway.store.changing import Judged
 from twokey.gateway.store.freezes import Freeze
 from twokey.gateway.store.store import Store
@@ -44,7 +44,7 @@ async def judge_now(
     """
     keys = store.keys_of_tenant(approval.tenant)
     requester = approval.requester.user if approval.requester else ""
-    one = measure(
+    one = usage_of(
         policy,
         keys,
         item.ctx,

@@ -16,7 +16,7 @@ from twokey.gateway.protocol.records import Record
 from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.protocol.wire import Verdict, VerdictKind
 from twokey.gateway.service import refusing
-from twokey.gateway.service.measuring import Measured
+from twokey.gateway.service.window_usage import CallUsage
 from twokey.gateway.store.attention import AgentLoad
 from twokey.gateway.store.store import Store
 from twokey.gateway.store.windows import Use, use_of
@@ -76,7 +76,7 @@ def refused(verdict: Verdict, reason: str) -> Verdict:
     return verdict.with_(kind=VerdictKind.DENY, tier=Tier.DENY, reason=reason)
 
 
-async def totals_with(store: Store, blobs: str, one: Measured) -> dict[str, int]:
+async def totals_with(store: Store, blobs: str, one: CallUsage) -> dict[str, int]:
     """Return what the windows of a cleared call come to, its own share counted once.
 
     Args:

@@ -21,7 +21,6 @@ from twokey.gateway.protocol.wire import ProposedCall, Turn, Verdict, VerdictKin
 from twokey.gateway.service import refusing
 from twokey.gateway.service.advising import Advised, Advising, triage_events
 from twokey.gateway.service.hints import apply_hint
-from twokey.gateway.service.measuring import Measured, facts_of, measure
 from twokey.gateway.service.proposals import (
     EvaluatedCall,
     Proposal,
@@ -32,6 +31,7 @@ from twokey.gateway.service.proposals import (
 from twokey.gateway.service.rejudging import KeptVerdicts, judged_again, totals_with
 from twokey.gateway.service.tenant_service import PolicyService
 from twokey.gateway.service.well_formed import check_texts
+from twokey.gateway.service.window_usage import CallUsage, facts_of, usage_of
 from twokey.gateway.store import keys as store_keys
 from twokey.gateway.store.attention import AgentLoad
 from twokey.gateway.store.opening import Listed, Preconditions
@@ -116,7 +116,7 @@ class Submitter(PolicyService):
             if call is None or not verdict.runs_unclaimed:
                 found.append(verdict)
                 continue
-            one = self._measured(policy, turn, call, load)
+            one = self._usage(policy, turn, call, load)
             totals = await totals_with(self._store, self._keys.blobs(""), one)
             moment = _Moment(load, [one], [totals])
             evaluation = _judged(turn, policy, call, moment.facts(0, held=0))
@@ -149,21 +149,21 @@ class Submitter(PolicyService):
         self, turn: Turn, turn_key: str, load: AgentLoad, advising: Advising
     ) -> _JudgedTurn | None:
         policy = self._policy()
-        measured = [
+        usage = [
             # What goes back to the model is not a request; its amounts are unknown.
-            Measured()
+            CallUsage()
             if _is_returned(policy, call)
-            else self._measured(policy, turn, call, load)
+            else self._usage(policy, turn, call, load)
             for call in turn.calls
         ]
-        totals: Sequence[Mapping[str, int]] | None = [{} for _ in measured]
-        if any(one.reserved for one in measured):
+        totals: Sequence[Mapping[str, int]] | None = [{} for _ in usage]
+        if any(one.reserved for one in usage):
             totals = await self._store.windows.reserve(
-                self._keys, turn_key, [one.reserved for one in measured]
+                self._keys, turn_key, [one.reserved for one in usage]
             )
         if totals is None:
             return None
-        moment = _Moment(load, measured, totals)
+        moment = _Moment(load, usage, totals)
         evaluated = _evaluated(turn, policy, moment, {})
         advised = await advising.advise(evaluated, now_ms=load.now_ms)
         if advised:
@@ -180,7 +180,7 @@ class Submitter(PolicyService):
         proposal = propose(evaluated, source)
         told = triage_events(advised, proposal, source)
         proposal = replace(proposal, events=(*proposal.events, *told))
-        return _JudgedTurn(policy, measured, proposal)
+        return _JudgedTurn(policy, usage, proposal)
 
     async def _open(
         self, turn: Turn, turn_key: str, judged: _JudgedTurn
@@ -204,10 +204,10 @@ class Submitter(PolicyService):
     def _approval_id(self) -> str:
         return store_keys.approval_id(self._keys.shard, secrets.token_hex(16))
 
-    def _measured(
+    def _usage(
         self, policy: Policy, turn: Turn, call: ProposedCall, load: AgentLoad
-    ) -> Measured:
-        return measure(
+    ) -> CallUsage:
+        return usage_of(
             policy,
             self._keys,
             context_of(self._tenant, turn.ref, call),
@@ -223,13 +223,13 @@ class _JudgedTurn:
     """A turn, what its calls use, and what it came to."""
 
     policy: Policy
-    measured: Sequence[Measured]
+    usage: Sequence[CallUsage]
     proposal: Proposal
 
     def preconditions(self, tenant: str, turn: Turn) -> Preconditions:
         """Return what must not change while the turn opens."""
         verdicts = self.proposal.verdicts
-        requests = [use for one in self.measured for use in one.requests]
+        requests = [use for one in self.usage for use in one.requests]
         protect = self.policy.protect
         open_ = [one.tool for one in verdicts if one.kind is not VerdictKind.DENY]
         return Preconditions(
@@ -239,17 +239,17 @@ class _JudgedTurn:
             asked=protect.requests_per_10m,
             held={
                 verdict.item_id: one.uses
-                for verdict, one in zip(verdicts, self.measured, strict=True)
+                for verdict, one in zip(verdicts, self.usage, strict=True)
                 if verdict.item_id
             },
             counted=[*self._uses(lambda one: one.runs_unclaimed), *requests],
             refused=self._uses(lambda one: one.kind is VerdictKind.DENY),
-            reserved=[use for one in self.measured for use in one.reserved],
+            reserved=[use for one in self.usage for use in one.reserved],
             run_ref=turn.ref.run_ref,
         )
 
     def _uses(self, of: Callable[[Verdict], bool]) -> list[Use]:
-        pairs = zip(self.proposal.verdicts, self.measured, strict=True)
+        pairs = zip(self.proposal.verdicts, self.usage, strict=True)
         return [use for verdict, one in pairs if of(verdict) for use in one.uses]
 
 
@@ -258,20 +258,20 @@ class _Moment:
     """What is known of the agent and of each call while a turn is judged."""
 
     load: AgentLoad
-    measured: Sequence[Measured]
+    usage: Sequence[CallUsage]
     totals: Sequence[Mapping[str, int]]
 
     def facts(self, place: int, *, held: int) -> Facts:
         return facts_of(
             self.load,
-            self.measured[place],
+            self.usage[place],
             self.totals[place],
             requester=_requester(self.load),
             asked=self.load.asked + held + 1,
         )
 
     def requests_before(self, place: int) -> dict[str, int]:
-        return self.measured[place].requests_before(self.totals[place])
+        return self.usage[place].requests_before(self.totals[place])
 
 
 def _evaluated(

@@ -27,7 +27,7 @@ TOTALS_TABLE = (
     ),
     Mutant(
         "requests: each keeps its place",
-        "gateway/service/measuring.py",
+        "gateway/service/window_usage.py",
         "if before is not None:",
         "if False:",
         REQUESTS,
@@ -35,8 +35,8 @@ TOTALS_TABLE = (
     Mutant(
         "requests: two at once see each other",
         SUBMITTING,
-        "[one.reserved for one in measured]",
-        "[one.uses for one in measured]",
+        "[one.reserved for one in usage]",
+        "[one.uses for one in usage]",
         REQUESTS,
     ),
     Mutant(

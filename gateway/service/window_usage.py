@@ -19,7 +19,7 @@ from twokey.gateway.store.windows import Use, use_of
 USE_TAG = "twokey/v1/use"
 
 
-class Measured(Record):
+class CallUsage(Record):
     """What one call adds to its windows, and why a share is not known.
 
     Attributes:
@@ -42,7 +42,7 @@ class Measured(Record):
         return {one.window: totals[one.name] - one.micro for one in self.requests}
 
 
-def measure(
+def usage_of(
     policy: Policy,
     keys: Keys,
     ctx: Context,
@@ -51,7 +51,7 @@ def measure(
     *,
     requester: str,
     declared_schema: JsonObject | None,
-) -> Measured:
+) -> CallUsage:
     """Return what a call with these arguments uses.
 
     The same call has the same uses each time, so that nothing counts it twice.
@@ -76,13 +76,13 @@ def measure(
                 within_ms=one.within_ms,
             )
         )
-    return Measured(
+    return CallUsage(
         uses=tuple(uses[False]), requests=tuple(uses[True]), problems=found.problems
     )
 
 
 async def totals_now(
-    store: Store, approval: Approval, item: Item, measured: Measured
+    store: Store, approval: Approval, item: Item, usage: CallUsage
 ) -> dict[str, int]:
     """Return what the windows of a waiting call come to now, by name.
 
@@ -94,9 +94,9 @@ async def totals_now(
     if keys is None:
         return {}
     found = await store.windows.totals(
-        keys.blobs(approval.id), item.index, measured.reserved
+        keys.blobs(approval.id), item.index, usage.reserved
     )
-    for one in measured.requests:
+    for one in usage.requests:
         before = item.requests_before.get(one.window)
         if before is not None:
             found[one.name] = before + one.micro
@@ -105,7 +105,7 @@ async def totals_now(
 
 def facts_of(
     load: AgentLoad,
-    measured: Measured,
+    usage: CallUsage,
     totals: Mapping[str, int],
     *,
     requester: str,
@@ -115,7 +115,7 @@ def facts_of(
 
     Args:
         load: of the agent.
-        measured: what the call uses.
+        usage: what the call uses.
         totals: what each of its windows comes to.
         requester: Slack id of who asked the agent, or empty.
         asked: what the agent asked people for in ten minutes, this call included.
@@ -127,5 +127,5 @@ def facts_of(
         requests_10m=asked,
         failures_1h=load.failures,
         rejections_in_row=load.rejections,
-        problems=measured.problems,
+        problems=usage.problems,
     )

@@ -39,8 +39,8 @@ from twokey.gateway.protocol.wire import (
     Reopened,
     StateNow,
 )
+from twokey.gateway.service.denials import freeze_message
 from twokey.gateway.service.judging import JudgedNow, judge_now
-from twokey.gateway.service.refusing import stopped
 from twokey.gateway.service.tenant_service import PolicyService
 from twokey.gateway.store.changing import Loaded, Write
 from twokey.gateway.store.freezes import names_of
@@ -168,7 +168,7 @@ class ClaimService(PolicyService):
             is_pending = back.approval.items[item.index].is_pending
             return Write(back, judged={item.index: judged.used} if is_pending else {})
         if judged.freeze is not None:
-            return Refused(reason=stopped(judged.freeze), state=item.state)
+            return Refused(reason=freeze_message(judged.freeze), state=item.state)
         return self._grant(loaded, item, request)
 
     async def _take_over(

@@ -12,8 +12,8 @@ from twokey.gateway.policy.evaluate import evaluate
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.service.denials import cannot_start_message, freeze_of
 from twokey.gateway.service.queue import ReviewQueue
-from twokey.gateway.service.refusing import freeze_of, unstartable
 from twokey.gateway.service.window_usage import facts_of, totals_now, usage_of
 from twokey.gateway.store.changing import Judged
 from twokey.gateway.store.freezes import Freeze
@@ -71,7 +71,7 @@ async def judge_now(
         # The agent's schema is pinned in the item since the call was submitted.
         declared_schema=None,
         facts=facts_of(load, one, totals, requester=requester, asked=load.asked),
-    ).with_(stopped=unstartable(freeze) if freeze else "")
+    ).with_(stopped=cannot_start_message(freeze) if freeze else "")
     return JudgedNow(policy_now, Judged(one.uses, totals), freeze)
 
 

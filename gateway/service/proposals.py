@@ -40,7 +40,7 @@ from twokey.gateway.protocol.wire import (
     VerdictKind,
     args_hash,
 )
-from twokey.gateway.service import refusing
+from twokey.gateway.service import denials
 from twokey.gateway.store.threads import ThreadFacts
 
 MAX_ITEMS = 6
@@ -339,7 +339,7 @@ def _event(
 def _refused(one: EvaluatedCall, source: Source, reason: str) -> Event:
     if one.is_returned:
         # The sentence for the model quotes its arguments; an event holds none.
-        return _event(one, source, EventName.CALL_RETURNED, refusing.MISFIT)
+        return _event(one, source, EventName.CALL_RETURNED, denials.MISFIT)
     return _event(one, source, EventName.CALL_DENIED, reason)
 
 

@@ -15,7 +15,7 @@ from twokey.gateway.policy.rules import Policy
 from twokey.gateway.protocol.records import Record
 from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.protocol.wire import Verdict, VerdictKind
-from twokey.gateway.service import refusing
+from twokey.gateway.service import denials
 from twokey.gateway.service.window_usage import CallUsage
 from twokey.gateway.store.attention import AgentLoad
 from twokey.gateway.store.store import Store
@@ -104,5 +104,5 @@ def _without_share(use: Use) -> Use:
 def _halted(verdict: Verdict, load: AgentLoad, agent: str) -> Verdict:
     if not verdict.runs_unclaimed:
         return verdict  # its claim asks
-    freeze = refusing.freeze_of(load, agent, verdict.tool)
-    return refused(verdict, refusing.stopped(freeze)) if freeze else verdict
+    freeze = denials.freeze_of(load, agent, verdict.tool)
+    return refused(verdict, denials.freeze_message(freeze)) if freeze else verdict

@@ -18,7 +18,7 @@ from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.strict_json import MAX_BYTES, JsonObject, parse_object
 from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.protocol.wire import ProposedCall, Turn, Verdict, VerdictKind
-from twokey.gateway.service import refusing
+from twokey.gateway.service import denials
 from twokey.gateway.service.advising import Advised, Advising, triage_events
 from twokey.gateway.service.hints import apply_hint
 from twokey.gateway.service.proposals import (
@@ -234,7 +234,7 @@ class _JudgedTurn:
         open_ = [one.tool for one in verdicts if one.kind is not VerdictKind.DENY]
         return Preconditions(
             tenant=tenant,
-            names=refusing.watched(turn.ref.agent, open_),
+            names=denials.freeze_names(turn.ref.agent, open_),
             waiting=protect.pending_per_agent,
             asked=protect.requests_per_10m,
             held={
@@ -288,7 +288,7 @@ def _evaluated(
         if is_returned:
             refusal = call.problem
         elif not refusal and evaluation.tier.needs_people:
-            refusal = refusing.crowded(load, policy.protect, held)
+            refusal = denials.over_limit(load, policy.protect, held)
             held += not refusal
         opinion, before = told.opinion if told else None, moment.requests_before(place)
         evaluated.append(
@@ -307,7 +307,7 @@ def _is_returned(policy: Policy, call: ProposedCall) -> bool:
 
 def _misfit(call: ProposedCall) -> Sequence[Raise]:
     """Never let a call run unasked that does not fit: nobody knows what it would do."""
-    return (Raise(to=Tier.APPROVE, reason=refusing.MISFIT),) if call.problem else ()
+    return (Raise(to=Tier.APPROVE, reason=denials.MISFIT),) if call.problem else ()
 
 
 def _judged(
@@ -334,9 +334,9 @@ def _judged(
 
 def _refusal(load: AgentLoad, policy: Policy, agent: str, call: ProposedCall) -> str:
     if not call.tool:
-        return refusing.NAMELESS
+        return denials.NAMELESS
     try:
-        return refusing.refusal(load, policy.protect, agent, call.tool, call.args)
+        return denials.denial(load, policy.protect, agent, call.tool, call.args)
     except BadJson:
         return ""  # refused with a sentence when its document is made
 

@@ -36,7 +36,7 @@ from twokey.gateway.policy.load import load_policy
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.protocol.wire import ProposedCall, Turn, TurnRef, VerdictKind
-from twokey.gateway.service.refusing import MISFIT
+from twokey.gateway.service.denials import MISFIT
 from twokey.gateway.store.store import Store
 
 

@@ -379,7 +379,7 @@ TABLE = (
     ),
     Mutant(
         "a freeze denies what is new",
-        "gateway/service/refusing.py",
+        "gateway/service/denials.py",
         "    if freeze is not None:",
         "    if freeze is not None and freeze.is_pause:",
         FREEZES,
@@ -407,7 +407,7 @@ TABLE = (
     ),
     Mutant(
         "an agent asks no faster than its rate",
-        "gateway/service/refusing.py",
+        "gateway/service/denials.py",
         "    if load.asked + held >= protect.requests_per_10m:",
         "    if load.asked < 0:",
         ATTENTION,
@@ -421,7 +421,7 @@ TABLE = (
     ),
     Mutant(
         "what was rejected is not asked again",
-        "gateway/service/refusing.py",
+        "gateway/service/denials.py",
         "rejection.turns_ago <= protect.same_rejected_within",
         "rejection.turns_ago < 0",
         ATTENTION,

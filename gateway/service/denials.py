@@ -22,7 +22,7 @@ MISFIT = "The arguments do not fit the tool, or there is no such tool."
 """Said on a card and in the audit; what exactly is wrong is told to the model."""
 
 
-def refusal(
+def denial(
     load: AgentLoad, protect: Protection, agent: str, tool: str, args: JsonObject
 ) -> str:
     """Return why a call is refused whatever the policy says of it; "" when it is not.
@@ -36,7 +36,7 @@ def refusal(
     """
     freeze = freeze_of(load, agent, tool) or load.frozen.get(paused(agent))
     if freeze is not None:
-        return stopped(freeze)
+        return freeze_message(freeze)
     rejection = load.rejected.get(fingerprint(tool, args))
     if rejection and rejection.turns_ago <= protect.same_rejected_within:
         return _repeated(rejection)
@@ -49,7 +49,7 @@ def freeze_of(load: AgentLoad, agent: str, tool: str) -> Freeze | None:
     return next((freeze for freeze in found if freeze is not None), None)
 
 
-def crowded(load: AgentLoad, protect: Protection, held: int) -> str:
+def over_limit(load: AgentLoad, protect: Protection, held: int) -> str:
     """Return why an agent may not ask people for one call more; "" when it may.
 
     Args:
@@ -70,7 +70,7 @@ def crowded(load: AgentLoad, protect: Protection, held: int) -> str:
     return ""
 
 
-def stopped(freeze: Freeze) -> str:
+def freeze_message(freeze: Freeze) -> str:
     """Return the sentence about a freeze or a pause, for the model."""
     reason = freeze.reason.rstrip(". ") or "no reason was given"
     if freeze.is_pause:
@@ -84,13 +84,13 @@ def stopped(freeze: Freeze) -> str:
     )
 
 
-def watched(agent: str, tools: Iterable[str]) -> tuple[str, ...]:
+def freeze_names(agent: str, tools: Iterable[str]) -> tuple[str, ...]:
     """Return the names under which nothing may be frozen while these calls open."""
     chosen = tuple(tools)
     return (*names_of(agent, *chosen), paused(agent)) if chosen else ()
 
 
-def unstartable(freeze: Freeze) -> str:
+def cannot_start_message(freeze: Freeze) -> str:
     """Return the sentence about a freeze, for whoever would approve what it stops."""
     return (
         f"{_named(freeze)} is frozen, so this could not start, and nothing was "

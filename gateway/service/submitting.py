@@ -28,7 +28,11 @@ from twokey.gateway.service.proposals import (
     context_of,
     propose,
 )
-from twokey.gateway.service.rejudging import KeptVerdicts, judged_again, totals_with
+from twokey.gateway.service.stored_verdicts import (
+    StoredVerdicts,
+    judged_again,
+    totals_with,
+)
 from twokey.gateway.service.tenant_service import PolicyService
 from twokey.gateway.service.well_formed import check_texts
 from twokey.gateway.service.window_usage import CallUsage, facts_of, usage_of
@@ -88,7 +92,7 @@ class Submitter(PolicyService):
                 turn_key=turn_key,
             )
             if load.verdicts:
-                kept = KeptVerdicts.read(load.verdicts)
+                kept = StoredVerdicts.read(load.verdicts)
                 kept = kept.halted(load, ref.agent)
                 return await self._by_now(turn, kept, load), ()
             judged = await self._judge(turn, turn_key, load, advising)
@@ -103,7 +107,7 @@ class Submitter(PolicyService):
         )
 
     async def _by_now(
-        self, turn: Turn, kept: KeptVerdicts, load: AgentLoad
+        self, turn: Turn, kept: StoredVerdicts, load: AgentLoad
     ) -> tuple[Verdict, ...]:
         """Return known verdicts without those that the policy of now refuses."""
         policy = self._policy()
@@ -190,7 +194,7 @@ class Submitter(PolicyService):
             self._keys,
             turn_key,
             proposal.approvals,
-            verdicts=KeptVerdicts(
+            verdicts=StoredVerdicts(
                 policy=judged.policy.digest, verdicts=proposal.verdicts
             ).dumped(),
             events=proposal.events,
@@ -199,7 +203,7 @@ class Submitter(PolicyService):
         )
         if opened is None:
             return None
-        return KeptVerdicts.read(opened.verdicts).verdicts, opened.older
+        return StoredVerdicts.read(opened.verdicts).verdicts, opened.older
 
     def _approval_id(self) -> str:
         return store_keys.approval_id(self._keys.shard, secrets.token_hex(16))

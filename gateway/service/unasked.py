@@ -11,7 +11,7 @@ from twokey.gateway.approvals.events import EventName, call_event
 from twokey.gateway.policy.evaluate import is_idempotent
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.wire import CallBegun, CallEnd, CallMark, TurnRef
-from twokey.gateway.service.rejudging import KeptVerdicts
+from twokey.gateway.service.stored_verdicts import StoredVerdicts
 from twokey.gateway.service.tenant_service import PolicyService
 
 logger = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ class UnaskedService(PolicyService):
             return
         ref = end.ref
         body = await self._store.attention.verdicts(self._keys, turn_key)
-        verdicts = KeptVerdicts.read(body).verdicts if body else ()
+        verdicts = StoredVerdicts.read(body).verdicts if body else ()
         told = (end.tool, end.tool_call_id)
         if not any(
             one.runs_unclaimed and (one.tool, one.tool_call_id) == told

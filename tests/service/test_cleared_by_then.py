@@ -8,7 +8,7 @@ from tests.service.harness import POLICY, ServiceHarness
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.wire import ProposedCall, Turn, Verdict, VerdictKind
-from twokey.gateway.service.rejudging import FORBIDDEN, NEEDS_A_PERSON
+from twokey.gateway.service.stored_verdicts import FORBIDDEN, NEEDS_A_PERSON
 from twokey.gateway.store.store import Store
 
 AUTO = "look_up_order: {tier: auto}"

@@ -31,7 +31,7 @@ FORBIDDEN = (
 )
 
 
-class KeptVerdicts(Record):
+class StoredVerdicts(Record):
     """The verdicts on a turn and the digest of the policy that gave them, as stored."""
 
     # Newer versions may keep more beside them.
@@ -41,7 +41,7 @@ class KeptVerdicts(Record):
     verdicts: tuple[Verdict, ...]
 
     @classmethod
-    def read(cls, body: str) -> KeptVerdicts:
+    def read(cls, body: str) -> StoredVerdicts:
         """Read what `dumped` wrote, or the plain list that was written before it."""
         kept = cast("object", json.loads(body))
         is_plain = isinstance(kept, list)
@@ -57,7 +57,7 @@ class KeptVerdicts(Record):
         """Return whether this very policy gave these verdicts."""
         return self.policy == policy.digest
 
-    def halted(self, load: AgentLoad, agent: str) -> KeptVerdicts:
+    def halted(self, load: AgentLoad, agent: str) -> StoredVerdicts:
         """Return the verdicts with those taken back that a freeze stops by now."""
         halted = tuple(_halted(verdict, load, agent) for verdict in self.verdicts)
         return self.with_(verdicts=halted)

@@ -19,7 +19,6 @@ from twokey.gateway.protocol.strict_json import MAX_BYTES, JsonObject, parse_obj
 from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.protocol.wire import ProposedCall, Turn, Verdict, VerdictKind
 from twokey.gateway.service import denials
-from twokey.gateway.service.advising import Advised, Advising, triage_events
 from twokey.gateway.service.hints import apply_hint
 from twokey.gateway.service.proposals import (
     EvaluatedCall,
@@ -34,6 +33,7 @@ from twokey.gateway.service.stored_verdicts import (
     totals_with,
 )
 from twokey.gateway.service.tenant_service import PolicyService
+from twokey.gateway.service.turn_triage import TriagedCall, TurnTriage, triage_events
 from twokey.gateway.service.well_formed import check_texts
 from twokey.gateway.service.window_usage import CallUsage, facts_of, usage_of
 from twokey.gateway.store import keys as store_keys
@@ -80,7 +80,7 @@ class Submitter(PolicyService):
         turn = turn.with_(calls=tuple(_canonical(call) for call in turn.calls))
         ref = turn.ref
         turn_key = digest.turn_key(tenant=self._tenant, **ref.names)
-        advising = Advising(self._triage, turn)
+        triage = TurnTriage(self._triage, turn)
         await self._join(turn)
         for _ in range(_ATTEMPTS):
             load = await self._store.attention.load(
@@ -95,7 +95,7 @@ class Submitter(PolicyService):
                 kept = StoredVerdicts.read(load.verdicts)
                 kept = kept.halted(load, ref.agent)
                 return await self._by_now(turn, kept, load), ()
-            judged = await self._judge(turn, turn_key, load, advising)
+            judged = await self._judge(turn, turn_key, load, triage)
             if judged is None:
                 continue
             opened = await self._open(turn, turn_key, judged)
@@ -150,7 +150,7 @@ class Submitter(PolicyService):
         await threads.change(self._keys, *place, joined, why="aside")
 
     async def _judge(
-        self, turn: Turn, turn_key: str, load: AgentLoad, advising: Advising
+        self, turn: Turn, turn_key: str, load: AgentLoad, triage: TurnTriage
     ) -> _JudgedTurn | None:
         policy = self._policy()
         usage = [
@@ -169,7 +169,7 @@ class Submitter(PolicyService):
             return None
         moment = _Moment(load, usage, totals)
         evaluated = _evaluated(turn, policy, moment, {})
-        advised = await advising.advise(evaluated, now_ms=load.now_ms)
+        advised = await triage.advise(evaluated, now_ms=load.now_ms)
         if advised:
             evaluated = _evaluated(turn, policy, moment, advised)
         source = Source(
@@ -279,7 +279,7 @@ class _Moment:
 
 
 def _evaluated(
-    turn: Turn, policy: Policy, moment: _Moment, advised: Mapping[int, Advised]
+    turn: Turn, policy: Policy, moment: _Moment, advised: Mapping[int, TriagedCall]
 ) -> list[EvaluatedCall]:
     evaluated: list[EvaluatedCall] = []
     load, held, agent = moment.load, 0, turn.ref.agent

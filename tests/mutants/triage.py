@@ -5,8 +5,8 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 ADVICE = "gateway/triage/advice.py"
-ADVISING = "gateway/service/advising.py"
-TRIAGE = "tests/triage tests/service/test_triage.py tests/service/test_advising.py"
+ADVISING = "gateway/service/turn_triage.py"
+TRIAGE = "tests/triage tests/service/test_triage.py tests/service/test_turn_triage.py"
 
 TRIAGE_TABLE = (
     Mutant(

@@ -14,9 +14,9 @@ from twokey.gateway.policy.load import load_policy
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.protocol.tiers import Tier, join
 from twokey.gateway.protocol.wire import CallHint, ProposedCall, Turn, TurnRef
-from twokey.gateway.service.advising import Advising
 from twokey.gateway.service.hints import apply_hint
 from twokey.gateway.service.proposals import EvaluatedCall
+from twokey.gateway.service.turn_triage import TurnTriage
 from twokey.gateway.triage.packet import Packet
 
 EVERY = "[auto, notify, approve, escalate]"
@@ -102,7 +102,7 @@ def test_no_answer_of_triage_ever_lowers_a_call(
     hint = None if hold is None else CallHint(hold=hold)
     call = ProposedCall(tool="tool", args={"n": number}, tool_call_id="c1", hint=hint)
     alone = judge(policy, call, hint, ())
-    advising = Advising(Answering(answer), Turn(ref=REF, calls=(call,)))
+    advising = TurnTriage(Answering(answer), Turn(ref=REF, calls=(call,)))
 
     advised = asyncio.run(advising.advise([EvaluatedCall(call, alone)], now_ms=0))
     found = advised.get(0)
@@ -123,7 +123,7 @@ async def test_a_turn_that_is_judged_again_waits_no_second_time() -> None:
     )
     evaluated = [EvaluatedCall(call, judge(policy, call, None, ())) for call in calls]
     triage = Answering(None, is_hanging=True)
-    advising = Advising(triage, Turn(ref=REF, calls=calls))
+    advising = TurnTriage(triage, Turn(ref=REF, calls=calls))
 
     first = await advising.advise([evaluated[0]], now_ms=0)
     again = await advising.advise(evaluated, now_ms=0)
@@ -137,7 +137,7 @@ async def test_a_call_that_is_judged_again_keeps_its_first_advice() -> None:
     call = ProposedCall(tool="tool", args={"n": 0}, tool_call_id="c1")
     evaluated = [EvaluatedCall(call, judge(policy_of(Tier.APPROVE), call, None, ()))]
     triage = Answering({"raise_to": "escalate"})
-    advising = Advising(triage, Turn(ref=REF, calls=(call,)))
+    advising = TurnTriage(triage, Turn(ref=REF, calls=(call,)))
 
     first = await advising.advise(evaluated, now_ms=0)
     triage.answer = {"raise_to": "none", "score": 0}
@@ -154,7 +154,7 @@ async def test_what_is_no_strict_json_is_put_to_nobody(args: Any) -> None:
     evaluated = EvaluatedCall(call, judge(policy_of(Tier.APPROVE), call, None, ()))
     triage = Answering({"raise_to": "deny"})
 
-    advised = await Advising(triage, Turn(ref=REF, calls=(call,))).advise(
+    advised = await TurnTriage(triage, Turn(ref=REF, calls=(call,))).advise(
         [evaluated], now_ms=0
     )
 
@@ -165,7 +165,7 @@ async def test_a_call_that_is_refused_anyhow_is_put_to_nobody() -> None:
     call = ProposedCall(tool="other", args={}, tool_call_id="c1")
     evaluation = judge(policy_of(Tier.APPROVE), call, None, ())
     triage = Answering({"raise_to": "deny"})
-    advising = Advising(triage, Turn(ref=REF, calls=(call,)))
+    advising = TurnTriage(triage, Turn(ref=REF, calls=(call,)))
 
     assert not await advising.advise(
         [EvaluatedCall(call, evaluation, "frozen")], now_ms=0

@@ -20,7 +20,7 @@ from twokey.gateway.triage.packet import packet_of
 
 
 @dataclass(frozen=True)
-class Advised:
+class TriagedCall:
     """What triage comes to for one call.
 
     Attributes:
@@ -40,7 +40,7 @@ class Advised:
         return (Raise(to=to, reason=_REASONS[to]),) if to else ()
 
 
-class Advising:
+class TurnTriage:
     """Triage of one turn: the turn may be judged again, a call is put to it once.
 
     Args:
@@ -56,7 +56,7 @@ class Advising:
 
     async def advise(
         self, evaluated: Sequence[EvaluatedCall], *, now_ms: int
-    ) -> Mapping[int, Advised]:
+    ) -> Mapping[int, TriagedCall]:
         """Return what triage comes to, by the place of the call in the turn.
 
         All calls that the policy puts to triage are asked about at the same time.
@@ -99,7 +99,7 @@ class Advising:
 
 
 def triage_events(
-    advised: Mapping[int, Advised], proposal: Proposal, source: Source
+    advised: Mapping[int, TriagedCall], proposal: Proposal, source: Source
 ) -> Iterator[Event]:
     """Yield events on what triage raised and where it failed, without its rationale.
 
@@ -137,12 +137,12 @@ def _may_wait(one: EvaluatedCall) -> bool:
     return not one.refusal and is_strict(one.call.args)
 
 
-def _advised(was: Tier, rule: TriageRule, reply: Reply) -> Advised:
+def _advised(was: Tier, rule: TriageRule, reply: Reply) -> TriagedCall:
     advice = reply.advice
     if advice is None:
-        return Advised(was, Opinion(), reply.silence or "")
+        return TriagedCall(was, Opinion(), reply.silence or "")
     tier = apply_advice(was, advice, may_deny=rule.may_deny)
     if tier is was:
-        return Advised(was, Opinion(score=advice.score))
+        return TriagedCall(was, Opinion(score=advice.score))
     opinion = Opinion(raised_to=tier, score=advice.score, rationale=advice.rationale)
-    return Advised(was, opinion)
+    return TriagedCall(was, opinion)

@@ -37,7 +37,7 @@ from twokey.gateway.protocol.port import connected
 from twokey.gateway.resume.checkpoints import open_checkpoints
 from twokey.gateway.resume.graphs import attached
 from twokey.gateway.service.agents import AgentService
-from twokey.gateway.store.serving import open_store
+from twokey.gateway.store.open_store import open_store
 
 TITLE = "A call that needs nobody"
 

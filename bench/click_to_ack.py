@@ -21,7 +21,7 @@ from bench.clicks import PreparedClick, ensure_settled, prepare
 from bench.load import Report, fire
 from bench.serve import Name, Told, serving
 from bench.stats import Figure, Measured, NotMeasured, ratio
-from twokey.gateway.store.serving import open_store
+from twokey.gateway.store.open_store import open_store
 from twokey.gateway.store.store import Store
 from twokey.sandbox.server import Sandbox
 

@@ -39,7 +39,7 @@ from twokey.gateway.protocol.wire import (
 )
 from twokey.gateway.service.agents import AgentService
 from twokey.gateway.service.reviews import ReviewService
-from twokey.gateway.store.serving import open_store
+from twokey.gateway.store.open_store import open_store
 from twokey.gateway.store.store import Store
 
 TITLE = "The moves of an approval"

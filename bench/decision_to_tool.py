@@ -45,7 +45,7 @@ from twokey.gateway.resume.langgraph_local import LangGraphLocal
 from twokey.gateway.resume.worker import ThreadChange
 from twokey.gateway.running import running
 from twokey.gateway.service.reviews import ReviewService
-from twokey.gateway.store.serving import open_store
+from twokey.gateway.store.open_store import open_store
 from twokey.gateway.store.store import Store
 
 TITLE = "Decision to tool start"

@@ -37,7 +37,12 @@ from twokey.bot.web import Slack, SlackRefused
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.config import SlackMode
 from twokey.gateway.errors import SettingsError, StoreUnavailable
-from twokey.gateway.service.joining import Joined, joined, told, where
+from twokey.gateway.service.process_check import (
+    Registration,
+    process_name,
+    process_problems,
+    registered,
+)
 from twokey.gateway.service.reviews import ReviewService
 from twokey.gateway.store.members import Member
 from twokey.gateway.store.store import Store
@@ -82,7 +87,7 @@ class SlackBot:
         self._tasks = Tasks()
         self._sockets: Sockets | None = None
         self._publisher: Publisher | None = None
-        self._joined: Joined | None = None
+        self._registration: Registration | None = None
         self.url = ""
         self.team_id = ""
 
@@ -116,7 +121,9 @@ class SlackBot:
         reviewers = Reviewers(
             membership, team=me.team, enterprise=me.enterprise, clock=self._clock
         )
-        self._joined = await opening.enter_async_context(joined(store, _member(config)))
+        self._registration = await opening.enter_async_context(
+            registered(store, _member(config))
+        )
         await self._publish(opening, slack, reviewers)
         opening.push_async_callback(self._tasks.drain, timeout_s=_DRAIN_S)
         app = bolt_app(config, me, session)
@@ -243,7 +250,9 @@ class SlackBot:
         store = self._service.store
         try:
             waiting, parked = await self._service.runs.counts()
-            others = await told(store, store.keys_of_tenant(self._config.tenant))
+            others = await process_problems(
+                store, store.keys_of_tenant(self._config.tenant)
+            )
         except StoreUnavailable:
             return {}
         failed = {"waiting": waiting, "parked": parked} if waiting or parked else {}
@@ -261,8 +270,8 @@ class SlackBot:
             problems.append(problem)
         if self._sockets is not None and not await self._sockets.connected():
             problems.append("No Socket Mode connection is open.")
-        if self._joined is not None and self._joined.problem:
-            problems.append(self._joined.problem)
+        if self._registration is not None and self._joined.problem:
+            problems.append(self._registration.problem)
         return problems
 
 
@@ -285,7 +294,7 @@ class StoreNonces:
 def _member(config: BotConfig) -> Member:
     return Member(
         role="bot",
-        where=where(),
+        where=process_name(),
         tenant=config.tenant,
         seals=key_id(config.seal_key),
         accepts=tuple(map(key_id, config.seal_keys)),

@@ -10,9 +10,9 @@ from twokey.cli import console
 from twokey.cli.session import Session, session_of
 from twokey.gateway.resume.checkpoints import open_checkpoints
 from twokey.gateway.running import gateway_member
-from twokey.gateway.service.joining import kept_by
+from twokey.gateway.service.process_check import kept_by
 from twokey.gateway.store.members import Kept
-from twokey.gateway.store.serving import open_store
+from twokey.gateway.store.open_store import open_store
 
 EXAMPLES = console.examples(
     ("twokey adopt", "the old ones are lost; go on with these"),

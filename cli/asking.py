@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from twokey.cli.session import Session
-from twokey.gateway.store.serving import open_store
+from twokey.gateway.store.open_store import open_store
 from twokey.gateway.store.store import Store
 
 T = TypeVar("T")

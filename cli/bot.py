@@ -14,7 +14,7 @@ from twokey.cli.starting import InsecureDev, begin_logs
 from twokey.cli.stopping import until_stopped
 from twokey.gateway.policy_file import PolicyFile, followed
 from twokey.gateway.service.reviews import ReviewService
-from twokey.gateway.store.serving import open_store
+from twokey.gateway.store.open_store import open_store
 
 EXAMPLES = starting.EXAMPLES
 

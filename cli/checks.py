@@ -23,10 +23,10 @@ from twokey.gateway.resume.checkpoints import open_checkpoints
 from twokey.gateway.resume.graph_audit import described
 from twokey.gateway.resume.graphs import load_graph
 from twokey.gateway.running import load_triage
-from twokey.gateway.service.joining import told
 from twokey.gateway.service.judging import dead_ends
+from twokey.gateway.service.process_check import process_problems
 from twokey.gateway.store.durability import ensure_durable
-from twokey.gateway.store.serving import open_store
+from twokey.gateway.store.open_store import open_store
 
 _NAMED = 3
 """How many calls a sentence names."""
@@ -191,7 +191,7 @@ async def _checkpoints(settings: Settings) -> str:
 async def _processes(settings: Settings) -> str:
     async with open_store(settings.store_url, settings.data_dir) as store:
         keys = store.keys_of_tenant(settings.tenant)
-        problems = await told(store, keys)
+        problems = await process_problems(store, keys)
         alive = (await store.members.read(keys)).alive.values()
     if problems:
         raise SettingsError(" ".join(problems))

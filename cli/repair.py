@@ -21,7 +21,7 @@ from twokey.gateway.resume.restore_detection import Consistency
 from twokey.gateway.resume.runners import Runners
 from twokey.gateway.running import load_runners
 from twokey.gateway.service.recovering import Found
-from twokey.gateway.store.serving import open_store
+from twokey.gateway.store.open_store import open_store
 
 EXAMPLES = console.examples(
     ("twokey repair --dry-run", "what does not fit, and what would be done"),

@@ -41,10 +41,10 @@ from twokey.gateway.resume.thread_watch import ThreadWatch
 from twokey.gateway.retrying import RetrySettings
 from twokey.gateway.running import gateway_member, load_runners, load_triage, running
 from twokey.gateway.service.agents import AgentService
-from twokey.gateway.service.joining import joined
 from twokey.gateway.service.pending_calls import PendingCall, PendingCalls
+from twokey.gateway.service.process_check import registered
 from twokey.gateway.service.reviews import ReviewService
-from twokey.gateway.store.serving import open_store
+from twokey.gateway.store.open_store import open_store
 from twokey.gateway.store.store import Store
 from twokey.gateway.triage.asking import Triage
 
@@ -135,7 +135,9 @@ class Twokey:
                 tenant=self._tenant,
                 serves=self._settings.agents if self._settings else (),
             )
-            self._joined = await stack.enter_async_context(joined(self.store, member))
+            self._registration = await stack.enter_async_context(
+                registered(self.store, member)
+            )
             if isinstance(self._policy, PolicyFile):
                 await stack.enter_async_context(
                     followed(self._policy, self.store, tenant=self._tenant)
@@ -379,7 +381,7 @@ class Twokey:
     ) -> LangGraphLocal:
         if self._saver is None:
             raise SettingsError(_CLOSED)
-        self._joined.also(agent)
+        self._registration.also(agent)
         return await local_runner(
             graph,
             f"graph of {agent}",

@@ -28,7 +28,7 @@ from twokey.gateway.resume.runner import Runner
 from twokey.gateway.resume.runners import Runners
 from twokey.gateway.resume.worker import GRACE_S, ThreadChange, Worker, ignore
 from twokey.gateway.service.agents import AgentService
-from twokey.gateway.service.joining import where
+from twokey.gateway.service.process_check import process_name
 from twokey.gateway.service.sweep import Sweeper
 from twokey.gateway.store.members import Member
 from twokey.gateway.store.store import Store
@@ -92,7 +92,7 @@ async def gateway_member(
     identity = await identity_of(saver, place)
     return Member(
         role="gateway",
-        where=where(),
+        where=process_name(),
         tenant=tenant,
         serves=tuple(serves),
         checkpoints=identity.id,

@@ -24,8 +24,8 @@ from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.errors import UnreadableRecord
 from twokey.gateway.failures import log_failure
+from twokey.gateway.store.atomic_write import Loaded
 from twokey.gateway.store.cards import CardPlace, CardTrouble
-from twokey.gateway.store.changing import Loaded
 from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.outbox import Outbox
 

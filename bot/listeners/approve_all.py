@@ -11,7 +11,7 @@ from twokey.bot.listeners.router import Router
 from twokey.bot.listeners.verify_click import answered, log_outcome, verify_click
 from twokey.bot.wording import Template, joined, label, template
 from twokey.gateway.approvals.decisions import Approve, Outcome, Settled, Voted
-from twokey.gateway.store.changing import Loaded
+from twokey.gateway.store.atomic_write import Loaded
 
 
 def register(router: Router) -> None:

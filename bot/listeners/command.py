@@ -18,7 +18,7 @@ from twokey.bot.wording import Label, Template, joined, slash_command, template
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.protocol.tiers import Tier, join
 from twokey.gateway.service.queue import MAX_QUEUE
-from twokey.gateway.store.changing import Loaded
+from twokey.gateway.store.atomic_write import Loaded
 
 logger = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ from twokey.gateway.errors import StoreUnavailable
 from twokey.gateway.protocol.records import Person
 from twokey.gateway.protocol.verbs import Verb
 from twokey.gateway.service.queue import MAX_QUEUE
-from twokey.gateway.store.changing import Loaded
+from twokey.gateway.store.atomic_write import Loaded
 
 logger = logging.getLogger(__name__)
 

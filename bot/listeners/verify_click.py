@@ -29,8 +29,8 @@ from twokey.gateway.approvals.permission import objection
 from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.verbs import Verb
+from twokey.gateway.store.atomic_write import Loaded
 from twokey.gateway.store.cards import ViewBinding
-from twokey.gateway.store.changing import Loaded
 from twokey.gateway.store.keys import Keys
 
 logger = logging.getLogger(__name__)

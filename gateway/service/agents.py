@@ -32,10 +32,10 @@ from twokey.gateway.protocol.wire import (
 from twokey.gateway.service.claiming import ClaimService, late_report, outcome_of
 from twokey.gateway.service.submitting import Submitter
 from twokey.gateway.service.unasked import UnaskedService
-from twokey.gateway.store.changing import Loaded, Write
+from twokey.gateway.store.atomic_write import Loaded, Write
 from twokey.gateway.store.keys import shard_of_approval
-from twokey.gateway.store.opening import Listed
 from twokey.gateway.store.store import Store
+from twokey.gateway.store.turn_opening import Listed
 from twokey.gateway.triage.asking import Triage
 
 logger = logging.getLogger(__name__)

@@ -42,7 +42,7 @@ from twokey.gateway.protocol.wire import (
 from twokey.gateway.service.denials import freeze_message
 from twokey.gateway.service.judging import JudgedNow, judge_now
 from twokey.gateway.service.tenant_service import PolicyService
-from twokey.gateway.store.changing import Loaded, Write
+from twokey.gateway.store.atomic_write import Loaded, Write
 from twokey.gateway.store.freezes import names_of
 
 logger = logging.getLogger(__name__)

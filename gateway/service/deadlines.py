@@ -9,7 +9,7 @@ from twokey.gateway.approvals.changes import Change
 from twokey.gateway.approvals.decisions import Refusal, Reviewer, Unknown
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.service.tenant_service import TenantService
-from twokey.gateway.store.changing import Loaded, Write
+from twokey.gateway.store.atomic_write import Loaded, Write
 
 
 class TimeService(TenantService):

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from twokey.gateway.policy.rules import Protection
 from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.store.attention import (
+from twokey.gateway.store.agent_load import (
     AgentLoad,
     Rejection,
     fingerprint,

@@ -15,7 +15,7 @@ from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.service.denials import cannot_start_message, freeze_of
 from twokey.gateway.service.queue import ReviewQueue
 from twokey.gateway.service.window_usage import facts_of, totals_now, usage_of
-from twokey.gateway.store.changing import Judged
+from twokey.gateway.store.atomic_write import Judged
 from twokey.gateway.store.freezes import Freeze
 from twokey.gateway.store.store import Store
 
@@ -54,7 +54,7 @@ async def judge_now(
         declared_schema=item.args_schema,
     )
     totals = await totals_now(store, approval, item, one)
-    load = await store.attention.load(
+    load = await store.agent_load.load(
         keys,
         approval.tenant,
         approval.agent,

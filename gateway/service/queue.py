@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 
 from twokey.gateway.approvals.lifecycle import ApprovalState
 from twokey.gateway.service.tenant_service import TenantService
-from twokey.gateway.store.changing import Loaded
+from twokey.gateway.store.atomic_write import Loaded
 
 MAX_QUEUE = 2000
 """How many waiting approvals one look at the queue reads at most."""

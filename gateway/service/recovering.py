@@ -13,7 +13,7 @@ from twokey.gateway.approvals.recovering import doubt_restored, end_with_thread
 from twokey.gateway.errors import NewerRecord, UnreadableRecord
 from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.service.tenant_service import TenantService
-from twokey.gateway.store.changing import Loaded, Write
+from twokey.gateway.store.atomic_write import Loaded, Write
 
 logger = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from twokey.gateway.approvals.events import BY_GATEWAY, EventName, approval_event
 from twokey.gateway.approvals.record import Approval, Item, Settlement
-from twokey.gateway.store.attention import Rejection, RejectionEffects, fingerprint
+from twokey.gateway.store.agent_load import Rejection, RejectionEffects, fingerprint
 from twokey.gateway.store.freezes import Freeze, Scope, ScopeKind
 
 

@@ -43,8 +43,8 @@ from twokey.gateway.service.runs import RunService
 from twokey.gateway.service.stopping import StopService
 from twokey.gateway.service.sweep import Sweeper
 from twokey.gateway.service.tenant_service import PolicyService
-from twokey.gateway.store.attention import RejectionEffects
-from twokey.gateway.store.changing import Loaded, Write
+from twokey.gateway.store.agent_load import RejectionEffects
+from twokey.gateway.store.atomic_write import Loaded, Write
 from twokey.gateway.store.jobs import Job, JobKind
 from twokey.gateway.store.store import Store
 from twokey.gateway.store.threads import ThreadFacts

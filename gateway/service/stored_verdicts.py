@@ -17,7 +17,7 @@ from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.protocol.wire import Verdict, VerdictKind
 from twokey.gateway.service import denials
 from twokey.gateway.service.window_usage import CallUsage
-from twokey.gateway.store.attention import AgentLoad
+from twokey.gateway.store.agent_load import AgentLoad
 from twokey.gateway.store.store import Store
 from twokey.gateway.store.windows import Use, use_of
 

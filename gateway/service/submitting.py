@@ -37,10 +37,10 @@ from twokey.gateway.service.turn_triage import TriagedCall, TurnTriage, triage_e
 from twokey.gateway.service.well_formed import check_texts
 from twokey.gateway.service.window_usage import CallUsage, facts_of, usage_of
 from twokey.gateway.store import keys as store_keys
-from twokey.gateway.store.attention import AgentLoad
-from twokey.gateway.store.opening import Listed, Preconditions
+from twokey.gateway.store.agent_load import AgentLoad
 from twokey.gateway.store.store import Store
 from twokey.gateway.store.threads import ThreadFacts
+from twokey.gateway.store.turn_opening import Listed, Preconditions
 from twokey.gateway.store.windows import Use
 from twokey.gateway.triage.asking import Triage
 
@@ -83,7 +83,7 @@ class Submitter(PolicyService):
         triage = TurnTriage(self._triage, turn)
         await self._join(turn)
         for _ in range(_ATTEMPTS):
-            load = await self._store.attention.load(
+            load = await self._store.agent_load.load(
                 self._keys,
                 self._tenant,
                 ref.agent,

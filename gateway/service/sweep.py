@@ -10,7 +10,7 @@ from twokey.gateway.approvals import deadline_changes, ending
 from twokey.gateway.approvals.changes import Change, following
 from twokey.gateway.errors import NewerRecord, UnreadableRecord
 from twokey.gateway.failures import log_failure
-from twokey.gateway.store.changing import Loaded, Write, quarantine
+from twokey.gateway.store.atomic_write import Loaded, Write, quarantine
 from twokey.gateway.store.keys import KEEP_MS, RETENTION, Keys
 from twokey.gateway.store.outbox import trim_audit
 from twokey.gateway.store.readers import MANY, drop_idle_readers, trim_outbox

@@ -16,7 +16,7 @@ from twokey.gateway.protocol.wire import Turn
 from twokey.gateway.service.proposals import EvaluatedCall, Proposal, Source
 from twokey.gateway.triage.advice import apply_advice
 from twokey.gateway.triage.asking import Reply, Triage, ask
-from twokey.gateway.triage.packet import packet_of
+from twokey.gateway.triage.request import request_of
 
 
 @dataclass(frozen=True)
@@ -81,14 +81,14 @@ class TurnTriage:
         }
 
     async def _ask(self, one: EvaluatedCall, rule: TriageRule, *, now_ms: int) -> Reply:
-        packet = packet_of(
+        request = request_of(
             one.evaluation,
             agent=self._turn.ref.agent,
             tool=one.call.tool,
             args=one.call.args,
             now_ms=now_ms,
         )
-        return await ask(self._triage, packet, rule.timeout - self._spent())
+        return await ask(self._triage, request, rule.timeout - self._spent())
 
     def _spent(self) -> timedelta:
         """Return how long triage took already; a turn waits for it once."""

@@ -52,7 +52,7 @@ class UnaskedService(PolicyService):
         if end.result.ok:
             return
         ref = end.ref
-        body = await self._store.attention.verdicts(self._keys, turn_key)
+        body = await self._store.agent_load.verdicts(self._keys, turn_key)
         verdicts = StoredVerdicts.read(body).verdicts if body else ()
         told = (end.tool, end.tool_call_id)
         if not any(
@@ -63,7 +63,7 @@ class UnaskedService(PolicyService):
             return
         event = call_event(EventName.CALL_FAILED, self._tenant, ref, end.tool)
         name = f"{turn_key.removeprefix('sha256:')} {end.tool_call_id}"
-        await self._store.attention.count_failure(self._keys, name, event)
+        await self._store.agent_load.count_failure(self._keys, name, event)
 
     def _turn_key(self, ref: TurnRef) -> str:
         return digest.turn_key(tenant=self._tenant, **ref.names)

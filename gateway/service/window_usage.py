@@ -11,7 +11,7 @@ from twokey.gateway.policy.windows import window_uses
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.records import Record
 from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.store.attention import AgentLoad
+from twokey.gateway.store.agent_load import AgentLoad
 from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.store import Store
 from twokey.gateway.store.windows import Use, use_of

@@ -12,9 +12,9 @@ from twokey.gateway.approvals.record import Approval
 from twokey.gateway.errors import NewerRecord, StoreUnavailable, UnreadableRecord
 from twokey.gateway.failures import log_failure
 from twokey.gateway.protocol.records import RunRef
-from twokey.gateway.store import codec, opening
-from twokey.gateway.store.attention import ASKED_MS
-from twokey.gateway.store.changing import Loaded, Write, write
+from twokey.gateway.store import codec, turn_opening
+from twokey.gateway.store.agent_load import ASKED_MS
+from twokey.gateway.store.atomic_write import Loaded, Write, write
 from twokey.gateway.store.connection import (
     Connection,
     Reply,
@@ -23,9 +23,9 @@ from twokey.gateway.store.connection import (
     text,
 )
 from twokey.gateway.store.keys import KEEP_MS, Keys, shard_of_approval
-from twokey.gateway.store.opening import Listed, Opened, Preconditions
 from twokey.gateway.store.pending import PendingIndex
 from twokey.gateway.store.script import Script, texts
+from twokey.gateway.store.turn_opening import Listed, Opened, Preconditions
 from twokey.gateway.store.windows import as_rows
 
 OPEN = Script("open", is_fenced=True)
@@ -104,7 +104,10 @@ class ApprovalStore:
             verdicts=verdicts,
             events=texts(events),
             approvals=json.dumps(
-                [opening.row(approval, preconditions.held) for approval in approvals]
+                [
+                    turn_opening.row(approval, preconditions.held)
+                    for approval in approvals
+                ]
             ),
             names=json.dumps(preconditions.names),
             limits=json.dumps(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from twokey.gateway.errors import StoreUnavailable
 from twokey.gateway.retention import AUDIT_KEPT
 from twokey.gateway.retrying import RetrySettings
+from twokey.gateway.store.agent_load import AgentLoadStore
 from twokey.gateway.store.approvals import ApprovalStore
-from twokey.gateway.store.attention import AttentionStore
 from twokey.gateway.store.cards import CardStore
 from twokey.gateway.store.connection import Connection
 from twokey.gateway.store.delegations import DelegationStore
@@ -59,7 +59,7 @@ class Store:
         self.cards = CardStore(self.conn)
         self.members = MemberStore(self.conn)
         self.windows = WindowStore(self.conn)
-        self.attention = AttentionStore(self.conn)
+        self.agent_load = AgentLoadStore(self.conn)
         self.freezes = FreezeStore(self.conn)
         self.stalled = StalledRuns(self.conn)
         self.unasked = UnaskedStore(self.conn)

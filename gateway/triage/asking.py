@@ -11,7 +11,7 @@ from typing import Protocol
 
 from twokey.gateway.protocol.records import Record
 from twokey.gateway.triage.advice import Advice, read_advice
-from twokey.gateway.triage.packet import Packet
+from twokey.gateway.triage.request import TriageRequest
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ class Triage(Protocol):
     returns; an error, a time-out or anything unreadable changes nothing.
     """
 
-    async def advise(self, packet: Packet) -> object:
+    async def advise(self, request: TriageRequest) -> object:
         """Return advice: an `Advice`, a mapping with its names, or JSON as text.
 
         It runs in the event loop in which the agent's turn is judged, which it must
@@ -31,7 +31,7 @@ class Triage(Protocol):
         Several calls are put to it at the same time.
 
         Args:
-            packet: the call as a reviewer may see it. Its texts are untrusted.
+            request: the call as a reviewer may see it. Its texts are untrusted.
         """
         ...
 
@@ -54,7 +54,9 @@ class Reply(Record):
     silence: Silence | None = None
 
 
-async def ask(triage: Triage | None, packet: Packet, within: timedelta) -> Reply:
+async def ask(
+    triage: Triage | None, request: TriageRequest, within: timedelta
+) -> Reply:
     """Ask, and wait no longer than the time-out; whatever goes wrong is a silence.
 
     Only a cancellation of the caller goes through. Triage that raises, that cancels
@@ -64,14 +66,14 @@ async def ask(triage: Triage | None, packet: Packet, within: timedelta) -> Reply
 
     Args:
         triage: None is a silence.
-        packet: the call.
+        request: the call.
         within: the time-out; zero or less asks nothing.
     """
     if triage is None:
         return _silent(Silence.ABSENT)
     if within <= timedelta():
         return _silent(Silence.TIMEOUT)
-    task = asyncio.create_task(_advise(triage, packet), context=contextvars.Context())
+    task = asyncio.create_task(_advise(triage, request), context=contextvars.Context())
     try:
         await asyncio.wait([task], timeout=within.total_seconds())
     finally:
@@ -86,8 +88,8 @@ async def ask(triage: Triage | None, packet: Packet, within: timedelta) -> Reply
     return Reply(advice=advice) if advice else _silent(Silence.JUNK)
 
 
-async def _advise(triage: Triage, packet: Packet) -> object:
-    return await triage.advise(packet)
+async def _advise(triage: Triage, request: TriageRequest) -> object:
+    return await triage.advise(request)
 
 
 def _forget(task: asyncio.Task[object]) -> None:

@@ -11,7 +11,7 @@ from langchain_core.runnables import Runnable
 from pydantic import BaseModel, Field
 
 from twokey.gateway.triage.advice import Advice, most_cautious, read_advice
-from twokey.gateway.triage.packet import Packet
+from twokey.gateway.triage.request import TriageRequest
 
 PROMPT = """\
 You look at one tool call that an AI agent wants to make, before it runs. A written \
@@ -34,7 +34,7 @@ score: 0 to 100, how soon people should look: 0 can wait, 100 is urgent and harm
 
 If you cannot give those fields by a tool, answer with one JSON object that has them.\
 """
-"""What the model is told; the packet is never a part of it."""
+"""What the model is told; no request is ever a part of it."""
 
 
 class AdviceForm(BaseModel):
@@ -57,17 +57,17 @@ class ChatModelTriage:
     def __init__(self, model: BaseChatModel) -> None:
         self._ask = _structured(model) or model
 
-    async def advise(self, packet: Packet) -> Advice | None:
+    async def advise(self, request: TriageRequest) -> Advice | None:
         """See `Triage.advise`; None when the model gives none."""
         answer: object = await self._ask.ainvoke(
-            [SystemMessage(PROMPT), HumanMessage(as_message(packet))]
+            [SystemMessage(PROMPT), HumanMessage(as_message(request))]
         )
         return _advice_in(answer)
 
 
-def as_message(packet: Packet) -> str:
-    """Return the packet as the model reads it: JSON that cannot end its own frame."""
-    body = packet.model_dump_json(indent=1).replace("<", "\\u003c")
+def as_message(request: TriageRequest) -> str:
+    """Return the request as the model reads it: JSON that cannot end its own frame."""
+    body = request.model_dump_json(indent=1).replace("<", "\\u003c")
     return f"<packet>\n{body}\n</packet>"
 
 

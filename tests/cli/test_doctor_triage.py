@@ -13,12 +13,12 @@ POLICY = "policy: {version: 1, defaults: {reviewers: U0ANA}}\n"
 ASKING = "policy: {version: 1, defaults: {reviewers: U0ANA, triage: {timeout: 1s}}}\n"
 EYES = """\
 class Eyes:
-    async def advise(self, packet):
+    async def advise(self, request):
         return None
 
 
 class Blind:
-    def advise(self, packet):
+    def advise(self, request):
         return None
 
 

@@ -20,10 +20,10 @@ from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.running import load_triage
 from twokey.gateway.triage.asking import Silence, ask
 from twokey.gateway.triage.chat_model import ChatModelTriage
-from twokey.gateway.triage.packet import MAX_ARGUMENTS, MAX_VALUE, Packet
+from twokey.gateway.triage.request import MAX_ARGUMENTS, MAX_VALUE, TriageRequest
 
 PAGE = (ROOT / "docs" / "triage.md").read_text(encoding="utf-8")
-PACKET = Packet(
+REQUEST = TriageRequest(
     agent="billing",
     tool="wire_money",
     tier=Tier.APPROVE,
@@ -75,7 +75,7 @@ async def test_the_settings_load_the_model_of_the_page(
         monkeypatch.setenv("OPENAI_BASE_URL", address)
         triage = await load_triage(Settings.load(tmp_path / "twokey.yml", {}))
         assert isinstance(triage, ChatModelTriage)
-        said = await ask(triage, PACKET, LONG)
+        said = await ask(triage, REQUEST, LONG)
 
     assert said.advice is not None
     assert said.advice.raise_to is Tier.ESCALATE
@@ -83,9 +83,9 @@ async def test_the_settings_load_the_model_of_the_page(
 
 async def test_a_triage_of_ones_own_is_any_object_with_the_coroutine() -> None:
     triage = run(blocks("python", PAGE)[1])["NewPayees"]()
-    known = PACKET.with_(arguments=(Argument(name="to", value="ada"),))
+    known = REQUEST.with_(arguments=(Argument(name="to", value="ada"),))
 
-    new, old = await ask(triage, PACKET, LONG), await ask(triage, known, LONG)
+    new, old = await ask(triage, REQUEST, LONG), await ask(triage, known, LONG)
 
     assert new.advice is not None
     assert old.advice is not None

@@ -67,7 +67,7 @@ TRIAGE_TABLE = (
     ),
     Mutant(
         "a redacted value reaches no model",
-        "gateway/triage/packet.py",
+        "gateway/triage/request.py",
         "every = arguments(args, decision.redact)",
         "every = arguments(args)",
         TRIAGE,

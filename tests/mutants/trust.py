@@ -135,14 +135,14 @@ TRUST_TABLE = (
     ),
     Mutant(
         "whoever asked outside is a principal of what is inside",
-        "gateway/store/attention.py",
+        "gateway/store/agent_load.py",
         "keys.thread_facts(tenant, run_ref.agent, run_ref.thread)",
         "keys.thread_facts(tenant, agent, thread)",
         "tests/service/test_inside.py",
     ),
     Mutant(
         "a decision brings back the agent outside",
-        "gateway/store/changing.py",
+        "gateway/store/atomic_write.py",
         "Job.to_resume(approval.tenant, run_ref.agent, run_ref.thread)",
         "Job.to_resume(approval.tenant, approval.agent, run_ref.thread)",
         "tests/service/test_inside.py",
@@ -357,7 +357,7 @@ TRUST_TABLE = (
     ),
     Mutant(
         "a raise moves the deadline by which the clock looks",
-        "gateway/store/changing.py",
+        "gateway/store/atomic_write.py",
         "(is_retimed and item.is_pending)",
         "False",
         RAISED,

@@ -15,7 +15,7 @@ from twokey.gateway.approvals.ending import end_overdue
 from twokey.gateway.approvals.lifecycle import UNEXECUTED
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.wire import Claimed, Refused
-from twokey.gateway.store.changing import Loaded, Write, write
+from twokey.gateway.store.atomic_write import Loaded, Write, write
 from twokey.gateway.store.store import Store
 
 

@@ -19,7 +19,7 @@ from twokey.gateway.approvals.decisions import Settled
 from twokey.gateway.embed import Twokey
 from twokey.gateway.errors import StoreUnavailable
 from twokey.gateway.store import engine
-from twokey.gateway.store.serving import ENGINE_FOLDER
+from twokey.gateway.store.open_store import ENGINE_FOLDER
 
 
 @pytest.mark.slow

@@ -18,13 +18,13 @@ from twokey.gateway.errors import SettingsError
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.store.store import Store
-from twokey.gateway.triage.packet import Packet
+from twokey.gateway.triage.request import TriageRequest
 
 TRIAGED = POLICY.replace("reviewers: [U0ANA]", "reviewers: [U0ANA], triage: {}")
 FILE = """
 class Eyes:
-    async def advise(self, packet):
-        return {"raise_to": "escalate", "rationale": packet.tool}
+    async def advise(self, request):
+        return {"raise_to": "escalate", "rationale": request.tool}
 
 
 async def make():
@@ -53,7 +53,7 @@ class Eyes:
     def __init__(self) -> None:
         self.loops: list[asyncio.AbstractEventLoop] = []
 
-    async def advise(self, packet: Packet) -> object:
+    async def advise(self, request: TriageRequest) -> object:
         self.loops.append(asyncio.get_running_loop())
         return {"raise_to": "escalate"}
 

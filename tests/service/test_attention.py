@@ -14,7 +14,7 @@ from twokey.gateway.policy.load import load_policy
 from twokey.gateway.protocol.records import Result, RunRef
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.wire import Claimed, Verdict, VerdictKind
-from twokey.gateway.store.attention import FAILED_MS, AgentLoad
+from twokey.gateway.store.agent_load import FAILED_MS, AgentLoad
 from twokey.gateway.store.freezes import Scope, ScopeKind
 from twokey.gateway.store.store import Store
 
@@ -41,7 +41,7 @@ def kinds(verdicts: tuple[Verdict, ...]) -> list[VerdictKind]:
 
 async def load(harness: ServiceHarness) -> AgentLoad:
     keys = harness.store.keys_of_tenant("default")
-    return await harness.store.attention.load(
+    return await harness.store.agent_load.load(
         keys,
         "default",
         "support",

@@ -112,7 +112,7 @@ async def test_a_verdict_to_run_is_taken_back_by_a_freeze(
 async def test_the_script_that_opens_sees_a_freeze_that_came_while_judging(
     harness: ServiceHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read = harness.store.attention.load
+    read = harness.store.agent_load.load
     readings: list[object] = []
 
     async def freeze_after_reading(*args: object, **kwargs: object) -> object:
@@ -121,7 +121,7 @@ async def test_the_script_that_opens_sees_a_freeze_that_came_while_judging(
         await harness.reviews.freezes.freeze(TENANT, "a", "just now")
         return load
 
-    monkeypatch.setattr(harness.store.attention, "load", freeze_after_reading)
+    monkeypatch.setattr(harness.store.agent_load, "load", freeze_after_reading)
     _, verdicts = await harness.submit(("look_up_order", {}), ("process_refund", {}))
 
     assert [one.kind for one in verdicts] == [VerdictKind.DENY, VerdictKind.DENY]

@@ -14,10 +14,10 @@ from twokey.gateway.approvals.decisions import Approve, Reject
 from twokey.gateway.errors import LeaseLost, NewerRecord, StoreUnavailable
 from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.protocol.wire import Claimed
-from twokey.gateway.store.changing import Loaded, Write
+from twokey.gateway.store.atomic_write import Loaded, Write
 from twokey.gateway.store.fences import Lease, holding, now_s
-from twokey.gateway.store.opening import Preconditions
 from twokey.gateway.store.store import Store
+from twokey.gateway.store.turn_opening import Preconditions
 
 RUN = RunRef(agent="support", thread="t1")
 NO_ID = "ap_of_somebody_else"

@@ -17,7 +17,7 @@ from twokey.gateway.protocol.wire import CallHint, ProposedCall, Turn, TurnRef
 from twokey.gateway.service.hints import apply_hint
 from twokey.gateway.service.proposals import EvaluatedCall
 from twokey.gateway.service.turn_triage import TurnTriage
-from twokey.gateway.triage.packet import Packet
+from twokey.gateway.triage.request import TriageRequest
 
 EVERY = "[auto, notify, approve, escalate]"
 REF = TurnRef(agent="support", thread="t1", message_id="m1")
@@ -40,8 +40,8 @@ class Answering:
         self.is_hanging = is_hanging
         self.asked: list[str] = []
 
-    async def advise(self, packet: Packet) -> object:
-        self.asked.append(packet.tool)
+    async def advise(self, request: TriageRequest) -> object:
+        self.asked.append(request.tool)
         if self.is_hanging:
             await asyncio.Event().wait()
         if isinstance(self.answer, Exception):

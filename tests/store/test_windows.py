@@ -19,8 +19,8 @@ from hypothesis.stateful import (
 
 from tests.levels import examples
 from twokey.gateway.store import windows
-from twokey.gateway.store.opening import Preconditions
 from twokey.gateway.store.store import Store
+from twokey.gateway.store.turn_opening import Preconditions
 from twokey.gateway.store.windows import MAX_MICRO, Use, use_of
 
 LENGTHS = {"minute": 60_000, "hour": 3_600_000}

@@ -13,9 +13,9 @@ import pytest
 from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.triage.advice import Advice
 from twokey.gateway.triage.asking import Silence, ask
-from twokey.gateway.triage.packet import Packet
+from twokey.gateway.triage.request import TriageRequest
 
-PACKET = Packet(agent="a", tool="t", tier=Tier.APPROVE, hour_utc=0)
+REQUEST = TriageRequest(agent="a", tool="t", tier=Tier.APPROVE, hour_utc=0)
 SOON = timedelta(milliseconds=50)
 LONG = timedelta(seconds=30)
 WHO = contextvars.ContextVar("WHO", default="nobody")
@@ -30,10 +30,10 @@ class Played:
 
     def __init__(self, given: Any = None) -> None:
         self.given = given
-        self.heard: list[Packet] = []
+        self.heard: list[TriageRequest] = []
 
-    async def advise(self, packet: Packet) -> object:
-        self.heard.append(packet)
+    async def advise(self, request: TriageRequest) -> object:
+        self.heard.append(request)
         if isinstance(self.given, BaseException):
             raise self.given
         return self.given
@@ -47,7 +47,7 @@ class Hanging:
         self.is_over = asyncio.Event()
         self.was_cancelled = False
 
-    async def advise(self, packet: Packet) -> object:
+    async def advise(self, request: TriageRequest) -> object:
         while not self.is_over.is_set():
             try:
                 await self.is_over.wait()
@@ -61,18 +61,18 @@ class Hanging:
 class NoCoroutine:
     """Something that has the name, and nothing to wait for."""
 
-    def advise(self, packet: Packet) -> object:
+    def advise(self, request: TriageRequest) -> object:
         return {"raise_to": "deny"}
 
 
 async def test_good_advice_is_passed_on() -> None:
     triage = Played({"raise_to": "escalate", "score": 7})
 
-    reply = await ask(triage, PACKET, LONG)
+    reply = await ask(triage, REQUEST, LONG)
 
     assert reply.advice == Advice(raise_to=Tier.ESCALATE, score=7)
     assert reply.silence is None
-    assert triage.heard == [PACKET]
+    assert triage.heard == [REQUEST]
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ async def test_a_failure_is_a_silence_and_no_word_of_it_is_logged(
     triage: Any, why: Silence, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.DEBUG):
-        reply = await ask(triage, PACKET, LONG)
+        reply = await ask(triage, REQUEST, LONG)
 
     assert (reply.advice, reply.silence) == (None, why)
     assert f"triage.silent why={why}" in caplog.text
@@ -105,7 +105,7 @@ async def test_triage_that_hangs_costs_its_time_out(*, is_stubborn: bool) -> Non
 
     try:
         async with asyncio.timeout(10):
-            reply = await ask(triage, PACKET, SOON)
+            reply = await ask(triage, REQUEST, SOON)
             while not triage.was_cancelled:  # noqa: ASYNC110 - set by another task
                 await asyncio.sleep(0)
     finally:
@@ -117,7 +117,7 @@ async def test_triage_that_hangs_costs_its_time_out(*, is_stubborn: bool) -> Non
 async def test_no_time_left_asks_nothing() -> None:
     triage = Played({"raise_to": "deny"})
 
-    reply = await ask(triage, PACKET, timedelta())
+    reply = await ask(triage, REQUEST, timedelta())
 
     assert reply.silence is Silence.TIMEOUT
     assert not triage.heard
@@ -125,7 +125,7 @@ async def test_no_time_left_asks_nothing() -> None:
 
 async def test_a_cancelled_caller_is_cancelled_and_stops_triage() -> None:
     triage = Hanging()
-    caller = asyncio.create_task(ask(triage, PACKET, LONG))
+    caller = asyncio.create_task(ask(triage, REQUEST, LONG))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
 
@@ -139,12 +139,12 @@ async def test_a_cancelled_caller_is_cancelled_and_stops_triage() -> None:
 
 async def test_triage_sees_nothing_of_the_run_that_waits_for_it() -> None:
     class Curious:
-        async def advise(self, packet: Packet) -> object:
+        async def advise(self, request: TriageRequest) -> object:
             return {"raise_to": "approve", "rationale": WHO.get()}
 
     WHO.set("the agent's run")
 
-    reply = await ask(Curious(), PACKET, LONG)
+    reply = await ask(Curious(), REQUEST, LONG)
 
     assert reply.advice is not None
     assert reply.advice.rationale == "nobody"

@@ -14,7 +14,7 @@ from twokey.gateway.policy.load import load_policy
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.service.agents import AgentService
-from twokey.gateway.triage.packet import Packet
+from twokey.gateway.triage.request import TriageRequest
 
 ON = POLICY.replace(
     "reviewers: support}", "reviewers: support, triage: {timeout: 20s}}", 1
@@ -28,8 +28,8 @@ class Careful:
     def __init__(self, *, is_gullible: bool = False) -> None:
         self.is_gullible = is_gullible
 
-    async def advise(self, packet: Packet) -> object:
-        note = {one.name: one.text for one in packet.arguments}.get("note", "")
+    async def advise(self, request: TriageRequest) -> object:
+        note = {one.name: one.text for one in request.arguments}.get("note", "")
         if not note:
             return {"raise_to": "none", "score": 5}
         if self.is_gullible:

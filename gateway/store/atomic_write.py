@@ -13,7 +13,7 @@ from twokey.gateway.approvals.record import Approval
 from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.store import codec
-from twokey.gateway.store.attention import FAILED_MS, RejectionEffects
+from twokey.gateway.store.agent_load import FAILED_MS, RejectionEffects
 from twokey.gateway.store.connection import Connection, fields, milliseconds, text
 from twokey.gateway.store.jobs import Job
 from twokey.gateway.store.keys import KEEP_MS, Keys

@@ -20,7 +20,7 @@ MAX_NAME = 100
 _HOUR_MS = 3_600_000
 
 
-class Packet(Record):
+class TriageRequest(Record):
     """What triage is shown of a call: no more than a reviewer's card shows.
 
     Attributes:
@@ -47,10 +47,10 @@ class Packet(Record):
     hour_utc: int
 
 
-def packet_of(
+def request_of(
     decision: PolicyDecision, *, agent: str, tool: str, args: JsonObject, now_ms: int
-) -> Packet:
-    """Return the packet of a call that was judged.
+) -> TriageRequest:
+    """Return the request of a call that was judged.
 
     Args:
         decision: what policy says of it; names the paths that are hidden.
@@ -61,7 +61,7 @@ def packet_of(
     """
     every = arguments(args, decision.redact)
     shown = tuple(_bounded(argument) for argument in every[:MAX_ARGUMENTS])
-    return Packet(
+    return TriageRequest(
         agent=shortened(agent, MAX_NAME),
         tool=shortened(tool, MAX_NAME),
         tier=decision.tier,

@@ -28,13 +28,13 @@ BEAT_S = 5.0
 _LOOK_S = 0.2
 
 
-def where() -> str:
+def process_name() -> str:
     """Return host and process id, for people."""
     return f"{socket.gethostname()}:{os.getpid()}"
 
 
-class Joined:
-    """The place of this process among the others.
+class Registration:
+    """The registration of this process among the others of its store.
 
     Attributes:
         problem: why it does not fit any more; "" while it does. It was stopped for a
@@ -141,7 +141,7 @@ class Joined:
 
 
 @asynccontextmanager
-async def joined(store: Store, member: Member) -> AsyncGenerator[Joined]:
+async def registered(store: Store, member: Member) -> AsyncGenerator[Registration]:
     """Be one of the processes of a tenant while the block runs.
 
     Raises:
@@ -149,17 +149,17 @@ async def joined(store: Store, member: Member) -> AsyncGenerator[Joined]:
         StoreUnavailable: when the store does not answer.
     """
     keys = store.keys_of_tenant(member.tenant)
-    place = Joined(store, keys, member)
-    await place.enter()
-    beating = asyncio.create_task(place.stay())
+    registration = Registration(store, keys, member)
+    await registration.enter()
+    beating = asyncio.create_task(registration.stay())
     try:
         for problem in await unserved(store, keys):
             logger.warning("agent.unserved why=%s", problem)
-        yield place
+        yield registration
     finally:
         beating.cancel()
         await asyncio.gather(beating, return_exceptions=True)
-        await place.leave()
+        await registration.leave()
 
 
 def kept_by(member: Member) -> list[Kept]:
@@ -175,7 +175,7 @@ def kept_by(member: Member) -> list[Kept]:
     ]
 
 
-async def told(store: Store, keys: Keys) -> list[str]:
+async def process_problems(store: Store, keys: Keys) -> list[str]:
     """Return what is wrong with other processes: refused, or missing."""
     found = await store.members.read(keys)
     return [*found.refused, *await unserved(store, keys)]

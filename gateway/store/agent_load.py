@@ -102,7 +102,7 @@ def fingerprint(tool: str, args: JsonObject) -> str:
     return digest.tagged_hash("twokey/v1/call", body)
 
 
-class AttentionStore:
+class AgentLoadStore:
     """What is counted of each agent."""
 
     def __init__(self, conn: Connection) -> None:

@@ -11,7 +11,7 @@ from tests.conftest import eventually
 from twokey.gateway.errors import SettingsError
 from twokey.gateway.resume.checkpoints import open_checkpoints
 from twokey.gateway.running import gateway_member
-from twokey.gateway.service.joining import joined, told, unserved
+from twokey.gateway.service.process_check import process_problems, registered, unserved
 from twokey.gateway.store.members import Kept, Member
 from twokey.gateway.store.store import Store
 
@@ -56,15 +56,15 @@ async def test_a_second_gateway_with_another_database_is_refused_and_that_is_tol
     store: Store,
 ) -> None:
     keys = store.keys_of_tenant("t")
-    async with joined(store, gateway("one")):
+    async with registered(store, gateway("one")):
         with pytest.raises(SettingsError, match="in database one, and this one would"):
-            async with joined(store, gateway("two")):
+            async with registered(store, gateway("two")):
                 pass
 
-        [sentence] = await told(store, keys)
+        [sentence] = await process_problems(store, keys)
         assert "host-two:1 was refused" in sentence
         assert "'checkpoints'" in sentence
-        async with joined(store, gateway("one")), joined(store, gateway("one")):
+        async with registered(store, gateway("one")), registered(store, gateway("one")):
             pass
 
 
@@ -76,7 +76,7 @@ async def test_a_second_gateway_with_another_database_is_refused_and_that_is_tol
 async def test_who_shares_no_threads_may_keep_them_elsewhere(
     store: Store, other: Member
 ) -> None:
-    async with joined(store, gateway("one")), joined(store, other):
+    async with registered(store, gateway("one")), registered(store, other):
         assert len((await store.members.read(store.keys_of_tenant("t"))).alive) == 2
 
 
@@ -87,7 +87,7 @@ async def test_of_two_that_do_not_fit_and_start_together_one_starts(
     started: list[str] = []
 
     async def run(member: Member) -> None:
-        async with joined(store, member):
+        async with registered(store, member):
             started.append(member.where)
             await may_end.wait()
 
@@ -107,7 +107,7 @@ async def test_who_died_keeps_nobody_out(store: Store) -> None:
     keys = store.keys_of_tenant("t")
     assert await store.members.join(keys, "dead", gateway("one"), seen="0")
 
-    async with joined(store, gateway("two")):
+    async with registered(store, gateway("two")):
         found = await store.members.read(keys)
 
     assert [member.checkpoints for member, _ in found.alive.values()] == ["two"]
@@ -115,17 +115,17 @@ async def test_who_died_keeps_nobody_out(store: Store) -> None:
 
 async def test_a_lost_database_is_refused_while_calls_wait(store: Store) -> None:
     keys = store.keys_of_tenant("t")
-    async with joined(store, gateway("one")):
+    async with registered(store, gateway("one")):
         pass
     await let_wait(store, "shop", 3)
 
     with pytest.raises(SettingsError, match=r"3 calls of agent 'shop'.*database one"):
-        async with joined(store, gateway("two")):
+        async with registered(store, gateway("two")):
             pass
 
     kept = Kept(tenant="t", agent="shop", checkpoints="two", shown="database two")
     await store.members.keep(keys, (kept,))
-    async with joined(store, gateway("two")):
+    async with registered(store, gateway("two")):
         pass
 
 
@@ -133,34 +133,34 @@ async def test_a_new_database_is_taken_when_nothing_waits(
     store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     for place in ("one", "two"):
-        async with joined(store, gateway(place)):
+        async with registered(store, gateway(place)):
             pass
     await let_wait(store, "shop", 1)
 
     assert "agent.moved agent=shop was=database one now=database two" in caplog.text
     with pytest.raises(SettingsError, match="database two"):
-        async with joined(store, gateway("one")):
+        async with registered(store, gateway("one")):
             pass
 
 
 async def test_two_live_copies_of_one_file_are_refused(store: Store) -> None:
-    async with joined(store, gateway(file="a")):
+    async with registered(store, gateway(file="a")):
         with pytest.raises(SettingsError, match="are a copy of"):
-            async with joined(store, gateway(file="b", agent="other")):
+            async with registered(store, gateway(file="b", agent="other")):
                 pass
-    async with joined(store, gateway(file="b")):
+    async with registered(store, gateway(file="b")):
         pass  # a backup that was restored
 
 
 async def test_bots_that_refuse_each_others_clicks_do_not_run_together(
     store: Store,
 ) -> None:
-    async with joined(store, bot("new", "old")):
+    async with registered(store, bot("new", "old")):
         for other in (bot("old"), bot("foreign"), bot("foreign", "new")):
             with pytest.raises(SettingsError, match="TWOKEY_SECRET"):
-                async with joined(store, other):
+                async with registered(store, other):
                     pass
-        async with joined(store, bot("old", "new")):
+        async with registered(store, bot("old", "new")):
             pass  # one that is rotated next
 
 
@@ -168,7 +168,7 @@ async def test_who_was_stopped_while_another_joined_says_that_it_does_not_fit(
     store: Store,
 ) -> None:
     keys = store.keys_of_tenant("t")
-    async with joined(store, bot("old")) as place:
+    async with registered(store, bot("old")) as place:
         assert not place.problem
         revision = (await store.members.read(keys)).revision
         await store.members.join(keys, "other", bot("new"), seen=revision)
@@ -183,11 +183,11 @@ async def test_an_agent_that_nobody_serves_is_named_while_its_calls_wait(
     store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     keys = store.keys_of_tenant("t")
-    async with joined(store, gateway(agent="billing")):
+    async with registered(store, gateway(agent="billing")):
         await let_wait(store, "billing", 3)
         assert await unserved(store, keys) == []
 
-    async with joined(store, gateway(agent="accounts")):
+    async with registered(store, gateway(agent="accounts")):
         [sentence] = await unserved(store, keys)
 
     assert sentence.startswith("3 calls of agent 'billing' of tenant 't' wait")
@@ -209,7 +209,7 @@ async def test_the_identity_stands_in_the_database(
     assert first == again
     assert (moved.checkpoints, moved.file) == (first.checkpoints, first.file)
     assert first.checkpoints != other.checkpoints
-    async with joined(store, first):
+    async with registered(store, first):
         pass
 
 
@@ -218,7 +218,7 @@ async def test_a_process_goes_on_living_beside_one_that_it_cannot_read(
 ) -> None:
     """A newer version says more of itself, or a hand wrote it."""
     keys = store.keys_of_tenant("t")
-    async with joined(store, gateway("one")):
+    async with registered(store, gateway("one")):
         await store.conn.command("HSET", keys.members, "p:x", f"{10**15} {{}}")
         before = await store.conn.command("HGETALL", keys.members)
 

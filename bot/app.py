@@ -270,7 +270,7 @@ class SlackBot:
             problems.append(problem)
         if self._sockets is not None and not await self._sockets.connected():
             problems.append("No Socket Mode connection is open.")
-        if self._registration is not None and self._joined.problem:
+        if self._registration is not None and self._registration.problem:
             problems.append(self._registration.problem)
         return problems
 

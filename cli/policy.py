@@ -48,7 +48,7 @@ def check(ctx: typer.Context, file: PolicyFile = None, *, json: AsJson = False) 
     except BadPolicy as error:
         if json:
             rows: list[JsonValue] = [
-                {"place": one.place, "text": one.text} for one in error.problems
+                {"place": one.location, "text": one.text} for one in error.problems
             ]
             console.as_json({"ok": False, "problems": rows})
         else:

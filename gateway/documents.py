@@ -37,12 +37,12 @@ ModelT = TypeVar("ModelT", bound=BaseModel)
 class Problem(NamedTuple):
     """One thing that is wrong: ``file:line`` and a sentence."""
 
-    place: str
+    location: str
     text: str
 
     def __str__(self) -> str:
         """Return the form an editor can jump to."""
-        return f"{self.place}: {self.text}"
+        return f"{self.location}: {self.text}"
 
 
 class BadDocument(TwokeyError):
@@ -72,7 +72,7 @@ class Document:
                 return self.lines[path[:length]]
         return 1
 
-    def place(self, path: Path) -> str:
+    def location(self, path: Path) -> str:
         """Return ``file:line`` of a path, or of its nearest parent that has one."""
         return f"{self.source}:{self.line(path)}"
 
@@ -81,7 +81,7 @@ class Document:
         if len(text) > _LONGEST_TEXT:
             half = _LONGEST_TEXT // 2
             text = f"{text[:half]} … {text[-half:]}"
-        return Problem(self.place(path), text)
+        return Problem(self.location(path), text)
 
     def under(self, key: str) -> Document:
         """Return the part below a top-level key; its lines are those of the file."""

@@ -34,12 +34,12 @@ class PolicyError(TwokeyError):
     """A policy cannot be loaded or judged by; nothing runs under it.
 
     Attributes:
-        place: ``file:line`` when the place is known, else the file's name.
+        location: ``file:line`` when it is known, else the file's name.
     """
 
-    def __init__(self, problem: str, place: str = "") -> None:
-        self.place = place
-        super().__init__(f"{place}: {problem}" if place else problem)
+    def __init__(self, problem: str, location: str = "") -> None:
+        self.location = location
+        super().__init__(f"{location}: {problem}" if location else problem)
 
 
 class StoreUnavailable(TwokeyError):

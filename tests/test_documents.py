@@ -64,17 +64,17 @@ def test_a_plain_scalar_means_what_yaml_1_2_says(text: str, value: object) -> No
 def test_every_value_remembers_the_line_of_its_key() -> None:
     document = parse_yaml("a: 1\nb:\n  c:\n    - x\n    - y\n", "a.yml")
 
-    assert document.place(("a",)) == "a.yml:1"
-    assert document.place(("b", "c")) == "a.yml:3"
-    assert document.place(("b", "c", 1)) == "a.yml:5"
-    assert document.place(("b", "missing", "deeper")) == "a.yml:2"
+    assert document.location(("a",)) == "a.yml:1"
+    assert document.location(("b", "c")) == "a.yml:3"
+    assert document.location(("b", "c", 1)) == "a.yml:5"
+    assert document.location(("b", "missing", "deeper")) == "a.yml:2"
 
 
 def test_the_lines_under_a_key_are_those_of_the_file() -> None:
     document = parse_yaml("a: 1\npolicy:\n  version: 1\n", "a.yml").under("policy")
 
     assert document.value == {"version": 1}
-    assert document.place(("version",)) == "a.yml:3"
+    assert document.location(("version",)) == "a.yml:3"
 
 
 @pytest.mark.parametrize(

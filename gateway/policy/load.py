@@ -35,7 +35,7 @@ class BadPolicy(PolicyError):
         self.problems = problems
         more = len(problems) - 1
         others = f" ({more} more; run 'twokey policy check FILE')" if more else ""
-        super().__init__(f"{problems[0].text}{others}", problems[0].place)
+        super().__init__(f"{problems[0].text}{others}", problems[0].location)
 
 
 class LoadedPolicy(NamedTuple):

@@ -14,21 +14,22 @@ from pydantic import JsonValue
 from twokey.gateway.protocol.pointers import pointed
 from twokey.gateway.protocol.strict_json import JsonObject
 
-_OWN = frozenset({"properties", "patternProperties"})
-_SAYS = frozenset({"additionalProperties", "unevaluatedProperties"})
+_DECLARING = frozenset({"properties", "patternProperties"})
+_DECIDES_REST = frozenset({"additionalProperties", "unevaluatedProperties"})
 
-# Keywords whose schemas are about another place: a member, an element.
-_PLACES = frozenset({"items", "contains", *_SAYS, "unevaluatedItems"})
-_PLACES_LISTED = frozenset({"prefixItems"})
-_PLACES_NAMED = _OWN
+# Keywords that apply their schemas to child instances (JSON Schema's own term): a
+# member, an element.
+_CHILD = frozenset({"items", "contains", *_DECIDES_REST, "unevaluatedItems"})
+_CHILD_LISTED = frozenset({"prefixItems"})
+_CHILD_NAMED = _DECLARING
 
-# Keywords whose schemas are about the same place. What ``if`` and ``not`` have stays as
-# it is: closing them would let through what they refuse.
-_SAME = frozenset({"then", "else"})
-_SAME_LISTED = frozenset({"allOf", "anyOf", "oneOf"})
-_SAME_NAMED = frozenset({"dependentSchemas", "$defs", "definitions"})
+# Keywords that apply their schemas in place, to the same instance. What ``if`` and
+# ``not`` have stays as it is: closing them would let through what they refuse.
+_IN_PLACE = frozenset({"then", "else"})
+_IN_PLACE_LISTED = frozenset({"allOf", "anyOf", "oneOf"})
+_IN_PLACE_NAMED = frozenset({"dependentSchemas", "$defs", "definitions"})
 _UNTOUCHED = frozenset({"if", "not", "propertyNames"})
-_JOINED = _SAME | {"allOf", "anyOf", "oneOf", "dependentSchemas", "if", "$ref"}
+_JOINED = _IN_PLACE | {"allOf", "anyOf", "oneOf", "dependentSchemas", "if", "$ref"}
 
 _MAX_REFERENCES = 16
 
@@ -41,7 +42,7 @@ def closed(schema: JsonObject) -> JsonObject:
     What it lets through may be more than the schema does where that has ``not`` or
     ``oneOf``, so arguments have to fit both.
     """
-    return _Closing(schema).place(schema)
+    return _Closer(schema).close(schema)
 
 
 def subschemas(
@@ -51,43 +52,43 @@ def subschemas(
     yield path, schema
     for key, value in schema.items():
         found: Iterable[tuple[tuple[str | int, ...], JsonValue]] = ()
-        if key in _PLACES | _SAME | _UNTOUCHED:
+        if key in _CHILD | _IN_PLACE | _UNTOUCHED:
             found = (((key,), value),)
-        elif key in _PLACES_LISTED | _SAME_LISTED and isinstance(value, list):
+        elif key in _CHILD_LISTED | _IN_PLACE_LISTED and isinstance(value, list):
             found = (((key, index), one) for index, one in enumerate(value))
-        elif key in _PLACES_NAMED | _SAME_NAMED and isinstance(value, dict):
+        elif key in _CHILD_NAMED | _IN_PLACE_NAMED and isinstance(value, dict):
             found = (((key, name), one) for name, one in value.items())
         for below, one in found:
             if isinstance(one, dict):
                 yield from subschemas(one, (*path, *below))
 
 
-class _Closing:
+class _Closer:
     def __init__(self, root: JsonObject) -> None:
         self._root = root
 
-    def place(self, node: JsonObject) -> JsonObject:
-        """Close a schema that is the only one about its place."""
+    def close(self, node: JsonObject) -> JsonObject:
+        """Close a schema that is the only one applied to its instance."""
         result = self._inside(node)
-        if self._declares(node, 0) and not _SAYS & node.keys():
+        if self._declares(node, 0) and not _DECIDES_REST & node.keys():
             is_plain = not _JOINED & node.keys()
             word = "additionalProperties" if is_plain else "unevaluatedProperties"
             result[word] = False
         return result
 
     def _inside(self, node: JsonObject) -> JsonObject:
-        """Close the places below a schema, not its own: others are about that, too."""
+        """Close the schemas of children, not this one: others apply in place, too."""
         return {key: self._member(key, value) for key, value in node.items()}
 
     def _member(self, key: str, value: JsonValue) -> JsonValue:
-        visit = self._each(self.place)
-        if key in _SAME | _SAME_LISTED | _SAME_NAMED:
+        visit = self._each(self.close)
+        if key in _IN_PLACE | _IN_PLACE_LISTED | _IN_PLACE_NAMED:
             visit = self._each(self._inside)
-        if key in _PLACES | _SAME:
+        if key in _CHILD | _IN_PLACE:
             return visit(value)
-        if key in _PLACES_LISTED | _SAME_LISTED and isinstance(value, list):
+        if key in _CHILD_LISTED | _IN_PLACE_LISTED and isinstance(value, list):
             return [visit(element) for element in value]
-        if key in _PLACES_NAMED | _SAME_NAMED and isinstance(value, dict):
+        if key in _CHILD_NAMED | _IN_PLACE_NAMED and isinstance(value, dict):
             return {name: visit(member) for name, member in value.items()}
         return value
 
@@ -99,7 +100,7 @@ class _Closing:
         """Return whether a schema declares keys, itself or where it refers to."""
         if not isinstance(node, dict) or level > _MAX_REFERENCES:
             return False
-        if _OWN & node.keys():
+        if _DECLARING & node.keys():
             return True
         reference = node.get("$ref")
         if isinstance(reference, str):

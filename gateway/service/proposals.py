@@ -55,7 +55,7 @@ FORGOTTEN = (
 _SHARED = -1
 
 _Rows = list[tuple[int, "EvaluatedCall", str]]
-"""Calls with their place in the turn and their documents."""
+"""Calls with their position in the turn and their documents."""
 
 
 @dataclass(frozen=True)
@@ -121,22 +121,22 @@ def propose(evaluated: Sequence[EvaluatedCall], source: Source) -> Proposal:
     events: list[Event] = []
     waiting: dict[tuple[str, int], _Rows] = {}
     cleared: dict[str, _Rows] = {}
-    for place, one in enumerate(evaluated):
+    for position, one in enumerate(evaluated):
         refusal = _refusal(one, seen)
         document = "" if refusal else _document(one, source)
         if refusal or not document:
             reason = refusal or "The call is too large or is not strict JSON."
-            verdicts[place] = _verdict(one, VerdictKind.DENY, reason=reason)
+            verdicts[position] = _verdict(one, VerdictKind.DENY, reason=reason)
             events.append(_refused(one, source, reason))
         elif one.evaluation.tier is Tier.AUTO:
-            verdicts[place] = _verdict(one, VerdictKind.RUN)
+            verdicts[position] = _verdict(one, VerdictKind.RUN)
             events.append(_event(one, source, EventName.CALL_RAN))
         elif one.evaluation.tier is Tier.NOTIFY:
-            row = (place, one, document)
+            row = (position, one, document)
             cleared.setdefault(one.evaluation.channel, []).append(row)
         else:
-            alone = place if one.evaluation.tier is Tier.ESCALATE else _SHARED
-            row = (place, one, document)
+            alone = position if one.evaluation.tier is Tier.ESCALATE else _SHARED
+            row = (position, one, document)
             waiting.setdefault((one.evaluation.channel, alone), []).append(row)
     approvals: list[Approval] = []
     nth = source.asked + 1
@@ -150,15 +150,15 @@ def propose(evaluated: Sequence[EvaluatedCall], source: Source) -> Proposal:
         _cleared(_approval(channel, rows, source)) for channel, rows in cleared.items()
     ]
     both = (*waiting.values(), *cleared.values())
-    places = [row for rows in both for row in rows]
+    positions = [row for rows in both for row in rows]
     items = [item for approval in approvals for item in approval.items]
     # Both run over ``waiting``, then ``cleared``, and a card keeps the order of its
     # rows; so the n-th item was made of the n-th row.
-    for (place, one, _), item in zip(places, items, strict=True):
-        verdicts[place] = _recorded(one, item)
+    for (position, one, _), item in zip(positions, items, strict=True):
+        verdicts[position] = _recorded(one, item)
     events += [event for approval in approvals for event in _opened(approval)]
     return Proposal(
-        verdicts=tuple(verdicts[place] for place in range(len(evaluated))),
+        verdicts=tuple(verdicts[position] for position in range(len(evaluated))),
         approvals=tuple(approvals),
         events=tuple(events),
     )

@@ -146,8 +146,8 @@ class Submitter(PolicyService):
             both = both.with_(is_partial=own.is_partial or outer.is_partial)
             return both if outer.requester is None else both.asked_by(outer.requester)
 
-        place = (self._tenant, run_ref.agent, run_ref.thread)
-        await threads.change(self._keys, *place, joined, why="aside")
+        position = (self._tenant, run_ref.agent, run_ref.thread)
+        await threads.change(self._keys, *position, joined, why="aside")
 
     async def _judge(
         self, turn: Turn, turn_key: str, load: AgentLoad, triage: TurnTriage
@@ -265,17 +265,17 @@ class _Moment:
     usage: Sequence[CallUsage]
     totals: Sequence[Mapping[str, int]]
 
-    def facts(self, place: int, *, held: int) -> Facts:
+    def facts(self, position: int, *, held: int) -> Facts:
         return facts_of(
             self.load,
-            self.usage[place],
-            self.totals[place],
+            self.usage[position],
+            self.totals[position],
             requester=_requester(self.load),
             asked=self.load.asked + held + 1,
         )
 
-    def requests_before(self, place: int) -> dict[str, int]:
-        return self.usage[place].requests_before(self.totals[place])
+    def requests_before(self, position: int) -> dict[str, int]:
+        return self.usage[position].requests_before(self.totals[position])
 
 
 def _evaluated(
@@ -283,8 +283,8 @@ def _evaluated(
 ) -> list[EvaluatedCall]:
     evaluated: list[EvaluatedCall] = []
     load, held, agent = moment.load, 0, turn.ref.agent
-    for place, call in enumerate(turn.calls):
-        facts, told = moment.facts(place, held=held), advised.get(place)
+    for position, call in enumerate(turn.calls):
+        facts, told = moment.facts(position, held=held), advised.get(position)
         also = (*(told.also if told else ()), *_misfit(call))
         evaluation = _judged(turn, policy, call, facts, also)
         refusal = _refusal(load, policy, agent, call)
@@ -294,7 +294,10 @@ def _evaluated(
         elif not refusal and evaluation.tier.needs_people:
             refusal = denials.over_limit(load, policy.protect, held)
             held += not refusal
-        opinion, before = told.opinion if told else None, moment.requests_before(place)
+        opinion, before = (
+            told.opinion if told else None,
+            moment.requests_before(position),
+        )
         evaluated.append(
             EvaluatedCall(call, evaluation, refusal, opinion, before, is_returned)
         )

@@ -57,7 +57,7 @@ class TurnTriage:
     async def advise(
         self, evaluated: Sequence[EvaluatedCall], *, now_ms: int
     ) -> Mapping[int, TriagedCall]:
-        """Return what triage comes to, by the place of the call in the turn.
+        """Return what triage comes to, by the position of the call in the turn.
 
         All calls that the policy puts to triage are asked about at the same time.
 
@@ -66,18 +66,20 @@ class TurnTriage:
             now_ms: the store's clock.
         """
         new = [
-            (place, one, one.evaluation.triage)
-            for place, one in enumerate(evaluated)
-            if one.evaluation.triage and place not in self._replies and _may_wait(one)
+            (position, one, one.evaluation.triage)
+            for position, one in enumerate(evaluated)
+            if one.evaluation.triage
+            and position not in self._replies
+            and _may_wait(one)
         ]
         replies = await asyncio.gather(
             *(self._ask(one, rule, now_ms=now_ms) for _, one, rule in new)
         )
-        for (place, _, rule), reply in zip(new, replies, strict=True):
-            self._replies[place] = (rule, reply)
+        for (position, _, rule), reply in zip(new, replies, strict=True):
+            self._replies[position] = (rule, reply)
         return {
-            place: _advised(evaluated[place].evaluation.tier, rule, reply)
-            for place, (rule, reply) in self._replies.items()
+            position: _advised(evaluated[position].evaluation.tier, rule, reply)
+            for position, (rule, reply) in self._replies.items()
         }
 
     async def _ask(self, one: EvaluatedCall, rule: TriageRule, *, now_ms: int) -> Reply:
@@ -105,8 +107,8 @@ def triage_events(
 
     The rationale may quote arguments, so it is kept with the call and nowhere else.
     """
-    for place, one in sorted(advised.items()):
-        raised_to, verdict = one.opinion.raised_to, proposal.verdicts[place]
+    for position, one in sorted(advised.items()):
+        raised_to, verdict = one.opinion.raised_to, proposal.verdicts[position]
         if raised_to is None and not one.silence:
             continue
         facts = {"was": one.was.value, "score": str(one.opinion.score)}

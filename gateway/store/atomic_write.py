@@ -85,7 +85,7 @@ async def write(conn: Connection, keys: Keys, seen: Loaded, what: Write) -> bool
     job = resume_job(after) if change.resumes else None
     reply = await (FENCED_CHANGE if what.is_fenced else CHANGE)(
         conn,
-        **_places(keys, before.id, before.tenant, before.agent),
+        **_script_keys(keys, before.id, before.tenant, before.agent),
         rejected=keys.rejected(before.tenant, before.agent, before.thread),
         id=before.id,
         rev=str(before.rev),
@@ -140,7 +140,7 @@ async def quarantine(conn: Connection, keys: Keys, approval_id: str) -> None:
     since = dict.fromkeys((f"{i}:t" for i in states), str(now_ms))
     await CHANGE(
         conn,
-        **_places(keys, approval_id, tenant, agent),
+        **_script_keys(keys, approval_id, tenant, agent),
         rejected=keys.rejected(tenant, agent, run_ref.thread),
         id=approval_id,
         rev=head.get("rev", b"").decode("utf-8", "replace"),
@@ -169,7 +169,9 @@ def resume_job(approval: Approval) -> Job:
     return Job.to_resume(approval.tenant, run_ref.agent, run_ref.thread)
 
 
-def _places(keys: Keys, approval_id: str, tenant: str, agent: str) -> dict[str, str]:
+def _script_keys(
+    keys: Keys, approval_id: str, tenant: str, agent: str
+) -> dict[str, str]:
     return {
         "head": keys.head(approval_id),
         "blobs": keys.blobs(approval_id),

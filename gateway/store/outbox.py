@@ -22,7 +22,7 @@ from twokey.gateway.store.connection import (
     text,
 )
 from twokey.gateway.store.keys import Keys
-from twokey.gateway.store.readers import make_group, place_of, reader_groups
+from twokey.gateway.store.readers import entry_id, make_group, reader_groups
 
 logger = logging.getLogger(__name__)
 _TRIMMED = 10_000
@@ -97,7 +97,7 @@ class Outbox:
         oldest = entries(found)
         if not oldest:
             return 0
-        return max(0, milliseconds(now) - place_of(oldest[0].id)[0])
+        return max(0, milliseconds(now) - entry_id(oldest[0].id)[0])
 
     async def take(
         self, consumer: str, *, block_ms: int, limit: int = 100

@@ -29,7 +29,7 @@ _KEPT = timedelta(minutes=10)
 _TRIMMED = 10_000
 """Most events that one look drops."""
 
-Place = tuple[int, int]
+EntryId = tuple[int, int]
 """Where an entry stands in a stream: milliseconds, and which one of them."""
 
 
@@ -39,10 +39,10 @@ class ReaderGroup:
 
     name: str
     taken: str
-    needs: Place
+    needs: EntryId
 
 
-def place_of(entry: str) -> Place:
+def entry_id(entry: str) -> EntryId:
     """Return where an entry stands."""
     milliseconds, _, index = entry.partition("-")
     return int(milliseconds), int(index or 0)
@@ -62,11 +62,11 @@ async def reader_groups(conn: Connection, keys: Keys) -> list[ReaderGroup]:
     found: list[ReaderGroup] = []
     for facts in await _groups(conn, keys):
         name, taken = text(facts["name"]), text(facts["last-delivered-id"])
-        needs = place_of(taken)
+        needs = entry_id(taken)
         if number(facts["pending"]):
             summary = await conn.command("XPENDING", keys.outbox, name)
             oldest = cast("Mapping[str, Reply]", summary)["min"]
-            needs = place_of(text(oldest)) if oldest is not None else needs
+            needs = entry_id(text(oldest)) if oldest is not None else needs
         found.append(ReaderGroup(name, taken, needs))
     return found
 

@@ -35,7 +35,7 @@ from twokey.gateway.approvals.decisions import Approve, Click, Settled
 from twokey.gateway.approvals.record import Item
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.protocol import digest
-from twokey.gateway.service.window_usage import measure
+from twokey.gateway.service.window_usage import usage_of
 from twokey.gateway.store.store import Store
 
 LISTED = "\n".join(f"  {name}: {{tier: approve}}" for name in shapes([]))
@@ -160,7 +160,7 @@ async def _one_document(
         if not isinstance(value, str | list | dict):
             assert json.dumps(value) in text
     keys = harness.store.keys_of_tenant("default")
-    found = measure(
+    found = usage_of(
         harness.policy,
         keys,
         item.ctx,

@@ -13,7 +13,7 @@ SLACK_TABLE = (
     Mutant(
         "an escalated call has a card of its own",
         "gateway/service/proposals.py",
-        "alone = place if one.evaluation.tier is Tier.ESCALATE else _SHARED",
+        "alone = position if one.evaluation.tier is Tier.ESCALATE else _SHARED",
         "alone = _SHARED",
         BATCHES,
     ),

@@ -324,7 +324,7 @@ TABLE = (
     Mutant(
         "edits at once see each other in a window",
         "gateway/store/lua/change.lua",
-        "if total_with(row[1], row[2], own, now) > tonumber(judged.totals[place]) then",
+        "if total_with(row[1], row[2], own, now) > tonumber(judged.totals[index]) then",
         "if false then",
         RACES,
     ),

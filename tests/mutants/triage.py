@@ -89,7 +89,7 @@ TRIAGE_TABLE = (
     Mutant(
         "a turn is put to triage once",
         ADVISING,
-        "place not in self._replies and",
+        "and position not in self._replies",
         "True and",
         TRIAGE,
     ),

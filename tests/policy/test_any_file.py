@@ -255,7 +255,7 @@ def test_mistakes_come_in_the_order_of_their_lines() -> None:
     with pytest.raises(BadPolicy) as caught:
         load_policy(text, "p")
 
-    assert [one.place for one in caught.value.problems] == ["p:1", "p:2", "p:3"]
+    assert [one.location for one in caught.value.problems] == ["p:1", "p:2", "p:3"]
 
 
 @pytest.mark.slow

@@ -129,7 +129,7 @@ def test_a_mistake_is_named_with_its_line_and_what_to_write(
     error = refusal(GOOD.replace(old, new, 1))
 
     assert any(problem in str(found) for found in error.problems), error.problems
-    assert error.place.startswith("policy.yml:")
+    assert error.location.startswith("policy.yml:")
 
 
 def test_an_agent_cannot_lower_the_tier_of_a_tool() -> None:
@@ -150,7 +150,7 @@ def test_all_mistakes_are_found_at_once() -> None:
 
     error = refusal(text)
 
-    assert [problem.place for problem in error.problems] == [
+    assert [problem.location for problem in error.problems] == [
         "policy.yml:9",
         "policy.yml:24",
     ]
@@ -194,7 +194,7 @@ def test_any_text_either_loads_or_names_a_line(text: str) -> None:
     try:
         policy = load_policy(text, "p.yml")
     except PolicyError as error:
-        place, _, line = error.place.rpartition(":")
+        place, _, line = error.location.rpartition(":")
         assert place == "p.yml"
         assert line.isdigit()
     else:

@@ -366,7 +366,7 @@ def test_any_mutated_policy_loads_or_names_a_line_of_its_own(text: str) -> None:
     try:
         found: object = load_policy(text, "p.yml")
     except PolicyError as error:
-        found = error.place
+        found = error.location
 
     if isinstance(found, str):
         place, _, line = found.rpartition(":")

@@ -98,7 +98,7 @@ def test_a_bad_rule_is_refused_with_its_line(rule: str, said: str) -> None:
         load_policy(text, "p.yml")
 
     (problem,) = caught.value.problems
-    assert problem.place == "p.yml:5"
+    assert problem.location == "p.yml:5"
     assert said in problem.text
 
 

@@ -15,7 +15,7 @@ end
 for field, body in pairs(cjson.decode(ARGV[3])) do
   redis.call('HSET', KEYS[2], field, body)
 end
-for place = 3, #KEYS do redis.call('SET', KEYS[place], ARGV[1]) end
+for index = 3, #KEYS do redis.call('SET', KEYS[index], ARGV[1]) end
 local left = redis.call('PTTL', KEYS[1])
 local keys = {unpack(KEYS, 2)}
 if left == -1 then

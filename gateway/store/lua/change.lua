@@ -64,8 +64,8 @@ local uses = {}
 for i, judged in pairs(cjson.decode(ARGV[11])) do
   if judged.rows ~= redis.call('HGET', blobs, i .. ':w') then
     local own = uses_of(blobs, i)
-    for place, row in ipairs(cjson.decode(judged.rows)) do
-      if total_with(row[1], row[2], own, now) > tonumber(judged.totals[place]) then
+    for index, row in ipairs(cjson.decode(judged.rows)) do
+      if total_with(row[1], row[2], own, now) > tonumber(judged.totals[index]) then
         return {'moved'}
       end
     end

@@ -15,11 +15,11 @@ local ends = now + tonumber(ARGV[3])
 local last = 0
 local rows = redis.call('HGETALL', KEYS[1])
 local stood = false
-for place = 1, #rows, 2 do
-  local ends = tonumber(string.match(rows[place + 1], ' (%d+)$')) or 0
+for index = 1, #rows, 2 do
+  local ends = tonumber(string.match(rows[index + 1], ' (%d+)$')) or 0
   if ends <= now then
-    redis.call('HDEL', KEYS[1], rows[place])
-  elseif rows[place] == ARGV[1] then
+    redis.call('HDEL', KEYS[1], rows[index])
+  elseif rows[index] == ARGV[1] then
     stood = true
   else
     last = math.max(last, ends)

@@ -12,8 +12,8 @@
 --   {"load_context", now_ms, verdicts, facts, frozen, counts, rejected}
 local now = now_ms()
 local counts = {}
-for place = 4, 6 do
-  counts[place - 3] = redis.call('ZCOUNT', KEYS[place], '(' .. now, '+inf')
+for index = 4, 6 do
+  counts[index - 3] = redis.call('ZCOUNT', KEYS[index], '(' .. now, '+inf')
 end
 counts[4] = tonumber(redis.call('GET', KEYS[7]) or '0')
 return {'load_context', now, redis.call('GET', KEYS[1]) or '',

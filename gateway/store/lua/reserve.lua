@@ -16,12 +16,12 @@ if kept then return {'reserved', cjson.decode(kept)} end
 local now = now_ms()
 local hold_ms = tonumber(ARGV[2])
 local totals = {}
-for place, use in ipairs(cjson.decode(ARGV[1])) do
-  local window = KEYS[2 + place]
+for index, use in ipairs(cjson.decode(ARGV[1])) do
+  local window = KEYS[2 + index]
   slide(window, now)
   -- Twice the time: the reservation always ends before what it reserved.
   hold(window, use, now + 2 * hold_ms)
-  totals[place] = redis.call('GET', window .. ':sum')
+  totals[index] = redis.call('GET', window .. ':sum')
 end
 redis.call('SET', KEYS[2], cjson.encode(totals), 'PX', hold_ms)
 return {'reserved', totals}

@@ -9,7 +9,7 @@
 local now = now_ms()
 local own = uses_of(KEYS[1], ARGV[1])
 local totals = {}
-for place, use in ipairs(cjson.decode(ARGV[2])) do
-  totals[place] = string.format('%.0f', total_with(KEYS[1 + place], use, own, now))
+for index, use in ipairs(cjson.decode(ARGV[2])) do
+  totals[index] = string.format('%.0f', total_with(KEYS[1 + index], use, own, now))
 end
 return {'totals', totals}

@@ -90,7 +90,7 @@ TRIAGE_TABLE = (
         "a turn is put to triage once",
         ADVISING,
         "and position not in self._replies",
-        "True and",
+        "",
         TRIAGE,
     ),
     Mutant(

@@ -24,12 +24,12 @@ from twokey.bot.delivery.publisher import Publisher
 from twokey.bot.identity import answered, identify
 from twokey.bot.ids import key_id
 from twokey.bot.ingress import EVENTS_PATH, Ingress
-from twokey.bot.judging_again import outdated
 from twokey.bot.limits import Limits
 from twokey.bot.listener_context import ListenerContext
 from twokey.bot.listeners import LISTENERS
 from twokey.bot.listeners.router import Router
 from twokey.bot.membership import Membership
+from twokey.bot.outdated_cards import outdated
 from twokey.bot.reviewers import Reviewers
 from twokey.bot.sockets import Sockets
 from twokey.bot.tasks import Tasks

@@ -1,6 +1,6 @@
 """Build the blocks and views the bot sends, as plain dicts.
 
-Every text comes as one of the types of `twokey.bot.wording`, so that a type checker
+Every text comes as one of the types of `twokey.bot.text_types`, so that a type checker
 refuses a plain `str`, and text of strangers in markup. Plain text is cut to Slack's
 limits with a visible mark; markup is never cut, since that could tear a reference. What
 these functions return is what Slack is sent; `ensure_valid_message` and
@@ -14,7 +14,7 @@ from typing import Literal
 from twokey.bot.ids import View
 from twokey.bot.objects import Block, any_text, made, plain_text
 from twokey.bot.text import EMPTY, fit
-from twokey.bot.wording import Label, Plain, Template, label, untrusted
+from twokey.bot.text_types import Label, Plain, Template, label, untrusted
 from twokey.sandbox.blockkit import (
     JSON,
     Problem,

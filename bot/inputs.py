@@ -9,7 +9,7 @@ from typing import cast
 
 from twokey.bot.objects import Block, made, plain_text
 from twokey.bot.text import fit
-from twokey.bot.wording import Plain
+from twokey.bot.text_types import Plain
 from twokey.sandbox.blockkit import limits
 
 

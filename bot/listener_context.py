@@ -17,8 +17,8 @@ from twokey.bot.objects import Block
 from twokey.bot.reviewers import Reviewers
 from twokey.bot.tasks import Tasks
 from twokey.bot.text import escape_mrkdwn
+from twokey.bot.text_types import Label, Template, label
 from twokey.bot.web import Slack, SlackError
-from twokey.bot.wording import Label, Template, label
 from twokey.gateway.approvals.decisions import AccountKind, Reviewer
 from twokey.gateway.approvals.membership import click_again
 from twokey.gateway.approvals.record import Approval, Item

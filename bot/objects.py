@@ -3,7 +3,7 @@
 from typing import TypeAlias
 
 from twokey.bot.text import EMPTY, excerpt, fit
-from twokey.bot.wording import Plain, Template
+from twokey.bot.text_types import Plain, Template
 from twokey.sandbox.blockkit import JSON, limits
 
 Block: TypeAlias = dict[str, JSON]

@@ -7,7 +7,7 @@ import asyncio
 import typer
 
 from twokey.cli import console
-from twokey.cli.session import Session, session_of
+from twokey.cli.command_context import Session, session_of
 from twokey.gateway.resume.checkpoints import open_checkpoints
 from twokey.gateway.running import gateway_member
 from twokey.gateway.service.process_check import kept_by

@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from twokey.cli import console
-from twokey.cli.asking import ask_store
+from twokey.cli.command_context import session_of
 from twokey.cli.policy_facts import moment
-from twokey.cli.session import session_of
+from twokey.cli.store_access import ask_store
 from twokey.gateway.service.exporting import Exporter
 from twokey.gateway.store.store import Store
 

@@ -7,16 +7,16 @@ import asyncio
 import typer
 
 from twokey.bot.app import SlackBot
-from twokey.cli import console, starting
-from twokey.cli.session import Session, session_of
+from twokey.cli import console, start_options
+from twokey.cli.command_context import Session, session_of
 from twokey.cli.stack import bot_config
-from twokey.cli.starting import InsecureDev, begin_logs
-from twokey.cli.stopping import until_stopped
+from twokey.cli.start_options import InsecureDev, begin_logs
+from twokey.cli.stop_signals import until_stopped
 from twokey.gateway.policy_file import PolicyFile, followed
 from twokey.gateway.service.reviews import ReviewService
 from twokey.gateway.store.open_store import open_store
 
-EXAMPLES = starting.EXAMPLES
+EXAMPLES = start_options.EXAMPLES
 
 
 def bot(ctx: typer.Context, *, insecure_dev: InsecureDev = False) -> None:

@@ -14,8 +14,8 @@ import aiohttp
 
 from twokey.bot.manifest import SCOPES
 from twokey.bot.web import Reply, Slack, SlackError, SlackRefused, text_at
+from twokey.cli.command_context import Session
 from twokey.cli.people import check_people
-from twokey.cli.session import Session
 from twokey.gateway.config import AgentSettings, Settings, SlackMode
 from twokey.gateway.errors import SettingsError, TwokeyError
 from twokey.gateway.policy.rules import Policy

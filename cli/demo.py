@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from twokey.cli import console
+from twokey.cli.command_context import Session, session_of
 from twokey.cli.demo_policy import with_short_timeouts
 from twokey.cli.demo_scripts import SCRIPTS, Stage
 from twokey.cli.demo_stack import (
@@ -23,8 +24,7 @@ from twokey.cli.demo_stack import (
     DemoStack,
     open_demo_stack,
 )
-from twokey.cli.session import Session, session_of
-from twokey.cli.stopping import until_stopped
+from twokey.cli.stop_signals import until_stopped
 from twokey.gateway.config import DEFAULT_FILE, Settings, SlackMode
 from twokey.gateway.errors import SettingsError, TwokeyError
 

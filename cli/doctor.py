@@ -10,7 +10,7 @@ from pydantic import JsonValue
 
 from twokey.cli import console
 from twokey.cli.checks import Check, State, examine
-from twokey.cli.session import Session, session_of
+from twokey.cli.command_context import Session, session_of
 
 EXAMPLES = console.examples(
     ("twokey doctor", "check everything; nothing is posted"),

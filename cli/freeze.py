@@ -9,9 +9,9 @@ from typing import Annotated, TypeVar
 import typer
 
 from twokey.cli import console
-from twokey.cli.asking import ask_store
+from twokey.cli.command_context import caller, session_of
 from twokey.cli.console import AsJson, By
-from twokey.cli.session import caller, session_of
+from twokey.cli.store_access import ask_store
 from twokey.gateway.approvals.decisions import Gesture
 from twokey.gateway.errors import SettingsError
 from twokey.gateway.service.freezing import FreezeService

@@ -6,13 +6,13 @@ import asyncio
 
 import typer
 
-from twokey.cli import console, starting
-from twokey.cli.session import Session, session_of
-from twokey.cli.starting import InsecureDev, begin_logs
-from twokey.cli.stopping import until_stopped
+from twokey.cli import console, start_options
+from twokey.cli.command_context import Session, session_of
+from twokey.cli.start_options import InsecureDev, begin_logs
+from twokey.cli.stop_signals import until_stopped
 from twokey.gateway.embed import Twokey
 
-EXAMPLES = starting.EXAMPLES
+EXAMPLES = start_options.EXAMPLES
 
 
 def gateway(ctx: typer.Context, *, insecure_dev: InsecureDev = False) -> None:

@@ -10,9 +10,9 @@ import typer
 from pydantic import JsonValue
 
 from twokey.cli import console
-from twokey.cli.asking import ask_store
+from twokey.cli.command_context import caller, session_of
 from twokey.cli.console import AsJson, By
-from twokey.cli.session import caller, session_of
+from twokey.cli.store_access import ask_store
 from twokey.gateway.approvals.decisions import Gesture
 from twokey.gateway.errors import SettingsError
 from twokey.gateway.policy.rules import Policy

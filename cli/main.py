@@ -17,7 +17,7 @@ from typing import Annotated
 import typer
 
 from twokey.cli import console, version
-from twokey.cli.session import Session, session_of
+from twokey.cli.command_context import Session, session_of
 from twokey.gateway.errors import SettingsError, TwokeyError
 
 USAGE = 2

@@ -10,7 +10,7 @@ from pydantic import JsonValue
 
 from twokey.bot import manifest as slack_app
 from twokey.cli import console
-from twokey.cli.session import Session, session_of
+from twokey.cli.command_context import Session, session_of
 from twokey.gateway.config import DEFAULT_FILE, SlackSettings
 from twokey.gateway.documents import BadDocument, parse_yaml
 from twokey.gateway.errors import SettingsError

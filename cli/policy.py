@@ -10,15 +10,15 @@ import typer
 from pydantic import JsonValue, ValidationError
 
 from twokey.cli import console
+from twokey.cli.command_context import session_of
 from twokey.cli.console import AsJson
 from twokey.cli.policy_facts import CallFile, facts_of, moment
-from twokey.cli.policy_words import (
+from twokey.cli.policy_output import (
     explained,
     idle_requirements,
     replayed,
     too_few_people,
 )
-from twokey.cli.session import session_of
 from twokey.gateway.errors import BadJson, SettingsError
 from twokey.gateway.policy.evaluate import evaluate
 from twokey.gateway.policy.load import BadPolicy

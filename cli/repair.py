@@ -13,7 +13,7 @@ import typer
 from pydantic import JsonValue
 
 from twokey.cli import console
-from twokey.cli.session import Session, session_of
+from twokey.cli.command_context import Session, session_of
 from twokey.gateway.resume.checkpoints import open_checkpoints
 from twokey.gateway.resume.recovery import THREAD_GONE, Mismatch
 from twokey.gateway.resume.repair import RepairReport, repair_losses

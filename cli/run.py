@@ -8,19 +8,19 @@ from typing import Annotated
 
 import typer
 
-from twokey.cli import console, starting
+from twokey.cli import console, start_options
+from twokey.cli.command_context import Session, session_of
 from twokey.cli.demo_stack import REQUESTER, open_demo_stack
 from twokey.cli.seed import holders, seed
-from twokey.cli.session import Session, session_of
 from twokey.cli.stack import open_stack
-from twokey.cli.starting import InsecureDev, begin_logs
-from twokey.cli.stopping import until_stopped
+from twokey.cli.start_options import InsecureDev, begin_logs
+from twokey.cli.stop_signals import until_stopped
 from twokey.gateway.config import DEFAULT_FILE
 from twokey.gateway.logs import write_logs
 
 PAGE_PORT = 8765
 
-EXAMPLES = starting.EXAMPLES
+EXAMPLES = start_options.EXAMPLES
 
 
 def run(

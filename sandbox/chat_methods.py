@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 from twokey.sandbox import messages
 from twokey.sandbox.arguments import message_content, optional, required
+from twokey.sandbox.fake_slack import StandIn
 from twokey.sandbox.json_types import JsonObject
 from twokey.sandbox.records import Channel, Message
 from twokey.sandbox.refusals import Refused
-from twokey.sandbox.stand_in import StandIn
 
 
 def post_message(slack: StandIn, arguments: JsonObject) -> JsonObject:

@@ -7,11 +7,11 @@ from typing import cast
 
 from twokey.sandbox import payloads
 from twokey.sandbox.delivery import Ack, Delivery
+from twokey.sandbox.fake_slack import StandIn
 from twokey.sandbox.json_types import JsonObject
 from twokey.sandbox.refusals import Refused
 from twokey.sandbox.signed_http import Forgery, Received, SignedHttp
 from twokey.sandbox.socket_mode import Sockets
-from twokey.sandbox.stand_in import StandIn
 from twokey.sandbox.tokens import Kind
 
 

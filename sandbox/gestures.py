@@ -6,6 +6,7 @@ from dataclasses import replace
 from twokey.sandbox import inputs, payloads, responses, view_answers, views
 from twokey.sandbox.delivery import Ack, Answer, Delivery, NoAck
 from twokey.sandbox.elements import HOLDINGS, Placed, find, offers
+from twokey.sandbox.fake_slack import StandIn
 from twokey.sandbox.json_types import JsonObject, as_object, as_text
 from twokey.sandbox.mentions import escaped
 from twokey.sandbox.payloads import Gesture
@@ -13,7 +14,6 @@ from twokey.sandbox.records import Message, User, View
 from twokey.sandbox.refusals import Refused
 from twokey.sandbox.response_urls import ResponseUrl
 from twokey.sandbox.speaking import Speaking, channel_of
-from twokey.sandbox.stand_in import StandIn
 
 OK: JsonObject = {"ok": True}
 

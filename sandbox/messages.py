@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 from twokey.sandbox.elements import named
+from twokey.sandbox.fake_slack import StandIn
 from twokey.sandbox.json_types import JsonObject, as_object, as_objects
 from twokey.sandbox.mentions import notified
 from twokey.sandbox.records import Channel, Message
 from twokey.sandbox.refusals import Refused
-from twokey.sandbox.stand_in import StandIn
 from twokey.sandbox.validation import check_message
 from twokey.sandbox.workspace import Workspace
 

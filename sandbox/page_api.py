@@ -14,11 +14,11 @@ from aiohttp.typedefs import Middleware
 
 from twokey.sandbox import views
 from twokey.sandbox.delivery import Delivery
+from twokey.sandbox.fake_slack import StandIn
 from twokey.sandbox.gestures import Gestures
 from twokey.sandbox.json_types import JsonObject, as_object
 from twokey.sandbox.records import Channel, Message, User, View
 from twokey.sandbox.refusals import Refused
-from twokey.sandbox.stand_in import StandIn
 
 PAGE = Path(__file__).parent / "page"
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]

@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from twokey.sandbox import messages, views
 from twokey.sandbox.delivery import Parcel, ParcelKind
+from twokey.sandbox.fake_slack import StandIn
 from twokey.sandbox.json_types import JsonObject
 from twokey.sandbox.records import Channel, Message, User, View
-from twokey.sandbox.stand_in import StandIn
 
 LEGACY_TOKEN = "sandbox-verification"  # noqa: S105 - Slack's deprecated member
 

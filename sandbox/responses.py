@@ -1,9 +1,9 @@
 """Apply what the app posts to a ``response_url`` or answers to a command."""
 
 from twokey.sandbox import messages
+from twokey.sandbox.fake_slack import StandIn
 from twokey.sandbox.json_types import JsonObject, as_object
 from twokey.sandbox.response_urls import ResponseUrl
-from twokey.sandbox.stand_in import StandIn
 
 
 def respond(slack: StandIn, place: ResponseUrl, body: JsonObject) -> None:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
+from twokey.sandbox.fake_slack import StandIn
 from twokey.sandbox.records import Channel, Message, User, UserGroup, View
-from twokey.sandbox.stand_in import StandIn
 
 
 @dataclass(slots=True)

@@ -14,6 +14,7 @@ from twokey.sandbox.client import Person
 from twokey.sandbox.clock import Clock
 from twokey.sandbox.control import Control
 from twokey.sandbox.delivery import Delivery
+from twokey.sandbox.fake_slack import Call, StandIn
 from twokey.sandbox.faults import Faults
 from twokey.sandbox.page_api import PageApi, only_for, read_command, refusals_as_json
 from twokey.sandbox.rates import Rates
@@ -23,7 +24,6 @@ from twokey.sandbox.samples import sample_workspace
 from twokey.sandbox.saved import Keeper, load, restore
 from twokey.sandbox.signed_http import SentRequest, SignedHttp
 from twokey.sandbox.socket_mode import Sockets
-from twokey.sandbox.stand_in import Call, StandIn
 from twokey.sandbox.web_api import WebApi, read_arguments
 from twokey.sandbox.workspace import Workspace
 

@@ -10,11 +10,11 @@ from dataclasses import replace
 
 from twokey.sandbox import messages, payloads
 from twokey.sandbox.delivery import Delivery
+from twokey.sandbox.fake_slack import StandIn
 from twokey.sandbox.json_types import JsonObject, as_text
 from twokey.sandbox.mentions import escaped, mentions_bot, notified
 from twokey.sandbox.records import Channel, Message, User
 from twokey.sandbox.refusals import Refused
-from twokey.sandbox.stand_in import StandIn
 from twokey.sandbox.workspace import Workspace
 
 

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 from twokey.sandbox import views
 from twokey.sandbox.elements import input_blocks
+from twokey.sandbox.fake_slack import StandIn
 from twokey.sandbox.json_types import JsonObject, as_object
 from twokey.sandbox.records import View
 from twokey.sandbox.refusals import Refused
-from twokey.sandbox.stand_in import StandIn
 from twokey.sandbox.validation import check_view
 
 TROUBLE = "We had some trouble connecting. Try again?"

@@ -11,9 +11,9 @@ from twokey.sandbox.blockkit import (
     validate_message,
     validate_modal,
 )
+from twokey.sandbox.fake_slack import StandIn
 from twokey.sandbox.json_types import JsonObject, as_object
 from twokey.sandbox.refusals import Refused
-from twokey.sandbox.stand_in import StandIn
 from twokey.sandbox.validation import INVALID_VIEW, check_view, read_json
 
 

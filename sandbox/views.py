@@ -4,10 +4,10 @@ import secrets
 from dataclasses import replace
 
 from twokey.sandbox.elements import initial_values, named
+from twokey.sandbox.fake_slack import StandIn
 from twokey.sandbox.json_types import JsonObject
 from twokey.sandbox.records import View
 from twokey.sandbox.refusals import Refused
-from twokey.sandbox.stand_in import StandIn
 
 STACK = 3
 """A root view and two pushed ones: https://docs.slack.dev/surfaces/modals"""

@@ -9,12 +9,12 @@ from typing import TypeAlias
 from aiohttp import web
 
 from twokey.sandbox import chat_methods, messages, view_methods, workspace_methods
+from twokey.sandbox.fake_slack import Call, StandIn
 from twokey.sandbox.faults import Fault, PlannedFault
 from twokey.sandbox.json_types import JsonObject, as_object
 from twokey.sandbox.oauth import basic_credentials
 from twokey.sandbox.refusals import Refused
 from twokey.sandbox.socket_mode import Sockets
-from twokey.sandbox.stand_in import Call, StandIn
 from twokey.sandbox.tokens import Kind, Token
 
 Method: TypeAlias = Callable[[StandIn, JsonObject], JsonObject]

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterable
 
 from twokey.sandbox import messages
 from twokey.sandbox.arguments import flag, optional, page, required
+from twokey.sandbox.fake_slack import StandIn
 from twokey.sandbox.json_types import JsonObject
 from twokey.sandbox.records import Channel, Message, User, UserGroup
 from twokey.sandbox.refusals import Refused
-from twokey.sandbox.stand_in import StandIn
 
 
 def api_test(slack: StandIn, arguments: JsonObject) -> JsonObject:

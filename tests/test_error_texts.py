@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from twokey.cli.session import Session
-from twokey.cli.starting import begin_logs
+from twokey.cli.command_context import Session
+from twokey.cli.start_options import begin_logs
 from twokey.gateway.config import Settings
 from twokey.gateway.failures import log_failure
 from twokey.gateway.logs import Format, LogSettings, write_logs

@@ -21,16 +21,24 @@ from twokey.bot.blocks import (
     stacked,
 )
 from twokey.bot.cards import buttons
-from twokey.bot.cards.asking import asked
 from twokey.bot.cards.batch import row, tail
 from twokey.bot.cards.fallbacks import of_card
 from twokey.bot.cards.frame import Frame, rows_of
+from twokey.bot.cards.mentions import asked
 from twokey.bot.cards.refs import hash_ref, places, when, who
 from twokey.bot.cards.states import headline, on_it
 from twokey.bot.ids import CARD_EVENT
 from twokey.bot.objects import Block
 from twokey.bot.text import excerpt, fit
-from twokey.bot.wording import Plain, Template, code, joined, label, template, untrusted
+from twokey.bot.text_types import (
+    Plain,
+    Template,
+    code,
+    joined,
+    label,
+    template,
+    untrusted,
+)
 from twokey.gateway.approvals.lifecycle import ApprovalState
 from twokey.gateway.approvals.record import Approval
 

@@ -35,7 +35,7 @@ from twokey.bot.cards.votes import counted_votes
 from twokey.bot.mixed_scripts import mixed_script_warnings
 from twokey.bot.objects import Block
 from twokey.bot.text import Excerpt, excerpt, fit
-from twokey.bot.wording import (
+from twokey.bot.text_types import (
     Label,
     Plain,
     Template,

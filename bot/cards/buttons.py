@@ -7,7 +7,7 @@ from twokey.bot.cards.frame import Frame
 from twokey.bot.ids import Action
 from twokey.bot.objects import Block, confirm
 from twokey.bot.text import fit
-from twokey.bot.wording import Untrusted, label, untrusted
+from twokey.bot.text_types import Untrusted, label, untrusted
 from twokey.gateway.approvals.lifecycle import ApprovalState
 from twokey.gateway.approvals.record import Item
 from twokey.gateway.approvals.timing import is_extendable, is_pressing

@@ -16,7 +16,7 @@ from twokey.bot.cards.states import approvers, by_whom
 from twokey.bot.cards.votes import counted_votes, so_far, still_needed
 from twokey.bot.objects import Block
 from twokey.bot.text import excerpt
-from twokey.bot.wording import Template, joined, label, template
+from twokey.bot.text_types import Template, joined, label, template
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.protocol.records import Person

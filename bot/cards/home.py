@@ -14,7 +14,7 @@ from twokey.bot.cards.votes import approvals, counted_votes, still_needed
 from twokey.bot.ids import Action, View, block_id, seal
 from twokey.bot.objects import Block
 from twokey.bot.text import fit
-from twokey.bot.wording import Template, code, joined, label, template, untrusted
+from twokey.bot.text_types import Template, code, joined, label, template, untrusted
 from twokey.gateway.approvals.record import Approval, Item
 
 MAX_ROWS = 20

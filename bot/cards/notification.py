@@ -16,14 +16,14 @@ from twokey.bot.cards.approval import asked_by, metadata, reviewers
 from twokey.bot.cards.batch import call_box, call_room, title
 from twokey.bot.cards.fallbacks import of_card
 from twokey.bot.cards.frame import Frame, rows_of
+from twokey.bot.cards.freeze_messages import actor_ref
 from twokey.bot.cards.listing import is_misleading, listing
 from twokey.bot.cards.refs import when, who
 from twokey.bot.cards.states import BECAUSE, counted
-from twokey.bot.cards.stops import actor_ref
 from twokey.bot.ids import COMMAND, Action
 from twokey.bot.objects import Block, confirm
 from twokey.bot.text import excerpt, fit
-from twokey.bot.wording import Template, code, joined, label, template, untrusted
+from twokey.bot.text_types import Template, code, joined, label, template, untrusted
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.approvals.record import Approval, Item, Remark
 from twokey.gateway.protocol.states import ItemState

@@ -9,7 +9,15 @@ from twokey.bot.cards.chunks import chunks
 from twokey.bot.cards.refs import when, who
 from twokey.bot.cards.votes import so_far, still_needed
 from twokey.bot.text import excerpt
-from twokey.bot.wording import Label, Template, code, joined, label, template, untrusted
+from twokey.bot.text_types import (
+    Label,
+    Template,
+    code,
+    joined,
+    label,
+    template,
+    untrusted,
+)
 from twokey.gateway.approvals.decisions import (
     Changed,
     Expired,

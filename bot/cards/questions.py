@@ -6,7 +6,7 @@ from twokey.bot.blocks import Message, context, section
 from twokey.bot.cards.chunks import chunks
 from twokey.bot.cards.refs import when
 from twokey.bot.text import excerpt
-from twokey.bot.wording import joined, template, untrusted
+from twokey.bot.text_types import joined, template, untrusted
 from twokey.gateway.approvals.events import Event, EventName
 
 _WORDS = 3_000

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from twokey.bot.text import fit
-from twokey.bot.wording import (
+from twokey.bot.text_types import (
     Label,
     Ref,
     Template,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import LiteralString
 
 from twokey.bot.blocks import Message, actions, button, context, section
+from twokey.bot.cards.freeze_messages import actor_ref
 from twokey.bot.cards.refs import when
-from twokey.bot.cards.stops import actor_ref
 from twokey.bot.ids import Action, seal_outage
 from twokey.bot.objects import Block
 from twokey.bot.text import fit
-from twokey.bot.wording import Template, joined, label, template, untrusted
+from twokey.bot.text_types import Template, joined, label, template, untrusted
 from twokey.gateway.approvals.events import Event, EventName
 
 _REASON = 600

@@ -8,7 +8,7 @@ from typing import LiteralString
 
 from twokey.bot.cards.refs import listed, people, when, who
 from twokey.bot.cards.votes import approvals, counted_votes, still_needed
-from twokey.bot.wording import Label, Template, joined, label, template
+from twokey.bot.text_types import Label, Template, joined, label, template
 from twokey.gateway.approvals.lifecycle import ApprovalState
 from twokey.gateway.approvals.people import Vote
 from twokey.gateway.approvals.permission import is_dead_end

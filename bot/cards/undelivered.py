@@ -8,7 +8,7 @@ from twokey.bot.blocks import Message, context, section
 from twokey.bot.cards.fallbacks import of_card
 from twokey.bot.cards.refs import places, when
 from twokey.bot.objects import Block
-from twokey.bot.wording import Template, code, joined, label, template
+from twokey.bot.text_types import Template, code, joined, label, template
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.protocol.states import ItemState
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from twokey.bot.wording import Ref, Template, code, joined, template
+from twokey.bot.text_types import Ref, Template, code, joined, template
 from twokey.gateway.approvals.people import Requirement
 from twokey.gateway.approvals.quorum import Tally, tally
 from twokey.gateway.approvals.record import Item

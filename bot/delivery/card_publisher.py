@@ -27,8 +27,8 @@ from twokey.bot.cards.notification import notification, plain_notification
 from twokey.bot.ids import COMMAND, Action, key_id
 from twokey.bot.limits import POST, UPDATE, Limits
 from twokey.bot.objects import Block
+from twokey.bot.text_types import code, label, template
 from twokey.bot.web import RateLimited, Reply, Slack, SlackError, SlackSilent, text_at
-from twokey.bot.wording import code, label, template
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.verbs import Verb

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from twokey.bot.cards.asking import asked
+from twokey.bot.cards.mentions import asked
 from twokey.bot.cards.outcome import unreadable
 from twokey.bot.cards.undelivered import is_over, needs_people, undelivered
 from twokey.bot.delivery.card_publisher import CardPublisher, judgement_digest

@@ -6,9 +6,9 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from twokey.bot.cards.calling import escalation
+from twokey.bot.cards.freeze_messages import STOPS
 from twokey.bot.cards.notification import many_ran
-from twokey.bot.cards.stops import STOPS
+from twokey.bot.cards.reminders import escalation
 from twokey.bot.delivery import run_messages
 from twokey.bot.delivery.card_publisher import CardPublisher, NotYet
 from twokey.bot.delivery.card_updater import (

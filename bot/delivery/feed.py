@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from twokey.bot.cards.stops import STOPS
+from twokey.bot.cards.freeze_messages import STOPS
 from twokey.bot.delivery.lines import is_silent
 from twokey.bot.delivery.outbox_queue import NEEDS_PEOPLE, OutboxQueue
 from twokey.gateway.approvals.events import Event, EventName

@@ -5,8 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from twokey.bot.blocks import Message, section
-from twokey.bot.cards.asking import asked
-from twokey.bot.cards.calling import (
+from twokey.bot.cards.freeze_messages import STOPS, stop_message
+from twokey.bot.cards.history import thread_note
+from twokey.bot.cards.mentions import asked
+from twokey.bot.cards.notification import report_line
+from twokey.bot.cards.outcome import agent_words, run_failed
+from twokey.bot.cards.questions import said_of_a_question
+from twokey.bot.cards.reminders import (
     asked_again,
     escalation,
     needed_too,
@@ -15,14 +20,9 @@ from twokey.bot.cards.calling import (
     unsettled,
     with_reviewers,
 )
-from twokey.bot.cards.history import thread_note
-from twokey.bot.cards.notification import report_line
-from twokey.bot.cards.outcome import agent_words, run_failed
-from twokey.bot.cards.questions import said_of_a_question
-from twokey.bot.cards.stops import STOPS, stop_message
 from twokey.bot.delivery.outbox_queue import Line, Topic, Urgency
 from twokey.bot.delivery.run_messages import is_about_outage
-from twokey.bot.wording import template
+from twokey.bot.text_types import template
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.approvals.lifecycle import ApprovalState
 from twokey.gateway.approvals.record import Approval, Item

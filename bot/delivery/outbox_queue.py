@@ -13,7 +13,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from twokey.bot.blocks import Message
-from twokey.bot.cards.stops import STOPS, scope_of
+from twokey.bot.cards.freeze_messages import STOPS, scope_of
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.approvals.record import Approval
 

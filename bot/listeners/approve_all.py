@@ -9,7 +9,7 @@ from twokey.bot.ids import Action
 from twokey.bot.listener_context import ListenerContext, Said, UserFacingError
 from twokey.bot.listeners.router import Router
 from twokey.bot.listeners.verify_click import answered, log_outcome, verify_click
-from twokey.bot.wording import Template, joined, label, template
+from twokey.bot.text_types import Template, joined, label, template
 from twokey.gateway.approvals.decisions import Approve, Outcome, Settled, Voted
 from twokey.gateway.store.atomic_write import Loaded
 

@@ -10,11 +10,11 @@ from twokey.bot.blocks import section
 from twokey.bot.cards.fallbacks import of_card
 from twokey.bot.listener_context import ListenerContext, Said, UserFacingError, spoken
 from twokey.bot.listeners.delegate import delegated
-from twokey.bot.listeners.readable import access_to
+from twokey.bot.listeners.freeze_command import frozen_now, lifted_now, listed_now
+from twokey.bot.listeners.read_access import access_to
 from twokey.bot.listeners.router import Reply, Router
-from twokey.bot.listeners.stopping import frozen_now, lifted_now, listed_now
 from twokey.bot.payload import Command
-from twokey.bot.wording import Label, Template, joined, slash_command, template
+from twokey.bot.text_types import Label, Template, joined, slash_command, template
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.protocol.tiers import Tier, join
 from twokey.gateway.service.queue import MAX_QUEUE

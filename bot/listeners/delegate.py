@@ -9,7 +9,7 @@ from typing import LiteralString
 from twokey.bot.cards.refs import when
 from twokey.bot.listener_context import ListenerContext, Said, UserFacingError
 from twokey.bot.payload import Command
-from twokey.bot.wording import label, slash_command, template, user
+from twokey.bot.text_types import label, slash_command, template, user
 from twokey.gateway.approvals.decisions import Gesture
 from twokey.gateway.policy.fields import parse_duration
 from twokey.gateway.protocol.records import Person

@@ -19,7 +19,7 @@ from twokey.bot.listeners.views import (
 )
 from twokey.bot.modals import edit
 from twokey.bot.modals.form import errors_by_block
-from twokey.bot.wording import template
+from twokey.bot.text_types import template
 from twokey.gateway.approvals.changes import edit_asks_more, first_of, raised_item
 from twokey.gateway.approvals.decisions import Edit, Invalid
 from twokey.gateway.approvals.permission import objection

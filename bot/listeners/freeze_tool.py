@@ -9,7 +9,7 @@ from twokey.bot.ids import Action
 from twokey.bot.listener_context import ListenerContext, Said, UserFacingError
 from twokey.bot.listeners.router import Router
 from twokey.bot.listeners.verify_click import verify_click
-from twokey.bot.wording import label, template
+from twokey.bot.text_types import label, template
 from twokey.gateway.approvals.decisions import Forbidden
 from twokey.gateway.store.freezes import Scope, ScopeKind
 

@@ -8,7 +8,7 @@ from twokey.bot.cards.batch import needs_full_view
 from twokey.bot.listener_context import ListenerContext, UserFacingError
 from twokey.bot.listeners.verify_click import Target
 from twokey.bot.modals.details import page_count
-from twokey.bot.wording import template
+from twokey.bot.text_types import template
 
 _READ_FIRST: LiteralString = (
     "This call is longer than its card, so nothing was recorded. Please open View all "

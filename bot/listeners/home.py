@@ -12,12 +12,19 @@ from twokey.bot.cards import home
 from twokey.bot.gestures import Clicked
 from twokey.bot.ids import Action
 from twokey.bot.listener_context import ListenerContext
-from twokey.bot.listeners.readable import Access, may_decide
+from twokey.bot.listeners.read_access import Access, may_decide
 from twokey.bot.listeners.router import Router
 from twokey.bot.objects import Block
 from twokey.bot.payload import HomeOpened, Json
+from twokey.bot.text_types import (
+    Label,
+    Template,
+    channel,
+    label,
+    slash_command,
+    template,
+)
 from twokey.bot.web import SlackError
-from twokey.bot.wording import Label, Template, channel, label, slash_command, template
 from twokey.gateway.approvals.permission import objection
 from twokey.gateway.approvals.quorum import is_among
 from twokey.gateway.approvals.record import Approval, Item

@@ -10,10 +10,10 @@ from datetime import timedelta
 from twokey.bot import message_events
 from twokey.bot.listener_context import ListenerContext, Said, UserFacingError, spoken
 from twokey.bot.listeners.router import NOT_RECORDED, Router
-from twokey.bot.listeners.under_card import answered_under_card
+from twokey.bot.listeners.thread_reply import answered_under_card
 from twokey.bot.message_events import Mention, Message
 from twokey.bot.payload import BadPayload, Json
-from twokey.bot.wording import template
+from twokey.bot.text_types import template
 from twokey.gateway.approvals.decisions import AccountKind, Reviewer
 from twokey.gateway.approvals.record import Origin
 from twokey.gateway.errors import StoreUnavailable, TooManySpeakers

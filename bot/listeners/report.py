@@ -11,7 +11,7 @@ from twokey.bot.listeners.router import Reply, Router
 from twokey.bot.listeners.verify_click import Who, verify_click
 from twokey.bot.listeners.views import open_form, verify_submission
 from twokey.bot.modals import report
-from twokey.bot.wording import template
+from twokey.bot.text_types import template
 from twokey.gateway.approvals.decisions import Reviewer
 
 logger = logging.getLogger(__name__)

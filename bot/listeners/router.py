@@ -23,7 +23,7 @@ from twokey.bot.gestures import Clicked, Submitted
 from twokey.bot.ids import Action, View
 from twokey.bot.listener_context import ListenerContext, Said, UserFacingError, spoken
 from twokey.bot.payload import BadPayload, Command, Json
-from twokey.bot.wording import label
+from twokey.bot.text_types import label
 from twokey.gateway.errors import NewerRecord, StoreUnavailable, UnreadableRecord
 from twokey.gateway.failures import log_failure
 

@@ -10,7 +10,7 @@ from twokey.bot.ids import Action, Sealed, verify_outage
 from twokey.bot.listener_context import ListenerContext, Said, UserFacingError
 from twokey.bot.listeners.router import Router
 from twokey.bot.listeners.verify_click import is_usable_copy, read_seal
-from twokey.bot.wording import label, template
+from twokey.bot.text_types import label, template
 from twokey.gateway.store.freezes import Scope, ScopeKind
 from twokey.gateway.store.stalled import RunState, StalledRun
 

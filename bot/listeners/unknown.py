@@ -9,7 +9,7 @@ from twokey.bot.gestures import Clicked, Submitted
 from twokey.bot.listener_context import ListenerContext, Said, UserFacingError
 from twokey.bot.listeners.router import Reply, Router
 from twokey.bot.payload import Json
-from twokey.bot.wording import template
+from twokey.bot.text_types import template
 
 logger = logging.getLogger(__name__)
 

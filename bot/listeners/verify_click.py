@@ -11,7 +11,7 @@ from twokey.bot.gestures import Clicked, Submitted
 from twokey.bot.ids import Action, BadSeal, Sealed, unseal, verify
 from twokey.bot.listener_context import ListenerContext, Said, UserFacingError
 from twokey.bot.payload import BlockAction
-from twokey.bot.wording import label, template
+from twokey.bot.text_types import label, template
 from twokey.gateway.approvals import quorum
 from twokey.gateway.approvals.deciding import REASON_POINTER
 from twokey.gateway.approvals.decisions import (

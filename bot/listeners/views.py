@@ -26,8 +26,8 @@ from twokey.bot.listeners.verify_click import (
     verify_seal,
 )
 from twokey.bot.objects import Block
+from twokey.bot.text_types import label, template
 from twokey.bot.web import SlackError, text_at
-from twokey.bot.wording import label, template
 from twokey.gateway.approvals.decisions import (
     Decision,
     Invalid,

@@ -12,7 +12,7 @@ from twokey.bot.ids import Input, View
 from twokey.bot.inputs import input_block, text_input
 from twokey.bot.modals.heading import heading
 from twokey.bot.objects import Block
-from twokey.bot.wording import label
+from twokey.bot.text_types import label
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from twokey.bot.modals.form import State, held
 from twokey.bot.modals.heading import heading
 from twokey.bot.modals.pages import Part, pages
 from twokey.bot.objects import Block, option
-from twokey.bot.wording import code, label, template
+from twokey.bot.text_types import code, label, template
 from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.protocol.verbs import Verb

@@ -13,7 +13,7 @@ from twokey.bot.inputs import input_block, text_input
 from twokey.bot.modals.form import Read, State, form, read, text_of
 from twokey.bot.modals.heading import heading
 from twokey.bot.objects import Block
-from twokey.bot.wording import Template, joined, label, template
+from twokey.bot.text_types import Template, joined, label, template
 from twokey.gateway.approvals.deciding import MAX_TEXT
 from twokey.gateway.approvals.people import Requirement
 from twokey.gateway.approvals.record import Item

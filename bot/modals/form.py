@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from twokey.bot.blocks import context, section
 from twokey.bot.ids import VALUE, Input
-from twokey.bot.modals.asking import question
+from twokey.bot.modals.field_input import question
 from twokey.bot.modals.fields import (
     TOO_MANY,
     Field,
@@ -17,12 +17,12 @@ from twokey.bot.modals.fields import (
     lay_out,
     redacted_paths,
 )
-from twokey.bot.modals.reading import Unreadable, seen, value
+from twokey.bot.modals.parse_input import Unreadable, seen, value
 from twokey.bot.modals.schema import ABSENT, Kind, Value
 from twokey.bot.modals.texts import path_label
 from twokey.bot.objects import Block
 from twokey.bot.text import fit
-from twokey.bot.wording import label, untrusted
+from twokey.bot.text_types import label, untrusted
 from twokey.gateway.approvals.record import Item
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.pointers import tokens_of

@@ -10,7 +10,7 @@ from twokey.bot.cards.listing import listing, summary
 from twokey.bot.cards.states import BECAUSE, TIERS, reasons_line
 from twokey.bot.objects import Block
 from twokey.bot.text import fit
-from twokey.bot.wording import joined, template, untrusted
+from twokey.bot.text_types import joined, template, untrusted
 from twokey.gateway.approvals.record import Item
 
 _TITLE = 300

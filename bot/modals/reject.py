@@ -8,9 +8,9 @@ from twokey.bot.inputs import input_block, select
 from twokey.bot.modals.call_form import SubmittedText, call_form, text_field
 from twokey.bot.modals.form import State, choice_of, text_of
 from twokey.bot.modals.heading import tell
-from twokey.bot.modals.reading import Unreadable
+from twokey.bot.modals.parse_input import Unreadable
 from twokey.bot.objects import Block, option
-from twokey.bot.wording import label
+from twokey.bot.text_types import label
 from twokey.gateway.approvals.deciding import MAX_TEXT
 from twokey.gateway.approvals.record import Item
 from twokey.gateway.protocol.verbs import Verb

@@ -8,7 +8,7 @@ from twokey.bot.ids import Input, View
 from twokey.bot.modals.call_form import text_field
 from twokey.bot.modals.form import State, text_of
 from twokey.bot.objects import Block
-from twokey.bot.wording import label, template
+from twokey.bot.text_types import label, template
 
 MAX_REMARK = 1_000
 """How many characters a remark may have."""

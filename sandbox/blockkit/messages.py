@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from twokey.sandbox.blockkit import limits
 from twokey.sandbox.blockkit.check import flaws, is_encodable
 from twokey.sandbox.blockkit.jsontypes import ReadOnlyJSON
-from twokey.sandbox.blockkit.problem import Problem
-from twokey.sandbox.blockkit.surfaces import MESSAGE_BLOCKS
-from twokey.sandbox.blockkit.whole import (
+from twokey.sandbox.blockkit.payload_rules import (
     markdown_length,
     shared_flaws,
     table_flaws,
     text_length,
 )
+from twokey.sandbox.blockkit.problem import Problem
+from twokey.sandbox.blockkit.surfaces import MESSAGE_BLOCKS
 
 
 def validate_message(

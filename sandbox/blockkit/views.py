@@ -10,10 +10,10 @@ from twokey.sandbox.blockkit import limits
 from twokey.sandbox.blockkit.check import flaws
 from twokey.sandbox.blockkit.jsontypes import ReadOnlyJSON
 from twokey.sandbox.blockkit.objects import plain
+from twokey.sandbox.blockkit.payload_rules import of_kind, shared_flaws
 from twokey.sandbox.blockkit.problem import Flaw, Flaws, Problem, step
 from twokey.sandbox.blockkit.shape import Flag, Node, Record, Shape, Str, Tagged
 from twokey.sandbox.blockkit.surfaces import HOME_BLOCKS, MODAL_BLOCKS
-from twokey.sandbox.blockkit.whole import of_kind, shared_flaws
 
 _ID = Str(limits.ID, least=0)
 _VIEW: dict[str, Shape] = {

@@ -22,7 +22,7 @@ from twokey.bot.inputs import (
 )
 from twokey.bot.objects import Block, confirm, option
 from twokey.bot.text import EMPTY, excerpt, reveal
-from twokey.bot.wording import (
+from twokey.bot.text_types import (
     Ref,
     Template,
     Untrusted,

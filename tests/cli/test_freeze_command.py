@@ -11,8 +11,8 @@ import typer
 from typer.testing import CliRunner
 
 from twokey.cli import audit, freeze
+from twokey.cli.command_context import Session
 from twokey.cli.main import add
-from twokey.cli.session import Session
 from twokey.gateway.errors import SettingsError
 from twokey.gateway.store.engine import EmbeddedEngine
 

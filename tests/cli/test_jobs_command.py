@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 from tests.bot.strategies import CANARY
 from tests.streams import announced
 from twokey.cli import jobs
+from twokey.cli.command_context import Session
 from twokey.cli.main import add
-from twokey.cli.session import Session
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.errors import SettingsError
 from twokey.gateway.resume.retries import Retries

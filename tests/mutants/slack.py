@@ -6,7 +6,7 @@ from tests.mutants.mutant import Mutant
 
 BATCHES = "tests/bot/listeners/test_batches_and_doubt.py"
 NOTIFICATIONS = "tests/bot/listeners/test_notifications.py"
-ASKING = "tests/bot/cards/test_asking.py"
+ASKING = "tests/bot/cards/test_mentions.py"
 NOTIFIED = "tests/bot/test_notified.py"
 
 SLACK_TABLE = (
@@ -82,14 +82,14 @@ SLACK_TABLE = (
     ),
     Mutant(
         "who asked for a call is not pinged as its reviewer",
-        "bot/cards/asking.py",
+        "bot/cards/mentions.py",
         "return _users((*approval.principals, *barred))",
         "return set()",
         ASKING,
     ),
     Mutant(
         "who is called later is left in peace until then",
-        "bot/cards/asking.py",
+        "bot/cards/mentions.py",
         "needed += first if _can_give(first, missing[names]) else roles",
         "needed += roles",
         ASKING,

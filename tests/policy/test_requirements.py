@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from twokey.cli.main import run
-from twokey.cli.policy_words import explained, idle_requirements, replayed
+from twokey.cli.policy_output import explained, idle_requirements, replayed
 from twokey.gateway.approvals.people import Requirement, Vote
 from twokey.gateway.approvals.quorum import stricter, tally
 from twokey.gateway.policy.evaluate import Evaluation, evaluate

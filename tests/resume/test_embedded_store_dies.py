@@ -14,7 +14,7 @@ from tests.conftest import eventually
 from tests.resume import sample_tools
 from tests.resume.resume_stack import RULES
 from tests.resume.test_embed import asked, decide, refund
-from twokey.cli.stopping import until_stopped
+from twokey.cli.stop_signals import until_stopped
 from twokey.gateway.approvals.decisions import Settled
 from twokey.gateway.embed import Twokey
 from twokey.gateway.errors import StoreUnavailable

@@ -22,12 +22,12 @@ from tests.bot.samples import (
     frame,
 )
 from twokey.bot.blocks import Message
-from twokey.bot.cards import calling, outcome
+from twokey.bot.cards import outcome, reminders
 from twokey.bot.cards.approval import card
 from twokey.bot.cards.fallbacks import of_card
+from twokey.bot.cards.freeze_messages import STOPS, stop_message
 from twokey.bot.cards.history import thread_note
 from twokey.bot.cards.notification import many_ran, plain_notification, report_line
-from twokey.bot.cards.stops import STOPS, stop_message
 from twokey.bot.delivery.card_publisher import plain_card
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.approvals.record import Approval
@@ -65,9 +65,9 @@ def messages() -> list[Message]:
         made += [
             card(frame(approval)),
             plain_card(frame(approval)),
-            calling.reminder(approval),
-            calling.escalation(approval, {"C0A": "", "C0B": "not_in_channel"}),
-            calling.told_elsewhere(approval, "C0APPROVALS"),
+            reminders.reminder(approval),
+            reminders.escalation(approval, {"C0A": "", "C0B": "not_in_channel"}),
+            reminders.told_elsewhere(approval, "C0APPROVALS"),
         ]
         for name in EventName:
             for reason in ("", *Finding):

@@ -19,7 +19,7 @@ from tests.bot.strategies import CANARY, hostile
 from twokey.bot.cards.outcome import agent_words, explained, run_failed
 from twokey.bot.listener_context import spoken
 from twokey.bot.listeners.approve_all import summed_up
-from twokey.bot.wording import Label
+from twokey.bot.text_types import Label
 from twokey.gateway.approvals.decisions import (
     Changed,
     Expired,

@@ -28,7 +28,7 @@ from tests.bot.snapshots import assert_same
 from twokey.bot.blocks import notice
 from twokey.bot.ids import PAGE, Action, Input, View, unseal, verify
 from twokey.bot.modals import details, edit, reject, respond
-from twokey.bot.wording import label, template
+from twokey.bot.text_types import label, template
 from twokey.gateway.approvals.record import Approval, Opinion
 from twokey.gateway.protocol.records import Result
 from twokey.gateway.protocol.states import ItemState

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from twokey.bot.modals.reading import Unreadable, seen
+from twokey.bot.modals.parse_input import Unreadable, seen
 from twokey.bot.modals.schema import ABSENT, Kind, is_same, plan, required, resolved
 
 ROOT: Any = {

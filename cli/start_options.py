@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import typer
 
 from twokey.cli import console
-from twokey.cli.session import Session
+from twokey.cli.command_context import Session
 from twokey.gateway.config import Settings
 from twokey.gateway.logs import write_logs
 

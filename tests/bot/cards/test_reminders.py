@@ -18,7 +18,7 @@ from tests.bot.samples import (
 )
 from tests.bot.strategies import CANARY
 from twokey.bot.cards.approval import card
-from twokey.bot.cards.calling import escalation, reminder, told_elsewhere
+from twokey.bot.cards.reminders import escalation, reminder, told_elsewhere
 from twokey.gateway.approvals.people import Requirement, Role
 from twokey.gateway.approvals.record import Waiting
 from twokey.gateway.protocol.tiers import Tier

@@ -14,7 +14,7 @@ from typing import cast
 
 from pydantic import JsonValue
 
-from twokey.bot.modals.asking import FALSE, TRUE, UNSET, Seen, prefilled
+from twokey.bot.modals.field_input import FALSE, TRUE, UNSET, Seen, prefilled
 from twokey.bot.modals.fields import Field
 from twokey.bot.modals.schema import ABSENT, Kind, Value
 from twokey.gateway.errors import BadJson

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, zip_longest
 
-from twokey.bot.wording import Template, joined, template, user, usergroup
+from twokey.bot.text_types import Template, joined, template, user, usergroup
 from twokey.gateway.approvals import permission, quorum
 from twokey.gateway.approvals.people import Notify, Role, Vote
 from twokey.gateway.approvals.record import Approval, Item

@@ -9,7 +9,7 @@ from twokey.bot.cards.frame import Frame
 from twokey.bot.ids import Action
 from twokey.bot.objects import Block
 from twokey.bot.text import excerpt, fit
-from twokey.bot.wording import label, template, untrusted
+from twokey.bot.text_types import label, template, untrusted
 from twokey.gateway.approvals.record import Item
 from twokey.gateway.protocol.verbs import Verb
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.bot.readable import readable
-from twokey.bot.cards.stops import actor_ref, stop_message
+from twokey.bot.cards.freeze_messages import actor_ref, stop_message
 from twokey.gateway.approvals.events import Event, EventName
 
 

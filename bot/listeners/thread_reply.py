@@ -12,7 +12,7 @@ import logging
 from functools import partial
 
 from twokey.bot.blocks import Message
-from twokey.bot.cards import words as card_words
+from twokey.bot.cards import reply_buttons
 from twokey.bot.gestures import Clicked
 from twokey.bot.ids import Action
 from twokey.bot.listener_context import ListenerContext, Said, UserFacingError, spoken
@@ -27,7 +27,7 @@ from twokey.bot.listeners.verify_click import (
 from twokey.bot.listeners.views import open_form
 from twokey.bot.message_events import Mention, without_bot
 from twokey.bot.modals import edit, reject, respond
-from twokey.bot.wording import Label, template
+from twokey.bot.text_types import Label, template
 from twokey.gateway.errors import NewerRecord, StoreUnavailable, UnreadableRecord
 from twokey.gateway.failures import log_failure
 from twokey.gateway.protocol.verbs import Verb
@@ -53,7 +53,7 @@ _NOT_KEPT = template(
 
 def register(router: Router) -> None:
     """Answer the buttons under somebody's words."""
-    for verb, action in card_words.BY_VERB.items():
+    for verb, action in reply_buttons.BY_VERB.items():
         router.on_action(action, partial(_chosen, action=action, verb=verb))
 
 
@@ -118,7 +118,7 @@ async def _offer(ctx: ListenerContext, said: Mention, approval_id: str) -> Messa
     refused: Said = _NOTHING_WAITS
     for item in waiting:
         target = Target(loaded.approval, item.index, "", loaded.now_ms, keys)
-        for verb in card_words.BY_VERB:
+        for verb in reply_buttons.BY_VERB:
             try:
                 await permitted(ctx, target, verb, who)
             except UserFacingError as error:
@@ -131,7 +131,7 @@ async def _offer(ctx: ListenerContext, said: Mention, approval_id: str) -> Messa
         keys, approval_id, user=said.user, ts=said.ts, words=words
     )
     frame = ctx.frame(loaded.approval, loaded.now_ms)
-    return card_words.offer(frame, allowed, words, ts=said.ts)
+    return reply_buttons.offer(frame, allowed, words, ts=said.ts)
 
 
 async def _chosen(
@@ -142,7 +142,7 @@ async def _chosen(
         target.keys,
         target.approval.id,
         user=clicked.action.user,
-        ts=card_words.ts_of(clicked.action.block_id),
+        ts=reply_buttons.ts_of(clicked.action.block_id),
     )
     if not words:
         logger.warning("click.refused why=no_words approval=%s", target.approval.id)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from twokey.cli.session import Session
+from twokey.cli.command_context import Session
 from twokey.gateway.store.open_store import open_store
 from twokey.gateway.store.store import Store
 

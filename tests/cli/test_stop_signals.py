@@ -16,7 +16,7 @@ from tests.conftest import eventually
 WAITING = """
 import asyncio, fcntl, signal, sys, termios
 from pathlib import Path
-from twokey.cli.stopping import until_stopped
+from twokey.cli.stop_signals import until_stopped
 
 def note(name):
     Path(name).write_text("yes")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import MutableMapping
 
-from twokey.bot.cards.asking import asked
+from twokey.bot.cards.mentions import asked
 from twokey.bot.delivery.card_publisher import judgement_digest
 from twokey.gateway.service.reviews import ReviewService
 from twokey.gateway.store.cards import CardStore

@@ -9,13 +9,13 @@ from collections.abc import Collection, Mapping
 from typing import LiteralString
 
 from twokey.bot.blocks import Message, context, section
-from twokey.bot.cards.asking import Asked, asked, called
 from twokey.bot.cards.fallbacks import of_card
+from twokey.bot.cards.mentions import Asked, asked, called
 from twokey.bot.cards.refs import places, when
 from twokey.bot.cards.undelivered import reason
 from twokey.bot.objects import Block
 from twokey.bot.text import fit
-from twokey.bot.wording import channel, code, joined, label, template, untrusted
+from twokey.bot.text_types import channel, code, joined, label, template, untrusted
 from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.protocol.states import ItemState
 

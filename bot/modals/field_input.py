@@ -21,7 +21,7 @@ from twokey.bot.modals.schema import ABSENT, Kind, is_same
 from twokey.bot.modals.texts import json_text, number_text, option_labels, path_label
 from twokey.bot.objects import Block, option
 from twokey.bot.text import fit
-from twokey.bot.wording import label, untrusted
+from twokey.bot.text_types import label, untrusted
 from twokey.sandbox.blockkit.limits import TYPED
 
 UNSET = "unset"

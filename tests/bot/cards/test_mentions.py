@@ -23,8 +23,8 @@ from tests.bot.samples import (
 )
 from twokey.bot.blocks import Message
 from twokey.bot.cards.approval import card
-from twokey.bot.cards.asking import MOST, asked
-from twokey.bot.cards.calling import needed_too, unsettled, with_reviewers
+from twokey.bot.cards.mentions import MOST, asked
+from twokey.bot.cards.reminders import needed_too, unsettled, with_reviewers
 from twokey.gateway.approvals.people import Notify, Observation, Requirement, Role, Vote
 from twokey.gateway.approvals.record import Approval, Item, Waiting
 from twokey.gateway.protocol.records import Person

@@ -11,14 +11,14 @@ from collections.abc import Awaitable, Callable
 from typing import LiteralString
 
 from twokey.bot.blocks import context, section
+from twokey.bot.cards.freeze_messages import actor_ref
 from twokey.bot.cards.refs import when
-from twokey.bot.cards.stops import actor_ref
 from twokey.bot.listener_context import ListenerContext, Said, UserFacingError, spoken
 from twokey.bot.listeners.router import Reply
 from twokey.bot.objects import Block
 from twokey.bot.payload import Command
 from twokey.bot.text import fit
-from twokey.bot.wording import label, slash_command, template, untrusted
+from twokey.bot.text_types import label, slash_command, template, untrusted
 from twokey.gateway.approvals.decisions import Forbidden, Gesture, Reviewer
 from twokey.gateway.service.stopping import MAX_REASON
 from twokey.gateway.store.freezes import Freeze, Scope, ScopeKind

@@ -9,7 +9,7 @@ from twokey.bot.blocks import Message, box, context, section, stacked
 from twokey.bot.ids import COMMAND
 from twokey.bot.objects import Block
 from twokey.bot.text import excerpt, fit
-from twokey.bot.wording import Ref, code, template, untrusted, user
+from twokey.bot.text_types import Ref, code, template, untrusted, user
 from twokey.gateway.approvals.events import Event, EventName
 
 STOPS = frozenset(

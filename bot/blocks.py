@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from twokey.bot.ids import View
-from twokey.bot.objects import Block, any_text, made, plain_text
+from twokey.bot.objects import Block, any_text, block_object, plain_text
 from twokey.bot.text import EMPTY, fit
 from twokey.bot.text_types import Label, Plain, Template, label, untrusted
 from twokey.sandbox.blockkit import (
@@ -85,7 +85,9 @@ def ensure_valid_view(view: Block) -> None:
 
 def header(text: Plain, *, block_id: str | None = None) -> Block:
     """Make a large headline."""
-    return made("header", text=plain_text(text, limits.HEADER), block_id=block_id)
+    return block_object(
+        "header", text=plain_text(text, limits.HEADER), block_id=block_id
+    )
 
 
 def section(
@@ -95,7 +97,7 @@ def section(
     block_id: str | None = None,
 ) -> Block:
     """Make a paragraph, never folded behind "see more"."""
-    return made(
+    return block_object(
         "section",
         text=any_text(text, limits.TEXT),
         accessory=accessory,
@@ -107,22 +109,22 @@ def section(
 def context(*parts: Template | Plain, block_id: str | None = None) -> Block:
     """Make a line of small print from one to ten parts."""
     elements: list[JSON] = [any_text(part, limits.TEXT) for part in parts]
-    return made("context", elements=elements, block_id=block_id)
+    return block_object("context", elements=elements, block_id=block_id)
 
 
 def divider(*, block_id: str | None = None) -> Block:
     """Make a thin line."""
-    return made("divider", block_id=block_id)
+    return block_object("divider", block_id=block_id)
 
 
 def warning(text: Template | Plain) -> Block:
     """Make a coloured notice; only modals take one."""
-    return made("alert", text=any_text(text, limits.ALERT), level="warning")
+    return block_object("alert", text=any_text(text, limits.ALERT), level="warning")
 
 
 def actions(*elements: Block, block_id: str | None = None) -> Block:
     """Make a row of up to 25 buttons and menus."""
-    return made("actions", elements=[*elements], block_id=block_id)
+    return block_object("actions", elements=[*elements], block_id=block_id)
 
 
 def button(
@@ -139,7 +141,7 @@ def button(
     There is no link button: nothing may be decided by following a link.
     """
     spoken = fit((accessibility_label or text).text, limits.BUTTON)
-    return made(
+    return block_object(
         "button",
         action_id=action_id,
         text=plain_text(text, limits.BUTTON),
@@ -156,37 +158,37 @@ def box(text: str) -> Block:
     Nothing is cut here: take `twokey.bot.text.excerpt` first where a text may be long.
     """
     part: Block = {"type": "text", "text": untrusted(text).text or EMPTY}
-    return made("rich_text_preformatted", elements=[part])
+    return block_object("rich_text_preformatted", elements=[part])
 
 
 def line(*parts: Block) -> Block:
-    """Make a line of ours from `words`, `bold` and `mention` parts."""
-    return made("rich_text_section", elements=[*parts])
+    """Make a line of ours from `text_run`, `bold` and `mention` parts."""
+    return block_object("rich_text_section", elements=[*parts])
 
 
 def link(url: str, text: Label) -> Block:
     """Make a link with a text of ours; nothing is decided by following it."""
-    return made("link", url=url, text=text.text)
+    return block_object("link", url=url, text=text.text)
 
 
-def stacked(*parts: Block, block_id: str) -> Block:
+def rich_text(*parts: Block, block_id: str) -> Block:
     """Make one block of boxes and lines, from top to bottom."""
-    return made("rich_text", block_id=block_id, elements=[*parts])
+    return block_object("rich_text", block_id=block_id, elements=[*parts])
 
 
-def words(text: Label) -> Block:
+def text_run(text: Label) -> Block:
     """Make a run of rich text of ours."""
-    return made("text", text=text.text or EMPTY)
+    return block_object("text", text=text.text or EMPTY)
 
 
 def bold(text: Label) -> Block:
     """Make a bold run of rich text of ours."""
-    return made("text", text=text.text or EMPTY, style={"bold": True})
+    return block_object("text", text=text.text or EMPTY, style={"bold": True})
 
 
 def mention(user_id: str) -> Block:
     """Mention a person by id inside rich text."""
-    return made("user", user_id=user_id)
+    return block_object("user", user_id=user_id)
 
 
 def modal(
@@ -199,7 +201,7 @@ def modal(
     private_metadata: str = "",
 ) -> Block:
     """Make a modal; one with inputs needs `submit`."""
-    return made(
+    return block_object(
         "modal",
         title=plain_text(title, limits.VIEW_LABEL),
         blocks=[*blocks],
@@ -217,4 +219,4 @@ def notice(title: Plain, text: Template | Plain) -> Block:
 
 def home(blocks: Sequence[Block], *, callback_id: str) -> Block:
     """Make an App Home tab."""
-    return made("home", blocks=[*blocks], callback_id=callback_id)
+    return block_object("home", blocks=[*blocks], callback_id=callback_id)

@@ -7,7 +7,7 @@ not fit is an error here, and the caller offers another way to edit it.
 from collections.abc import Sequence
 from typing import cast
 
-from twokey.bot.objects import Block, made, plain_text
+from twokey.bot.objects import Block, block_object, plain_text
 from twokey.bot.text import fit
 from twokey.bot.text_types import Plain
 from twokey.sandbox.blockkit import limits
@@ -22,7 +22,7 @@ def input_block(
     optional: bool = False,
 ) -> Block:
     """Make an input with its label; errors are shown under it by `block_id`."""
-    return made(
+    return block_object(
         "input",
         label=plain_text(label, limits.INPUT_LABEL),
         element=element,
@@ -51,7 +51,7 @@ def text_input(
             f"Input {action_id!r} holds {max_length} characters, its value has "
             f"{len(initial)}; split the value, or do not offer to edit it."
         )
-    return made(
+    return block_object(
         "plain_text_input",
         action_id=action_id,
         initial_value=initial or None,
@@ -64,7 +64,7 @@ def text_input(
 
 def number_input(action_id: str, *, decimal: bool, initial: str | None = None) -> Block:
     """Make a box for a number; numbers are decimal strings, as Slack returns them."""
-    return made(
+    return block_object(
         "number_input",
         action_id=action_id,
         is_decimal_allowed=decimal,
@@ -74,7 +74,7 @@ def number_input(action_id: str, *, decimal: bool, initial: str | None = None) -
 
 def date_input(action_id: str, *, initial: str | None = None) -> Block:
     """Make a calendar; dates are ``YYYY-MM-DD``, as Slack returns them."""
-    return made("datepicker", action_id=action_id, initial_date=initial)
+    return block_object("datepicker", action_id=action_id, initial_date=initial)
 
 
 def select(
@@ -86,7 +86,7 @@ def select(
 ) -> Block:
     """Make a menu of up to 100 options, of which one is chosen."""
     offered = _distinct(options)
-    return made(
+    return block_object(
         "static_select",
         action_id=action_id,
         options=[*offered],
@@ -103,7 +103,7 @@ def multi_select(
 ) -> Block:
     """Make a menu of up to 100 options, of which several are chosen."""
     offered = _distinct(options)
-    return made(
+    return block_object(
         "multi_static_select",
         action_id=action_id,
         options=[*offered],
@@ -113,7 +113,9 @@ def multi_select(
 
 def checkboxes(action_id: str, options: Sequence[Block]) -> Block:
     """Make up to ten boxes, any of which can be ticked."""
-    return made("checkboxes", action_id=action_id, options=[*_distinct(options)])
+    return block_object(
+        "checkboxes", action_id=action_id, options=[*_distinct(options)]
+    )
 
 
 def radio_buttons(
@@ -121,7 +123,7 @@ def radio_buttons(
 ) -> Block:
     """Make up to ten buttons, of which one is chosen."""
     offered = _distinct(options)
-    return made(
+    return block_object(
         "radio_buttons",
         action_id=action_id,
         options=[*offered],

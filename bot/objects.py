@@ -10,7 +10,7 @@ Block: TypeAlias = dict[str, JSON]
 """A block, an element, a composition object or a view."""
 
 
-def made(kind: str, /, **parts: JSON) -> Block:
+def block_object(kind: str, /, **parts: JSON) -> Block:
     """Make an object of a type from the parts that are not None."""
     given = {key: part for key, part in parts.items() if part is not None}
     return {"type": kind, **given}

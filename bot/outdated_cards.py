@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import MutableMapping
 
-from twokey.bot.cards.mentions import asked
+from twokey.bot.cards.mentions import mentions_for
 from twokey.bot.delivery.card_publisher import judgement_digest
 from twokey.gateway.service.reviews import ReviewService
 from twokey.gateway.store.cards import CardStore
@@ -57,7 +57,7 @@ async def outdated(
         # A card that is not posted yet will be made by the judgement of then.
         if place is None:
             continue
-        if place.judged == judged and not asked(approval, but=place.asked).roles:
+        if place.judged == judged and not mentions_for(approval, but=place.asked).roles:
             continue
         named[approval.id] = judged
         if before.get(approval.id) != judged:

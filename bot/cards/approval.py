@@ -17,14 +17,14 @@ from twokey.bot.blocks import (
     divider,
     header,
     line,
+    rich_text,
     section,
-    stacked,
 )
 from twokey.bot.cards import buttons
 from twokey.bot.cards.batch import row, tail
 from twokey.bot.cards.fallbacks import of_card
 from twokey.bot.cards.frame import Frame, rows_of
-from twokey.bot.cards.mentions import asked
+from twokey.bot.cards.mentions import mentions_for
 from twokey.bot.cards.refs import hash_ref, places, when, who
 from twokey.bot.cards.states import headline, on_it
 from twokey.bot.ids import CARD_EVENT
@@ -141,7 +141,7 @@ def reviewers(frame: Frame) -> list[Block]:
     asking = [
         item for item in approval.items if not (item.is_pending and frame.is_late)
     ]
-    whom = asked(approval.with_(items=tuple(asking)))
+    whom = mentions_for(approval.with_(items=tuple(asking)))
     if not whom.roles:
         return []
     said = template("*Reviewers:*")
@@ -166,7 +166,7 @@ def _nth(number: int) -> str:
 
 
 def _of_time(frame: Frame) -> list[Block]:
-    offered = buttons.of_time(frame, is_in_full=False)
+    offered = buttons.time_buttons(frame, is_in_full=False)
     return [actions(*offered, block_id=frame.block_id("wait"))] if offered else []
 
 
@@ -176,4 +176,4 @@ def _says(frame: Frame) -> list[Block]:
         return []
     title = line(bold(label("Agent says (unverified):")))
     text = box(excerpt(says, _SAYS[frame.approval.is_batch]).text)
-    return [stacked(title, text, block_id=frame.block_id("says"))]
+    return [rich_text(title, text, block_id=frame.block_id("says"))]

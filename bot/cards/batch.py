@@ -13,9 +13,9 @@ from twokey.bot.blocks import (
     line,
     link,
     mention,
+    rich_text,
     section,
-    stacked,
-    words,
+    text_run,
 )
 from twokey.bot.cards import buttons
 from twokey.bot.cards.diff import diff, is_in_another_state, state_text
@@ -144,7 +144,7 @@ def tail(frame: Frame) -> list[Block]:
         text = excerpt("\n".join(lines), _OTHERS).text
         more = template("*{n} more calls* are not shown here:", n=len(others))
         blocks.append(section(more, block_id=frame.block_id("others")))
-        blocks.append(stacked(box(text), block_id=frame.block_id("others.list")))
+        blocks.append(rich_text(box(text), block_id=frame.block_id("others.list")))
     offered: list[Block] = []
     if len(waiting) > 1 and not frame.is_late:
         if all(_is_approvable(approval, item) for item in waiting):
@@ -191,7 +191,7 @@ def call_box(frame: Frame, item: Item, shown: Listing) -> Block:
         parts += _quoted(f"{TRIAGE}:", item.triage.rationale, frame)
     if item.edit is not None:
         parts.append(
-            line(bold(label("Edited by ")), _person(item.edit.by), words(label(":")))
+            line(bold(label("Edited by ")), _person(item.edit.by), text_run(label(":")))
         )
         parts.append(box(diff(item, room=frame.room.change)))
         parts += _quoted("Why:", item.edit.reason, frame)
@@ -201,7 +201,7 @@ def call_box(frame: Frame, item: Item, shown: Listing) -> Block:
         parts += _quoted("Answer to the agent:", item.settlement.text, frame)
     for one in item.observations[-_OBSERVATIONS:]:
         said = label(f" says: {_FINDINGS[one.finding]}")
-        parts.append(line(bold(label("Checked: ")), _person(one.by), words(said)))
+        parts.append(line(bold(label("Checked: ")), _person(one.by), text_run(said)))
         parts += _quoted("Note:", one.note, frame)
     if item.late is not None:
         told = "it ran" if item.late.ok else "it failed"
@@ -210,7 +210,7 @@ def call_box(frame: Frame, item: Item, shown: Listing) -> Block:
         parts += _quoted(title, item.late.summary or told, frame)
     if item.result is not None and item.late is None:
         parts += _quoted("Result (as the tool says):", item.result.summary, frame)
-    return stacked(*parts, block_id=frame.block_id(f"{item.index}.call"))
+    return rich_text(*parts, block_id=frame.block_id(f"{item.index}.call"))
 
 
 def _has_link(item: Item, free: Room) -> bool:
@@ -231,7 +231,7 @@ def _quoted(title: str, text: str, frame: Frame) -> list[Block]:
 
 def _person(person: Person) -> Block:
     ref = who(person).text
-    return mention(person.user) if ref.startswith("<@") else words(label("somebody"))
+    return mention(person.user) if ref.startswith("<@") else text_run(label("somebody"))
 
 
 def _warning(frame: Frame, item: Item) -> list[Block]:

@@ -38,12 +38,12 @@ def decisions(frame: Frame, item: Item, *, is_shown_whole: bool) -> list[Block]:
         return [] if is_shown_whole else [_view_all(frame, item, is_shown_whole=True)]
     view = _view_all(frame, item, is_shown_whole=is_shown_whole)
     if not is_shown_whole:
-        return [view, *words(frame, item)]
+        return [view, *form_buttons(frame, item)]
     approve = [_approve(frame, item)] if Verb.APPROVE in item.allow else []
-    return [*approve, *words(frame, item), view]
+    return [*approve, *form_buttons(frame, item), view]
 
 
-def words(frame: Frame, item: Item) -> list[Block]:
+def form_buttons(frame: Frame, item: Item) -> list[Block]:
     """Return Edit, Reject and Respond, as far as they are allowed."""
     nth = _nth(frame, item)
     offered = {
@@ -102,7 +102,7 @@ def view_call(frame: Frame, item: Item) -> Block:
     )
 
 
-def of_time(frame: Frame, *, is_in_full: bool) -> list[Block]:
+def time_buttons(frame: Frame, *, is_in_full: bool) -> list[Block]:
     """Return "I'm on it" and, when time is short or in the full view, "More time"."""
     approval, now_ms = frame.approval, frame.now_ms
     if approval.state is not ApprovalState.OPEN or frame.is_late:
@@ -144,13 +144,13 @@ def _approve(frame: Frame, item: Item) -> Block:
 def _question(frame: Frame, item: Item) -> Block:
     return confirm(
         label("Approve an escalated call?"),
-        asked(item, room=frame.room.note),
+        call_title(item, room=frame.room.note),
         yes=label("Approve"),
         no=label("Back"),
     )
 
 
-def asked(item: Item, *, room: int) -> Untrusted:
+def call_title(item: Item, *, room: int) -> Untrusted:
     """Return one line that tells a call from others: its description, or its tool.
 
     A description is of what was asked for first, so an edited call has none.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import LiteralString
 
-from twokey.bot.blocks import Message, box, context, section, stacked
+from twokey.bot.blocks import Message, box, context, rich_text, section
 from twokey.bot.ids import COMMAND
 from twokey.bot.objects import Block
 from twokey.bot.text import excerpt, fit
@@ -54,7 +54,7 @@ def stop_message(event: Event, *, command: str = COMMAND) -> Message:
     blocks: list[Block] = [section(told), section(untrusted(fit(_what(event), _NAME)))]
     if event.reason:
         reason = excerpt(event.reason, _REASON).text
-        blocks.append(stacked(box(reason), block_id=f"stop:{event.seq}"))
+        blocks.append(rich_text(box(reason), block_id=f"stop:{event.seq}"))
     if event.name is not EventName.FREEZE_LIFTED:
         blocks.append(_hint(event, command))
     return Message(tuple(blocks), text)

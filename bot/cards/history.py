@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import LiteralString
 
-from twokey.bot.blocks import Message, box, context, section, stacked
+from twokey.bot.blocks import Message, box, context, rich_text, section
 from twokey.bot.cards.diff import diff
 from twokey.bot.cards.fallbacks import of_news
 from twokey.bot.cards.refs import utc, when, who
@@ -118,7 +118,7 @@ def thread_note(event: Event, approval: Approval) -> Message | None:
     noted = [_cut(event.data.get("note", ""))]
     quotes = [box(text) for text in (*_quotes(event.name, item), *noted) if text]
     if quotes:
-        blocks.append(stacked(*quotes, block_id=f"{approval.id}:{event.name}"))
+        blocks.append(rich_text(*quotes, block_id=f"{approval.id}:{event.name}"))
     return Message(blocks=tuple(blocks), text=of_news(event, item))
 
 

@@ -24,7 +24,7 @@ MOST = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Mentions:
     """Whom a card asks for a decision.
 
     Attributes:
@@ -48,7 +48,7 @@ class Asked:
         return joined(" ", [self.named, said]) if self.mentions else said
 
 
-def asked(approval: Approval, *, but: Collection[str] = ()) -> Asked:
+def mentions_for(approval: Approval, *, but: Collection[str] = ()) -> Mentions:
     """Return whom the waiting calls of a card need now.
 
     Left out are those who may not decide or have, those whom the policy calls later
@@ -67,7 +67,7 @@ def asked(approval: Approval, *, but: Collection[str] = ()) -> Asked:
                     each = found.setdefault(role.name, {})
                     each |= dict.fromkeys(_mentions(role))
     named = {name: each for name, each in found.items() if each}
-    return Asked(tuple(named), _in_turn(named.values()))
+    return Mentions(tuple(named), _in_turn(named.values()))
 
 
 def is_for_people(item: Item) -> bool:
@@ -79,11 +79,11 @@ def is_for_people(item: Item) -> bool:
     return is_pending or item.state is ItemState.IN_DOUBT
 
 
-def called(approval: Approval) -> Asked:
+def escalation_mentions(approval: Approval) -> Mentions:
     """Return those whom the policy calls later, as far as their word still counts."""
     barred = _barred_everywhere(approval)
     roles = [_without(role, barred) for role in approval.waiting.roles]
-    return Asked(tuple(role.name for role in roles), _in_turn(map(_mentions, roles)))
+    return Mentions(tuple(role.name for role in roles), _in_turn(map(_mentions, roles)))
 
 
 def _needed(approval: Approval, item: Item, later: Sequence[Role]) -> list[Role]:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import LiteralString
 
-from twokey.bot.blocks import Message, actions, box, button, context, section, stacked
+from twokey.bot.blocks import Message, actions, box, button, context, rich_text, section
 from twokey.bot.cards import buttons
 from twokey.bot.cards.approval import asked_by, metadata, reviewers
 from twokey.bot.cards.batch import call_box, call_room, title
@@ -100,7 +100,7 @@ def report_line(event: Event) -> Message:
     blocks = [section(template("⚠️ Reported by {who}.", who=actor_ref(event.actor)))]
     if event.reason:
         text = excerpt(event.reason, _IN_THREAD).text
-        blocks.append(stacked(box(text), block_id=f"report:{event.seq}"))
+        blocks.append(rich_text(box(text), block_id=f"report:{event.seq}"))
     return Message(tuple(blocks), "Somebody reported a call that ran without review.")
 
 
@@ -129,7 +129,7 @@ def many_ran(events: Sequence[Event], *, command: str = COMMAND) -> Message:
     return Message(
         (
             section(said),
-            stacked(box(text), block_id=f"many:{events[0].seq}"),
+            rich_text(box(text), block_id=f"many:{events[0].seq}"),
             context(template("To stop a tool, write:"), stop),
         ),
         f"{len(ran)} more calls ran without review.",
@@ -203,7 +203,7 @@ def _others(frame: Frame) -> list[Block]:
     text = "\n".join(f"{n} of {fit(tool, _NOTE)}" for tool, n in tools.most_common())
     return [
         section(more, block_id=frame.block_id("others")),
-        stacked(
+        rich_text(
             box(excerpt(text, _OTHERS).text), block_id=frame.block_id("others.list")
         ),
         actions(
@@ -233,7 +233,7 @@ def _remark(frame: Frame, place: int, remark: Remark) -> list[Block]:
     blocks = [section(by, block_id=frame.block_id(f"remark.{place}"))]
     if remark.text:
         text = box(excerpt(remark.text, _REMARK).text)
-        blocks.append(stacked(text, block_id=frame.block_id(f"remark.{place}.text")))
+        blocks.append(rich_text(text, block_id=frame.block_id(f"remark.{place}.text")))
     return blocks
 
 

@@ -10,7 +10,7 @@ from typing import LiteralString
 
 from twokey.bot.blocks import Message, context, section
 from twokey.bot.cards.fallbacks import of_card
-from twokey.bot.cards.mentions import Asked, asked, called
+from twokey.bot.cards.mentions import Mentions, escalation_mentions, mentions_for
 from twokey.bot.cards.refs import places, when
 from twokey.bot.cards.undelivered import reason
 from twokey.bot.objects import Block
@@ -38,7 +38,7 @@ def reminder(approval: Approval) -> Message:
         at=when(approval.expires_at_ms),
     )
     text = f"This is not decided yet. {of_card(approval)}"
-    return Message((section(asked(approval).before(said)),), text)
+    return Message((section(mentions_for(approval).before(said)),), text)
 
 
 def needed_too(approval: Approval, *, but: Collection[str]) -> Message:
@@ -53,7 +53,7 @@ def needed_too(approval: Approval, *, but: Collection[str]) -> Message:
         at=when(approval.expires_at_ms),
     )
     text = f"This needs more people by now. {of_card(approval)}"
-    return Message((section(asked(approval, but=but).before(said)),), text)
+    return Message((section(mentions_for(approval, but=but).before(said)),), text)
 
 
 def with_reviewers(
@@ -63,7 +63,7 @@ def with_reviewers(
 
     After an edit, and when it is unknown what became of a call.
     """
-    whom = asked(approval.with_(items=(item,)))
+    whom = mentions_for(approval.with_(items=(item,)))
     if not whom.roles:
         return note, frozenset()
     said = template("🔔 This needs your decision now.")
@@ -80,7 +80,7 @@ def unsettled(approval: Approval) -> tuple[Message | None, frozenset[str]]:
     doubts = tuple(one for one in approval.items if one.state is ItemState.IN_DOUBT)
     if not doubts:
         return None, frozenset()
-    whom = asked(approval.with_(items=doubts))
+    whom = mentions_for(approval.with_(items=doubts))
     said = template(_LEFT_OPEN if approval.is_unasked else _WAITED_FOR)
     text = f"It is still unknown what became of a call. {of_card(approval)}"
     return Message((section(whom.before(said)),), text), frozenset(whom.roles)
@@ -93,7 +93,7 @@ def asked_again(approval: Approval, reason: str) -> Message:
         "decision again. It expires {at}, and then nothing more runs.",
         at=when(approval.expires_at_ms),
     )
-    blocks: list[Block] = [section(asked(approval).before(said))]
+    blocks: list[Block] = [section(mentions_for(approval).before(said))]
     if reason:
         blocks.append(context(label(fit(reason, _NAMES))))
     text = f"This waits for a person again. {of_card(approval)}"
@@ -116,11 +116,11 @@ def escalation(approval: Approval, channels: Mapping[str, str]) -> Message:
         "📣 This is not decided yet, so others are asked too. It expires {at}.",
         at=when(approval.expires_at_ms),
     )
-    whom = called(approval)
+    whom = escalation_mentions(approval)
     if refused:
-        others = asked(approval)
+        others = mentions_for(approval)
         mentions = tuple(dict.fromkeys((*whom.mentions, *others.mentions)))
-        whom = Asked((*whom.roles, *others.roles), mentions)
+        whom = Mentions((*whom.roles, *others.roles), mentions)
     blocks: list[Block] = [section(whom.before(said))]
     if told:
         blocks.append(context(label("Told in"), *places(told[:_MOST])))

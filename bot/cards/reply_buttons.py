@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from twokey.bot.blocks import Message, actions, box, button, context, section, stacked
+from twokey.bot.blocks import Message, actions, box, button, context, rich_text, section
 from twokey.bot.cards.frame import Frame
 from twokey.bot.ids import Action
 from twokey.bot.objects import Block
@@ -56,7 +56,7 @@ def offer(
                 "words in it; nothing is recorded before you send that."
             )
         ),
-        stacked(box(excerpt(words, _SHOWN).text), block_id=f"words:{ts}"),
+        rich_text(box(excerpt(words, _SHOWN).text), block_id=f"words:{ts}"),
     ]
     for index, verbs in list(allowed.items())[:MAX_ROWS]:
         item = frame.approval.items[index]

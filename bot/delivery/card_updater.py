@@ -12,11 +12,11 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from twokey.bot.cards.mentions import asked
+from twokey.bot.cards.mentions import mentions_for
 from twokey.bot.cards.outcome import unreadable
 from twokey.bot.cards.undelivered import is_over, needs_people, undelivered
 from twokey.bot.delivery.card_publisher import CardPublisher, judgement_digest
-from twokey.bot.delivery.lines import call_others, lines
+from twokey.bot.delivery.lines import event_lines, mention_newly_needed
 from twokey.bot.delivery.outbox_queue import Call, Line, Topic
 from twokey.bot.limits import POST, UPDATE
 from twokey.bot.web import SlackRefused
@@ -216,7 +216,7 @@ class CardUpdater:
 
     async def _mentioned(self, place: CardPlace, approval: Approval) -> CardPlace:
         """Remember whom the posted card mentions."""
-        roles = asked(approval).roles
+        roles = mentions_for(approval).roles
         await self.card_publisher.cards.asked(self.keys, approval.id, roles)
         return place.with_(asked=place.asked.union(roles))
 
@@ -304,7 +304,7 @@ class CardUpdater:
         """Turn events of a topic into lines of history; those without one are done."""
         silent: list[Event] = []
         for event in events:
-            found = lines(event, record, topic.place)
+            found = event_lines(event, record, topic.place)
             if found:
                 topic.notes += found
                 topic.events.remove(event)
@@ -325,7 +325,7 @@ def _mention_others(
     if place is not None and not record.is_unasked:
         topic.asked |= place.asked
         if now_ms < record.expires_at_ms:
-            call_others(topic, record)
+            mention_newly_needed(topic, record)
 
 
 def _somebody(topic: Topic, approval: Approval, why: str) -> tuple[str, str | None]:

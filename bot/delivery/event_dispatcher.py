@@ -16,7 +16,7 @@ from twokey.bot.delivery.card_updater import (
     NOT_ABOUT_THE_CARD,
     CardUpdater,
 )
-from twokey.bot.delivery.lines import words
+from twokey.bot.delivery.lines import message_without_card
 from twokey.bot.delivery.outbox_queue import Call, Topic
 from twokey.bot.limits import POST
 from twokey.bot.web import SlackError, SlackRefused
@@ -135,7 +135,9 @@ class EventDispatcher:
         event = topic.events[0]
         channel = self._channel(topic, event)
         is_last = len(topic.events) == 1
-        message = words(event, command=self.card_publisher.command, is_last=is_last)
+        message = message_without_card(
+            event, command=self.card_publisher.command, is_last=is_last
+        )
         is_said = message is not None and bool(channel)
         if message is not None and channel:
             thread_ts = event.data.get("thread_ts") or None

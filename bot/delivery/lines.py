@@ -7,7 +7,7 @@ from dataclasses import replace
 from twokey.bot.blocks import Message, section
 from twokey.bot.cards.freeze_messages import STOPS, stop_message
 from twokey.bot.cards.history import thread_note
-from twokey.bot.cards.mentions import asked
+from twokey.bot.cards.mentions import mentions_for
 from twokey.bot.cards.notification import report_line
 from twokey.bot.cards.outcome import agent_words, run_failed
 from twokey.bot.cards.questions import said_of_a_question
@@ -45,10 +45,10 @@ def is_silent(event: Event) -> bool:
     """Return whether nothing is ever said of an event, nor shown on a card."""
     if event.approval or is_about_outage(event):
         return False
-    return words(event, command="", is_last=True) is None
+    return message_without_card(event, command="", is_last=True) is None
 
 
-def lines(
+def event_lines(
     event: Event, approval: Approval, place: tuple[str, str] | None
 ) -> list[Line]:
     """Return what is said of an event: in the thread of its card, or elsewhere too.
@@ -69,7 +69,7 @@ def lines(
 def _in_thread(event: Event, approval: Approval, place: tuple[str, str]) -> list[Line]:
     urgency = Urgency.NEEDS_PEOPLE
     is_open = approval.state is ApprovalState.OPEN
-    asks = frozenset(asked(approval).roles)
+    asks = frozenset(mentions_for(approval).roles)
     if event.name is EventName.ITEM_REOPENED and is_open:
         again = asked_again(approval, event.reason)
         return [Line(again, event.seq, *place, urgency, asks)]
@@ -102,10 +102,10 @@ def _waits_by(event: Event, approval: Approval) -> Item | None:
     return item if is_edited or is_doubt else None
 
 
-def call_others(topic: Topic, approval: Approval) -> None:
+def mention_newly_needed(topic: Topic, approval: Approval) -> None:
     """Have those mentioned whose word is needed now, and was not at first."""
     known = topic.asked.union(*(line.asks for line in topic.notes))
-    others = frozenset(asked(approval, but=known).roles)
+    others = frozenset(mentions_for(approval, but=known).roles)
     if others and topic.place is not None:
         note = needed_too(approval, but=known)
         line = Line(note, "", *topic.place, Urgency.NEEDS_PEOPLE, others)
@@ -124,13 +124,15 @@ def _escalated(
     if place is None:
         return [*called[:-1], *(replace(one, seq=event.seq) for one in called[-1:])]
     message = escalation(approval, {})
-    asks = frozenset(asked(approval).roles)
+    asks = frozenset(mentions_for(approval).roles)
     asks |= {role.name for role in approval.waiting.roles}
     last = Line(message, event.seq, *place, urgency, asks, escalated=approval)
     return [*called, last]
 
 
-def words(event: Event, *, command: str, is_last: bool) -> Message | None:
+def message_without_card(
+    event: Event, *, command: str, is_last: bool
+) -> Message | None:
     """Return what is said about a run in its thread, or about a stop to everybody."""
     match event.name:
         case EventName.RUN_STARTED if is_last:

@@ -16,10 +16,10 @@ from twokey.bot.blocks import (
     context,
     line,
     modal,
-    stacked,
+    rich_text,
     warning,
 )
-from twokey.bot.cards.buttons import of_time, words
+from twokey.bot.cards.buttons import form_buttons, time_buttons
 from twokey.bot.cards.frame import Frame
 from twokey.bot.cards.listing import is_misleading
 from twokey.bot.cards.refs import when
@@ -107,7 +107,7 @@ def _shown(
     frame: Frame, index: int, number: int, parts: tuple[Part, ...]
 ) -> list[Block]:
     return [
-        stacked(
+        rich_text(
             line(bold(label(part.title))),
             box(part.text),
             block_id=frame.block_id(f"{index}.page{number}.{place}"),
@@ -135,7 +135,7 @@ def _buttons(frame: Frame, item: Item, number: int, of: int) -> list[Block]:
     if number < of:
         offered.append(_turn(frame, item.index, number + 1, Action.PAGE_NEXT))
     if number == of and item.is_pending and not frame.is_late:
-        offered += words(frame, item)
+        offered += form_buttons(frame, item)
     if number == of and item.index + 1 < len(frame.approval.items):
         offered.append(_next_call(frame, item))
     if not offered:
@@ -161,7 +161,7 @@ def _turn(frame: Frame, index: int, number: int, action: Action) -> Block:
 
 
 def _of_time(frame: Frame, item: Item) -> list[Block]:
-    offered = of_time(frame, is_in_full=True)
+    offered = time_buttons(frame, is_in_full=True)
     if not offered:
         return []
     until = template("Expires {at}.", at=when(frame.approval.expires_at_ms))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from twokey.bot.blocks import box, modal, stacked, warning
+from twokey.bot.blocks import box, modal, rich_text, warning
 from twokey.bot.cards.diff import changes
 from twokey.bot.cards.frame import Frame
 from twokey.bot.cards.votes import counted_votes, roles_of, still_needed
@@ -137,7 +137,7 @@ def _raised(frame: Frame, item: Item, raised: Raised) -> list[Block]:
     change = changes(item.args, raised.args, item.redact, room=_CHANGE)
     return [
         warning(said),
-        stacked(box(change), block_id=frame.block_id("raised")),
+        rich_text(box(change), block_id=frame.block_id("raised")),
     ]
 
 

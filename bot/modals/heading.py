@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import LiteralString
 
-from twokey.bot.blocks import box, context, section, stacked
+from twokey.bot.blocks import box, context, rich_text, section
 from twokey.bot.cards.frame import Frame
 from twokey.bot.cards.listing import listing, summary
 from twokey.bot.cards.states import BECAUSE, TIERS, reasons_line
@@ -36,7 +36,7 @@ def heading(frame: Frame, item: Item, *, with_call: bool = True) -> list[Block]:
             blocks.append(section(untrusted(fit(title, _TITLE))))
         shown = listing(item.tool, item.args, item.redact, room=_CALL)
         boxes = [box(text) for text in shown.boxes]
-        blocks.append(stacked(*boxes, block_id=frame.block_id("heading.call")))
+        blocks.append(rich_text(*boxes, block_id=frame.block_id("heading.call")))
     else:
         tool = fit(item.tool, _TOOL)
         named = f"{fit(title, _TITLE)} ({tool})" if title else tool

@@ -70,9 +70,9 @@ def every_block(text: str) -> list[Block]:
         b.section(template("by {who}", who=user("U1"))),
         b.context(short, label("ours"), template("*{n}* items", n=3)),
         b.divider(block_id="d"),
-        b.stacked(
+        b.rich_text(
             b.box(short.text),
-            b.line(b.words(label("by ")), b.bold(label("us ")), b.mention("U1")),
+            b.line(b.text_run(label("by ")), b.bold(label("us ")), b.mention("U1")),
             block_id="p",
         ),
         b.actions(
@@ -202,14 +202,14 @@ def refused_by_the_type_checkers() -> None:
     b.section("text")  # type: ignore[arg-type] # a str is no trusted markup
     b.header("text")  # type: ignore[arg-type] # nor a label
     b.header(template("text"))  # type: ignore[arg-type] # headers take no markup
-    b.words(untrusted("text"))  # type: ignore[arg-type] # no strangers in rich text
+    b.text_run(untrusted("text"))  # type: ignore[arg-type] # no strangers in rich text
     template("{x}", x="text")  # type: ignore[arg-type] # a str is no reference
     b.modal("title", [], callback_id="x", close=label("x"))  # type: ignore[arg-type] # nor a title
 
 
 @pytest.mark.parametrize(
     "build",
-    [b.section, b.header, b.words, b.context, b.warning],
+    [b.section, b.header, b.text_run, b.context, b.warning],
 )
 def test_a_plain_str_is_refused_when_it_runs_as_well(
     build: Callable[[Any], Block],
@@ -229,14 +229,14 @@ def test_an_empty_text_is_said_to_be_empty() -> None:
     assert texts([b.box("")]) == [EMPTY]
     assert texts([b.header(nothing)]) == [EMPTY]
     assert texts([b.section(nothing)]) == [EMPTY]
-    assert texts([b.line(b.words(label("")), b.bold(label("")))]) == [
+    assert texts([b.line(b.text_run(label("")), b.bold(label("")))]) == [
         EMPTY,
         EMPTY,
     ]
 
 
 def test_a_box_is_never_cut_by_the_builder() -> None:
-    block = b.stacked(b.box("x" * 9_500), block_id="p")
+    block = b.rich_text(b.box("x" * 9_500), block_id="p")
 
     with pytest.raises(b.BadBlocks, match="9000 characters, has 9500") as caught:
         b.ensure_valid_message([block], "text")

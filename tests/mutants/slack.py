@@ -104,7 +104,7 @@ SLACK_TABLE = (
     Mutant(
         "who is needed because of another call is notified",
         "bot/delivery/card_updater.py",
-        "            call_others(topic, record)",
+        "            mention_newly_needed(topic, record)",
         "            pass",
         NOTIFIED,
     ),

@@ -23,7 +23,7 @@ from tests.bot.samples import (
 )
 from twokey.bot.blocks import Message
 from twokey.bot.cards.approval import card
-from twokey.bot.cards.mentions import MOST, asked
+from twokey.bot.cards.mentions import MOST, mentions_for
 from twokey.bot.cards.reminders import needed_too, unsettled, with_reviewers
 from twokey.gateway.approvals.people import Notify, Observation, Requirement, Role, Vote
 from twokey.gateway.approvals.record import Approval, Item, Waiting
@@ -38,7 +38,7 @@ ALL = Requirement(approvals=1, of=(FOUR,))
 
 
 def named(approval: Approval) -> str:
-    return asked(approval).named.text
+    return mentions_for(approval).named.text
 
 
 def shown(approval: Approval, now_ms: int = NOW) -> str:

@@ -7,7 +7,7 @@ from typing import Any, cast
 from tests.bot.readable import readable
 from tests.bot.samples import NOW
 from twokey.bot.blocks import Message
-from twokey.bot.delivery.lines import words
+from twokey.bot.delivery.lines import message_without_card
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.sandbox.blockkit.messages import validate_message
 
@@ -15,7 +15,7 @@ from twokey.sandbox.blockkit.messages import validate_message
 def said(name: EventName, **data: str) -> Message:
     """Return what is said of an event about a question."""
     event = Event(name=name, tenant="t", agent="shop", thread="t1", data=data)
-    message = words(event, command="/approvals", is_last=True)
+    message = message_without_card(event, command="/approvals", is_last=True)
     assert message is not None
     return message
 

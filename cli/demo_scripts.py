@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from twokey.bot.blocks import Message
-from twokey.bot.cards.outcome import agent_words
+from twokey.bot.cards.outcome import agent_answer
 from twokey.bot.cards.reminders import escalation, reminder
 from twokey.bot.cards.run_state import RUN_TEXTS
 from twokey.bot.ids import CARD_EVENT, Action, Input
@@ -173,7 +173,7 @@ class Stage:
 
         def spoken(message: JsonObject) -> bool:
             is_reply = message.get("thread_ts") == self.asked_at
-            return is_reply and message["text"] == agent_words("").text
+            return is_reply and message["text"] == agent_answer("").text
 
         reply = await self.ana.message_with(CHANNEL, spoken, PATIENCE_S)
         words = " ".join(

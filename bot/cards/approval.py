@@ -22,11 +22,11 @@ from twokey.bot.blocks import (
 )
 from twokey.bot.cards import buttons
 from twokey.bot.cards.batch import row, tail
-from twokey.bot.cards.fallbacks import of_card
+from twokey.bot.cards.fallbacks import card_fallback
 from twokey.bot.cards.frame import Frame, rows_of
 from twokey.bot.cards.mentions import mentions_for
 from twokey.bot.cards.refs import hash_ref, places, when, who
-from twokey.bot.cards.states import headline, on_it
+from twokey.bot.cards.states import headline, taken_by
 from twokey.bot.ids import CARD_EVENT
 from twokey.bot.objects import Block
 from twokey.bot.text import excerpt, fit
@@ -69,7 +69,7 @@ def card(frame: Frame) -> Message:
         blocks.append(divider(block_id=frame.block_id("line")))
     blocks += [*tail(frame), *_of_time(frame), *_says(frame), _ids(frame)]
     return Message(
-        blocks=tuple(blocks), text=of_card(approval), metadata=metadata(approval)
+        blocks=tuple(blocks), text=card_fallback(approval), metadata=metadata(approval)
     )
 
 
@@ -128,7 +128,7 @@ def _time(frame: Frame) -> list[Block]:
         roles = ", ".join(role.name for role in approval.waiting.roles)
         said += [label(fit(roles, _CALLED))] if roles else []
         said += places(approval.waiting.channels[:_PLACES])
-    taken = on_it(approval, now_ms=frame.now_ms)
+    taken = taken_by(approval, now_ms=frame.now_ms)
     if taken is not None:
         said.append(taken)
     return [context(*said, block_id=frame.block_id("time"))] if said else []

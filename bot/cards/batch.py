@@ -23,13 +23,13 @@ from twokey.bot.cards.frame import LEAST, Frame, Room, room, rows_of
 from twokey.bot.cards.listing import Listing, all_text, listing, summary
 from twokey.bot.cards.refs import hash_ref, when, who
 from twokey.bot.cards.states import (
-    BECAUSE,
-    STATES,
-    TIERS,
-    TRIAGE,
-    WORDS,
+    BUSINESS_STATE_TITLES,
+    STATE_NAMES,
+    TIER_BEFORE_REASONS,
+    TIER_NAMES,
+    TRIAGE_TITLE,
     reasons_line,
-    sentence,
+    status_sentence,
 )
 from twokey.bot.cards.votes import counted_votes
 from twokey.bot.mixed_scripts import mixed_script_warnings
@@ -140,7 +140,7 @@ def tail(frame: Frame) -> list[Block]:
     others = [item for item in approval.items if item.index not in listed]
     blocks: list[Block] = []
     if others:
-        lines = [f"{i.index + 1}. {i.tool}: {WORDS[i.state]}" for i in others]
+        lines = [f"{i.index + 1}. {i.tool}: {STATE_NAMES[i.state]}" for i in others]
         text = excerpt("\n".join(lines), _OTHERS).text
         more = template("*{n} more calls* are not shown here:", n=len(others))
         blocks.append(section(more, block_id=frame.block_id("others")))
@@ -184,11 +184,11 @@ def call_box(frame: Frame, item: Item, shown: Listing) -> Block:
         host = label(f"Open in {urlsplit(item.link).hostname}")
         parts.append(line(link(item.link, host)))
     if item.is_pending and state_text(item):
-        parts += [line(bold(label(STATES[is_in_another_state(item)])))]
+        parts += [line(bold(label(BUSINESS_STATE_TITLES[is_in_another_state(item)])))]
         parts += [box(_state(item, frame.room).text)]
     if item.triage is not None and item.is_pending and item.edit is None:
         # After an edit its words would be about what does not run.
-        parts += _quoted(f"{TRIAGE}:", item.triage.rationale, frame)
+        parts += _quoted(f"{TRIAGE_TITLE}:", item.triage.rationale, frame)
     if item.edit is not None:
         parts.append(
             line(bold(label("Edited by ")), _person(item.edit.by), text_run(label(":")))
@@ -252,7 +252,9 @@ def _warning(frame: Frame, item: Item) -> list[Block]:
 
 
 def _why(frame: Frame, item: Item) -> Block:
-    tier = template(BECAUSE[item.tier] if item.reasons else TIERS[item.tier])
+    tier = template(
+        TIER_BEFORE_REASONS[item.tier] if item.reasons else TIER_NAMES[item.tier]
+    )
     text = reasons_line(item.reasons)
     parts = [untrusted(fit(text, frame.room.note))] if text else []
     back = _revoked(frame, item)
@@ -308,7 +310,7 @@ def _revoked(frame: Frame, item: Item) -> list[Template | Label]:
 
 
 def _standing(frame: Frame, item: Item, shown: Listing) -> Template:
-    told = sentence(frame.approval, item, now_ms=frame.now_ms)
+    told = status_sentence(frame.approval, item, now_ms=frame.now_ms)
     if shown.is_complete:
         return told
     part = template(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from twokey.bot.cards.refs import utc
-from twokey.bot.cards.states import counted
+from twokey.bot.cards.states import state_counts
 from twokey.bot.cards.votes import counted_votes
 from twokey.gateway.approvals.events import Event, EventName, named_after
 from twokey.gateway.approvals.lifecycle import UNEXECUTED, ApprovalState
@@ -59,7 +59,7 @@ _FOUND: dict[str, str] = {
 _OTHER_NEWS = "There is news about the call of {tool}."
 
 
-def of_card(approval: Approval) -> str:
+def card_fallback(approval: Approval) -> str:
     """Return the sentence for a card; what is asked comes first."""
     tools = _tools(approval)
     if approval.state is not ApprovalState.OPEN:
@@ -87,13 +87,13 @@ def of_card(approval: Approval) -> str:
 def _of_settled(approval: Approval, tools: str) -> str:
     if approval.is_unasked:
         calls = f"{len(approval.items)} calls" if approval.is_batch else "1 call"
-        return f"{calls} needed no review: {counted(approval)}."
+        return f"{calls} needed no review: {state_counts(approval)}."
     if approval.is_batch:
-        return f"{len(approval.items)} calls ({tools}): {counted(approval)}."
+        return f"{len(approval.items)} calls ({tools}): {state_counts(approval)}."
     return _stands(approval.items[0]).format(tool=tools)
 
 
-def of_news(event: Event, item: Item) -> str:
+def event_fallback(event: Event, item: Item) -> str:
     """Return the sentence for a line of history about one call."""
     tool = tool_name(item.tool)
     if event.name is EventName.ITEM_VOTED:

@@ -12,7 +12,7 @@ from twokey.bot.text import excerpt, fit
 from twokey.bot.text_types import Ref, code, template, untrusted, user
 from twokey.gateway.approvals.events import Event, EventName
 
-STOPS = frozenset(
+FREEZE_EVENTS = frozenset(
     {EventName.AGENT_PAUSED, EventName.FREEZE_SET, EventName.FREEZE_LIFTED}
 )
 """Events that are posted in the channel, not in the thread of one card."""
@@ -36,8 +36,8 @@ _MEANS: dict[EventName, LiteralString] = {
 }
 
 
-def stop_message(event: Event, *, command: str = COMMAND) -> Message:
-    """Return the message about one of `STOPS`.
+def freeze_message(event: Event, *, command: str = COMMAND) -> Message:
+    """Return the message about one of `FREEZE_EVENTS`.
 
     Names and reasons may come from agents and people, so they stand in plain text.
 
@@ -61,7 +61,7 @@ def stop_message(event: Event, *, command: str = COMMAND) -> Message:
 
 
 def scope_of(event: Event) -> tuple[str, str]:
-    """Return what one of `STOPS` is about: agent, tool or tenant, and its name."""
+    """Return the scope of one of `FREEZE_EVENTS`: agent, tool or tenant, and its name."""
     if event.tool and not _is_pause(event):
         return "tool", event.tool
     return ("agent", event.agent) if event.agent else ("tenant", "")

@@ -10,7 +10,7 @@ from typing import LiteralString
 
 from twokey.bot.blocks import Message, box, context, rich_text, section
 from twokey.bot.cards.diff import diff
-from twokey.bot.cards.fallbacks import of_news
+from twokey.bot.cards.fallbacks import event_fallback
 from twokey.bot.cards.refs import utc, when, who
 from twokey.bot.cards.states import approvers, by_whom
 from twokey.bot.cards.votes import counted_votes, so_far, still_needed
@@ -119,7 +119,7 @@ def thread_note(event: Event, approval: Approval) -> Message | None:
     quotes = [box(text) for text in (*_quotes(event.name, item), *noted) if text]
     if quotes:
         blocks.append(rich_text(*quotes, block_id=f"{approval.id}:{event.name}"))
-    return Message(blocks=tuple(blocks), text=of_news(event, item))
+    return Message(blocks=tuple(blocks), text=event_fallback(event, item))
 
 
 def _is_explained(event: Event, item: Item) -> bool:
@@ -174,7 +174,7 @@ def _of_doubt(event: Event) -> Template | None:
 
 
 def _decided(name: EventName, item: Item) -> Template | None:
-    whom = [template(" by "), by_whom(item)] if takes_several(item) else []
+    whom = [template(" by "), by_whom(item)] if needs_several_people(item) else []
     has_reason = bool(item.votes and item.votes[-1].reason)
     if name is EventName.ITEM_AUTHORIZED and not whom and not has_reason:
         # That it ran comes next, and says that it was approved.
@@ -182,7 +182,7 @@ def _decided(name: EventName, item: Item) -> Template | None:
     return joined("", [template(_BY_SOMEBODY[name]), *whom, template(".")])
 
 
-def takes_several(item: Item) -> bool:
+def needs_several_people(item: Item) -> bool:
     """Return whether more than one person has to agree, or already took part."""
     people = {vote.by.user for vote in item.votes}
     if item.edit is not None:

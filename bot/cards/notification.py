@@ -14,12 +14,12 @@ from twokey.bot.blocks import Message, actions, box, button, context, rich_text,
 from twokey.bot.cards import buttons
 from twokey.bot.cards.approval import asked_by, metadata, reviewers
 from twokey.bot.cards.batch import call_box, call_room, title
-from twokey.bot.cards.fallbacks import of_card
+from twokey.bot.cards.fallbacks import card_fallback
 from twokey.bot.cards.frame import Frame, rows_of
 from twokey.bot.cards.freeze_messages import actor_ref
 from twokey.bot.cards.listing import is_misleading, listing
 from twokey.bot.cards.refs import when, who
-from twokey.bot.cards.states import BECAUSE, counted
+from twokey.bot.cards.states import TIER_BEFORE_REASONS, state_counts
 from twokey.bot.ids import COMMAND, Action
 from twokey.bot.objects import Block, confirm
 from twokey.bot.text import excerpt, fit
@@ -82,7 +82,7 @@ def notification(frame: Frame) -> Message:
         *_remarks(frame),
         *_buttons(frame),
     ]
-    return Message(tuple(blocks), of_card(approval), metadata(approval))
+    return Message(tuple(blocks), card_fallback(approval), metadata(approval))
 
 
 def plain_notification(frame: Frame) -> Message:
@@ -92,7 +92,7 @@ def plain_notification(frame: Frame) -> Message:
         "🔔 Calls ran without review that cannot be displayed: {id}.",
         id=code(approval.id),
     )
-    return Message((section(said),), of_card(approval), metadata(approval))
+    return Message((section(said),), card_fallback(approval), metadata(approval))
 
 
 def report_line(event: Event) -> Message:
@@ -146,7 +146,7 @@ def _origin(frame: Frame) -> Block:
     approval = frame.approval
     return context(
         *asked_by(approval),
-        *([label(counted(approval))] if approval.is_batch else []),
+        *([label(state_counts(approval))] if approval.is_batch else []),
         template("{id}", id=code(approval.id)),
         block_id=frame.block_id("origin"),
     )
@@ -175,7 +175,7 @@ def _row(frame: Frame, item: Item) -> list[Block]:
         call_box(frame, item, shown),
         context(
             joined(" ", told),
-            template(BECAUSE[item.tier]),
+            template(TIER_BEFORE_REASONS[item.tier]),
             *reasons,
             *ended,
             block_id=frame.block_id(f"{item.index}.state"),

@@ -62,7 +62,7 @@ _SETTLED_BY: dict[Verb, LiteralString] = {
 _WITHDRAWN_BY: LiteralString = "withdrawn by {who} {at}"
 
 
-def explained(outcome: Outcome, *, now_ms: int) -> Template | Label:
+def outcome_text(outcome: Outcome, *, now_ms: int) -> Template | Label:
     """Return the private sentence for the person who clicked, good news included.
 
     It holds what happened and what to do, and nothing that an agent, a customer or
@@ -105,7 +105,7 @@ def explained(outcome: Outcome, *, now_ms: int) -> Template | Label:
     return said
 
 
-def agent_words(text: str) -> Message:
+def agent_answer(text: str) -> Message:
     """Return what an agent says at the end of a run: untrusted, so plain text.
 
     What is too long for one message is cut in the middle, with a mark.
@@ -117,7 +117,7 @@ def agent_words(text: str) -> Message:
     )
 
 
-def unreadable(approval_id: str) -> Message:
+def unreadable_record(approval_id: str) -> Message:
     """Say under a card that its record cannot be read, so nothing on it counts."""
     said = template(
         "⚠️ The record of {id} cannot be read, so nothing of it is decided or run, "

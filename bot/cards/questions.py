@@ -15,7 +15,7 @@ _ENDED = "ended"
 _HOW = "Whoever runs the agent can answer it in the agent's own program."
 
 
-def said_of_a_question(event: Event) -> Message | None:
+def question_message(event: Event) -> Message | None:
     """Return what is said when another library asks, or its question has ended."""
     is_end = event.data.get("ends") == _ENDED
     if event.name is EventName.RUN_UNANSWERED:

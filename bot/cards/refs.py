@@ -64,10 +64,10 @@ def _place(name: str) -> Template | Label:
 
 def people(persons: Sequence[Person]) -> Template:
     """Mention several people: "@ana, @ben and 2 more"."""
-    return listed([template("{who}", who=who(person)) for person in persons])
+    return join_list([template("{who}", who=who(person)) for person in persons])
 
 
-def listed(parts: Sequence[Template]) -> Template:
+def join_list(parts: Sequence[Template]) -> Template:
     """Join parts as people are listed: commas, "and", and how many more there are."""
     shown = list(parts[:_MAX_PEOPLE])
     more = len(parts) - len(shown)

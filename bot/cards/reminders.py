@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from typing import LiteralString
 
 from twokey.bot.blocks import Message, context, section
-from twokey.bot.cards.fallbacks import of_card
+from twokey.bot.cards.fallbacks import card_fallback
 from twokey.bot.cards.mentions import Mentions, escalation_mentions, mentions_for
 from twokey.bot.cards.refs import places, when
 from twokey.bot.cards.undelivered import reason
@@ -37,11 +37,11 @@ def reminder(approval: Approval) -> Message:
         "⏰ This still waits for a decision. It expires {at}, and then nothing runs.",
         at=when(approval.expires_at_ms),
     )
-    text = f"This is not decided yet. {of_card(approval)}"
+    text = f"This is not decided yet. {card_fallback(approval)}"
     return Message((section(mentions_for(approval).before(said)),), text)
 
 
-def needed_too(approval: Approval, *, but: Collection[str]) -> Message:
+def newly_needed(approval: Approval, *, but: Collection[str]) -> Message:
     """Return the line that mentions those whom a card did not need at first.
 
     Args:
@@ -52,7 +52,7 @@ def needed_too(approval: Approval, *, but: Collection[str]) -> Message:
         "🔔 This needs your decision too by now. It expires {at}.",
         at=when(approval.expires_at_ms),
     )
-    text = f"This needs more people by now. {of_card(approval)}"
+    text = f"This needs more people by now. {card_fallback(approval)}"
     return Message((section(mentions_for(approval, but=but).before(said)),), text)
 
 
@@ -68,7 +68,7 @@ def with_reviewers(
         return note, frozenset()
     said = template("🔔 This needs your decision now.")
     blocks = (*note.blocks, section(whom.before(said)))
-    text = f"{note.text} {of_card(approval)}" if item.is_pending else note.text
+    text = f"{note.text} {card_fallback(approval)}" if item.is_pending else note.text
     return Message(blocks, text), frozenset(whom.roles)
 
 
@@ -82,11 +82,11 @@ def unsettled(approval: Approval) -> tuple[Message | None, frozenset[str]]:
         return None, frozenset()
     whom = mentions_for(approval.with_(items=doubts))
     said = template(_LEFT_OPEN if approval.is_unasked else _WAITED_FOR)
-    text = f"It is still unknown what became of a call. {of_card(approval)}"
+    text = f"It is still unknown what became of a call. {card_fallback(approval)}"
     return Message((section(whom.before(said)),), text), frozenset(whom.roles)
 
 
-def asked_again(approval: Approval, reason: str) -> Message:
+def waits_again(approval: Approval, reason: str) -> Message:
     """Return the line under a card whose call went back to people, and why."""
     said = template(
         "↩ An approval was taken back before the call ran, so this waits for a "
@@ -96,7 +96,7 @@ def asked_again(approval: Approval, reason: str) -> Message:
     blocks: list[Block] = [section(mentions_for(approval).before(said))]
     if reason:
         blocks.append(context(label(fit(reason, _NAMES))))
-    text = f"This waits for a person again. {of_card(approval)}"
+    text = f"This waits for a person again. {card_fallback(approval)}"
     return Message(tuple(blocks), text)
 
 
@@ -128,11 +128,13 @@ def escalation(approval: Approval, channels: Mapping[str, str]) -> Message:
         where = places([name])
         because = joined("", [reason(why), template(".")])
         blocks.append(context(label("Could not be told:"), *where, because))
-    text = f"This is not decided yet, so others are asked too. {of_card(approval)}"
+    text = (
+        f"This is not decided yet, so others are asked too. {card_fallback(approval)}"
+    )
     return Message(tuple(blocks), text)
 
 
-def told_elsewhere(approval: Approval, place: str) -> Message:
+def channel_escalation(approval: Approval, place: str) -> Message:
     """Return the line for another channel: which tools wait, and where the card is.
 
     It holds no argument: who reads it may not be allowed to see the card.
@@ -157,5 +159,7 @@ def told_elsewhere(approval: Approval, place: str) -> Message:
     said = joined(" ", [waits, card])
     tools = dict.fromkeys(item.tool for item in approval.items if item.is_pending)
     named = untrusted(fit(f"{', '.join(tools)} ({approval.agent})", _NAMES))
-    text = f"This is not decided yet, so others are asked too. {of_card(approval)}"
+    text = (
+        f"This is not decided yet, so others are asked too. {card_fallback(approval)}"
+    )
     return Message((section(said), section(named)), text)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import LiteralString
 
-from twokey.bot.cards.refs import listed, people, when, who
+from twokey.bot.cards.refs import join_list, people, when, who
 from twokey.bot.cards.votes import approvals, counted_votes, still_needed
 from twokey.bot.text_types import Label, Template, joined, label, template
 from twokey.gateway.approvals.lifecycle import ApprovalState
@@ -19,7 +19,7 @@ from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.protocol.verbs import Verb
 
 _S = ItemState
-WORDS: dict[ItemState, str] = {
+STATE_NAMES: dict[ItemState, str] = {
     _S.PENDING: "waiting",
     _S.AUTHORIZED: "approved",
     _S.EXECUTING: "running",
@@ -35,7 +35,7 @@ WORDS: dict[ItemState, str] = {
 }
 """One short word for each state, for counts and the fallback text."""
 
-UNASKED_WORDS = WORDS | {
+UNREVIEWED_STATE_NAMES = STATE_NAMES | {
     _S.AUTHORIZED: "not started yet",
     _S.EXECUTING: "started",
     _S.LAPSED: "not run",
@@ -58,7 +58,7 @@ HEADLINES: dict[ItemState, str] = {
 }
 """The headline of a card with one call."""
 
-TIERS: dict[Tier, LiteralString] = {
+TIER_NAMES: dict[Tier, LiteralString] = {
     Tier.AUTO: "Tier *auto*",
     Tier.NOTIFY: "Tier *notify*",
     Tier.APPROVE: "Tier *approve*",
@@ -67,16 +67,16 @@ TIERS: dict[Tier, LiteralString] = {
 }
 """How a tier is named in a line of ours."""
 
-BECAUSE: dict[Tier, LiteralString] = {
-    tier: said + ", because:" for tier, said in TIERS.items()
+TIER_BEFORE_REASONS: dict[Tier, LiteralString] = {
+    tier: said + ", because:" for tier, said in TIER_NAMES.items()
 }
 """The same, when the policy's reasons stand behind it."""
 
-TRIAGE = "Triage (a model's opinion, unverified)"
+TRIAGE_TITLE = "Triage (a model's opinion, unverified)"
 """What stands before the words of a model that raised a call."""
 
 
-STATES = {
+BUSINESS_STATE_TITLES = {
     False: "State when asked:",
     True: "State now (when asked → now, where it changed):",
 }
@@ -167,7 +167,7 @@ def headline(approval: Approval, *, now_ms: int) -> Label:
         return label(f"⏳ Approval needed: {waiting} of {len(approval.items)} calls")
     if doubts:
         return label(f"❓ Please check {doubts} of {len(approval.items)} calls")
-    return label(f"{len(approval.items)} calls: {counted(approval)}")
+    return label(f"{len(approval.items)} calls: {state_counts(approval)}")
 
 
 def _one(item: Item) -> Label:
@@ -188,16 +188,16 @@ def _one(item: Item) -> Label:
     return label(head)
 
 
-def counted(approval: Approval) -> str:
+def state_counts(approval: Approval) -> str:
     """Return how many items are in which state: "2 done, 1 rejected"."""
     counts = Counter(item.state for item in approval.items)
-    words = UNASKED_WORDS if approval.is_unasked else WORDS
+    words = UNREVIEWED_STATE_NAMES if approval.is_unasked else STATE_NAMES
     return ", ".join(
         f"{counts[state]} {words[state]}" for state in ItemState if counts[state]
     )
 
 
-def sentence(approval: Approval, item: Item, *, now_ms: int) -> Template:
+def status_sentence(approval: Approval, item: Item, *, now_ms: int) -> Template:
     """Return where one item stands, who brought it there and when."""
     if item.is_pending:
         return _pending(approval, item, now_ms=now_ms)
@@ -220,7 +220,7 @@ def sentence(approval: Approval, item: Item, *, now_ms: int) -> Template:
     return joined("", [template(head), told])
 
 
-def on_it(approval: Approval, *, now_ms: int) -> Template | None:
+def taken_by(approval: Approval, *, now_ms: int) -> Template | None:
     """Return who said that they look at this; None when nobody does any more."""
     taken = approval.taken
     if taken is None or approval.state is not ApprovalState.OPEN:
@@ -240,7 +240,7 @@ def approvers(item: Item) -> list[Person]:
 
 def by_whom(item: Item) -> Template:
     """Name the same people, each with those in whose place they decided."""
-    return listed([_signature(one) for one in _signed(item)])
+    return join_list([_signature(one) for one in _signed(item)])
 
 
 def _signed(item: Item) -> Sequence[Vote | Settlement]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from twokey.bot.blocks import Message, context, section
-from twokey.bot.cards.fallbacks import of_card
+from twokey.bot.cards.fallbacks import card_fallback
 from twokey.bot.cards.refs import places, when
 from twokey.bot.objects import Block
 from twokey.bot.text_types import Template, code, joined, label, template
@@ -61,9 +61,9 @@ def undelivered(
     because = joined("", [reason(why), template(".")])
     blocks: list[Block] = [section(joined(" ", [cannot, because, *_next(approval)]))]
     blocks.append(context(label("Channel"), *places([channel])))
-    blocks.append(context(label(of_card(approval))))
+    blocks.append(context(label(card_fallback(approval))))
     what = "cannot be brought up to date" if is_posted else "cannot be posted"
-    text = f"The card of an approval {what}. {of_card(approval)}"
+    text = f"The card of an approval {what}. {card_fallback(approval)}"
     return Message(tuple(blocks), text)
 
 

@@ -21,7 +21,7 @@ from twokey.bot.blocks import (
     section,
 )
 from twokey.bot.cards.approval import card
-from twokey.bot.cards.fallbacks import of_card
+from twokey.bot.cards.fallbacks import card_fallback
 from twokey.bot.cards.frame import Frame
 from twokey.bot.cards.notification import notification, plain_notification
 from twokey.bot.ids import COMMAND, Action, key_id
@@ -272,7 +272,7 @@ def plain_card(frame: Frame) -> Message:
             reject = button(Action.REJECT, words, value=value, style="danger")
             name = f"plain.{item.index}"
             blocks.append(actions(reject, block_id=frame.block_id(name)))
-    return Message(blocks=tuple(blocks), text=of_card(approval))
+    return Message(blocks=tuple(blocks), text=card_fallback(approval))
 
 
 def _display_digest(blocks: tuple[Block, ...]) -> str:

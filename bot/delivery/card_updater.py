@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from twokey.bot.cards.mentions import mentions_for
-from twokey.bot.cards.outcome import unreadable
+from twokey.bot.cards.outcome import unreadable_record
 from twokey.bot.cards.undelivered import is_over, needs_people, undelivered
 from twokey.bot.delivery.card_publisher import CardPublisher, judgement_digest
 from twokey.bot.delivery.lines import event_lines, mention_newly_needed
@@ -159,7 +159,7 @@ class CardUpdater:
         await self._done(topic, topic.wanted)
         place = await self.card_publisher.place(topic.approval)
         if place is not None:
-            told = unreadable(topic.approval)
+            told = unreadable_record(topic.approval)
             for event in list(topic.events):
                 if event.name is EventName.RECORD_UNREADABLE:
                     line = Line(told, event.seq, place.channel, place.ts)

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from twokey.bot.cards.freeze_messages import STOPS
+from twokey.bot.cards.freeze_messages import FREEZE_EVENTS
 from twokey.bot.cards.notification import many_ran
 from twokey.bot.cards.reminders import escalation
 from twokey.bot.delivery import run_messages
@@ -166,7 +166,7 @@ class EventDispatcher:
         return bool(ran)
 
     def _channel(self, topic: Topic, event: Event) -> str:
-        if event.name in STOPS:
+        if event.name in FREEZE_EVENTS:
             return topic.channel or self.channel()
         return event.data.get("channel") or event.channel
 
@@ -180,7 +180,7 @@ class EventDispatcher:
             logger.error("publisher.bot_refused error=%s", error.error)
             return BROKEN_S
         fallback = self.updater.fallback_channel
-        is_stop = bool(topic.events) and topic.events[0].name in STOPS
+        is_stop = bool(topic.events) and topic.events[0].name in FREEZE_EVENTS
         if is_stop and fallback not in {"", topic.channel}:
             topic.channel = fallback
             return 0.0

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from twokey.bot.cards.freeze_messages import STOPS
+from twokey.bot.cards.freeze_messages import FREEZE_EVENTS
 from twokey.bot.delivery.lines import is_silent
 from twokey.bot.delivery.outbox_queue import NEEDS_PEOPLE, OutboxQueue
 from twokey.gateway.approvals.events import Event, EventName
@@ -112,4 +112,4 @@ def _is_urgent(event: Event) -> bool:
     """Return whether an event calls people."""
     if event.name is EventName.APPROVAL_OPENED:
         return not event.is_unasked
-    return event.name in NEEDS_PEOPLE or event.name in STOPS
+    return event.name in NEEDS_PEOPLE or event.name in FREEZE_EVENTS

@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 
 from twokey.bot.blocks import Message, section
-from twokey.bot.cards.freeze_messages import STOPS, stop_message
+from twokey.bot.cards.freeze_messages import FREEZE_EVENTS, freeze_message
 from twokey.bot.cards.history import thread_note
 from twokey.bot.cards.mentions import mentions_for
 from twokey.bot.cards.notification import report_line
-from twokey.bot.cards.outcome import agent_words, run_failed
-from twokey.bot.cards.questions import said_of_a_question
+from twokey.bot.cards.outcome import agent_answer, run_failed
+from twokey.bot.cards.questions import question_message
 from twokey.bot.cards.reminders import (
-    asked_again,
+    channel_escalation,
     escalation,
-    needed_too,
+    newly_needed,
     reminder,
-    told_elsewhere,
     unsettled,
+    waits_again,
     with_reviewers,
 )
 from twokey.bot.delivery.outbox_queue import Line, Topic, Urgency
@@ -71,7 +71,7 @@ def _in_thread(event: Event, approval: Approval, place: tuple[str, str]) -> list
     is_open = approval.state is ApprovalState.OPEN
     asks = frozenset(mentions_for(approval).roles)
     if event.name is EventName.ITEM_REOPENED and is_open:
-        again = asked_again(approval, event.reason)
+        again = waits_again(approval, event.reason)
         return [Line(again, event.seq, *place, urgency, asks)]
     if event.name is EventName.APPROVAL_UNSETTLED:
         note, roles = unsettled(approval)
@@ -107,7 +107,7 @@ def mention_newly_needed(topic: Topic, approval: Approval) -> None:
     known = topic.asked.union(*(line.asks for line in topic.notes))
     others = frozenset(mentions_for(approval, but=known).roles)
     if others and topic.place is not None:
-        note = needed_too(approval, but=known)
+        note = newly_needed(approval, but=known)
         line = Line(note, "", *topic.place, Urgency.NEEDS_PEOPLE, others)
         topic.notes.append(line)
 
@@ -119,7 +119,7 @@ def _escalated(
     if approval.state is not ApprovalState.OPEN:
         return []
     urgency, channels = Urgency.NEEDS_PEOPLE, approval.waiting.channels
-    told = told_elsewhere(approval, place[0] if place else "")
+    told = channel_escalation(approval, place[0] if place else "")
     called = [Line(told, "", at, None, urgency, called=at) for at in channels]
     if place is None:
         return [*called[:-1], *(replace(one, seq=event.seq) for one in called[-1:])]
@@ -139,12 +139,12 @@ def message_without_card(
             text = "The agent is working on it."
             return Message((section(template("⏳ I am working on it.")),), text)
         case EventName.RUN_FINISHED if event.data.get("text"):
-            return agent_words(event.data["text"])
+            return agent_answer(event.data["text"])
         case EventName.RUN_ASKED | EventName.RUN_UNANSWERED:
-            return said_of_a_question(event)
+            return question_message(event)
         case EventName.RUN_FAILED:
             return run_failed()
-        case name if name in STOPS:
-            return stop_message(event, command=command)
+        case name if name in FREEZE_EVENTS:
+            return freeze_message(event, command=command)
         case _:
             return None

@@ -13,7 +13,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from twokey.bot.blocks import Message
-from twokey.bot.cards.freeze_messages import STOPS, scope_of
+from twokey.bot.cards.freeze_messages import FREEZE_EVENTS, scope_of
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.approvals.record import Approval
 
@@ -269,7 +269,7 @@ class OutboxQueue:
 
 def _topic(event: Event) -> Topic:
     """Return what an event is about, with nothing to say yet."""
-    if event.name in STOPS:
+    if event.name in FREEZE_EVENTS:
         # Whatever card led there, it concerns everybody.
         return Topic(key="stop {} {}".format(*scope_of(event)), approval="")
     key = event.approval or f"{event.agent} {event.thread}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from twokey.bot.cards.batch import needs_own_click
-from twokey.bot.cards.outcome import explained
+from twokey.bot.cards.outcome import outcome_text
 from twokey.bot.gestures import Clicked
 from twokey.bot.ids import Action
 from twokey.bot.listener_context import ListenerContext, Said, UserFacingError
@@ -60,7 +60,7 @@ def summed_up(outcomes: list[Outcome], *, now_ms: int) -> Said | None:
             all=len(outcomes),
             more=len(voted),
         )
-    first = explained(refused[0], now_ms=now_ms)
+    first = outcome_text(refused[0], now_ms=now_ms)
     done, all_ = len(outcomes) - len(refused), len(outcomes)
     if isinstance(first, Template):
         said = template("{done} of {all} calls are recorded.", done=done, all=all_)

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, LiteralString
 
 from twokey.bot.blocks import section
-from twokey.bot.cards.fallbacks import of_card
+from twokey.bot.cards.fallbacks import card_fallback
 from twokey.bot.listener_context import ListenerContext, Said, UserFacingError, spoken
 from twokey.bot.listeners.delegate import delegated
 from twokey.bot.listeners.freeze_command import frozen_now, lifted_now, listed_now
@@ -120,7 +120,7 @@ def _answer(said: Said) -> Reply:
 def _line(approval: Approval) -> str:
     """Return where an approval stands, with the id that ``show`` takes."""
     tier = join(Tier.AUTO, *(item.tier for item in approval.items))
-    return f"{of_card(approval)} Tier {tier}, `{approval.id}`."
+    return f"{card_fallback(approval)} Tier {tier}, `{approval.id}`."
 
 
 async def _shown(ctx: ListenerContext, command: Command, approval_id: str) -> str:

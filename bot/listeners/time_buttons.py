@@ -6,7 +6,7 @@ import logging
 from dataclasses import replace
 from functools import partial
 
-from twokey.bot.cards.outcome import explained
+from twokey.bot.cards.outcome import outcome_text
 from twokey.bot.gestures import Clicked
 from twokey.bot.ids import Action
 from twokey.bot.listener_context import ListenerContext, Said
@@ -38,7 +38,7 @@ async def _retime(
     result = await change(before.id, reviewer.with_(gesture=clicked.gesture))
     if not isinstance(result, Change):
         logger.info("time.refused why=%s approval=%s", result.kind, before.id)
-        return explained(result, now_ms=target.now_ms)
+        return outcome_text(result, now_ms=target.now_ms)
     approval = result.approval
     logger.info("time.changed what=%s approval=%s", result.events[0].name, approval.id)
     view_id = clicked.action.view_id

@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass
 from typing import LiteralString
 
-from twokey.bot.cards.outcome import explained
+from twokey.bot.cards.outcome import outcome_text
 from twokey.bot.gestures import Clicked, Submitted
 from twokey.bot.ids import Action, BadSeal, Sealed, unseal, verify
 from twokey.bot.listener_context import ListenerContext, Said, UserFacingError
@@ -187,7 +187,7 @@ async def verify_seal(ctx: ListenerContext, sealed: Sealed, *purposes: str) -> T
     loaded = await ctx.service.read(sealed.approval)
     keys = ctx.service.store.keys_of_approval(sealed.approval)
     if loaded is None or keys is None:
-        raise UserFacingError(explained(Unknown(), now_ms=0))
+        raise UserFacingError(outcome_text(Unknown(), now_ms=0))
     approval, now_ms = loaded.approval, loaded.now_ms
     # Before the MAC: what an older version stood for is not kept, so its MAC cannot be
     # checked. Nothing is decided, and the sentence tells what the newest card shows.
@@ -265,7 +265,7 @@ async def may_settle(ctx: ListenerContext, target: Target, who: Who) -> None:
     approval, item = target.approval, target.item
     if item.state is not ItemState.IN_DOUBT:
         stale = Stale.of(item)
-        raise UserFacingError(explained(stale, now_ms=target.now_ms))
+        raise UserFacingError(outcome_text(stale, now_ms=target.now_ms))
     reviewer = await ctx.reviewer_of(*who, item)
     asked = (approval.principals, item.principals)
     reason = quorum.objection(reviewer, item.requirement, *asked)
@@ -283,7 +283,7 @@ def answered(outcome: Outcome, *, now_ms: int) -> Said | None:
     """Return what to tell the person; None when the card itself shows it."""
     if isinstance(outcome, Settled):
         return None
-    return explained(outcome, now_ms=now_ms)
+    return outcome_text(outcome, now_ms=now_ms)
 
 
 def log_outcome(
@@ -304,4 +304,4 @@ def _explained_state(
     approval: Approval, index: int | None, seen_version: int, now_ms: int
 ) -> Said:
     state = explain_state(approval, index, seen_version=seen_version, now_ms=now_ms)
-    return explained(state, now_ms=now_ms)
+    return outcome_text(state, now_ms=now_ms)

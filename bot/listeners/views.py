@@ -13,7 +13,7 @@ from typing import LiteralString
 
 from twokey.bot.blocks import ensure_valid_view, notice
 from twokey.bot.cards.frame import Frame
-from twokey.bot.cards.outcome import explained
+from twokey.bot.cards.outcome import outcome_text
 from twokey.bot.gestures import Clicked, Submitted
 from twokey.bot.ids import Input, View
 from twokey.bot.listener_context import ListenerContext, UserFacingError
@@ -195,7 +195,7 @@ def concluded(outcome: Outcome, *, now_ms: int) -> Reply:
     if isinstance(outcome, Settled):
         return {"response_action": "clear"}
     title = "Recorded" if isinstance(outcome, Voted) else "Not done"
-    view = notice(label(title), explained(outcome, now_ms=now_ms))
+    view = notice(label(title), outcome_text(outcome, now_ms=now_ms))
     return {"response_action": "update", "view": view}
 
 

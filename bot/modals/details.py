@@ -23,7 +23,7 @@ from twokey.bot.cards.buttons import form_buttons, time_buttons
 from twokey.bot.cards.frame import Frame
 from twokey.bot.cards.listing import is_misleading
 from twokey.bot.cards.refs import when
-from twokey.bot.cards.states import on_it
+from twokey.bot.cards.states import taken_by
 from twokey.bot.ids import PAGE, Action, Input, View
 from twokey.bot.inputs import checkboxes, input_block
 from twokey.bot.modals.form import State, held
@@ -165,7 +165,7 @@ def _of_time(frame: Frame, item: Item) -> list[Block]:
     if not offered:
         return []
     until = template("Expires {at}.", at=when(frame.approval.expires_at_ms))
-    taken = on_it(frame.approval, now_ms=frame.now_ms)
+    taken = taken_by(frame.approval, now_ms=frame.now_ms)
     name = f"{item.index}.wait"
     return [
         context(

@@ -7,7 +7,7 @@ from typing import LiteralString
 from twokey.bot.blocks import box, context, rich_text, section
 from twokey.bot.cards.frame import Frame
 from twokey.bot.cards.listing import listing, summary
-from twokey.bot.cards.states import BECAUSE, TIERS, reasons_line
+from twokey.bot.cards.states import TIER_BEFORE_REASONS, TIER_NAMES, reasons_line
 from twokey.bot.objects import Block
 from twokey.bot.text import fit
 from twokey.bot.text_types import joined, template, untrusted
@@ -25,7 +25,9 @@ def heading(frame: Frame, item: Item, *, with_call: bool = True) -> list[Block]:
     """Return what a modal says first: the call, its tier, and why it needs review."""
     approval = frame.approval
     number = [template("Call {n} of {of} ·", n=item.index + 1, of=len(approval.items))]
-    tier_words = BECAUSE[item.tier] if item.reasons else TIERS[item.tier]
+    tier_words = (
+        TIER_BEFORE_REASONS[item.tier] if item.reasons else TIER_NAMES[item.tier]
+    )
     tier = joined(" ", [*(number if approval.is_batch else []), template(tier_words)])
     why = reasons_line(item.reasons)
     parts = [untrusted(fit(why, REASONS))] if why else []

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from twokey.bot.cards.chunks import chunks
 from twokey.bot.cards.diff import is_in_another_state, state_text
 from twokey.bot.cards.listing import boxes
-from twokey.bot.cards.states import STATES, TRIAGE
+from twokey.bot.cards.states import BUSINESS_STATE_TITLES, TRIAGE_TITLE
 from twokey.bot.modals.heading import REASONS
 from twokey.bot.text import reveal
 from twokey.gateway.approvals.record import Approval, Item
@@ -55,11 +55,14 @@ def _parts(approval: Approval, item: Item) -> list[Part]:
     call = "What runs if approved" if item.is_pending else "The call"
     sections = [
         (call, list(boxes(item.tool, item.args, item.redact))),
-        (STATES[is_in_another_state(item)].removesuffix(":"), [state_text(item)]),
+        (
+            BUSINESS_STATE_TITLES[is_in_another_state(item)].removesuffix(":"),
+            [state_text(item)],
+        ),
         ("What the agent asked for", _requested(item)),
         ("Why it was edited", [item.edit.reason] if item.edit else []),
         (needed, [reasons] if len(reasons) > REASONS else []),
-        (TRIAGE, [item.triage.rationale] if item.triage else []),
+        (TRIAGE_TITLE, [item.triage.rationale] if item.triage else []),
         ("Reason", [ends.text] if ends and ends.verb is Verb.REJECT else []),
         ("Why it was approved", [vote.reason for vote in item.votes]),
         ("Answer", [ends.text] if ends and ends.verb is Verb.RESPOND else []),

@@ -29,7 +29,7 @@ from tests.conftest import eventually
 from tests.resume import sample_tools
 from tests.resume.resume_stack import ANA, DAN, RULES
 from tests.streams import announced
-from twokey.bot.cards.outcome import agent_words
+from twokey.bot.cards.outcome import agent_answer
 from twokey.bot.cards.run_state import RUN_TEXTS
 from twokey.bot.ids import Action
 from twokey.bot.limits import POST
@@ -317,7 +317,7 @@ async def play(
 
 async def is_told(shop_: Shop, ended: dict[str, str]) -> bool:
     """Say whether Slack shows each end."""
-    words = agent_words("").text
+    words = agent_answer("").text
     for thread, end in ended.items():
         texts = [text for _, text, _ in shop_.said(thread)]
         wanted = words if end == "words" else RUN_TEXTS[EventName.RUN_PARKED]

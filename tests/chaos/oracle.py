@@ -22,7 +22,7 @@ from tests.chaos.people import ASKER, CHANNEL, People
 from tests.chaos.promises import Account, broken
 from tests.chaos.stack import Stack
 from tests.streams import audit_entries
-from twokey.bot.cards.outcome import agent_words
+from twokey.bot.cards.outcome import agent_answer
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.approvals.lifecycle import ApprovalState
 from twokey.gateway.protocol.states import ItemState
@@ -147,7 +147,7 @@ def _told(stack: Stack) -> dict[str, list[str]]:
     """Return the agent's last words that stand in Slack, by the thread's message."""
     told: dict[str, list[str]] = {}
     for one in stack.sandbox.workspace.messages[CHANNEL].values():
-        if one.thread_ts and one.text == agent_words("").text:
+        if one.thread_ts and one.text == agent_answer("").text:
             told.setdefault(one.thread_ts, []).append(json.dumps(one.blocks))
     return told
 

@@ -13,7 +13,7 @@ from langchain_core.tools import BaseTool, tool
 from tests.resume import sample_tools
 from tests.resume.resume_stack import Stack, open_stack
 from twokey.agent import ApprovalMiddleware, guarded
-from twokey.bot.cards.fallbacks import of_card
+from twokey.bot.cards.fallbacks import card_fallback
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.resume.checkpoints import open_checkpoints
 from twokey.gateway.resume.graphs import attached
@@ -80,5 +80,5 @@ async def test_a_call_whose_tool_changed_fails_and_the_agent_is_told_why(
         [approval] = await stack.approvals()
 
     assert [one.state for one in approval.items] == [ItemState.FAILED]
-    assert " ran" not in of_card(approval)
+    assert " ran" not in card_fallback(approval)
     assert sample_tools.ledger() == []

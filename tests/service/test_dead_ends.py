@@ -9,7 +9,7 @@ import pytest
 from tests.conftest import eventually
 from tests.service.harness import POLICY, ServiceHarness
 from tests.streams import announced
-from twokey.bot.cards.states import sentence
+from twokey.bot.cards.states import status_sentence
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.config import PolicySource
 from twokey.gateway.policy.load import load_policy
@@ -61,7 +61,9 @@ async def test_cards_of_another_policy_are_redrawn_once_and_say_it(
 
     [loaded] = await harness.reviews.judged_again()
 
-    said = sentence(loaded.approval, loaded.approval.items[0], now_ms=loaded.now_ms)
+    said = status_sentence(
+        loaded.approval, loaded.approval.items[0], now_ms=loaded.now_ms
+    )
     assert "Nobody can approve this" in said.text
     assert "It can be rejected." in said.text
     assert await harness.reviews.judged_again() == []

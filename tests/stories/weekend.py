@@ -17,7 +17,7 @@ import pytest
 
 from tests.lifetimes import listed
 from twokey.bot import limits
-from twokey.bot.cards.outcome import agent_words
+from twokey.bot.cards.outcome import agent_answer
 from twokey.bot.ids import CARD_EVENT, Action, Input
 from twokey.cli.demo_stack import DemoStack, open_demo_stack
 from twokey.gateway.approvals.record import Item
@@ -62,7 +62,7 @@ class Weekend:
         asked = await self.ask(tool, **args)
 
         def is_answer(message: JsonObject) -> bool:
-            is_last = message["text"] == agent_words("").text
+            is_last = message["text"] == agent_answer("").text
             return is_last and message.get("thread_ts") == asked
 
         return _text_of(await self._message(is_answer))

@@ -15,7 +15,7 @@ from twokey.bot.cards.approval import card
 from twokey.bot.cards.batch import needs_full_view
 from twokey.bot.cards.history import thread_note
 from twokey.bot.cards.home import home
-from twokey.bot.cards.outcome import agent_words
+from twokey.bot.cards.outcome import agent_answer
 from twokey.bot.ids import Action
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.approvals.record import Approval
@@ -89,7 +89,7 @@ def test_every_note_of_history_is_accepted_and_tame(approval: Approval) -> None:
 @_quick
 @given(hostile)
 def test_the_agents_own_words_are_only_ever_plain_text(text: str) -> None:
-    _check(agent_words(text * 40))
+    _check(agent_answer(text * 40))
 
 
 @_quick

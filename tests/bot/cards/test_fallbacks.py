@@ -24,8 +24,8 @@ from tests.bot.samples import (
 from twokey.bot.blocks import Message
 from twokey.bot.cards import outcome, reminders
 from twokey.bot.cards.approval import card
-from twokey.bot.cards.fallbacks import of_card
-from twokey.bot.cards.freeze_messages import STOPS, stop_message
+from twokey.bot.cards.fallbacks import card_fallback
+from twokey.bot.cards.freeze_messages import FREEZE_EVENTS, freeze_message
 from twokey.bot.cards.history import thread_note
 from twokey.bot.cards.notification import many_ran, plain_notification, report_line
 from twokey.bot.delivery.card_publisher import plain_card
@@ -67,7 +67,7 @@ def messages() -> list[Message]:
             plain_card(frame(approval)),
             reminders.reminder(approval),
             reminders.escalation(approval, {"C0A": "", "C0B": "not_in_channel"}),
-            reminders.told_elsewhere(approval, "C0APPROVALS"),
+            reminders.channel_escalation(approval, "C0APPROVALS"),
         ]
         for name in EventName:
             for reason in ("", *Finding):
@@ -83,7 +83,9 @@ def messages() -> list[Message]:
                 made += [note] if note else []
     for unasked in MESSAGES.values():
         made += [notified(unasked), plain_notification(frame(unasked))]
-    stopped = [Event(name=name, tenant="acme", agent="a") for name in sorted(STOPS)]
+    stopped = [
+        Event(name=name, tenant="acme", agent="a") for name in sorted(FREEZE_EVENTS)
+    ]
     ran = Event(name=EventName.ITEM_AUTHORIZED, tenant="acme", agent="a", tool="pay")
     reported = Event(
         name=EventName.APPROVAL_REPORTED,
@@ -93,12 +95,12 @@ def messages() -> list[Message]:
     )
     return [
         *made,
-        *(stop_message(event) for event in stopped),
+        *(freeze_message(event) for event in stopped),
         many_ran([ran, ran]),
         report_line(reported),
-        outcome.agent_words("Done."),
+        outcome.agent_answer("Done."),
         outcome.run_failed(),
-        outcome.unreadable("ap_s0_1"),
+        outcome.unreadable_record("ap_s0_1"),
     ]
 
 
@@ -126,12 +128,16 @@ def test_every_fallback_is_a_sentence_without_machine_words() -> None:
     ],
 )
 def test_what_is_asked_comes_first(state: ItemState, words: str) -> None:
-    assert of_card(an_approval(a_refund(state=state))).startswith(words)
+    assert card_fallback(an_approval(a_refund(state=state))).startswith(words)
 
 
 def test_how_many_people_are_still_needed_is_said() -> None:
     two = a_refund(requirement=TWO)
     voted = two.with_(votes=(a_vote(two, ANA),))
 
-    assert of_card(an_approval(two)).startswith("2 approvals needed for process_refund")
-    assert of_card(an_approval(voted)).startswith("1 of 2 approvals given for process")
+    assert card_fallback(an_approval(two)).startswith(
+        "2 approvals needed for process_refund"
+    )
+    assert card_fallback(an_approval(voted)).startswith(
+        "1 of 2 approvals given for process"
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.bot.readable import readable
-from twokey.bot.cards.freeze_messages import actor_ref, stop_message
+from twokey.bot.cards.freeze_messages import actor_ref, freeze_message
 from twokey.gateway.approvals.events import Event, EventName
 
 
@@ -26,7 +26,7 @@ def test_an_actor_is_a_mention_a_plain_name_or_somebody(actor: str, shown: str) 
 def test_everything_is_lifted_by_a_word_of_its_own() -> None:
     event = Event(name=EventName.FREEZE_SET, tenant="acme", actor="cli/root")
 
-    message = stop_message(event)
+    message = freeze_message(event)
 
     assert readable(message.blocks) == (
         "m:🧊 *Frozen* by `cli/root`\nEverything\n"

@@ -24,7 +24,7 @@ from tests.bot.samples import (
 from twokey.bot.blocks import Message
 from twokey.bot.cards.approval import card
 from twokey.bot.cards.mentions import MOST, mentions_for
-from twokey.bot.cards.reminders import needed_too, unsettled, with_reviewers
+from twokey.bot.cards.reminders import newly_needed, unsettled, with_reviewers
 from twokey.gateway.approvals.people import Notify, Observation, Requirement, Role, Vote
 from twokey.gateway.approvals.record import Approval, Item, Waiting
 from twokey.gateway.protocol.records import Person
@@ -170,7 +170,7 @@ def test_a_card_that_is_late_or_decided_mentions_no_reviewers() -> None:
 
 
 def test_a_line_for_others_names_only_those_who_were_not_mentioned() -> None:
-    note = needed_too(an_approval(an_item(requirement=TWO)), but={"support"})
+    note = newly_needed(an_approval(an_item(requirement=TWO)), but={"support"})
 
     assert "m:<@U0BEN> 🔔" in readable(note.blocks)
     assert "S0SUPPORT" not in readable(note.blocks)

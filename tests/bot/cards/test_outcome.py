@@ -16,7 +16,7 @@ from tests.bot.samples import (
     an_approval,
 )
 from tests.bot.strategies import CANARY, hostile
-from twokey.bot.cards.outcome import agent_words, explained, run_failed
+from twokey.bot.cards.outcome import agent_answer, outcome_text, run_failed
 from twokey.bot.listener_context import spoken
 from twokey.bot.listeners.approve_all import summed_up
 from twokey.bot.text_types import Label
@@ -88,7 +88,7 @@ SENTENCES: list[tuple[Outcome, tuple[str, ...]]] = [
 def test_each_outcome_has_its_sentence(
     outcome: Outcome, parts: tuple[str, ...]
 ) -> None:
-    sentence = spoken(explained(outcome, now_ms=LATER + 12_000))
+    sentence = spoken(outcome_text(outcome, now_ms=LATER + 12_000))
 
     assert all(part in sentence for part in parts), sentence
     assert CANARY not in sentence
@@ -96,7 +96,7 @@ def test_each_outcome_has_its_sentence(
 
 @pytest.mark.parametrize("state", ItemState)
 def test_every_state_that_came_first_is_told(state: ItemState) -> None:
-    sentence = spoken(explained(Stale(state=state), now_ms=NOW))
+    sentence = spoken(outcome_text(Stale(state=state), now_ms=NOW))
 
     assert sentence.endswith("Your click changed nothing.")
 
@@ -104,20 +104,20 @@ def test_every_state_that_came_first_is_told(state: ItemState) -> None:
 def test_a_reason_of_the_gateway_is_shown_as_plain_text_or_escaped() -> None:
     forbidden = Forbidden(reason="Only <!channel> & co can decide this.")
 
-    assert explained(forbidden, now_ms=NOW) == Label(forbidden.reason)
-    assert "<!channel>" not in spoken(explained(forbidden, now_ms=NOW))
+    assert outcome_text(forbidden, now_ms=NOW) == Label(forbidden.reason)
+    assert "<!channel>" not in spoken(outcome_text(forbidden, now_ms=NOW))
 
 
 @given(hostile)
 def test_an_agents_words_are_all_there(text: str) -> None:
-    message = agent_words(text)
+    message = agent_answer(text)
 
     assert message.text == "The agent answered."
     assert len(message.blocks) >= 1
 
 
 def test_long_words_of_an_agent_take_several_blocks() -> None:
-    message = agent_words("word " * 1_000)
+    message = agent_answer("word " * 1_000)
 
     shown = "".join(str(block["text"]) for block in message.blocks)
     assert len(message.blocks) == 2

@@ -6,10 +6,10 @@ import pytest
 
 from tests.bot.readable import readable
 from tests.bot.samples import NOW, a_refund, an_approval
-from twokey.bot.cards.fallbacks import of_card
+from twokey.bot.cards.fallbacks import card_fallback
 from twokey.bot.cards.history import thread_note
-from twokey.bot.cards.outcome import explained
-from twokey.bot.cards.states import headline, sentence
+from twokey.bot.cards.outcome import outcome_text
+from twokey.bot.cards.states import headline, status_sentence
 from twokey.bot.listener_context import spoken
 from twokey.gateway.approvals.decisions import Stale
 from twokey.gateway.approvals.events import Event, named_after
@@ -48,8 +48,8 @@ def said(item: Item) -> str:
     return "\n".join(
         [
             headline(approval, now_ms=NOW).text,
-            sentence(approval, item, now_ms=NOW).text,
-            of_card(approval),
+            status_sentence(approval, item, now_ms=NOW).text,
+            card_fallback(approval),
             "" if note is None else readable(note.blocks) + note.text,
         ]
     )
@@ -59,7 +59,7 @@ def said(item: Item) -> str:
 def test_a_restored_call_that_ended_is_not_said_not_to_have_run(
     state: ItemState,
 ) -> None:
-    click = spoken(explained(Stale(state=state, is_restored=True), now_ms=NOW))
+    click = spoken(outcome_text(Stale(state=state, is_restored=True), now_ms=NOW))
     told = f"{said(old(state))} {click}".lower()
 
     assert "nothing ran" not in told

@@ -18,7 +18,7 @@ from tests.bot.samples import (
 )
 from tests.bot.strategies import CANARY
 from twokey.bot.cards.approval import card
-from twokey.bot.cards.reminders import escalation, reminder, told_elsewhere
+from twokey.bot.cards.reminders import channel_escalation, escalation, reminder
 from twokey.gateway.approvals.people import Requirement, Role
 from twokey.gateway.approvals.record import Waiting
 from twokey.gateway.protocol.tiers import Tier
@@ -76,7 +76,7 @@ def test_where_a_channel_was_not_told_who_may_decide_is_called_and_it_is_said() 
 def test_another_channel_learns_where_a_card_can_be_decided_that_is_not_posted() -> (
     None
 ):
-    note = told_elsewhere(an_approval(), "")
+    note = channel_escalation(an_approval(), "")
 
     assert "It has no card yet" in readable(note.blocks)
     assert "Home tab" in readable(note.blocks)
@@ -85,7 +85,7 @@ def test_another_channel_learns_where_a_card_can_be_decided_that_is_not_posted()
 def test_another_channel_reads_no_argument_and_no_markup_of_strangers() -> None:
     item = an_item({"x": CANARY}, tool=f"*{CANARY}*", tier=Tier.ESCALATE)
 
-    note = told_elsewhere(an_approval(item, agent=CANARY), "C0APPROVALS")
+    note = channel_escalation(an_approval(item, agent=CANARY), "C0APPROVALS")
 
     assert_tame(note.blocks, note.text)
     assert "<#C0APPROVALS>" in readable(note.blocks)

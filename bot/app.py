@@ -14,14 +14,14 @@ from typing import Self
 import aiohttp
 from aiohttp import web
 
-from twokey.bot.bolt import Dispatch, bolt_app, hush_slack_loggers
+from twokey.bot.bolt import Dispatch, bolt_app, quiet_slack_loggers
 from twokey.bot.bot_token import BotToken
 from twokey.bot.config import BotConfig
 from twokey.bot.delivery.card_publisher import CardPublisher
 from twokey.bot.delivery.card_updater import CardUpdater
 from twokey.bot.delivery.event_dispatcher import EventDispatcher
 from twokey.bot.delivery.publisher import Publisher
-from twokey.bot.identity import answered, identify
+from twokey.bot.identity import ask_until_answered, identify
 from twokey.bot.ids import key_id
 from twokey.bot.ingress import EVENTS_PATH, Ingress
 from twokey.bot.limits import Limits
@@ -29,7 +29,7 @@ from twokey.bot.listener_context import ListenerContext
 from twokey.bot.listeners import LISTENERS
 from twokey.bot.listeners.router import Router
 from twokey.bot.membership import Membership
-from twokey.bot.outdated_cards import outdated
+from twokey.bot.outdated_cards import outdated_cards
 from twokey.bot.reviewers import Reviewers
 from twokey.bot.sockets import Sockets
 from twokey.bot.tasks import Tasks
@@ -98,7 +98,7 @@ class SlackBot:
             SettingsError: a token, a scope or the port is wrong; says what to do.
             StoreUnavailable: the store does not answer.
         """
-        hush_slack_loggers()
+        quiet_slack_loggers()
         async with AsyncExitStack() as opening:
             await self._start(opening)
             self._open = opening.pop_all()
@@ -181,7 +181,7 @@ class SlackBot:
             store,
             EventDispatcher(updater, channel=lambda: self._service.channel),
             outdated=partial(
-                outdated, self._service, store.cards, keys, config.seal_key
+                outdated_cards, self._service, store.cards, keys, config.seal_key
             ),
         )
         stop = asyncio.Event()
@@ -236,7 +236,9 @@ class SlackBot:
         sockets = Sockets(slack, self._config.app_token, nonces=nonces, handle=dispatch)
         opening.push_async_callback(sockets.close)
         try:
-            await answered(lambda: sockets.open(self._config.sockets), self._config)
+            await ask_until_answered(
+                lambda: sockets.open(self._config.sockets), self._config
+            )
         except SlackRefused as error:
             raise SettingsError(
                 f"Slack refused SLACK_APP_TOKEN ({error.error!r}); it has to be an "

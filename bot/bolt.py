@@ -87,7 +87,7 @@ class Dispatch:
         return Answer(response.status, response.body, kind)
 
 
-def hush_slack_loggers() -> None:
+def quiet_slack_loggers() -> None:
     """Keep bodies and tokens out of logs: the SDK writes them below WARNING."""
     for name in ("slack_bolt", "slack_sdk"):
         slacks = logging.getLogger(name)

@@ -40,7 +40,7 @@ async def identify(slack: Slack, config: BotConfig) -> Identity:
             Slack does not answer in time.
     """
     try:
-        reply, granted = await answered(slack.test, config)
+        reply, granted = await ask_until_answered(slack.test, config)
     except SlackRefused as error:
         raise SettingsError(
             f"Slack refused SLACK_BOT_TOKEN ({error.error!r}); copy the Bot User OAuth "
@@ -67,7 +67,7 @@ async def identify(slack: Slack, config: BotConfig) -> Identity:
     )
 
 
-async def answered(ask: Callable[[], Awaitable[T]], config: BotConfig) -> T:
+async def ask_until_answered(ask: Callable[[], Awaitable[T]], config: BotConfig) -> T:
     """Ask Slack until it answers: it may be away while the bot starts.
 
     Raises:

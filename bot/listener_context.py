@@ -30,7 +30,7 @@ from twokey.gateway.store.keys import Keys
 logger = logging.getLogger(__name__)
 
 
-Said = Template | Label
+UserText = Template | Label
 """A sentence of ours for one person."""
 
 
@@ -41,12 +41,12 @@ class UserFacingError(Exception):
         said: the sentence.
     """
 
-    def __init__(self, said: Said) -> None:
+    def __init__(self, said: UserText) -> None:
         self.said = said
         super().__init__(said.text)
 
 
-def spoken(said: Said) -> str:
+def to_mrkdwn(said: UserText) -> str:
     """Return a sentence as the text of a message, which Slack reads as markup."""
     return said.text if isinstance(said, Template) else escape_mrkdwn(said.text)
 
@@ -142,7 +142,7 @@ class ListenerContext:
 
         return reviewer, voters
 
-    def tell(self, click: Clicked, said: Said) -> None:
+    def tell(self, click: Clicked, said: UserText) -> None:
         """Tell the person who clicked, and nobody else, after the answer.
 
         Inside a modal the sentence takes the place of the modal; on a card it is a
@@ -194,21 +194,21 @@ class ListenerContext:
             raise UserFacingError(refusal)
         return found
 
-    async def _tell(self, click: Clicked, said: Said) -> None:
+    async def _tell(self, click: Clicked, said: UserText) -> None:
         action = click.action
         try:
             if action.is_home or (action.view_id and not action.channel):
                 await self._tell_in_view(click, notice(label("Not done"), said))
             elif action.response_url:
                 body = {"response_type": "ephemeral", "replace_original": False}
-                text = {"text": spoken(said)}
+                text = {"text": to_mrkdwn(said)}
                 await self.slack.respond(action.response_url, body | text)
             elif action.channel:
                 await self.slack.call(
                     "chat.postEphemeral",
                     channel=action.channel,
                     user=action.user,
-                    text=spoken(said),
+                    text=to_mrkdwn(said),
                 )
         except SlackError as error:
             logger.warning("person.untold user=%s why=%s", action.user, error)

@@ -100,7 +100,7 @@ def mention(body: Json) -> Mention | None:
     )
 
 
-def deleted(body: Json) -> Message | None:
+def deleted_message(body: Json) -> Message | None:
     """Return the deleted message of the bot's own chat; None for anything else.
 
     A message that had replies leaves a tombstone: Slack calls that a change.

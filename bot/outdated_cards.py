@@ -12,7 +12,7 @@ import logging
 from collections.abc import MutableMapping
 
 from twokey.bot.cards.mentions import mentions_for
-from twokey.bot.delivery.card_publisher import judgement_digest
+from twokey.bot.delivery.card_publisher import policy_decision_digest
 from twokey.gateway.service.reviews import ReviewService
 from twokey.gateway.store.cards import CardStore
 from twokey.gateway.store.keys import Keys
@@ -23,7 +23,7 @@ _LOOKED = ""
 """Among the named approvals: there was a first look."""
 
 
-async def outdated(
+async def outdated_cards(
     service: ReviewService,
     cards: CardStore,
     keys: Keys,
@@ -52,7 +52,7 @@ async def outdated(
     looked_at = await (service.judged_waiting() if is_first else service.judged_again())
     for loaded in looked_at:
         approval = loaded.approval
-        judged = judgement_digest(approval, seal_key)
+        judged = policy_decision_digest(approval, seal_key)
         place = await cards.place(keys, approval.id)
         # A card that is not posted yet will be made by the judgement of then.
         if place is None:

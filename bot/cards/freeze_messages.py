@@ -61,7 +61,7 @@ def freeze_message(event: Event, *, command: str = COMMAND) -> Message:
 
 
 def scope_of(event: Event) -> tuple[str, str]:
-    """Return the scope of one of `FREEZE_EVENTS`: agent, tool or tenant, and its name."""
+    """Return the scope of one of `FREEZE_EVENTS`: agent, tool or tenant, and a name."""
     if event.tool and not _is_pause(event):
         return "tool", event.tool
     return ("agent", event.agent) if event.agent else ("tenant", "")

@@ -38,10 +38,10 @@ from twokey.gateway.store.keys import Keys
 
 logger = logging.getLogger(__name__)
 
-JUDGEMENT_TAG = "twokey/v1/judgement"
+POLICY_DECISION_TAG = "twokey/v1/judgement"
 
 
-class NotYet(Exception):
+class RateLimitDelay(Exception):
     """This call has to wait for its turn.
 
     Attributes:
@@ -163,7 +163,7 @@ class CardPublisher:
     ) -> CardPlace:
         """Keep what a card shows now; return its place with that."""
         shown = _display_digest(message.blocks)
-        judged = judgement_digest(record, self.seal_key)
+        judged = policy_decision_digest(record, self.seal_key)
         await self.cards.shown(
             self.keys,
             record.id,
@@ -233,14 +233,14 @@ class CardPublisher:
             )
         except RateLimited as error:
             self.limits.refused(method, channel, error.retry_after_s)
-            raise NotYet(method, channel, error.retry_after_s) from error
+            raise RateLimitDelay(method, channel, error.retry_after_s) from error
         if not text_at(reply, "ts"):
             raise SlackSilent(method, "an answer without a message")
         self.limits.same(channel, text_at(reply, "channel") or channel)
         return reply
 
 
-def judgement_digest(record: Approval, key: bytes) -> str:
+def policy_decision_digest(record: Approval, key: bytes) -> str:
     """Return a digest of what the waiting calls of a card need, and why.
 
     The key that seals its buttons is in it: with another one they need a redraw.
@@ -250,7 +250,7 @@ def judgement_digest(record: Approval, key: bytes) -> str:
         if item.is_pending:
             requirement = item.requirement.model_dump(mode="json")
             rows.append([item.index, item.tier.value, [*item.reasons], requirement])
-    return digest.tagged_hash(JUDGEMENT_TAG, digest.canonical(rows))
+    return digest.tagged_hash(POLICY_DECISION_TAG, digest.canonical(rows))
 
 
 def plain_card(frame: Frame) -> Message:

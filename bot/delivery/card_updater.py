@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from twokey.bot.cards.mentions import mentions_for
 from twokey.bot.cards.outcome import unreadable_record
 from twokey.bot.cards.undelivered import is_over, needs_people, undelivered
-from twokey.bot.delivery.card_publisher import CardPublisher, judgement_digest
+from twokey.bot.delivery.card_publisher import CardPublisher, policy_decision_digest
 from twokey.bot.delivery.lines import event_lines, mention_newly_needed
 from twokey.bot.delivery.outbox_queue import Call, Line, Topic
 from twokey.bot.limits import POST, UPDATE
@@ -185,7 +185,7 @@ class CardUpdater:
         if place is None:
             return self.next_call(topic)
         is_older = place.rev < record.rev
-        is_judged_otherwise = place.judged != judgement_digest(
+        is_judged_otherwise = place.judged != policy_decision_digest(
             record, self.card_publisher.seal_key
         )
         if is_older or (place.rev == record.rev and is_judged_otherwise):

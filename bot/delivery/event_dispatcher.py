@@ -10,7 +10,7 @@ from twokey.bot.cards.freeze_messages import FREEZE_EVENTS
 from twokey.bot.cards.notification import many_ran
 from twokey.bot.cards.reminders import escalation
 from twokey.bot.delivery import run_messages
-from twokey.bot.delivery.card_publisher import CardPublisher, NotYet
+from twokey.bot.delivery.card_publisher import CardPublisher, RateLimitDelay
 from twokey.bot.delivery.card_updater import (
     BROKEN_S,
     NOT_ABOUT_THE_CARD,
@@ -79,7 +79,7 @@ class EventDispatcher:
         # it may have reached Slack, which then counts it.
         try:
             return await self._attempt(topic, reserved)
-        except NotYet as error:
+        except RateLimitDelay as error:
             return error.wait_s
         except (SlackError, StoreUnavailable) as error:
             logger.warning("publisher.retrying topic=%s why=%s", topic.key, error)
@@ -92,7 +92,7 @@ class EventDispatcher:
                 is_made = await self._next(topic, reserved)
             except SlackRefused as error:
                 return await self._refused(topic, error)
-        except (NotYet, SlackError, StoreUnavailable):
+        except (RateLimitDelay, SlackError, StoreUnavailable):
             raise
         except Exception as error:  # noqa: BLE001 - one topic must not stop the others
             log_failure(logger, error, "publisher.failed topic=%s", topic.key)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from twokey.bot.gestures import Clicked, Submitted
 from twokey.bot.ids import Action, Input, View
-from twokey.bot.listener_context import ListenerContext, Said
-from twokey.bot.listeners.full_view import need_full_view
+from twokey.bot.listener_context import ListenerContext, UserText
+from twokey.bot.listeners.full_view import require_full_view
 from twokey.bot.listeners.router import Reply, Router
 from twokey.bot.listeners.verify_click import (
-    answered,
     decide,
     is_reason_invalid,
-    permitted,
+    outcome_reply,
+    require_permission,
     verify_click,
 )
 from twokey.bot.listeners.views import (
@@ -31,21 +31,21 @@ def register(router: Router) -> None:
     router.on_submit(View.APPROVE, _submit)
 
 
-async def _approve(ctx: ListenerContext, clicked: Clicked) -> Said | None:
+async def _approve(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
     target = await verify_click(ctx, clicked, Action.APPROVE)
     if Verb.APPROVE not in target.item.requires_reason:
         outcome = await decide(ctx, target, Approve(), clicked)
         if not is_reason_invalid(outcome):
-            return answered(outcome, now_ms=target.now_ms)
+            return outcome_reply(outcome, now_ms=target.now_ms)
     # Also where only the policy of now asks for a reason.
-    await permitted(ctx, target, Verb.APPROVE, clicked.who)
+    await require_permission(ctx, target, Verb.APPROVE, clicked.who)
     await open_form(ctx, clicked, target, approve.view)
     return None
 
 
 async def _submit(ctx: ListenerContext, submitted: Submitted) -> Reply:
     target = await verify_submission(ctx, submitted, View.APPROVE)
-    await need_full_view(ctx, target, submitted.view.user)
+    await require_full_view(ctx, target, submitted.view.user)
     said = approve.submitted(submitted.view.values)
     if said.errors:
         return rejected_inputs(said.errors)

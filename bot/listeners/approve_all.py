@@ -6,9 +6,9 @@ from twokey.bot.cards.batch import needs_own_click
 from twokey.bot.cards.outcome import outcome_text
 from twokey.bot.gestures import Clicked
 from twokey.bot.ids import Action
-from twokey.bot.listener_context import ListenerContext, Said, UserFacingError
+from twokey.bot.listener_context import ListenerContext, UserFacingError, UserText
 from twokey.bot.listeners.router import Router
-from twokey.bot.listeners.verify_click import answered, log_outcome, verify_click
+from twokey.bot.listeners.verify_click import log_outcome, outcome_reply, verify_click
 from twokey.bot.text_types import Template, joined, label, template
 from twokey.gateway.approvals.decisions import Approve, Outcome, Settled, Voted
 from twokey.gateway.store.atomic_write import Loaded
@@ -19,7 +19,7 @@ def register(router: Router) -> None:
     router.on_action(Action.APPROVE_ALL, _approve_all)
 
 
-async def _approve_all(ctx: ListenerContext, clicked: Clicked) -> Said | None:
+async def _approve_all(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
     target = await verify_click(ctx, clicked, Action.APPROVE_ALL)
     approval = target.approval
     waiting = [item for item in approval.items if item.is_pending]
@@ -44,15 +44,15 @@ async def _approve_all(ctx: ListenerContext, clicked: Clicked) -> Said | None:
     )
     for outcome in outcomes:
         log_outcome(target, outcome, decision.kind, reviewer)
-    return summed_up(outcomes, now_ms=target.now_ms)
+    return summarize(outcomes, now_ms=target.now_ms)
 
 
-def summed_up(outcomes: list[Outcome], *, now_ms: int) -> Said | None:
+def summarize(outcomes: list[Outcome], *, now_ms: int) -> UserText | None:
     """Say what the card does not show: votes that count, and what was refused."""
     refused = [each for each in outcomes if not isinstance(each, Settled | Voted)]
     voted = [each for each in outcomes if isinstance(each, Voted)]
     if len(outcomes) == 1 or not (refused or voted):
-        return answered(outcomes[0], now_ms=now_ms)
+        return outcome_reply(outcomes[0], now_ms=now_ms)
     if not refused:
         return template(
             "Your approval of {all} calls is recorded; {more} of them need more "

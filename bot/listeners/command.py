@@ -8,9 +8,14 @@ from typing import Final, LiteralString
 
 from twokey.bot.blocks import section
 from twokey.bot.cards.fallbacks import card_fallback
-from twokey.bot.listener_context import ListenerContext, Said, UserFacingError, spoken
-from twokey.bot.listeners.delegate import delegated
-from twokey.bot.listeners.freeze_command import frozen_now, lifted_now, listed_now
+from twokey.bot.listener_context import (
+    ListenerContext,
+    UserFacingError,
+    UserText,
+    to_mrkdwn,
+)
+from twokey.bot.listeners.delegate import delegate
+from twokey.bot.listeners.freeze_command import freeze, list_freezes, unfreeze
 from twokey.bot.listeners.read_access import access_to
 from twokey.bot.listeners.router import Reply, Router
 from twokey.bot.payload import Command
@@ -78,11 +83,11 @@ _WHAT_I_DO: LiteralString = (
 )
 
 _ASKED: Final[
-    Mapping[str, Callable[[ListenerContext, Command, str], Awaitable[Said]]]
+    Mapping[str, Callable[[ListenerContext, Command, str], Awaitable[UserText]]]
 ] = {
-    "delegate": delegated,
-    "freeze": frozen_now,
-    "unfreeze": lifted_now,
+    "delegate": delegate,
+    "freeze": freeze,
+    "unfreeze": unfreeze,
 }
 
 
@@ -101,7 +106,7 @@ async def _command(ctx: ListenerContext, command: Command) -> Reply:
     if verb in _ASKED:
         return _answer(await _ASKED[verb](ctx, command, rest))
     if verb == "frozen":
-        return await listed_now(ctx, command)
+        return await list_freezes(ctx, command)
     if verb == "show":
         return {"text": await _shown(ctx, command, rest.strip("`"))}
     if verb == "list":
@@ -111,10 +116,10 @@ async def _command(ctx: ListenerContext, command: Command) -> Reply:
     return _answer(_help(ctx))
 
 
-def _answer(said: Said) -> Reply:
+def _answer(said: UserText) -> Reply:
     """Return a sentence; a plain one may hold a name, so Slack must not read it."""
     shown = {"blocks": [section(said)]} if isinstance(said, Label) else {}
-    return {"text": spoken(said), **shown}
+    return {"text": to_mrkdwn(said), **shown}
 
 
 def _line(approval: Approval) -> str:
@@ -127,14 +132,14 @@ async def _shown(ctx: ListenerContext, command: Command, approval_id: str) -> st
     await ctx.require_member(command.user, command.team, _OUTSIDER)
     if not approval_id:
         which = slash_command(ctx.config.command)
-        return spoken(template(_SHOW_WHICH, command=which))
+        return to_mrkdwn(template(_SHOW_WHICH, command=which))
     loaded = await ctx.service.read(approval_id)
     if loaded is None:
-        return spoken(_NOT_FOUND)
+        return to_mrkdwn(_NOT_FOUND)
     access = await access_to(ctx, command, loaded.approval)
     if access.is_given:
         return _line((await ctx.service.as_of_now(loaded)).approval)
-    return spoken(_NOT_SHOWN if access.is_open else _NOT_FOUND)
+    return to_mrkdwn(_NOT_SHOWN if access.is_open else _NOT_FOUND)
 
 
 async def _listed(ctx: ListenerContext, command: Command) -> str:
@@ -152,11 +157,11 @@ async def _listed(ctx: ListenerContext, command: Command) -> str:
     lines = [f"• {_line(by_now.approval)}" for by_now in shown]
     is_cut = target >= MAX_QUEUE
     if not lines and not is_cut:
-        lines.append(spoken(_NOTHING))
+        lines.append(to_mrkdwn(_NOTHING))
     if len(found) > _MAX_LISTED:
         lines.append(f"… and {len(found) - _MAX_LISTED} more.")
     if is_cut:
-        lines.append(spoken(template(_CUT, count=target)))
+        lines.append(to_mrkdwn(template(_CUT, count=target)))
     if is_open:
-        lines.append(spoken(_MAYBE_MORE))
+        lines.append(to_mrkdwn(_MAYBE_MORE))
     return "\n".join(lines)

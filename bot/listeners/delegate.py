@@ -7,7 +7,7 @@ import re
 from typing import LiteralString
 
 from twokey.bot.cards.refs import when
-from twokey.bot.listener_context import ListenerContext, Said, UserFacingError
+from twokey.bot.listener_context import ListenerContext, UserFacingError, UserText
 from twokey.bot.payload import Command
 from twokey.bot.text_types import label, slash_command, template, user
 from twokey.gateway.approvals.decisions import Gesture
@@ -25,7 +25,7 @@ _USAGE: LiteralString = (
 )
 
 
-async def delegated(ctx: ListenerContext, command: Command, rest: str) -> Said:
+async def delegate(ctx: ListenerContext, command: Command, rest: str) -> UserText:
     """Start or end a delegation, and confirm it.
 
     Raises:
@@ -47,13 +47,13 @@ async def delegated(ctx: ListenerContext, command: Command, rest: str) -> Said:
     return await _started(ctx, owner, words["to"], words["time"])
 
 
-async def _ended(ctx: ListenerContext, owner: Person) -> Said:
+async def _ended(ctx: ListenerContext, owner: Person) -> UserText:
     if await ctx.service.delegations.take_back(owner, gesture=Gesture.SLASH_COMMAND):
         return template("Nobody decides in your place any more.")
     return template("Nobody was deciding in your place; nothing changed.")
 
 
-async def _started(ctx: ListenerContext, owner: Person, to: str, time: str) -> Said:
+async def _started(ctx: ListenerContext, owner: Person, to: str, time: str) -> UserText:
     refusal = template("Only members of this workspace can decide in your place.")
     await ctx.require_member(to, ctx.team, refusal, who="who that is", fresh=True)
     try:

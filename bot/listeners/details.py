@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from twokey.bot.gestures import Clicked, Submitted
 from twokey.bot.ids import PAGE, Action, View
-from twokey.bot.listener_context import ListenerContext, Said
-from twokey.bot.listeners.full_view import need_every_page, saw_page
+from twokey.bot.listener_context import ListenerContext, UserText
+from twokey.bot.listeners.full_view import record_page, require_every_page
 from twokey.bot.listeners.router import Reply, Router
 from twokey.bot.listeners.verify_click import (
     Target,
@@ -17,11 +17,11 @@ from twokey.bot.listeners.verify_click import (
     verify_seal,
 )
 from twokey.bot.listeners.views import (
-    concluded,
+    form_reply,
     open_view,
     rejected_inputs,
     replace_form,
-    turn_view,
+    update_view,
     verify_submission,
 )
 from twokey.bot.modals import approve, details
@@ -38,23 +38,23 @@ def register(router: Router) -> None:
     router.on_submit(View.DETAILS, _submit)
 
 
-async def _view_all(ctx: ListenerContext, clicked: Clicked) -> Said | None:
+async def _view_all(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
     target = await verify_click(ctx, clicked, Action.VIEW_ALL)
     view = _page(ctx, target, 1)
     if clicked.action.view_id and not clicked.action.is_home:
-        await turn_view(ctx, clicked, target, view)
+        await update_view(ctx, clicked, target, view)
     else:
         await open_view(ctx, clicked, target, view)
-    await saw_page(ctx, target, clicked.action.user, 1)
+    await record_page(ctx, target, clicked.action.user, 1)
     return None
 
 
-async def _turn(ctx: ListenerContext, clicked: Clicked) -> Said | None:
+async def _turn(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
     sealed = sealed_value(ctx, clicked)
     target = await verify_seal(ctx, sealed, PAGE)
     await verify_place(ctx, clicked, target)
-    await turn_view(ctx, clicked, target, _page(ctx, target, sealed.page))
-    await saw_page(ctx, target, clicked.action.user, sealed.page)
+    await update_view(ctx, clicked, target, _page(ctx, target, sealed.page))
+    await record_page(ctx, target, clicked.action.user, sealed.page)
     return None
 
 
@@ -63,13 +63,13 @@ async def _submit(ctx: ListenerContext, submitted: Submitted) -> Reply:
     errors = details.submitted(target.item, submitted.view.values)
     if errors:
         return rejected_inputs(errors)
-    await need_every_page(ctx, target, submitted.view.user)
+    await require_every_page(ctx, target, submitted.view.user)
     if Verb.APPROVE in target.item.requires_reason:
         return await replace_form(ctx, submitted, target, approve.view)
     outcome = await decide(ctx, target, Approve(), submitted)
     if is_reason_invalid(outcome):
         return await replace_form(ctx, submitted, target, approve.view)
-    return concluded(outcome, now_ms=target.now_ms)
+    return form_reply(outcome, now_ms=target.now_ms)
 
 
 def _page(ctx: ListenerContext, target: Target, number: int) -> Block:

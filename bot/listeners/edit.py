@@ -7,11 +7,16 @@ from functools import partial
 from twokey.bot.gestures import Clicked, Submitted
 from twokey.bot.ids import Action, View
 from twokey.bot.listener_context import ListenerContext, UserFacingError
-from twokey.bot.listeners.full_view import need_full_view
+from twokey.bot.listeners.full_view import require_full_view
 from twokey.bot.listeners.router import Reply, Router
-from twokey.bot.listeners.verify_click import Target, decide, permitted, verify_click
+from twokey.bot.listeners.verify_click import (
+    Target,
+    decide,
+    require_permission,
+    verify_click,
+)
 from twokey.bot.listeners.views import (
-    concluded,
+    form_reply,
     open_form,
     rejected_inputs,
     replace_form,
@@ -37,15 +42,15 @@ def register(router: Router) -> None:
 
 async def _edit(ctx: ListenerContext, clicked: Clicked) -> None:
     target = await verify_click(ctx, clicked, Action.EDIT)
-    await permitted(ctx, target, Verb.EDIT, clicked.who)
-    await need_full_view(ctx, target, clicked.action.user)
+    await require_permission(ctx, target, Verb.EDIT, clicked.who)
+    await require_full_view(ctx, target, clicked.action.user)
     await open_form(ctx, clicked, target, edit.view)
 
 
 async def _submit(ctx: ListenerContext, submitted: Submitted) -> Reply:
     target = await verify_submission(ctx, submitted, View.EDIT, View.EDIT_RAISED)
     item = target.item
-    await need_full_view(ctx, target, submitted.view.user)
+    await require_full_view(ctx, target, submitted.view.user)
     said = edit.submitted(item, submitted.view.values)
     if said.errors:
         return rejected_inputs(said.errors)
@@ -64,7 +69,7 @@ async def _submit(ctx: ListenerContext, submitted: Submitted) -> Reply:
     outcome = await decide(ctx, target, decision, submitted)
     if isinstance(outcome, Invalid):
         return rejected_inputs(errors_by_block(item, outcome.errors))
-    return concluded(outcome, now_ms=target.now_ms)
+    return form_reply(outcome, now_ms=target.now_ms)
 
 
 async def _warning(

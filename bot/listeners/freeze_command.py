@@ -13,7 +13,12 @@ from typing import LiteralString
 from twokey.bot.blocks import context, section
 from twokey.bot.cards.freeze_messages import actor_ref
 from twokey.bot.cards.refs import when
-from twokey.bot.listener_context import ListenerContext, Said, UserFacingError, spoken
+from twokey.bot.listener_context import (
+    ListenerContext,
+    UserFacingError,
+    UserText,
+    to_mrkdwn,
+)
 from twokey.bot.listeners.router import Reply
 from twokey.bot.objects import Block
 from twokey.bot.payload import Command
@@ -40,7 +45,7 @@ _USAGE: LiteralString = (
 Change = Callable[[Scope, Reviewer, str], Awaitable[bool | Forbidden]]
 
 
-async def frozen_now(ctx: ListenerContext, command: Command, rest: str) -> Said:
+async def freeze(ctx: ListenerContext, command: Command, rest: str) -> UserText:
     """Stop what was named, and say so.
 
     Raises:
@@ -64,7 +69,7 @@ async def frozen_now(ctx: ListenerContext, command: Command, rest: str) -> Said:
     )
 
 
-async def lifted_now(ctx: ListenerContext, command: Command, rest: str) -> Said:
+async def unfreeze(ctx: ListenerContext, command: Command, rest: str) -> UserText:
     """Let run again what was named, and say so; raises `UserFacingError`."""
     scope, reason = _read(rest, ctx.config.command)
     was = await _changed(ctx, command, scope, reason, ctx.service.stops.unfreeze)
@@ -73,7 +78,7 @@ async def lifted_now(ctx: ListenerContext, command: Command, rest: str) -> Said:
     return label(f"{_named(scope)} may run again.")
 
 
-async def listed_now(ctx: ListenerContext, command: Command) -> Reply:
+async def list_freezes(ctx: ListenerContext, command: Command) -> Reply:
     """Return what is frozen or paused, by whom and why, for a member.
 
     Raises:
@@ -86,7 +91,9 @@ async def listed_now(ctx: ListenerContext, command: Command) -> Reply:
     )
     found = await ctx.service.freezes.frozen()
     if not found:
-        return {"text": spoken(template("Nothing is frozen, and no agent is paused."))}
+        return {
+            "text": to_mrkdwn(template("Nothing is frozen, and no agent is paused."))
+        }
     blocks = [block for freeze in found[:_LISTED] for block in _row(freeze)]
     more = len(found) - _LISTED
     if more > 0:

@@ -6,7 +6,7 @@ import logging
 
 from twokey.bot.gestures import Clicked
 from twokey.bot.ids import Action
-from twokey.bot.listener_context import ListenerContext, Said, UserFacingError
+from twokey.bot.listener_context import ListenerContext, UserFacingError, UserText
 from twokey.bot.listeners.router import Router
 from twokey.bot.listeners.verify_click import verify_click
 from twokey.bot.text_types import label, template
@@ -21,7 +21,7 @@ def register(router: Router) -> None:
     router.on_action(Action.FREEZE_TOOL, _freeze)
 
 
-async def _freeze(ctx: ListenerContext, clicked: Clicked) -> Said | None:
+async def _freeze(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
     target = await verify_click(ctx, clicked, Action.FREEZE_TOOL)
     scope = Scope(kind=ScopeKind.TOOL, name=target.item.tool)
     reviewer = await ctx.stopper_of(*clicked.who, scope)

@@ -16,7 +16,7 @@ _READ_FIRST: LiteralString = (
 )
 
 
-async def saw_page(
+async def record_page(
     ctx: ListenerContext, target: Target, user: str, number: int
 ) -> None:
     """Note that somebody was shown a page, counted from 1."""
@@ -30,7 +30,7 @@ async def saw_page(
     )
 
 
-async def need_every_page(ctx: ListenerContext, target: Target, user: str) -> None:
+async def require_every_page(ctx: ListenerContext, target: Target, user: str) -> None:
     """Refuse whoever has not been shown every page; raises `UserFacingError`."""
     approval, index = target.approval, target.item.index
     has_opened = await ctx.service.store.cards.has_opened(
@@ -43,14 +43,14 @@ async def need_every_page(ctx: ListenerContext, target: Target, user: str) -> No
         raise UserFacingError(template(_READ_FIRST))
 
 
-async def need_full_view(ctx: ListenerContext, target: Target, user: str) -> None:
+async def require_full_view(ctx: ListenerContext, target: Target, user: str) -> None:
     """Refuse whoever has not seen all of a call longer than its card.
 
     Raises:
         UserFacingError: says why not.
     """
     if needs_full_view(target.approval, target.item.index):
-        await need_every_page(ctx, target, user)
+        await require_every_page(ctx, target, user)
 
 
 def _reader(target: Target, user: str) -> str:

@@ -8,9 +8,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from twokey.bot import message_events
-from twokey.bot.listener_context import ListenerContext, Said, UserFacingError, spoken
+from twokey.bot.listener_context import (
+    ListenerContext,
+    UserFacingError,
+    UserText,
+    to_mrkdwn,
+)
 from twokey.bot.listeners.router import NOT_RECORDED, Router
-from twokey.bot.listeners.thread_reply import answered_under_card
+from twokey.bot.listeners.thread_reply import handle_thread_reply
 from twokey.bot.message_events import Mention, Message
 from twokey.bot.payload import BadPayload, Json
 from twokey.bot.text_types import template
@@ -61,7 +66,7 @@ _UNKNOWN = template(
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AgentRequest:
     """Which agent is asked, and what."""
 
     agent: str
@@ -78,9 +83,9 @@ def register(router: Router) -> None:
     router.on_event("message", _mentioned)
 
 
-def asked(
+def parse_request(
     text: str, *, bot_user: str, agents: tuple[str, ...], default_agent: str
-) -> Asked:
+) -> AgentRequest:
     """Read which agent a message is for; its first word may name one.
 
     Args:
@@ -94,25 +99,25 @@ def asked(
     named = {agent.lower(): agent for agent in agents}
     agent = named.get(first.rstrip(":,").lower())
     words = said if agent is None else rest.strip()
-    return Asked(agent or default_agent, html.unescape(words))
+    return AgentRequest(agent or default_agent, html.unescape(words))
 
 
 async def _mentioned(ctx: ListenerContext, body: Json) -> None:
-    gone = message_events.deleted(body)
+    gone = message_events.deleted_message(body)
     if gone is not None:
         await _deleted(ctx, gone)
         return
     said = message_events.mention(body)
     if said is None or said.user == ctx.bot_user or said.team != ctx.team:
         return
-    if await answered_under_card(ctx, said) or await _refused_edit(ctx, said):
+    if await handle_thread_reply(ctx, said) or await _refused_edit(ctx, said):
         return
     await _ask(ctx, said)
 
 
 async def _ask(ctx: ListenerContext, said: Mention) -> None:
     config = ctx.config
-    wanted = asked(
+    wanted = parse_request(
         said.text,
         bot_user=ctx.bot_user,
         agents=config.agents,
@@ -180,7 +185,7 @@ async def _say_deleted(ctx: ListenerContext, gone: Message) -> None:
         to=gone.user,
         channel=gone.channel,
         thread_ts=gone.thread_ts,
-        text=spoken(_DELETED),
+        text=to_mrkdwn(_DELETED),
     )
 
 
@@ -196,12 +201,12 @@ def _seconds(ts: str) -> float:
         raise BadPayload("event.ts", "is not a time stamp") from None
 
 
-async def _tell_once(ctx: ListenerContext, said: Mention, sentence: Said) -> None:
+async def _tell_once(ctx: ListenerContext, said: Mention, sentence: UserText) -> None:
     if await ctx.is_first(said.event_id):
         ctx.tasks.later(_tell(ctx, said, sentence), name="tell")
 
 
-def _problem(asker: Reviewer, wanted: Asked) -> Said | None:
+def _problem(asker: Reviewer, wanted: AgentRequest) -> UserText | None:
     if asker.account is not AccountKind.MEMBER:
         return _UNKNOWN if asker.account is AccountKind.UNKNOWN else _OUTSIDER
     if not wanted.agent:
@@ -209,12 +214,12 @@ def _problem(asker: Reviewer, wanted: Asked) -> Said | None:
     return None if wanted.text else _EMPTY
 
 
-async def _tell(ctx: ListenerContext, said: Mention, sentence: Said) -> None:
+async def _tell(ctx: ListenerContext, said: Mention, sentence: UserText) -> None:
     await ctx.send(
         "chat.postEphemeral",
         to=said.user,
         channel=said.channel,
         user=said.user,
         thread_ts=said.thread_ts if said.thread_ts != said.ts else None,
-        text=spoken(sentence),
+        text=to_mrkdwn(sentence),
     )

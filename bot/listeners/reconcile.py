@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from twokey.bot.gestures import Clicked, Submitted
 from twokey.bot.ids import Action, Input, View
-from twokey.bot.listener_context import ListenerContext, Said
+from twokey.bot.listener_context import ListenerContext, UserText
 from twokey.bot.listeners.router import Reply, Router
-from twokey.bot.listeners.verify_click import answered, decide, may_settle, verify_click
+from twokey.bot.listeners.verify_click import (
+    decide,
+    outcome_reply,
+    require_reconciler,
+    verify_click,
+)
 from twokey.bot.listeners.views import (
     decide_from_form,
     open_form,
@@ -32,17 +37,17 @@ def register(router: Router) -> None:
     router.on_submit(View.RECONCILE, _submit)
 
 
-async def _reconcile(ctx: ListenerContext, clicked: Clicked) -> Said | None:
+async def _reconcile(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
     action = Action(clicked.action.action_id)
     target = await verify_click(ctx, clicked, action)
     decision = Reconcile(finding=_FINDINGS[action])
     outcome = await decide(ctx, target, decision, clicked)
-    return answered(outcome, now_ms=target.now_ms)
+    return outcome_reply(outcome, now_ms=target.now_ms)
 
 
 async def _with_note(ctx: ListenerContext, clicked: Clicked) -> None:
     target = await verify_click(ctx, clicked, Action.RECONCILE_NOTE)
-    await may_settle(ctx, target, clicked.who)
+    await require_reconciler(ctx, target, clicked.who)
     await open_form(ctx, clicked, target, reconcile.view)
 
 

@@ -21,7 +21,12 @@ from twokey.bot import payload
 from twokey.bot.blocks import notice
 from twokey.bot.gestures import Clicked, Submitted
 from twokey.bot.ids import Action, View
-from twokey.bot.listener_context import ListenerContext, Said, UserFacingError, spoken
+from twokey.bot.listener_context import (
+    ListenerContext,
+    UserFacingError,
+    UserText,
+    to_mrkdwn,
+)
 from twokey.bot.payload import BadPayload, Command, Json
 from twokey.bot.text_types import label
 from twokey.gateway.errors import NewerRecord, StoreUnavailable, UnreadableRecord
@@ -65,7 +70,7 @@ Reply = Mapping[str, object]
 Context = Mapping[str, object]
 
 
-OnClick = Callable[[ListenerContext, Clicked], Awaitable[Said | None]]
+OnClick = Callable[[ListenerContext, Clicked], Awaitable[UserText | None]]
 """Returns a sentence for the person, or None when there is nothing to say."""
 
 OnSubmit = Callable[[ListenerContext, Submitted], Awaitable[Reply]]
@@ -168,7 +173,7 @@ class Router:
             try:
                 reply = await _guarded(lambda: handle(self._ctx, asked), context)
             except UserFacingError as error:
-                reply = {"text": spoken(error.said)}
+                reply = {"text": to_mrkdwn(error.said)}
             return _answer({"response_type": "ephemeral", **reply})
 
         self._bolt.command(self._ctx.config.command)(listener)

@@ -9,7 +9,7 @@ from twokey.bot.gestures import Clicked, Submitted
 from twokey.bot.ids import Action, Input, View
 from twokey.bot.listener_context import ListenerContext
 from twokey.bot.listeners.router import Reply, Router
-from twokey.bot.listeners.verify_click import permitted, verify_click
+from twokey.bot.listeners.verify_click import require_permission, verify_click
 from twokey.bot.listeners.views import (
     Form,
     decide_from_form,
@@ -57,7 +57,7 @@ class _TextForm:
     async def open(self, ctx: ListenerContext, clicked: Clicked) -> None:
         """Open the form for whoever may decide."""
         target = await verify_click(ctx, clicked, self.action)
-        await permitted(ctx, target, self.verb, clicked.who)
+        await require_permission(ctx, target, self.verb, clicked.who)
         await open_form(ctx, clicked, target, self.form)
 
     async def submit(self, ctx: ListenerContext, submitted: Submitted) -> Reply:

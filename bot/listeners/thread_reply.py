@@ -15,12 +15,17 @@ from twokey.bot.blocks import Message
 from twokey.bot.cards import reply_buttons
 from twokey.bot.gestures import Clicked
 from twokey.bot.ids import Action
-from twokey.bot.listener_context import ListenerContext, Said, UserFacingError, spoken
-from twokey.bot.listeners.full_view import need_full_view
+from twokey.bot.listener_context import (
+    ListenerContext,
+    UserFacingError,
+    UserText,
+    to_mrkdwn,
+)
+from twokey.bot.listeners.full_view import require_full_view
 from twokey.bot.listeners.router import NEWER, NOT_RECORDED, UNREADABLE, Router
 from twokey.bot.listeners.verify_click import (
     Target,
-    permitted,
+    require_permission,
     sealed_value,
     verify_seal,
 )
@@ -57,7 +62,7 @@ def register(router: Router) -> None:
         router.on_action(action, partial(_chosen, action=action, verb=verb))
 
 
-async def answered_under_card(ctx: ListenerContext, said: Mention) -> bool:
+async def handle_thread_reply(ctx: ListenerContext, said: Mention) -> bool:
     """Answer a message under a card; False when it is under none."""
     if said.thread_ts == said.ts:
         return False
@@ -74,10 +79,10 @@ async def _answer(ctx: ListenerContext, said: Mention, approval: str) -> None:
     try:
         message = await _offer(ctx, said, approval)
     except UserFacingError as error:
-        message = Message((), spoken(error.said))
+        message = Message((), to_mrkdwn(error.said))
     except (StoreUnavailable, UnreadableRecord) as error:
         log_failure(logger, error, "words.not_offered approval=%s", approval)
-        message = Message((), spoken(_why(error)))
+        message = Message((), to_mrkdwn(_why(error)))
     await ctx.send(
         "chat.postEphemeral",
         to=said.user,
@@ -115,12 +120,12 @@ async def _offer(ctx: ListenerContext, said: Mention, approval_id: str) -> Messa
             )
         )
     who, allowed = (said.user, said.user_team), dict[int, list[Verb]]()
-    refused: Said = _NOTHING_WAITS
+    refused: UserText = _NOTHING_WAITS
     for item in waiting:
         target = Target(loaded.approval, item.index, "", loaded.now_ms, keys)
         for verb in reply_buttons.BY_VERB:
             try:
-                await permitted(ctx, target, verb, who)
+                await require_permission(ctx, target, verb, who)
             except UserFacingError as error:
                 refused = error.said
             else:
@@ -147,9 +152,9 @@ async def _chosen(
     if not words:
         logger.warning("click.refused why=no_words approval=%s", target.approval.id)
         raise UserFacingError(_NOT_KEPT)
-    await permitted(ctx, target, verb, clicked.who)
+    await require_permission(ctx, target, verb, clicked.who)
     if verb is Verb.EDIT:
-        await need_full_view(ctx, target, clicked.action.user)
+        await require_full_view(ctx, target, clicked.action.user)
     await open_form(ctx, clicked, target, partial(_VIEWS[verb], words=words))
 
 

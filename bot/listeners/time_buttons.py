@@ -9,10 +9,10 @@ from functools import partial
 from twokey.bot.cards.outcome import outcome_text
 from twokey.bot.gestures import Clicked
 from twokey.bot.ids import Action
-from twokey.bot.listener_context import ListenerContext, Said
+from twokey.bot.listener_context import ListenerContext, UserText
 from twokey.bot.listeners.router import Router
-from twokey.bot.listeners.verify_click import bound, verify_click
-from twokey.bot.listeners.views import turn_view
+from twokey.bot.listeners.verify_click import find_binding, verify_click
+from twokey.bot.listeners.views import update_view
 from twokey.bot.modals import details
 from twokey.gateway.approvals.changes import Change
 
@@ -29,7 +29,7 @@ def register(router: Router) -> None:
 
 async def _retime(
     ctx: ListenerContext, clicked: Clicked, *, action: Action
-) -> Said | None:
+) -> UserText | None:
     """Return a refusal as a sentence; what was done is shown by card and modal."""
     target = await verify_click(ctx, clicked, action)
     before, times = target.approval, ctx.service.times
@@ -42,10 +42,10 @@ async def _retime(
     approval = result.approval
     logger.info("time.changed what=%s approval=%s", result.events[0].name, approval.id)
     view_id = clicked.action.view_id
-    binding = await bound(ctx, view_id) if view_id else None
+    binding = await find_binding(ctx, view_id) if view_id else None
     if binding is None:
         return None
     view = details.view(ctx.frame(approval, target.now_ms), binding.index, _LAST)
     shown = replace(target, approval=approval, index=binding.index)
-    await turn_view(ctx, clicked, shown, view)
+    await update_view(ctx, clicked, shown, view)
     return None

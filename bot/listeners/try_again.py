@@ -7,7 +7,7 @@ from typing import LiteralString
 
 from twokey.bot.gestures import Clicked
 from twokey.bot.ids import Action, Sealed, verify_outage
-from twokey.bot.listener_context import ListenerContext, Said, UserFacingError
+from twokey.bot.listener_context import ListenerContext, UserFacingError, UserText
 from twokey.bot.listeners.router import Router
 from twokey.bot.listeners.verify_click import is_usable_copy, read_seal
 from twokey.bot.text_types import label, template
@@ -43,7 +43,7 @@ def register(router: Router) -> None:
     router.on_action(Action.TRY_AGAIN, _try_again)
 
 
-async def _try_again(ctx: ListenerContext, clicked: Clicked) -> Said | None:
+async def _try_again(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
     outage = await _proven(ctx, clicked)
     for _ in range(_ATTEMPTS):
         run = await _stopped(ctx, outage)

@@ -6,7 +6,7 @@ import logging
 import re
 
 from twokey.bot.gestures import Clicked, Submitted
-from twokey.bot.listener_context import ListenerContext, Said, UserFacingError
+from twokey.bot.listener_context import ListenerContext, UserFacingError, UserText
 from twokey.bot.listeners.router import Reply, Router
 from twokey.bot.payload import Json
 from twokey.bot.text_types import template
@@ -23,7 +23,7 @@ def register(router: Router) -> None:
     router.on_event(_ANY, _happened)
 
 
-async def _clicked(ctx: ListenerContext, clicked: Clicked) -> Said | None:
+async def _clicked(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
     del ctx
     logger.warning("click.unknown action=%r", clicked.action.action_id[:80])
     return template("This button is not known any more. Please use the newest card.")

@@ -9,7 +9,7 @@ from typing import LiteralString
 from twokey.bot.cards.outcome import outcome_text
 from twokey.bot.gestures import Clicked, Submitted
 from twokey.bot.ids import Action, BadSeal, Sealed, unseal, verify
-from twokey.bot.listener_context import ListenerContext, Said, UserFacingError
+from twokey.bot.listener_context import ListenerContext, UserFacingError, UserText
 from twokey.bot.payload import BlockAction
 from twokey.bot.text_types import label, template
 from twokey.gateway.approvals import quorum
@@ -115,7 +115,7 @@ async def verify_place(ctx: ListenerContext, clicked: Clicked, target: Target) -
         # details; a decision there needs a binding of its own.
         return
     if action.view_id:
-        binding = await bound(ctx, action.view_id)
+        binding = await find_binding(ctx, action.view_id)
         if binding is None or (binding.user, binding.approval) != (
             action.user,
             approval.id,
@@ -147,7 +147,7 @@ async def is_usable_copy(
     return (place.channel, place.ts) == here
 
 
-async def bound(ctx: ListenerContext, view_id: str) -> ViewBinding | None:
+async def find_binding(ctx: ListenerContext, view_id: str) -> ViewBinding | None:
     """Return what a modal was opened for; None when we did not open it."""
     return await ctx.service.store.cards.bound_view(ctx.keys, view_id)
 
@@ -231,7 +231,9 @@ async def decide(
     return outcome
 
 
-async def permitted(ctx: ListenerContext, target: Target, verb: Verb, who: Who) -> None:
+async def require_permission(
+    ctx: ListenerContext, target: Target, verb: Verb, who: Who
+) -> None:
     """Refuse to open a form that could only be refused when it is submitted.
 
     The gateway asks all of this again when they decide; here it spares them a form.
@@ -254,7 +256,7 @@ async def permitted(ctx: ListenerContext, target: Target, verb: Verb, who: Who) 
         raise UserFacingError(template("The policy does not allow this for this tool."))
 
 
-async def may_settle(ctx: ListenerContext, target: Target, who: Who) -> None:
+async def require_reconciler(ctx: ListenerContext, target: Target, who: Who) -> None:
     """Refuse to open the form of a doubt that is settled, or is for others to settle.
 
     The gateway asks all of this again when they send it.
@@ -279,7 +281,7 @@ def is_reason_invalid(outcome: Outcome) -> bool:
     return isinstance(outcome, Invalid) and outcome.errors.keys() == {REASON_POINTER}
 
 
-def answered(outcome: Outcome, *, now_ms: int) -> Said | None:
+def outcome_reply(outcome: Outcome, *, now_ms: int) -> UserText | None:
     """Return what to tell the person; None when the card itself shows it."""
     if isinstance(outcome, Settled):
         return None
@@ -302,6 +304,6 @@ def log_outcome(
 
 def _explained_state(
     approval: Approval, index: int | None, seen_version: int, now_ms: int
-) -> Said:
+) -> UserText:
     state = explain_state(approval, index, seen_version=seen_version, now_ms=now_ms)
     return outcome_text(state, now_ms=now_ms)

@@ -20,8 +20,8 @@ from twokey.bot.listener_context import ListenerContext, UserFacingError
 from twokey.bot.listeners.router import Reply
 from twokey.bot.listeners.verify_click import (
     Target,
-    bound,
     decide,
+    find_binding,
     read_seal,
     verify_seal,
 )
@@ -72,7 +72,7 @@ async def open_view(
         raise UserFacingError(template(_NOT_OPENED)) from None
     # Slack names the view in its answer, so it cannot be bound earlier. A submission
     # that finds no binding, as after a failure of the store, is refused: `_NOT_BOUND`.
-    await bind(ctx, text_at(reply, "view", "id"), action.user, target, view)
+    await bind_view(ctx, text_at(reply, "view", "id"), action.user, target, view)
 
 
 Form = Callable[[Frame, int], Block]
@@ -91,7 +91,7 @@ async def replace_form(
 ) -> Reply:
     """Return the answer that shows another form in place of the one submitted."""
     view = _filled(ctx, target, form)
-    await bind(ctx, submitted.view.view_id, submitted.view.user, target, view)
+    await bind_view(ctx, submitted.view.view_id, submitted.view.user, target, view)
     return {"response_action": "update", "view": view}
 
 
@@ -99,7 +99,7 @@ def _filled(ctx: ListenerContext, target: Target, form: Form) -> Block:
     return form(ctx.frame(target.approval, target.now_ms), target.item.index)
 
 
-async def turn_view(
+async def update_view(
     ctx: ListenerContext, clicked: Clicked, target: Target, view: Block
 ) -> None:
     """Show another page in the modal in which somebody clicked.
@@ -119,10 +119,10 @@ async def turn_view(
     except SlackError as error:
         logger.warning("view.not_turned why=%s", error)
         raise UserFacingError(template(_NOT_TURNED)) from None
-    await bind(ctx, action.view_id, action.user, target, view)
+    await bind_view(ctx, action.view_id, action.user, target, view)
 
 
-async def bind(
+async def bind_view(
     ctx: ListenerContext, view_id: str, user: str, target: Target, view: Block
 ) -> None:
     """Remember what a modal is opened for."""
@@ -149,7 +149,7 @@ async def verify_submission(
     """
     view = submitted.view
     sealed = read_seal(view.private_metadata)
-    binding = await bound(ctx, view.view_id)
+    binding = await find_binding(ctx, view.view_id)
     wanted = (view.user, sealed.approval, sealed.index, sealed.version)
     if binding is None or view.team != ctx.team:
         logger.warning("view.refused why=not_bound")
@@ -187,10 +187,10 @@ async def decide_from_form(
     outcome = await decide(ctx, target, decision, submitted)
     if isinstance(outcome, Invalid):
         return rejected_inputs({block: " ".join(outcome.errors.values())})
-    return concluded(outcome, now_ms=target.now_ms)
+    return form_reply(outcome, now_ms=target.now_ms)
 
 
-def concluded(outcome: Outcome, *, now_ms: int) -> Reply:
+def form_reply(outcome: Outcome, *, now_ms: int) -> Reply:
     """Return what becomes of a modal after a decision: gone, or a calm sentence."""
     if isinstance(outcome, Settled):
         return {"response_action": "clear"}

@@ -26,7 +26,7 @@ from twokey.bot.cards.refs import when
 from twokey.bot.cards.states import taken_by
 from twokey.bot.ids import PAGE, Action, Input, View
 from twokey.bot.inputs import checkboxes, input_block
-from twokey.bot.modals.form import State, held
+from twokey.bot.modals.form import State, input_state
 from twokey.bot.modals.heading import heading
 from twokey.bot.modals.pages import Part, pages
 from twokey.bot.objects import Block, option
@@ -85,7 +85,7 @@ def submitted(item: Item, state: State) -> dict[str, str]:
     """Return why the last page cannot be submitted yet: block id to a sentence."""
     if item.tier is not Tier.ESCALATE:
         return {}
-    ticked = held(state, Input.READ_ALL).get("selected_options")
+    ticked = input_state(state, Input.READ_ALL).get("selected_options")
     return {} if ticked else {Input.READ_ALL.value: _NOT_TICKED}
 
 

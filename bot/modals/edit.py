@@ -10,7 +10,7 @@ from twokey.bot.cards.frame import Frame
 from twokey.bot.cards.votes import counted_votes, roles_of, still_needed
 from twokey.bot.ids import Input, View
 from twokey.bot.inputs import input_block, text_input
-from twokey.bot.modals.form import Read, State, form, read, text_of
+from twokey.bot.modals.form import Read, State, build_form, read_form, text_of
 from twokey.bot.modals.heading import heading
 from twokey.bot.objects import Block
 from twokey.bot.text_types import Template, joined, label, template
@@ -83,7 +83,7 @@ def view(
     blocks = [
         *(_raised(frame, item, raised) if raised else []),
         *heading(frame, changed, with_call=False),
-        *form(item).blocks,
+        *build_form(item).blocks,
         _reason(item, words),
     ]
     return modal(
@@ -98,7 +98,7 @@ def view(
 
 def submitted(item: Item, state: State) -> Submitted:
     """Read the modal; a change of a tool that requires a reason needs one."""
-    found: Read = read(item, state)
+    found: Read = read_form(item, state)
     reason = text_of(state, Input.REASON)
     errors = dict(found.errors)
     if found.changed and _needs_reason(item) and not reason:

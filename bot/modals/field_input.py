@@ -29,14 +29,14 @@ UNSET = "unset"
 
 TRUE, FALSE = "true", "false"
 
-Seen = str | tuple[str, ...] | None
+RawValue = str | tuple[str, ...] | None
 """What the state of an input holds; None for an empty one."""
 
 _LABEL = 150
 _HINT = 200
 
 
-def question(field: Field) -> Block:
+def field_input(field: Field) -> Block:
     """Return the input block of an editable field, prefilled with what stands there."""
     return input_block(
         untrusted(fit(path_label(field.path), _LABEL)),
@@ -57,10 +57,10 @@ def can_be_empty(field: Field) -> bool:
     return is_optional or field.original in ("", [])
 
 
-def prefilled(field: Field) -> Seen:
+def initial_value(field: Field) -> RawValue:
     """Return what Slack sends back for this field when nobody touched it."""
     value, kind = field.original, field.plan.kind
-    if value is ABSENT or is_nothing(field):
+    if value is ABSENT or is_shown_empty(field):
         is_menu = kind in {Kind.FLAG, Kind.CHOICE}
         return UNSET if is_menu and can_be_empty(field) else None
     match kind:
@@ -76,7 +76,7 @@ def prefilled(field: Field) -> Seen:
             return _written(value, kind)
 
 
-def is_nothing(field: Field) -> bool:
+def is_shown_empty(field: Field) -> bool:
     """Return whether what stands there is shown as an empty input."""
     value, kind = field.original, field.plan.kind
     if value is None:
@@ -96,7 +96,7 @@ def _place(value: JsonValue, field: Field) -> str:
 
 
 def _element(field: Field) -> Block:  # noqa: PLR0911 - one return a kind
-    before, kind = prefilled(field), field.plan.kind
+    before, kind = initial_value(field), field.plan.kind
     one = before if isinstance(before, str) else None
     match kind:
         case Kind.TEXT | Kind.LONG_TEXT:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from twokey.bot.blocks import context, section
 from twokey.bot.ids import VALUE, Input
-from twokey.bot.modals.field_input import question
+from twokey.bot.modals.field_input import field_input
 from twokey.bot.modals.fields import (
     TOO_MANY,
     Field,
@@ -17,7 +17,7 @@ from twokey.bot.modals.fields import (
     lay_out,
     redacted_paths,
 )
-from twokey.bot.modals.parse_input import Unreadable, seen, value
+from twokey.bot.modals.parse_input import BadInput, parsed_value, raw_value
 from twokey.bot.modals.schema import ABSENT, Kind, Value
 from twokey.bot.modals.texts import path_label
 from twokey.bot.objects import Block
@@ -62,7 +62,7 @@ class Read:
     changed: bool
 
 
-def form(item: Item) -> Form:
+def build_form(item: Item) -> Form:
     """Return the form for an item; the same item always gives the same form.
 
     Arguments that do not fit into a view, or may not be shown, stay as they are and
@@ -74,7 +74,7 @@ def form(item: Item) -> Form:
     for field in lay_out(item):
         kept = field
         if field.is_editable:
-            block = question(field)
+            block = field_input(field)
             room -= len(json.dumps(block))
             if room > 0:
                 blocks.append(block)
@@ -87,7 +87,7 @@ def form(item: Item) -> Form:
     return Form(blocks=tuple(blocks), fields=tuple(fields))
 
 
-def read(item: Item, state: State) -> Read:
+def read_form(item: Item, state: State) -> Read:
     """Return the arguments that a submitted form stands for.
 
     Whatever was not touched keeps its exact value, so that opening and submitting the
@@ -95,12 +95,12 @@ def read(item: Item, state: State) -> Read:
     the tool's schema is `twokey.gateway.protocol.edits.argument_errors`.
     """
     args, errors = item.args, dict[str, str]()
-    for field in form(item).fields:
+    for field in build_form(item).fields:
         if not field.is_editable:
             continue
         try:
-            after = value(field, _found(state, field))
-        except Unreadable as error:
+            after = parsed_value(field, _found(state, field))
+        except BadInput as error:
             errors[field.block_id] = str(error)
             continue
         if after is not field.original:
@@ -121,7 +121,7 @@ def errors_by_block(item: Item, errors: Mapping[str, str]) -> dict[str, str]:
         item: the item that is being edited.
         errors: JSON Pointer into the arguments, or "", to a sentence.
     """
-    fields, redact = form(item).fields, redacted_paths(item)
+    fields, redact = build_form(item).fields, redacted_paths(item)
     found: dict[str, str] = {}
     for pointer, sentence in errors.items():
         path = tokens_of(pointer)
@@ -136,28 +136,28 @@ def errors_by_block(item: Item, errors: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def held(state: State, block: Input) -> Mapping[str, object]:
+def input_state(state: State, block: Input) -> Mapping[str, object]:
     """Return what one of our own inputs holds; its block and action have one id."""
     return state.get(block.value, {}).get(block.value, {})
 
 
 def text_of(state: State, block: Input) -> str:
     """Return the text of one of our own inputs, without blanks at its ends."""
-    found = held(state, block).get("value")
+    found = input_state(state, block).get("value")
     return found.strip() if isinstance(found, str) else ""
 
 
 def choice_of(state: State, block: Input) -> str:
-    """Return what is chosen in a menu of ours, "" for nothing; raises `Unreadable`."""
-    return str(seen(held(state, block), Kind.CHOICE) or "")
+    """Return what is chosen in a menu of ours, "" for nothing; raises `BadInput`."""
+    return str(raw_value(input_state(state, block), Kind.CHOICE) or "")
 
 
 def _found(state: State, field: Field) -> str | tuple[str, ...] | None:
     inputs = state.get(field.block_id)
     held = inputs.get(VALUE) if inputs else None
     if held is None:
-        raise Unreadable("Slack did not send this value; please submit again.")
-    return seen(held, field.plan.kind)
+        raise BadInput("Slack did not send this value; please submit again.")
+    return raw_value(held, field.plan.kind)
 
 
 def _with(args: JsonObject, path: Path, after: Value) -> JsonObject:

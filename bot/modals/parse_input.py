@@ -14,7 +14,7 @@ from typing import cast
 
 from pydantic import JsonValue
 
-from twokey.bot.modals.field_input import FALSE, TRUE, UNSET, Seen, prefilled
+from twokey.bot.modals.field_input import FALSE, TRUE, UNSET, RawValue, initial_value
 from twokey.bot.modals.fields import Field
 from twokey.bot.modals.schema import ABSENT, Kind, Value
 from twokey.gateway.errors import BadJson
@@ -24,11 +24,11 @@ from twokey.sandbox.blockkit.forms import day, number
 _MAX_DIGITS = 400
 
 
-class Unreadable(ValueError):
+class BadInput(ValueError):
     """A person typed what this argument cannot be; the text is a sentence for them."""
 
 
-def seen(state: Mapping[str, object], kind: Kind) -> Seen:
+def raw_value(state: Mapping[str, object], kind: Kind) -> RawValue:
     """Return what the state of one input holds.
 
     Raises:
@@ -45,7 +45,7 @@ def seen(state: Mapping[str, object], kind: Kind) -> Seen:
             return _text(state.get("value"))
 
 
-def value(field: Field, found: Seen) -> Value:  # noqa: PLR0911 - one return a kind
+def parsed_value(field: Field, found: RawValue) -> Value:  # noqa: PLR0911 - one return a kind
     """Return the value that a field has after the form was submitted.
 
     Raises:
@@ -72,8 +72,8 @@ def value(field: Field, found: Seen) -> Value:  # noqa: PLR0911 - one return a k
             return found
 
 
-def _is_untouched(field: Field, found: Seen) -> bool:
-    before = prefilled(field)
+def _is_untouched(field: Field, found: RawValue) -> bool:
+    before = initial_value(field)
     if isinstance(before, tuple) and isinstance(found, tuple):
         return set(before) == set(found)
     if isinstance(before, str) and isinstance(found, str):
@@ -89,7 +89,7 @@ def _carried(text: str) -> str:
 def _is_same_number(field: Field, found: str) -> bool:
     if field.plan.kind not in {Kind.INTEGER, Kind.NUMBER}:
         return False
-    before = prefilled(field)
+    before = initial_value(field)
     if number(found) is not None or len(found) > _MAX_DIGITS:
         return False
     return isinstance(before, str) and Decimal(before) == Decimal(found)
@@ -104,37 +104,37 @@ def _emptied(field: Field) -> Value:
         return ""
     if field.plan.kind is Kind.CHOICES:
         return []
-    raise Unreadable("A value is needed here.")
+    raise BadInput("A value is needed here.")
 
 
 def _number(text: str, *, is_whole: bool) -> int | float:
     try:
         exact = Decimal(text.strip())
     except InvalidOperation:
-        raise Unreadable("Please write a number, such as 449.50.") from None
+        raise BadInput("Please write a number, such as 449.50.") from None
     if not exact.is_finite() or len(text) > _MAX_DIGITS:
-        raise Unreadable("Please write a number, such as 449.50.")
+        raise BadInput("Please write a number, such as 449.50.")
     if abs(exact) > strict_json.MAX_INTEGER:
-        raise Unreadable("This number is too large to be kept exactly.")
+        raise BadInput("This number is too large to be kept exactly.")
     if exact == exact.to_integral_value():
         return int(exact)
     if is_whole:
-        raise Unreadable("Please write a whole number.")
+        raise BadInput("Please write a whole number.")
     rounded = float(exact)
     if Decimal(repr(rounded)) != exact:
-        raise Unreadable("This number has more digits than can be kept exactly.")
+        raise BadInput("This number has more digits than can be kept exactly.")
     return rounded
 
 
 def _flag(text: str) -> bool:
     if text not in {TRUE, FALSE}:
-        raise Unreadable("Please choose yes or no.")
+        raise BadInput("Please choose yes or no.")
     return text == TRUE
 
 
 def _date(text: str) -> str:
     if day(text) is not None:
-        raise Unreadable("Please choose a date.")
+        raise BadInput("Please choose a date.")
     return text
 
 
@@ -143,7 +143,7 @@ def _json(text: str) -> JsonValue:
         return strict_json.parse(text)
     except BadJson as error:
         place = f" at {error.pointer}" if error.pointer else ""
-        raise Unreadable(
+        raise BadInput(
             f'This is not JSON{place}: {error.problem}. Write text in quotes: "text".'
         ) from None
 
@@ -155,7 +155,7 @@ def _chosen(field: Field, found: tuple[str, ...]) -> JsonValue:
 def _at(field: Field, place: str) -> JsonValue:
     options = field.plan.options
     if not (place.isascii() and place.isdigit() and int(place) < len(options)):
-        raise Unreadable("Please choose one of the options.")
+        raise BadInput("Please choose one of the options.")
     return options[int(place)]
 
 
@@ -163,7 +163,7 @@ def _text(found: object) -> str | None:
     if found is None or found == "":
         return None
     if not isinstance(found, str):
-        raise Unreadable("Slack did not send this value; please submit again.")
+        raise BadInput("Slack did not send this value; please submit again.")
     return found
 
 
@@ -171,7 +171,7 @@ def _option(found: object) -> str | None:
     if found is None:
         return None
     if not isinstance(found, Mapping):
-        raise Unreadable("Slack did not send this choice; please submit again.")
+        raise BadInput("Slack did not send this choice; please submit again.")
     return _text(cast("Mapping[str, object]", found).get("value"))
 
 
@@ -179,6 +179,6 @@ def _options(found: object) -> tuple[str, ...]:
     if found is None:
         return ()
     if isinstance(found, str) or not isinstance(found, Sequence):
-        raise Unreadable("Slack did not send these choices; please submit again.")
+        raise BadInput("Slack did not send these choices; please submit again.")
     values = [_option(one) for one in cast("Sequence[object]", found)]
     return tuple(value for value in values if value is not None)

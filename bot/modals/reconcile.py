@@ -10,7 +10,7 @@ from twokey.bot.ids import Input, View
 from twokey.bot.inputs import input_block, select
 from twokey.bot.modals.call_form import call_form, text_field
 from twokey.bot.modals.form import State, choice_of, text_of
-from twokey.bot.modals.parse_input import Unreadable
+from twokey.bot.modals.parse_input import BadInput
 from twokey.bot.objects import Block, option
 from twokey.bot.text_types import label
 from twokey.gateway.approvals.reconciling import MAX_NOTE
@@ -73,7 +73,7 @@ def submitted(state: State) -> Submitted:
     note = text_of(state, Input.NOTE)
     try:
         finding = Finding(choice_of(state, Input.FINDING))
-    except Unreadable as error:
+    except BadInput as error:
         return Submitted(None, note, {Input.FINDING.value: str(error)})
     except ValueError:
         return Submitted(None, note, {Input.FINDING.value: _NEEDED})

@@ -8,7 +8,7 @@ from twokey.bot.inputs import input_block, select
 from twokey.bot.modals.call_form import SubmittedText, call_form, text_field
 from twokey.bot.modals.form import State, choice_of, text_of
 from twokey.bot.modals.heading import tell
-from twokey.bot.modals.parse_input import Unreadable
+from twokey.bot.modals.parse_input import BadInput
 from twokey.bot.objects import Block, option
 from twokey.bot.text_types import label
 from twokey.gateway.approvals.deciding import MAX_TEXT
@@ -70,7 +70,7 @@ def submitted(item: Item, state: State) -> SubmittedText:
     text = text_of(state, Input.REASON)
     try:
         preset = PRESETS.get(choice_of(state, Input.PRESET), "")
-    except Unreadable as error:
+    except BadInput as error:
         return SubmittedText("", {Input.PRESET.value: str(error)})
     reason = _SEPARATOR.join(part for part in (preset, text) if part)
     if Verb.REJECT in item.requires_reason and not reason:

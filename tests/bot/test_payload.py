@@ -237,12 +237,12 @@ def test_a_deleted_message_names_what_is_gone(*, with_replies: bool) -> None:
     path = "event.message.subtype" if with_replies else "event.subtype"
     word = "tombstone" if with_replies else "message_deleted"
 
-    gone = message_events.deleted(_changed(DIRECT, path, word))
+    gone = message_events.deleted_message(_changed(DIRECT, path, word))
 
     assert gone is not None
     assert (gone.user, gone.ts, gone.thread_ts) == ("U1", "5.6", "5.6")
     assert message_events.mention(_changed(DIRECT, path, word)) is None
-    assert message_events.deleted(DIRECT) is None
+    assert message_events.deleted_message(DIRECT) is None
 
 
 def test_an_opened_home_tab_names_the_person() -> None:
@@ -314,7 +314,7 @@ _json: st.SearchStrategy[Any] = st.recursive(
         (payload.command, FORM),
         (message_events.mention, MENTION),
         (message_events.mention, DIRECT),
-        (message_events.deleted, DIRECT),
+        (message_events.deleted_message, DIRECT),
         (payload.home_opened, OPENED),
     ],
 )

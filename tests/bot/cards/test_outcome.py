@@ -17,8 +17,8 @@ from tests.bot.samples import (
 )
 from tests.bot.strategies import CANARY, hostile
 from twokey.bot.cards.outcome import agent_answer, outcome_text, run_failed
-from twokey.bot.listener_context import spoken
-from twokey.bot.listeners.approve_all import summed_up
+from twokey.bot.listener_context import to_mrkdwn
+from twokey.bot.listeners.approve_all import summarize
 from twokey.bot.text_types import Label
 from twokey.gateway.approvals.decisions import (
     Changed,
@@ -88,7 +88,7 @@ SENTENCES: list[tuple[Outcome, tuple[str, ...]]] = [
 def test_each_outcome_has_its_sentence(
     outcome: Outcome, parts: tuple[str, ...]
 ) -> None:
-    sentence = spoken(outcome_text(outcome, now_ms=LATER + 12_000))
+    sentence = to_mrkdwn(outcome_text(outcome, now_ms=LATER + 12_000))
 
     assert all(part in sentence for part in parts), sentence
     assert CANARY not in sentence
@@ -96,7 +96,7 @@ def test_each_outcome_has_its_sentence(
 
 @pytest.mark.parametrize("state", ItemState)
 def test_every_state_that_came_first_is_told(state: ItemState) -> None:
-    sentence = spoken(outcome_text(Stale(state=state), now_ms=NOW))
+    sentence = to_mrkdwn(outcome_text(Stale(state=state), now_ms=NOW))
 
     assert sentence.endswith("Your click changed nothing.")
 
@@ -105,7 +105,7 @@ def test_a_reason_of_the_gateway_is_shown_as_plain_text_or_escaped() -> None:
     forbidden = Forbidden(reason="Only <!channel> & co can decide this.")
 
     assert outcome_text(forbidden, now_ms=NOW) == Label(forbidden.reason)
-    assert "<!channel>" not in spoken(outcome_text(forbidden, now_ms=NOW))
+    assert "<!channel>" not in to_mrkdwn(outcome_text(forbidden, now_ms=NOW))
 
 
 @given(hostile)
@@ -130,7 +130,7 @@ def test_a_failed_resume_is_told_calmly() -> None:
 
 def test_a_refusal_of_one_call_hides_no_other_that_was_recorded() -> None:
     approval = an_approval(a_refund(), ONE_JUNIOR.with_(index=1))
-    told = summed_up(
+    told = summarize(
         [
             Settled(approval=approval, index=0),
             Voted(approval=approval, index=1, have=1, need=2),
@@ -140,6 +140,6 @@ def test_a_refusal_of_one_call_hides_no_other_that_was_recorded() -> None:
     )
 
     assert told
-    said = spoken(told)
+    said = to_mrkdwn(told)
     assert said.startswith("2 of 3 calls are recorded. ")
     assert "the policy does not allow that" in said

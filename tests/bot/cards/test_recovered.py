@@ -10,7 +10,7 @@ from twokey.bot.cards.fallbacks import card_fallback
 from twokey.bot.cards.history import thread_note
 from twokey.bot.cards.outcome import outcome_text
 from twokey.bot.cards.states import headline, status_sentence
-from twokey.bot.listener_context import spoken
+from twokey.bot.listener_context import to_mrkdwn
 from twokey.gateway.approvals.decisions import Stale
 from twokey.gateway.approvals.events import Event, named_after
 from twokey.gateway.approvals.lifecycle import UNEXECUTED
@@ -59,7 +59,7 @@ def said(item: Item) -> str:
 def test_a_restored_call_that_ended_is_not_said_not_to_have_run(
     state: ItemState,
 ) -> None:
-    click = spoken(outcome_text(Stale(state=state, is_restored=True), now_ms=NOW))
+    click = to_mrkdwn(outcome_text(Stale(state=state, is_restored=True), now_ms=NOW))
     told = f"{said(old(state))} {click}".lower()
 
     assert "nothing ran" not in told

@@ -9,7 +9,7 @@ import pytest
 from tests.bot.bot_stack import CHANNEL, POLICY, TEAM, Stack
 from tests.bot.signed import post_signed
 from tests.conftest import eventually
-from twokey.bot.listeners.mention import Asked, asked
+from twokey.bot.listeners.mention import AgentRequest, parse_request
 from twokey.gateway.approvals.record import approval_of
 from twokey.gateway.errors import StoreUnavailable
 from twokey.gateway.policy.load import load_policy
@@ -123,17 +123,17 @@ async def test_without_an_agent_the_person_is_told_so(stack: Stack) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("<@UBOT> refund it", Asked("support", "refund it")),
-        ("<@UBOT> ops restart", Asked("ops", "restart")),
-        ("<@UBOT|twokey> Ops: restart", Asked("ops", "restart")),
-        ("ops, restart <@UBOT>", Asked("ops", "restart")),
-        ("<@UBOT> a &lt; b &amp;&amp; c", Asked("support", "a < b && c")),
-        ("<@UBOT> <@U0ANA> asked", Asked("support", "<@U0ANA> asked")),
-        ("<@UBOT> ops", Asked("ops", "")),
+        ("<@UBOT> refund it", AgentRequest("support", "refund it")),
+        ("<@UBOT> ops restart", AgentRequest("ops", "restart")),
+        ("<@UBOT|twokey> Ops: restart", AgentRequest("ops", "restart")),
+        ("ops, restart <@UBOT>", AgentRequest("ops", "restart")),
+        ("<@UBOT> a &lt; b &amp;&amp; c", AgentRequest("support", "a < b && c")),
+        ("<@UBOT> <@U0ANA> asked", AgentRequest("support", "<@U0ANA> asked")),
+        ("<@UBOT> ops", AgentRequest("ops", "")),
     ],
 )
-def test_the_first_word_may_name_the_agent(text: str, expected: Asked) -> None:
-    found = asked(
+def test_the_first_word_may_name_the_agent(text: str, expected: AgentRequest) -> None:
+    found = parse_request(
         text, bot_user="UBOT", agents=("support", "ops"), default_agent="support"
     )
 

@@ -16,7 +16,7 @@ from tests.bot.samples import (
 from tests.bot.slack_state import chosen, typed, untouched
 from twokey.bot.ids import Input
 from twokey.bot.modals import edit
-from twokey.bot.modals.form import errors_by_block, form, read
+from twokey.bot.modals.form import build_form, errors_by_block, read_form
 from twokey.bot.modals.schema import Kind
 from twokey.bot.modals.texts import path_label
 from twokey.gateway.approvals.record import Item
@@ -63,7 +63,7 @@ ARGS: Any = {
     "free": {"a": [1]},
 }
 ITEM = an_item(ARGS, args_schema=ALL)
-PATHS = {field.path: field for field in form(ITEM).fields}
+PATHS = {field.path: field for field in build_form(ITEM).fields}
 
 
 def _block(*path: str) -> str:
@@ -71,12 +71,12 @@ def _block(*path: str) -> str:
 
 
 def _edited(state: Any) -> tuple[Any, dict[str, str]]:
-    found = read(ITEM, state)
+    found = read_form(ITEM, state)
     return found.args, found.errors
 
 
 def _state() -> Any:
-    return untouched(form(ITEM).blocks)
+    return untouched(build_form(ITEM).blocks)
 
 
 @pytest.mark.parametrize(
@@ -157,10 +157,10 @@ def test_what_is_chosen_becomes_the_value(
     path: tuple[str, ...], values: tuple[str, ...], value: Any
 ) -> None:
     item = an_item(ARGS, args_schema={**ALL, "required": [*ALL["required"], "tags"]})
-    fields = {field.path: field for field in form(item).fields}
-    state = untouched(form(item).blocks)
+    fields = {field.path: field for field in build_form(item).fields}
+    state = untouched(build_form(item).blocks)
 
-    found = read(item, chosen(state, fields[path].block_id, *values))
+    found = read_form(item, chosen(state, fields[path].block_id, *values))
 
     assert found.errors == {}
     assert found.args[path[0]] == value
@@ -182,10 +182,10 @@ def test_an_emptied_optional_argument_is_gone(
 
 def test_an_emptied_nullable_argument_is_null() -> None:
     item = an_item({"note": "x"}, args_schema=ALL)
-    (field,) = [one for one in form(item).fields if one.path == ("note",)]
-    state = typed(untouched(form(item).blocks), field.block_id, None)
+    (field,) = [one for one in build_form(item).fields if one.path == ("note",)]
+    state = typed(untouched(build_form(item).blocks), field.block_id, None)
 
-    assert read(item, state).args["note"] is None
+    assert read_form(item, state).args["note"] is None
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def test_an_emptied_nullable_argument_is_null() -> None:
 def test_what_cannot_be_meant_is_answered_beside_the_input(
     path: tuple[str, ...], text: str | None, sentence: str
 ) -> None:
-    found = read(ITEM, typed(_state(), _block(*path), text))
+    found = read_form(ITEM, typed(_state(), _block(*path), text))
 
     assert list(found.errors) == [_block(*path)]
     assert sentence in found.errors[_block(*path)]
@@ -232,13 +232,13 @@ def test_an_input_that_did_not_arrive_is_no_silent_default() -> None:
 
 
 def test_line_ends_of_the_carrier_are_no_edit() -> None:
-    found = read(ITEM, typed(_state(), _block("text"), "two\r\nlines"))
+    found = read_form(ITEM, typed(_state(), _block("text"), "two\r\nlines"))
 
     assert not found.changed
 
 
 def test_another_spelling_of_the_same_number_is_no_edit() -> None:
-    found = read(ITEM, typed(_state(), _block("amount"), "899.50"))
+    found = read_form(ITEM, typed(_state(), _block("amount"), "899.50"))
 
     assert not found.changed
 
@@ -253,17 +253,19 @@ def test_text_that_a_carrier_could_alter_is_edited_as_visible_json(text: str) ->
 
     (block,) = [
         block
-        for block in untouched(form(an_item({"t": text})).blocks).values()
+        for block in untouched(build_form(an_item({"t": text})).blocks).values()
         if "value" in block
     ]
 
     assert block["value"]["value"].isascii()
-    assert not read(item, untouched(form(item).blocks)).changed
+    assert not read_form(item, untouched(build_form(item).blocks)).changed
 
 
 def test_choices_that_would_read_alike_are_written_as_json() -> None:
     (menu,) = [
-        block for block in form(ITEM).blocks if block.get("block_id") == _block("tier")
+        block
+        for block in build_form(ITEM).blocks
+        if block.get("block_id") == _block("tier")
     ]
 
     assert "'\"1\"'" in str(menu)
@@ -280,9 +282,9 @@ def test_redacted_arguments_have_no_input_and_keep_their_value() -> None:
         },
     )
 
-    made = form(item)
+    made = build_form(item)
     state = untouched(made.blocks)
-    found = read(item, typed(state, next(iter(state)), "2"))
+    found = read_form(item, typed(state, next(iter(state)), "2"))
 
     assert [field.path for field in made.fields if field.is_editable] == [("n",)]
     assert "4111" not in str(made.blocks)
@@ -294,7 +296,7 @@ def test_redacted_arguments_have_no_input_and_keep_their_value() -> None:
 def test_values_longer_than_an_input_say_why_they_stay() -> None:
     item = an_item({"body": "x" * 3_001, "to": "kim"})
 
-    made = form(item)
+    made = build_form(item)
 
     assert [field.is_editable for field in made.fields] == [False, True]
     assert "longer than 3,000 characters" in str(made.blocks)
@@ -303,7 +305,7 @@ def test_values_longer_than_an_input_say_why_they_stay() -> None:
 def test_a_form_that_is_full_says_what_it_left_out() -> None:
     item = an_item({f"a{n:03}": n for n in range(90)})
 
-    made = form(item)
+    made = build_form(item)
 
     assert sum(field.is_editable for field in made.fields) == 60
     assert "the form is full" in str(made.blocks)
@@ -318,7 +320,7 @@ def test_a_form_with_endless_menus_stays_within_a_view() -> None:
     item = an_item(dict.fromkeys(names, words[0]), args_schema=schema)
 
     view = edit.view(frame(an_approval(item)), 0)
-    found = read(item, untouched(view["blocks"]))
+    found = read_form(item, untouched(view["blocks"]))
 
     assert validate_modal(view) == []
     assert "the form is full" in str(view)
@@ -326,7 +328,7 @@ def test_a_form_with_endless_menus_stays_within_a_view() -> None:
 
 
 def test_a_call_without_arguments_says_that_nothing_can_be_edited() -> None:
-    made = form(an_item({}))
+    made = build_form(an_item({}))
 
     assert made.fields == ()
     assert "Nothing of this call can be edited" in str(made.blocks)
@@ -338,7 +340,7 @@ def _errors(item: Item, args: Any) -> dict[str, str]:
 
 def test_schema_errors_stand_under_their_inputs() -> None:
     item = a_refund()
-    blocks = {field.path[0]: field.block_id for field in form(item).fields}
+    blocks = {field.path[0]: field.block_id for field in build_form(item).fields}
 
     found = _errors(item, {**item.args, "amount": 9_999, "currency": "XYZ"})
 
@@ -348,7 +350,7 @@ def test_schema_errors_stand_under_their_inputs() -> None:
 
 def test_an_error_inside_a_json_box_names_the_place() -> None:
     item = an_item({"free": {"a": [1]}}, args_schema=ALL)
-    (field,) = [one for one in form(item).fields if one.path == ("free",)]
+    (field,) = [one for one in build_form(item).fields if one.path == ("free",)]
 
     found = errors_by_block(item, {"/free/a/0": "1 is too small"})
 

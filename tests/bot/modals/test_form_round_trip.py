@@ -13,7 +13,7 @@ from tests.bot.slack_state import untouched
 from tests.bot.strategies import arguments, hostile, json_values, numbers
 from tests.levels import examples
 from twokey.bot.modals import edit
-from twokey.bot.modals.form import form, read
+from twokey.bot.modals.form import build_form, read_form
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.sandbox.blockkit import validate_modal
@@ -101,7 +101,7 @@ def test_an_untouched_form_keeps_every_argument_as_it_is(case: Any) -> None:
     item = an_item(args, args_schema=schema)
 
     view: Any = edit.view(frame(an_approval(item)), 0)
-    found = read(item, untouched(view["blocks"]))
+    found = read_form(item, untouched(view["blocks"]))
 
     assert validate_modal(view) == []
     assert_tame(view)
@@ -115,7 +115,7 @@ def test_an_untouched_form_keeps_every_argument_as_it_is(case: Any) -> None:
 def test_arguments_without_a_schema_survive_the_form_too(args: Any) -> None:
     item = an_item(args)
 
-    found = read(item, untouched(form(item).blocks))
+    found = read_form(item, untouched(build_form(item).blocks))
 
     assert found.errors == {}
     assert not found.changed
@@ -128,7 +128,7 @@ def test_whatever_is_typed_the_form_answers_and_never_fails(
 ) -> None:
     schema, args = case
     item = an_item(args, args_schema=schema)
-    state = untouched(form(item).blocks)
+    state = untouched(build_form(item).blocks)
     junk = st.one_of(
         st.none(), hostile, numbers.map(str), st.lists(hostile), st.just({"value": 1})
     )
@@ -137,7 +137,7 @@ def test_whatever_is_typed_the_form_answers_and_never_fails(
         for held in inputs.values():
             for key in held.keys() - {"type"}:
                 held[key] = data.draw(junk)
-    found = read(item, state)
+    found = read_form(item, state)
 
     assert set(found.errors) <= set(state)
     digest.canonical(found.args)

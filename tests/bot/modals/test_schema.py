@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from twokey.bot.modals.parse_input import Unreadable, seen
+from twokey.bot.modals.parse_input import BadInput, raw_value
 from twokey.bot.modals.schema import ABSENT, Kind, is_same, plan, required, resolved
 
 ROOT: Any = {
@@ -93,10 +93,10 @@ def test_true_is_not_one() -> None:
     ],
 )
 def test_a_state_of_another_shape_is_answered(state: Any, kind: Kind) -> None:
-    with pytest.raises(Unreadable, match="submit again"):
-        seen(state, kind)
+    with pytest.raises(BadInput, match="submit again"):
+        raw_value(state, kind)
 
 
 def test_no_choices_at_all_are_an_empty_input() -> None:
-    assert seen({"selected_options": []}, Kind.CHOICES) is None
-    assert seen({"selected_options": None}, Kind.CHOICES) is None
+    assert raw_value({"selected_options": []}, Kind.CHOICES) is None
+    assert raw_value({"selected_options": None}, Kind.CHOICES) is None

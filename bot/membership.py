@@ -42,7 +42,7 @@ FRESH_S = 5.0
 Together the groups are asked about 12 times a minute, which leaves room for others.
 """
 
-PATIENCE_S = 1.5
+LOOKUP_TIMEOUT_S = 1.5
 _MAX_KEPT = 10_000
 _NO_SUCH_USER = frozenset({"user_not_found", "user_not_visible"})
 _NO_SUCH_GROUP = frozenset({"no_such_subteam", "subteam_not_found"})
@@ -107,7 +107,7 @@ class Membership:
     async def account(
         self, user: str, *, fresh: bool = False
     ) -> Snapshot[Account] | NoAnswer:
-        """Return what account this is; never raises, and takes `PATIENCE_S` at most."""
+        """Return what account this is, within `LOOKUP_TIMEOUT_S`; never raises."""
         return await self._accounts.get(user, FRESH_S if fresh else KEPT_S)
 
     async def group(
@@ -218,7 +218,7 @@ class _Snapshots(Generic[T]):
         self, key: str, task: asyncio.Task[Snapshot[T]]
     ) -> Snapshot[T] | NoAnswer:
         try:
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(LOOKUP_TIMEOUT_S):
                 # Who stops waiting must not stop the question for the others.
                 return await asyncio.shield(task)
         except TimeoutError:

@@ -7,7 +7,7 @@ import asyncio
 import typer
 
 from twokey.cli import console
-from twokey.cli.command_context import Session, session_of
+from twokey.cli.command_context import CommandContext, command_context
 from twokey.gateway.resume.checkpoints import open_checkpoints
 from twokey.gateway.running import gateway_member
 from twokey.gateway.service.process_check import kept_by
@@ -25,15 +25,15 @@ def adopt(ctx: typer.Context) -> None:
     They are used although calls wait whose threads are elsewhere. Threads that these
     checkpoints do not have are lost: what waits in them ends, and people are told.
     """
-    for before, now in asyncio.run(_accepted(session_of(ctx))):
+    for before, now in asyncio.run(_accepted(command_context(ctx))):
         was = before.shown if before else "nowhere yet"
         console.good(
             f"Agent {now.agent!r} keeps its threads in {now.shown} (was {was})."
         )
 
 
-async def _accepted(session: Session) -> list[tuple[Kept | None, Kept]]:
-    settings = session.settings()
+async def _accepted(command: CommandContext) -> list[tuple[Kept | None, Kept]]:
+    settings = command.settings()
     place = settings.checkpoints.get_secret_value()
     async with (
         open_store(settings.store_url, settings.data_dir) as store,

@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from twokey.cli import console
-from twokey.cli.command_context import session_of
+from twokey.cli.command_context import command_context
 from twokey.cli.policy_facts import moment
-from twokey.cli.store_access import ask_store
+from twokey.cli.store_access import use_store
 from twokey.gateway.service.exporting import Exporter
 from twokey.gateway.store.store import Store
 
@@ -55,7 +55,7 @@ def export(
             is_empty = False
         return not is_empty
 
-    if not ask_store(session_of(ctx), printed):
+    if not use_store(command_context(ctx), printed):
         typer.echo("The audit log has nothing in this time.", err=True)
 
 

@@ -8,9 +8,9 @@ import typer
 
 from twokey.bot.app import SlackBot
 from twokey.cli import console, start_options
-from twokey.cli.command_context import Session, session_of
+from twokey.cli.command_context import CommandContext, command_context
 from twokey.cli.stack import bot_config
-from twokey.cli.start_options import InsecureDev, begin_logs
+from twokey.cli.start_options import InsecureDev, configure_logs
 from twokey.cli.stop_signals import until_stopped
 from twokey.gateway.policy_file import PolicyFile, followed
 from twokey.gateway.service.reviews import ReviewService
@@ -21,12 +21,12 @@ EXAMPLES = start_options.EXAMPLES
 
 def bot(ctx: typer.Context, *, insecure_dev: InsecureDev = False) -> None:
     """Run the Slack side: cards, clicks, modals."""
-    asyncio.run(_bot(session_of(ctx), insecure_dev=insecure_dev))
+    asyncio.run(_bot(command_context(ctx), insecure_dev=insecure_dev))
 
 
-async def _bot(session: Session, *, insecure_dev: bool) -> None:
-    settings = session.settings()
-    begin_logs(session, settings, insecure_dev=insecure_dev)
+async def _bot(command: CommandContext, *, insecure_dev: bool) -> None:
+    settings = command.settings()
+    configure_logs(command, settings, insecure_dev=insecure_dev)
     policy, tenant = PolicyFile(settings.policy), settings.tenant
     config = bot_config(settings)
     async with open_store(

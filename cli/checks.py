@@ -14,7 +14,7 @@ import aiohttp
 
 from twokey.bot.manifest import SCOPES
 from twokey.bot.web import Reply, Slack, SlackError, SlackRefused, text_at
-from twokey.cli.command_context import Session
+from twokey.cli.command_context import CommandContext
 from twokey.cli.people import check_people
 from twokey.gateway.config import AgentSettings, Settings, SlackMode
 from twokey.gateway.errors import SettingsError, TwokeyError
@@ -66,26 +66,26 @@ class Check:
 
 
 async def examine(
-    session: Session, *, post: bool, requester: str = ""
+    command: CommandContext, *, post: bool, requester: str = ""
 ) -> AsyncGenerator[Check]:
     """Check one thing after the other; what depends on a bad one is left out.
 
     Args:
-        session: where the settings are.
+        command: where the settings are.
         post: also post a test message to every channel that the policy names.
         requester: Slack user id of somebody whose requests are looked at.
     """
     yield Check("python", State.GOOD, platform.python_version())
     yield await _tried("packages", _packages())
     try:
-        settings = session.settings()
+        settings = command.settings()
     except TwokeyError as error:
         yield Check("settings", State.BAD, str(error))
         return
     yield Check("settings", State.GOOD, _summary(settings))
     policy: Policy | None = None
     try:
-        policy = session.policy()
+        policy = command.policy()
     except TwokeyError as error:
         yield Check("policy", State.BAD, str(error))
     else:

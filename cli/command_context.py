@@ -16,7 +16,7 @@ from twokey.gateway.policy.rules import Policy
 
 
 @dataclass
-class Session:
+class CommandContext:
     """One run of ``twokey``; the options before the command fill it in."""
 
     env: Mapping[str, str]
@@ -49,9 +49,9 @@ class Session:
         return load_with_lines(source.read(), str(source.path), under=source.under)
 
 
-def session_of(ctx: typer.Context) -> Session:
-    """Return the session of a running command."""
-    return ctx.ensure_object(Session)
+def command_context(ctx: typer.Context) -> CommandContext:
+    """Return the context of a running command."""
+    return ctx.ensure_object(CommandContext)
 
 
 def caller() -> str:

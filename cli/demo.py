@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from twokey.cli import console
-from twokey.cli.command_context import Session, session_of
+from twokey.cli.command_context import CommandContext, command_context
 from twokey.cli.demo_policy import with_short_timeouts
 from twokey.cli.demo_scripts import SCRIPTS, Stage
 from twokey.cli.demo_stack import (
@@ -73,27 +73,27 @@ def demo(
     sample support agent start, and a link is printed. What waits is still there when
     you start it again.
     """
-    session = session_of(ctx)
-    config = session.config or DEFAULT_FILE
-    _ensure_sample(config, session)
+    command = command_context(ctx)
+    config = command.config or DEFAULT_FILE
+    _ensure_sample(config, command)
     if script is None:
-        asyncio.run(_show(session, config, port, mode, is_fresh=fresh))
+        asyncio.run(_show(command, config, port, mode, is_fresh=fresh))
         return
     if script not in SCRIPTS:
         known = ", ".join(SCRIPTS)
         raise SettingsError(f"There is no story {script!r}; choose one of {known}.")
-    played = _play(session, config, script, mode, as_json=as_json)
+    played = _play(command, config, script, mode, as_json=as_json)
     raise typer.Exit(asyncio.run(played))
 
 
-def _ensure_sample(config: Path, session: Session) -> None:
+def _ensure_sample(config: Path, command: CommandContext) -> None:
     """Refuse the settings of other agents, with which the story would make no sense."""
     if not config.exists():
         raise SettingsError(
             f"There is no {str(config)!r} here. Run the demo in a clone of Twokey, "
             "or name a settings file with 'twokey --config FILE demo'."
         )
-    if SAMPLE not in Settings.load(config, session.env).agents:
+    if SAMPLE not in Settings.load(config, command.env).agents:
         raise SettingsError(
             f"{str(config)!r} has no agent {SAMPLE!r}, which the demo is about. Run it "
             "in a clone of Twokey; 'twokey run --sandbox' shows your own agents."
@@ -101,14 +101,14 @@ def _ensure_sample(config: Path, session: Session) -> None:
 
 
 async def _show(
-    session: Session, config: Path, port: int, mode: SlackMode, *, is_fresh: bool
+    command: CommandContext, config: Path, port: int, mode: SlackMode, *, is_fresh: bool
 ) -> None:
     folder = FOLDER
     if is_fresh and folder.exists():
         folder.rename(folder.with_name(f"demo-{datetime.now(UTC):%Y%m%d-%H%M%S}"))
     os.environ.setdefault(LEDGER, str(folder / "effects.jsonl"))
     typer.echo("Starting a Valkey, a sandbox Slack, the bot and the agent ...")
-    env = session.env
+    env = command.env
     async with open_demo_stack(config, folder, port=port, mode=mode, env=env) as demo:
         await _ask_first(demo)
         url = f"{demo.sandbox.url}/?user={REVIEWER}"
@@ -129,7 +129,7 @@ async def _ask_first(demo: DemoStack) -> None:
 
 
 async def _play(
-    session: Session, config: Path, name: str, mode: SlackMode, *, as_json: bool
+    command: CommandContext, config: Path, name: str, mode: SlackMode, *, as_json: bool
 ) -> int:
     def say(event: str, **fields: object) -> None:
         at = datetime.now(UTC).isoformat(timespec="milliseconds")
@@ -143,7 +143,7 @@ async def _play(
         os.environ[LEDGER] = str(ledger)
         outage = folder / "model-is-away"
         os.environ[OUTAGE] = str(outage)
-        env = dict(session.env)
+        env = dict(command.env)
         policy = with_short_timeouts(config, name, folder)
         if policy is not None:
             env["TWOKEY_POLICY"] = str(policy)

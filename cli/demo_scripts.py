@@ -30,7 +30,7 @@ from twokey.gateway.protocol.tiers import Tier
 from twokey.sandbox.client import Person
 from twokey.sandbox.json_types import JsonObject, as_object, as_objects
 
-PATIENCE_S = 30.0
+STEP_TIMEOUT_S = 30.0
 REASON = "Only half of it was damaged."
 ANSWER = "Please ask for a photo of the damage first."
 
@@ -81,7 +81,7 @@ class Stage:
         def is_new(message: JsonObject) -> bool:
             return bool(_approval_id(message)) and str(message["ts"]) > self.asked_at
 
-        card = await self.ana.message_with(CHANNEL, is_new, PATIENCE_S)
+        card = await self.ana.message_with(CHANNEL, is_new, STEP_TIMEOUT_S)
         approval = await self.approval(_approval_id(card))
         self.say(
             "card.posted",
@@ -121,7 +121,7 @@ class Stage:
             words = f"{have} of {need} approvals"
             return message["ts"] == ts and words in json.dumps(message["blocks"])
 
-        await self.ana.message_with(CHANNEL, is_counted, PATIENCE_S)
+        await self.ana.message_with(CHANNEL, is_counted, STEP_TIMEOUT_S)
         item = approval.items[n].id
         self.say("item.voted", approval=approval.id, item=item, have=have, need=need)
 
@@ -134,14 +134,14 @@ class Stage:
             said, _, _ = str(message["text"]).partition(".")
             return message.get("thread_ts") == ts and said == line
 
-        await self.ana.message_with(CHANNEL, is_call, PATIENCE_S)
+        await self.ana.message_with(CHANNEL, is_call, STEP_TIMEOUT_S)
         self.say(event.value, approval=approval.id)
 
     async def submit(
         self, values: Mapping[str, object], approval: Approval, n: int
     ) -> dict[str, str]:
         """Submit the modal on top; keys are labels or block ids of its inputs."""
-        view = await self.ana.wait_for_view(timeout_s=PATIENCE_S)
+        view = await self.ana.wait_for_view(timeout_s=STEP_TIMEOUT_S)
         blocks = {_label(block): str(block.get("block_id")) for block in _inputs(view)}
         named = {blocks.get(key, key): value for key, value in values.items()}
         errors = await self.ana.submit(named)
@@ -175,7 +175,7 @@ class Stage:
             is_reply = message.get("thread_ts") == self.asked_at
             return is_reply and message["text"] == agent_answer("").text
 
-        reply = await self.ana.message_with(CHANNEL, spoken, PATIENCE_S)
+        reply = await self.ana.message_with(CHANNEL, spoken, STEP_TIMEOUT_S)
         words = " ".join(
             str(as_object(block.get("text")).get("text", ""))
             for block in as_objects(reply["blocks"])
@@ -191,7 +191,7 @@ class Stage:
             is_reply = message.get("thread_ts") == self.asked_at
             return is_reply and message["text"] == wanted
 
-        shown = await self.ana.message_with(CHANNEL, is_it, PATIENCE_S)
+        shown = await self.ana.message_with(CHANNEL, is_it, STEP_TIMEOUT_S)
         self.say(event.value, shown=wanted)
         return str(shown["ts"])
 
@@ -221,20 +221,22 @@ class Stage:
             ]
             return shown if len(shown) == len(pending) else []
 
-        return (await self.ana.wait_for(found, PATIENCE_S))[pending.index(n)]
+        return (await self.ana.wait_for(found, STEP_TIMEOUT_S))[pending.index(n)]
 
     async def _until(self, condition: Callable[[], Awaitable[bool]], what: str) -> None:
         sandbox = self.demo.sandbox
         if not await condition():
-            await sandbox.person(REVIEWER).wait_for(bool, PATIENCE_S)
-        for _ in range(int(PATIENCE_S * 20)):
+            await sandbox.person(REVIEWER).wait_for(bool, STEP_TIMEOUT_S)
+        for _ in range(int(STEP_TIMEOUT_S * 20)):
             if await condition():
                 return
             await asyncio.sleep(0.05)
-        raise StoryFailed(f"The story waited {PATIENCE_S:.0f} s in vain for {what}.")
+        raise StoryFailed(
+            f"The story waited {STEP_TIMEOUT_S:.0f} s in vain for {what}."
+        )
 
 
-def demand(holds: object, sentence: str) -> None:
+def expect(holds: object, sentence: str) -> None:
     """Fail the story unless something holds.
 
     Raises:
@@ -250,8 +252,8 @@ async def approve(stage: Stage) -> None:
     await stage.click(ts, Action.APPROVE, approval, 0)
     await stage.reached(approval, {0: ItemState.EXECUTED})
     words = await stage.last_words()
-    demand(_amounts(stage) == [899], "The refund did not run once with 899.")
-    demand("899" in words, "The agent does not say what it refunded.")
+    expect(_amounts(stage) == [899], "The refund did not run once with 899.")
+    expect("899" in words, "The agent does not say what it refunded.")
 
 
 async def edit(stage: Stage) -> None:
@@ -259,14 +261,14 @@ async def edit(stage: Stage) -> None:
     ts, approval = await stage.ask()
     await stage.click(ts, Action.EDIT, approval, 0)
     errors = await stage.submit({"amount": "0"}, approval, 0)
-    demand(errors, "An amount of 0 was accepted.")
+    expect(errors, "An amount of 0 was accepted.")
     values = {"amount": "449.50", Input.REASON: REASON}
-    demand(not await stage.submit(values, approval, 0), "449.50 was refused.")
+    expect(not await stage.submit(values, approval, 0), "449.50 was refused.")
     after = await stage.reached(approval, {0: ItemState.EXECUTED})
     words = await stage.last_words()
-    demand(after.items[0].edit, "There is no edit record.")
-    demand(_amounts(stage) == [449.5], "The refund did not run once with 449.50.")
-    demand("449.50" in words and REASON in words, "The agent does not know the edit.")
+    expect(after.items[0].edit, "There is no edit record.")
+    expect(_amounts(stage) == [449.5], "The refund did not run once with 449.50.")
+    expect("449.50" in words and REASON in words, "The agent does not know the edit.")
 
 
 async def reject(stage: Stage) -> None:
@@ -276,8 +278,8 @@ async def reject(stage: Stage) -> None:
     await stage.submit({Input.REASON: REASON}, approval, 0)
     await stage.reached(approval, {0: ItemState.REJECTED})
     words = await stage.last_words()
-    demand(not stage.effects(), "A rejected call ran.")
-    demand("said no" in words and REASON in words, "The agent does not say why.")
+    expect(not stage.effects(), "A rejected call ran.")
+    expect("said no" in words and REASON in words, "The agent does not say why.")
 
 
 async def respond(stage: Stage) -> None:
@@ -287,8 +289,8 @@ async def respond(stage: Stage) -> None:
     await stage.submit({Input.MESSAGE: ANSWER}, approval, 0)
     await stage.reached(approval, {0: ItemState.ANSWERED})
     words = await stage.last_words()
-    demand(not stage.effects(), "An answered call ran.")
-    demand(ANSWER in words, "The agent does not pass the answer on.")
+    expect(not stage.effects(), "An answered call ran.")
+    expect(ANSWER in words, "The agent does not pass the answer on.")
 
 
 async def expire(stage: Stage) -> None:
@@ -296,14 +298,14 @@ async def expire(stage: Stage) -> None:
     _, approval = await stage.ask()
     await stage.reached(approval, {0: ItemState.EXPIRED})
     words = await stage.last_words()
-    demand(not stage.effects(), "An expired call ran.")
-    demand("in time" in words, "The agent does not say that nobody decided.")
+    expect(not stage.effects(), "An expired call ran.")
+    expect("in time" in words, "The agent does not say that nobody decided.")
 
 
 async def multi(stage: Stage) -> None:
     """Three calls in one turn: one is approved, one edited, one rejected."""
     ts, approval = await stage.ask("@twokey refund order 78291 and do everything else")
-    demand(len(approval.items) == 3, "The card does not hold three calls.")  # noqa: PLR2004 - refund, address, e-mail
+    expect(len(approval.items) == 3, "The card does not hold three calls.")  # noqa: PLR2004 - refund, address, e-mail
     place = {item.tool: item.index for item in approval.items}
     refund, address = place["process_refund"], place["change_address"]
     mail = place["send_email"]
@@ -318,24 +320,24 @@ async def multi(stage: Stage) -> None:
     await stage.reached(approval, {mail: ItemState.EXECUTED})
     words = await stage.last_words()
     tools = sorted(str(effect["tool"]) for effect in stage.effects())
-    demand(tools == ["process_refund", "send_email"], f"These ran: {tools}.")
-    demand("449.50" in words and "said no" in words, "The agent missed something.")
+    expect(tools == ["process_refund", "send_email"], f"These ran: {tools}.")
+    expect("449.50" in words and "said no" in words, "The agent missed something.")
 
 
 async def escalate(stage: Stage) -> None:
     """A refund over 1,000 takes two people; the second one is called, a senior."""
     ts, approval = await stage.ask("@twokey refund order 78420")
-    demand(approval.items[0].tier is Tier.ESCALATE, "1,299 does not take two people.")
+    expect(approval.items[0].tier is Tier.ESCALATE, "1,299 does not take two people.")
     await stage.called(ts, approval, EventName.APPROVAL_REMINDED)
     await stage.click(ts, Action.APPROVE, approval, 0)
     await stage.voted(ts, approval, 0, have=1, need=2)
-    demand(not stage.effects(), "One person was enough.")
+    expect(not stage.effects(), "One person was enough.")
     await stage.called(ts, approval, EventName.APPROVAL_ESCALATED)
     await stage.click(ts, Action.APPROVE, approval, 0, by=SENIOR)
     await stage.reached(approval, {0: ItemState.EXECUTED})
     words = await stage.last_words()
-    demand(_amounts(stage) == [1299], "The refund did not run once with 1,299.")
-    demand("1299" in words, "The agent does not say what it refunded.")
+    expect(_amounts(stage) == [1299], "The refund did not run once with 1,299.")
+    expect("1299" in words, "The agent does not say what it refunded.")
 
 
 async def outage(stage: Stage) -> None:
@@ -350,9 +352,9 @@ async def outage(stage: Stage) -> None:
     stage.say("model.back")
     ended = await stage.run_shown(EventName.RUN_RESUMED)
     words = await stage.last_words()
-    demand(waiting == ended, "The outage was told in more than one message.")
-    demand(_amounts(stage) == [899], "The refund did not run once with 899.")
-    demand("899" in words, "The agent does not say what it refunded.")
+    expect(waiting == ended, "The outage was told in more than one message.")
+    expect(_amounts(stage) == [899], "The refund did not run once with 899.")
+    expect("899" in words, "The agent does not say what it refunded.")
 
 
 SCRIPTS: dict[str, Callable[[Stage], Awaitable[None]]] = {

@@ -10,7 +10,7 @@ from pydantic import JsonValue
 
 from twokey.cli import console
 from twokey.cli.checks import Check, State, examine
-from twokey.cli.command_context import Session, session_of
+from twokey.cli.command_context import CommandContext, command_context
 
 EXAMPLES = console.examples(
     ("twokey doctor", "check everything; nothing is posted"),
@@ -42,7 +42,9 @@ def doctor(
 ) -> None:
     """Check every part, and say what to do about what is not right."""
     checks = asyncio.run(
-        _examined(session_of(ctx), post=post, requester=requester, is_printed=not json)
+        _examined(
+            command_context(ctx), post=post, requester=requester, is_printed=not json
+        )
     )
     is_bad = any(check.state is State.BAD for check in checks)
     if json:
@@ -56,10 +58,10 @@ def doctor(
 
 
 async def _examined(
-    session: Session, *, post: bool, requester: str, is_printed: bool
+    command: CommandContext, *, post: bool, requester: str, is_printed: bool
 ) -> list[Check]:
     checks: list[Check] = []
-    async for check in examine(session, post=post, requester=requester):
+    async for check in examine(command, post=post, requester=requester):
         checks.append(check)
         if is_printed:
             _PRINT[check.state](f"{check.name}: {check.text}")

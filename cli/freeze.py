@@ -9,9 +9,9 @@ from typing import Annotated, TypeVar
 import typer
 
 from twokey.cli import console
-from twokey.cli.command_context import caller, session_of
+from twokey.cli.command_context import caller, command_context
 from twokey.cli.console import AsJson, By
-from twokey.cli.store_access import ask_store
+from twokey.cli.store_access import use_store
 from twokey.gateway.approvals.decisions import Gesture
 from twokey.gateway.errors import SettingsError
 from twokey.gateway.service.freezing import FreezeService
@@ -123,7 +123,7 @@ def _scope(kind: ScopeKind, name: str) -> Scope:
 
 
 def _ask(ctx: typer.Context, ask: Callable[[FreezeService], Awaitable[T]]) -> T:
-    return ask_store(
-        session_of(ctx),
+    return use_store(
+        command_context(ctx),
         lambda store, tenant: ask(FreezeService(store, tenant=tenant)),
     )

@@ -7,8 +7,8 @@ import asyncio
 import typer
 
 from twokey.cli import console, start_options
-from twokey.cli.command_context import Session, session_of
-from twokey.cli.start_options import InsecureDev, begin_logs
+from twokey.cli.command_context import CommandContext, command_context
+from twokey.cli.start_options import InsecureDev, configure_logs
 from twokey.cli.stop_signals import until_stopped
 from twokey.gateway.embed import Twokey
 
@@ -17,12 +17,12 @@ EXAMPLES = start_options.EXAMPLES
 
 def gateway(ctx: typer.Context, *, insecure_dev: InsecureDev = False) -> None:
     """Run the agents' side: workers, expiries and your agents."""
-    asyncio.run(_gateway(session_of(ctx), insecure_dev=insecure_dev))
+    asyncio.run(_gateway(command_context(ctx), insecure_dev=insecure_dev))
 
 
-async def _gateway(session: Session, *, insecure_dev: bool) -> None:
-    settings = session.settings()
-    begin_logs(session, settings, insecure_dev=insecure_dev)
+async def _gateway(command: CommandContext, *, insecure_dev: bool) -> None:
+    settings = command.settings()
+    configure_logs(command, settings, insecure_dev=insecure_dev)
     async with Twokey(settings, insecure_dev=insecure_dev) as twokey:
         names = ", ".join(settings.agents) or "nobody"
         await until_stopped(

@@ -10,9 +10,9 @@ import typer
 from pydantic import JsonValue
 
 from twokey.cli import console
-from twokey.cli.command_context import caller, session_of
+from twokey.cli.command_context import caller, command_context
 from twokey.cli.console import AsJson, By
-from twokey.cli.store_access import ask_store
+from twokey.cli.store_access import use_store
 from twokey.gateway.approvals.decisions import Gesture
 from twokey.gateway.errors import SettingsError
 from twokey.gateway.policy.rules import Policy
@@ -218,8 +218,8 @@ def _time(at_ms: int) -> str:
 
 
 def _ask(ctx: typer.Context, ask: Callable[[RunService], Awaitable[T]]) -> T:
-    return ask_store(
-        session_of(ctx),
+    return use_store(
+        command_context(ctx),
         lambda store, tenant: ask(RunService(store, _no_policy, tenant=tenant)),
     )
 

@@ -17,7 +17,7 @@ from typing import Annotated
 import typer
 
 from twokey.cli import console, version
-from twokey.cli.command_context import Session, session_of
+from twokey.cli.command_context import CommandContext, command_context
 from twokey.gateway.errors import SettingsError, TwokeyError
 
 USAGE = 2
@@ -66,21 +66,21 @@ def run(
         words: of the command line, without ``twokey``; None takes the process's.
         env: the environment; None takes the process's.
     """
-    session = Session(env=dict(os.environ if env is None else env))
+    command = CommandContext(env=dict(os.environ if env is None else env))
     given = sys.argv[1:] if words is None else list(words)
     try:
-        _commands(given)(given, prog_name="twokey", obj=session)
+        _commands(given)(given, prog_name="twokey", obj=command)
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else int(bool(ended.code))
     except TwokeyError as error:
-        if session.debug:
+        if command.debug:
             raise
         word = typer.style("Error:", fg=typer.colors.RED)
-        is_plain = bool(session.env.get("NO_COLOR"))
+        is_plain = bool(command.env.get("NO_COLOR"))
         typer.echo(f"{word} {error}", err=True, color=False if is_plain else None)
         return USAGE
     except Exception as error:
-        if session.debug:
+        if command.debug:
             raise
         typer.echo(
             f"Twokey met something it did not expect ({type(error).__name__}: "
@@ -164,7 +164,7 @@ def _options(
     ] = False,
 ) -> None:
     """Hold an AI agent's tool calls until a person agrees in Slack."""
-    session = session_of(ctx)
-    session.config, session.debug = config, debug
-    if session.env.get("NO_COLOR"):  # https://no-color.org
+    command = command_context(ctx)
+    command.config, command.debug = config, debug
+    if command.env.get("NO_COLOR"):  # https://no-color.org
         ctx.color = False

@@ -10,7 +10,7 @@ from pydantic import JsonValue
 
 from twokey.bot import manifest as slack_app
 from twokey.cli import console
-from twokey.cli.command_context import Session, session_of
+from twokey.cli.command_context import CommandContext, command_context
 from twokey.gateway.config import DEFAULT_FILE, SlackSettings
 from twokey.gateway.documents import BadDocument, parse_yaml
 from twokey.gateway.errors import SettingsError
@@ -44,7 +44,7 @@ def manifest(
     """Print the manifest of the Slack app, or check one."""
     if file is not None and not check:
         raise SettingsError(f"{str(file)!r} is read by --check only; add --check.")
-    command = _command(session_of(ctx))
+    command = _command(command_context(ctx))
     data = slack_app.render(http, command=command)
     shown = _parsed(file) if file else data
     problems = slack_app.check_manifest(shown, commands=[command])
@@ -57,11 +57,11 @@ def manifest(
         typer.echo(_shown(data, as_json=json, as_link=link), nl=False)
 
 
-def _command(session: Session) -> str:
+def _command(given: CommandContext) -> str:
     """Return the command that the settings name; before there are any, the usual."""
-    if session.config is None and not DEFAULT_FILE.exists():
-        return session.env.get("TWOKEY_SLACK_COMMAND") or SlackSettings().command
-    return session.settings().slack.command
+    if given.config is None and not DEFAULT_FILE.exists():
+        return given.env.get("TWOKEY_SLACK_COMMAND") or SlackSettings().command
+    return given.settings().slack.command
 
 
 def _shown(data: JsonObject, *, as_json: bool, as_link: bool) -> str:

@@ -10,14 +10,14 @@ import typer
 from pydantic import JsonValue, ValidationError
 
 from twokey.cli import console
-from twokey.cli.command_context import session_of
+from twokey.cli.command_context import command_context
 from twokey.cli.console import AsJson
 from twokey.cli.policy_facts import CallFile, facts_of, moment
 from twokey.cli.policy_output import (
-    explained,
-    idle_requirements,
-    replayed,
+    explanation_rows,
+    replay_lines,
     too_few_people,
+    unused_requirements,
 )
 from twokey.gateway.errors import BadJson, SettingsError
 from twokey.gateway.policy.evaluate import evaluate
@@ -44,7 +44,7 @@ PolicyFile = Annotated[
 def check(ctx: typer.Context, file: PolicyFile = None, *, json: AsJson = False) -> None:
     """Return whether a policy can be used, or where it is wrong."""
     try:
-        policy, document = session_of(ctx).loaded_policy(file)
+        policy, document = command_context(ctx).loaded_policy(file)
     except BadPolicy as error:
         if json:
             rows: list[JsonValue] = [
@@ -63,7 +63,7 @@ def check(ctx: typer.Context, file: PolicyFile = None, *, json: AsJson = False) 
         console.as_json({"ok": False, "problems": unread})
         raise typer.Exit(2) from error
     untyped = [str(one) for one in untyped_arguments(policy, document)]
-    notes = [*too_few_people(policy), *idle_requirements(policy), *untyped]
+    notes = [*too_few_people(policy), *unused_requirements(policy), *untyped]
     if json:
         found: JsonObject = {"ok": True, "policy_digest": policy.digest}
         found["tools"] = [*policy.tools]
@@ -114,7 +114,7 @@ def explain(
     json: AsJson = False,
 ) -> None:
     """Say what a policy asks of one call, which rules fired, and why."""
-    policy = session_of(ctx).policy(file)
+    policy = command_context(ctx).policy(file)
     proposed = _call(call)
     when = moment(at) if at else datetime.now(UTC)
     said = (*(windows or ()), *(f"recent.{one}" for one in recent or ()))
@@ -132,7 +132,7 @@ def explain(
         judged = facts.model_dump(mode="json")
         console.as_json({**document, "facts": judged})
         return
-    for label, text in explained(evaluation, when if at else None):
+    for label, text in explanation_rows(evaluation, when if at else None):
         typer.echo(f"{typer.style(f'{label:<9}', bold=True)} {text}")
 
 
@@ -153,13 +153,13 @@ def replay_command(
     json: AsJson = False,
 ) -> None:
     """Judge past calls by a policy, and say what would have changed."""
-    policy = session_of(ctx).policy(file)
+    policy = command_context(ctx).policy(file)
     rows = read_rows(console.read_text(audit, "the audit export"), str(audit))
     found = replay(policy, rows)
     if json:
         console.as_json({"policy_digest": policy.digest, **_as_document(found)})
         return
-    for line in replayed(found):
+    for line in replay_lines(found):
         typer.echo(line)
 
 

@@ -28,7 +28,7 @@ _COLOURS = {
 }
 
 
-def explained(
+def explanation_rows(
     evaluation: Evaluation, when: datetime | None
 ) -> Iterator[tuple[str, str]]:
     """Yield label and text of everything that an evaluation says.
@@ -71,7 +71,7 @@ def _shown(evaluation: Evaluation) -> Iterator[tuple[str, str]]:
         yield "hidden", ", ".join(evaluation.redact)
 
 
-def replayed(found: Sequence[Replayed]) -> Iterator[str]:
+def replay_lines(found: Sequence[Replayed]) -> Iterator[str]:
     """Yield the lines that say what would have changed."""
     changed = [one for one in found if one.is_changed]
     for one in changed:
@@ -113,7 +113,7 @@ def too_few_people(policy: Policy) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def idle_requirements(policy: Policy) -> list[str]:
+def unused_requirements(policy: Policy) -> list[str]:
     """Return a sentence for every requirement that nothing needs."""
     return [
         f"The requirement {name!r} is not used: no 'needs' names it."

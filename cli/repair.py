@@ -13,7 +13,7 @@ import typer
 from pydantic import JsonValue
 
 from twokey.cli import console
-from twokey.cli.command_context import Session, session_of
+from twokey.cli.command_context import CommandContext, command_context
 from twokey.gateway.resume.checkpoints import open_checkpoints
 from twokey.gateway.resume.recovery import THREAD_GONE, Mismatch
 from twokey.gateway.resume.repair import RepairReport, repair_losses
@@ -59,15 +59,19 @@ def repair(
     an older store calls approved may have run, so people are asked what became of it.
     Nothing is ever approved or run by this.
     """
-    done = asyncio.run(_repair(session_of(ctx), is_dry=dry_run, is_restored=restored))
+    done = asyncio.run(
+        _repair(command_context(ctx), is_dry=dry_run, is_restored=restored)
+    )
     if json:
         console.as_json(_document(done, is_dry=dry_run))
         return
     _print(done, is_dry=dry_run)
 
 
-async def _repair(session: Session, *, is_dry: bool, is_restored: bool) -> RepairReport:
-    settings = session.settings()
+async def _repair(
+    command: CommandContext, *, is_dry: bool, is_restored: bool
+) -> RepairReport:
+    settings = command.settings()
     place = settings.checkpoints.get_secret_value()
     async with (
         open_store(settings.store_url, settings.data_dir, insecure_dev=True) as store,

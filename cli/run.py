@@ -9,11 +9,11 @@ from typing import Annotated
 import typer
 
 from twokey.cli import console, start_options
-from twokey.cli.command_context import Session, session_of
+from twokey.cli.command_context import CommandContext, command_context
 from twokey.cli.demo_stack import REQUESTER, open_demo_stack
 from twokey.cli.seed import holders, seed
 from twokey.cli.stack import open_stack
-from twokey.cli.start_options import InsecureDev, begin_logs
+from twokey.cli.start_options import InsecureDev, configure_logs
 from twokey.cli.stop_signals import until_stopped
 from twokey.gateway.config import DEFAULT_FILE
 from twokey.gateway.logs import write_logs
@@ -48,16 +48,16 @@ def run(
     channel that the policy names is there, and a link to its page is printed. What
     happens there is kept apart, in 'sandbox' under the data folder.
     """
-    session = session_of(ctx)
+    command = command_context(ctx)
     if in_sandbox:
-        asyncio.run(_rehearse(session, port))
+        asyncio.run(_rehearse(command, port))
     else:
-        asyncio.run(_run(session, insecure_dev=insecure_dev))
+        asyncio.run(_run(command, insecure_dev=insecure_dev))
 
 
-async def _run(session: Session, *, insecure_dev: bool) -> None:
-    settings = session.settings()
-    begin_logs(session, settings, insecure_dev=insecure_dev)
+async def _run(command: CommandContext, *, insecure_dev: bool) -> None:
+    settings = command.settings()
+    configure_logs(command, settings, insecure_dev=insecure_dev)
     async with open_stack(settings, insecure_dev=insecure_dev) as stack:
         twokey, team = stack.twokey, stack.bot.team_id
         agents = ", ".join(settings.agents) or "none in twokey.yml"
@@ -69,14 +69,14 @@ async def _run(session: Session, *, insecure_dev: bool) -> None:
         await until_stopped(twokey.reload, twokey.store, ready=say)
 
 
-async def _rehearse(session: Session, port: int) -> None:
-    settings, policy = session.settings(), session.policy()
+async def _rehearse(command: CommandContext, port: int) -> None:
+    settings, policy = command.settings(), command.policy()
     write_logs(settings.log, shows_errors=True)
     async with open_demo_stack(
-        session.config or DEFAULT_FILE,
+        command.config or DEFAULT_FILE,
         settings.data_dir / "sandbox",
         port=port,
-        env=session.env,
+        env=command.env,
         seed=partial(seed, policy=policy),
         suggestions=(),
     ) as demo:

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import typer
 
 from twokey.cli import console
-from twokey.cli.command_context import Session
+from twokey.cli.command_context import CommandContext
 from twokey.gateway.config import Settings
 from twokey.gateway.logs import write_logs
 
@@ -28,9 +28,11 @@ InsecureDev = Annotated[
 ]
 
 
-def begin_logs(session: Session, settings: Settings, *, insecure_dev: bool) -> None:
+def configure_logs(
+    command: CommandContext, settings: Settings, *, insecure_dev: bool
+) -> None:
     """Write logs; the words of an agent's errors only where a developer reads them."""
     host = urlsplit(settings.slack.api_url).hostname
     is_sandbox = host in {"127.0.0.1", "::1", "localhost"}
-    shows_errors = session.debug or insecure_dev or is_sandbox
+    shows_errors = command.debug or insecure_dev or is_sandbox
     write_logs(settings.log, shows_errors=shows_errors)

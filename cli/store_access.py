@@ -6,20 +6,20 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from twokey.cli.command_context import Session
+from twokey.cli.command_context import CommandContext
 from twokey.gateway.store.open_store import open_store
 from twokey.gateway.store.store import Store
 
 T = TypeVar("T")
 
 
-def ask_store(session: Session, ask: Callable[[Store, str], Awaitable[T]]) -> T:
+def use_store(command: CommandContext, ask: Callable[[Store, str], Awaitable[T]]) -> T:
     """Open the store, let ``ask`` use it for the tenant of the settings, close it.
 
     A store that could lose what it acknowledges will do: it is no reason to let an
     agent go on, or to keep anybody from looking.
     """
-    settings = session.settings()
+    settings = command.settings()
 
     async def asked() -> T:
         async with open_store(

@@ -13,7 +13,7 @@ from twokey.sandbox.json_types import JsonObject, as_object, as_objects
 
 T = TypeVar("T")
 
-PATIENCE_S = 30.0
+WAIT_TIMEOUT_S = 30.0
 FOREVER = aiohttp.ClientTimeout(total=None)
 
 
@@ -76,7 +76,7 @@ class Person:
         return as_object((await self.state())["home"]) or None
 
     async def wait_for(
-        self, condition: Callable[[JsonObject], T], timeout_s: float = PATIENCE_S
+        self, condition: Callable[[JsonObject], T], timeout_s: float = WAIT_TIMEOUT_S
     ) -> T:
         """Return the first true result of `condition(state)`.
 
@@ -108,7 +108,7 @@ class Person:
         self,
         channel: str,
         predicate: Callable[[JsonObject], object],
-        timeout_s: float = PATIENCE_S,
+        timeout_s: float = WAIT_TIMEOUT_S,
     ) -> JsonObject:
         """Return the newest message that satisfies `predicate`, waiting for it."""
 
@@ -122,7 +122,7 @@ class Person:
     async def wait_for_view(
         self,
         predicate: Callable[[JsonObject], object] = bool,
-        timeout_s: float = PATIENCE_S,
+        timeout_s: float = WAIT_TIMEOUT_S,
     ) -> JsonObject:
         """Return the modal on top once it satisfies `predicate`."""
 

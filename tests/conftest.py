@@ -40,8 +40,8 @@ def slack_waits() -> Generator[pytest.MonkeyPatch]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(delivery, "ACK_WITHIN_S", WAIT_S)
         patch.setattr(triggers, "LIFE_S", WAIT_S)
-        patch.setattr(router, "PATIENCE_S", WAIT_S - 5)
-        patch.setattr(membership, "PATIENCE_S", WAIT_S - 10)
+        patch.setattr(router, "LISTENER_TIMEOUT_S", WAIT_S - 5)
+        patch.setattr(membership, "LOOKUP_TIMEOUT_S", WAIT_S - 10)
         yield patch
 
 

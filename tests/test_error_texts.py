@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from twokey.cli.command_context import Session
-from twokey.cli.start_options import begin_logs
+from twokey.cli.command_context import CommandContext
+from twokey.cli.start_options import configure_logs
 from twokey.gateway.config import Settings
 from twokey.gateway.failures import log_failure
 from twokey.gateway.logs import Format, LogSettings, write_logs
@@ -102,9 +102,9 @@ def test_debug_development_and_the_sandbox_show_the_words(
 ) -> None:
     (tmp_path / "twokey.yml").write_text(yaml)
     settings = Settings.load(tmp_path / "twokey.yml", {})
-    session = Session(env={}, debug=debug)
+    session = CommandContext(env={}, debug=debug)
 
-    begin_logs(session, settings, insecure_dev=insecure_dev)
+    configure_logs(session, settings, insecure_dev=insecure_dev)
     fail()
 
     assert ("DE44" in capsys.readouterr().err) is is_shown

@@ -38,7 +38,7 @@ DIGEST = "twokey_digest"
 RECORDED = "twokey_recorded"
 """Names under which the ingress says what it knows of a request."""
 
-PATIENCE_S = 2.6
+LISTENER_TIMEOUT_S = 2.6
 """How long a listener may take; Slack waits 3 s."""
 
 NOT_RECORDED = label(
@@ -199,7 +199,7 @@ async def _guarded(work: Callable[[], Awaitable[T]], context: Context) -> T:
     if not context.get(RECORDED, False):
         raise UserFacingError(NOT_RECORDED)
     try:
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(LISTENER_TIMEOUT_S):
             return await work()
     except (UserFacingError, BadPayload):
         raise
@@ -210,7 +210,7 @@ async def _guarded(work: Callable[[], Awaitable[T]], context: Context) -> T:
         logger.warning("listener.unrecorded why=store_unavailable")
         raise UserFacingError(NOT_RECORDED) from None
     except TimeoutError:
-        logger.warning("listener.slow patience_s=%s", PATIENCE_S)
+        logger.warning("listener.slow patience_s=%s", LISTENER_TIMEOUT_S)
         raise UserFacingError(NOT_CONFIRMED) from None
     except UnreadableRecord as error:
         log_failure(logger, error, "listener.unreadable_record")

@@ -213,7 +213,7 @@ async def test_a_click_counts_as_judged_now_whatever_its_card_shows(
     async def nothing(*_: object) -> list[str]:
         return []
 
-    monkeypatch.setattr(app, "outdated", nothing)
+    monkeypatch.setattr(app, "outdated_cards", nothing)
     async with stack.running():
         first = await stack.refund(amount=700)
         card = await stack.card(first)

@@ -287,7 +287,7 @@ async def test_one_group_that_stays_unknown_leaves_the_others_known() -> None:
 async def test_a_slow_slack_costs_the_answer_and_not_the_deadline(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(membership_module, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(membership_module, "LOOKUP_TIMEOUT_S", 0.5)
     async with opened() as ctx:
         ctx.sandbox.faults.plan("slow", calls=2, seconds=9)
 

@@ -11,7 +11,7 @@ import typer
 from typer.testing import CliRunner
 
 from twokey.cli import audit, freeze
-from twokey.cli.command_context import Session
+from twokey.cli.command_context import CommandContext
 from twokey.cli.main import add
 from twokey.gateway.errors import SettingsError
 from twokey.gateway.store.engine import EmbeddedEngine
@@ -32,7 +32,9 @@ def tell(tmp_path: Path) -> Generator[Tell]:
     with EmbeddedEngine(tmp_path / "engine") as engine:
 
         def told(*words: str) -> str:
-            session = Session(env={"TWOKEY_REDIS_URL": engine.url}, config=config)
+            session = CommandContext(
+                env={"TWOKEY_REDIS_URL": engine.url}, config=config
+            )
             done = CliRunner().invoke(
                 app, list(words), obj=session, catch_exceptions=False
             )

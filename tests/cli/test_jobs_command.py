@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from tests.bot.strategies import CANARY
 from tests.streams import announced
 from twokey.cli import jobs
-from twokey.cli.command_context import Session
+from twokey.cli.command_context import CommandContext
 from twokey.cli.main import add
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.errors import SettingsError
@@ -40,7 +40,9 @@ class Shell:
 
     def __call__(self, *words: str) -> str:
         """Type ``twokey jobs ...``; return what it prints."""
-        session = Session(env={"TWOKEY_REDIS_URL": self._url}, config=self._config)
+        session = CommandContext(
+            env={"TWOKEY_REDIS_URL": self._url}, config=self._config
+        )
         given = ["jobs", *words]
         done = CliRunner().invoke(self._app, given, obj=session, catch_exceptions=False)
         assert done.exit_code == 0, done.output

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from twokey.cli.main import run
-from twokey.cli.policy_output import explained, idle_requirements, replayed
+from twokey.cli.policy_output import explanation_rows, replay_lines, unused_requirements
 from twokey.gateway.approvals.people import Requirement, Vote
 from twokey.gateway.approvals.quorum import stricter, tally
 from twokey.gateway.policy.evaluate import Evaluation, evaluate
@@ -78,7 +78,7 @@ def judge(tool: str, amount: float = 1) -> Evaluation:
 
 def who(requirement: Requirement) -> str:
     evaluation = judge("letter").with_(requirement=requirement)
-    return dict(explained(evaluation, None))["who"]
+    return dict(explanation_rows(evaluation, None))["who"]
 
 
 def problems(text: str) -> list[str]:
@@ -357,7 +357,7 @@ def test_a_requirement_that_leads_nowhere_is_refused_with_its_line(
 def test_a_requirement_that_nothing_needs_is_pointed_out() -> None:
     policy: Policy = load_policy(HEAD + REQUIREMENTS + "tools: {}", "p.yml")
 
-    assert idle_requirements(policy)[0] == (
+    assert unused_requirements(policy)[0] == (
         "The requirement 'one_person' is not used: no 'needs' names it."
     )
 
@@ -395,7 +395,7 @@ def test_a_replay_says_whose_word_an_approved_call_would_lack_now() -> None:
     )
     assert junior.is_changed
     assert not senior.is_changed
-    told = list(replayed([junior]))
+    told = list(replay_lines([junior]))
     assert (
         "    The approvals given then would not be enough: 1 more from senior." in told
     )

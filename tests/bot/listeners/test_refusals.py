@@ -118,7 +118,7 @@ async def test_a_slack_that_does_not_say_who_somebody_is_lets_nobody_approve(
 async def test_a_slack_that_is_slow_costs_the_decision_and_not_the_answer(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(membership, "PATIENCE_S", 1.0)
+    monkeypatch.setattr(membership, "LOOKUP_TIMEOUT_S", 1.0)
     stack.sandbox.faults.plan("slow", "users.info", calls=99, seconds=9)
     async with stack.running():
         verdict = await stack.refund()

@@ -19,7 +19,7 @@ from twokey.bot.blocks import (
 )
 from twokey.bot.cards import buttons
 from twokey.bot.cards.diff import diff, is_in_another_state, state_text
-from twokey.bot.cards.frame import LEAST, Frame, Room, room, rows_of
+from twokey.bot.cards.frame import MIN_EXCERPT, Frame, TextBudget, rows_of, text_budget
 from twokey.bot.cards.listing import Listing, all_text, listing, summary
 from twokey.bot.cards.refs import hash_ref, when, who
 from twokey.bot.cards.states import (
@@ -74,18 +74,18 @@ def needs_full_view(approval: Approval, index: int) -> bool:
     """Return whether a call is too long for its card, so that View all has Approve."""
     item = approval.items[index]
     has_row = any(each.index == index for each in rows_of(approval))
-    left = call_room(approval, item)
-    shown = listing(item.tool, item.args, item.redact, room=left)
-    is_whole = shown.is_complete and _state(item, room(approval)).complete
+    left = call_budget(approval, item)
+    shown = listing(item.tool, item.args, item.redact, budget=left)
+    is_whole = shown.is_complete and _state(item, text_budget(approval)).complete
     return not (has_row and is_whole)
 
 
-def call_room(approval: Approval, item: Item) -> int:
+def call_budget(approval: Approval, item: Item) -> int:
     """Return how many characters a call's arguments may take.
 
     Long notes on a call reduce the budget of its own arguments, not of other calls'.
     """
-    share = room(approval)
+    share = text_budget(approval)
     taken = len(item.observations[-_OBSERVATIONS:]) * (share.text + _LABEL_CHARS)
     if item.spelled is not None:
         taken += share.note + _LABEL_CHARS
@@ -97,7 +97,7 @@ def call_room(approval: Approval, item: Item) -> int:
         taken += len(item.link) + _LABEL_CHARS
     if item.is_pending and state_text(item):
         taken += share.text + 2 * _LABEL_CHARS
-    return max(LEAST, share.call - taken)
+    return max(MIN_EXCERPT, share.call - taken)
 
 
 def needs_own_click(approval: Approval, item: Item) -> bool:
@@ -113,8 +113,8 @@ def needs_own_click(approval: Approval, item: Item) -> bool:
 
 def row(frame: Frame, item: Item) -> list[Block]:
     """Return the blocks of one call, from what it is to what may be said of it."""
-    room_left = call_room(frame.approval, item)
-    shown = listing(item.tool, item.args, item.redact, room=room_left)
+    budget = call_budget(frame.approval, item)
+    shown = listing(item.tool, item.args, item.redact, budget=budget)
     name = f"{item.index}"
     blocks = [
         *title(frame, item),
@@ -125,7 +125,7 @@ def row(frame: Frame, item: Item) -> list[Block]:
             _standing(frame, item, shown), block_id=frame.block_id(f"{name}.state")
         ),
     ]
-    is_whole = shown.is_complete and _state(item, frame.room).complete
+    is_whole = shown.is_complete and _state(item, frame.budget).complete
     offered = buttons.decisions(frame, item, is_shown_whole=is_whole)
     if offered:
         blocks.append(actions(*offered, block_id=frame.block_id(f"{name}.actions")))
@@ -173,19 +173,19 @@ def title(frame: Frame, item: Item) -> list[Block]:
         text = f"{item.index + 1}. {text or item.tool}"
     if not text:
         return []
-    cut = excerpt(text, frame.room.title).text
+    cut = excerpt(text, frame.budget.title).text
     return [section(untrusted(cut), block_id=frame.block_id(f"{item.index}.title"))]
 
 
 def call_box(frame: Frame, item: Item, shown: Listing) -> Block:
     """Return the call itself, and the words of people and tools about it."""
     parts = [box(text) for text in shown.boxes]
-    if _has_link(item, frame.room):
+    if _has_link(item, frame.budget):
         host = label(f"Open in {urlsplit(item.link).hostname}")
         parts.append(line(link(item.link, host)))
     if item.is_pending and state_text(item):
         parts += [line(bold(label(BUSINESS_STATE_TITLES[is_in_another_state(item)])))]
-        parts += [box(_state(item, frame.room).text)]
+        parts += [box(_state(item, frame.budget).text)]
     if item.triage is not None and item.is_pending and item.edit is None:
         # After an edit its words would be about what does not run.
         parts += _quoted(f"{TRIAGE_TITLE}:", item.triage.rationale, frame)
@@ -193,7 +193,7 @@ def call_box(frame: Frame, item: Item, shown: Listing) -> Block:
         parts.append(
             line(bold(label("Edited by ")), _person(item.edit.by), text_run(label(":")))
         )
-        parts.append(box(diff(item, room=frame.room.change)))
+        parts.append(box(diff(item, budget=frame.budget.change)))
         parts += _quoted("Why:", item.edit.reason, frame)
     if item.settlement is not None and item.settlement.verb is Verb.REJECT:
         parts += _quoted("Reason:", item.settlement.text, frame)
@@ -213,19 +213,19 @@ def call_box(frame: Frame, item: Item, shown: Listing) -> Block:
     return rich_text(*parts, block_id=frame.block_id(f"{item.index}.call"))
 
 
-def _has_link(item: Item, free: Room) -> bool:
+def _has_link(item: Item, budget: TextBudget) -> bool:
     """Return whether a card links the call: not after an edit, of which it is not."""
-    return 0 < len(item.link) <= free.text and item.edit is None
+    return 0 < len(item.link) <= budget.text and item.edit is None
 
 
-def _state(item: Item, free: Room) -> Excerpt:
-    return excerpt(state_text(item), free.text)
+def _state(item: Item, budget: TextBudget) -> Excerpt:
+    return excerpt(state_text(item), budget.text)
 
 
 def _quoted(title: str, text: str, frame: Frame) -> list[Block]:
     if not text:
         return []
-    cut = excerpt(text, frame.room.text).text
+    cut = excerpt(text, frame.budget.text).text
     return [line(bold(label(title))), box(cut)]
 
 
@@ -245,7 +245,7 @@ def _warning(frame: Frame, item: Item) -> list[Block]:
     if not told:
         return []
     most = 1 if frame.approval.is_batch else _MAX_MIXED
-    names = [untrusted(fit(str(each), frame.room.note)) for each in mixed[:most]]
+    names = [untrusted(fit(str(each), frame.budget.note)) for each in mixed[:most]]
     return [
         context(joined(" ", told), *names, block_id=frame.block_id(f"{item.index}.odd"))
     ]
@@ -256,7 +256,7 @@ def _why(frame: Frame, item: Item) -> Block:
         TIER_BEFORE_REASONS[item.tier] if item.reasons else TIER_NAMES[item.tier]
     )
     text = reasons_line(item.reasons)
-    parts = [untrusted(fit(text, frame.room.note))] if text else []
+    parts = [untrusted(fit(text, frame.budget.note))] if text else []
     back = _revoked(frame, item)
     wrote = _spelling(frame, item)
     name = f"{item.index}.why"
@@ -293,7 +293,7 @@ def _spelling(frame: Frame, item: Item) -> list[Plain]:
     if item.spelled is None:
         return []
     text = spelling(item.spelled, item.requested_args, item.redact)
-    wrote = untrusted(fit(text, frame.room.note)) if text else None
+    wrote = untrusted(fit(text, frame.budget.note)) if text else None
     return [label("The model wrote:"), wrote] if wrote else []
 
 
@@ -306,7 +306,7 @@ def _revoked(frame: Frame, item: Item) -> list[Template | Label]:
     if revoked.is_restored and item.is_pending:
         head = _RESTORED
     said = template(head, at=when(revoked.at_ms))
-    return [said, label(fit(revoked.reason, frame.room.note))]
+    return [said, label(fit(revoked.reason, frame.budget.note))]
 
 
 def _standing(frame: Frame, item: Item, shown: Listing) -> Template:

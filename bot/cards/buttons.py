@@ -144,20 +144,20 @@ def _approve(frame: Frame, item: Item) -> Block:
 def _question(frame: Frame, item: Item) -> Block:
     return confirm(
         label("Approve an escalated call?"),
-        call_title(item, room=frame.room.note),
+        call_title(item, budget=frame.budget.note),
         yes=label("Approve"),
         no=label("Back"),
     )
 
 
-def call_title(item: Item, *, room: int) -> Untrusted:
+def call_title(item: Item, *, budget: int) -> Untrusted:
     """Return one line that tells a call from others: its description, or its tool.
 
     A description is of what was asked for first, so an edited call has none.
     """
     is_edited = item.edit is not None
     text = f"{item.tool}, as edited" if is_edited else item.description or item.tool
-    return untrusted(fit(text, room))
+    return untrusted(fit(text, budget))
 
 
 def _view_all(frame: Frame, item: Item, *, is_shown_whole: bool) -> Block:

@@ -12,27 +12,27 @@ from twokey.gateway.protocol.business_state import state_in
 from twokey.gateway.protocol.strict_json import JsonObject
 
 _SHORT = 30
-_LEAST_ROOM = 80
+_LEAST_BUDGET = 80
 _MISSING = "⟦not there⟧"
 _TO = " → "
 
 
-def diff(item: Item, *, room: int) -> str:
+def diff(item: Item, *, budget: int) -> str:
     """Return the difference between the requested call and the one that would run."""
-    return changes(item.requested_args, item.args, item.redact, room=room)
+    return changes(item.requested_args, item.args, item.redact, budget=budget)
 
 
 def changes(
-    before: JsonObject, after: JsonObject, redact: tuple[str, ...], *, room: int
+    before: JsonObject, after: JsonObject, redact: tuple[str, ...], *, budget: int
 ) -> str:
     """Return the lines ``name  before → after``; "" when nothing differs.
 
     Longer values stand below their name, each line behind ``-`` (before) or ``+``
     (after), so that no value can pass for another line. Redacted values stay hidden;
-    a text over ``room`` characters is cut in the middle with a mark.
+    a text over ``budget`` characters is cut in the middle with a mark.
     """
     rows = [_row(*one) for one in differences(before, after, redact)]
-    return excerpt("\n".join(rows), max(room, _LEAST_ROOM)).text
+    return excerpt("\n".join(rows), max(budget, _LEAST_BUDGET)).text
 
 
 def state_text(item: Item) -> str:

@@ -27,12 +27,12 @@ _OTHERS = 300
 """What the list of calls without rows takes."""
 
 
-LEAST = 80
+MIN_EXCERPT = 80
 """The least that an excerpt takes, with its gap named."""
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class TextBudget:
     """How many characters each part of one call's row may take.
 
     Attributes:
@@ -72,9 +72,9 @@ class Frame:
         return self.now_ms >= self.approval.expires_at_ms
 
     @property
-    def room(self) -> Room:
-        """Return the room of one row."""
-        return room(self.approval)
+    def budget(self) -> TextBudget:
+        """Return the text budget of one row."""
+        return text_budget(self.approval)
 
     def value(self, index: int | None, purpose: str, *, page: int = 0) -> str:
         """Return the sealed value of a button."""
@@ -92,20 +92,20 @@ class Frame:
         return block_id(self.approval, name)
 
 
-def room(approval: Approval) -> Room:
-    """Return the room of one row on the card of this approval."""
+def text_budget(approval: Approval) -> TextBudget:
+    """Return the text budget of one row on the card of this approval."""
     rows = min(len(approval.items), MAX_ROWS)
     is_batch = approval.is_batch
     around = _HEAD_AND_TAIL_UNASKED if approval.is_unasked else _HEAD_AND_TAIL[is_batch]
     free = TEXT_IN_ALL_BLOCKS - around
     free -= _OTHERS if len(approval.items) > MAX_ROWS else 0
     free = free // rows - _ROW_WORDS[is_batch]
-    return Room(
-        title=max(LEAST, free * 6 // 100),
+    return TextBudget(
+        title=max(MIN_EXCERPT, free * 6 // 100),
         call=free * 45 // 100,
-        change=max(LEAST, free * 18 // 100),
-        text=max(LEAST, free * 12 // 100),
-        note=LEAST if is_batch else 2 * LEAST,
+        change=max(MIN_EXCERPT, free * 18 // 100),
+        text=max(MIN_EXCERPT, free * 12 // 100),
+        note=MIN_EXCERPT if is_batch else 2 * MIN_EXCERPT,
     )
 
 

@@ -222,7 +222,7 @@ def _lost(event: Event) -> list[Person]:
 
 def _quotes(name: EventName, item: Item) -> list[str]:
     if name is EventName.ITEM_EDITED and item.edit is not None:
-        return [diff(item, room=_CHANGE), _cut(item.edit.reason)]
+        return [diff(item, budget=_CHANGE), _cut(item.edit.reason)]
     if name in _WITH_WORDS:
         return [_cut(item.settlement.text if item.settlement else "")]
     if name in {EventName.ITEM_VOTED, EventName.ITEM_AUTHORIZED} and item.votes:

@@ -63,19 +63,19 @@ def boxes(tool: str, args: JsonObject, redact: Iterable[str]) -> tuple[str, ...]
 
 
 def listing(
-    tool: str, args: JsonObject, redact: Iterable[str], *, room: int
+    tool: str, args: JsonObject, redact: Iterable[str], *, budget: int
 ) -> Listing:
-    """Return a call in at most ``room`` characters (at least 80), whole if it fits.
+    """Return a call in at most ``budget`` characters (at least 80), whole if it fits.
 
     What does not fit becomes one box with the beginning and the end, the gap named in
     between; lines of long values are then indented behind a bar.
     """
     whole = boxes(tool, args, redact)
     total = sum(map(len, whole))
-    if total <= room:
+    if total <= budget:
         return Listing(whole, total, total)
     text = "\n".join([whole[0], *(_barred(box) for box in whole[1:])])
-    cut = excerpt(text, max(min(room, _MAX_EXCERPT_CHARS), _MIN_EXCERPT_CHARS))
+    cut = excerpt(text, max(min(budget, _MAX_EXCERPT_CHARS), _MIN_EXCERPT_CHARS))
     # Bars are ours and do not count: at least one character is missing here.
     return Listing((cut.text,), min(cut.shown, total - 1), total)
 

@@ -13,7 +13,7 @@ from typing import LiteralString
 from twokey.bot.blocks import Message, actions, box, button, context, rich_text, section
 from twokey.bot.cards import buttons
 from twokey.bot.cards.approval import asked_by, metadata, reviewers
-from twokey.bot.cards.batch import call_box, call_room, title
+from twokey.bot.cards.batch import call_box, call_budget, title
 from twokey.bot.cards.fallbacks import card_fallback
 from twokey.bot.cards.frame import Frame, rows_of
 from twokey.bot.cards.freeze_messages import actor_ref
@@ -153,8 +153,8 @@ def _origin(frame: Frame) -> Block:
 
 
 def _row(frame: Frame, item: Item) -> list[Block]:
-    room = call_room(frame.approval, item)
-    shown = listing(item.tool, item.args, item.redact, room=room)
+    budget = call_budget(frame.approval, item)
+    shown = listing(item.tool, item.args, item.redact, budget=budget)
     told = [_standing(item, frame.approval)]
     if not shown.is_complete:
         part = template(

@@ -17,7 +17,7 @@ from twokey.bot.delivery.outbox_queue import NEEDS_PEOPLE, OutboxQueue
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.store.outbox import Outbox
 
-ROOM = 2000
+CAPACITY = 2000
 """Events and lines that are held in memory; those that call people come on top."""
 
 _PAGE = 500
@@ -64,7 +64,7 @@ class Feed:
         Waits a second at most for something new.
         """
         await self._catch_up()
-        block_ms = 1 if self._later and self._room() else _BLOCK_MS
+        block_ms = 1 if self._later and self._free() else _BLOCK_MS
         page = await self._outbox.take(_CONSUMER, block_ms=block_ms, limit=_PAGE)
         await self._take_up(page)
         await self._miss()
@@ -76,36 +76,36 @@ class Feed:
             self._queue.miss(approval)
 
     async def _take_up(self, page: Sequence[Event]) -> None:
-        room, done = self._room(), list[str]()
+        free, done = self._free(), list[str]()
         for event in page:
             if event.tenant != self._tenant or is_silent(event):
                 done.append(event.seq)
             elif _is_urgent(event):
                 self._queue.add(event)
-            elif self._later or room <= 0:
+            elif self._later or free <= 0:
                 self._later = self._later or event.seq
                 if event.approval:
                     self._queue.redraw(event.approval)
             else:
                 self._queue.add(event)
-                room -= 1
+                free -= 1
         await self._outbox.done(*done)
 
     async def _catch_up(self) -> None:
         """Take up, in order, events that had to wait for room."""
-        room = self._room()
-        while self._later and room > 0:
+        free = self._free()
+        while self._later and free > 0:
             page, after = await self._outbox.left(
-                _CONSUMER, start=self._later, limit=min(room, _PAGE)
+                _CONSUMER, start=self._later, limit=min(free, _PAGE)
             )
             for event in page:
                 if not _is_urgent(event):
                     self._queue.add(event)
-            room -= len(page)
+            free -= len(page)
             self._later = after
 
-    def _room(self) -> int:
-        return ROOM - self._queue.unsaid()
+    def _free(self) -> int:
+        return CAPACITY - self._queue.unsaid()
 
 
 def _is_urgent(event: Event) -> bool:

@@ -134,7 +134,7 @@ def _raised(frame: Frame, item: Item, raised: Raised) -> list[Block]:
         said = template(
             "The policy does not allow this call with these arguments at all."
         )
-    change = changes(item.args, raised.args, item.redact, room=_CHANGE)
+    change = changes(item.args, raised.args, item.redact, budget=_CHANGE)
     return [
         warning(said),
         rich_text(box(change), block_id=frame.block_id("raised")),

@@ -86,7 +86,7 @@ def is_shown_empty(field: Field) -> bool:
 
 def _written(value: JsonValue, kind: Kind) -> str | None:
     if kind is Kind.JSON:
-        return json_text(value, room=TYPED)
+        return json_text(value, max_length=TYPED)
     return value if isinstance(value, str) else None
 
 

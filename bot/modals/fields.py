@@ -156,5 +156,5 @@ def _has_room(field: Field) -> bool:
     if field.plan.kind in {Kind.TEXT, Kind.LONG_TEXT} and isinstance(value, str):
         return slack_length(value) <= TYPED
     if field.plan.kind is Kind.JSON:
-        return json_text(value, room=TYPED) is not None
+        return json_text(value, max_length=TYPED) is not None
     return True

@@ -70,13 +70,13 @@ def build_form(item: Item) -> Form:
     """
     fields: list[Field] = []
     blocks: list[Block] = []
-    room = MAX_BYTES
+    left = MAX_BYTES
     for field in lay_out(item):
         kept = field
         if field.is_editable:
             block = field_input(field)
-            room -= len(json.dumps(block))
-            if room > 0:
+            left -= len(json.dumps(block))
+            if left > 0:
                 blocks.append(block)
             else:
                 kept = field.fixed(TOO_MANY)

@@ -36,7 +36,7 @@ def heading(frame: Frame, item: Item, *, with_call: bool = True) -> list[Block]:
     if with_call:
         if title:
             blocks.append(section(untrusted(fit(title, _TITLE))))
-        shown = listing(item.tool, item.args, item.redact, room=_CALL)
+        shown = listing(item.tool, item.args, item.redact, budget=_CALL)
         boxes = [box(text) for text in shown.boxes]
         blocks.append(rich_text(*boxes, block_id=frame.block_id("heading.call")))
     else:

@@ -38,13 +38,13 @@ def pages(approval: Approval, item: Item) -> tuple[tuple[Part, ...], ...]:
     thing, then the words of people, the tool and the agent.
     """
     found: list[list[Part]] = [[]]
-    room = PAGE
+    left = PAGE
     for part in _parts(approval, item):
-        if found[-1] and (len(part.text) > room or len(found[-1]) >= MAX_PARTS):
+        if found[-1] and (len(part.text) > left or len(found[-1]) >= MAX_PARTS):
             found.append([])
-            room = PAGE
+            left = PAGE
         found[-1].append(part)
-        room -= len(part.text)
+        left -= len(part.text)
     return tuple(tuple(page) for page in found)
 
 

@@ -21,20 +21,20 @@ def number_text(number: float) -> str:
     return format(Decimal(repr(number)), "f")
 
 
-def json_text(value: JsonValue, *, room: int) -> str | None:
-    """Write a value as JSON in which no character hides; None when it needs more room.
+def json_text(value: JsonValue, *, max_length: int) -> str | None:
+    """Write a value as JSON in which no character hides; None when it is longer.
 
     It is indented where that fits, and compact otherwise.
 
     Args:
         value: any JSON value.
-        room: the most characters, as Slack counts them.
+        max_length: the most characters, as Slack counts them.
     """
     for indent in (2, None):
         text = json.dumps(value, ensure_ascii=False, indent=indent)
         if has_hidden(text) or unicodedata.normalize("NFC", text) != text:
             text = json.dumps(value, ensure_ascii=True, indent=indent)
-        if slack_length(text) <= room:
+        if slack_length(text) <= max_length:
             return text
     return None
 

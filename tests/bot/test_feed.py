@@ -62,7 +62,7 @@ async def acknowledged(
 async def test_cards_and_calls_for_people_are_seen_behind_any_number_of_lines(
     outbox: Outbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(feed, "ROOM", 3)
+    monkeypatch.setattr(feed, "CAPACITY", 3)
     queue, reading = feed_of(outbox)
     await reading.start()
     for number in range(8):
@@ -85,7 +85,7 @@ async def test_cards_and_calls_for_people_are_seen_behind_any_number_of_lines(
 async def test_lines_that_had_to_wait_are_said_in_order_and_once(
     outbox: Outbox, monkeypatch: pytest.MonkeyPatch, *, is_restarted: bool
 ) -> None:
-    monkeypatch.setattr(feed, "ROOM", 3)
+    monkeypatch.setattr(feed, "CAPACITY", 3)
     monkeypatch.setattr(feed, "_BLOCK_MS", 1)
     monkeypatch.setattr(feed, "_PAGE", 4)
     queue, reading = feed_of(outbox)

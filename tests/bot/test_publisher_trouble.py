@@ -68,7 +68,7 @@ async def test_a_store_that_fails_for_a_while_is_asked_again(
 async def test_with_more_to_say_than_fits_reading_waits(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(feed, "ROOM", 1)
+    monkeypatch.setattr(feed, "CAPACITY", 1)
     verdicts = [await stack.refund(thread=f"t{n}") for n in range(3)]
 
     async with stack.running():

@@ -17,7 +17,7 @@ from tests.bot.samples import (
     settled,
 )
 from twokey.bot.cards.approval import card
-from twokey.bot.cards.frame import MAX_ROWS, room, rows_of
+from twokey.bot.cards.frame import MAX_ROWS, rows_of, text_budget
 from twokey.gateway.approvals.people import Role
 from twokey.gateway.approvals.record import (
     Approval,
@@ -48,7 +48,7 @@ FLOOR = Opened(tier=Tier.APPROVE, reasons=(), requirement=TWO, policy_digest="p"
 def _fullest(
     filler: str, index: int, count: int, state: ItemState, *, is_edited: bool
 ) -> Item:
-    call = room(an_approval(*[an_item({}, index=n) for n in range(count)])).call
+    call = text_budget(an_approval(*[an_item({}, index=n) for n in range(count)])).call
     args = {"body": ("word " * 1_000)[: call - 300], "odd": ODD}
     long = filler * 2_000
     item = an_item(
@@ -71,7 +71,7 @@ def _fullest(
         action=with_state(item.action, BusinessState(value={"a": filler * 900})),
     )
     votes = tuple(a_vote(item, voter) for voter in VOTERS)
-    share = room(an_approval(*[an_item({}, index=n) for n in range(count)])).text
+    share = text_budget(an_approval(*[an_item({}, index=n) for n in range(count)])).text
     link = "https://shop.example/".ljust(min(share, MAX_LINK), "x")
     item = item.with_(opened=FLOOR, votes=votes, spelled={"body": long}, link=link)
     return settled(item, state, text=long, result=Result(ok=True, summary=long))
@@ -119,4 +119,6 @@ def test_calls_that_wait_get_the_rows_of_a_card() -> None:
 
 
 def test_a_refund_fits_on_a_card_of_five() -> None:
-    assert room(an_approval(*[an_item({}, index=n) for n in range(5)])).call > 350
+    assert (
+        text_budget(an_approval(*[an_item({}, index=n) for n in range(5)])).call > 350
+    )

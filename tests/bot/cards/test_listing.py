@@ -120,7 +120,7 @@ def test_a_redacted_value_is_not_in_any_box() -> None:
 
 
 def test_a_call_that_does_not_fit_says_how_much_is_shown() -> None:
-    found = listing("mail", {"to": "kim", "body": "x" * 5_000}, (), room=3_000)
+    found = listing("mail", {"to": "kim", "body": "x" * 5_000}, (), budget=3_000)
 
     assert not found.is_complete
     assert found.shown < found.total == 5_000 + len("mail\n  to  kim" + "body\n")
@@ -129,12 +129,12 @@ def test_a_call_that_does_not_fit_says_how_much_is_shown() -> None:
 
 
 @given(hostile, st.integers(100, 400))
-def test_a_listing_is_complete_or_says_that_it_is_not(text: str, room: int) -> None:
-    found = listing(text or "t", {"a": text, "b": text * 9}, (), room=room)
+def test_a_listing_is_complete_or_says_that_it_is_not(text: str, budget: int) -> None:
+    found = listing(text or "t", {"a": text, "b": text * 9}, (), budget=budget)
 
     whole = boxes(text or "t", {"a": text, "b": text * 9}, ())
     assert found.is_complete == (found.boxes == whole)
-    assert sum(map(len, found.boxes)) <= max(room, 80)
+    assert sum(map(len, found.boxes)) <= max(budget, 80)
 
 
 @given(st.lists(hostile, max_size=20).map("".join), st.integers(101, 300))
@@ -179,4 +179,4 @@ def test_a_chunk_ends_at_a_line_break_and_never_inside_a_mark() -> None:
 def test_a_difference_is_shown_argument_by_argument(
     before: Any, after: Any, shown: str
 ) -> None:
-    assert changes(before, after, ("args.card",), room=500) == shown
+    assert changes(before, after, ("args.card",), budget=500) == shown

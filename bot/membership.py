@@ -203,7 +203,7 @@ class _Snapshots(Generic[T]):
         if task is None or asked_at < since:
             wait_s = self._limits.take(self._method)
             if wait_s:
-                return self._open(math.ceil(wait_s), "rate_limit")
+                return self._no_answer(math.ceil(wait_s), "rate_limit")
             task = self._start(key)
         return await self._answer(key, task)
 
@@ -224,12 +224,12 @@ class _Snapshots(Generic[T]):
         except TimeoutError:
             # A late answer still counts for later clicks; they need not wait for it.
             self._forget(key, task)
-            return self._open(0, "slow")
+            return self._no_answer(0, "slow")
         except RateLimited as error:
-            return self._open(math.ceil(error.retry_after_s), "rate_limited")
+            return self._no_answer(math.ceil(error.retry_after_s), "rate_limited")
         except SlackError as error:
             why = error.error if isinstance(error, SlackRefused) else "silent"
-            return self._open(0, why)
+            return self._no_answer(0, why)
 
     async def _asked(self, key: str, asked_at: float) -> Snapshot[T]:
         try:
@@ -253,7 +253,7 @@ class _Snapshots(Generic[T]):
         if self._asking.get(key, (0.0, None))[1] is task:
             del self._asking[key]
 
-    def _open(self, retry_in_s: int, why: str) -> NoAnswer:
+    def _no_answer(self, retry_in_s: int, why: str) -> NoAnswer:
         logger.warning(
             "membership.unknown method=%s why=%s retry_in_s=%d",
             self._method,

@@ -50,7 +50,7 @@ def run(
     """
     command = command_context(ctx)
     if in_sandbox:
-        asyncio.run(_rehearse(command, port))
+        asyncio.run(_run_in_sandbox(command, port))
     else:
         asyncio.run(_run(command, insecure_dev=insecure_dev))
 
@@ -69,7 +69,7 @@ async def _run(command: CommandContext, *, insecure_dev: bool) -> None:
         await until_stopped(twokey.reload, twokey.store, ready=say)
 
 
-async def _rehearse(command: CommandContext, port: int) -> None:
+async def _run_in_sandbox(command: CommandContext, port: int) -> None:
     settings, policy = command.settings(), command.policy()
     write_logs(settings.log, shows_errors=True)
     async with open_demo_stack(

@@ -74,7 +74,7 @@ class CardPublisher:
         default_factory=dict[str, tuple[str, str]]
     )
 
-    async def place(self, shown: str) -> CardPlace | None:
+    async def find_place(self, shown: str) -> CardPlace | None:
         """Return where a record or an outage is shown; None before it was posted.
 
         A message whose place could not be kept is registered now: posted again, the
@@ -125,7 +125,7 @@ class CardPublisher:
         place = await self.register(record.id, channel, ts)
         if (place.channel, place.ts) != (channel, ts):
             return place
-        shown = await self._noted(record, place, message)
+        shown = await self._record_shown(record, place, message)
         logger.info("card.posted id=%s rev=%d", record.id, record.rev)
         return shown
 
@@ -154,11 +154,11 @@ class CardPublisher:
             metadata=message.metadata,
             ts=place.ts,
         )
-        shown = await self._noted(record, place, message)
+        shown = await self._record_shown(record, place, message)
         logger.info("card.updated id=%s rev=%d", record.id, record.rev)
         return shown
 
-    async def _noted(
+    async def _record_shown(
         self, record: Approval, place: CardPlace, message: Message
     ) -> CardPlace:
         """Keep what a card shows now; return its place with that."""

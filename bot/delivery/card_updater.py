@@ -132,7 +132,7 @@ class CardUpdater:
             return False  # the scheduler takes what is needed from its limit
         if needed is not None:
             try:
-                place = await self._draw(topic, record, place, now_ms)
+                place = await self._post_or_update(topic, record, place, now_ms)
             except SlackRefused as error:
                 why = error.error
                 if await self._refused(topic, record, why):
@@ -145,7 +145,7 @@ class CardUpdater:
         topic.shown, topic.refusals = wanted, 0
         await self._take_notes(topic, record, events)
         if is_known:
-            _mention_others(topic, record, place, now_ms)
+            _mention_needed(topic, record, place, now_ms)
         return needed is not None
 
     async def _done(self, topic: Topic, wanted: int) -> None:
@@ -157,7 +157,7 @@ class CardUpdater:
         """Say under the card that nothing on it counts any more."""
         log_failure(logger, error, "publisher.unreadable_record")
         await self._done(topic, topic.wanted)
-        place = await self.card_publisher.place(topic.approval)
+        place = await self.card_publisher.find_place(topic.approval)
         if place is not None:
             told = unreadable_record(topic.approval)
             for event in list(topic.events):
@@ -169,7 +169,7 @@ class CardUpdater:
 
     async def _place(self, topic: Topic, record: Approval) -> CardPlace | None:
         """Look up where the card stands, and keep on the topic what it needs."""
-        place = await self.card_publisher.place(record.id)
+        place = await self.card_publisher.find_place(record.id)
         if place is not None and place.is_folded and needs_people(record):
             at = (place.channel, place.ts)
             await self.card_publisher.cards.lose(self.keys, self.tenant, record.id, at)
@@ -192,7 +192,7 @@ class CardUpdater:
             return self.next_call(topic)
         return None
 
-    async def _draw(
+    async def _post_or_update(
         self,
         topic: Topic,
         record: Approval,
@@ -212,9 +212,9 @@ class CardUpdater:
         topic.is_new, topic.place = False, (place.channel, place.ts)
         if needs_people(record) or not record.is_unasked:
             self.posted(record)
-        return place if is_plain else await self._mentioned(place, record)
+        return place if is_plain else await self._record_mentions(place, record)
 
-    async def _mentioned(self, place: CardPlace, approval: Approval) -> CardPlace:
+    async def _record_mentions(self, place: CardPlace, approval: Approval) -> CardPlace:
         """Remember whom the posted card mentions."""
         roles = mentions_for(approval).roles
         await self.card_publisher.cards.asked(self.keys, approval.id, roles)
@@ -233,12 +233,12 @@ class CardUpdater:
             logger.error("notification.undeliverable topic=%s why=%s", topic.key, why)
             topic.shown = topic.wanted
             await self.acknowledge(topic, list(topic.events))
-        elif not await self._moved(topic, record, why):
-            await self._hindered(topic, record, why)
+        elif not await self._post_elsewhere(topic, record, why):
+            await self._retry_later(topic, record, why)
             return True
         return False
 
-    async def _moved(self, topic: Topic, approval: Approval, why: str) -> bool:
+    async def _post_elsewhere(self, topic: Topic, approval: Approval, why: str) -> bool:
         """Let the card be posted elsewhere or anew; False when there is no way."""
         if topic.place is None:
             if self.fallback_channel in {"", topic.channel, approval.channel}:
@@ -257,7 +257,7 @@ class CardUpdater:
         topic.is_new, topic.place, topic.channel_of_card = True, None, approval.channel
         return True
 
-    async def _hindered(self, topic: Topic, approval: Approval, why: str) -> None:
+    async def _retry_later(self, topic: Topic, approval: Approval, why: str) -> None:
         """Try again later; tell whoever asked, and let the Home tab tell the others."""
         cards, place = self.card_publisher.cards, topic.place
         level = logging.INFO if topic.refusals else logging.ERROR
@@ -287,7 +287,7 @@ class CardUpdater:
             return
         if await self.card_publisher.cards.was_told(self.keys, approval.id, what):
             return
-        channel, thread_ts = _somebody(topic, approval, trouble.why)
+        channel, thread_ts = _whom_to_tell(topic, approval, trouble.why)
         if channel:
             message = undelivered(
                 approval,
@@ -319,7 +319,7 @@ class CardUpdater:
             topic.events.remove(event)
 
 
-def _mention_others(
+def _mention_needed(
     topic: Topic, record: Approval, place: CardPlace | None, now_ms: int
 ) -> None:
     if place is not None and not record.is_unasked:
@@ -328,7 +328,7 @@ def _mention_others(
             mention_newly_needed(topic, record)
 
 
-def _somebody(topic: Topic, approval: Approval, why: str) -> tuple[str, str | None]:
+def _whom_to_tell(topic: Topic, approval: Approval, why: str) -> tuple[str, str | None]:
     """Return where to tell that a card is lost: under it, or to whoever asked."""
     if topic.place is not None and why in _STILL_THERE:
         return topic.place

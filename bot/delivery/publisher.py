@@ -37,7 +37,7 @@ _RETRY_S = 1.0
 _WATCH_S = 5.0
 _LOOKS = 2
 _GRACE_S = 5.0
-_JUDGED_EVERY_S = 0.5
+_REDRAW_EVERY_S = 0.5
 
 
 @dataclass(slots=True)
@@ -118,7 +118,7 @@ class Publisher:
         work = [
             asyncio.create_task(self._read(shift)),
             asyncio.create_task(shift.scheduler.run()),
-            asyncio.create_task(self._judge_again(shift)),
+            asyncio.create_task(self._redraw_outdated(shift)),
             asyncio.create_task(self._watch(shift)),
         ]
         try:
@@ -184,7 +184,7 @@ class Publisher:
             looks = looks + 1 if late_s > STALLED_S else 0
         logger.error("publisher.stalled shard=%s", self._keys.shard)
 
-    async def _judge_again(self, shift: _Shift) -> None:
+    async def _redraw_outdated(self, shift: _Shift) -> None:
         """Redraw cards that are judged otherwise since something happened.
 
         Once at the start: what the publisher before did not come to is found so.
@@ -200,6 +200,6 @@ class Publisher:
                 raise
             except Exception as error:  # noqa: BLE001 - cards are published without it
                 log_failure(logger, error, "publisher.not_judged_again")
-            await asyncio.sleep(_JUDGED_EVERY_S)
+            await asyncio.sleep(_REDRAW_EVERY_S)
             while not (shift.is_over or shift.happened.is_set()):
                 await pause(shift.happened, _RETRY_S)

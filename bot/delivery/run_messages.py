@@ -57,7 +57,7 @@ async def show(
     newer = (one for one in topic.events[1:] if is_about_outage(one))
     if any(one.data["outage"] == outage for one in newer):
         return False, True
-    place = await card_publisher.place(outage)
+    place = await card_publisher.find_place(outage)
     topic.place = (place.channel, place.ts) if place else None
     needed = call_for(topic, event)
     if needed is None or (place is None and event.name in _TOLD_ONLY_AFTER):

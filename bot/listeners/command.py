@@ -139,18 +139,18 @@ async def _shown(ctx: ListenerContext, command: Command, approval_id: str) -> st
     access = await access_to(ctx, command, loaded.approval)
     if access.is_given:
         return _line((await ctx.service.as_of_now(loaded)).approval)
-    return to_mrkdwn(_NOT_SHOWN if access.is_open else _NOT_FOUND)
+    return to_mrkdwn(_NOT_SHOWN if access.is_unknown else _NOT_FOUND)
 
 
 async def _listed(ctx: ListenerContext, command: Command) -> str:
     await ctx.require_member(command.user, command.team, _OUTSIDER)
     found: list[Loaded] = []
-    is_open = False
+    is_unknown = False
     target = 0
     async for loaded in ctx.service.queue.waiting():
         target += 1
         access = await access_to(ctx, command, loaded.approval)
-        is_open = is_open or (access.is_open and not access.is_given)
+        is_unknown = is_unknown or (access.is_unknown and not access.is_given)
         if access.is_given:
             found.append(loaded)
     shown = [await ctx.service.as_of_now(one) for one in found[:_MAX_LISTED]]
@@ -162,6 +162,6 @@ async def _listed(ctx: ListenerContext, command: Command) -> str:
         lines.append(f"… and {len(found) - _MAX_LISTED} more.")
     if is_cut:
         lines.append(to_mrkdwn(template(_CUT, count=target)))
-    if is_open:
+    if is_unknown:
         lines.append(to_mrkdwn(_MAYBE_MORE))
     return "\n".join(lines)

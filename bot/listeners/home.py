@@ -80,7 +80,7 @@ async def _view(ctx: ListenerContext, opened: HomeOpened) -> Block:
     async for loaded in ctx.service.queue.waiting():
         looked_at += 1
         access = await _access(ctx, opened.user, loaded.approval)
-        is_complete = is_complete and not access.is_open
+        is_complete = is_complete and not access.is_unknown
         if access.is_given:
             mine.append(loaded.approval)
         elif await _may_end(ctx, opened.user, loaded.approval):
@@ -111,7 +111,7 @@ async def _troubles(ctx: ListenerContext, listed: Sequence[Approval]) -> dict[st
 
 async def _access(ctx: ListenerContext, user: str, approval: Approval) -> Access:
     """Return whether something of this waits for a person."""
-    is_open = False
+    is_unknown = False
     for item in approval.items:
         if not item.is_pending or _has_voted(user, item):
             continue
@@ -120,8 +120,8 @@ async def _access(ctx: ListenerContext, user: str, approval: Approval) -> Access
         access = await may_decide(ctx, user, approval, item)
         if access.is_given:
             return access
-        is_open = is_open or access.is_open
-    return Access(is_given=False, is_open=is_open)
+        is_unknown = is_unknown or access.is_unknown
+    return Access(is_given=False, is_unknown=is_unknown)
 
 
 async def _may_end(ctx: ListenerContext, user: str, approval: Approval) -> bool:

@@ -20,10 +20,10 @@ from twokey.gateway.protocol.verbs import Verb
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Whether somebody may read or decide; ``is_open`` when Slack did not say."""
+    """Whether somebody may read or decide; ``is_unknown`` when Slack did not say."""
 
     is_given: bool
-    is_open: bool = False
+    is_unknown: bool = False
 
 
 async def access_to(
@@ -40,7 +40,7 @@ async def access_to(
     ]
     return Access(
         is_given=any(one.is_given for one in found),
-        is_open=any(one.is_open for one in found),
+        is_unknown=any(one.is_unknown for one in found),
     )
 
 
@@ -52,8 +52,8 @@ async def may_decide(
     if objection(approval, item, reviewer, Verb.APPROVE) is None:
         return Access(is_given=True)
     is_colleague = reviewer.account in {AccountKind.MEMBER, AccountKind.UNKNOWN}
-    is_open = bool(open_roles(reviewer, item.requirement.roles))
-    return Access(is_given=False, is_open=is_colleague and is_open)
+    is_unknown = bool(open_roles(reviewer, item.requirement.roles))
+    return Access(is_given=False, is_unknown=is_colleague and is_unknown)
 
 
 async def _channel_of(ctx: ListenerContext, approval: Approval) -> str:

@@ -69,9 +69,11 @@ def initial_value(field: Field) -> RawValue:
         case Kind.FLAG:
             return TRUE if value is True else FALSE
         case Kind.CHOICE:
-            return _place(value, field)
+            return _option_index(value, field)
         case Kind.CHOICES:
-            return tuple(_place(one, field) for one in cast("list[JsonValue]", value))
+            return tuple(
+                _option_index(one, field) for one in cast("list[JsonValue]", value)
+            )
         case _:
             return _written(value, kind)
 
@@ -90,7 +92,7 @@ def _written(value: JsonValue, kind: Kind) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _place(value: JsonValue, field: Field) -> str:
+def _option_index(value: JsonValue, field: Field) -> str:
     options = field.plan.options
     return str(next(at for at, option in enumerate(options) if is_same(value, option)))
 

@@ -63,7 +63,7 @@ OUTAGES_TABLE = (
     Mutant(
         "an outage has one message",
         "bot/delivery/run_messages.py",
-        "    place = await card_publisher.place(outage)\n",
+        "    place = await card_publisher.find_place(outage)\n",
         "    place = None\n",
         MESSAGES,
     ),

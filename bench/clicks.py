@@ -120,7 +120,7 @@ async def _opened(store: Store, agents: AgentService, thread: str) -> Approval:
             "order_id": "78291",
             "customer": "Maria Lopez <maria@example.com>",
             "amount": 899.5,
-            "reason": "The parcel was lost on its way; the carrier confirmed it.",
+            "reason": "The envelope was lost on its way; the carrier confirmed it.",
         },
     )
     ref = TurnRef(agent=_AGENT, thread=thread, ns="", message_id="message-1")
@@ -151,8 +151,8 @@ async def _click(store: Store, sandbox: Sandbox, approval: Approval) -> Prepared
     user = sandbox.workspace.user(CLICKER)
     gesture = Gesture(user, slack.triggers.issue(user.id))
     button = {**_approve_button(message.blocks), "action_ts": slack.clock.next_ts()}
-    parcel = payloads.on_message(slack, gesture, message, button, {})
-    body = urlencode({"payload": json.dumps(parcel.payload)})
+    envelope = payloads.on_message(slack, gesture, message, button, {})
+    body = urlencode({"payload": json.dumps(envelope.payload)})
     return PreparedClick(approval.id, _signed(body, sandbox.signing_secret))
 
 

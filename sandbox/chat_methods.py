@@ -4,13 +4,13 @@ from collections.abc import Callable
 
 from twokey.sandbox import messages
 from twokey.sandbox.arguments import message_content, optional, required
-from twokey.sandbox.fake_slack import StandIn
+from twokey.sandbox.fake_slack import FakeSlack
 from twokey.sandbox.json_types import JsonObject
 from twokey.sandbox.records import Channel, Message
 from twokey.sandbox.refusals import Refused
 
 
-def post_message(slack: StandIn, arguments: JsonObject) -> JsonObject:
+def post_message(slack: FakeSlack, arguments: JsonObject) -> JsonObject:
     """Post a message to a channel or a person."""
     channel = messages.postable(slack.workspace, arguments.get("channel"))
     message = messages.post(slack, channel, message_content(arguments))
@@ -21,7 +21,7 @@ def post_message(slack: StandIn, arguments: JsonObject) -> JsonObject:
     }
 
 
-def post_ephemeral(slack: StandIn, arguments: JsonObject) -> JsonObject:
+def post_ephemeral(slack: FakeSlack, arguments: JsonObject) -> JsonObject:
     """Show a message to one member of a channel."""
     channel = messages.postable(slack.workspace, arguments.get("channel"))
     user = required(arguments, "user")
@@ -32,7 +32,7 @@ def post_ephemeral(slack: StandIn, arguments: JsonObject) -> JsonObject:
     return {"message_ts": message.ts}
 
 
-def update(slack: StandIn, arguments: JsonObject) -> JsonObject:
+def update(slack: FakeSlack, arguments: JsonObject) -> JsonObject:
     """Replace one of the bot's messages."""
     channel, message = _changeable(slack, arguments, "cant_update_message")
     changed = messages.change(slack, message, message_content(arguments))
@@ -44,14 +44,14 @@ def update(slack: StandIn, arguments: JsonObject) -> JsonObject:
     }
 
 
-def delete(slack: StandIn, arguments: JsonObject) -> JsonObject:
+def delete(slack: FakeSlack, arguments: JsonObject) -> JsonObject:
     """Remove one of the bot's messages."""
     channel, message = _changeable(slack, arguments, "cant_delete_message")
     messages.remove(slack, message)
     return {"channel": channel.id, "ts": message.ts}
 
 
-def get_permalink(slack: StandIn, arguments: JsonObject) -> JsonObject:
+def get_permalink(slack: FakeSlack, arguments: JsonObject) -> JsonObject:
     """Return a message's address; here it leads to the sandbox's page."""
     channel = messages.reachable(slack.workspace, arguments.get("channel"))
     ts = optional(arguments, "message_ts")
@@ -62,7 +62,7 @@ def get_permalink(slack: StandIn, arguments: JsonObject) -> JsonObject:
 
 
 def _changeable(
-    slack: StandIn, arguments: JsonObject, refusal: str
+    slack: FakeSlack, arguments: JsonObject, refusal: str
 ) -> tuple[Channel, Message]:
     workspace = slack.workspace
     channel = messages.reachable(workspace, arguments.get("channel"))
@@ -72,7 +72,7 @@ def _changeable(
     return channel, messages.own_message(slack, channel, arguments.get("ts"), refusal)
 
 
-METHODS: dict[str, Callable[[StandIn, JsonObject], JsonObject]] = {
+METHODS: dict[str, Callable[[FakeSlack, JsonObject], JsonObject]] = {
     "chat.delete": delete,
     "chat.getPermalink": get_permalink,
     "chat.postEphemeral": post_ephemeral,

@@ -7,7 +7,7 @@ from typing import cast
 
 from twokey.sandbox import payloads
 from twokey.sandbox.delivery import Ack, Delivery
-from twokey.sandbox.fake_slack import StandIn
+from twokey.sandbox.fake_slack import FakeSlack
 from twokey.sandbox.json_types import JsonObject
 from twokey.sandbox.refusals import Refused
 from twokey.sandbox.signed_http import Forgery, Received, SignedHttp
@@ -24,7 +24,7 @@ class Control:
     `{"ok": true, "result": …}`.
     """
 
-    slack: StandIn
+    slack: FakeSlack
     delivery: Delivery
     sockets: Sockets
     http: SignedHttp

@@ -17,7 +17,7 @@ RETRY_AFTER_S = (0.0, 60.0, 300.0)
 """https://docs.slack.dev/apis/events-api/#retries"""
 
 
-class ParcelKind(StrEnum):
+class EnvelopeKind(StrEnum):
     """What is delivered, in Socket Mode's words."""
 
     INTERACTIVE = "interactive"
@@ -26,10 +26,10 @@ class ParcelKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel:
+class Envelope:
     """Something for the app: Slack's payload and its kind."""
 
-    kind: ParcelKind
+    kind: EnvelopeKind
     payload: JsonObject
 
 
@@ -70,7 +70,7 @@ class Transport(Protocol):
         """Return whether there is anyone to send to."""
         ...
 
-    async def send(self, parcel: Parcel, retry: Retry | None) -> Answer:
+    async def send(self, envelope: Envelope, retry: Retry | None) -> Answer:
         """Deliver once, and wait for the answer no longer than three seconds."""
         ...
 
@@ -95,7 +95,7 @@ async def within_deadline(clock: Clock, work: Coroutine[object, object, T]) -> T
 
 
 class Delivery:
-    """Send parcels to the app; retry events, never anything else."""
+    """Send envelopes to the app; retry events, never anything else."""
 
     def __init__(self, clock: Clock, faults: Faults, transport: Transport) -> None:
         self.transport = transport
@@ -103,22 +103,22 @@ class Delivery:
         self._faults = faults
         self._retries: set[asyncio.Task[None]] = set()
 
-    async def deliver(self, parcel: Parcel) -> Answer:
-        """Send a parcel and return the app's answer to it.
+    async def deliver(self, envelope: Envelope) -> Answer:
+        """Send an envelope and return the app's answer to it.
 
         An event that gets no answer is sent again at once, after one minute and
         after five; an interaction or command is not.
         """
         twist = self._faults.next_twist()
-        answer = await self.transport.send(parcel, _as_retry(twist))
+        answer = await self.transport.send(envelope, _as_retry(twist))
         if twist is not None and twist.twist is Twist.DUPLICATE:
-            await self.transport.send(parcel, None)
+            await self.transport.send(envelope, None)
         if (
-            parcel.kind is ParcelKind.EVENT
+            envelope.kind is EnvelopeKind.EVENT
             and isinstance(answer, NoAck)
             and not answer.no_retry
         ):
-            task = asyncio.create_task(self._retry(parcel, answer))
+            task = asyncio.create_task(self._retry(envelope, answer))
             self._retries.add(task)
             task.add_done_callback(self._retries.discard)
         return answer
@@ -130,13 +130,13 @@ class Delivery:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _retry(self, parcel: Parcel, answer: Answer) -> None:
+    async def _retry(self, envelope: Envelope, answer: Answer) -> None:
         for num, seconds in enumerate(RETRY_AFTER_S, start=1):
             if not isinstance(answer, NoAck) or answer.no_retry:
                 return
             await self._clock.sleep(seconds)
             retry = Retry(num, _retry_reason(answer))
-            answer = await self.transport.send(parcel, retry)
+            answer = await self.transport.send(envelope, retry)
 
 
 def _as_retry(twist: PlannedTwist | None) -> Retry | None:

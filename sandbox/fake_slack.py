@@ -32,8 +32,8 @@ class Call:
 
 
 @dataclass(slots=True)
-class StandIn:
-    """The stand-in for Slack: a workspace, its clock, and all that Slack counts.
+class FakeSlack:
+    """A fake Slack: a workspace, its clock, and all that Slack counts.
 
     Attributes:
         calls: every call of the Web API, oldest first.

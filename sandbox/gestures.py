@@ -6,7 +6,7 @@ from dataclasses import replace
 from twokey.sandbox import inputs, payloads, responses, view_answers, views
 from twokey.sandbox.delivery import Ack, Answer, Delivery, NoAck
 from twokey.sandbox.elements import HOLDINGS, Placed, find, offers
-from twokey.sandbox.fake_slack import StandIn
+from twokey.sandbox.fake_slack import FakeSlack
 from twokey.sandbox.json_types import JsonObject, as_object, as_text
 from twokey.sandbox.mentions import escaped
 from twokey.sandbox.payloads import Gesture
@@ -21,7 +21,7 @@ OK: JsonObject = {"ok": True}
 class Gestures:
     """Everything a person can do in Slack, one method a kind of gesture."""
 
-    def __init__(self, slack: StandIn, delivery: Delivery) -> None:
+    def __init__(self, slack: FakeSlack, delivery: Delivery) -> None:
         self._slack = slack
         self._delivery = delivery
         speaking = Speaking(slack, delivery)
@@ -63,8 +63,8 @@ class Gestures:
         if not _dispatches(placed):
             return OK
         gesture = Gesture(user, self._slack.triggers.issue(user.id))
-        parcel = payloads.on_message(self._slack, gesture, message, action, values)
-        return self._plain(user, await self._delivery.deliver(parcel))
+        envelope = payloads.on_message(self._slack, gesture, message, action, values)
+        return self._plain(user, await self._delivery.deliver(envelope))
 
     async def _act_in_view(self, user: User, request: JsonObject) -> JsonObject:
         view = self._view(user, request)
@@ -77,8 +77,10 @@ class Gestures:
             return OK
         from_modal = view.document["type"] == "modal"
         trigger_id = self._slack.triggers.issue(user.id, from_modal=from_modal)
-        parcel = payloads.on_view(self._slack, Gesture(user, trigger_id), view, action)
-        return self._plain(user, await self._delivery.deliver(parcel))
+        envelope = payloads.on_view(
+            self._slack, Gesture(user, trigger_id), view, action
+        )
+        return self._plain(user, await self._delivery.deliver(envelope))
 
     async def _submit(self, user: User, request: JsonObject) -> JsonObject:
         view = self._view(user, request)
@@ -92,8 +94,8 @@ class Gestures:
             return {"ok": True, "errors": errors}
         trigger_id = self._slack.triggers.issue(user.id, from_modal=True)
         gesture = Gesture(user, trigger_id)
-        parcel = payloads.view_submission(self._slack, gesture, view)
-        answer = await self._delivery.deliver(parcel)
+        envelope = payloads.view_submission(self._slack, gesture, view)
+        answer = await self._delivery.deliver(envelope)
         if isinstance(answer, NoAck):
             return self._plain(user, answer)
         return view_answers.apply(self._slack, view, answer.body)
@@ -108,10 +110,10 @@ class Gestures:
             views.close(self._slack, view)
         for gone in closed:
             if gone.document.get("notify_on_close"):
-                parcel = payloads.view_closed(
+                envelope = payloads.view_closed(
                     self._slack, Gesture(user), gone, is_cleared=cleared
                 )
-                await self._delivery.deliver(parcel)
+                await self._delivery.deliver(envelope)
         return OK
 
     async def _command(self, user: User, request: JsonObject) -> JsonObject:
@@ -124,8 +126,8 @@ class Gestures:
             return {"ok": False, "error": "unknown_command"}
         text = escaped(workspace, as_text(request.get("text")), labels=True)
         gesture = Gesture(user, self._slack.triggers.issue(user.id))
-        parcel = payloads.slash_command(self._slack, gesture, channel, command, text)
-        answer = await self._delivery.deliver(parcel)
+        envelope = payloads.slash_command(self._slack, gesture, channel, command, text)
+        answer = await self._delivery.deliver(envelope)
         if isinstance(answer, NoAck):
             return self._plain(user, answer, f"{command} failed: ")
         body = responses.command_answer(answer.body)

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from twokey.sandbox.elements import named
-from twokey.sandbox.fake_slack import StandIn
+from twokey.sandbox.fake_slack import FakeSlack
 from twokey.sandbox.json_types import JsonObject, as_object, as_objects
 from twokey.sandbox.mentions import notified
 from twokey.sandbox.records import Channel, Message
@@ -53,7 +53,7 @@ def postable(workspace: Workspace, reference: object) -> Channel:
 
 
 def post(
-    slack: StandIn,
+    slack: FakeSlack,
     channel: Channel,
     content: JsonObject,
     *,
@@ -85,7 +85,7 @@ def post(
     return message
 
 
-def change(slack: StandIn, message: Message, content: JsonObject) -> Message:
+def change(slack: FakeSlack, message: Message, content: JsonObject) -> Message:
     """Replace a message's text and blocks; text without blocks removes the blocks.
 
     Raises:
@@ -110,7 +110,7 @@ def change(slack: StandIn, message: Message, content: JsonObject) -> Message:
     return changed
 
 
-def remove(slack: StandIn, message: Message) -> Message | None:
+def remove(slack: FakeSlack, message: Message) -> Message | None:
     """Delete a message; return the tombstone that stays where it has replies."""
     replies = [
         other
@@ -145,7 +145,9 @@ def _thread(workspace: Workspace, channel: Channel, ts: str) -> str | None:
     return None
 
 
-def own_message(slack: StandIn, channel: Channel, ts: object, refusal: str) -> Message:
+def own_message(
+    slack: FakeSlack, channel: Channel, ts: object, refusal: str
+) -> Message:
     """Return a lasting message that the bot itself wrote.
 
     Raises:
@@ -184,7 +186,7 @@ def _new_metadata(before: JsonObject | None, given: object) -> JsonObject | None
     return None if given == {} else check_metadata(given)
 
 
-def wire(slack: StandIn, message: Message) -> JsonObject:
+def wire(slack: FakeSlack, message: Message) -> JsonObject:
     """Return a message as Slack's API and payloads show it."""
     app, team_id = slack.workspace.app, slack.workspace.team_id
     shown: JsonObject = {

@@ -14,7 +14,7 @@ from aiohttp.typedefs import Middleware
 
 from twokey.sandbox import views
 from twokey.sandbox.delivery import Delivery
-from twokey.sandbox.fake_slack import StandIn
+from twokey.sandbox.fake_slack import FakeSlack
 from twokey.sandbox.gestures import Gestures
 from twokey.sandbox.json_types import JsonObject, as_object
 from twokey.sandbox.records import Channel, Message, User, View
@@ -34,7 +34,7 @@ SECURITY_HEADERS = {
 }
 
 
-def state(slack: StandIn, user: User, *, connected: bool) -> JsonObject:
+def state(slack: FakeSlack, user: User, *, connected: bool) -> JsonObject:
     """Return everything one person can see, as the page draws it."""
     workspace = slack.workspace
     home = workspace.homes.get(user.id)
@@ -64,7 +64,7 @@ def state(slack: StandIn, user: User, *, connected: bool) -> JsonObject:
     }
 
 
-def _channel(slack: StandIn, channel: Channel, user: User) -> JsonObject:
+def _channel(slack: FakeSlack, channel: Channel, user: User) -> JsonObject:
     workspace = slack.workspace
     return {
         "id": channel.id,
@@ -96,14 +96,14 @@ def _message(message: Message, reader: User) -> JsonObject:
     }
 
 
-def _view(slack: StandIn, view: View) -> JsonObject:
+def _view(slack: FakeSlack, view: View) -> JsonObject:
     return {**views.wire(slack, view), "errors": view.errors}
 
 
 class PageApi:
     """The endpoints that the page and scripted people use."""
 
-    def __init__(self, slack: StandIn, delivery: Delivery) -> None:
+    def __init__(self, slack: FakeSlack, delivery: Delivery) -> None:
         self._slack = slack
         self._delivery = delivery
         self._gestures = Gestures(slack, delivery)

@@ -8,8 +8,8 @@ import secrets
 from typing import NamedTuple
 
 from twokey.sandbox import messages, views
-from twokey.sandbox.delivery import Parcel, ParcelKind
-from twokey.sandbox.fake_slack import StandIn
+from twokey.sandbox.delivery import Envelope, EnvelopeKind
+from twokey.sandbox.fake_slack import FakeSlack
 from twokey.sandbox.json_types import JsonObject
 from twokey.sandbox.records import Channel, Message, User, View
 
@@ -24,12 +24,12 @@ class Gesture(NamedTuple):
 
 
 def on_message(
-    slack: StandIn,
+    slack: FakeSlack,
     gesture: Gesture,
     message: Message,
     action: JsonObject,
     values: JsonObject,
-) -> Parcel:
+) -> Envelope:
     """Build `block_actions` for an element of a message."""
     channel = slack.workspace.channels[message.channel]
     container: JsonObject = {
@@ -50,10 +50,12 @@ def on_message(
     }
     if message.ephemeral_to is None:
         payload["message"] = messages.wire(slack, message)
-    return Parcel(ParcelKind.INTERACTIVE, payload)
+    return Envelope(EnvelopeKind.INTERACTIVE, payload)
 
 
-def on_view(slack: StandIn, gesture: Gesture, view: View, action: JsonObject) -> Parcel:
+def on_view(
+    slack: FakeSlack, gesture: Gesture, view: View, action: JsonObject
+) -> Envelope:
     """Build `block_actions` for an element of a modal or Home view."""
     payload = _interaction(slack, "block_actions", gesture)
     payload |= {
@@ -61,28 +63,28 @@ def on_view(slack: StandIn, gesture: Gesture, view: View, action: JsonObject) ->
         "view": views.wire(slack, view),
         "actions": [action],
     }
-    return Parcel(ParcelKind.INTERACTIVE, payload)
+    return Envelope(EnvelopeKind.INTERACTIVE, payload)
 
 
-def view_submission(slack: StandIn, gesture: Gesture, view: View) -> Parcel:
+def view_submission(slack: FakeSlack, gesture: Gesture, view: View) -> Envelope:
     """Build `view_submission`; the view holds what was entered."""
     payload = _interaction(slack, "view_submission", gesture)
     payload |= {"view": views.wire(slack, view), "response_urls": []}
-    return Parcel(ParcelKind.INTERACTIVE, payload)
+    return Envelope(EnvelopeKind.INTERACTIVE, payload)
 
 
 def view_closed(
-    slack: StandIn, gesture: Gesture, view: View, *, is_cleared: bool = False
-) -> Parcel:
+    slack: FakeSlack, gesture: Gesture, view: View, *, is_cleared: bool = False
+) -> Envelope:
     """Build `view_closed`, sent only for views that asked for it."""
     payload = _interaction(slack, "view_closed", gesture)
     payload |= {"view": views.wire(slack, view), "is_cleared": is_cleared}
-    return Parcel(ParcelKind.INTERACTIVE, payload)
+    return Envelope(EnvelopeKind.INTERACTIVE, payload)
 
 
 def slash_command(
-    slack: StandIn, gesture: Gesture, channel: Channel, command: str, text: str
-) -> Parcel:
+    slack: FakeSlack, gesture: Gesture, channel: Channel, command: str, text: str
+) -> Envelope:
     """Build a slash command; every value is a string, as in Slack's form."""
     workspace, user = slack.workspace, gesture.user
     payload: JsonObject = {
@@ -100,10 +102,10 @@ def slash_command(
         "response_url": response_url(slack, channel, user),
         "trigger_id": gesture.trigger_id,
     }
-    return Parcel(ParcelKind.COMMAND, payload)
+    return Envelope(EnvelopeKind.COMMAND, payload)
 
 
-def event(slack: StandIn, body: JsonObject) -> Parcel:
+def event(slack: FakeSlack, body: JsonObject) -> Envelope:
     """Wrap an event in `event_callback`, with the bot's authorization."""
     workspace = slack.workspace
     payload: JsonObject = {
@@ -126,11 +128,11 @@ def event(slack: StandIn, body: JsonObject) -> Parcel:
         "is_ext_shared_channel": False,
         "event_context": secrets.token_hex(12),
     }
-    return Parcel(ParcelKind.EVENT, payload)
+    return Envelope(EnvelopeKind.EVENT, payload)
 
 
 def response_url(
-    slack: StandIn, channel: Channel, user: User, message: Message | None = None
+    slack: FakeSlack, channel: Channel, user: User, message: Message | None = None
 ) -> str:
     """Return a new response URL for this conversation."""
     url_id = slack.response_urls.issue(
@@ -147,12 +149,12 @@ def channel_name(channel: Channel) -> str:
     return "privategroup" if channel.is_private else channel.name
 
 
-def team_domain(slack: StandIn) -> str:
+def team_domain(slack: FakeSlack) -> str:
     """Return the workspace's name as it would stand in its address."""
     return slack.workspace.team_name.lower().replace(" ", "-")
 
 
-def _interaction(slack: StandIn, kind: str, gesture: Gesture) -> JsonObject:
+def _interaction(slack: FakeSlack, kind: str, gesture: Gesture) -> JsonObject:
     workspace, user = slack.workspace, gesture.user
     payload: JsonObject = {
         "type": kind,

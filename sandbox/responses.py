@@ -1,12 +1,12 @@
 """Apply what the app posts to a ``response_url`` or answers to a command."""
 
 from twokey.sandbox import messages
-from twokey.sandbox.fake_slack import StandIn
+from twokey.sandbox.fake_slack import FakeSlack
 from twokey.sandbox.json_types import JsonObject, as_object
 from twokey.sandbox.response_urls import ResponseUrl
 
 
-def respond(slack: StandIn, place: ResponseUrl, body: JsonObject) -> None:
+def respond(slack: FakeSlack, place: ResponseUrl, body: JsonObject) -> None:
     """Post, replace or delete a message as the body says.
 
     A new message is ephemeral unless `response_type` is `in_channel`.

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from twokey.sandbox.fake_slack import StandIn
+from twokey.sandbox.fake_slack import FakeSlack
 from twokey.sandbox.records import Channel, Message, User, UserGroup, View
 
 
@@ -31,7 +31,7 @@ class Saved:
 SAVED = TypeAdapter(Saved)
 
 
-def save(path: Path, slack: StandIn) -> None:
+def save(path: Path, slack: FakeSlack) -> None:
     """Write everything to `path`, in place of what was there, as one step."""
     workspace = slack.workspace
     lasting = [m for channel in workspace.messages.values() for m in channel.values()]
@@ -70,8 +70,8 @@ def load(path: Path) -> Saved | None:
         ) from error
 
 
-def restore(saved: Saved | None, slack: StandIn) -> None:
-    """Put what was saved into a fresh stand-in, in place of what it holds."""
+def restore(saved: Saved | None, slack: FakeSlack) -> None:
+    """Put what was saved into a fresh fake Slack, in place of what it holds."""
     if saved is None:
         return
     slack.use_credentials(saved.bot_token, saved.app_token, saved.signing_secret)
@@ -98,7 +98,7 @@ class Keeper:
     stands in for Slack is killed in the next moment.
     """
 
-    def __init__(self, path: Path, slack: StandIn) -> None:
+    def __init__(self, path: Path, slack: FakeSlack) -> None:
         self._path = path
         self._slack = slack
         slack.workspace.watchers.insert(0, self._note)

@@ -14,7 +14,7 @@ from twokey.sandbox.client import Person
 from twokey.sandbox.clock import Clock
 from twokey.sandbox.control import Control
 from twokey.sandbox.delivery import Delivery
-from twokey.sandbox.fake_slack import Call, StandIn
+from twokey.sandbox.fake_slack import Call, FakeSlack
 from twokey.sandbox.faults import Faults
 from twokey.sandbox.page_api import PageApi, only_for, read_command, refusals_as_json
 from twokey.sandbox.rates import Rates
@@ -49,7 +49,7 @@ class Sandbox:
         state_path: Path | None = None,
     ) -> None:
         self.workspace = workspace or sample_workspace()
-        self.slack = StandIn(self.workspace, Clock(), tuple(suggestions))
+        self.slack = FakeSlack(self.workspace, Clock(), tuple(suggestions))
         self._state_path = state_path
         self._host = host
         self._name = f"[{host}]" if ":" in host else host
@@ -176,7 +176,7 @@ class Sandbox:
 class _Started:
     """The parts that exist only while the server runs."""
 
-    def __init__(self, slack: StandIn, session: aiohttp.ClientSession) -> None:
+    def __init__(self, slack: FakeSlack, session: aiohttp.ClientSession) -> None:
         def everyone_looks() -> None:
             slack.workspace.changed(slack.workspace.users)
 

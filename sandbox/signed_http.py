@@ -15,9 +15,9 @@ from twokey.sandbox.clock import Clock
 from twokey.sandbox.delivery import (
     Ack,
     Answer,
+    Envelope,
+    EnvelopeKind,
     NoAck,
-    Parcel,
-    ParcelKind,
     Retry,
     within_deadline,
 )
@@ -91,7 +91,7 @@ def sign(secret: str, timestamp: str, body: bytes) -> str:
 
 
 class SignedHttp:
-    """Post parcels to the app's request URL.
+    """Post envelopes to the app's request URL.
 
     Attributes:
         url: the app's request URL, for interactions, commands and events alike.
@@ -112,9 +112,9 @@ class SignedHttp:
         """Return whether a request URL is known."""
         return bool(self.url)
 
-    async def send(self, parcel: Parcel, retry: Retry | None) -> Answer:
-        """Post a parcel once; see `Transport.send`."""
-        body, content_type = _encoded(parcel)
+    async def send(self, envelope: Envelope, retry: Retry | None) -> Answer:
+        """Post an envelope once; see `Transport.send`."""
+        body, content_type = _encoded(envelope)
         headers = {"Content-Type": content_type, **self._signed(body)}
         if retry is not None:
             headers["X-Slack-Retry-Num"] = str(retry.num)
@@ -125,7 +125,7 @@ class SignedHttp:
         """Send Slack's `url_verification`; tell whether the challenge came back."""
         challenge = sign(self._secret, "challenge", b"")
         payload = {"type": "url_verification", "challenge": challenge}
-        answer = await self.send(Parcel(ParcelKind.EVENT, payload), None)
+        answer = await self.send(Envelope(EnvelopeKind.EVENT, payload), None)
         if not isinstance(answer, Ack):
             return False
         echoed = as_object(answer.body).get("challenge", answer.body)
@@ -209,17 +209,17 @@ class SignedHttp:
                 return headers, body
 
 
-def _encoded(parcel: Parcel) -> tuple[bytes, str]:
-    match parcel.kind:
-        case ParcelKind.EVENT:
-            return json.dumps(parcel.payload).encode(), JSON
-        case ParcelKind.COMMAND:
-            return urlencode(parcel.payload).encode(), FORM
-        case ParcelKind.INTERACTIVE:
-            form = {"payload": json.dumps(parcel.payload)}
+def _encoded(envelope: Envelope) -> tuple[bytes, str]:
+    match envelope.kind:
+        case EnvelopeKind.EVENT:
+            return json.dumps(envelope.payload).encode(), JSON
+        case EnvelopeKind.COMMAND:
+            return urlencode(envelope.payload).encode(), FORM
+        case EnvelopeKind.INTERACTIVE:
+            form = {"payload": json.dumps(envelope.payload)}
             return urlencode(form).encode(), FORM
         case _:
-            assert_never(parcel.kind)
+            assert_never(envelope.kind)
 
 
 def _decoded(text: str) -> JsonObject | str | None:

@@ -13,9 +13,9 @@ from twokey.sandbox.clock import Clock
 from twokey.sandbox.delivery import (
     Ack,
     Answer,
+    Envelope,
+    EnvelopeKind,
     NoAck,
-    Parcel,
-    ParcelKind,
     Retry,
     within_deadline,
 )
@@ -58,7 +58,7 @@ class Connection:
 
 
 class Sockets:
-    """Keep the app's sockets, and give each parcel to any one of them."""
+    """Keep the app's sockets, and give each envelope to any one of them."""
 
     def __init__(
         self, clock: Clock, app_id: str, on_change: Callable[[], None]
@@ -110,27 +110,27 @@ class Sockets:
             self._on_change()
         return socket
 
-    async def send(self, parcel: Parcel, retry: Retry | None) -> Answer:
-        """Send a parcel over one socket; see `Transport.send`."""
+    async def send(self, envelope: Envelope, retry: Retry | None) -> Answer:
+        """Send an envelope over one socket; see `Transport.send`."""
         usable = list(self._usable())
         if not usable:
             return NoAck("not_connected")
         self._turn += 1
         connection = usable[self._turn % len(usable)]
         envelope_id = secrets.token_hex(16)
-        envelope: JsonObject = {
+        message: JsonObject = {
             "envelope_id": envelope_id,
-            "type": parcel.kind.value,
-            "accepts_response_payload": parcel.kind is not ParcelKind.EVENT,
-            "payload": parcel.payload,
+            "type": envelope.kind.value,
+            "accepts_response_payload": envelope.kind is not EnvelopeKind.EVENT,
+            "payload": envelope.payload,
         }
         if retry is not None:
-            envelope["retry_attempt"] = retry.num
-            envelope["retry_reason"] = retry.reason
+            message["retry_attempt"] = retry.num
+            message["retry_reason"] = retry.reason
         future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         connection.waiting[envelope_id] = future
         try:
-            await connection.socket.send_json(envelope)
+            await connection.socket.send_json(message)
             return Ack(await within_deadline(self._clock, _result(future)))
         except TimeoutError:
             return NoAck("timeout")

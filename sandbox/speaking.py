@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from twokey.sandbox import messages, payloads
 from twokey.sandbox.delivery import Delivery
-from twokey.sandbox.fake_slack import StandIn
+from twokey.sandbox.fake_slack import FakeSlack
 from twokey.sandbox.json_types import JsonObject, as_text
 from twokey.sandbox.mentions import escaped, mentions_bot, notified
 from twokey.sandbox.records import Channel, Message, User
@@ -21,7 +21,7 @@ from twokey.sandbox.workspace import Workspace
 class Speaking:
     """Everything a person does with words of their own."""
 
-    def __init__(self, slack: StandIn, delivery: Delivery) -> None:
+    def __init__(self, slack: FakeSlack, delivery: Delivery) -> None:
         self._slack = slack
         self._delivery = delivery
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from twokey.sandbox import views
 from twokey.sandbox.elements import input_blocks
-from twokey.sandbox.fake_slack import StandIn
+from twokey.sandbox.fake_slack import FakeSlack
 from twokey.sandbox.json_types import JsonObject, as_object
 from twokey.sandbox.records import View
 from twokey.sandbox.refusals import Refused
@@ -13,7 +13,7 @@ from twokey.sandbox.validation import check_view
 TROUBLE = "We had some trouble connecting. Try again?"
 
 
-def apply(slack: StandIn, view: View, body: object) -> JsonObject:
+def apply(slack: FakeSlack, view: View, body: object) -> JsonObject:
     """Close, replace, cover or keep the view, as `response_action` says.
 
     Slack shows "trouble connecting" for an answer it cannot use; here the answer is
@@ -33,7 +33,7 @@ def apply(slack: StandIn, view: View, body: object) -> JsonObject:
         return {**refused.answer(), "error": "invalid_response", "why": refused.error}
 
 
-def _apply(slack: StandIn, view: View, body: JsonObject) -> JsonObject:
+def _apply(slack: FakeSlack, view: View, body: JsonObject) -> JsonObject:
     match body.get("response_action"):
         case None:
             views.close(slack, view)
@@ -52,7 +52,7 @@ def _apply(slack: StandIn, view: View, body: JsonObject) -> JsonObject:
     return {"ok": True}
 
 
-def _show_errors(slack: StandIn, view: View, errors: JsonObject) -> JsonObject:
+def _show_errors(slack: FakeSlack, view: View, errors: JsonObject) -> JsonObject:
     unknown = sorted(set(errors) - input_blocks(view.blocks))
     if unknown:
         raise Refused("errors_name_no_input_block", unknown=unknown)

@@ -11,13 +11,13 @@ from twokey.sandbox.blockkit import (
     validate_message,
     validate_modal,
 )
-from twokey.sandbox.fake_slack import StandIn
+from twokey.sandbox.fake_slack import FakeSlack
 from twokey.sandbox.json_types import JsonObject, as_object
 from twokey.sandbox.refusals import Refused
 from twokey.sandbox.validation import INVALID_VIEW, check_view, read_json
 
 
-def open_view(slack: StandIn, arguments: JsonObject) -> JsonObject:
+def open_view(slack: FakeSlack, arguments: JsonObject) -> JsonObject:
     """Open a modal for whoever made the gesture of the trigger."""
     document = _document(arguments, "modal")
     trigger = slack.triggers.check(arguments.get("trigger_id"))
@@ -26,7 +26,7 @@ def open_view(slack: StandIn, arguments: JsonObject) -> JsonObject:
     return {"view": views.wire(slack, view)}
 
 
-def push(slack: StandIn, arguments: JsonObject) -> JsonObject:
+def push(slack: FakeSlack, arguments: JsonObject) -> JsonObject:
     """Put a modal over the one whose element made the trigger."""
     document = _document(arguments, "modal")
     trigger = slack.triggers.check(arguments.get("trigger_id"))
@@ -37,7 +37,7 @@ def push(slack: StandIn, arguments: JsonObject) -> JsonObject:
     return {"view": views.wire(slack, view)}
 
 
-def update(slack: StandIn, arguments: JsonObject) -> JsonObject:
+def update(slack: FakeSlack, arguments: JsonObject) -> JsonObject:
     """Replace an open view, named by `view_id` or `external_id`."""
     document = _document(arguments, "modal", "home")
     view_id, external_id = (
@@ -52,7 +52,7 @@ def update(slack: StandIn, arguments: JsonObject) -> JsonObject:
     return {"view": views.wire(slack, changed)}
 
 
-def publish(slack: StandIn, arguments: JsonObject) -> JsonObject:
+def publish(slack: FakeSlack, arguments: JsonObject) -> JsonObject:
     """Replace a person's Home view."""
     document = _document(arguments, "home")
     user = slack.workspace.users.get(required(arguments, "user_id"))
@@ -65,7 +65,7 @@ def publish(slack: StandIn, arguments: JsonObject) -> JsonObject:
     return {"view": views.wire(slack, view)}
 
 
-def validate_blocks(slack: StandIn, arguments: JsonObject) -> JsonObject:
+def validate_blocks(slack: FakeSlack, arguments: JsonObject) -> JsonObject:
     """Judge exactly one of `blocks`, `message` and `view` without using it.
 
     Source: https://docs.slack.dev/reference/methods/blocks.validate
@@ -98,7 +98,7 @@ def _document(arguments: JsonObject, *kinds: str) -> JsonObject:
     return check_view(read_json(arguments.get("view"), INVALID_VIEW), kinds=kinds)
 
 
-METHODS: dict[str, Callable[[StandIn, JsonObject], JsonObject]] = {
+METHODS: dict[str, Callable[[FakeSlack, JsonObject], JsonObject]] = {
     "blocks.validate": validate_blocks,
     "views.open": open_view,
     "views.publish": publish,

@@ -4,7 +4,7 @@ import secrets
 from dataclasses import replace
 
 from twokey.sandbox.elements import initial_values, named
-from twokey.sandbox.fake_slack import StandIn
+from twokey.sandbox.fake_slack import FakeSlack
 from twokey.sandbox.json_types import JsonObject
 from twokey.sandbox.records import View
 from twokey.sandbox.refusals import Refused
@@ -13,7 +13,7 @@ STACK = 3
 """A root view and two pushed ones: https://docs.slack.dev/surfaces/modals"""
 
 
-def open_modal(slack: StandIn, user_id: str, document: JsonObject) -> View:
+def open_modal(slack: FakeSlack, user_id: str, document: JsonObject) -> View:
     """Put a new root modal before a person, over whatever is open.
 
     It counts with the pushed ones towards `STACK`: Slack's pages leave that open, and
@@ -22,14 +22,14 @@ def open_modal(slack: StandIn, user_id: str, document: JsonObject) -> View:
     return _add(slack, user_id, document, below=None)
 
 
-def push_modal(slack: StandIn, user_id: str, document: JsonObject) -> View:
+def push_modal(slack: FakeSlack, user_id: str, document: JsonObject) -> View:
     """Put a modal on top of the person's stack."""
     stack = slack.workspace.modals[user_id]
     return _add(slack, user_id, document, below=stack[-1] if stack else None)
 
 
 def _add(
-    slack: StandIn, user_id: str, document: JsonObject, below: View | None
+    slack: FakeSlack, user_id: str, document: JsonObject, below: View | None
 ) -> View:
     workspace = slack.workspace
     stack = workspace.modals[user_id]
@@ -53,7 +53,7 @@ def _add(
 
 
 def publish_home(
-    slack: StandIn, user_id: str, document: JsonObject, expected_hash: str | None
+    slack: FakeSlack, user_id: str, document: JsonObject, expected_hash: str | None
 ) -> View:
     """Replace a person's Home view.
 
@@ -81,7 +81,7 @@ def publish_home(
 
 
 def update_view(
-    slack: StandIn, view: View, document: JsonObject, expected_hash: str | None = None
+    slack: FakeSlack, view: View, document: JsonObject, expected_hash: str | None = None
 ) -> View:
     """Replace an open view; what was entered into unchanged elements stays.
 
@@ -103,7 +103,7 @@ def update_view(
     return changed
 
 
-def store(slack: StandIn, view: View) -> None:
+def store(slack: FakeSlack, view: View) -> None:
     """Put a changed view in the place of the one with its id."""
     workspace = slack.workspace
     stack = workspace.modals[view.user]
@@ -116,14 +116,14 @@ def store(slack: StandIn, view: View) -> None:
     workspace.changed({view.user})
 
 
-def open_views(slack: StandIn) -> list[View]:
+def open_views(slack: FakeSlack) -> list[View]:
     """Return every modal and Home view of everyone."""
     workspace = slack.workspace
     modals = [view for stack in workspace.modals.values() for view in stack]
     return [*modals, *workspace.homes.values()]
 
 
-def find_view(slack: StandIn, view_id: object, external_id: object = None) -> View:
+def find_view(slack: FakeSlack, view_id: object, external_id: object = None) -> View:
     """Return an open view by its id or the app's own; raise `not_found`."""
     for view in open_views(slack):
         if view_id == view.id or (external_id and external_id == view.external_id):
@@ -131,14 +131,14 @@ def find_view(slack: StandIn, view_id: object, external_id: object = None) -> Vi
     raise Refused("not_found")
 
 
-def close(slack: StandIn, view: View) -> None:
+def close(slack: FakeSlack, view: View) -> None:
     """Take one modal away; the one below shows again."""
     stack = slack.workspace.modals[view.user]
     stack[:] = [kept for kept in stack if kept.id != view.id]
     slack.workspace.changed({view.user})
 
 
-def close_all(slack: StandIn, user_id: str) -> list[View]:
+def close_all(slack: FakeSlack, user_id: str) -> list[View]:
     """Take all of a person's modals away, and return those that were open."""
     closed = list(slack.workspace.modals[user_id])
     slack.workspace.modals[user_id].clear()
@@ -146,7 +146,7 @@ def close_all(slack: StandIn, user_id: str) -> list[View]:
     return closed
 
 
-def wire(slack: StandIn, view: View) -> JsonObject:
+def wire(slack: FakeSlack, view: View) -> JsonObject:
     """Return a view as Slack's API and payloads show it."""
     app, team_id = slack.workspace.app, slack.workspace.team_id
     return {
@@ -178,7 +178,7 @@ def _document(document: JsonObject) -> JsonObject:
 
 
 def _check_external_id(
-    slack: StandIn, document: JsonObject, itself: View | None
+    slack: FakeSlack, document: JsonObject, itself: View | None
 ) -> None:
     wanted = document.get("external_id")
     for view in open_views(slack):
@@ -190,5 +190,5 @@ def _check_external_id(
             raise Refused("duplicate_external_id")
 
 
-def _new_hash(slack: StandIn) -> str:
+def _new_hash(slack: FakeSlack) -> str:
     return f"{int(slack.clock.now())}.{secrets.token_hex(4)}"

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from aiohttp import web
 
 from twokey.sandbox import chat_methods, messages, view_methods, workspace_methods
-from twokey.sandbox.fake_slack import Call, StandIn
+from twokey.sandbox.fake_slack import Call, FakeSlack
 from twokey.sandbox.faults import Fault, PlannedFault
 from twokey.sandbox.json_types import JsonObject, as_object
 from twokey.sandbox.oauth import basic_credentials
@@ -17,7 +17,7 @@ from twokey.sandbox.refusals import Refused
 from twokey.sandbox.socket_mode import Sockets
 from twokey.sandbox.tokens import Kind, Token
 
-Method: TypeAlias = Callable[[StandIn, JsonObject], JsonObject]
+Method: TypeAlias = Callable[[FakeSlack, JsonObject], JsonObject]
 
 METHODS: dict[str, Method] = {
     **chat_methods.METHODS,
@@ -52,7 +52,7 @@ conversation's method depends on the kind of conversation, see workspace_methods
 class WebApi:
     """Serve `POST /api/<method>` as Slack does."""
 
-    slack: StandIn
+    slack: FakeSlack
     sockets: Sockets
 
     async def serve(self, request: web.Request) -> web.StreamResponse:

@@ -5,13 +5,13 @@ from collections.abc import Callable, Iterable
 
 from twokey.sandbox import messages
 from twokey.sandbox.arguments import flag, optional, page, required
-from twokey.sandbox.fake_slack import StandIn
+from twokey.sandbox.fake_slack import FakeSlack
 from twokey.sandbox.json_types import JsonObject
 from twokey.sandbox.records import Channel, Message, User, UserGroup
 from twokey.sandbox.refusals import Refused
 
 
-def api_test(slack: StandIn, arguments: JsonObject) -> JsonObject:
+def api_test(slack: FakeSlack, arguments: JsonObject) -> JsonObject:
     """Echo the arguments; an `error` argument comes back as the error."""
     del slack
     if error := optional(arguments, "error"):
@@ -19,7 +19,7 @@ def api_test(slack: StandIn, arguments: JsonObject) -> JsonObject:
     return {"args": arguments}
 
 
-def auth_test(slack: StandIn, arguments: JsonObject) -> JsonObject:
+def auth_test(slack: FakeSlack, arguments: JsonObject) -> JsonObject:
     """Say whose token this is."""
     del arguments
     workspace = slack.workspace
@@ -34,12 +34,12 @@ def auth_test(slack: StandIn, arguments: JsonObject) -> JsonObject:
     }
 
 
-def oauth_v2_access(slack: StandIn, arguments: JsonObject) -> JsonObject:
+def oauth_v2_access(slack: FakeSlack, arguments: JsonObject) -> JsonObject:
     """Exchange a code or a refresh token for a bot token."""
     return slack.installer.exchange(arguments)
 
 
-def bots_info(slack: StandIn, arguments: JsonObject) -> JsonObject:
+def bots_info(slack: FakeSlack, arguments: JsonObject) -> JsonObject:
     """Describe the bot."""
     app = slack.workspace.app
     if optional(arguments, "bot") not in (None, app.bot_id):
@@ -55,18 +55,18 @@ def bots_info(slack: StandIn, arguments: JsonObject) -> JsonObject:
     }
 
 
-def users_info(slack: StandIn, arguments: JsonObject) -> JsonObject:
+def users_info(slack: FakeSlack, arguments: JsonObject) -> JsonObject:
     """Describe one person."""
     return {"user": _user(slack.workspace.user(required(arguments, "user")))}
 
 
-def users_list(slack: StandIn, arguments: JsonObject) -> JsonObject:
+def users_list(slack: FakeSlack, arguments: JsonObject) -> JsonObject:
     """List everyone, deactivated people included."""
     members = [_user(user) for user in slack.workspace.users.values()]
     return {**page(members, arguments, "members"), "cache_ts": int(slack.clock.now())}
 
 
-def usergroups_list(slack: StandIn, arguments: JsonObject) -> JsonObject:
+def usergroups_list(slack: FakeSlack, arguments: JsonObject) -> JsonObject:
     """List the user groups; `include_users` and `include_disabled` add to that."""
     with_users = flag(arguments, "include_users")
     with_disabled = flag(arguments, "include_disabled")
@@ -75,7 +75,7 @@ def usergroups_list(slack: StandIn, arguments: JsonObject) -> JsonObject:
     return {"usergroups": [_group(slack, group, with_users) for group in groups]}
 
 
-def usergroups_users_list(slack: StandIn, arguments: JsonObject) -> JsonObject:
+def usergroups_users_list(slack: FakeSlack, arguments: JsonObject) -> JsonObject:
     """List the people of one user group."""
     group = slack.workspace.groups.get(required(arguments, "usergroup"))
     with_disabled = flag(arguments, "include_disabled")
@@ -84,13 +84,13 @@ def usergroups_users_list(slack: StandIn, arguments: JsonObject) -> JsonObject:
     return {"users": _active(slack, group.users)}
 
 
-def conversations_info(slack: StandIn, arguments: JsonObject) -> JsonObject:
+def conversations_info(slack: FakeSlack, arguments: JsonObject) -> JsonObject:
     """Describe one conversation."""
     channel = _channel(slack, arguments, "read")
     return {"channel": _conversation(slack, channel)}
 
 
-def conversations_list(slack: StandIn, arguments: JsonObject) -> JsonObject:
+def conversations_list(slack: FakeSlack, arguments: JsonObject) -> JsonObject:
     """List the conversations of the asked types that the bot may know of."""
     types = (optional(arguments, "types") or "public_channel").split(",")
     for kind in types:
@@ -107,7 +107,7 @@ def conversations_list(slack: StandIn, arguments: JsonObject) -> JsonObject:
     return page(shown, arguments, "channels")
 
 
-def conversations_members(slack: StandIn, arguments: JsonObject) -> JsonObject:
+def conversations_members(slack: FakeSlack, arguments: JsonObject) -> JsonObject:
     """List the ids of a conversation's members."""
     channel = _channel(slack, arguments, "read")
     rows: list[JsonObject] = [{"id": user} for user in sorted(channel.members)]
@@ -116,7 +116,7 @@ def conversations_members(slack: StandIn, arguments: JsonObject) -> JsonObject:
     return result
 
 
-def conversations_open(slack: StandIn, arguments: JsonObject) -> JsonObject:
+def conversations_open(slack: FakeSlack, arguments: JsonObject) -> JsonObject:
     """Return the direct message with one person."""
     users = str(arguments.get("users") or "")
     if "," in users:
@@ -130,7 +130,7 @@ def conversations_open(slack: StandIn, arguments: JsonObject) -> JsonObject:
     return {"channel": {"id": channel.id}}
 
 
-def conversations_history(slack: StandIn, arguments: JsonObject) -> JsonObject:
+def conversations_history(slack: FakeSlack, arguments: JsonObject) -> JsonObject:
     """List a conversation's messages outside threads, newest first."""
     channel = _channel(slack, arguments, "history")
     stored = slack.workspace.messages[channel.id].values()
@@ -139,7 +139,7 @@ def conversations_history(slack: StandIn, arguments: JsonObject) -> JsonObject:
     return page(rows, arguments, "messages")
 
 
-def conversations_replies(slack: StandIn, arguments: JsonObject) -> JsonObject:
+def conversations_replies(slack: FakeSlack, arguments: JsonObject) -> JsonObject:
     """List a message and its thread, oldest first."""
     channel = _channel(slack, arguments, "history")
     ts = required(arguments, "ts")
@@ -164,13 +164,13 @@ def _kind(channel: Channel) -> str:
     return "private_channel" if channel.is_private else "public_channel"
 
 
-def _need(slack: StandIn, scope: str) -> None:
+def _need(slack: FakeSlack, scope: str) -> None:
     provided = slack.workspace.bot_scopes
     if scope not in provided:
         raise Refused("missing_scope", needed=scope, provided=",".join(provided))
 
 
-def _channel(slack: StandIn, arguments: JsonObject, what: str) -> Channel:
+def _channel(slack: FakeSlack, arguments: JsonObject, what: str) -> Channel:
     wanted = required(arguments, "channel")
     channel = slack.workspace.channels.get(wanted)
     if channel is None or (channel.is_private and not _bot_in(slack, channel)):
@@ -181,7 +181,7 @@ def _channel(slack: StandIn, arguments: JsonObject, what: str) -> Channel:
     return channel
 
 
-def _bot_in(slack: StandIn, channel: Channel) -> bool:
+def _bot_in(slack: FakeSlack, channel: Channel) -> bool:
     return slack.workspace.app.bot_user in channel.members
 
 
@@ -202,7 +202,7 @@ def _moment(arguments: JsonObject, name: str, otherwise: float) -> float:
         raise Refused(f"invalid_ts_{name}") from None
 
 
-def _conversation(slack: StandIn, channel: Channel) -> JsonObject:
+def _conversation(slack: FakeSlack, channel: Channel) -> JsonObject:
     shown: JsonObject = {
         "id": channel.id,
         "is_channel": not (channel.is_im or channel.is_private),
@@ -220,12 +220,12 @@ def _conversation(slack: StandIn, channel: Channel) -> JsonObject:
     }
 
 
-def _active(slack: StandIn, users: Iterable[str]) -> list[str]:
+def _active(slack: FakeSlack, users: Iterable[str]) -> list[str]:
     known = slack.workspace.users
     return [user for user in users if user in known and not known[user].deleted]
 
 
-def _group(slack: StandIn, group: UserGroup, with_users: bool) -> JsonObject:  # noqa: FBT001 - one caller
+def _group(slack: FakeSlack, group: UserGroup, with_users: bool) -> JsonObject:  # noqa: FBT001 - one caller
     users = _active(slack, group.users)
     shown: JsonObject = {
         "id": group.id,
@@ -260,7 +260,7 @@ def _user(user: User) -> JsonObject:
     }
 
 
-METHODS: dict[str, Callable[[StandIn, JsonObject], JsonObject]] = {
+METHODS: dict[str, Callable[[FakeSlack, JsonObject], JsonObject]] = {
     "api.test": api_test,
     "auth.test": auth_test,
     "bots.info": bots_info,

@@ -23,7 +23,7 @@ from tests.resume import postgres_server
 from twokey.bot.ingress import EVENTS_PATH
 from twokey.gateway.store.engine import EmbeddedEngine
 from twokey.gateway.store.store import Store
-from twokey.sandbox.delivery import Ack, Answer, Parcel, Retry, Transport
+from twokey.sandbox.delivery import Ack, Answer, Envelope, Retry, Transport
 from twokey.sandbox.json_types import as_object
 from twokey.sandbox.server import Sandbox
 
@@ -96,10 +96,10 @@ class Noted:
         """Tell whether there is anyone to send to."""
         return self._transport.connected
 
-    async def send(self, parcel: Parcel, retry: Retry | None) -> Answer:
+    async def send(self, envelope: Envelope, retry: Retry | None) -> Answer:
         """Deliver once; note the message when the bot says that it has it."""
-        answer = await self._transport.send(parcel, retry)
-        event = as_object(parcel.payload.get("event") or {})
+        answer = await self._transport.send(envelope, retry)
+        event = as_object(envelope.payload.get("event") or {})
         if isinstance(answer, Ack) and event.get("type") == "app_mention":
             self._heard.add(str(event["ts"]))
         return answer

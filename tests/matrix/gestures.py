@@ -14,7 +14,7 @@ from tests.matrix.people import Kind
 from twokey.bot.ids import Action, Input, View, unseal
 from twokey.gateway.protocol.verbs import Verb
 from twokey.sandbox import inputs, payloads, view_answers
-from twokey.sandbox.delivery import Ack, Parcel
+from twokey.sandbox.delivery import Ack, Envelope
 from twokey.sandbox.elements import find
 from twokey.sandbox.entries import entered
 from twokey.sandbox.json_types import JsonObject, as_object, as_objects
@@ -55,12 +55,12 @@ async def click(stack: MatrixStack, table: Table, verb: Verb, user_id: str) -> N
         "value": placed.element["value"],
         "action_ts": sandbox.clock.next_ts(),
     }
-    parcel = payloads.on_message(
+    envelope = payloads.on_message(
         sandbox.slack, _gesture(sandbox, user), card, action, {}
     )
     if is_odd:
-        _make_odd(parcel.payload, table.cell.kind)
-    await _delivered(sandbox, parcel)
+        _make_odd(envelope.payload, table.cell.kind)
+    await _delivered(sandbox, envelope)
 
 
 def _make_odd(payload: JsonObject, kind: Kind) -> None:
@@ -99,8 +99,10 @@ async def submit(
     if user.deleted:
         values = inputs.merged(view.blocks, view.values, values)
         typed = replace(view, values=values)
-        parcel = payloads.view_submission(sandbox.slack, _gesture(sandbox, user), typed)
-        answer = await _delivered(sandbox, parcel)
+        envelope = payloads.view_submission(
+            sandbox.slack, _gesture(sandbox, user), typed
+        )
+        answer = await _delivered(sandbox, envelope)
         answered = view_answers.apply(sandbox.slack, typed, answer.body)
     else:
         answered = await sandbox.person(user_id).act(
@@ -143,7 +145,7 @@ def _gesture(sandbox: Sandbox, user: User) -> Gesture:
     return Gesture(user, sandbox.slack.triggers.issue(user.id))
 
 
-async def _delivered(sandbox: Sandbox, parcel: Parcel) -> Ack:
-    answer = await sandbox.control.delivery.deliver(parcel)
+async def _delivered(sandbox: Sandbox, envelope: Envelope) -> Ack:
+    answer = await sandbox.control.delivery.deliver(envelope)
     assert isinstance(answer, Ack), answer
     return answer

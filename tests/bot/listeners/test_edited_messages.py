@@ -188,5 +188,5 @@ async def mention(stack: Stack, text: str, ts: str, **more: object) -> None:
         "event_ts": ts,
         **more,
     }
-    parcel = payloads.event(stack.sandbox.slack, body)
-    await stack.sandbox.control.delivery.deliver(parcel)
+    envelope = payloads.event(stack.sandbox.slack, body)
+    await stack.sandbox.control.delivery.deliver(envelope)

@@ -14,7 +14,7 @@ order_id     "78291"
 customer_id  "cus_4Q7"
 amount       899.00
 currency     "GBP"
-reason       "Parcel arrived with a cracked screen; customer sent photos.\""""
+reason       "Envelope arrived with a cracked screen; customer sent photos.\""""
 
 
 def ts(minutes_ago: float, n: int = 1) -> str:
@@ -231,7 +231,7 @@ def suggestions() -> list[Json]:
     """Return what one can ask the agent to do."""
     asks = [
         ("refund order 78291", "Please refund order 78291."),
-        ("e-mail a customer", "Write to cus_4Q7 that the parcel is late."),
+        ("e-mail a customer", "Write to cus_4Q7 that the envelope is late."),
         ("change an address", "Change the address of order 78291."),
         ("do three things at once", "Refund, write and change the address."),
     ]

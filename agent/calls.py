@@ -13,6 +13,7 @@ from langgraph.types import Command
 
 from twokey.agent import (
     answers,
+    auto_approved,
     exact_runs,
     messages,
     proposing,
@@ -22,7 +23,6 @@ from twokey.agent import (
     results,
     tool_messages,
     turns,
-    unasked,
 )
 from twokey.agent.bridge import Shell, insistently
 from twokey.agent.cleaning import given_back
@@ -176,7 +176,7 @@ class Caller:
             return await self._held(exact, run, ref, verdict)
         confirmed = await self._confirmed(ref, state, verdict)
         if confirmed.runs_unclaimed:
-            return await self._unasked(exact, run, ref, confirmed)
+            return await self._run_auto_approved(exact, run, ref, confirmed)
         return _refused(request, confirmed)
 
     async def _confirmed(
@@ -202,7 +202,7 @@ class Caller:
             return word
         return turns.denial(verdict.tool, verdict.tool_call_id, turns.NO_VERDICT)
 
-    async def _unasked(
+    async def _run_auto_approved(
         self, request: ToolCallRequest, run: Handler, ref: TurnRef, verdict: Verdict
     ) -> ToolResult:
         args = strict_json.accept_object(request.tool_call["args"])
@@ -212,9 +212,9 @@ class Caller:
 
         with (
             collecting(ref.run_ref) as inside,
-            granted(unasked.grant_for(ref, verdict)),
+            granted(auto_approved.grant_for(ref, verdict)),
         ):
-            end = await unasked.run_unasked(
+            end = await auto_approved.run_auto_approved(
                 ran,
                 lambda result: results.stored(result, inside),
                 ref=ref,
@@ -222,7 +222,7 @@ class Caller:
                 gateway=self.gateway,
                 shell=self.shell,
             )
-        if not isinstance(end, unasked.RanBefore):
+        if not isinstance(end, auto_approved.RanEarlier):
             result = end
         else:
             if end.result is None:

@@ -25,6 +25,7 @@ from langgraph.runtime import Runtime
 from langgraph.types import Command
 
 from twokey.agent import (
+    auto_approved,
     edits_inside,
     late_reports,
     messages,
@@ -36,7 +37,6 @@ from twokey.agent import (
     system_prompt,
     tool_starts,
     turns,
-    unasked,
 )
 from twokey.agent.bridge import Awaiting, Blocking, Shell, drive
 from twokey.agent.calls import Caller
@@ -235,7 +235,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
     async def _before_agent(
         self, shell: Shell, state: AgentState[Any], runtime: Runtime[Any]
     ) -> Update | None:
-        await unasked.entered()
+        await auto_approved.note_nested_agent()
         wishes = overrides.update(cast("Mapping[str, Any]", state), runtime.context)
         caller = self._caller(shell)
         news = await run_edits.news(caller, state)

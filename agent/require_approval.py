@@ -19,13 +19,13 @@ from langgraph.config import get_config
 
 from twokey.agent import (
     answers,
+    auto_approved,
     occurrences,
     rechecks,
     signatures,
     step_arguments,
     tool_messages,
     turns,
-    unasked,
 )
 from twokey.agent.bridge import Awaiting, Blocking, Shell, drive, insistently
 from twokey.agent.execution import (
@@ -205,7 +205,7 @@ async def _required(step: _Step, work: _Work[R], shell: Shell) -> Outcome[R]:
     if verdict.kind is VerdictKind.DENY:
         return NotApproved("deny", tool_messages.denied(verdict.reason))
     if verdict.runs_unclaimed:
-        return await _unasked(step, ref, verdict, work, shell)
+        return await _run_auto_approved(step, ref, verdict, work, shell)
     call = HeldCall(ref, verdict, step.args)
     if verdict.kind is VerdictKind.RUN:
         return await _executed(call, step, work, shell)
@@ -221,11 +221,14 @@ async def _required(step: _Step, work: _Work[R], shell: Shell) -> Outcome[R]:
     return await _executed(held, step, work, shell, why=answer.why_approved)
 
 
-async def _unasked(
+async def _run_auto_approved(
     step: _Step, ref: TurnRef, verdict: Verdict, work: _Work[R], shell: Shell
 ) -> Outcome[R]:
-    with run_context.in_run(ref.run_ref), granted(unasked.grant_for(ref, verdict)):
-        end = await unasked.run_unasked(
+    with (
+        run_context.in_run(ref.run_ref),
+        granted(auto_approved.grant_for(ref, verdict)),
+    ):
+        end = await auto_approved.run_auto_approved(
             lambda: work(step.args),
             lambda value: _kept(Approved(value, step.args), []),
             ref=ref,
@@ -234,7 +237,7 @@ async def _unasked(
             shell=shell,
             is_replayed=True,
         )
-    if not isinstance(end, unasked.RanBefore):
+    if not isinstance(end, auto_approved.RanEarlier):
         return Approved(end, step.args)
     return _given_back(end.result) if end.result else Unsure(tool_messages.CUT_OFF)
 

@@ -35,7 +35,7 @@ FENCES_TABLE = (
     Mutant(
         "an agent inside an unasked call goes on where it was cut off",
         "agent/middleware.py",
-        "        await unasked.entered()\n",
+        "        await auto_approved.note_nested_agent()\n",
         "",
         ONCE,
     ),

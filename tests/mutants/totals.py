@@ -76,10 +76,10 @@ TOTALS_TABLE = (
     ),
     Mutant(
         "failures: one of an unasked call is told",
-        "agent/unasked.py",
+        "agent/auto_approved.py",
         "            await call.end(failure, is_over=False)\n",
         "            await call.give_back()\n",
-        "tests/agent/test_unasked.py",
+        "tests/agent/test_auto_approved.py",
     ),
     Mutant(
         "failures: one of a call that never was counts nothing",

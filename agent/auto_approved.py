@@ -50,13 +50,13 @@ R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
-class RanBefore:
+class RanEarlier:
     """The call ran under an earlier lease; ``result`` is None if its end is unknown."""
 
     result: Result | None
 
 
-async def run_unasked(
+async def run_auto_approved(
     run: Callable[[], Awaitable[R]],
     kept: Callable[[R], Result],
     *,
@@ -65,7 +65,7 @@ async def run_unasked(
     gateway: Callable[[], Gateway],
     shell: Shell,
     is_replayed: bool = False,
-) -> R | RanBefore:
+) -> R | RanEarlier:
     """Run a call without a record and report its end; what it raises is raised again.
 
     A call that pauses or raises has not ended: it is released and may begin again. One
@@ -88,7 +88,7 @@ async def run_unasked(
     call = _Call(ref, verdict, gateway, shell)
     begun = await call.begin()
     if not begun.may_run:
-        return RanBefore(begun.result)
+        return RanEarlier(begun.result)
     try:
         with _inside(call):
             result = await run()
@@ -125,7 +125,7 @@ def grant_for(ref: TurnRef, verdict: Verdict) -> Grant:
     )
 
 
-async def entered() -> None:
+async def note_nested_agent() -> None:
     """Note that an agent begins inside the call that this code runs in, if any does."""
     call = _running.get()
     if call is not None:
@@ -200,7 +200,7 @@ class _Call:
             logger.warning("call.report_failed tool=%s", self._verdict.tool)
 
 
-_running: ContextVar[_Call | None] = ContextVar("twokey_unasked", default=None)
+_running: ContextVar[_Call | None] = ContextVar("twokey_auto_approved", default=None)
 
 
 @contextmanager

@@ -145,7 +145,7 @@ class Caller:
         message = turns.asking_message(state, request.tool_call["id"] or "")
         if message is None or message.id is None:
             return _uncleared(request, turns.NO_VERDICT)
-        ref = turns.place(self.agent, message.id)
+        ref = turns.turn_ref(self.agent, message.id)
         if ref is None:
             return _closing(
                 request, tool_messages.told(request.tool_call, turns.NO_THREAD)

@@ -32,7 +32,7 @@ _VALUE = 80
 _MESSAGE = 300
 
 
-class Misfit(ValueError):
+class ArgumentMismatch(ValueError):
     """Arguments do not fit their tool; the text is a clause that says how."""
 
 
@@ -58,7 +58,7 @@ def canonical_args(tool: BaseTool, args: JsonObject) -> JsonObject:
         args: strict JSON, as the model wrote it.
 
     Raises:
-        Misfit: when they do not fit the tool, or have no canonical document.
+        ArgumentMismatch: when they do not fit the tool, or have no canonical document.
     """
     given = _plain(visible(tool, args))
     schema = tool.args_schema
@@ -99,13 +99,13 @@ def _canonical(model: ArgumentModel, given: JsonObject) -> JsonObject:
         second, again = _read(model, document)
     if not same(document, again):
         place = _first_difference(document, again)
-        raise Misfit(
+        raise ArgumentMismatch(
             f"the tool's schema reads its own output differently at {place}, so nobody "
             "can say what would run"
         )
     lost = model.first_difference(first, second, ignoring=filled)
     if lost is not None:
-        raise Misfit(
+        raise ArgumentMismatch(
             f"the tool's schema does not write {lost!r} the way it reads it, so nobody "
             "can say what would run"
         )
@@ -141,10 +141,10 @@ def _guarded_read(read: Callable[[JsonObject], object], given: JsonObject) -> ob
     try:
         return read(given)
     except (ValidationError, pydantic_v1.ValidationError) as error:
-        raise Misfit(_described(cast("list[Any]", error.errors()))) from error
+        raise ArgumentMismatch(_described(cast("list[Any]", error.errors()))) from error
     except Exception as error:
         # A validator may be any code; what it cannot read does not run.
-        raise Misfit(
+        raise ArgumentMismatch(
             f"the tool's schema could not read them ({type(error).__name__})"
         ) from error
 
@@ -183,16 +183,16 @@ def _check_json_schema(schema: JsonObject, given: JsonObject) -> None:
             {"loc": tuple(one.absolute_path), "msg": one.message[:_MESSAGE]}
             for one in found
         ]
-        raise Misfit(_described(rows))
+        raise ArgumentMismatch(_described(rows))
 
 
 def _plain(args: object) -> JsonObject:
     try:
         return plain(args)
     except BadJson as error:
-        raise Misfit(f"what the tool makes of them is not strict JSON: {error}") from (
-            error
-        )
+        raise ArgumentMismatch(
+            f"what the tool makes of them is not strict JSON: {error}"
+        ) from (error)
 
 
 def _first_difference(one: JsonObject, other: JsonObject) -> str:

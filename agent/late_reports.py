@@ -40,7 +40,7 @@ async def reported(
     """
     asked = [_item_of(message) for message in messages if _is_settled(message)]
     ids = [*dict.fromkeys(each for each in reversed(asked) if each)][:MAX_ASKED]
-    ref = turns.place(caller.agent, "") if ids else None
+    ref = turns.turn_ref(caller.agent, "") if ids else None
     if ref is None:
         return {}
     found = await heard(caller, lambda gateway: gateway.late_reports(ref, ids))

@@ -252,7 +252,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
             return None
         message, calls = found
         message_id = str(message.id)
-        ref = turns.place(self.agent, message_id)
+        ref = turns.turn_ref(self.agent, message_id)
         if ref is None:
             note = turns.Draft(calls).all_denied(message_id, turns.NO_THREAD)
         else:

@@ -155,7 +155,7 @@ def _prepared(
     name: str, written: JsonObject, tools: Toolbox, kept: KeptArgs | None
 ) -> Prepared:
     if tools.lacks(name):
-        problem = unknown(name, tools.names)
+        problem = unknown_tool_message(name, tools.names)
         return Prepared(written, written, problem=problem, is_read=True)
     tool = tools.get(name)
     if tool is None:
@@ -166,8 +166,8 @@ def _prepared(
             if canonical.same(canonical.canonical_args(tool, args), args):
                 return Prepared(args, written, is_read=True)
         return Prepared(canonical.canonical_args(tool, written), written, is_read=True)
-    except (canonical.Misfit, BadJson) as error:
-        return Prepared(written, written, misfit(name, error), is_read=True)
+    except (canonical.ArgumentMismatch, BadJson) as error:
+        return Prepared(written, written, mismatch_message(name, error), is_read=True)
 
 
 def runnable(name: str, tool: BaseTool | None, args: JsonObject) -> BaseTool:
@@ -182,7 +182,7 @@ def runnable(name: str, tool: BaseTool | None, args: JsonObject) -> BaseTool:
         )
     try:
         made = canonical.canonical_args(tool, args)
-    except canonical.Misfit as error:
+    except canonical.ArgumentMismatch as error:
         raise NotAllowed(
             f"The arguments that were cleared do not fit the tool {name!r}, so it did "
             f"not run: {error}. Do not make the same call again; tell the user."
@@ -196,7 +196,7 @@ def runnable(name: str, tool: BaseTool | None, args: JsonObject) -> BaseTool:
     return tool
 
 
-def unknown(name: str, names: Sequence[str]) -> str:
+def unknown_tool_message(name: str, names: Sequence[str]) -> str:
     """Return the sentence that there is no such tool."""
     listed = ", ".join(names[:_NAMES]) + (", …" if len(names) > _NAMES else "")
     return (
@@ -205,7 +205,7 @@ def unknown(name: str, names: Sequence[str]) -> str:
     )
 
 
-def misfit(name: str, error: Exception) -> str:
+def mismatch_message(name: str, error: Exception) -> str:
     """Return the sentence that arguments do not fit their tool."""
     return (
         f"This call does not fit the tool {name!r}, so it did not run and nobody was "

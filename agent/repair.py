@@ -78,7 +78,7 @@ async def repaired(caller: Caller, state: Mapping[str, Any]) -> dict[str, Any] |
             rebuilt.extend(repair.answers[call["id"] or ""] for call in lost)
     if not is_broken:
         return None
-    if ref := turns.place(caller.agent, ""):
+    if ref := turns.turn_ref(caller.agent, ""):
         caller.cache.put_edits(ref.run_ref, repair.records)
     return _update(state, rebuilt, repair)
 
@@ -145,7 +145,7 @@ async def _answer(
 
 async def _outcomes(caller: Caller, message: AIMessage) -> dict[str, CallOutcome]:
     """End what still waits of a turn; return what is known of its calls by call id."""
-    ref = None if message.id is None else turns.place(caller.agent, message.id)
+    ref = None if message.id is None else turns.turn_ref(caller.agent, message.id)
     if ref is None:
         return {}
     try:

@@ -200,7 +200,7 @@ async def arequire_approval(  # noqa: PLR0913 - what `require_approval` takes
 
 
 async def _required(step: _Step, work: _Work[R], shell: Shell) -> Outcome[R]:
-    ref = _place(step)
+    ref = _turn_ref(step)
     verdict = await _verdict(step, ref, shell)
     if verdict.kind is VerdictKind.DENY:
         return NotApproved("deny", tool_messages.denied(verdict.reason))
@@ -246,7 +246,7 @@ async def _executed(
     held: HeldCall, step: _Step, work: _Work[R], shell: Shell, *, why: str = ""
 ) -> Outcome[R]:
     async def once(args: JsonObject) -> Approved[R] | NotApproved | Unsure:
-        problem = signatures.misfit(step.run, args) or step_arguments.problem(
+        problem = signatures.binding_problem(step.run, args) or step_arguments.problem(
             step.run, args, step.tool
         )
         if problem:
@@ -267,13 +267,13 @@ async def _executed(
     return _noted(_with_edit(_given_back(end.result), end.edit, why), end.settled)
 
 
-def _place(step: _Step) -> TurnRef:
+def _turn_ref(step: _Step) -> TurnRef:
     """Name the turn by where it stands: node, step number, place among siblings.
 
     A node that runs again after a pause or a crash is at the same place, and so finds
     its own item again. Its namespace is its own, so that it supersedes nobody else.
     """
-    here = turns.place(step.agent, "?")
+    here = turns.turn_ref(step.agent, "?")
     if here is None:
         raise NotAllowed(
             f"The step {step.tool!r} cannot wait for approval without a thread; run "

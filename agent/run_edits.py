@@ -51,7 +51,7 @@ async def genuine(caller: Caller, state: Mapping[str, Any]) -> ThreadEdits:
     for record in _named_edits(state):
         with suppress(BadJson):
             told[edits.edit_hash(record)] = record
-    ref = turns.place(caller.agent, "") if told else None
+    ref = turns.turn_ref(caller.agent, "") if told else None
     if ref is None:
         return ThreadEdits()
     asked = {
@@ -79,7 +79,7 @@ async def news(caller: Caller, state: Mapping[str, Any]) -> list[EditRecord]:
     Raises:
         ThreadUnavailable: when the gateway cannot say; see `genuine`.
     """
-    ref = turns.place(caller.agent, "")
+    ref = turns.turn_ref(caller.agent, "")
     if ref is None or not _has_gateway(caller):
         return []
     run_ref, within = ref.run_ref, outer_run.conversation_of(ref.ns)

@@ -20,7 +20,7 @@ def check(run: Callable[..., Any], args: JsonObject, tool: str) -> None:
     Raises:
         BadStep: names the function, the argument and what to change.
     """
-    problem = misfit(run, args)
+    problem = binding_problem(run, args)
     if problem:
         raise BadStep(
             f"The step {tool!r} was not put to anybody: {problem}. `run` is called "
@@ -44,7 +44,7 @@ def check_synchronous(run: Callable[..., Any], tool: str) -> None:
         )
 
 
-def misfit(run: Callable[..., Any], args: JsonObject) -> str:
+def binding_problem(run: Callable[..., Any], args: JsonObject) -> str:
     """Return why a function cannot be called with these keywords; "" when it can."""
     if not callable(run):
         return f"{run!r} is not a function"

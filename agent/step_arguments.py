@@ -48,7 +48,7 @@ def canonical_step(
     """
     try:
         return _read(run, canonical.plain(args), tool)
-    except canonical.Misfit as error:
+    except canonical.ArgumentMismatch as error:
         raise BadStep(
             f"The step {tool!r} was not put to anybody: {error}. Give arguments that "
             "fit the annotations of `run`."
@@ -59,7 +59,7 @@ def problem(run: Callable[..., Any], args: JsonObject, tool: str) -> str:
     """Return why a function would not get exactly these arguments; "" when it would."""
     try:
         made = _read(run, args, tool)
-    except canonical.Misfit as error:
+    except canonical.ArgumentMismatch as error:
         return f"the arguments do not fit ({error})"
     if not canonical.same(made, args):
         text = digest.canonical(made).decode("utf-8")

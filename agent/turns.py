@@ -89,7 +89,7 @@ class TurnNote(Record):
     unread: tuple[str, ...] = ()
 
 
-def place(agent: str, message_id: str) -> TurnRef | None:
+def turn_ref(agent: str, message_id: str) -> TurnRef | None:
     """Return the ref of this turn, from the configuration of the running node.
 
     The namespace is the agent's own: that of the running task without its last part,

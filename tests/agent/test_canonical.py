@@ -20,7 +20,7 @@ from pydantic import (
 from pydantic import v1 as pydantic_v1
 
 from tests.agent.shapes import SPELLINGS, shapes
-from twokey.agent.canonical import Misfit, canonical_args, same
+from twokey.agent.canonical import ArgumentMismatch, canonical_args, same
 from twokey.agent.tool_schemas import schema_of
 from twokey.gateway.protocol.edits import argument_errors
 from twokey.gateway.protocol.strict_json import JsonObject
@@ -55,7 +55,7 @@ def test_a_canonical_document_is_read_as_itself_and_fits_its_schema(
     for args in SPELLINGS.values():
         try:
             document = canonical_args(one, args)
-        except Misfit:
+        except ArgumentMismatch:
             continue
         fitting += 1
         assert same(canonical_args(one, document), document)
@@ -65,7 +65,7 @@ def test_a_canonical_document_is_read_as_itself_and_fits_its_schema(
 
 
 def test_a_misfit_names_the_argument_the_value_and_what_is_expected() -> None:
-    with pytest.raises(Misfit) as error:
+    with pytest.raises(ArgumentMismatch) as error:
         canonical_args(SHAPES["integer"], {"value": "seven"})
 
     assert str(error.value).startswith("value: Input should be a valid integer")
@@ -79,7 +79,7 @@ def test_many_mistakes_are_counted_not_listed() -> None:
         c: int
         d: int
 
-    with pytest.raises(Misfit, match=r"c: Field required; and 1 more$"):
+    with pytest.raises(ArgumentMismatch, match=r"c: Field required; and 1 more$"):
         canonical_args(described(Many), {})
 
 
@@ -92,7 +92,9 @@ def test_a_schema_that_changes_its_own_output_is_refused() -> None:
         def double(cls, amount: int) -> int:
             return amount * 2
 
-    with pytest.raises(Misfit, match="reads its own output differently at 'amount'"):
+    with pytest.raises(
+        ArgumentMismatch, match="reads its own output differently at 'amount'"
+    ):
         canonical_args(described(Doubled), {"amount": 50})
 
 
@@ -100,7 +102,9 @@ def test_a_schema_that_does_not_write_what_it_reads_is_refused() -> None:
     class Hidden(BaseModel):
         note: str = Field(default="", exclude=True)
 
-    with pytest.raises(Misfit, match="does not write 'note' the way it reads it"):
+    with pytest.raises(
+        ArgumentMismatch, match="does not write 'note' the way it reads it"
+    ):
         canonical_args(described(Hidden), {"note": "careful"})
 
 
@@ -113,7 +117,7 @@ def test_a_validator_that_fails_in_its_own_way_is_a_misfit() -> None:
         def ask(cls, amount: int) -> int:
             raise LookupError(amount)
 
-    with pytest.raises(Misfit, match=r"could not read them \(LookupError\)"):
+    with pytest.raises(ArgumentMismatch, match=r"could not read them \(LookupError\)"):
         canonical_args(described(Broken), {"amount": 1})
 
 
@@ -185,7 +189,7 @@ def test_decimals_keep_their_digits() -> None:
     assert canonical_args(described(Exact), {"amount": "1.10"}) == {"amount": "1.10"}
     assert canonical_args(described(Exact), {"amount": 1.1}) == {"amount": "1.1"}
     assert canonical_args(described(Old), {"amount": "1.10"}) == {"amount": 1.1}
-    with pytest.raises(Misfit, match="does not write 'amount'"):
+    with pytest.raises(ArgumentMismatch, match="does not write 'amount'"):
         canonical_args(described(Old), {"amount": "0.10000000000000000000001"})
 
 
@@ -199,9 +203,9 @@ def test_a_json_schema_checks_and_changes_nothing() -> None:
     document = canonical_args(described(schema), {"n": 7.0, "callbacks": "url"})
 
     assert document == {"n": 7, "callbacks": "url"}
-    with pytest.raises(Misfit, match="n: '7' is not of type 'integer'"):
+    with pytest.raises(ArgumentMismatch, match="n: '7' is not of type 'integer'"):
         canonical_args(described(schema), {"n": "7"})
-    with pytest.raises(Misfit, match="'n' is a required property"):
+    with pytest.raises(ArgumentMismatch, match="'n' is a required property"):
         canonical_args(described(schema), {})
 
 

@@ -13,7 +13,7 @@ from tests.agent.agent_runner import Effects, Runner
 from tests.agent.fake_gateway import FakeGateway
 from tests.agent.test_require_approval import State
 from twokey.agent import Approved, NotApproved, arequire_approval, require_approval
-from twokey.agent.signatures import misfit
+from twokey.agent.signatures import binding_problem
 from twokey.gateway.errors import BadStep
 from twokey.gateway.protocol.states import ItemState
 
@@ -139,9 +139,9 @@ def test_every_kind_of_function_is_understood() -> None:
 
     args: Any = {"amount": 5}
 
-    assert misfit(Wire(), args) == ""
-    assert misfit(functools.partial(wire, to="ada"), args) == ""
-    assert misfit(takes_all, args) == ""
-    assert misfit(dict, args) == ""
-    assert "missing a required argument: 'to'" in misfit(wire, args)
-    assert "is not a function" in misfit(7, args)  # type: ignore[arg-type] # what a user may write
+    assert binding_problem(Wire(), args) == ""
+    assert binding_problem(functools.partial(wire, to="ada"), args) == ""
+    assert binding_problem(takes_all, args) == ""
+    assert binding_problem(dict, args) == ""
+    assert "missing a required argument: 'to'" in binding_problem(wire, args)
+    assert "is not a function" in binding_problem(7, args)  # type: ignore[arg-type] # what a user may write

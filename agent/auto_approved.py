@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 from langgraph.errors import GraphBubbleUp, ParentCommand, is_invalid_resume
 
 from twokey.agent import tool_messages
-from twokey.agent.bridge import Shell, insistently
+from twokey.agent.bridge import Shell, ask_with_retries
 from twokey.agent.execution import HANDED_OVER
 from twokey.agent.grants import Grant
 from twokey.gateway.errors import LeaseLost, NotAllowed, ThreadUnavailable, TwokeyError
@@ -103,7 +103,7 @@ async def run_auto_approved(
         if is_invalid_resume(error):
             await call.release()
         else:
-            failure = Result(ok=False, summary=tool_messages.failed(error))
+            failure = Result(ok=False, summary=tool_messages.failure_text(error))
             await call.end(failure, is_over=False)
         raise
     done = kept(result)
@@ -191,7 +191,7 @@ class _Call:
             tool=self._verdict.tool,
         )  # fmt: skip
         there = self._gateway()
-        return await insistently(self._shell, lambda: there.mark(mark))
+        return await ask_with_retries(self._shell, lambda: there.mark(mark))
 
     async def _report(self, report: Coroutine[Any, Any, object]) -> None:
         try:

@@ -89,7 +89,7 @@ def spawn(work: Coroutine[Any, Any, T]) -> Future[T]:
     return asyncio.run_coroutine_threadsafe(work, _background.loop())
 
 
-async def insistently(
+async def ask_with_retries(
     shell: Shell, question: Callable[[], Coroutine[Any, Any, T]]
 ) -> T:
     """Ask the gateway a few times; a refusal is final at once.

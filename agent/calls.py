@@ -16,7 +16,7 @@ from twokey.agent import (
     auto_approved,
     exact_runs,
     messages,
-    proposing,
+    prepared_calls,
     reasons,
     rechecks,
     repeats,
@@ -24,9 +24,8 @@ from twokey.agent import (
     tool_messages,
     turns,
 )
-from twokey.agent.bridge import Shell, insistently
-from twokey.agent.cleaning import given_back
-from twokey.agent.edits_inside import collecting
+from twokey.agent.bridge import Shell, ask_with_retries
+from twokey.agent.edits_inside import collect_edits
 from twokey.agent.exact_runs import Handler
 from twokey.agent.execution import (
     Closed,
@@ -39,9 +38,10 @@ from twokey.agent.execution import (
     Work,
     execute,
 )
-from twokey.agent.grants import granted, recheck_of
+from twokey.agent.grants import grant_scope, recheck_of
 from twokey.agent.messages import ITEM_KEY
-from twokey.agent.proposing import Prepared, Toolbox
+from twokey.agent.prepared_calls import PreparedCall, Toolbox
+from twokey.agent.result_cleanup import restore_result
 from twokey.agent.results import ToolResult
 from twokey.agent.tool_schemas import schema_of
 from twokey.agent.verdict_cache import VerdictCache
@@ -81,7 +81,7 @@ class Caller:
         says: str,
         hints: Mapping[str, CallHint] = turns.NO_HINTS,
         *,
-        ready: Mapping[str, Prepared],
+        ready: Mapping[str, PreparedCall],
         history: Sequence[AnyMessage] = (),
     ) -> turns.TurnNote:
         """Have the gateway judge the calls of a message; deny all on failure.
@@ -103,7 +103,7 @@ class Caller:
             gateway = self.gateway()
             turn = draft.turn(ref, says, self._schemas(calls))
             turn = turn.with_(around=run_context.around(ref.run_ref))
-            verdicts = await insistently(self.shell, lambda: gateway.submit(turn))
+            verdicts = await ask_with_retries(self.shell, lambda: gateway.submit(turn))
         except NotAllowed as error:
             return draft.all_denied(ref.message_id, str(error))
         except LeaseLost:
@@ -148,9 +148,9 @@ class Caller:
         ref = turns.turn_ref(self.agent, message.id)
         if ref is None:
             return _closing(
-                request, tool_messages.told(request.tool_call, turns.NO_THREAD)
+                request, tool_messages.message_for(request.tool_call, turns.NO_THREAD)
             )
-        verdict = turns.noted(state, message, request.tool_call)
+        verdict = turns.kept_verdict(state, message, request.tool_call)
         if verdict.kind is VerdictKind.DENY:
             return _refused(request, verdict)
         return await self._cleared(request, run, ref, verdict)
@@ -162,7 +162,7 @@ class Caller:
         state = cast("Mapping[str, Any]", request.state)
         runtime = cast("ToolRuntime[Any, Any]", cast("Any", request).runtime)
         self.tools.learn(runtime.tools)
-        args = turns.noted_args(state, request.tool_call)
+        args = turns.submitted_args(state, request.tool_call)
         if args is None:
             return _uncleared(request, turns.NO_VERDICT)
         exact = exact_runs.with_args(request, args)
@@ -170,7 +170,7 @@ class Caller:
             # Its claim asks whether it may run now.
             return await self._execute(exact, run, HeldCall(ref, verdict, args))
         if verdict.kind is VerdictKind.HOLD:
-            problem = exact_runs.unread(state, request, args)
+            problem = exact_runs.unchecked_problem(state, request, args)
             if problem:
                 return _uncleared(request, problem, verdict.item_id)
             return await self._held(exact, run, ref, verdict)
@@ -190,9 +190,9 @@ class Caller:
         message = turns.asking_message(state, verdict.tool_call_id)
         if known is None and message is not None:
             calls = turns.open_calls(message, state["messages"])
-            hints = turns.noted_hints(state)
-            kept = turns.noted_kept(state)
-            ready = proposing.prepared(calls, self.tools, kept)
+            hints = turns.submitted_hints(state)
+            kept = turns.submitted_kept(state)
+            ready = prepared_calls.prepare_calls(calls, self.tools, kept)
             note = await self.submit(ref, calls, str(message.text), hints, ready=ready)
             known = note.verdicts
         word = (known or {}).get(verdict.tool_call_id)
@@ -211,12 +211,12 @@ class Caller:
             return await exact_runs.run_exactly(request, run, args)
 
         with (
-            collecting(ref.run_ref) as inside,
-            granted(auto_approved.grant_for(ref, verdict)),
+            collect_edits(ref.run_ref) as inside,
+            grant_scope(auto_approved.grant_for(ref, verdict)),
         ):
             end = await auto_approved.run_auto_approved(
                 ran,
-                lambda result: results.stored(result, inside),
+                lambda result: results.serialize(result, inside),
                 ref=ref,
                 verdict=verdict,
                 gateway=self.gateway,
@@ -228,10 +228,10 @@ class Caller:
             if end.result is None:
                 return _closing(
                     request,
-                    tool_messages.told(request.tool_call, tool_messages.CUT_OFF),
+                    tool_messages.message_for(request.tool_call, tool_messages.CUT_OFF),
                 )
             history = request.state["messages"]
-            result, inside = given_back(request.tool_call, end.result, history)
+            result, inside = restore_result(request.tool_call, end.result, history)
         return self._presented(
             request, result, ref.run_ref, item_id="", own=None, inside=inside
         )
@@ -245,7 +245,9 @@ class Caller:
         args = strict_json.accept_object(request.tool_call["args"])
         answer = answers.ask(verdict, args)
         if answer.type not in {AnswerKind.APPROVE, AnswerKind.EDIT}:
-            told = tool_messages.told_answer(request.tool_call, answer, item_id=item_id)
+            told = tool_messages.decision_message(
+                request.tool_call, answer, item_id=item_id
+            )
             return _closing(request, told)
         held = HeldCall(
             ref,
@@ -264,26 +266,28 @@ class Caller:
             return await exact_runs.run_exactly(request, run, args)
 
         def failure(text: str) -> ToolResult:
-            return tool_messages.told(request.tool_call, text)
+            return tool_messages.message_for(request.tool_call, text)
 
         try:
             gateway = self.gateway()
         except NotAllowed as error:
-            told = tool_messages.told(
+            told = tool_messages.message_for(
                 request.tool_call, str(error), item_id=held.verdict.item_id
             )
             return _closing(request, told)
         end = await execute(
-            held, gateway, self.shell, Work(run_with, results.stored, failure)
+            held, gateway, self.shell, Work(run_with, results.serialize, failure)
         )
         call, item_id = request.tool_call, held.verdict.item_id
         if isinstance(end, Closed):
-            told = tool_messages.told_answer(call, end.answer, item_id=item_id)
+            told = tool_messages.decision_message(call, end.answer, item_id=item_id)
             return _closing(request, told)
         if isinstance(end, CutOff):
-            told = tool_messages.told(call, tool_messages.CUT_OFF, item_id=item_id)
+            told = tool_messages.message_for(
+                call, tool_messages.CUT_OFF, item_id=item_id
+            )
             # People may yet settle what became of it, and be wrong.
-            return _closing(request, messages.marked_settled(told))
+            return _closing(request, messages.mark_settled(told))
         if isinstance(end, NotRun):
             return _uncleared(request, end.reason, item_id)
         return self._ended(request, held, end)
@@ -297,7 +301,7 @@ class Caller:
         """Return what the model gets of a call that was started."""
         if isinstance(end, Reconciled):
             call, item_id = request.tool_call, held.verdict.item_id
-            told = tool_messages.told_finding(call, end.finding, item_id=item_id)
+            told = tool_messages.finding_message(call, end.finding, item_id=item_id)
             if end.edit is None:
                 return _closing(request, told)
             # What took effect, if anything did, is what a person had made of it.
@@ -309,7 +313,7 @@ class Caller:
             result, inside = end.result, end.inside
         else:
             history = request.state["messages"]
-            result, inside = given_back(request.tool_call, end.result, history)
+            result, inside = restore_result(request.tool_call, end.result, history)
         presented = self._presented(
             request,
             result,
@@ -350,22 +354,24 @@ class Caller:
         if not records:
             return presented
         self.cache.put_edits(run_ref, records)
-        return results.carrying(presented, {"twokey_edits": messages.facts(records)})
+        return results.with_state(
+            presented, {"twokey_edits": messages.dump_records(records)}
+        )
 
 
 def _refused(request: ToolCallRequest, verdict: Verdict) -> ToolResult:
     """Return the answer to a call that its verdict does not let run."""
     reason = verdict.reason if verdict.kind is VerdictKind.DENY else ""
-    text = tool_messages.denied(reason or turns.NO_VERDICT)
+    text = tool_messages.denial_text(reason or turns.NO_VERDICT)
     if text in turns.UNCLEARED:
         return _uncleared(request, text)
-    return _closing(request, tool_messages.told(request.tool_call, text))
+    return _closing(request, tool_messages.message_for(request.tool_call, text))
 
 
 def _uncleared(request: ToolCallRequest, text: str, item_id: str = "") -> ToolResult:
     """Return the answer to a submitted call that we do not let run."""
-    told = tool_messages.told(request.tool_call, text, item_id=item_id)
-    return _closing(request, repeats.marked(told))
+    told = tool_messages.message_for(request.tool_call, text, item_id=item_id)
+    return _closing(request, repeats.mark_uncleared(told))
 
 
 def _is_same(word: Verdict, verdict: Verdict) -> bool:

@@ -14,7 +14,7 @@ _inside: ContextVar[list[EditRecord] | None] = ContextVar("twokey_inside", defau
 
 
 @contextmanager
-def collecting(run_ref: RunRef) -> Generator[list[EditRecord]]:
+def collect_edits(run_ref: RunRef) -> Generator[list[EditRecord]]:
     """Collect the edits that agents inside the running tool report, of this run."""
     found: list[EditRecord] = []
     token = _inside.set(found)

@@ -7,9 +7,9 @@ from typing import Any, cast
 
 from langchain.agents.middleware.types import ToolCallRequest
 
-from twokey.agent import proposing, repeats, tool_messages, turns
-from twokey.agent.cleaning import cleaned
-from twokey.agent.grants import guarding
+from twokey.agent import prepared_calls, repeats, tool_messages, turns
+from twokey.agent.grants import share_guarded
+from twokey.agent.result_cleanup import clean_result
 from twokey.agent.results import ToolResult
 from twokey.gateway.errors import NotAllowed
 from twokey.gateway.protocol.strict_json import JsonObject
@@ -32,19 +32,23 @@ async def run_exactly(
     the arguments gets no run for them.
     """
     try:
-        tool = proposing.runnable(request.tool_call["name"], request.tool, args)
-        exact = with_args(request, args).override(tool=guarding(tool))
-        return cleaned(await run(exact), request.state["messages"])
+        tool = prepared_calls.runnable(request.tool_call["name"], request.tool, args)
+        exact = with_args(request, args).override(tool=share_guarded(tool))
+        return clean_result(await run(exact), request.state["messages"])
     except NotAllowed as error:
-        return repeats.marked(tool_messages.told(request.tool_call, str(error)))
+        return repeats.mark_uncleared(
+            tool_messages.message_for(request.tool_call, str(error))
+        )
 
 
-def unread(state: Mapping[str, Any], request: ToolCallRequest, args: JsonObject) -> str:
+def unchecked_problem(
+    state: Mapping[str, Any], request: ToolCallRequest, args: JsonObject
+) -> str:
     """Return why people are not asked about a call whose tool was known too late."""
     if not turns.is_unread(state, request.tool_call):
         return ""
     try:
-        proposing.runnable(request.tool_call["name"], request.tool, args)
+        prepared_calls.runnable(request.tool_call["name"], request.tool, args)
     except NotAllowed as error:
         return str(error)
     return ""

@@ -22,9 +22,9 @@ from langgraph.errors import GraphBubbleUp, ParentCommand, is_invalid_resume
 
 from twokey.agent import bridge, rechecks, tool_messages
 from twokey.agent.answers import ask_what_happened, forget_findings
-from twokey.agent.bridge import Shell, insistently
-from twokey.agent.edits_inside import collecting
-from twokey.agent.grants import Grant, granted
+from twokey.agent.bridge import Shell, ask_with_retries
+from twokey.agent.edits_inside import collect_edits
+from twokey.agent.grants import Grant, grant_scope
 from twokey.agent.rechecks import Recheck
 from twokey.gateway.errors import (
     BadJson,
@@ -176,7 +176,7 @@ async def execute(
                 forget_findings(held.verdict)
                 return _done(reply)
             case Refused():
-                return NotRun(tool_messages.denied(reply.reason))
+                return NotRun(tool_messages.denial_text(reply.reason))
             case Reopened():
                 ended = _asked_again(held, reply)
                 if ended is not None:
@@ -192,7 +192,7 @@ async def execute(
 def _asked_again(held: HeldCall, reply: Reopened) -> Closed | NotRun | None:
     """Wait for people to decide anew; None when the call may be claimed again."""
     if held.ask_again is None:
-        return NotRun(tool_messages.denied(reply.reason))
+        return NotRun(tool_messages.denial_text(reply.reason))
     answer = held.ask_again()
     is_again = answer.type in {AnswerKind.APPROVE, AnswerKind.EDIT}
     return None if is_again else Closed(answer)
@@ -236,7 +236,7 @@ async def _settled_claim(
 
 async def _claim(request: ClaimRequest, gateway: Gateway, shell: Shell) -> ClaimReply:
     try:
-        return await insistently(shell, lambda: gateway.claim(request))
+        return await ask_with_retries(shell, lambda: gateway.claim(request))
     except NotAllowed as error:
         return Refused(reason=str(error))
     except TwokeyError as error:
@@ -284,7 +284,7 @@ async def _run_once(
         args_hash=wire.args_hash(args),
     )
     alive = _kept_alive(held, claimed, gateway)
-    with collecting(held.ref.run_ref) as inside, granted(grant), alive:
+    with collect_edits(held.ref.run_ref) as inside, grant_scope(grant), alive:
         try:
             result = await work.run(args)
         except ParentCommand:
@@ -300,7 +300,7 @@ async def _run_once(
                 raise
             # Whatever a tool can raise ends here: the effect may have happened, so it
             # is recorded inside the claim and told. Raised, it would replay for ever.
-            result = work.failure(tool_messages.failed(error))
+            result = work.failure(tool_messages.failure_text(error))
     stored = work.store(result, inside)
     await _finish(held, claimed, gateway, shell, stored)
     if claimed.asks_on_failure and not stored.ok:
@@ -373,7 +373,7 @@ async def _finish(
 ) -> None:
     """Record the result; when that fails the gateway shows the item as in doubt."""
     try:
-        is_ours = await insistently(
+        is_ours = await ask_with_retries(
             shell, lambda: gateway.finish(held.verdict.item_id, claimed.fence, result)
         )
     except TwokeyError as error:
@@ -387,7 +387,7 @@ async def _release(
     held: HeldCall, claimed: Claimed, gateway: Gateway, shell: Shell
 ) -> None:
     try:
-        await insistently(
+        await ask_with_retries(
             shell, lambda: gateway.release(held.verdict.item_id, claimed.fence)
         )
     except TwokeyError as error:

@@ -69,7 +69,7 @@ _ticket: ContextVar[_Ticket | None] = ContextVar("twokey_grant", default=None)
 
 
 @contextmanager
-def granted(grant: Grant) -> Generator[None]:
+def grant_scope(grant: Grant) -> Generator[None]:
     """Make this grant available, once, to the tool that runs in this context."""
     ticket = _Ticket(grant)
     token = _ticket.set(ticket)
@@ -155,7 +155,7 @@ def recheck_of(tool: BaseTool | None) -> Recheck | None:
     return cast("Recheck | None", (private or {}).get(_RECHECK))
 
 
-def guarding(tool: BaseTool) -> BaseTool:
+def share_guarded(tool: BaseTool) -> BaseTool:
     """Return a guarded tool that shares everything with this one.
 
     Unlike the copy that `guarded` makes: what the tool keeps in itself between its

@@ -16,8 +16,8 @@ from langchain_core.messages import AnyMessage, ToolMessage
 
 from twokey.agent import tool_messages, turns
 from twokey.agent.calls import Caller
-from twokey.agent.messages import ITEM_KEY, SETTLED_KEY, prepended
-from twokey.agent.run_edits import heard
+from twokey.agent.messages import ITEM_KEY, SETTLED_KEY, prepend
+from twokey.agent.run_edits import ask_gateway
 from twokey.gateway.protocol import edits
 from twokey.gateway.protocol.wire import LateReport
 
@@ -28,7 +28,7 @@ MAX_ASKED = 64
 """How many results one model call asks about at most, the newest."""
 
 
-async def reported(
+async def fetch_reports(
     caller: Caller, messages: Sequence[AnyMessage]
 ) -> dict[str, LateReport]:
     """Return the late reports about the results among these messages, by item id.
@@ -43,11 +43,11 @@ async def reported(
     ref = turns.turn_ref(caller.agent, "") if ids else None
     if ref is None:
         return {}
-    found = await heard(caller, lambda gateway: gateway.late_reports(ref, ids))
+    found = await ask_gateway(caller, lambda gateway: gateway.late_reports(ref, ids))
     return {report.item_id: report for report in found}
 
 
-def told(
+def with_reports(
     messages: Sequence[AnyMessage], reports: Mapping[str, LateReport]
 ) -> list[AnyMessage]:
     """Return the input of a model call in which every late report stands once."""
@@ -57,7 +57,7 @@ def told(
         report = left.get(_item_of(message)) if _is_settled(message) else None
         if report is not None and _is_news(message, report):
             del left[report.item_id]
-            placed.append(prepended(message, [notice(report)]))
+            placed.append(prepend(message, [notice(report)]))
         else:
             placed.append(message)
     return placed
@@ -65,7 +65,7 @@ def told(
 
 def notice(report: LateReport) -> str:
     """Return what the model reads of a report, with look-alikes in it defused."""
-    return f"{MARK} {edits.defuse(tool_messages.reported_late(report))}"
+    return f"{MARK} {edits.defuse(tool_messages.late_report_text(report))}"
 
 
 def _is_news(message: Any, report: LateReport) -> bool:  # noqa: ANN401 - a ToolMessage

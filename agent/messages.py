@@ -85,7 +85,7 @@ def edit_messages(state: Mapping[str, Any]) -> list[EditMessage]:
 def known_edits(state: Mapping[str, Any]) -> list[EditRecord]:
     """Return the records of all edits that an agent's state names, oldest first.
 
-    State is not believed by this: `twokey.agent.run_edits.genuine` asks the gateway.
+    State is not believed by this: `run_edits.confirm_edits` asks the gateway.
     """
     return _records(cast("Sequence[object]", state.get("twokey_edits") or ()))
 
@@ -118,7 +118,7 @@ def add_edits(
     return kept[::-1]
 
 
-def facts(records: Iterable[EditRecord]) -> list[dict[str, Any]]:
+def dump_records(records: Iterable[EditRecord]) -> list[dict[str, Any]]:
     """Return records as state keeps them."""
     return [record.model_dump(mode="json") for record in records]
 
@@ -200,26 +200,26 @@ def with_records(
     if own is not None:
         data[EDIT_KEY] = own.model_dump(mode="json")
     if inside:
-        data[INSIDE_KEY] = facts(inside)
+        data[INSIDE_KEY] = dump_records(inside)
     told = with_data(message, data) if data else message
     if is_silent:
         return told
     texts = ([notice(own)] if own else []) + [notice_inside(r) for r in inside]
-    return prepended(told, texts)
+    return prepend(told, texts)
 
 
 def with_note(message: ToolMessage, text: str) -> ToolMessage:
     """Return a result with words of people before it, look-alikes defused."""
-    return prepended(message, [edits.defuse(text)])
+    return prepend(message, [edits.defuse(text)])
 
 
-def marked_settled(message: ToolMessage) -> ToolMessage:
+def mark_settled(message: ToolMessage) -> ToolMessage:
     """Return a result that a late report of its executor may contradict."""
     kwargs = {**message.additional_kwargs, SETTLED_KEY: True}
     return message.model_copy(update={"additional_kwargs": kwargs})
 
 
-def restated(
+def restate_edits(
     messages: Sequence[AnyMessage],
     records: Iterable[EditRecord],
     unknown: Iterable[EditRecord] = (),
@@ -240,7 +240,7 @@ def restated(
                 if record is not None:
                     text = _stated(record, doubtful)
                     texts.append(text if is_own else notice_inside(record, text))
-        placed.append(prepended(message, texts))
+        placed.append(prepend(message, texts))
     rest = [notice_apart(one, _stated(one, doubtful)) for one in known.values()]
     return _noted(placed, rest)
 
@@ -327,7 +327,7 @@ def _noted(messages: list[AnyMessage], notes: list[str]) -> list[AnyMessage]:
     return [*messages[:at], changed, *messages[at + 1 :]]
 
 
-def prepended(message: _M, texts: Sequence[str]) -> _M:
+def prepend(message: _M, texts: Sequence[str]) -> _M:
     """Return a message with paragraphs before its content."""
     if not texts:
         return message

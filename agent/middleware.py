@@ -29,9 +29,9 @@ from twokey.agent import (
     edits_inside,
     late_reports,
     messages,
-    order,
+    middleware_order,
     overrides,
-    proposing,
+    prepared_calls,
     repair,
     run_edits,
     system_prompt,
@@ -40,9 +40,9 @@ from twokey.agent import (
 )
 from twokey.agent.bridge import Awaiting, Blocking, Shell, drive
 from twokey.agent.calls import Caller
-from twokey.agent.grants import guarding
+from twokey.agent.grants import share_guarded
 from twokey.agent.interrupt_on import DESCRIPTION_PREFIX, Asking, Gates, InterruptOn
-from twokey.agent.proposing import Toolbox
+from twokey.agent.prepared_calls import Toolbox
 from twokey.agent.results import ToolResult
 from twokey.agent.turns import TwokeyState
 from twokey.agent.verdict_cache import VerdictCache
@@ -123,7 +123,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
 
     def guard(self, tool: BaseTool) -> BaseTool:
         """Return a tool that shares everything with this one and needs a grant."""
-        return guarding(tool)
+        return share_guarded(tool)
 
     def before_agent(
         self,
@@ -224,7 +224,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
     @contextmanager
     def _around(self, request: ToolCallRequest) -> Generator[None]:
         """Surround the run of a tool with what holds for everything inside it."""
-        wishes = overrides.passed_on(request.state.get(overrides.STATE))
+        wishes = overrides.inherit(request.state.get(overrides.STATE))
         with wishes, tool_starts.checked(self.agent):
             yield
 
@@ -238,15 +238,15 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         await auto_approved.note_nested_agent()
         wishes = overrides.update(cast("Mapping[str, Any]", state), runtime.context)
         caller = self._caller(shell)
-        news = await run_edits.news(caller, state)
-        told = {"twokey_edits": messages.facts(news)} if news else {}
-        repaired = await repair.repaired(caller, state)
-        return repair.with_more(repaired, {**wishes, **told})
+        news = await run_edits.missed_edits(caller, state)
+        told = {"twokey_edits": messages.dump_records(news)} if news else {}
+        repaired = await repair.repair_history(caller, state)
+        return repair.merge_update(repaired, {**wishes, **told})
 
     async def _after_model(
         self, shell: Shell, state: AgentState[Any], runtime: Runtime[Any]
     ) -> Update | None:
-        found = turns.asking(state["messages"])
+        found = turns.pending_calls(state["messages"])
         if found is None or found[0].id is None:
             # A message without an id never gets a verdict, so its calls do not run.
             return None
@@ -256,9 +256,9 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         if ref is None:
             note = turns.Draft(calls).all_denied(message_id, turns.NO_THREAD)
         else:
-            ready = proposing.prepared(calls, self._tools)
+            ready = prepared_calls.prepare_calls(calls, self._tools)
             # Wishes are about what would run, like everything else.
-            exact = proposing.with_args(calls, ready)
+            exact = prepared_calls.with_args(calls, ready)
             hints = self._hints(exact, Asking(state, runtime, self._tools))
             note = await self._caller(shell).submit(
                 ref,
@@ -272,7 +272,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
 
     async def _after_agent(self, shell: Shell, state: AgentState[Any]) -> None:
         if edits_inside.is_inside():
-            found = await run_edits.genuine(self._caller(shell), state)
+            found = await run_edits.confirm_edits(self._caller(shell), state)
             edits_inside.report(found.made)
 
     def _hints(self, calls: Sequence[ToolCall], asking: Asking) -> dict[str, CallHint]:
@@ -280,7 +280,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         hints: dict[str, CallHint] = {}
         for call in calls:
             gated = self._gates.hint(call, asking) if self._gates else None
-            hint = overrides.joined(gated, overrides.hint(call["name"], wishes))
+            hint = overrides.merge_hints(gated, overrides.hint(call["name"], wishes))
             if hint is not None:
                 hints[call["id"] or ""] = hint
         return hints
@@ -290,10 +290,10 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
     ) -> ModelRequest[Any]:
         self._tools.learn(request.tools)
         caller = self._caller(shell)
-        found = await run_edits.genuine(caller, request.state)
-        late = await late_reports.reported(caller, request.messages)
-        stated = messages.restated(request.messages, found.made, found.unknown)
-        told = request.override(messages=late_reports.told(stated, late))
+        found = await run_edits.confirm_edits(caller, request.state)
+        late = await late_reports.fetch_reports(caller, request.messages)
+        stated = messages.restate_edits(request.messages, found.made, found.unknown)
+        told = request.override(messages=late_reports.with_reports(stated, late))
         note = await self._noted(shell) if self.system_note else None
         if note is None:
             return told
@@ -314,7 +314,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
     def _check_order(self, handler: Callable[..., Any]) -> None:
         if not self._is_order_checked:
             self._is_order_checked = True
-            order.warn_about_later(handler)
+            middleware_order.warn_about_later(handler)
 
 
 def _as_hook(result: ToolResult) -> ToolMessage | Command[Any]:

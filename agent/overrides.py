@@ -50,7 +50,7 @@ _outer: ContextVar[tuple[Any, ...]] = ContextVar("twokey_overrides", default=())
 
 
 @contextmanager
-def passed_on(rows: object) -> Generator[None]:
+def inherit(rows: object) -> Generator[None]:
     """Make agents inside a tool inherit the overrides of the outer agent."""
     inherited = tuple(cast("list[Any]", rows or ()))
     token = _outer.set(inherited)
@@ -60,7 +60,7 @@ def passed_on(rows: object) -> Generator[None]:
         _outer.reset(token)
 
 
-def given(context: object) -> list[Any]:
+def read_overrides(context: object) -> list[Any]:
     """Return what this run was given under `KEY`: in its context, its configuration.
 
     A context may be a mapping or an object with an attribute of that name. An agent
@@ -82,7 +82,7 @@ def given(context: object) -> list[Any]:
 
 def update(state: Mapping[str, Any], context: object) -> dict[str, Any]:
     """Return what a run that starts has to note in state; empty: nothing new."""
-    rows = given(context)
+    rows = read_overrides(context)
     return {} if rows == (state.get(STATE) or []) else {STATE: rows}
 
 
@@ -91,8 +91,8 @@ def hint(tool: str, rows: object) -> CallHint | None:
 
     Args:
         tool: its name.
-        rows: what `given` returned, as state kept it. What cannot be read holds every
-            tool, because it may have meant this one.
+        rows: what `read_overrides` returned, as state kept it. What cannot be read
+            holds every tool, because it may have meant this one.
     """
     if not rows:
         return None
@@ -102,10 +102,10 @@ def hint(tool: str, rows: object) -> CallHint | None:
         logger.warning("overrides.unreadable tool=%s", tool)
         return UNREADABLE
     found = [one.tools[tool] for one in parsed if tool in one.tools]
-    return joined(*(CallHint(hold=one.hold, allow=one.allow) for one in found))
+    return merge_hints(*(CallHint(hold=one.hold, allow=one.allow) for one in found))
 
 
-def joined(*hints: CallHint | None) -> CallHint | None:
+def merge_hints(*hints: CallHint | None) -> CallHint | None:
     """Join wishes: one that holds wins, and only what all of them allow is allowed."""
     whole: CallHint | None = None
     for one in hints:

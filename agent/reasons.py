@@ -38,12 +38,12 @@ def with_settlement(
     """
     if settled is None:
         return result
-    note = tool_messages.settled(settled)
+    note = tool_messages.settlement_note(settled)
 
     def told(message: ToolMessage) -> ToolMessage:
         if message.tool_call_id != request.tool_call["id"]:
             return message
-        marked = messages.marked_settled(message)
+        marked = messages.mark_settled(message)
         is_told = note and not _is_silent(request)
         return messages.with_note(marked, note) if is_told else marked
 

@@ -25,10 +25,10 @@ from langgraph.types import Command
 from pydantic import ValidationError
 
 from twokey.agent import messages, results, tool_messages, turns
-from twokey.agent.bridge import insistently
+from twokey.agent.bridge import ask_with_retries
 from twokey.agent.calls import Caller
-from twokey.agent.cleaning import given_back
 from twokey.agent.messages import ITEM_KEY
+from twokey.agent.result_cleanup import restore_result
 from twokey.agent.turns import TurnNote
 from twokey.gateway.errors import TwokeyError
 from twokey.gateway.failures import log_failure
@@ -53,7 +53,9 @@ class _Repair:
     updates: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
 
 
-async def repaired(caller: Caller, state: Mapping[str, Any]) -> dict[str, Any] | None:
+async def repair_history(
+    caller: Caller, state: Mapping[str, Any]
+) -> dict[str, Any] | None:
     """Return the update that completes every cut-off turn; None when all are whole."""
     history = cast("list[AnyMessage]", list(state.get("messages", ())))
     note = _noted_turn(state)
@@ -83,10 +85,10 @@ async def repaired(caller: Caller, state: Mapping[str, Any]) -> dict[str, Any] |
     return _update(state, rebuilt, repair)
 
 
-def with_more(
+def merge_update(
     repaired_state: dict[str, Any] | None, more: dict[str, Any]
 ) -> dict[str, Any] | None:
-    """Return an update of `repaired` with further members of state, None for none."""
+    """Return a repair with further updates of state; None when there are none."""
     if not more:
         return repaired_state
     if isinstance(repaired_state, list):
@@ -138,7 +140,7 @@ async def _answer(
         outcome = outcomes.get(call_id)
         if outcome is None or outcome.tool != call["name"]:
             text = _without_outcome(noted.get(call_id))
-            repair.answers[call_id] = tool_messages.told(call, text)
+            repair.answers[call_id] = tool_messages.message_for(call, text)
         else:
             repair.answers[call_id] = _from_outcome(repair, call, outcome)
 
@@ -150,8 +152,8 @@ async def _outcomes(caller: Caller, message: AIMessage) -> dict[str, CallOutcome
         return {}
     try:
         gateway = caller.gateway()
-        await insistently(caller.shell, lambda: gateway.supersede(ref))
-        found = await insistently(caller.shell, lambda: gateway.outcomes(ref))
+        await ask_with_retries(caller.shell, lambda: gateway.supersede(ref))
+        found = await ask_with_retries(caller.shell, lambda: gateway.outcomes(ref))
     except TwokeyError as error:
         log_failure(logger, error, "repair.outcomes_unknown message=%s", message.id)
         return {}
@@ -166,29 +168,31 @@ def _without_outcome(verdict: Verdict | None) -> str:
     run.
     """
     if verdict is not None and verdict.kind is VerdictKind.DENY:
-        return tool_messages.denied(verdict.reason)
+        return tool_messages.denial_text(verdict.reason)
     return tool_messages.MOVED_ON
 
 
 def _from_outcome(repair: _Repair, call: ToolCall, outcome: CallOutcome) -> ToolMessage:
     if outcome.found is not None:
-        return tool_messages.told_finding(call, outcome.found, item_id=outcome.item_id)
+        return tool_messages.finding_message(
+            call, outcome.found, item_id=outcome.item_id
+        )
     if outcome.state in _RAN and outcome.result is not None:
         return _from_result(repair, call, outcome)
     answer = outcome.answer
     if answer is None or answer.type in {AnswerKind.APPROVE, AnswerKind.EDIT}:
-        text = tool_messages.cut_off(outcome.state)
-        told = tool_messages.told(call, text, item_id=outcome.item_id)
+        text = tool_messages.cut_off_text(outcome.state)
+        told = tool_messages.message_for(call, text, item_id=outcome.item_id)
         # People may yet settle what became of it, and be wrong.
-        return messages.marked_settled(told) if outcome.state in _OPEN else told
-    return tool_messages.told_answer(call, answer, item_id=outcome.item_id)
+        return messages.mark_settled(told) if outcome.state in _OPEN else told
+    return tool_messages.decision_message(call, answer, item_id=outcome.item_id)
 
 
 def _from_result(repair: _Repair, call: ToolCall, outcome: CallOutcome) -> ToolMessage:
     assert outcome.result is not None  # noqa: S101 - the caller looked
-    result, inside = given_back(call, outcome.result, repair.history)
-    found = results.answering(result)
-    message = found or tool_messages.told(
+    result, inside = restore_result(call, outcome.result, repair.history)
+    found = results.last_tool_message(result)
+    message = found or tool_messages.message_for(
         call, tool_messages.RESULT_LOST, is_error=False
     )
     kwargs = {**message.additional_kwargs, ITEM_KEY: outcome.item_id}
@@ -200,8 +204,8 @@ def _from_result(repair: _Repair, call: ToolCall, outcome: CallOutcome) -> ToolM
     told = messages.with_records(marked, outcome.edit, inside)
     if outcome.settled is None:
         return told
-    note = tool_messages.settled(outcome.settled)
-    told = messages.marked_settled(told)
+    note = tool_messages.settlement_note(outcome.settled)
+    told = messages.mark_settled(told)
     return messages.with_note(told, note) if note else told
 
 
@@ -214,7 +218,7 @@ def _update(
     }
     fresh = [record for record in repair.records if record not in known]
     if fresh:
-        update[_EDITS] = messages.facts(fresh)
+        update[_EDITS] = messages.dump_records(fresh)
     if not repair.updates:
         return update
     # Each tool's own state update goes through the reducers by itself, as it would

@@ -25,7 +25,7 @@ STOPPED = (
 )
 
 
-def marked(message: ToolMessage) -> ToolMessage:
+def mark_uncleared(message: ToolMessage) -> ToolMessage:
     """Return an answer to a call that was submitted and did not run for our reasons."""
     kwargs = {**message.additional_kwargs, UNCLEARED_KEY: True}
     return message.model_copy(update={"additional_kwargs": kwargs})

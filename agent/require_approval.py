@@ -20,14 +20,14 @@ from langgraph.config import get_config
 from twokey.agent import (
     answers,
     auto_approved,
-    occurrences,
     rechecks,
     signatures,
     step_arguments,
+    step_numbers,
     tool_messages,
     turns,
 )
-from twokey.agent.bridge import Awaiting, Blocking, Shell, drive, insistently
+from twokey.agent.bridge import Awaiting, Blocking, Shell, ask_with_retries, drive
 from twokey.agent.execution import (
     Closed,
     CutOff,
@@ -38,7 +38,7 @@ from twokey.agent.execution import (
     Work,
     execute,
 )
-from twokey.agent.grants import granted
+from twokey.agent.grants import grant_scope
 from twokey.agent.rechecks import Recheck
 from twokey.gateway.errors import (
     NotAllowed,
@@ -203,7 +203,7 @@ async def _required(step: _Step, work: _Work[R], shell: Shell) -> Outcome[R]:
     ref = _turn_ref(step)
     verdict = await _verdict(step, ref, shell)
     if verdict.kind is VerdictKind.DENY:
-        return NotApproved("deny", tool_messages.denied(verdict.reason))
+        return NotApproved("deny", tool_messages.denial_text(verdict.reason))
     if verdict.runs_unclaimed:
         return await _run_auto_approved(step, ref, verdict, work, shell)
     call = HeldCall(ref, verdict, step.args)
@@ -212,7 +212,7 @@ async def _required(step: _Step, work: _Work[R], shell: Shell) -> Outcome[R]:
     answer = answers.ask(verdict, step.args)
     if answer.type not in {AnswerKind.APPROVE, AnswerKind.EDIT}:
         said = answer.message if answer.by else ""
-        return NotApproved(str(answer.type), tool_messages.ended(answer), said)
+        return NotApproved(str(answer.type), tool_messages.ended_text(answer), said)
     held = replace(
         call,
         ask_again=lambda: answers.ask(verdict, step.args, is_again=True),
@@ -226,7 +226,7 @@ async def _run_auto_approved(
 ) -> Outcome[R]:
     with (
         run_context.in_run(ref.run_ref),
-        granted(auto_approved.grant_for(ref, verdict)),
+        grant_scope(auto_approved.grant_for(ref, verdict)),
     ):
         end = await auto_approved.run_auto_approved(
             lambda: work(step.args),
@@ -257,13 +257,13 @@ async def _executed(
     if isinstance(end, Ran):
         return _with_edit(end.result, end.edit, why)
     if isinstance(end, Closed):
-        return NotApproved(str(end.answer.type), tool_messages.ended(end.answer))
+        return NotApproved(str(end.answer.type), tool_messages.ended_text(end.answer))
     if isinstance(end, NotRun):
         return NotApproved("deny", end.reason)
     if isinstance(end, CutOff):
         return Unsure(tool_messages.CUT_OFF)
     if isinstance(end, Reconciled):
-        return Unsure(tool_messages.reconciled(end.finding))
+        return Unsure(tool_messages.reconciled_text(end.finding))
     return _noted(_with_edit(_given_back(end.result), end.edit, why), end.settled)
 
 
@@ -283,7 +283,7 @@ def _turn_ref(step: _Step) -> TurnRef:
     node = [metadata.get("langgraph_node"), *metadata.get("langgraph_path", ())]
     name = "|".join([here.ns, *(str(part) for part in node)])
     # The first step without a key has no suffix: as before there could be several.
-    which = step.given_key or str(occurrences.next_number())
+    which = step.given_key or str(step_numbers.next_number())
     name += "" if which == "1" else f"#{which}"
     number = metadata.get("langgraph_step")
     return here.with_(ns=name, message_id=f"{name}@{number}/{step.key}")
@@ -306,7 +306,7 @@ async def _verdict(step: _Step, ref: TurnRef, shell: Shell) -> Verdict:
         around=run_context.around(ref.run_ref),
     )
     try:
-        found = await insistently(shell, lambda: step.gateway.submit(turn))
+        found = await ask_with_retries(shell, lambda: step.gateway.submit(turn))
     except NotAllowed as error:
         return turns.denial(step.tool, step.key, str(error))
     except TwokeyError as error:
@@ -337,7 +337,7 @@ def _kept(
 
 def _given_back(result: Result) -> Approved[Any] | NotApproved | Unsure:
     if not result.payload:
-        return Unsure(tool_messages.lost(result))
+        return Unsure(tool_messages.lost_result_text(result))
     try:
         row = strict_json.parse_object(result.payload)
         if not result.ok and "unsure" in row:
@@ -346,7 +346,7 @@ def _given_back(result: Result) -> Approved[Any] | NotApproved | Unsure:
             return NotApproved("misfit", str(row["not_run"]))
         return Approved(row["result"], cast("JsonObject", row["args"]))
     except (TwokeyError, KeyError):
-        return Unsure(tool_messages.lost(result))
+        return Unsure(tool_messages.lost_result_text(result))
 
 
 def _with_edit(
@@ -359,7 +359,7 @@ def _with_edit(
 
 def _noted(outcome: Outcome[R], settled: ReconcileAnswer | None) -> Outcome[R]:
     """Return an unsure end with the note of those who left it as it is."""
-    note = tool_messages.settled(settled) if settled else ""
+    note = tool_messages.settlement_note(settled) if settled else ""
     if not note or not isinstance(outcome, Unsure):
         return outcome
     return Unsure(f"{note} {outcome.message}")

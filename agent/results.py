@@ -31,7 +31,7 @@ NO_TEXT = "(no text)"
 """Stands where a result has none; only a person's finding leaves a summary empty."""
 
 
-def stored(result: ToolResult, inside: Sequence[EditRecord]) -> Result:
+def serialize(result: ToolResult, inside: Sequence[EditRecord]) -> Result:
     """Return what the gateway keeps of an execution.
 
     A result that is not plain data, or is larger than `MAX_PAYLOAD_CHARS`, is kept
@@ -42,29 +42,29 @@ def stored(result: ToolResult, inside: Sequence[EditRecord]) -> Result:
         "inside": [record.model_dump(mode="json") for record in inside],
     }
     try:
-        payload = json.dumps({**document, "result": _plain(result)}, allow_nan=False)
+        payload = json.dumps({**document, "result": _encode(result)}, allow_nan=False)
     except (TypeError, ValueError):
         payload = ""
     is_kept = len(payload) <= MAX_PAYLOAD_CHARS
-    return summed_up(result).with_(payload=payload if is_kept else "")
+    return summarize(result).with_(payload=payload if is_kept else "")
 
 
-def summed_up(result: ToolResult) -> Result:
+def summarize(result: ToolResult) -> Result:
     """Return whether an execution went well, and what it says, cut to a summary."""
-    message = answering(result)
+    message = last_tool_message(result)
     return Result(
         ok=message is None or message.status != "error",
         summary=_summary("" if message is None else str(message.text)),
     )
 
 
-def restored(payload: str) -> tuple[ToolResult, list[EditRecord]] | None:
+def deserialize(payload: str) -> tuple[ToolResult, list[EditRecord]] | None:
     """Return a stored result and the edits made inside it; None when it is lost."""
     if not payload:
         return None
     try:
         document = cast("dict[str, Any]", json.loads(payload))
-        result = _lively(document["result"])
+        result = _decode(document["result"])
         inside = [EditRecord.model_validate(entry) for entry in document["inside"]]
     except (KeyError, TypeError, ValueError, ValidationError):
         return None
@@ -72,7 +72,7 @@ def restored(payload: str) -> tuple[ToolResult, list[EditRecord]] | None:
     return (cast("ToolResult", result), inside) if is_result else None
 
 
-def answering(result: ToolResult) -> ToolMessage | None:
+def last_tool_message(result: ToolResult) -> ToolMessage | None:
     """Return the last tool message in a result, wherever it stands."""
     found: list[ToolMessage] = []
 
@@ -138,7 +138,7 @@ def other_updates(result: ToolResult) -> list[dict[str, Any]]:
     return [rest] if rest else []
 
 
-def carrying(result: ToolResult, update: dict[str, Any]) -> ToolResult:
+def with_state(result: ToolResult, update: dict[str, Any]) -> ToolResult:
     """Return a result that also updates these keys of the agent's state."""
     if isinstance(result, ToolMessage):
         return Command(update={"messages": [result], **update})
@@ -156,25 +156,25 @@ def _summary(text: str) -> str:
     return flat if len(flat) <= SUMMARY_CHARS else flat[: SUMMARY_CHARS - 1] + "…"
 
 
-def _plain(value: object) -> JsonValue:
+def _encode(value: object) -> JsonValue:
     plain: JsonValue
     match value:
         case None | bool() | int() | float() | str():
             plain = value
         case BaseMessage():
-            plain = {"$": "message", "is": _plain(_message(value))}
+            plain = {"$": "message", "is": _encode(_message(value))}
         case Command():
             plain = {"$": "command", "is": _command_fields(cast("object", value))}
         case Send():
-            plain = {"$": "send", "is": [value.node, _plain(value.arg)]}
+            plain = {"$": "send", "is": [value.node, _encode(value.arg)]}
         case tuple():
             entries = cast("tuple[object, ...]", value)
-            plain = {"$": "tuple", "is": [_plain(entry) for entry in entries]}
+            plain = {"$": "tuple", "is": [_encode(entry) for entry in entries]}
         case list():
-            plain = [_plain(entry) for entry in cast("list[object]", value)]
+            plain = [_encode(entry) for entry in cast("list[object]", value)]
         case dict():
             rows = cast("dict[object, object]", value).items()
-            plain = {"$": "dict", "is": [[_key(k), _plain(v)] for k, v in rows]}
+            plain = {"$": "dict", "is": [[_key(k), _encode(v)] for k, v in rows]}
         case _:
             raise TypeError(f"a {type(value).__name__} is not plain data")
     return plain
@@ -182,7 +182,7 @@ def _plain(value: object) -> JsonValue:
 
 def _command_fields(command: Any) -> list[JsonValue]:  # noqa: ANN401 - a Command of anything
     parts = (command.graph, command.update, command.resume, command.goto)
-    return [_plain(part) for part in parts]
+    return [_encode(part) for part in parts]
 
 
 def _message(message: BaseMessage) -> dict[str, Any]:
@@ -201,9 +201,9 @@ def _key(key: object) -> str:
     return key
 
 
-def _lively(value: object) -> Any:  # noqa: ANN401 - whatever a tool returned
+def _decode(value: object) -> Any:  # noqa: ANN401 - whatever a tool returned
     if isinstance(value, list):
-        return [_lively(entry) for entry in cast("list[object]", value)]
+        return [_decode(entry) for entry in cast("list[object]", value)]
     if not isinstance(value, dict):
         return value
     tagged = cast("dict[str, Any]", value)
@@ -211,14 +211,14 @@ def _lively(value: object) -> Any:  # noqa: ANN401 - whatever a tool returned
 
 
 def _command(fields: Any) -> Command[Any]:  # noqa: ANN401 - JSON
-    graph, update, resume, goto = (_lively(field) for field in fields)
+    graph, update, resume, goto = (_decode(field) for field in fields)
     return Command(graph=graph, update=update, resume=resume, goto=goto)
 
 
 _SHAPES: dict[str, Callable[[Any], object]] = {
-    "message": lambda inner: messages_from_dict([_lively(inner)])[0],
+    "message": lambda inner: messages_from_dict([_decode(inner)])[0],
     "command": _command,
-    "send": lambda inner: Send(str(inner[0]), _lively(inner[1])),
-    "tuple": lambda inner: tuple(_lively(entry) for entry in inner),
-    "dict": lambda inner: {str(key): _lively(member) for key, member in inner},
+    "send": lambda inner: Send(str(inner[0]), _decode(inner[1])),
+    "tuple": lambda inner: tuple(_decode(entry) for entry in inner),
+    "dict": lambda inner: {str(key): _decode(member) for key, member in inner},
 }

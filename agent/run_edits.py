@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from twokey.agent import messages, outer_run, turns
-from twokey.agent.bridge import insistently
+from twokey.agent.bridge import ask_with_retries
 from twokey.agent.calls import Caller
 from twokey.gateway.errors import BadJson, NotAllowed, ThreadUnavailable, TwokeyError
 from twokey.gateway.protocol import edits
@@ -32,7 +32,7 @@ class ThreadEdits:
     unknown: tuple[EditRecord, ...] = ()
 
 
-async def genuine(caller: Caller, state: Mapping[str, Any]) -> ThreadEdits:
+async def confirm_edits(caller: Caller, state: Mapping[str, Any]) -> ThreadEdits:
     """Return the edits that state knows of and people made here, or may have made.
 
     State knows them from this agent's own record and from the results in its
@@ -61,7 +61,9 @@ async def genuine(caller: Caller, state: Mapping[str, Any]) -> ThreadEdits:
     }
     known = EditsKnown()
     if asked:
-        known = await heard(caller, lambda gateway: gateway.edits_known(ref, asked))
+        known = await ask_gateway(
+            caller, lambda gateway: gateway.edits_known(ref, asked)
+        )
     caller.cache.put_edits(ref.run_ref, (told[each] for each in known.made))
     refuted = asked.keys() - known.made
     return ThreadEdits(
@@ -70,20 +72,20 @@ async def genuine(caller: Caller, state: Mapping[str, Any]) -> ThreadEdits:
     )
 
 
-async def news(caller: Caller, state: Mapping[str, Any]) -> list[EditRecord]:
+async def missed_edits(caller: Caller, state: Mapping[str, Any]) -> list[EditRecord]:
     """Return edits of the run that this agent's own state does not know of.
 
     Another agent of the run may have made the call, in an earlier node or an
     earlier visit, and its result need not stand in the messages of this one.
 
     Raises:
-        ThreadUnavailable: when the gateway cannot say; see `genuine`.
+        ThreadUnavailable: when the gateway cannot say; see `confirm_edits`.
     """
     ref = turns.turn_ref(caller.agent, "")
     if ref is None or not _has_gateway(caller):
         return []
     run_ref, within = ref.run_ref, outer_run.conversation_of(ref.ns)
-    found = await heard(caller, lambda gateway: gateway.history(run_ref, within))
+    found = await ask_gateway(caller, lambda gateway: gateway.history(run_ref, within))
     caller.cache.put_edits(run_ref, found)
     known = _named_edits(state)
     return [record for record in found if record not in known]
@@ -97,7 +99,7 @@ def _has_gateway(caller: Caller) -> bool:
     return True
 
 
-async def heard(
+async def ask_gateway(
     caller: Caller, question: Callable[[Gateway], Coroutine[Any, Any, T]]
 ) -> T:
     """Ask the gateway what the model has to be told.
@@ -107,7 +109,7 @@ async def heard(
     """
     try:
         gateway = caller.gateway()
-        return await insistently(caller.shell, lambda: question(gateway))
+        return await ask_with_retries(caller.shell, lambda: question(gateway))
     except TwokeyError as error:
         raise ThreadUnavailable(
             "The gateway did not confirm what happened in this thread, so the model "

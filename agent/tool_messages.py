@@ -10,7 +10,7 @@ import json
 
 from langchain_core.messages import ToolCall, ToolMessage
 
-from twokey.agent.messages import ANSWER_KEY, ITEM_KEY, marked_settled, with_data
+from twokey.agent.messages import ANSWER_KEY, ITEM_KEY, mark_settled, with_data
 from twokey.gateway.errors import NotAllowed
 from twokey.gateway.protocol import edits
 from twokey.gateway.protocol.records import Person, Result
@@ -64,7 +64,7 @@ _CUT_OFF_STATES = {
 }
 
 
-def told(
+def message_for(
     call: ToolCall, text: str, *, item_id: str = "", is_error: bool = True
 ) -> ToolMessage:
     """Return the message that answers a call with words of ours."""
@@ -77,23 +77,23 @@ def told(
     )
 
 
-def told_answer(call: ToolCall, answer: Answer, *, item_id: str) -> ToolMessage:
+def decision_message(call: ToolCall, answer: Answer, *, item_id: str) -> ToolMessage:
     """Return the message for a call that people ended without running it.
 
     Programs find what people said, unquoted, under `ANSWER_KEY`.
     """
     is_error = answer.type is not AnswerKind.RESPOND
-    message = told(call, ended(answer), item_id=item_id, is_error=is_error)
+    message = message_for(call, ended_text(answer), item_id=item_id, is_error=is_error)
     said = answer.model_dump(mode="json", include={"type", "message", "by"})
     return with_data(message, {ANSWER_KEY: said})
 
 
-def denied(reason: str) -> str:
+def denial_text(reason: str) -> str:
     """Return the message about a refusal by policy or by the gateway."""
     return reason.strip() or f"This call was refused and did not run. {NOT_AGAIN}"
 
 
-def ended(answer: Answer) -> str:
+def ended_text(answer: Answer) -> str:
     """Return the message about a wait that ended and a call that did not run."""
     who = _name(answer.by)
     ran = "did not run"
@@ -115,7 +115,7 @@ def ended(answer: Answer) -> str:
     return f"{reason} {NOT_AGAIN} Tell the user, who may ask for it anew."
 
 
-def lost(result: Result) -> str:
+def lost_result_text(result: Result) -> str:
     """Return the message about a result that cannot be returned.
 
     A person who settled a doubt leaves a result without any text; every other result
@@ -126,7 +126,7 @@ def lost(result: Result) -> str:
     return RESULT_LOST if result.ok else UNKNOWN_RESULT
 
 
-def reconciled(answer: ReconcileAnswer) -> str:
+def reconciled_text(answer: ReconcileAnswer) -> str:
     """Return the message with what a person found out about a call in doubt."""
     if answer.by is None and answer.message:
         return f"This call was cut off or failed. {answer.message} {UNKNOWN_EFFECT}"
@@ -144,16 +144,16 @@ def reconciled(answer: ReconcileAnswer) -> str:
     )
 
 
-def told_finding(
+def finding_message(
     call: ToolCall, answer: ReconcileAnswer, *, item_id: str
 ) -> ToolMessage:
     """Return the message for a call whose end only people could tell."""
     is_error = answer.type != "executed"
-    text = reconciled(answer)
-    return marked_settled(told(call, text, item_id=item_id, is_error=is_error))
+    text = reconciled_text(answer)
+    return mark_settled(message_for(call, text, item_id=item_id, is_error=is_error))
 
 
-def settled(answer: ReconcileAnswer) -> str:
+def settlement_note(answer: ReconcileAnswer) -> str:
     """Return the note with which people settled a doubt; "" when they wrote none."""
     if not answer.message:
         return ""
@@ -166,7 +166,7 @@ def settled(answer: ReconcileAnswer) -> str:
     return f"{_name(answer.by)} {did[answer.type]}. Their note: {note}."
 
 
-def reported_late(report: LateReport) -> str:
+def late_report_text(report: LateReport) -> str:
     """Return the message about a report that came after people settled the call."""
     said = "it ran and took effect" if report.ok else "it failed"
     about = "an earlier attempt at this call" if report.is_apart else "this call"
@@ -180,7 +180,7 @@ def reported_late(report: LateReport) -> str:
     )
 
 
-def failed(error: BaseException) -> str:
+def failure_text(error: BaseException) -> str:
     """Return the message about an exception of the tool itself, or of its guard."""
     if isinstance(error, NotAllowed):
         return str(error)
@@ -190,7 +190,7 @@ def failed(error: BaseException) -> str:
     )
 
 
-def cut_off(state: ItemState) -> str:
+def cut_off_text(state: ItemState) -> str:
     """Return the message about a held call whose turn new input interrupted."""
     return _CUT_OFF_STATES.get(state, RESULT_LOST)
 

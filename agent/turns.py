@@ -15,7 +15,7 @@ from pydantic import Field, ValidationError
 from twokey.agent import outer_run, rechecks, repeats
 from twokey.agent.canonical import plain
 from twokey.agent.messages import add_edits
-from twokey.agent.proposing import NO_CALLS, KeptArgs, Prepared
+from twokey.agent.prepared_calls import NO_CALLS, KeptArgs, PreparedCall
 from twokey.gateway.errors import BadJson
 from twokey.gateway.protocol import strict_json, wire
 from twokey.gateway.protocol.business_state import BusinessState
@@ -115,7 +115,9 @@ def turn_ref(agent: str, message_id: str) -> TurnRef | None:
     )
 
 
-def asking(messages: Sequence[AnyMessage]) -> tuple[AIMessage, list[ToolCall]] | None:
+def pending_calls(
+    messages: Sequence[AnyMessage],
+) -> tuple[AIMessage, list[ToolCall]] | None:
     """Return the last AI message and its calls that nothing answers yet, if any."""
     for message in reversed(messages):
         if isinstance(message, AIMessage):
@@ -142,7 +144,7 @@ class Draft:
         self,
         calls: Sequence[ToolCall],
         hints: Mapping[str, CallHint] = NO_HINTS,
-        ready: Mapping[str, Prepared] = NO_CALLS,
+        ready: Mapping[str, PreparedCall] = NO_CALLS,
         history: Sequence[AnyMessage] = (),
     ) -> None:
         self._hints = hints
@@ -168,14 +170,14 @@ class Draft:
         if repeats.is_stopped(call["name"], self._history):
             self.refuse(call, repeats.STOPPED)
             return
-        one = self._ready.get(call_id) or Prepared(args, args)
+        one = self._ready.get(call_id) or PreparedCall(args, args)
         self.proposed.append(
             ProposedCall(
                 tool=call["name"],
                 args=one.args,
                 tool_call_id=call_id,
                 hint=self._hints.get(call_id),
-                spelled=one.spelled,
+                spelled=one.original_args,
                 problem=one.problem,
             )
         )
@@ -270,7 +272,9 @@ def denial(tool: str, tool_call_id: str, reason: str) -> Verdict:
     )
 
 
-def noted(state: Mapping[str, Any], message: AIMessage, call: ToolCall) -> Verdict:
+def kept_verdict(
+    state: Mapping[str, Any], message: AIMessage, call: ToolCall
+) -> Verdict:
     """Return the verdict kept for a call of this message; a denial when there is none.
 
     A verdict counts only for the message, the call id, the tool and the arguments
@@ -288,11 +292,11 @@ def noted(state: Mapping[str, Any], message: AIMessage, call: ToolCall) -> Verdi
     if note.get("message_id") != message.id:
         return refusal
     is_settled = verdict.kind is VerdictKind.DENY
-    args = noted_args(state, call)
+    args = submitted_args(state, call)
     return verdict if is_settled or _is_for(verdict, call, args) else refusal
 
 
-def noted_args(state: Mapping[str, Any], call: ToolCall) -> JsonObject | None:
+def submitted_args(state: Mapping[str, Any], call: ToolCall) -> JsonObject | None:
     """Return the arguments that a call was submitted with; None when they are lost.
 
     They are those of the call itself, unless others were kept that were made of just
@@ -300,7 +304,7 @@ def noted_args(state: Mapping[str, Any], call: ToolCall) -> JsonObject | None:
     """
     try:
         written = plain(call["args"])
-        row = noted_kept(state).get(call["id"] or "")
+        row = submitted_kept(state).get(call["id"] or "")
         if row is None:
             return written
         return plain(row.args) if row.spelled == wire.args_hash(written) else None
@@ -308,7 +312,7 @@ def noted_args(state: Mapping[str, Any], call: ToolCall) -> JsonObject | None:
         return None
 
 
-def noted_kept(state: Mapping[str, Any]) -> dict[str, KeptArgs]:
+def submitted_kept(state: Mapping[str, Any]) -> dict[str, KeptArgs]:
     """Return the canonical arguments that are kept for the latest turn.
 
     One that cannot be read stands for arguments that nobody wrote.
@@ -331,7 +335,7 @@ def _kept_args(row: object) -> KeptArgs:
         return KeptArgs(spelled="", args={})
 
 
-def noted_hints(state: Mapping[str, Any]) -> dict[str, CallHint]:
+def submitted_hints(state: Mapping[str, Any]) -> dict[str, CallHint]:
     """Return the hints that the latest turn was submitted with.
 
     One that cannot be read holds its call: it may have.

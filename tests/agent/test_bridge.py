@@ -10,7 +10,7 @@ import pytest
 from tests.agent.agent_runner import pay
 from tests.agent.fake_gateway import FakeGateway
 from twokey.agent import answers, bridge
-from twokey.agent.bridge import Awaiting, Blocking, drive, insistently, spawn
+from twokey.agent.bridge import Awaiting, Blocking, ask_with_retries, drive, spawn
 from twokey.gateway.errors import NotAllowed, StoreUnavailable
 from twokey.gateway.protocol.wire import Turn
 
@@ -49,10 +49,10 @@ async def test_a_question_is_put_again_until_it_is_answered_but_not_for_ever() -
             raise StoreUnavailable("down")
         return "yes"
 
-    assert await insistently(Awaiting(), answer) == "yes"
+    assert await ask_with_retries(Awaiting(), answer) == "yes"
     tries.clear()
     with pytest.raises(StoreUnavailable):
-        await insistently(Awaiting(), lambda: _fail(StoreUnavailable("down")))
+        await ask_with_retries(Awaiting(), lambda: _fail(StoreUnavailable("down")))
 
 
 async def test_a_refusal_is_final_at_once() -> None:
@@ -63,7 +63,7 @@ async def test_a_refusal_is_final_at_once() -> None:
         raise NotAllowed("never")
 
     with pytest.raises(NotAllowed):
-        await insistently(Awaiting(), refuse)
+        await ask_with_retries(Awaiting(), refuse)
 
     assert len(tries) == 1
 

@@ -10,7 +10,7 @@ from langchain_core.tools import BaseTool, StructuredTool, tool
 from langgraph.prebuilt import InjectedState
 
 from twokey.agent import Grant, grant, guarded
-from twokey.agent.grants import granted
+from twokey.agent.grants import grant_scope
 from twokey.gateway.errors import NotAllowed
 from twokey.gateway.gates.marks import is_guarded
 from twokey.gateway.protocol import wire
@@ -35,7 +35,7 @@ async def _call(each: BaseTool, args: Any, *, is_async: bool) -> Any:
 async def test_a_matching_grant_is_good_for_one_run(
     is_async: bool,  # noqa: FBT001 - a parameter of the test
 ) -> None:
-    with granted(_grant({"amount": 1})):
+    with grant_scope(_grant({"amount": 1})):
         first = await _call(pay, {"amount": 1}, is_async=is_async)
         with pytest.raises(NotAllowed, match="already ran"):
             await _call(pay, {"amount": 1}, is_async=is_async)
@@ -53,14 +53,14 @@ async def test_other_arguments_than_those_granted_do_not_run(
     args: Any,
 ) -> None:
     with (
-        granted(_grant({"amount": 1})),
+        grant_scope(_grant({"amount": 1})),
         pytest.raises(NotAllowed, match="something else"),
     ):
         await _call(pay, args, is_async=is_async)
 
 
 def test_a_grant_for_another_tool_and_no_grant_do_not_run() -> None:
-    with granted(_grant({"amount": 1}, "look_up")), pytest.raises(NotAllowed):
+    with grant_scope(_grant({"amount": 1}, "look_up")), pytest.raises(NotAllowed):
         pay.invoke({"amount": 1})
     with pytest.raises(NotAllowed, match="nobody cleared"):
         pay.invoke({"amount": 1})
@@ -75,7 +75,7 @@ async def test_a_grant_that_leaked_into_a_task_is_closed_with_its_execution() ->
         await go.wait()
         return await pay.ainvoke({"amount": 1})
 
-    with granted(_grant({"amount": 1})):
+    with grant_scope(_grant({"amount": 1})):
         leaked = asyncio.create_task(later())
         await asyncio.sleep(0)
     go.set()
@@ -106,7 +106,7 @@ def test_a_plain_function_becomes_a_guarded_tool() -> None:
         """Give money back."""
         return f"refunded {amount}"
 
-    with granted(_grant({"amount": 1}, "refund")):
+    with grant_scope(_grant({"amount": 1}, "refund")):
         assert refund.invoke({"amount": 1}) == "refunded 1.0"
     with pytest.raises(NotAllowed):
         refund.invoke({"amount": 1})
@@ -119,7 +119,7 @@ def test_arguments_that_the_runtime_injects_are_not_part_of_the_grant() -> None:
         """Look into the state."""
         return f"{query} {state['x']}"
 
-    with granted(_grant({"query": "q"}, "peek")):
+    with grant_scope(_grant({"query": "q"}, "peek")):
         assert peek.invoke({"query": "q", "state": {"x": 1}}) == "q 1"
 
 
@@ -134,7 +134,7 @@ class _Old(BaseTool):
 def test_a_tool_class_of_ones_own_can_be_guarded() -> None:
     old = guarded(_Old())
 
-    with granted(_grant({"amount": 1}, "old")):
+    with grant_scope(_grant({"amount": 1}, "old")):
         assert old.invoke({"amount": 1}) == "old 1"
     with pytest.raises(NotAllowed):
         old.invoke({"amount": 1})

@@ -7,8 +7,8 @@ from typing import Any, cast
 from langchain_core.messages import HumanMessage, ToolMessage
 from langgraph.types import Command
 
-from twokey.agent.cleaning import cleaned
 from twokey.agent.messages import EDIT_KEY
+from twokey.agent.result_cleanup import clean_result
 from twokey.gateway.protocol import edits
 
 TOLD = ToolMessage(
@@ -25,7 +25,7 @@ def handed_over(*messages: Any) -> list[Any]:
     command: Any = Command(
         goto="b", graph=Command.PARENT, update={"messages": [*messages]}
     )
-    update = cast("Any", cleaned(command, HISTORY)).update
+    update = cast("Any", clean_result(command, HISTORY)).update
     return cast("list[Any]", update["messages"])
 
 

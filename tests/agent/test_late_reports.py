@@ -195,7 +195,7 @@ def test_a_report_is_told_once_and_only_about_its_own_call() -> None:
         result("ap1.0", "c1"),
     ]
 
-    told = late_reports.told(history, {"ap0.0": report})
+    told = late_reports.with_reports(history, {"ap0.0": report})
 
     assert [MARK in message.text for message in told] == [
         *(False, False, True, False, False)

@@ -27,8 +27,8 @@ from tests.agent.agent_runner import (
 )
 from tests.agent.fake_gateway import FakeGateway
 from twokey.agent import ApprovalMiddleware
-from twokey.agent.overrides import joined
-from twokey.agent.repair import with_more
+from twokey.agent.overrides import merge_hints
+from twokey.agent.repair import merge_update
 from twokey.agent.scripted_model import calling, scripted
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.tiers import Tier
@@ -194,11 +194,11 @@ def test_a_wish_joins_a_repair_of_one_update_and_of_several() -> None:
     commands: list[Any] = [Command(update={"messages": []})]
     several = cast("dict[str, Any]", commands)  # as LangChain's annotation has it
 
-    assert with_more(None, {}) is None
-    assert with_more(None, wish) == wish
-    assert with_more({"messages": []}, wish) == {"messages": [], **wish}
-    assert with_more(several, {}) is several
-    assert cast("Any", with_more(several, wish)) == [*commands, Command(update=wish)]
+    assert merge_update(None, {}) is None
+    assert merge_update(None, wish) == wish
+    assert merge_update({"messages": []}, wish) == {"messages": [], **wish}
+    assert merge_update(several, {}) is several
+    assert cast("Any", merge_update(several, wish)) == [*commands, Command(update=wish)]
 
 
 @pytest.mark.parametrize(
@@ -311,7 +311,7 @@ async def test_a_forged_wish_in_state_lowers_nothing(
 def test_a_joined_wish_holds_and_narrows_as_much_as_each(
     first: CallHint | None, second: CallHint | None
 ) -> None:
-    both = joined(first, second)
+    both = merge_hints(first, second)
 
     for one in (first, second):
         if one is None:

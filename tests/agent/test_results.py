@@ -33,9 +33,9 @@ RESULTS: list[Any] = [
 
 @pytest.mark.parametrize("result", RESULTS)
 def test_a_result_comes_back_as_it_was(result: ToolResult) -> None:
-    stored = results.stored(result, [])
+    stored = results.serialize(result, [])
 
-    restored = results.restored(stored.payload)
+    restored = results.deserialize(stored.payload)
 
     assert restored == (result, [])
 
@@ -44,7 +44,7 @@ def test_a_result_comes_back_as_it_was(result: ToolResult) -> None:
 def test_any_plain_state_update_comes_back_as_it_was(value: Any) -> None:
     result: ToolResult = Command(update={"x": value})
 
-    assert results.restored(results.stored(result, []).payload) == (result, [])
+    assert results.deserialize(results.serialize(result, []).payload) == (result, [])
 
 
 @pytest.mark.parametrize(
@@ -63,11 +63,11 @@ def test_any_plain_state_update_comes_back_as_it_was(value: Any) -> None:
     ],
 )
 def test_a_payload_that_is_not_ours_is_no_result(payload: str) -> None:
-    assert results.restored(payload) is None
+    assert results.deserialize(payload) is None
 
 
 def test_a_result_that_is_not_plain_is_kept_without_its_payload() -> None:
-    stored = results.stored(Command(update={"x": object()}), [])
+    stored = results.serialize(Command(update={"x": object()}), [])
 
     assert (stored.ok, stored.payload) == (True, "")
 
@@ -75,14 +75,14 @@ def test_a_result_that_is_not_plain_is_kept_without_its_payload() -> None:
 def test_an_artifact_that_is_not_plain_is_left_out() -> None:
     told = TOLD.model_copy(update={"artifact": object()})
 
-    restored = results.restored(results.stored(told, []).payload)
+    restored = results.deserialize(results.serialize(told, []).payload)
 
     assert restored is not None
     assert restored[0] == TOLD.model_copy(update={"artifact": None})
 
 
 def test_a_result_that_is_too_large_is_kept_without_its_payload() -> None:
-    stored = results.stored(ToolMessage("x" * 2**20, tool_call_id="c1"), [])
+    stored = results.serialize(ToolMessage("x" * 2**20, tool_call_id="c1"), [])
 
     assert stored.payload == ""
     assert len(stored.summary) == results.SUMMARY_CHARS
@@ -91,7 +91,7 @@ def test_a_result_that_is_too_large_is_kept_without_its_payload() -> None:
 def test_the_summary_is_short_printable_text_and_failure_is_marked() -> None:
     bad = ToolMessage("\ud800" + "x" * 600, tool_call_id="c1", status="error")
 
-    stored = results.stored(bad, [])
+    stored = results.serialize(bad, [])
 
     assert not stored.ok
     assert len(stored.summary) == 500
@@ -104,13 +104,13 @@ def test_an_update_of_the_state_goes_along_with_any_result() -> None:
     pairs: Any = Command(update=[("x", 1)])
     extra = {"facts": [1]}
 
-    assert results.carrying(TOLD, extra) == Command(
+    assert results.with_state(TOLD, extra) == Command(
         update={"messages": [TOLD], "facts": [1]}
     )
-    assert results.carrying(plain, extra) == Command(update={"x": 1, "facts": [1]})
+    assert results.with_state(plain, extra) == Command(update={"x": 1, "facts": [1]})
     for whole in (upwards, pairs):
-        assert results.carrying(whole, extra) == [whole, Command(update=extra)]
-    assert results.carrying([TOLD], extra) == [TOLD, Command(update=extra)]
+        assert results.with_state(whole, extra) == [whole, Command(update=extra)]
+    assert results.with_state([TOLD], extra) == [TOLD, Command(update=extra)]
 
 
 def test_only_what_a_result_changes_here_besides_messages_is_put_back() -> None:
@@ -123,10 +123,10 @@ def test_only_what_a_result_changes_here_besides_messages_is_put_back() -> None:
 def test_a_message_is_found_wherever_it_stands() -> None:
     shapes: list[Any] = [TOLD, [TOLD], Command(update={"messages": [TOLD, "x"]})]
 
-    assert [results.answering(shape) for shape in shapes] == [TOLD] * 3
+    assert [results.last_tool_message(shape) for shape in shapes] == [TOLD] * 3
     without: list[Any] = [Command(update={"messages": "x"}), Command(update=[("a", 1)])]
-    assert [results.answering(shape) for shape in without] == [None, None]
+    assert [results.last_tool_message(shape) for shape in without] == [None, None]
 
 
 def test_a_state_update_with_keys_that_are_no_strings_is_not_kept() -> None:
-    assert results.stored(Command(update={"x": {1: 2}}), []).payload == ""
+    assert results.serialize(Command(update={"x": {1: 2}}), []).payload == ""

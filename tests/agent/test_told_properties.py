@@ -12,12 +12,12 @@ from twokey.agent.messages import (
     MAX_EDITS,
     EditMessage,
     add_edits,
-    facts,
+    dump_records,
     known_edits,
     notice,
     notice_apart,
     notice_inside,
-    restated,
+    restate_edits,
     with_records,
 )
 from twokey.gateway.protocol.edits import NOTICE_MARK
@@ -84,7 +84,7 @@ def test_every_edit_is_stated_exactly_once_and_every_role_keeps_its_place(
 ) -> None:
     history, records = drawn
 
-    read = restated(history, records)
+    read = restate_edits(history, records)
 
     text = "\n".join(_text(message) for message in read)
     assert text.count(NOTICE_MARK) == len(records)
@@ -99,9 +99,9 @@ def test_stating_again_what_is_stated_changes_nothing(
     drawn: tuple[list[AnyMessage], list[EditRecord]],
 ) -> None:
     history, records = drawn
-    read = restated(history, records)
+    read = restate_edits(history, records)
 
-    again = restated(read, records)
+    again = restate_edits(read, records)
 
     assert [_text(message) for message in again] == [_text(m) for m in read]
 
@@ -118,14 +118,16 @@ def test_a_record_survives_as_a_message_and_as_state() -> None:
     record = _record(1)
 
     assert EditMessage.of(record).record == record
-    assert known_edits({"twokey_edits": facts([record])}) == [record]
+    assert known_edits({"twokey_edits": dump_records([record])}) == [record]
     assert known_edits({"twokey_edits": [{"item_id": "forged"}, 7]}) == []
     assert known_edits({}) == []
 
 
 def test_the_oldest_edits_are_forgotten_first_and_none_is_kept_twice() -> None:
-    many = facts(_record(number) for number in range(MAX_EDITS + 5))
-    large = facts([_record(1), _record(2, "x" * 200_000), _record(3, "y" * 200_000)])
+    many = dump_records(_record(number) for number in range(MAX_EDITS + 5))
+    large = dump_records(
+        [_record(1), _record(2, "x" * 200_000), _record(3, "y" * 200_000)]
+    )
 
     kept = add_edits(many, many[-1:])
 

@@ -86,7 +86,7 @@ TRUST_TABLE = (
     ),
     Mutant(
         "a tool writes nothing of ours",
-        "agent/cleaning.py",
+        "agent/result_cleanup.py",
         "results.without_updates(result, turns.OUR_STATE)",
         "result",
         FORGED,
@@ -259,7 +259,7 @@ TRUST_TABLE = (
     ),
     Mutant(
         "what was said of an edit survives a handoff",
-        "agent/cleaning.py",
+        "agent/result_cleanup.py",
         "if message == known.get(message.tool_call_id):",
         "if False:",
         "tests/agent/test_handed_over.py",

@@ -102,7 +102,7 @@ async def test_a_doubt_that_nobody_knows_ends_without_a_word_of_people(
     [answer] = answers.ready.values()
     found = ReconcileAnswer.model_validate(answer)
     assert (found.type, found.by) == ("skip", None)
-    told = tool_messages.reconciled(found)
+    told = tool_messages.reconciled_text(found)
     assert "has no record of this call" in told
     assert "Whether it took effect is unknown" in told
     assert "reviewer" not in told

@@ -12,7 +12,7 @@ from twokey.agent.results import ToolResult
 from twokey.gateway.protocol.records import EditRecord, Result
 
 
-def cleaned(result: ToolResult, history: Sequence[AnyMessage]) -> ToolResult:
+def clean_result(result: ToolResult, history: Sequence[AnyMessage]) -> ToolResult:
     """Return what a tool returned without look-alikes and without state of ours.
 
     A handoff tool returns the messages of the history. Those that stand in it word for
@@ -33,15 +33,15 @@ def cleaned(result: ToolResult, history: Sequence[AnyMessage]) -> ToolResult:
     return results.each_message(theirs, change)
 
 
-def given_back(
+def restore_result(
     call: Any,  # noqa: ANN401 - a ToolCall; its TypedDict comes in two spellings
     result: Result,
     history: Sequence[AnyMessage],
 ) -> tuple[ToolResult, list[EditRecord]]:
     """Return a stored result as the tool returned it, or say that it is lost."""
-    found = results.restored(result.payload)
+    found = results.deserialize(result.payload)
     if found is not None:
-        return cleaned(found[0], history), found[1]
-    return tool_messages.told(
-        call, tool_messages.lost(result), is_error=not result.ok
+        return clean_result(found[0], history), found[1]
+    return tool_messages.message_for(
+        call, tool_messages.lost_result_text(result), is_error=not result.ok
     ), []

@@ -78,7 +78,7 @@ class KeptArgs(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedCall:
     """One call, ready to be submitted.
 
     Attributes:
@@ -96,13 +96,13 @@ class Prepared:
     @property
     def kept(self) -> KeptArgs | None:
         """Return what has to be kept until the call runs; None: the message has it."""
-        spelled = wire.args_hash(self.written)
-        if wire.args_hash(self.args) == spelled:
+        written_hash = wire.args_hash(self.written)
+        if wire.args_hash(self.args) == written_hash:
             return None
-        return KeptArgs(spelled=spelled, args=self.args)
+        return KeptArgs(spelled=written_hash, args=self.args)
 
     @property
-    def spelled(self) -> JsonObject | None:
+    def original_args(self) -> JsonObject | None:
         """Return the model's own arguments where one of them was read as another.
 
         A default that was filled in is no other reading of what the model wrote.
@@ -114,14 +114,14 @@ class Prepared:
         return self.written if is_other else None
 
 
-NO_CALLS: Mapping[str, Prepared] = MappingProxyType({})
+NO_CALLS: Mapping[str, PreparedCall] = MappingProxyType({})
 
 
-def prepared(
+def prepare_calls(
     calls: Sequence[ToolCall],
     tools: Toolbox,
     kept: Mapping[str, KeptArgs] = MappingProxyType({}),
-) -> dict[str, Prepared]:
+) -> dict[str, PreparedCall]:
     """Return the calls of a message by their ids, prepared; bad JSON is left out.
 
     Args:
@@ -130,7 +130,7 @@ def prepared(
         kept: canonical arguments from the agent's state. They are not believed: only
             a canonical document of the tool counts.
     """
-    found: dict[str, Prepared] = {}
+    found: dict[str, PreparedCall] = {}
     for call in calls:
         try:
             written = canonical.plain(call["args"])
@@ -141,7 +141,9 @@ def prepared(
     return found
 
 
-def with_args(calls: Sequence[ToolCall], ready: Mapping[str, Prepared]) -> list[Any]:
+def with_args(
+    calls: Sequence[ToolCall], ready: Mapping[str, PreparedCall]
+) -> list[Any]:
     """Return calls with the arguments that they would run with."""
     return [
         {**call, "args": ready[call["id"] or ""].args}
@@ -153,21 +155,25 @@ def with_args(calls: Sequence[ToolCall], ready: Mapping[str, Prepared]) -> list[
 
 def _prepared(
     name: str, written: JsonObject, tools: Toolbox, kept: KeptArgs | None
-) -> Prepared:
+) -> PreparedCall:
     if tools.lacks(name):
         problem = unknown_tool_message(name, tools.names)
-        return Prepared(written, written, problem=problem, is_read=True)
+        return PreparedCall(written, written, problem=problem, is_read=True)
     tool = tools.get(name)
     if tool is None:
-        return Prepared(written, written)
+        return PreparedCall(written, written)
     try:
         if kept is not None and kept.spelled == wire.args_hash(written):
             args = canonical.plain(kept.args)
             if canonical.same(canonical.canonical_args(tool, args), args):
-                return Prepared(args, written, is_read=True)
-        return Prepared(canonical.canonical_args(tool, written), written, is_read=True)
+                return PreparedCall(args, written, is_read=True)
+        return PreparedCall(
+            canonical.canonical_args(tool, written), written, is_read=True
+        )
     except (canonical.ArgumentMismatch, BadJson) as error:
-        return Prepared(written, written, mismatch_message(name, error), is_read=True)
+        return PreparedCall(
+            written, written, mismatch_message(name, error), is_read=True
+        )
 
 
 def runnable(name: str, tool: BaseTool | None, args: JsonObject) -> BaseTool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from urllib.parse import quote
 
@@ -9,6 +10,7 @@ from twokey.gateway.approvals.evidence import HIDDEN, as_text, redacted
 from twokey.gateway.approvals.policy_decision import PolicyDecision
 from twokey.gateway.policy.expressions import value_at
 from twokey.gateway.policy.fields import MAX_LINK, fill, placeholders
+from twokey.gateway.policy.formats import formatted
 from twokey.gateway.policy.raise_rules import (
     Facts,
     FiredRule,
@@ -156,11 +158,19 @@ def _allowed(verbs: tuple[Verb, ...], *, is_editable: bool) -> tuple[Verb, ...]:
 
 def _describe(template: str, args: JsonObject, redact: tuple[str, ...]) -> str:
     shown = redacted(args, redact)
-    values = {
-        match["path"]: text_at(shown, tuple(match["path"].split(".")[1:]))
-        for match in placeholders(template)
-    }
-    return fill(template, values)
+
+    def value_of(found: re.Match[str]) -> str:
+        path = tuple(found["path"].split(".")[1:])
+        text = text_at(shown, path)
+        if found["format"] is None:
+            return text
+        try:
+            value = value_at(shown, path)
+        except LookupError:  # missing, or inside what is hidden: the text says which
+            return text
+        return formatted(value, found["format"]) or text
+
+    return fill(template, value_of)
 
 
 def _linked(template: str, args: JsonObject) -> str:
@@ -177,5 +187,5 @@ def _linked(template: str, args: JsonObject) -> str:
         if not is_plain or value == HIDDEN or not as_text(value).strip("."):
             return ""
         values[path] = quote(as_text(value), safe="", errors="replace")
-    link = fill(template, values)
+    link = fill(template, lambda found: values[found["path"]])
     return link if len(link) <= MAX_LINK else ""

@@ -14,7 +14,7 @@ from pydantic import (
     PlainSerializer,
 )
 
-from twokey.gateway.policy import hours
+from twokey.gateway.policy import formats, hours
 from twokey.gateway.policy.expressions import compiled
 from twokey.gateway.protocol.verbs import Verb
 from twokey.gateway.sentences import shortened
@@ -29,7 +29,7 @@ _USERGROUP = re.compile(r"S[A-Z0-9]{2,20}", re.ASCII)
 _CHANNEL = re.compile(r"[CGD][A-Z0-9]{2,20}|#[\w.-]{1,80}")
 _ROLE = re.compile(r"[a-z][a-z0-9_-]{0,63}", re.ASCII)
 _PATH = re.compile(r"args(?:\.[^.{}\s]+)+")
-_PLACEHOLDER = re.compile(r"\{(?P<path>[^{}]*)\}")
+_PLACEHOLDER = re.compile(r"\{(?P<path>[^{}|]*)(?:\|(?P<format>[^{}]*))?\}")
 _HOST = re.compile(r"https://[a-z0-9-]+(?:\.[a-z0-9-]+)+(?::[0-9]{1,5})?/", re.ASCII)
 _URL = re.compile(r"[\w.~:/?#@!$&'()*+,;=%-]+", re.ASCII)
 _WINDOW = re.compile(r"[a-z][a-z0-9_]{0,63}", re.ASCII)
@@ -79,13 +79,13 @@ def is_channel(text: str) -> bool:
 
 
 def placeholders(template: str) -> Iterator[re.Match[str]]:
-    """Yield every ``{path}`` of a description template; ``path`` is the group."""
+    """Yield every ``{path}`` and ``{path|format}`` of a template; these are groups."""
     return _PLACEHOLDER.finditer(template)
 
 
-def fill(template: str, value_of: dict[str, str]) -> str:
+def fill(template: str, value_of: Callable[[re.Match[str]], str]) -> str:
     """Fill a template; a value that looks like a placeholder stays as it is."""
-    return _PLACEHOLDER.sub(lambda match: value_of[match["path"]], template)
+    return _PLACEHOLDER.sub(value_of, template)
 
 
 def _checked(is_one: Callable[[str], object], problem: str) -> Callable[[str], str]:
@@ -149,6 +149,10 @@ def _template(text: str) -> str:
     for match in placeholders(text):
         if _PATH.fullmatch(match["path"]) is None:
             raise ValueError(f"{match[0]!r} is not known here; write {{args.name}}.")
+        if match["format"] is not None and not formats.is_known(match["format"]):
+            raise ValueError(
+                f"{match[0]!r} has an unknown format; write {formats.KNOWN}."
+            )
     left_over = _PLACEHOLDER.sub("", text)
     if "{" in left_over or "}" in left_over:
         raise ValueError(
@@ -159,6 +163,10 @@ def _template(text: str) -> str:
 
 def _link(text: str) -> str:
     _template(text)
+    if any(match["format"] is not None for match in placeholders(text)):
+        raise ValueError(
+            f"{shortened(text)!r} has a format; a link takes each value as it is."
+        )
     fixed = _PLACEHOLDER.sub("", text)
     # Nothing of a call may choose where a link leads to: its host is written out.
     if _HOST.match(text) is None or _URL.fullmatch(fixed) is None:

@@ -1,0 +1,85 @@
+"""Format money, numbers and dates in the description of a call, without rounding.
+
+Reviewers decide by the description, so it must not say less than the arguments do: all
+digits stay, and a value that does not fit its format is shown as it is. Texts of the
+product are English, so are these.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from decimal import Decimal
+
+from babel.dates import format_date
+from babel.numbers import (
+    format_currency,
+    format_decimal,
+    get_currency_precision,
+    list_currencies,
+)
+from pydantic import JsonValue
+
+KNOWN = "a currency (eur; eur_minor for cents), number or date"
+_LOCALE = "en"
+_DATES = "en_GB"
+_MINOR = "_minor"
+_NUMBER = re.compile(r"-?[0-9]{1,30}(?:\.[0-9]{1,30})?", re.ASCII)
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", re.ASCII)
+_MOST_DIGITS = 30
+"""A longer number is read digit by digit, and a format only makes it longer."""
+
+
+def is_known(name: str) -> bool:
+    """Return whether a format has this name."""
+    code = name.removesuffix(_MINOR)
+    is_currency = code.islower() and code.upper() in list_currencies()
+    return name in {"number", "date"} or is_currency
+
+
+def formatted(value: JsonValue, name: str) -> str | None:
+    """Return a value in a known format; None where it does not fit.
+
+    Args:
+        value: of the arguments. Amounts and numbers may be decimal strings.
+        name: ``number``; ``date`` for an ISO 8601 date or time; a currency's ISO 4217
+            code in lower case; with ``_minor`` an amount in its smallest unit.
+    """
+    if name == "date":
+        return _date(value) if isinstance(value, str) else None
+    number = _decimal(value)
+    if number is None:
+        return None
+    if name == "number":
+        return format_decimal(number, locale=_LOCALE, decimal_quantization=False)
+    currency = name.removesuffix(_MINOR).upper()
+    if name.endswith(_MINOR):
+        number = number.scaleb(-get_currency_precision(currency))
+    return format_currency(number, currency, locale=_LOCALE, decimal_quantization=False)
+
+
+def _decimal(value: JsonValue) -> Decimal | None:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return None
+    # By its text: the nearest decimal of a double would show digits nobody wrote.
+    text = str(value)
+    if isinstance(value, str) and _NUMBER.fullmatch(text) is None:
+        return None
+    number = Decimal(text)
+    is_short = len(number.as_tuple().digits) <= _MOST_DIGITS
+    return number if is_short and abs(number.adjusted()) < _MOST_DIGITS else None
+
+
+def _date(text: str) -> str | None:
+    if _DATE.match(text) is None:
+        return None  # 20261103 is a date too, and more often an order
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    day = format_date(at, "medium", locale=_DATES)
+    if _DATE.fullmatch(text):
+        return day
+    precision = "auto" if at.second or at.microsecond else "minutes"
+    clock = at.time().isoformat(precision)
+    return f"{day}, {clock} {at.tzname() or ''}".rstrip()

@@ -112,7 +112,9 @@ async def _opened(store: Store, agents: AgentService, thread: str) -> Approval:
     keys = store.keys_of_tenant(_TENANT)
     dan = Person(team="T0SANDBOX", user="U0DAN", name="Dan")
     facts = ThreadFacts(requester=dan)
-    await store.threads.remember(keys, "default", _AGENT, thread, facts)
+    await store.threads.change(
+        keys, "default", _AGENT, thread, lambda _: facts, why="aside"
+    )
     call = ProposedCall(
         tool="process_refund",
         tool_call_id="call-1",

@@ -2,30 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from datetime import timedelta
 from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
-_TIME = re.compile(r"(?P<count>[1-9][0-9]{0,5})(?P<unit>[smhd])", re.ASCII)
-_MAX_DURATION = timedelta(days=30)
+from twokey.gateway.durations import parse_duration
 
-
-def _time(value: object) -> timedelta:
-    if isinstance(value, timedelta):
-        return value
-    match = _TIME.fullmatch(value) if isinstance(value, str) else None
-    if match is None:
-        raise ValueError(f"{value!r} is not a length of time; write 30m, 24h or 2d.")
-    found = timedelta(**{_UNITS[match["unit"]]: int(match["count"])})
-    if found > _MAX_DURATION:
-        raise ValueError(f"{value!r} is longer than a run is kept; write 30d or less.")
-    return found
-
-
-Time = Annotated[timedelta, BeforeValidator(_time)]
+Time = Annotated[timedelta, BeforeValidator(parse_duration)]
 
 
 class RetrySettings(BaseModel):

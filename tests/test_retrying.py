@@ -31,10 +31,10 @@ def test_a_run_is_retried_for_as_long_as_the_settings_say(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("retries: {limit: soon}", "'soon' is not a length of time; write 30m"),
-        ("retries: {limit: 24}", "24 is not a length of time"),
-        ("retries: {limit: 0s}", "'0s' is not a length of time"),
-        ("retries: {limit: 31d}", "'31d' is longer than a run is kept"),
+        ("retries: {limit: soon}", "'soon' is not a duration; write 90s"),
+        ("retries: {limit: 24}", "24 is not a duration"),
+        ("retries: {limit: 0s}", "'0s' is not a duration"),
+        ("retries: {limit: 31d}", "'31d' is longer than 30 days"),
         ("retries: {limits: 1h}", "limits"),
     ],
 )

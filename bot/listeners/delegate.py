@@ -11,7 +11,7 @@ from twokey.bot.listener_context import ListenerContext, UserFacingError, UserTe
 from twokey.bot.payload import Command
 from twokey.bot.text_types import label, slash_command, template, user
 from twokey.gateway.approvals.decisions import Gesture
-from twokey.gateway.policy.fields import parse_duration
+from twokey.gateway.durations import parse_duration
 from twokey.gateway.protocol.records import Person
 
 logger = logging.getLogger(__name__)

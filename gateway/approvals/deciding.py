@@ -28,7 +28,6 @@ from twokey.gateway.approvals.decisions import (
     Click,
     Decision,
     Edit,
-    Expired,
     Forbidden,
     Invalid,
     Reconcile,
@@ -36,8 +35,8 @@ from twokey.gateway.approvals.decisions import (
     Reject,
     Respond,
     Reviewer,
-    Stale,
     Voted,
+    explain_state,
 )
 from twokey.gateway.approvals.events import EventName, named_after
 from twokey.gateway.approvals.lifecycle import Move
@@ -161,15 +160,15 @@ def _apply(
 
 def _not_open(context: DecisionContext) -> Refusal | None:
     approval, item, click = context.approval, context.item, context.click
-    if item.state is ItemState.EXPIRED or (
-        item.is_pending and context.now_ms >= approval.expires_at_ms
-    ):
-        return Expired(expires_at_ms=approval.expires_at_ms)
-    if not item.is_pending:
-        return Stale.of(item)
-    if click.version != approval.version or click.action_hash != item.action_hash:
-        return Changed(seen_version=click.version, version=approval.version)
-    return None
+    is_open = item.is_pending and context.now_ms < approval.expires_at_ms
+    is_changed = (
+        click.version != approval.version or click.action_hash != item.action_hash
+    )
+    if is_open and not is_changed:
+        return None
+    return explain_state(
+        approval, click.index, seen_version=click.version, now_ms=context.now_ms
+    )
 
 
 def _not_permitted(

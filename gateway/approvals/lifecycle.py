@@ -100,15 +100,3 @@ def approval_state(items: list[ItemState]) -> ApprovalState:
     """Return the state of an approval from the states of its items."""
     is_open = ItemState.PENDING in items
     return ApprovalState.OPEN if is_open else ApprovalState.SETTLED
-
-
-def diagram() -> str:
-    """Print the table as a Mermaid state diagram; the docs hold exactly this text."""
-    rows = ["stateDiagram-v2", "    [*] --> pending"]
-    rows += [
-        f"    {before} --> {after}: {move}"
-        for (before, move), after in TRANSITIONS.items()
-    ]
-    ends = FINAL | {ItemState.FAILED}
-    rows += [f"    {state} --> [*]" for state in ItemState if state in ends]
-    return "\n".join(rows)

@@ -14,14 +14,11 @@ from pydantic import (
     PlainSerializer,
 )
 
+from twokey.gateway.durations import parse_duration
 from twokey.gateway.policy import formats, hours
 from twokey.gateway.policy.expressions import compiled
 from twokey.gateway.protocol.verbs import Verb
 from twokey.gateway.sentences import shortened
-
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-_DURATION = re.compile(r"(?P<count>[1-9][0-9]{0,6})(?P<unit>[smhd])", re.ASCII)
-_MAX_DURATION = timedelta(days=30)
 
 _USER = re.compile(r"[UW][A-Z0-9]{2,20}", re.ASCII)
 _USERGROUP = re.compile(r"S[A-Z0-9]{2,20}", re.ASCII)
@@ -44,23 +41,6 @@ _LONGEST_REASON = 200
 MAX_LINK = 300
 """The most characters of a link, as it is written and as it stands on a card."""
 _WITH_REASON = (Verb.APPROVE, Verb.EDIT, Verb.REJECT)
-
-
-def parse_duration(text: object) -> timedelta:
-    """Parse ``90s``, ``30m``, ``1h`` or ``2d``.
-
-    Raises:
-        ValueError: for anything else, and for more than 30 days.
-    """
-    if isinstance(text, timedelta):
-        return text
-    match = _DURATION.fullmatch(text) if isinstance(text, str) else None
-    if match is None:
-        raise ValueError(f"{text!r} is not a duration; write 90s, 30m, 1h or 2d.")
-    duration = timedelta(seconds=int(match["count"]) * _UNITS[match["unit"]])
-    if duration > _MAX_DURATION:
-        raise ValueError(f"{text!r} is longer than 30 days; choose a shorter time.")
-    return duration
 
 
 def is_user_id(text: str) -> bool:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from datetime import UTC, date, datetime, time, timedelta
 from functools import lru_cache
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 _HOURS = re.compile(
     r"(?P<from>[01][0-9]|2[0-3]):(?P<fm>[0-5][0-9])"
@@ -34,11 +34,6 @@ def zone(name: str) -> ZoneInfo:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
         raise ValueError(f"there is no time zone {name!r}") from error
-
-
-def zones() -> tuple[str, ...]:
-    """Return the names of all zones, to suggest a near one."""
-    return tuple(available_timezones())
 
 
 @lru_cache(maxsize=512)

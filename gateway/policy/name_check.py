@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable
 from itertools import takewhile
+from zoneinfo import available_timezones
 
 import cel
 
@@ -188,7 +189,7 @@ def _check_members(row: tuple[Token, ...], root: str, known: Iterable[str]) -> N
 
 
 def _near_zone(name: str) -> str:
-    hint = near(name, hours.zones())
+    hint = near(name, available_timezones())
     if hint.startswith("use one of"):
         return "write an IANA name such as 'Europe/London' or 'UTC'"
     return hint

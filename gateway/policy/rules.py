@@ -14,6 +14,7 @@ from typing import Annotated, Literal, cast
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from twokey.gateway.approvals.people import Notify, Role
+from twokey.gateway.durations import parse_duration
 from twokey.gateway.policy.fields import (
     ArgsPath,
     ChannelRef,
@@ -39,7 +40,6 @@ from twokey.gateway.policy.fields import (
     is_user_id,
     is_usergroup_id,
     one_or_many,
-    parse_duration,
 )
 from twokey.gateway.policy.requirement_rules import RequirementRule
 from twokey.gateway.policy.tier_rules import TierRules

@@ -81,8 +81,8 @@ class AgentService(ClaimService, UnaskedService):
 
     async def history(self, run: RunRef, within: str = "") -> tuple[EditRecord, ...]:
         """Return edits of calls that ran; see the port `Gateway`."""
-        listed = await self._store.approvals.latest_of_run(
-            self._keys, self._tenant, run, limit=MAX_HISTORY
+        listed = await self._store.approvals.of_run(
+            self._keys, self._tenant, run, newest=MAX_HISTORY
         )
         ids = [one.id for one in listed if _is_within(one.ns, within)]
         return tuple(

@@ -38,12 +38,11 @@ from twokey.gateway.service.judging import (
     judge_now,
 )
 from twokey.gateway.service.queue import MAX_QUEUE, ReviewQueue
-from twokey.gateway.service.rejections import rejection_effects
 from twokey.gateway.service.runs import RunService
 from twokey.gateway.service.stopping import StopService
 from twokey.gateway.service.sweep import Sweeper
 from twokey.gateway.service.tenant_service import PolicyService
-from twokey.gateway.store.agent_load import RejectionEffects
+from twokey.gateway.store.agent_load import rejection_effects
 from twokey.gateway.store.atomic_write import Loaded, Write
 from twokey.gateway.store.jobs import Job, JobKind
 from twokey.gateway.store.store import Store
@@ -320,10 +319,10 @@ class ReviewService(PolicyService):
                 return None  # the decision itself is refused for the same reason
         return await judge_now(self.store, self._policy(), approval, item, args)
 
-    def _rejection(self, change: Change, index: int) -> RejectionEffects | None:
+    def _rejection(self, change: Change, index: int) -> str:
         item = change.approval.items[index]
         if item.state is not ItemState.REJECTED or item.settlement is None:
-            return None
+            return ""
         after = self._policy().protect.pause_after_rejections
         return rejection_effects(
             change.approval, item, item.settlement, pause_after=after

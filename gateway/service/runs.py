@@ -60,9 +60,7 @@ async def _where_to_tell(store: Store, keys: Keys, run: StalledRun) -> tuple[str
     if facts.origin is not None:
         return facts.origin.channel, facts.origin.thread_ts
     run_ref = RunRef(agent=run.agent, thread=run.thread)
-    newest = await store.approvals.latest_of_run(
-        keys, run.tenant, run_ref, limit=_NEWEST
-    )
+    newest = await store.approvals.of_run(keys, run.tenant, run_ref, newest=_NEWEST)
     for listed in reversed(newest):  # which is oldest first
         card = await store.cards.place(keys, listed.id)
         if card is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from twokey.gateway.errors import BadJson, StoreUnavailable
 from twokey.gateway.policy.evaluate import Evaluation, evaluate
@@ -122,8 +123,8 @@ class Submitter(PolicyService):
                 continue
             one = self._usage(policy, turn, call, load)
             totals = await totals_with(self._store, self._keys.blobs(""), one)
-            moment = _Moment(load, [one], [totals])
-            evaluation = _judged(turn, policy, call, moment.facts(0, held=0))
+            facts = _facts(load, one, totals, held=0)
+            evaluation = _judged(turn, policy, call, facts)
             found.append(judged_again(verdict, evaluation.tier))
         return tuple(found)
 
@@ -167,11 +168,11 @@ class Submitter(PolicyService):
             )
         if totals is None:
             return None
-        moment = _Moment(load, usage, totals)
-        evaluated = _evaluated(turn, policy, moment, {})
+        judge = partial(_evaluated, turn, policy, load, usage, totals)
+        evaluated = judge({})
         advised = await triage.advise(evaluated, now_ms=load.now_ms)
         if advised:
-            evaluated = _evaluated(turn, policy, moment, advised)
+            evaluated = judge(advised)
         source = Source(
             turn=turn,
             tenant=self._tenant,
@@ -257,34 +258,26 @@ class _JudgedTurn:
         return [use for verdict, one in pairs if of(verdict) for use in one.uses]
 
 
-@dataclass(frozen=True)
-class _Moment:
-    """What is known of the agent and of each call while a turn is judged."""
-
-    load: AgentLoad
-    usage: Sequence[CallUsage]
-    totals: Sequence[Mapping[str, int]]
-
-    def facts(self, position: int, *, held: int) -> Facts:
-        return facts_of(
-            self.load,
-            self.usage[position],
-            self.totals[position],
-            requester=_requester(self.load),
-            asked=self.load.asked + held + 1,
-        )
-
-    def requests_before(self, position: int) -> dict[str, int]:
-        return self.usage[position].requests_before(self.totals[position])
+def _facts(
+    load: AgentLoad, usage: CallUsage, totals: Mapping[str, int], *, held: int
+) -> Facts:
+    asked = load.asked + held + 1
+    return facts_of(load, usage, totals, requester=_requester(load), asked=asked)
 
 
 def _evaluated(
-    turn: Turn, policy: Policy, moment: _Moment, advised: Mapping[int, TriagedCall]
+    turn: Turn,
+    policy: Policy,
+    load: AgentLoad,
+    usage: Sequence[CallUsage],
+    totals: Sequence[Mapping[str, int]],
+    advised: Mapping[int, TriagedCall],
 ) -> list[EvaluatedCall]:
     evaluated: list[EvaluatedCall] = []
-    load, held, agent = moment.load, 0, turn.ref.agent
+    held, agent = 0, turn.ref.agent
     for position, call in enumerate(turn.calls):
-        facts, told = moment.facts(position, held=held), advised.get(position)
+        own, told = usage[position], advised.get(position)
+        facts = _facts(load, own, totals[position], held=held)
         also = (*(told.also if told else ()), *_misfit(call))
         evaluation = _judged(turn, policy, call, facts, also)
         refusal = _refusal(load, policy, agent, call)
@@ -294,10 +287,8 @@ def _evaluated(
         elif not refusal and evaluation.tier.needs_people:
             refusal = denials.over_limit(load, policy.protect, held)
             held += not refusal
-        opinion, before = (
-            told.opinion if told else None,
-            moment.requests_before(position),
-        )
+        opinion = told.opinion if told else None
+        before = own.requests_before(totals[position])
         evaluated.append(
             EvaluatedCall(call, evaluation, refusal, opinion, before, is_returned)
         )

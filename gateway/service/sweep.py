@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TypeVar
 
 from twokey.gateway.approvals import deadline_changes, ending
 from twokey.gateway.approvals.changes import Change, following
@@ -18,6 +20,8 @@ from twokey.gateway.store.store import Store
 from twokey.gateway.store.timers import Timer
 
 logger = logging.getLogger(__name__)
+
+Due = TypeVar("Due")
 
 _BATCH = 100
 _ALARM_S = 600.0
@@ -45,18 +49,9 @@ class Sweeper:
         return ended
 
     async def _fire_all(self, keys: Keys) -> None:
-        """Fire what is due in a shard; what a newer version set is left to it."""
-        left = 0
-        while True:
-            batch = await self._store.timers.due(keys, _BATCH, skip=left)
-            before = left
-            for timer in batch:
-                try:
-                    await self.fire(keys, timer)
-                except NewerRecord:
-                    left += 1
-            if len(batch) < _BATCH or left == before:
-                return
+        """Fire what is due in a shard."""
+        due = partial(self._store.timers.due, keys)
+        await _until_none_is_left(due, partial(self.fire, keys))
 
     async def _trim_outbox(self, keys: Keys) -> None:
         """Drop what every reader has read; say who keeps too much from being so."""
@@ -104,19 +99,9 @@ class Sweeper:
         return found is not None
 
     async def _expire_all(self, keys: Keys) -> int:
-        """End everything overdue in a shard, in batches while that gets further."""
-        ended = left = 0
-        while True:
-            batch = await self._store.approvals.overdue(keys, _BATCH, skip=left)
-            before = ended, left
-            for approval_id in batch:
-                try:
-                    ended += await self.expire(keys, approval_id)
-                except NewerRecord as error:
-                    logger.warning("record.newer %s", error)
-                    left += 1
-            if len(batch) < _BATCH or (ended, left) == before:
-                return ended
+        """End everything overdue in a shard."""
+        overdue = partial(self._store.approvals.overdue, keys)
+        return await _until_none_is_left(overdue, partial(self.expire, keys))
 
     async def expire(self, keys: Keys, approval_id: str) -> int:
         """End what is overdue in one approval by the store's clock."""
@@ -144,3 +129,24 @@ class Sweeper:
         """Keep a corrupt record from stopping the clock of all others."""
         log_failure(logger, error, "record.quarantined")
         await quarantine(self._store.conn, keys, error.approval)
+
+
+async def _until_none_is_left(
+    listed: Callable[..., Awaitable[list[Due]]], work: Callable[[Due], Awaitable[int]]
+) -> int:
+    """Work on what is listed, in batches while that gets further; return how much.
+
+    What a newer version wrote is left to it.
+    """
+    done = left = 0
+    while True:
+        batch = await listed(_BATCH, skip=left)
+        before = done, left
+        for one in batch:
+            try:
+                done += await work(one)
+            except NewerRecord as error:
+                logger.warning("record.newer %s", error)
+                left += 1
+        if len(batch) < _BATCH or (done, left) == before:
+            return done

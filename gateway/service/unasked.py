@@ -13,6 +13,7 @@ from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.wire import CallBegun, CallEnd, CallMark, TurnRef
 from twokey.gateway.service.stored_verdicts import StoredVerdicts
 from twokey.gateway.service.tenant_service import PolicyService
+from twokey.gateway.store.unasked import Note
 
 logger = logging.getLogger(__name__)
 
@@ -27,28 +28,24 @@ class UnaskedService(PolicyService):
             LeaseLost: the thread is run by somebody else now.
         """
         calls, turn_key = self._store.unasked, self._turn_key(mark.ref)
-        if mark.verb == "enter":
-            await calls.enter(self._keys, turn_key, mark.tool_call_id)
-        elif mark.verb == "give_back":
-            await calls.give_back(self._keys, turn_key, mark.tool_call_id)
-        else:
-            agent, tool = mark.ref.agent, mark.tool
-            repeats = is_idempotent(self._policy(), agent=agent, tool=tool)
-            begun = await calls.begin(
-                self._keys, turn_key, mark.tool_call_id, repeats=repeats
-            )
-            if begun.word == "cut_off":
-                logger.warning("call.cut_off agent=%s tool=%s", agent, tool)
-            return CallBegun(may_run=begun.word == "run", result=begun.result)
-        return CallBegun()
+        if mark.verb != "begin":
+            await calls.note(self._keys, turn_key, mark.verb, mark.tool_call_id)
+            return CallBegun()
+        agent, tool = mark.ref.agent, mark.tool
+        repeats = is_idempotent(self._policy(), agent=agent, tool=tool)
+        begun = await calls.begin(
+            self._keys, turn_key, mark.tool_call_id, repeats=repeats
+        )
+        if begun.word == "cut_off":
+            logger.warning("call.cut_off agent=%s tool=%s", agent, tool)
+        return CallBegun(may_run=begun.word == "run", result=begun.result)
 
     async def ended(self, end: CallEnd) -> None:
         """Keep how a call ended, and count a failure once."""
         calls, turn_key = self._store.unasked, self._turn_key(end.ref)
-        if end.is_over:
-            await calls.end(self._keys, turn_key, end.tool_call_id, end.result)
-        else:
-            await calls.give_back(self._keys, turn_key, end.tool_call_id)
+        body = end.result.model_dump_json()
+        verb: Note = "end" if end.is_over else "give_back"
+        await calls.note(self._keys, turn_key, verb, end.tool_call_id, body)
         if end.result.ok:
             return
         ref = end.ref

@@ -7,12 +7,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import cast
 
-from twokey.gateway.approvals.events import Event
+from twokey.gateway.approvals.events import (
+    BY_GATEWAY,
+    Event,
+    EventName,
+    approval_event,
+)
+from twokey.gateway.approvals.record import Approval, Item, Settlement
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.records import Record, RunRef
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.store.connection import Connection, Reply, fields, number, text
-from twokey.gateway.store.freezes import Freeze
+from twokey.gateway.store.freezes import Freeze, Scope, ScopeKind
 from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.script import Script, texts
 from twokey.gateway.store.threads import ThreadFacts, read_facts
@@ -63,43 +69,40 @@ class AgentLoad:
     rejected: Mapping[str, Rejection]
 
 
-@dataclass(frozen=True)
-class RejectionEffects:
-    """What a rejection brings with it, in the same step.
-
-    Attributes:
-        call: fingerprint of the call that was rejected.
-        rejection: what to say when it is asked again.
-        pause_after: how many rejections in a row pause the agent.
-        pause: the pause.
-        event: what then is announced.
-    """
-
-    call: str
-    rejection: Rejection
-    pause_after: int
-    pause: Freeze
-    event: Event
-
-    @property
-    def text(self) -> str:
-        """Return these effects as JSON for the script."""
-        return json.dumps(
-            {
-                "call": self.call,
-                "body": self.rejection.model_dump_json(),
-                "after": self.pause_after,
-                "name": self.pause.name,
-                "pause": self.pause.model_dump_json(),
-                "event": self.event.model_dump_json(),
-            }
-        )
-
-
 def fingerprint(tool: str, args: JsonObject) -> str:
     """Return what is the same for the same tool with the same arguments."""
     body = digest.canonical([tool, args])
     return digest.tagged_hash("twokey/v1/call", body)
+
+
+def rejection_effects(
+    approval: Approval, item: Item, settlement: Settlement, *, pause_after: int
+) -> str:
+    """Return, as JSON for the script, what a rejection brings with it in the same step.
+
+    The call is remembered as rejected; after so many in a row its agent is paused.
+    """
+    by, at_ms = settlement.by, settlement.at_ms
+    reason = f"{pause_after} of its calls were rejected in a row"
+    rejection = Rejection(by=by.name or by.user, at_ms=at_ms, reason=settlement.text)
+    pause = Freeze(
+        scope=Scope(kind=ScopeKind.AGENT, name=approval.agent),
+        by=BY_GATEWAY,
+        reason=reason,
+        at_ms=at_ms,
+        is_pause=True,
+    )
+    told = approval_event(approval, EventName.AGENT_PAUSED, reason=reason)
+    return json.dumps(
+        {
+            "call": fingerprint(item.tool, item.requested_args),
+            "body": rejection.model_dump_json(),
+            "after": pause_after,
+            "name": pause.name,
+            "pause": pause.model_dump_json(),
+            "event": told.with_(actor=BY_GATEWAY, tool=item.tool).model_dump_json(),
+        }
+    )
 
 
 class AgentLoadStore:

@@ -78,13 +78,12 @@ class ApprovalStore:
         Returns:
             None when something moved since the calls were judged: judge them again.
         """
-        own = RunRef(agent=thread[0], thread=thread[1])
         if approvals:
             await self._pending.add(keys, preconditions.tenant, thread[0])
         reply = await OPEN(
             self._conn,
             turn=keys.turn(turn_key),
-            run=keys.run(preconditions.tenant, preconditions.run_ref or own),
+            run=keys.run(preconditions.tenant, preconditions.run_ref),
             expiry=keys.expiry,
             outbox=keys.outbox,
             audit=keys.audit,
@@ -248,17 +247,15 @@ class ApprovalStore:
         """Drop the deadline of an approval that is kept no longer."""
         await self._conn.command("ZREM", keys.expiry, approval_id)
 
-    async def of_run(self, keys: Keys, tenant: str, run_ref: RunRef) -> list[Listed]:
-        """Return a run's approvals, oldest first, those of agents inside included."""
-        reply = await self._conn.command("ZRANGE", keys.run(tenant, run_ref), 0, -1)
-        return _listed(reply)
-
-    async def latest_of_run(
-        self, keys: Keys, tenant: str, run_ref: RunRef, *, limit: int
+    async def of_run(
+        self, keys: Keys, tenant: str, run_ref: RunRef, *, newest: int = 0
     ) -> list[Listed]:
-        """Return the newest of a run's approvals, oldest first."""
+        """Return a run's approvals, oldest first, those of agents inside included.
+
+        ``newest`` is how many at most, counted from the newest; 0 for all.
+        """
         run = keys.run(tenant, run_ref)
-        return _listed(await self._conn.command("ZRANGE", run, -limit, -1))
+        return _listed(await self._conn.command("ZRANGE", run, -newest, -1))
 
     async def unfinished(self, keys: Keys, listed: Sequence[Listed]) -> list[str]:
         """Return the ids of those in which something is still to happen by itself."""

@@ -13,7 +13,7 @@ from twokey.gateway.approvals.record import Approval
 from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.store import codec
-from twokey.gateway.store.agent_load import FAILED_MS, RejectionEffects
+from twokey.gateway.store.agent_load import FAILED_MS
 from twokey.gateway.store.connection import Connection, fields, milliseconds, text
 from twokey.gateway.store.jobs import Job
 from twokey.gateway.store.keys import KEEP_MS, Keys
@@ -49,14 +49,14 @@ class Write:
         judged: what items use of windows from now on, by index. The change is computed
             again when a window holds more than was judged by.
         unfrozen: names of which none may be frozen.
-        rejection: what a rejection brings with it.
+        rejection: from `rejection_effects`; "" when nothing is rejected.
         is_fenced: the holder of a thread's lease writes it: refuse it of a former one.
     """
 
     change: Change
     judged: Mapping[int, Judged] = field(default_factory=dict[int, Judged])
     unfrozen: Sequence[str] = ()
-    rejection: RejectionEffects | None = None
+    rejection: str = ""
     is_fenced: bool = False
 
     @property
@@ -101,7 +101,7 @@ async def write(conn: Connection, keys: Keys, seen: Loaded, what: Write) -> bool
         set=json.dumps([*timing.timers(before, after), *change.timers]),
         events=texts(change.events),
         job=job.model_dump_json() if job else "",
-        rejection=_rejection(before, after, what.rejection),
+        rejection=what.rejection or _end_of_rejections(before, after),
         failed=json.dumps(_failed(before, after)),
         failed_ms=FAILED_MS,
         keep_ms=KEEP_MS,
@@ -211,11 +211,7 @@ def _failed(before: Approval, after: Approval) -> list[str]:
     ]
 
 
-def _rejection(
-    before: Approval, after: Approval, rejection: RejectionEffects | None
-) -> str:
-    if rejection is not None:
-        return rejection.text
+def _end_of_rejections(before: Approval, after: Approval) -> str:
     is_authorized = any(
         item.state is ItemState.AUTHORIZED and was.state is ItemState.PENDING
         for item, was in zip(after.items, before.items, strict=True)

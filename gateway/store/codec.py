@@ -30,17 +30,24 @@ field, another meaning. An older version leaves what has a higher number alone, 
 newer one reads all lower numbers.
 """
 
-_IN_HEAD = {
-    "state",
-    "changed_at_ms",
-    "lapses_at_ms",
-    "fence",
-    "owner",
-    "settled_fence",
-    "claimed_until_ms",
-    "result",
-    "late",
+_NUMBERS = {
+    "t": "changed_at_ms",
+    "l": "lapses_at_ms",
+    "f": "fence",
+    "k": "settled_fence",
+    "u": "claimed_until_ms",
 }
+"""Field of an item in the head to its name in the record."""
+
+_TIMES = {
+    "expires": "expires_at_ms",
+    "reminded": "reminded_at_ms",
+    "escalated": "escalated_at_ms",
+    "latest": "latest_at_ms",
+}
+"""The same of the approval itself."""
+
+_IN_HEAD = {"state", "owner", "result", "late", *_NUMBERS.values()}
 _IN_DETAIL = {
     "tier",
     "reasons",
@@ -55,19 +62,9 @@ _IN_DETAIL = {
     "observations",
     "found",
 }
-_APPROVAL_IN_HEAD = {
-    "version",
-    "rev",
-    "created_at_ms",
-    "expires_at_ms",
-    "reminded_at_ms",
-    "escalated_at_ms",
-    "latest_at_ms",
-    "taken",
-    "remarks",
+_APPROVAL_IN_HEAD = {"version", "rev", "created_at_ms", "taken", "remarks"} | {
+    *_TIMES.values()
 }
-
-
 _STATES = frozenset(ItemState)
 
 
@@ -96,25 +93,13 @@ def head(approval: Approval, items: Sequence[Item]) -> dict[str, str]:
     ``rev`` is the store's own. What is zero or empty has no field. The action hashes
     (``<i>:h``) are in hex here, and raw in the store.
     """
-    fields = {
-        "version": approval.version,
-        "expires": approval.expires_at_ms,
-        "reminded": approval.reminded_at_ms,
-        "escalated": approval.escalated_at_ms,
-        "latest": approval.latest_at_ms,
-    }
+    fields = {field: getattr(approval, name) for field, name in _TIMES.items()}
+    fields["version"] = approval.version
     found = {name: str(value) for name, value in fields.items() if value}
     for item in items:
-        small = {
-            "s": item.state,
-            "h": digest.to_raw(item.action_hash).hex(),
-            "t": item.changed_at_ms,
-            "l": item.lapses_at_ms,
-            "f": item.fence,
-            "o": item.owner,
-            "k": item.settled_fence,
-            "u": item.claimed_until_ms,
-        }
+        small = {field: getattr(item, name) for field, name in _NUMBERS.items()}
+        small |= {"s": item.state, "o": item.owner}
+        small["h"] = digest.to_raw(item.action_hash).hex()
         found |= {
             f"{item.index}:{key}": str(value) for key, value in small.items() if value
         }
@@ -213,10 +198,10 @@ def _together(head: dict[str, bytes], blobs: dict[str, bytes]) -> Approval:
             "rev": number(head["rev"]),
             "version": number(head["version"]),
             "created_at_ms": number(head["created"]),
+            **{name: number(head.get(field)) for field, name in _TIMES.items()},
+            # Of the four only this one always has a field: without it the record is
+            # corrupt, and 0 would read as a deadline long past.
             "expires_at_ms": number(head["expires"]),
-            "reminded_at_ms": number(head.get("reminded")),
-            "escalated_at_ms": number(head.get("escalated")),
-            "latest_at_ms": number(head.get("latest")),
             "taken": Taken.model_validate_json(taken) if taken else None,
             "remarks": json.loads(blobs.get("remarks", b"[]")),
             "items": items,
@@ -236,12 +221,11 @@ def _item(
             **row,
             **_detail(blobs[f"{index}:d"]),
             "state": ItemState(head[f"{index}:s"].decode()),
-            "changed_at_ms": number(head.get(f"{index}:t")),
-            "lapses_at_ms": number(head.get(f"{index}:l")),
-            "fence": number(head.get(f"{index}:f")),
             "owner": head.get(f"{index}:o", b"").decode(),
-            "settled_fence": number(head.get(f"{index}:k")),
-            "claimed_until_ms": number(head.get(f"{index}:u")),
+            **{
+                name: number(head.get(f"{index}:{field}"))
+                for field, name in _NUMBERS.items()
+            },
             "result": Result.model_validate_json(result) if result else None,
             "late": Result.model_validate_json(late) if late else None,
         }

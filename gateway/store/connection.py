@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Protocol, cast
 
 import redis.asyncio as aioredis
@@ -105,7 +107,7 @@ class Connection:
                 return await pipe.execute()
 
     async def evalsha(
-        self, sha: str, source: str, keys: Sequence[str], args: Sequence[Argument]
+        self, source: str, keys: Sequence[str], args: Sequence[Argument]
     ) -> list[Reply]:
         """Run a script by its digest; load it when the server does not know it.
 
@@ -116,6 +118,7 @@ class Connection:
         client = self._client()
         with _answered(self._hint):
             try:
+                sha = _digest(source)
                 reply = await client.execute_command("EVALSHA", sha, *words)
             except NoScriptError:
                 # After a flush or a failover. Safe to repeat: nothing was run.
@@ -147,6 +150,11 @@ class Connection:
             retry=Retry(ExponentialBackoff(cap=0.5, base=0.02), _RECONNECTS),
         )
         return aioredis.Redis(connection_pool=pool)
+
+
+@cache
+def _digest(script: str) -> str:
+    return hashlib.sha1(script.encode(), usedforsecurity=False).hexdigest()
 
 
 async def _close(client: aioredis.Redis) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import secrets
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 
 from twokey.gateway.errors import LeaseLost, StoreUnavailable, ThreadUnavailable
 from twokey.gateway.store.connection import Connection, Reply, number, text
@@ -61,12 +62,8 @@ class LeaseStore:
         if text(reply[0]) != "held":
             raise ThreadUnavailable("Another process runs this thread right now.")
 
-        async def renumber(taken: Lease, above: int) -> int:
-            return await self._renumbered(keys, taken, above)
-
-        return Lease(
-            name, token, fence=number(reply[1]), ends_s=ends_s, renumber=renumber
-        )
+        renumber, fence = partial(self._renumbered, keys), number(reply[1])
+        return Lease(name, token, fence=fence, ends_s=ends_s, renumber=renumber)
 
     async def _renumbered(self, keys: Keys, taken: Lease, above: int) -> int:
         ends_s = self._ends_s()

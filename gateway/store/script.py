@@ -6,7 +6,6 @@ name, type and unit. A name whose index ends with ``..`` takes a sequence.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -37,11 +36,9 @@ class Script:
         body = _read(name)
         self.name = name
         self.keys, self.args = (_names(body, array) for array in ("KEYS", "ARGV"))
-        self._plain = _Source(_SHEBANG + _read("prelude") + _without_shebang(body))
-        self._fenced = None
-        if is_fenced:
-            before = _SHEBANG + _read("prelude") + _read("fence")
-            self._fenced = _Source(before + _without_shebang(body))
+        before, rest = _SHEBANG + _read("prelude"), body.removeprefix(_SHEBANG)
+        self._plain = before + rest
+        self._fenced = before + _read("fence") + rest if is_fenced else ""
 
     async def __call__(
         self, conn: Connection, /, **values: Argument | Sequence[Argument]
@@ -63,27 +60,14 @@ class Script:
         keys = [str(key) for key in _flat(self.keys, values)]
         args = list(_flat(self.args, values))
         lease = current()
-        if self._fenced is None or lease is None:
-            return await self._plain.run(conn, keys, args)
+        if not self._fenced or lease is None:
+            return await conn.evalsha(self._plain, keys, args)
         lease.check()
         args = [*args, str(lease.fence)]
-        reply = await self._fenced.run(conn, [*keys, lease.key], args)
+        reply = await conn.evalsha(self._fenced, [*keys, lease.key], args)
         if text(reply[0]) == "fenced":
             raise LeaseLost
         return reply
-
-
-class _Source:
-    """A text that is run by its digest."""
-
-    def __init__(self, source: str) -> None:
-        self._source = source
-        self._sha = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
-
-    async def run(
-        self, conn: Connection, keys: Sequence[str], args: Sequence[Argument]
-    ) -> list[Reply]:
-        return await conn.evalsha(self._sha, self._source, keys, args)
 
 
 def texts(records: Iterable[Record]) -> str:
@@ -93,10 +77,6 @@ def texts(records: Iterable[Record]) -> str:
 
 def _read(name: str) -> str:
     return (FOLDER / f"{name}.lua").read_text(encoding="utf-8")
-
-
-def _without_shebang(body: str) -> str:
-    return body.removeprefix(_SHEBANG)
 
 
 def _names(body: str, array: str) -> tuple[str, ...]:

@@ -73,11 +73,6 @@ def read_facts(body: str) -> ThreadFacts:
     return ThreadFacts.model_validate_json(body) if body else ThreadFacts()
 
 
-def _dumped(facts: ThreadFacts) -> str:
-    # What an older version does not know is written only where it says something.
-    return facts.model_dump_json(exclude_defaults=True)
-
-
 Why = Literal["begin", "open", "aside"]
 """Why facts change.
 
@@ -93,12 +88,6 @@ class ThreadStore:
     def __init__(self, conn: Connection, *, lease_ms: int) -> None:
         self._conn = conn
         self._leases = LeaseStore(conn, lease_ms=lease_ms)
-
-    async def remember(
-        self, keys: Keys, tenant: str, agent: str, thread: str, facts: ThreadFacts
-    ) -> None:
-        """Write who asked in a thread that has no run of its own (``aside``)."""
-        await self.change(keys, tenant, agent, thread, lambda _: facts, why="aside")
 
     async def facts(
         self, keys: Keys, tenant: str, agent: str, thread: str
@@ -175,7 +164,10 @@ class ThreadStore:
         """Have a script replace the facts that were read; again if they moved."""
         for _ in range(_ATTEMPTS):
             before = text(await self._conn.command("HGET", key, "facts"))
-            after = _dumped(changed(read_facts(before)))
+            # What an older version does not know is written only where it says
+            # something: that version refuses fields that it does not know.
+            facts = changed(read_facts(before))
+            after = facts.model_dump_json(exclude_defaults=True)
             reply = await script(facts=key, before=before, after=after)
             if (word := text(reply[0])) != "moved":
                 return word

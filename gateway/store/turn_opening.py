@@ -49,23 +49,23 @@ class Preconditions:
         names: under none of these may anything be frozen.
         waiting: how many items of the agent may be pending, these included.
         asked: how many it may ask people for in ten minutes, these included.
+        run_ref: the run that the turn belongs to.
         held: item id to what the item uses.
         counted: uses that count from now on for the length of their window: those of
             the calls that run now, and every request.
         refused: uses of the calls that do not run.
         reserved: all of these, in the order in which they were reserved.
-        run_ref: the run that the turn belongs to; None: that of its own agent.
     """
 
     tenant: str
     names: tuple[str, ...]
     waiting: int
     asked: int
+    run_ref: RunRef
     held: Mapping[str, Sequence[Use]] = field(default_factory=dict[str, Sequence[Use]])
     counted: Sequence[Use] = ()
     refused: Sequence[Use] = ()
     reserved: Sequence[Use] = ()
-    run_ref: RunRef | None = None
 
 
 def row(approval: Approval, held: Mapping[str, Sequence[Use]]) -> dict[str, object]:

@@ -21,6 +21,8 @@ NOTED = Script("unasked")
 
 
 Word = Literal["run", "ran", "cut_off"]
+Note = Literal["enter", "end", "give_back"]
+"""An agent began inside the call; what it came to; it paused or raised."""
 
 
 @dataclass(frozen=True)
@@ -53,17 +55,11 @@ class UnaskedStore:
             return Begun(word)
         return Begun(word, Result.model_validate_json(text(reply[1])))
 
-    async def enter(self, keys: Keys, turn_key: str, call: str) -> None:
-        """Note that an agent began inside a call: it may be entered again."""
-        await self._run(keys, turn_key, "enter", call)
-
-    async def end(self, keys: Keys, turn_key: str, call: str, result: Result) -> None:
-        """Note what a call came to."""
-        await self._run(keys, turn_key, "end", call, result=result.model_dump_json())
-
-    async def give_back(self, keys: Keys, turn_key: str, call: str) -> None:
-        """Note that a call paused or raised: it may run again."""
-        await self._run(keys, turn_key, "give_back", call)
+    async def note(
+        self, keys: Keys, turn_key: str, verb: Note, call: str, result: str = ""
+    ) -> None:
+        """Note what happens to a call that began; ``result`` is JSON, for `end`."""
+        await self._run(keys, turn_key, verb, call, result=result)
 
     async def _run(
         self,

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
+from twokey.gateway.policy.windows import MAX_MICRO
 from twokey.gateway.store.connection import Connection, Reply, number, text
 from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.script import Script
@@ -23,9 +24,6 @@ TOTALS = Script("totals")
 
 HOLD_MS = 60_000
 """How long a turn may be judged; its reservation is given back after that."""
-
-MAX_MICRO = 2**53 - 1
-"""The largest amount of one use in millionths, and up to where totals are exact."""
 
 
 @dataclass(frozen=True)

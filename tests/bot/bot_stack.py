@@ -133,8 +133,8 @@ class Stack:
         message = f"m{next(self._count)}"
         ref = TurnRef(agent="support", thread=thread, message_id=message)
         facts = ThreadFacts(requester=requester, origin=origin)
-        await self.store.threads.remember(
-            self.keys, "default", "support", thread, facts
+        await self.store.threads.change(
+            self.keys, "default", "support", thread, lambda _: facts, why="aside"
         )
         proposed = tuple(
             ProposedCall(tool=tool, args=args, tool_call_id=f"c{index}")

@@ -58,7 +58,9 @@ class Run:
             origin=Origin(channel=CHANNEL, thread_ts=self.ts),
         )
         threads = self.stack.store.threads
-        await threads.remember(self.stack.keys, "default", "support", "t1", facts)
+        await threads.change(
+            self.stack.keys, "default", "support", "t1", lambda _: facts, why="aside"
+        )
 
     async def fails(self, error: Exception) -> None:
         """Let an attempt fail."""

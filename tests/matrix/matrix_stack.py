@@ -117,7 +117,9 @@ class MatrixStack:
         facts = ThreadFacts(
             requester=_person(Kind.REQUESTER), principals=(_person(Kind.OWNER),)
         )
-        await twokey.store.threads.remember(keys, "default", agent, thread, facts)
+        await twokey.store.threads.change(
+            keys, "default", agent, thread, lambda _: facts, why="aside"
+        )
         call = ProposedCall(
             tool=TOOLS.get(cell.requirement, _BIG),
             args={"amount": 12, "order_id": "78291"},

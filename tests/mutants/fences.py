@@ -84,7 +84,7 @@ FENCES_TABLE = (
     Mutant(
         "a lost lease asks, claims and ends nothing",
         "gateway/store/script.py",
-        "if self._fenced is None or lease is None:",
+        "if not self._fenced or lease is None:",
         "if True:",
         FENCES,
     ),

@@ -88,8 +88,8 @@ LIFETIMES_TABLE = (
     Mutant(
         "records of a newer version keep no other waiting",
         "gateway/service/sweep.py",
-        "overdue(keys, _BATCH, skip=left)",
-        "overdue(keys, _BATCH, skip=0)",
+        "await listed(_BATCH, skip=left)",
+        "await listed(_BATCH, skip=0)",
         "tests/service/test_newer_records.py",
     ),
     Mutant(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, timezone
+from zoneinfo import available_timezones
 
 import pytest
 from hypothesis import given
@@ -16,7 +17,6 @@ from twokey.gateway.policy.hours import (
     span,
     weekday,
     zone,
-    zones,
 )
 
 LONDON = "Europe/London"
@@ -186,8 +186,8 @@ def test_a_zone_that_does_not_exist_is_refused(name: str) -> None:
 def test_every_known_zone_can_be_used() -> None:
     now = at("2026-07-01T08:00:00Z")
 
-    assert LONDON in zones()
-    assert all(0 <= hour(now, name) <= 23 for name in zones())
+    assert LONDON in available_timezones()
+    assert all(0 <= hour(now, name) <= 23 for name in available_timezones())
 
 
 def test_milliseconds_become_the_exact_time_or_a_problem() -> None:

@@ -56,7 +56,7 @@ async def test_a_run_that_begins_right_after_the_end_was_told_keeps_its_people(
 ) -> None:
     threads, at = stack.store.threads, place(stack.store)
     where = (at.keys, at.tenant, at.agent, at.thread)
-    await threads.remember(*where, ThreadFacts(requester=DAN))
+    await threads.change(*where, lambda _: ThreadFacts(requester=DAN), why="aside")
     tell = threads.tell
 
     async def then_another_begins(*args: Any, **named: Any) -> bool:

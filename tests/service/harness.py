@@ -83,7 +83,9 @@ class ServiceHarness:
         ref = TurnRef(agent=agent, thread=thread, ns=ns, message_id=message)
         facts = ThreadFacts(requester=DAN)
         keys = self.store.keys_of_tenant("default")
-        await self.store.threads.remember(keys, "default", agent, thread, facts)
+        await self.store.threads.change(
+            keys, "default", agent, thread, lambda _: facts, why="aside"
+        )
         proposed = tuple(
             ProposedCall(tool=tool, args=args, tool_call_id=f"c{index}")
             for index, (tool, args) in enumerate(calls)

@@ -57,7 +57,9 @@ async def test_whoever_asked_the_agent_outside_cannot_approve_what_is_inside(
 ) -> None:
     keys = harness.store.keys_of_tenant("default")
     facts = ThreadFacts(requester=DAN)
-    await harness.store.threads.remember(keys, "default", "boss", "t1", facts)
+    await harness.store.threads.change(
+        keys, "default", "boss", "t1", lambda _: facts, why="aside"
+    )
 
     verdict = await submit(harness, at("tools:1"))
     outcome = await harness.reviews.decide(

@@ -86,7 +86,7 @@ async def test_the_newest_of_a_run_are_read_oldest_first(
     opened = [(await harness.refund(amount=one))[0].approval for one in (1, 2, 3)]
     keys, store = harness.store.keys_of_tenant("default"), harness.store.approvals
 
-    newest = await store.latest_of_run(keys, "default", RUN, limit=2)
+    newest = await store.of_run(keys, "default", RUN, newest=2)
     every = await store.of_run(keys, "default", RUN)
 
     assert [one.id for one in newest] == opened[1:]
@@ -137,7 +137,7 @@ async def test_the_open_script_itself_answers_a_turn_once(
     harness: ServiceHarness,
 ) -> None:
     keys = harness.store.keys_of_tenant("default")
-    turn, free = "sha256:" + "1" * 64, Preconditions("default", (), waiting=1, asked=1)
+    turn, free = "sha256:" + "1" * 64, Preconditions("default", (), 1, 1, RUN)
 
     first = await harness.store.approvals.open_turn(
         keys, turn, [], verdicts="[1]", events=[], thread=("a", "t"), preconditions=free

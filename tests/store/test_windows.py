@@ -18,10 +18,14 @@ from hypothesis.stateful import (
 )
 
 from tests.levels import examples
+from twokey.gateway.policy.windows import MAX_MICRO
+from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.store import windows
 from twokey.gateway.store.store import Store
 from twokey.gateway.store.turn_opening import Preconditions
-from twokey.gateway.store.windows import MAX_MICRO, Use, use_of
+from twokey.gateway.store.windows import Use, use_of
+
+RUN = RunRef(agent="a", thread="t")
 
 LENGTHS = {"minute": 60_000, "hour": 3_600_000}
 KEY = "w"
@@ -100,7 +104,7 @@ class Sliding(RuleBasedStateMachine):
         ran = [use for use, is_run in zip(uses, runs, strict=True) if is_run]
         refused = [use for use in uses if use not in ran]
         preconditions = Preconditions(
-            "default", (), 1, 1, counted=ran, refused=refused, reserved=uses
+            "default", (), 1, 1, RUN, counted=ran, refused=refused, reserved=uses
         )
         opened = self._run(
             self.store.approvals.open_turn(
@@ -186,7 +190,9 @@ async def test_a_turn_that_was_judged_too_long_is_judged_again(store: Store) -> 
     use = use_of(keys.window("default", "w", "k"), name="w", call="c", micro=5,
                  within_ms=1000)  # fmt: skip
     await store.windows.reserve(keys, turn, [[use]])
-    preconditions = Preconditions("default", (), 1, 1, counted=[use], reserved=[use])
+    preconditions = Preconditions(
+        "default", (), 1, 1, RUN, counted=[use], reserved=[use]
+    )
     await store.conn.command("DEL", keys.reservation(turn, windows.as_rows([use])))
 
     opened = await store.approvals.open_turn(
@@ -225,7 +231,7 @@ async def test_a_turn_with_verdicts_reserves_nothing(store: Store) -> None:
     use = use_of(window, name="w", call="c", micro=5, within_ms=1000)
     await store.approvals.open_turn(
         keys, turn, [], verdicts="[]", events=[], thread=("a", "t"),
-        preconditions=Preconditions("default", (), 1, 1),
+        preconditions=Preconditions("default", (), 1, 1, RUN),
     )  # fmt: skip
 
     assert await store.windows.reserve(keys, turn, [[use]]) is None

@@ -33,6 +33,8 @@ HEARTBEAT = Script("heartbeat")
 
 logger = logging.getLogger(__name__)
 
+# A lost comparison nearly always means that somebody else's write went through: sixteen
+# in a row are a crowd and no livelock, and the person clicks again.
 _ATTEMPTS = 16
 _BUSY = (
     "Too many changed this at once; nothing of yours was recorded. Please try again."
@@ -78,6 +80,9 @@ class ApprovalStore:
         Returns:
             None when something moved since the calls were judged: judge them again.
         """
+        # Before the script, not in it: an agent that is listed without anything pending
+        # costs one look, one that is pending without being listed is never shown to
+        # reviewers.
         if approvals:
             await self._pending.add(keys, preconditions.tenant, thread[0])
         reply = await OPEN(
@@ -138,6 +143,8 @@ class ApprovalStore:
         if shard is None:
             return None
         keys = Keys(shard)
+        # One MULTI: head and blobs of two moments would not fit together (the hashes
+        # are compared), and the time is that of the reading.
         head, blobs, time = await self._conn.together(
             ["HGETALL", keys.head(approval_id)],
             ["HGETALL", keys.blobs(approval_id)],
@@ -177,10 +184,14 @@ class ApprovalStore:
         if shard is None:
             return None
         for _ in range(_ATTEMPTS):
+            # What the caller has read serves the first attempt only: computed from it
+            # again, the second would fail as the first did.
             loaded, seen = seen or await self.load(approval_id), None
             if loaded is None:
                 return None
             found = await compute(loaded)
+            # The caller's answer ends the loop, also after lost attempts: it was
+            # computed from the newest reading.
             if not isinstance(found, Write):
                 return found
             if await write(self._conn, Keys(shard), loaded, found):
@@ -212,6 +223,8 @@ class ApprovalStore:
         for approval_id in approval_ids:
             try:
                 loaded = await self.load(approval_id)
+            # Before UnreadableRecord in order and in meaning: such a record is sound,
+            # and must neither be quarantined nor hide the others of a list.
             except NewerRecord as error:
                 if not skips_newer:
                     raise
@@ -274,6 +287,7 @@ class ApprovalStore:
 
     async def has_open(self, keys: Keys, tenant: str, run_ref: RunRef) -> bool:
         """Return whether a call of a run is open, also if nothing happens by itself."""
+        # Not the index of deadlines: a call in doubt is open and has no deadline.
         listed = await self._conn.command("EXISTS", keys.open_of_run(tenant, run_ref))
         if listed:
             return True

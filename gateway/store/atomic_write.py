@@ -80,7 +80,11 @@ async def write(conn: Connection, keys: Keys, seen: Loaded, what: Write) -> bool
     were, are = [was for was, _ in moved], [now for _, now in moved]
     old = codec.head(before, were)
     head = codec.changed(old, codec.head(after, are))
+    # Only what changed is sent: a card may have six large texts, and most changes are
+    # about one of them.
     blobs = codec.changed(codec.blobs(before, were), codec.blobs(after, are))
+    # Only claims that this change moves: a heartbeat of another item of the card is
+    # none of its business.
     leases = {field: old.get(field, "") for field in head if field.endswith(":u")}
     job = resume_job(after) if change.resumes else None
     reply = await (FENCED_CHANGE if what.is_fenced else CHANGE)(
@@ -122,7 +126,10 @@ async def quarantine(conn: Connection, keys: Keys, approval_id: str) -> None:
         ["TIME"],
     )
     head, now_ms = fields(raw_head), milliseconds(time)
+    # The sweep and a click may find the same corrupt record at once: it is announced,
+    # and its thread brought back, once.
     is_first = "quarantined" not in head
+    # Its keys exist for nobody, so what the script does with them changes nothing.
     nobody = ("", "", RunRef(agent="", thread=""))
     tenant, agent, run_ref = codec.whose(fields(raw_blobs)) or nobody
     event = Event(
@@ -143,6 +150,7 @@ async def quarantine(conn: Connection, keys: Keys, approval_id: str) -> None:
         **_script_keys(keys, approval_id, tenant, agent),
         rejected=keys.rejected(tenant, agent, run_ref.thread),
         id=approval_id,
+        # Compared as text with what is there, whatever that is.
         rev=head.get("rev", b"").decode("utf-8", "replace"),
         seen_ms=now_ms,
         before_ms=0,
@@ -153,6 +161,7 @@ async def quarantine(conn: Connection, keys: Keys, approval_id: str) -> None:
         blob_fields="{}",
         states=json.dumps(states),
         uses="{}",
+        # At 0: takes every timer out, or each would find the corrupt record again.
         set=json.dumps([(kind, 0) for kind in timing.TimerKind]),
         events=texts([event] * is_first),
         job=job.model_dump_json() if run_ref.thread and is_first else "",
@@ -207,11 +216,15 @@ def _failed(before: Approval, after: Approval) -> list[str]:
     return [
         item.id
         for item, was in zip(after.items, before.items, strict=True)
+        # By identity: a late report replaces the result, while an unchanged one is the
+        # same object (`with_` copies no members).
         if item.result is not was.result and item.result and not item.result.ok
     ]
 
 
 def _end_of_rejections(before: Approval, after: Approval) -> str:
+    # Whatever people authorize ends the row of rejections, also when an earlier call of
+    # the same card was rejected.
     is_authorized = any(
         item.state is ItemState.AUTHORIZED and was.state is ItemState.PENDING
         for item, was in zip(after.items, before.items, strict=True)

@@ -122,6 +122,7 @@ def blobs(approval: Approval, items: Sequence[Item]) -> dict[str, str]:
 
 def changed(before: dict[str, str], after: dict[str, str]) -> dict[str, str | bool]:
     """Return the fields to write: what they become, or False to delete them."""
+    # False and not None: Lua takes the null of JSON for true.
     found: dict[str, str | bool] = dict.fromkeys(before.keys() - after.keys(), False)
     found |= {key: value for key, value in after.items() if before.get(key) != value}
     return found
@@ -133,6 +134,8 @@ def states(head: Mapping[str, bytes]) -> dict[int, ItemState]:
     for field, value in head.items():
         index, _, kind = field.partition(":")
         state = value.decode("utf-8", "replace")
+        # Read without trust, because the record is corrupt: what is no state is left
+        # out.
         if kind == "s" and index.isdecimal() and state in _STATES:
             found[int(index)] = ItemState(state)
     return found
@@ -157,6 +160,8 @@ def approval(
             and number(head["n"]) == len(found.items)
             and _is_whole(found, hashes)
         )
+    # pydantic's ValidationError is a ValueError. Its text would quote the record, so
+    # only the id goes on.
     except (KeyError, TypeError, ValueError, BadJson) as error:
         raise UnreadableRecord(approval_id) from error
     if not is_ours:
@@ -183,6 +188,7 @@ def check_format(record: str, found: Mapping[str, bytes]) -> None:
         NewerRecord: when a newer version wrote it.
     """
     written = found.get("format", b"")
+    # A record without a number is of a format before numbers.
     if written.isdigit() and int(written) > FORMAT:
         raise NewerRecord(record, format=int(written), known=FORMAT)
 
@@ -198,6 +204,7 @@ def _together(head: dict[str, bytes], blobs: dict[str, bytes]) -> Approval:
             "rev": number(head["rev"]),
             "version": number(head["version"]),
             "created_at_ms": number(head["created"]),
+            # Fields of zero are not written, see `head`; a missing one reads as 0.
             **{name: number(head.get(field)) for field, name in _TIMES.items()},
             # Of the four only this one always has a field: without it the record is
             # corrupt, and 0 would read as a deadline long past.
@@ -234,6 +241,8 @@ def _item(
 
 def _is_whole(found: Approval, hashes: Sequence[bytes]) -> bool:
     """Return whether every item is this approval's and its action the one hashed."""
+    # Whoever can write to the store must not be able to move an approval from one call
+    # to another: ids, context, hash and edit record are compared with each other.
     return all(
         (item.index, item.id) == (index, item_id(found.id, index))
         and item.ctx.with_(tool_call_id="") == _context(found)
@@ -280,6 +289,7 @@ def _detail(text: bytes) -> dict[str, JsonValue]:
     """Read what `detail` wrote, also before formats had numbers."""
     found = _object(text)
     for part in (found, found.get("opened")):
+        # Its name in the oldest records, which nothing rewrites.
         if isinstance(part, dict) and "demand" in part:
             part["requirement"] = part.pop("demand")
     return found

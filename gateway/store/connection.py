@@ -22,7 +22,10 @@ Argument = str | bytes | int
 Reply = object
 
 _POOL_SIZE = 64
+# As long as one command may take: who waits longer waits behind a server that hangs.
 _POOL_WAIT_S = 10.0
+# More than the longest BLOCK of a reader, or each quiet moment would look like a broken
+# connection.
 _SOCKET_TIMEOUT_S = 10.0
 _RECONNECTS = 3
 _CLOSE_S = 5.0
@@ -67,11 +70,14 @@ class Connection:
     async def close(self) -> None:
         """Close every connection, of the other loops as well."""
         here = asyncio.get_running_loop()
+        # A copy: another thread may open a pool meanwhile.
         for loop, client in list(self._clients.items()):
             if loop is here:
                 await _close(client)
             elif loop.is_running():
                 closing = asyncio.run_coroutine_threadsafe(_close(client), loop)
+                # That loop may stop before it comes to this; nobody waits for it for
+                # ever.
                 async with asyncio.timeout(_CLOSE_S):
                     await asyncio.wrap_future(closing)
         self._clients.clear()
@@ -100,6 +106,7 @@ class Connection:
             StoreUnavailable: when the server did not answer or refused one.
         """
         with _answered(self._hint):
+            # In MULTI: between the commands of a plain pipeline others' may run.
             async with self._here().pipeline(transaction=True) as opened:
                 pipe = cast("_Pipeline", opened)
                 for words in commands:
@@ -122,6 +129,8 @@ class Connection:
                 reply = await client.execute_command("EVALSHA", sha, *words)
             except NoScriptError:
                 # After a flush or a failover. Safe to repeat: nothing was run.
+                # By EVAL and not by SCRIPT LOAD with another EVALSHA: between these two
+                # the server may forget it again.
                 reply = await client.execute_command("EVAL", source, *words)
         return cast("list[Reply]", reply)
 
@@ -146,7 +155,12 @@ class Connection:
             timeout=_POOL_WAIT_S,
             socket_timeout=_SOCKET_TIMEOUT_S,
             socket_connect_timeout=_SOCKET_TIMEOUT_S,
+            # Replies of RESP3 have other shapes (maps, doubles), and redis-py converts
+            # them differently in its versions.
             protocol=2,
+            # Three tries within half a second bridge a connection that broke. A longer
+            # outage is the caller's to bridge, who knows how long its person or its
+            # lease can wait.
             retry=Retry(ExponentialBackoff(cap=0.5, base=0.02), _RECONNECTS),
         )
         return aioredis.Redis(connection_pool=pool)
@@ -175,6 +189,8 @@ def _answered(hint: str) -> Generator[None]:
         yield
     except (RedisError, OSError) as error:
         raise _unavailable(error, hint) from error
+    # Compared with the count before: a task that was cancelled once and goes on (a
+    # clean-up) must not be cancelled again by each command.
     if _cancellations() > before:
         raise asyncio.CancelledError
 
@@ -188,6 +204,8 @@ def text(reply: Reply) -> str:
     """Return a bulk reply as text; "" for none."""
     if reply is None:
         return ""
+    # Strict: a text that is not UTF-8 is not ours, and raises ValueError for whoever
+    # reads it.
     return reply.decode("utf-8") if isinstance(reply, bytes) else str(reply)
 
 
@@ -245,6 +263,8 @@ def claimed(reply: Reply) -> list[Entry]:
 
 def _unavailable(error: Exception, hint: str) -> StoreUnavailable:
     kind = type(error).__name__
+    # Two classes of the name ConnectionError: Python's, and redis-py's, which is no
+    # OSError.
     if isinstance(error, ConnectionError | RedisConnectionError | OSError):
         return StoreUnavailable(
             f"The store does not answer ({kind}: {error}). Nothing was recorded; {hint}"

@@ -42,6 +42,7 @@ logger = logging.getLogger(__name__)
 MAX_DEATHS = 5
 """Deaths in a row after which a server is not expected to live."""
 
+# A server that loads a large AOF from a slow disk needs this long.
 _START_S = 120.0
 _ADOPT_S = 10.0
 _POLL_S = 0.01
@@ -133,6 +134,8 @@ class _FolderServer:
     @classmethod
     def of(cls, folder: Path) -> _FolderServer:
         """Return the one of this process; setdefault is atomic among threads."""
+        # Keyed by process: after a fork the child has the table, but neither the lock
+        # nor the watching thread of its parent.
         return _SERVERS.setdefault((os.getpid(), folder), cls(folder))
 
     @property
@@ -165,6 +168,7 @@ class _FolderServer:
                 f"The data folder {str(self.folder)!r} cannot be used "
                 f"({error.strerror}); set 'data_dir' to a folder this user can write."
             ) from error
+        # A new event each time: the watch of an earlier use has seen the old one set.
         self._stop, self.failure = threading.Event(), None
         try:
             was_running = self._begin(users)
@@ -184,11 +188,15 @@ class _FolderServer:
 
     def _close(self) -> None:
         self._stop.set()
+        # Joined before the server is stopped: a watch that still runs would see it die,
+        # and start it again.
         if self._watch is not None:
             self._watch.join()
         if self._lock is None:
             return
         try:
+            # The shared lock becomes exclusive only if nobody else holds it, so no
+            # other user loses the server.
             if self._lock.take():
                 self._end()
         finally:
@@ -197,6 +205,8 @@ class _FolderServer:
 
     def _end(self) -> None:
         """Stop the server; nobody uses it, and nobody can begin to."""
+        # Our own child can be waited for. A server of another process is asked to end,
+        # and shows that it has by letting go of its lock.
         if self._process is not None and not self._process.has_ended:
             self._process.stop()
         else:
@@ -216,9 +226,11 @@ class _FolderServer:
             deadline = time.monotonic() + _ADOPT_S
             while not lock.take():
                 self.socket = lock.read()
+                # Who took the lock writes the address a moment later.
                 found = health(self.socket) if self.socket else Health.SILENT
                 if found is Health.READY:
                     return False
+                # It answers, so it lives: wait as long as its disk needs.
                 if found is Health.LOADING:
                     deadline = time.monotonic() + _ADOPT_S
                 if time.monotonic() > deadline or self._stop.is_set():
@@ -229,7 +241,10 @@ class _FolderServer:
 
     def _start(self, lock: FolderLock) -> None:
         self.socket = str(socket_path(self.folder))
+        # A socket file outlives a server that was killed. The lock is ours, so nobody
+        # is behind it.
         Path(self.socket).unlink(missing_ok=True)
+        # Before the process starts: others poll this address while it loads.
         lock.write(self.socket)
         log = self.folder / "valkey.log"
         process = ServerProcess(server_command(self.folder, self.socket), lock, log)
@@ -270,6 +285,7 @@ class _FolderServer:
                     "who ends it (too little memory?)."
                 )
                 logger.error("engine.failed deaths=%d why=%s", deaths, self.failure)
+            # On the event and not by sleep: leaving must not wait five seconds.
             self._stop.wait(pause_s(deaths))
 
     def _again(self, deaths: int) -> StoreUnavailable | None:

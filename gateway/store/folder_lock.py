@@ -17,6 +17,8 @@ class FolderLock:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        # O_CLOEXEC: only a child that is given the descriptor by name may inherit the
+        # lock. Without it any subprocess of an agent's tool would hold it.
         self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def __enter__(self) -> Self:
@@ -34,6 +36,8 @@ class FolderLock:
         """
         how = fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX
         try:
+            # flock and not lockf: POSIX locks belong to a process, are lost when it
+            # closes any other descriptor of the file, and are not inherited.
             fcntl.flock(self.descriptor, how | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
@@ -41,6 +45,8 @@ class FolderLock:
 
     def write(self, text: str) -> None:
         """Leave a line for those who find the lock taken."""
+        # Truncated first: a reader may find it empty, which means "not yet", and never
+        # finds the end of an older line.
         os.ftruncate(self.descriptor, 0)
         os.pwrite(self.descriptor, text.encode("utf-8"), 0)
 

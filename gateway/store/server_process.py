@@ -60,6 +60,8 @@ class ServerProcess:
         self._is_started = threading.Event()
         self._popen: subprocess.Popen[bytes] | None = None
         self._problem: OSError | None = None
+        # The kernel ties the server to the thread that started it (see
+        # parent_bound.py), so that thread does nothing else and lives as long.
         self._keeper = threading.Thread(target=self._keep, daemon=True)
         self._keeper.start()
         self._is_started.wait()
@@ -82,6 +84,7 @@ class ServerProcess:
         """Stop the server, and wait until its files are closed."""
         if self._popen is None:
             return
+        # SIGTERM: Valkey closes its AOF and removes its socket.
         self._popen.terminate()
         self._keeper.join(STOP_S)
         if self._keeper.is_alive():
@@ -98,6 +101,8 @@ class ServerProcess:
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     pass_fds=(self._inherited,),
+                    # Nothing of our environment, which holds Slack's tokens: the server
+                    # has no use for them.
                     env={"LC_ALL": "C"},
                     # Ctrl-C is for us; the server has to outlive our last write.
                     start_new_session=True,
@@ -123,7 +128,10 @@ def socket_path(folder: Path) -> Path:
     if len(os.fsencode(near)) <= MAX_SOCKET_PATH:
         return near
     private = Path(tempfile.gettempdir()) / f"twokey-{os.getuid()}"
+    # Somebody else may have made a folder of this name in a shared /tmp, to put their
+    # own socket into it; what is there is checked before it is used.
     private.mkdir(mode=0o700, exist_ok=True)
+    # lstat: a link to a folder of ours would pass stat.
     state = private.lstat()
     is_private = stat.S_ISDIR(state.st_mode) and not state.st_mode & 0o077
     name = hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
@@ -167,8 +175,12 @@ def server_command(folder: Path, socket: str) -> list[str]:
         "dir": str(folder),
         "appendonly": "yes",
         "appendfsync": "always",
+        # Valkey's default, written out: with `yes` a write during a rewrite is
+        # acknowledged before it is on the disk.
         "no-appendfsync-on-rewrite": "no",
         "maxmemory-policy": "noeviction",
+        # No snapshots beside the AOF: they would fork a process of the same size, and
+        # hold nothing that the AOF does not.
         "save": "",
         "daemonize": "no",
         "loglevel": "notice",
@@ -203,6 +215,7 @@ def health(socket: str) -> Health:
     with _client(socket) as client:
         try:
             client.execute_command("PING")
+        # A subclass of RedisError, so it comes first.
         except BusyLoadingError:
             return Health.LOADING
         except RedisError:

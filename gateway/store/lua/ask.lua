@@ -14,6 +14,7 @@
 if redis.call('EXISTS', KEYS[1]) == 1 then return {'seen'} end
 if (redis.call('HGET', KEYS[2], 'facts') or '') ~= ARGV[1] then return {'moved'} end
 
+-- After the comparison: a message that was not kept has to be new when it comes again.
 redis.call('SET', KEYS[1], '1', 'PX', ARGV[4])
 begin_run(KEYS[2])
 redis.call('HSET', KEYS[2], 'facts', ARGV[2])

@@ -18,6 +18,7 @@ end
 for index = 3, #KEYS do redis.call('SET', KEYS[index], ARGV[1]) end
 local left = redis.call('PTTL', KEYS[1])
 local keys = {unpack(KEYS, 2)}
+-- -1: the approval is open and lives on. -2 is no approval; then keep_ms counts.
 if left == -1 then
   live_on(keys)
 else

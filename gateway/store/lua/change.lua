@@ -48,12 +48,16 @@ local now = now_ms()
 -- Times of the next version were computed from the reading: an old one is not used.
 local age = math.abs(now - tonumber(ARGV[3]))
 if rev ~= ARGV[2] or age > MAX_READING_MS then return {'moved'} end
+-- The rev alone would let a sweep end a call whose owner sent a heartbeat meanwhile.
 for field, value in pairs(cjson.decode(ARGV[8])) do
   if (redis.call('HGET', head, field) or '') ~= value then return {'moved'} end
 end
 local before = tonumber(ARGV[4])
+-- Compared here and not by the caller, who may be paused before the write arrives. What
+-- computes again finds the deadline over, and says so.
 if before > 0 and now >= before then return {'moved'} end
 local names = cjson.decode(ARGV[5])
+-- Somebody may have frozen the tool between the judgement of the claim and now.
 if #names > 0 and freeze_of(KEYS[9], names) then return {'moved'} end
 local timer = id .. ' ' .. ARGV[6]
 if ARGV[6] ~= '' then
@@ -62,6 +66,8 @@ if ARGV[6] ~= '' then
 end
 local uses = {}
 for i, judged in pairs(cjson.decode(ARGV[11])) do
+  -- Uses that stay as they are were compared when they were reserved; every later call
+  -- was judged with them in its sums.
   if judged.rows ~= redis.call('HGET', blobs, i .. ':w') then
     local own = uses_of(blobs, i)
     for index, row in ipairs(cjson.decode(judged.rows)) do
@@ -73,14 +79,19 @@ for i, judged in pairs(cjson.decode(ARGV[11])) do
   end
 end
 
+-- Every check is above, every write below: Redis does not roll back a script that stops
+-- in the middle.
 local keep = tonumber(ARGV[18])
 if ARGV[6] ~= '' then redis.call('ZREM', KEYS[8], timer) end
+-- A corrupt record may hold no number; any new rev makes what others have read of it
+-- stale.
 redis.call('HSET', head, 'rev', (tonumber(rev) or 0) + 1)
 write_fields(head, cjson.decode(ARGV[7]))
 write_fields(blobs, cjson.decode(ARGV[9]))
 
 local expires = tonumber(redis.call('HGET', head, 'expires')) or now
 for i, rows in pairs(uses) do
+  -- Before the new ones are held: both lists may name one use, and then it counts.
   for _, row in ipairs(uses_of(blobs, i)) do release(row[1], row[2]) end
   for _, row in ipairs(cjson.decode(rows)) do hold(row[1], row[2], expires + keep) end
   redis.call('HSET', blobs, i .. ':w', rows)
@@ -109,8 +120,10 @@ for _, row in ipairs(cjson.decode(ARGV[12])) do
   end
 end
 if corrupt then
+  -- Quarantined: with a deadline, each sweep would find it again.
   redis.call('ZREM', KEYS[3], id)
 else
+  -- After the fields are written, which it reads; so does retain below.
   reindex(head, KEYS[3], id, now)
 end
 retain(head, blobs, keep)
@@ -128,13 +141,17 @@ if ARGV[15] ~= '' then
     redis.call('DEL', KEYS[10])
     return {'done'}
   end
+  -- By 0: reads the count, and makes the field that open.lua goes on counting in.
   local turns = redis.call('HINCRBY', KEYS[11], 'turns', 0)
   redis.call('HSET', KEYS[11], rejection.call, turns .. ' ' .. rejection.body)
   redis.call('PEXPIRE', KEYS[11], keep)
   local count = redis.call('INCR', KEYS[10])
   redis.call('PEXPIRE', KEYS[10], keep)
+  -- The count begins anew with the pause, so that lifting it gives the agent its full
+  -- number of tries.
   if count >= rejection.after then
     redis.call('DEL', KEYS[10])
+    -- A pause that stands keeps its reason, and is not announced again.
     if redis.call('HSETNX', KEYS[9], rejection.name, rejection.pause) == 1 then
       announce(KEYS[4], KEYS[5], cjson.encode({rejection.event}), now)
     end

@@ -29,9 +29,12 @@ if ARGV[2] == '' then
   redis.call('HDEL', KEYS[1], ARGV[1])
   if not stood then return {'same'} end
 else
+  -- By string.format: Lua itself writes no more than 14 digits of a number.
   redis.call('HSET', KEYS[1], ARGV[1], ARGV[2] .. ' ' .. string.format('%.0f', ends))
   last = math.max(last, ends)
 end
+-- Redis 7.0 knows no lifetime of a field, so the hash lives as long as its longest row,
+-- and each writer drops the rows that have ended.
 if last > 0 then redis.call('PEXPIREAT', KEYS[1], string.format('%.0f', last)) end
 announce(KEYS[2], KEYS[3], cjson.encode({ARGV[4]}), now)
 return {'done', ends}

@@ -14,6 +14,7 @@ local now = now_ms()
 local names = cjson.decode(ARGV[2])
 local changed
 if ARGV[1] == 'set' then
+  -- The first freeze keeps its author and reason, which people are told.
   changed = redis.call('HSETNX', KEYS[1], names[1], ARGV[3])
 else
   changed = redis.call('HDEL', KEYS[1], unpack(names))

@@ -10,11 +10,15 @@
 --   {"kept"}
 --   {"lost"}  the claim is another's by now, or the item has ended
 local i = ARGV[2]
+-- The fence as well as the state: an owner that was paused must not keep alive the
+-- claim of the one that took over.
 if redis.call('HGET', KEYS[1], i .. ':s') ~= 'executing'
   or redis.call('HGET', KEYS[1], i .. ':f') ~= ARGV[3] then
   return {'lost'}
 end
 local now = now_ms()
+-- Without a new rev: what people and the agent see does not change by it, and a
+-- decision beside it need not be computed again. change.lua compares this field itself.
 redis.call('HSET', KEYS[1], i .. ':u', now + tonumber(ARGV[4]))
 reindex(KEYS[1], KEYS[2], ARGV[1], now)
 return {'kept'}

@@ -12,10 +12,10 @@
 if ARGV[1] ~= '' and (redis.call('HGET', KEYS[1], 'rev') or '0') ~= ARGV[1] then
   return {'moved'}
 end
-local time = redis.call('TIME')
-local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+local now = now_ms()
 local all = redis.call('HGETALL', KEYS[1])
 for i = 1, #all, 2 do
+  -- Fields without a moment in front (the revision, where agents keep threads) stay.
   local ends = string.match(all[i + 1], '^(%d+) ')
   if ends and tonumber(ends) < now then redis.call('HDEL', KEYS[1], all[i]) end
 end
@@ -24,5 +24,6 @@ redis.call('HSET', KEYS[1], ARGV[2], ends .. ' ' .. ARGV[3])
 for field, value in pairs(cjson.decode(ARGV[5])) do
   redis.call('HSET', KEYS[1], field, value)
 end
+-- Not for a sign of life: it would send everybody who joins back to the beginning.
 if ARGV[1] ~= '' then redis.call('HINCRBY', KEYS[1], 'rev', 1) end
 return {'joined'}

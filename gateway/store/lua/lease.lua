@@ -13,6 +13,8 @@
 --   {"lost"}           it was not yours to keep or give back
 local holder = redis.call('HGET', KEYS[1], 'token')
 local function hold()
+  -- One counter for the shard and not one a lease: a lease's own would begin anew with
+  -- its key, and the number of a holder that was paused for long would come again.
   local newest = tonumber(redis.call('GET', KEYS[2]) or '0')
   local next_one = math.max(newest, tonumber(ARGV[4])) + 1
   if next_one >= 2 ^ 53 then
@@ -26,6 +28,7 @@ local function hold()
   return {'held', fence}
 end
 if ARGV[1] == 'take' then
+  -- The same token again: the answer to its first question got lost.
   if holder and holder ~= ARGV[2] then
     local left = redis.call('PTTL', KEYS[1])
     if left > tonumber(ARGV[3]) then

@@ -12,6 +12,8 @@
 --   {"load_context", now_ms, verdicts, facts, frozen, counts, rejected}
 local now = now_ms()
 local counts = {}
+-- By ZCOUNT and not by ZCARD: this script only reads, and what has ended is removed by
+-- the scripts that write.
 for index = 4, 6 do
   counts[index - 3] = redis.call('ZCOUNT', KEYS[index], '(' .. now, '+inf')
 end

@@ -35,7 +35,11 @@
 --   {"frozen"}      something was frozen meanwhile: judge again
 --   {"crowded"}     the agent has or asked too much meanwhile: judge again
 local known = redis.call('GET', KEYS[1])
+-- Before every other check: an answer that got lost on its way to the agent is given
+-- again, even if something was frozen since.
 if known then return {'exists', known} end
+-- Without it two turns that were judged side by side could each fit into a window that
+-- has room for one.
 if ARGV[9] == '1' and redis.call('EXISTS', KEYS[6]) == 0 then return {'unreserved'} end
 local names = cjson.decode(ARGV[5])
 if #names > 0 and freeze_of(KEYS[7], names) then return {'frozen'} end
@@ -47,16 +51,21 @@ local held = 0
 for _, approval in ipairs(approvals) do
   if approval.state == 'pending' then held = held + #approval.hashes end
 end
+-- ZCARD counts what has ended, too, until it is removed.
 redis.call('ZREMRANGEBYSCORE', KEYS[8], '-inf', now)
 redis.call('ZREMRANGEBYSCORE', KEYS[9], '-inf', now)
+-- A turn that asks people for nothing is not refused for what waits already.
 if held > 0 and (redis.call('ZCARD', KEYS[8]) + held > limits.waiting
   or redis.call('ZCARD', KEYS[9]) + held > limits.asked) then
   return {'crowded'}
 end
 
 local keep = tonumber(ARGV[1])
+-- Names of keys that are not in KEYS, because nobody knows them before: they follow
+-- from this one, as keys.py makes them, and have the same hash tag.
 local base, run = string.match(KEYS[2], '^(.+:)run:(%x+)$')
 local open = base .. 'open:' .. run
+-- Before this turn's own are added: these are what it may supersede.
 local older = redis.call('ZRANGE', open, 0, -1)
 -- What a version without this list opened, nothing else would end.
 for _, listed in ipairs(redis.call('ZRANGE', KEYS[2], 0, -1)) do
@@ -64,6 +73,7 @@ for _, listed in ipairs(redis.call('ZRANGE', KEYS[2], 0, -1)) do
   if waits and not redis.call('ZSCORE', open, listed) then older[#older + 1] = listed end
 end
 -- Where no bot works, nobody takes out what has ended.
+-- 100 at most, so that no single turn pays for a long list.
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[12], '-inf', now, 'LIMIT', 0, 100)) do
   if is_open(base .. 'a:' .. id) then
     redis.call('ZADD', KEYS[12], now + keep, id)
@@ -112,7 +122,9 @@ until_last(KEYS[8])
 redis.call('PEXPIRE', KEYS[9], limits.asked_ms)
 for _, row in ipairs(cjson.decode(ARGV[7])) do hold(row[1], row[2], now + row[3]) end
 for _, row in ipairs(cjson.decode(ARGV[8])) do release(row[1], row[2]) end
+-- From here on each use counts by the state of its call.
 redis.call('DEL', KEYS[6])
+-- Turns are counted from the first rejection on: only "so many turns ago" is asked.
 if redis.call('EXISTS', KEYS[10]) == 1 then redis.call('HINCRBY', KEYS[10], 'turns', 1) end
 redis.call('SET', KEYS[1], ARGV[2])
 retain_turn(base, KEYS[1], keep)

@@ -1,4 +1,6 @@
 -- What every script shares; script.py puts it behind the first line of each.
+-- The server's clock and no process's: all deadlines are compared with this one. Redis
+-- replicates what a script wrote, not the script, so a clock in it is safe.
 local function now_ms()
   local time = redis.call('TIME')
   return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
@@ -10,6 +12,8 @@ end
 
 -- Write events (a JSON array of JSON texts) to the outbox and to the audit log.
 -- The outbox has no fixed length: a sweep drops what every reader has acknowledged.
+-- Two streams, because they are trimmed differently: the outbox by what its readers
+-- have read, the audit log by age.
 local function announce(outbox, audit, events, now)
   for _, event in ipairs(cjson.decode(events)) do
     redis.call('XADD', outbox, '*', 'e', event, 'at', now)
@@ -40,6 +44,7 @@ local function reindex(head, expiry, id, now)
       consider(redis.call('HGET', head, i .. ':l'))
     elseif state == 'executing' then
       -- A claim that has ended is found by whoever asks for it next.
+      -- Listed again, an idempotent call that stays executing would be swept for ever.
       local ends = tonumber(redis.call('HGET', head, i .. ':u') or '0')
       if ends > now then consider(ends) end
     end
@@ -60,6 +65,7 @@ local FORMAT = '2'
 local OPEN = {pending = true, authorized = true, executing = true, in_doubt = true}
 
 local function is_open(head)
+  -- An approval that is kept no longer has no `n`: nothing of it is open.
   for i = 0, (tonumber(redis.call('HGET', head, 'n')) or 0) - 1 do
     if OPEN[redis.call('HGET', head, i .. ':s')] then return true end
   end
@@ -67,11 +73,15 @@ local function is_open(head)
 end
 
 -- How old a reading may be that a change is computed from, in milliseconds.
+-- A process may be paused between its reading and its write. It is less than the life
+-- of a lease (15 s), so a claim that is computed from the reading has not ended when it
+-- is written.
 local MAX_READING_MS = 10000
 
 -- Write fields of a hash, and delete those that are false. A hash comes in hex.
 local function write_fields(key, fields)
   for field, value in pairs(fields) do
+    -- False and not null: cjson decodes null to a value that Lua takes for true.
     if not value then
       redis.call('HDEL', key, field)
     elseif string.sub(field, -2) == ':h' then
@@ -100,6 +110,9 @@ local function attached(record)
   local base, id = split(record)
   local card = base .. 'card:' .. id
   local keys = {card, base .. 'seen_by:' .. id}
+  -- A card that was posted twice (an answer of Slack got lost) has a text for each
+  -- copy. They are not in KEYS, because only the card knows them; all have the shard's
+  -- hash tag, so a cluster keeps them on one node.
   for _, field in ipairs(redis.call('HKEYS', card)) do
     if string.sub(field, 1, 3) == 'at:' then keys[#keys + 1] = base .. field end
   end
@@ -114,6 +127,7 @@ local function retain_turn(base, turn, keep)
   for id in string.gmatch(redis.call('GET', turn) or '', held) do
     needed = needed or is_open(base .. 'a:' .. id)
   end
+  -- False as a lifetime: none, see live_on.
   live_on({turn}, not needed and keep)
 end
 
@@ -123,12 +137,16 @@ end
 local function retain(head, blobs, keep)
   local base, id = split(head)
   local needed = is_open(head)
+  -- At each write, not only at the opening: an older version may have opened this
+  -- record, and must not read what this one wrote into it.
   redis.call('HSET', blobs, 'format', FORMAT)
   live_on({head, blobs}, not needed and keep)
   live_on(attached(head), not needed and keep)
   local run, turn, ns = string.match(redis.call('HGET', blobs, 'of') or '', '^(%x+) (%x+) (.*)$')
   if needed or not run then return end
   local open = base .. 'open:' .. run
+  -- Redis removes a sorted set with its last member, so EXISTS below says whether
+  -- anything of the run is still open.
   redis.call('ZREM', open, id .. ' ' .. ns)
   retain_turn(base, base .. 'turn:' .. turn, keep)
   live_on({base .. 'run:' .. run}, redis.call('EXISTS', open) == 0 and keep)
@@ -164,6 +182,8 @@ local function outlive(window)
   local last = redis.call('ZREVRANGE', window, 0, 0, 'WITHSCORES')[2]
   if last then
     redis.call('PEXPIREAT', window, last)
+    -- Set and sum have to end together: a sum that outlives its uses would count for
+    -- ever, and uses without their sum would be subtracted from nothing.
     redis.call('PEXPIREAT', window .. ':sum', last)
   else
     redis.call('DEL', window .. ':sum')
@@ -172,6 +192,7 @@ end
 
 -- Forget uses that no longer count; return the sum (text) of those that do.
 local function slide(window, now)
+  -- `now` is included: a use counts until its moment, not in it.
   local past = redis.call('ZRANGEBYSCORE', window, '-inf', now)
   for _, use in ipairs(past) do
     redis.call('DECRBY', window .. ':sum', amount_of(use))
@@ -185,6 +206,7 @@ end
 
 -- Let a use count until a moment; one that counts already keeps its amount.
 local function hold(window, use, till)
+  -- A submit that is repeated, because its answer got lost, holds the same use again.
   if not redis.call('ZSCORE', window, use) then
     redis.call('INCRBY', window .. ':sum', amount_of(use))
   end
@@ -194,6 +216,7 @@ end
 
 -- Let a use no longer count.
 local function release(window, use)
+  -- Only what was there is subtracted: releasing twice is releasing once.
   if redis.call('ZREM', window, use) == 1 then
     redis.call('DECRBY', window .. ':sum', amount_of(use))
     outlive(window)
@@ -209,6 +232,7 @@ local UNEXECUTED = {rejected = true, answered = true, expired = true,
   superseded = true, withdrawn = true, lapsed = true}
 
 -- A moment that never comes: an authorized call may run, or have run, until it ends.
+-- Below 2^53, so that it is exact as a score, and a moment that PEXPIREAT takes.
 local WHILE_OPEN = 9e15
 
 -- Keep an item's uses true to the state it reached: they count while it may still
@@ -221,6 +245,8 @@ local function settle(blobs, i, state, now, till)
     elseif state == 'executed' or state == 'failed' then
       hold(row[1], row[2], now + row[3])
     else
+      -- A sweep that is late must not free a share of a call that may still be
+      -- approved.
       hold(row[1], row[2], state == 'pending' and till or WHILE_OPEN)
     end
   end
@@ -230,6 +256,7 @@ end
 local function total_with(window, use, own, now)
   local total = tonumber(slide(window, now)) + tonumber(amount_of(use))
   for _, row in ipairs(own) do
+    -- What slid out of the window by now is in the sum no more.
     if row[1] == window and redis.call('ZSCORE', window, row[2]) then
       total = total - tonumber(amount_of(row[2]))
     end
@@ -239,6 +266,7 @@ end
 
 -- Return the first freeze (JSON) that stands under one of these names, or nil.
 local function freeze_of(frozen, names)
+  -- Callers make sure that there is a name: HMGET without one is an error.
   for _, body in ipairs(redis.call('HMGET', frozen, unpack(names))) do
     if body then return body end
   end

@@ -10,6 +10,7 @@
 --   {"kept"}
 --   {"gone"}  somebody else put it back, or is done with it
 if redis.call('XACK', KEYS[1], ARGV[1], ARGV[2]) == 0 then return {'gone'} end
+-- XACK alone leaves the entry in the stream, which has no other end.
 redis.call('XDEL', KEYS[1], ARGV[2])
 redis.call('ZADD', KEYS[2], now_ms() + tonumber(ARGV[4]), ARGV[3])
 return {'kept'}

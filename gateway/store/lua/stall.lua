@@ -29,6 +29,7 @@
 if (redis.call('HGET', KEYS[1], ARGV[1]) or '') ~= ARGV[2] then return {'moved'} end
 if ARGV[7] ~= '' then
   local is_ours = redis.call('XACK', KEYS[7], ARGV[6], ARGV[7]) == 1
+  -- With nothing to queue again, an acknowledgement that comes twice does no harm.
   if not is_ours and ARGV[9] ~= '[]' then return {'gone'} end
   redis.call('XDEL', KEYS[7], ARGV[7])
 end
@@ -39,6 +40,7 @@ if ARGV[3] == '' then
 else
   redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
 end
+-- From both lists, whichever it was in: the caller need not know.
 redis.call('ZREM', KEYS[2], ARGV[1])
 redis.call('ZREM', KEYS[3], ARGV[1])
 if ARGV[4] == 'waiting' then redis.call('ZADD', KEYS[2], ARGV[5], ARGV[1]) end
@@ -49,6 +51,8 @@ for _, job in ipairs(cjson.decode(ARGV[8])) do
 end
 for _, job in ipairs(cjson.decode(ARGV[9])) do
   if ARGV[10] == '0' then
+    -- Two wishes to resume a thread are one text, so what is due later is this very
+    -- job.
     redis.call('ZREM', KEYS[6], job)
     enqueue(KEYS[7], job)
   else

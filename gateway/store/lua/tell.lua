@@ -20,6 +20,8 @@ if is_new then
   redis.call('XADD', KEYS[3], '*', 'e', ARGV[4], 'at', now)
   redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
 end
+-- Also when this end was told before: a run that changed nothing ends at the checkpoint
+-- where the one before ended.
 if ARGV[1] == 'told' then redis.call('HDEL', KEYS[1], 'run') end
 if not redis.call('HGET', KEYS[1], 'run') then
   redis.call('PEXPIRE', KEYS[1], ARGV[5])

@@ -10,6 +10,7 @@ local now = now_ms()
 local own = uses_of(KEYS[1], ARGV[1])
 local totals = {}
 for index, use in ipairs(cjson.decode(ARGV[2])) do
+  -- As text with all digits, like the sums of reserve.lua.
   totals[index] = string.format('%.0f', total_with(KEYS[1 + index], use, own, now))
 end
 return {'totals', totals}

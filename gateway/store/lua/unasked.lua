@@ -28,10 +28,14 @@ if ARGV[1] == 'begin' then
     if not entered and ARGV[5] ~= '1' then return {'cut_off'} end
   end
   redis.call('HSET', KEYS[1], call .. ':f', ARGV[3])
+  -- Under one lease a call may run again (an agent repeats a node); the result of the
+  -- attempt before is not that of this one.
   redis.call('HDEL', KEYS[1], call .. ':r')
   redis.call('PEXPIRE', KEYS[1], ARGV[6])
   return {'run'}
 end
+-- Only the newest attempt is noted: the call was begun anew under another lease, and
+-- what comes of that is kept.
 if not ours then return {'lost'} end
 if ARGV[1] == 'enter' then
   redis.call('HSET', KEYS[1], call .. ':in', '1')

@@ -19,7 +19,7 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from typing import Protocol
 
@@ -50,7 +50,7 @@ class Delivery:
 
     Attributes:
         body: exactly as it was signed, as text; of an envelope the payload.
-        headers: as they came; of an envelope what Slack says about a retry.
+        headers: as they came; an envelope has none.
         digest: of timestamp and signature, or of the envelope's id, ``sha256:<hex>``:
             names this one delivery.
         is_recorded: False when the store could not say whether it is a replay; then
@@ -60,7 +60,7 @@ class Delivery:
     body: str | dict[str, object]
     headers: Headers
     digest: str
-    is_recorded: bool
+    is_recorded: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +115,11 @@ def request_digest(timestamp: str, signature: str) -> str:
     return "sha256:" + hashlib.sha256(f"{timestamp}:{signature}".encode()).hexdigest()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ingress:
     """The bot's web server: Slack's endpoint and the two health endpoints.
 
-    Args:
+    Attributes:
         signing_secret: empty closes the endpoint (Socket Mode).
         nonces: where requests are remembered.
         handle: gets what Slack signed, at most once each.
@@ -127,22 +128,12 @@ class Ingress:
         clock: Unix seconds; what Slack's timestamps are compared with.
     """
 
-    def __init__(
-        self,
-        *,
-        signing_secret: str,
-        nonces: Nonces,
-        handle: Handle,
-        ready: Readiness,
-        facts: Facts,
-        clock: Callable[[], float] = time.time,  # noqa: TID251 - Slack's own clock is the other side
-    ) -> None:
-        self._secret = signing_secret
-        self._nonces = nonces
-        self._handle = handle
-        self._ready = ready
-        self._facts = facts
-        self._clock = clock
+    signing_secret: str = field(repr=False)
+    nonces: Nonces
+    handle: Handle
+    ready: Readiness
+    facts: Facts
+    clock: Callable[[], float] = time.time  # noqa: TID251 - Slack's own clock is the other side
 
     def server(self) -> web.Server:
         """Return the server, with its limits; needs a running event loop."""
@@ -154,7 +145,7 @@ class Ingress:
                 return web.Response(text="ok\n")
             case ("GET", "/readyz"):
                 return await self._readiness()
-            case ("POST", "/slack/events") if self._secret:
+            case ("POST", "/slack/events") if self.signing_secret:
                 return await self._events(request)
             case ("GET", "/slack/events") if "ssl_check" in request.query:
                 return web.Response()
@@ -162,7 +153,7 @@ class Ingress:
                 return web.Response(status=HTTPStatus.NOT_FOUND, text="Not found.\n")
 
     async def _readiness(self) -> web.Response:
-        problems, facts = await self._ready(), await self._facts()
+        problems, facts = await self.ready(), await self.facts()
         if not problems:
             return web.json_response({"ready": True, **facts})
         body = {"ready": False, "problems": problems, **facts}
@@ -170,7 +161,9 @@ class Ingress:
 
     async def _events(self, request: web.BaseRequest) -> web.StreamResponse:
         body, headers = await request.read(), request.headers
-        problem = signature_problem(self._secret, headers, body, now_s=self._clock())
+        problem = signature_problem(
+            self.signing_secret, headers, body, now_s=self.clock()
+        )
         if problem:
             if _is_ssl_check(headers, body):
                 return web.Response()  # Slack tries the certificate; nothing runs
@@ -185,27 +178,37 @@ class Ingress:
         digest = request_digest(
             headers["X-Slack-Request-Timestamp"], headers["X-Slack-Signature"]
         )
-        is_recorded = True
         try:
-            if not await self._nonces.is_first(digest):
-                logger.warning("ingress.replayed request=%s", digest)
-                return _again_later() if RETRY_NUM in headers else Answer()
-        except StoreUnavailable:
-            # One calm line, and no trace: the store says the rest at its own place.
-            logger.warning("ingress.unrecorded why=store_unavailable")
-            is_recorded = False
-        try:
-            text = body.decode("utf-8")
-            answer = await self._handle(Delivery(text, headers, digest, is_recorded))
+            delivery = Delivery(body.decode("utf-8"), headers, digest)
+            answer = await handle_once(delivery, self.nonces, self.handle)
         except (UnicodeDecodeError, json.JSONDecodeError):
             logger.warning("ingress.refused why=unreadable request=%s", digest)
             return Answer(HTTPStatus.BAD_REQUEST, "This request cannot be read.\n")
-        if is_recorded and answer.status == HTTPStatus.SERVICE_UNAVAILABLE:
-            # Nothing was kept. Slack sends it again at once, and within the same
-            # second it is signed alike.
-            with suppress(StoreUnavailable):
-                await self._nonces.forget(digest)
+        if answer is None:
+            return _again_later() if RETRY_NUM in headers else Answer()
         return answer
+
+
+async def handle_once(
+    delivery: Delivery, nonces: Nonces, handle: Handle
+) -> Answer | None:
+    """Hand over a delivery, unless it was handed over before; None for a replay."""
+    try:
+        if not await nonces.is_first(delivery.digest):
+            logger.warning("ingress.replayed request=%s", delivery.digest)
+            return None
+    except StoreUnavailable:
+        # One calm line, and no trace: the store says the rest at its own place.
+        logger.warning("ingress.unrecorded why=store_unavailable")
+        delivery = replace(delivery, is_recorded=False)
+    answer = await handle(delivery)
+    is_kept = answer.status != HTTPStatus.SERVICE_UNAVAILABLE
+    if delivery.is_recorded and not is_kept:
+        # Slack sends it again: the same envelope, or by HTTP at once, and within the
+        # same second that is signed alike.
+        with suppress(StoreUnavailable):
+            await nonces.forget(delivery.digest)
+    return answer
 
 
 def _again_later() -> Answer:

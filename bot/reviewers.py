@@ -9,34 +9,28 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from twokey.bot.membership import Account, Membership, NoAnswer, Snapshot
 from twokey.gateway.approvals.decisions import AccountKind, Reviewer
 from twokey.gateway.approvals.record import Approval
 
 
+@dataclass(frozen=True, slots=True)
 class Reviewers:
     """The people of one workspace, as reviewers.
 
-    Args:
+    Attributes:
         membership: what Slack says of them.
         team: the workspace's id.
         enterprise: the organization above it, "" for none; its people are members.
         clock: that of the membership.
     """
 
-    def __init__(
-        self,
-        membership: Membership,
-        *,
-        team: str,
-        enterprise: str = "",
-        clock: Callable[[], float],
-    ) -> None:
-        self._membership = membership
-        self._team = team
-        self._enterprise = enterprise
-        self._clock = clock
+    membership: Membership
+    team: str
+    clock: Callable[[], float]
+    enterprise: str = ""
 
     async def resolve(
         self,
@@ -70,15 +64,15 @@ class Reviewers:
         users = {user for role in roles for user in role.users}
         groups = {group for role in roles for group in role.usergroups}
         await asyncio.gather(
-            *(self._membership.account(user) for user in sorted(users)),
-            *(self._membership.group(group) for group in sorted(groups)),
+            *(self.membership.account(user) for user in sorted(users)),
+            *(self.membership.group(group) for group in sorted(groups)),
         )
 
     async def _found(
         self, user: str, groups: list[str], user_team: str, *, fresh: bool
     ) -> Reviewer:
         account, told = await asyncio.gather(
-            self._membership.account(user, fresh=fresh), self._told(groups, fresh=fresh)
+            self.membership.account(user, fresh=fresh), self._told(groups, fresh=fresh)
         )
         snapshots = {
             group: one for group, one in told.items() if isinstance(one, Snapshot)
@@ -91,9 +85,9 @@ class Reviewers:
         answers = [account, *told.values()]
         asked = [one.asked_at for one in answers if isinstance(one, Snapshot)]
         waits = [one.retry_in_s for one in answers if isinstance(one, NoAnswer)]
-        age_s = self._clock() - min(asked, default=self._clock())
+        age_s = self.clock() - min(asked, default=self.clock())
         return Reviewer(
-            team=self._team,
+            team=self.team,
             user=user,
             name=known.name,
             usergroups=frozenset(
@@ -109,12 +103,12 @@ class Reviewers:
         self, groups: list[str], *, fresh: bool
     ) -> dict[str, Snapshot[frozenset[str]] | NoAnswer]:
         found = await asyncio.gather(
-            *(self._membership.group(group, fresh=fresh) for group in groups)
+            *(self.membership.group(group, fresh=fresh) for group in groups)
         )
         return dict(zip(groups, found, strict=True))
 
     def _kind(self, known: Account, user_team: str) -> AccountKind:
-        is_elsewhere = not self._enterprise and user_team != self._team
+        is_elsewhere = not self.enterprise and user_team != self.team
         if known.kind is AccountKind.MEMBER and is_elsewhere:
             return AccountKind.STRANGER
         return known.kind

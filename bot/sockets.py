@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from contextlib import suppress
 from http import HTTPStatus
 from typing import Protocol, cast
 
@@ -15,11 +14,8 @@ from slack_sdk.socket_mode.async_client import AsyncBaseSocketModeClient
 from slack_sdk.socket_mode.request import SocketModeRequest
 from slack_sdk.socket_mode.response import SocketModeResponse
 
-from twokey.bot.ingress import Answer, Delivery, Handle, Nonces
+from twokey.bot.ingress import Answer, Delivery, Handle, Nonces, handle_once
 from twokey.bot.web import Slack, SlackSilent
-from twokey.gateway.errors import StoreUnavailable
-
-logger = logging.getLogger(__name__)
 
 PING_S = 5.0
 """An abrupt loss is noticed after this long; the SDK's own default is 10 s."""
@@ -41,8 +37,6 @@ class _Request(Protocol):
 
     envelope_id: str
     payload: dict[str, object]
-    retry_attempt: int | None
-    retry_reason: str | None
 
 
 class Sockets:
@@ -113,25 +107,13 @@ class Sockets:
         envelope_id = request.envelope_id
         name = f"envelope:{envelope_id}".encode()
         digest = f"sha256:{hashlib.sha256(name).hexdigest()}"
-        is_recorded = True
-        try:
-            if not await self._nonces.is_first(digest):
-                logger.warning("socket.replayed request=%s", digest)
-                await _send(client, envelope_id, Answer())
-                return
-        except StoreUnavailable:
-            logger.warning("socket.unrecorded why=store_unavailable")
-            is_recorded = False
-        headers = _retry_headers(request)
-        answer = await self._handle(
-            Delivery(request.payload, headers, digest, is_recorded)
-        )
+        delivery = Delivery(request.payload, {}, digest)
+        answer = await handle_once(delivery, self._nonces, self._handle)
+        if answer is None:
+            answer = Answer()
+        # Any other status is no acknowledgement: Slack may send the envelope again.
         if answer.status == HTTPStatus.OK:
             await _send(client, envelope_id, answer)
-        elif is_recorded and answer.status == HTTPStatus.SERVICE_UNAVAILABLE:
-            # Nothing was kept: Slack may send the same envelope again.
-            with suppress(StoreUnavailable):
-                await self._nonces.forget(digest)
 
 
 async def _send(
@@ -141,12 +123,3 @@ async def _send(
     await client.send_socket_mode_response(
         SocketModeResponse(envelope_id=envelope_id, payload=payload)
     )
-
-
-def _retry_headers(request: _Request) -> dict[str, str]:
-    headers: dict[str, str] = {}
-    if request.retry_attempt is not None:
-        headers["x-slack-retry-num"] = str(request.retry_attempt)
-    if request.retry_reason is not None:
-        headers["x-slack-retry-reason"] = request.retry_reason
-    return headers

@@ -52,7 +52,7 @@ TRUST_TABLE = (
     Mutant(
         "what could not be kept may come again, signed alike",
         "bot/ingress.py",
-        "await self._nonces.forget(digest)",
+        "await nonces.forget(delivery.digest)",
         "pass",
         FLOODS,
     ),

@@ -5,8 +5,6 @@ from __future__ import annotations
 import platform
 import re
 from collections.abc import AsyncGenerator, Awaitable, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, requires, version
 from urllib.parse import urlsplit
 
@@ -14,6 +12,7 @@ import aiohttp
 
 from twokey.bot.manifest import SCOPES
 from twokey.bot.web import Reply, Slack, SlackError, SlackRefused, text_at
+from twokey.cli.check import Check, State
 from twokey.cli.command_context import CommandContext
 from twokey.cli.people import check_people
 from twokey.gateway.config import AgentSettings, Settings, SlackMode
@@ -46,23 +45,6 @@ _HELP = {
     "not_in_channel": "type /invite @Twokey in the channel.",
     "token_revoked": "install the app again and copy the new token.",
 }
-
-
-class State(StrEnum):
-    """How one check ended."""
-
-    GOOD = "good"
-    BAD = "bad"
-    SKIPPED = "skipped"
-
-
-@dataclass(frozen=True)
-class Check:
-    """One thing that was looked at; ``text`` is what was found and what to do."""
-
-    name: str
-    state: State
-    text: str
 
 
 async def examine(
@@ -114,6 +96,8 @@ async def examine(
 async def _tried(name: str, work: Awaitable[str]) -> Check:
     try:
         return Check(name, State.GOOD, await work)
+    except SlackError as error:
+        return Check(name, State.BAD, _explained(error))
     except TwokeyError as error:
         return Check(name, State.BAD, str(error))
 
@@ -233,7 +217,7 @@ async def _slack_checks(
         try:
             who, granted = await slack.test()
         except SlackError as error:
-            yield Check("Slack bot token", State.BAD, str(_explained(error)))
+            yield Check("Slack bot token", State.BAD, _explained(error))
             return
         text = f"{text_at(who, 'user')} in {text_at(who, 'team')}"
         yield Check("Slack bot token", State.GOOD, f"{text} ({text_at(who, 'url')})")
@@ -257,10 +241,9 @@ async def _people(
         async for one in check_people(
             slack, policy, team=team, enterprise=enterprise, requester=requester
         ):
-            state = State.BAD if one.is_bad else State.GOOD
-            yield Check(one.name, state, one.text)
+            yield one
     except SlackError as error:
-        yield Check("people", State.BAD, str(_explained(error)))
+        yield Check("people", State.BAD, _explained(error))
 
 
 def _scopes(granted: frozenset[str]) -> Check:
@@ -281,27 +264,21 @@ def _scopes(granted: frozenset[str]) -> Check:
 
 
 async def _app_token(slack: Slack, token: str) -> str:
-    try:
-        await slack.open_socket(token)
-    except SlackError as error:
-        raise _explained(error) from error
+    await slack.open_socket(token)
     return "Socket Mode opens"
 
 
 async def _channel(slack: Slack, channel: str) -> str:
     text = "Twokey can post its approval cards here."
-    try:
-        await slack.call("chat.postMessage", channel=channel, text=text)
-    except SlackError as error:
-        raise _explained(error) from error
+    await slack.call("chat.postMessage", channel=channel, text=text)
     return "a test message was posted"
 
 
-def _explained(error: SlackError) -> SettingsError:
+def _explained(error: SlackError) -> str:
     if not isinstance(error, SlackRefused):
-        return SettingsError(f"{error} Check the network, a proxy, 'slack.api_url'.")
+        return f"{error} Check the network, a proxy, 'slack.api_url'."
     default = "see https://docs.slack.dev/reference/methods for what it means."
-    return SettingsError(
+    return (
         f"Slack refuses {error.method} with {error.error!r}: "
         f"{_HELP.get(error.error, default)}"
     )

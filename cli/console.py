@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -47,6 +48,12 @@ def as_json(value: JsonValue) -> None:
 def printable(text: str) -> str:
     """Return untrusted text so that no byte of it can steer a terminal."""
     return text if text.isprintable() else ascii(text)
+
+
+def utc(at_ms: int) -> str:
+    """Return Unix milliseconds as a time in UTC, to the second."""
+    at = datetime.fromtimestamp(at_ms / 1000, UTC)
+    return at.isoformat(sep=" ", timespec="seconds")
 
 
 def examples(*lines: tuple[str, str]) -> str:

@@ -9,7 +9,8 @@ import typer
 from pydantic import JsonValue
 
 from twokey.cli import console
-from twokey.cli.checks import Check, State, examine
+from twokey.cli.check import Check, State
+from twokey.cli.checks import examine
 from twokey.cli.command_context import CommandContext, command_context
 
 EXAMPLES = console.examples(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
 from typing import Annotated, TypeVar
 
 import typer
@@ -98,13 +97,11 @@ def frozen(
 
 
 def _line(freeze: Freeze) -> str:
-    since = datetime.fromtimestamp(freeze.at_ms / 1000, UTC)
     word = "paused" if freeze.is_pause else "frozen"
     reason = freeze.reason or "no reason was given"
-    when = since.isoformat(sep=" ", timespec="seconds")
     # An agent names its tools, and whoever is in Slack writes the reason.
     what, who, why = map(console.printable, (str(freeze.scope), freeze.by, reason))
-    return f"{what}: {word} by {who} since {when}: {why}"
+    return f"{what}: {word} by {who} since {console.utc(freeze.at_ms)}: {why}"
 
 
 def _named(scope: Scope) -> str:

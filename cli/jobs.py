@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
 from typing import Annotated, TypeVar
 
 import typer
@@ -211,10 +210,7 @@ def _letter(one: DeadLetter) -> dict[str, JsonValue]:
 
 
 def _time(at_ms: int) -> str:
-    if not at_ms:
-        return ""
-    moment = datetime.fromtimestamp(at_ms / 1000, UTC)
-    return moment.isoformat(sep=" ", timespec="seconds")
+    return console.utc(at_ms) if at_ms else ""
 
 
 def _ask(ctx: typer.Context, ask: Callable[[RunService], Awaitable[T]]) -> T:

@@ -8,6 +8,7 @@ from typing import cast
 
 from twokey.bot.membership import account_of
 from twokey.bot.web import Reply, Slack, SlackError, SlackRefused
+from twokey.cli.check import Check, State
 from twokey.gateway.approvals.decisions import AccountKind, Reviewer
 from twokey.gateway.approvals.membership import holds
 from twokey.gateway.approvals.people import Requirement, Role, Vote
@@ -19,15 +20,6 @@ MOST_PEOPLE = 90
 """People who are looked up; Slack answers ``users.info`` 100 times a minute."""
 
 _SHOWN_TOOLS = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What was found about one role or one requirement."""
-
-    name: str
-    text: str
-    is_bad: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +54,8 @@ class People:
 
 async def check_people(
     slack: Slack, policy: Policy, *, team: str, enterprise: str, requester: str = ""
-) -> AsyncGenerator[Finding]:
-    """Yield a finding for each role, and for each requirement of the policy.
+) -> AsyncGenerator[Check]:
+    """Yield a check of each role, and for each requirement of the policy.
 
     Args:
         slack: to ask.
@@ -92,26 +84,24 @@ async def check_people(
     people = People(groups, accounts, accounts.get(requester))
     if requester and accounts[requester].account is not AccountKind.MEMBER:
         text = f"{requester} is no member of this workspace; give a Slack user id."
-        yield Finding("requester", text, is_bad=True)
+        yield Check("requester", State.BAD, text)
     for role in roles:
-        yield _role_finding(role, people)
+        yield _check_role(role, people)
     if len(ids) > MOST_PEOPLE:
         text = f"{len(ids)} are named; {MOST_PEOPLE} were looked up, the others count."
-        yield Finding("people", text)
-    unknown = [one.user for one in accounts.values() if _is_unknown(one)]
+        yield Check("people", State.GOOD, text)
+    unknown = [
+        user for user, one in accounts.items() if one.account is AccountKind.UNKNOWN
+    ]
     if unknown:
         text = f"Slack did not say who {', '.join(unknown)} is; run this again."
-        yield Finding("people", text, is_bad=True)
+        yield Check("people", State.BAD, text)
         return
     for requirement, tools in _by_requirement(reachable):
-        yield _requirement_finding(requirement, tools, people)
+        yield _check_requirement(requirement, tools, people)
 
 
-def _is_unknown(one: Reviewer) -> bool:
-    return one.account is AccountKind.UNKNOWN
-
-
-def _role_finding(role: Role, people: People) -> Finding:
+def _check_role(role: Role, people: People) -> Check:
     name = f"role {role.name}"
     problems = [
         text
@@ -127,7 +117,7 @@ def _role_finding(role: Role, people: People) -> Finding:
     ]
     text = "; ".join([_size(able, people), *map(_no_decider, others), *problems])
     is_gone = any(_is_gone(people.groups.get(group)) for group in role.usergroups)
-    return Finding(name, text, is_bad=is_gone or not able)
+    return Check(name, State.BAD if is_gone or not able else State.GOOD, text)
 
 
 def _size(able: Sequence[Reviewer], people: People) -> str:
@@ -141,9 +131,9 @@ def _size(able: Sequence[Reviewer], people: People) -> str:
     return f"{many}, {len(able) - 1} could approve a request of one of them"
 
 
-def _requirement_finding(
+def _check_requirement(
     requirement: Requirement, tools: Sequence[str], people: People
-) -> Finding:
+) -> Check:
     name = f"people for {_shortened(tools)}"
     if people.requester is not None:
         count = _count(requirement, people, without=people.requester)
@@ -158,21 +148,21 @@ def _requirement_finding(
         if not _count(requirement, people, without=one).is_met
     ]
     but = f", but not for requests of {', '.join(alone)}" if alone else ""
-    return Finding(name, f"{_met(name, count).text}{but}")
+    return Check(name, State.GOOD, f"{_met(name, count).text}{but}")
 
 
-def _met(name: str, count: Tally) -> Finding:
+def _met(name: str, count: Tally) -> Check:
     people = "1 is needed" if count.need == 1 else f"{count.need} are needed"
-    return Finding(name, f"{_counted(count.have)} could approve, {people}")
+    return Check(name, State.GOOD, f"{_counted(count.have)} could approve, {people}")
 
 
-def _unmet(name: str, count: Tally, whose: str) -> Finding:
+def _unmet(name: str, count: Tally, whose: str) -> Check:
     words = [f"{many} more of {role}" for role, many in count.lacking.items()]
     many = count.need - count.have
     if many > sum(count.lacking.values()):
         words.append(f"{many} more {'person' if many == 1 else 'people'} in all")
     text = f"cannot be approved{whose}: it takes {' and '.join(words)}."
-    return Finding(name, text, is_bad=True)
+    return Check(name, State.BAD, text)
 
 
 def _count(

@@ -19,7 +19,7 @@ from aiohttp.test_utils import TestServer
 
 from twokey.bot.manifest import SCOPES, as_yaml, render
 from twokey.cli import version
-from twokey.cli.checks import State
+from twokey.cli.check import State
 from twokey.cli.main import NAMES, UNEXPECTED, USAGE, add, run
 from twokey.gateway.config import Settings
 from twokey.gateway.policy.load import load_policy

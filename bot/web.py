@@ -24,7 +24,7 @@ _TROUBLE = frozenset(
 )
 
 
-_TOKEN_ERRORS = frozenset(
+TOKEN_ERRORS = frozenset(
     {
         "account_inactive",
         "invalid_auth",
@@ -36,6 +36,13 @@ _TOKEN_ERRORS = frozenset(
     }
 )
 """Refusals that mean the token itself: no call with it succeeds any more."""
+
+
+STILL_THERE = frozenset({"cant_update_message", "edit_window_closed"})
+"""Refusals to update a message that still stands in its channel."""
+
+NEVER_UPDATED = STILL_THERE | {"message_not_found"}
+"""Refusals after which a message will never show anything new."""
 
 
 class _Response(Protocol):
@@ -194,7 +201,7 @@ class Slack:
             said = _said(method, error)
             if headers is None and isinstance(said, SlackRefused):
                 # Any other refusal shows that the token works.
-                is_token = said.error in _TOKEN_ERRORS
+                is_token = said.error in TOKEN_ERRORS
                 self.token_error = said.error if is_token else ""
             raise said from error
         except (aiohttp.ClientError, SlackClientError, OSError, TimeoutError) as error:

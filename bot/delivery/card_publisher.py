@@ -118,9 +118,7 @@ class CardPublisher:
             SlackError: a silent one may have posted it.
         """
         message = self._rendered(record, now_ms, is_update=False, is_plain=is_plain)
-        reply = await self._send(
-            POST, channel, message.blocks, message.text, metadata=message.metadata
-        )
+        reply = await self._send(POST, channel, message)
         channel, ts = text_at(reply, "channel"), text_at(reply, "ts")
         place = await self.register(record.id, channel, ts)
         if (place.channel, place.ts) != (channel, ts):
@@ -146,14 +144,7 @@ class CardPublisher:
     ) -> CardPlace:
         """Show the newest state on the card; raises as `post_card` does."""
         message = self._rendered(record, now_ms, is_update=True, is_plain=is_plain)
-        await self._send(
-            UPDATE,
-            place.channel,
-            message.blocks,
-            message.text,
-            metadata=message.metadata,
-            ts=place.ts,
-        )
+        await self._send(UPDATE, place.channel, message, ts=place.ts)
         shown = await self._record_shown(record, place, message)
         logger.info("card.updated id=%s rev=%d", record.id, record.rev)
         return shown
@@ -182,20 +173,18 @@ class CardPublisher:
         Returns:
             The channel's id and the line's ts.
         """
-        blocks = message.blocks
         try:
-            ensure_valid_message(blocks, message.text)
+            ensure_valid_message(message.blocks, message.text)
         except BadBlocks:
             logger.exception("note.invalid")
-            blocks = (section(template("This note cannot be displayed.")),)
-        reply = await self._send(
-            POST, channel, blocks, message.text, thread_ts=thread_ts
-        )
+            plain = section(template("This note cannot be displayed."))
+            message = Message((plain,), message.text)
+        reply = await self._send(POST, channel, message, thread_ts=thread_ts)
         return text_at(reply, "channel"), text_at(reply, "ts")
 
     async def edit(self, channel: str, ts: str, message: Message) -> None:
         """Change a line that was said; raises as `post_card` does."""
-        await self._send(UPDATE, channel, message.blocks, message.text, ts=ts)
+        await self._send(UPDATE, channel, message, ts=ts)
 
     def _rendered(
         self, record: Approval, now_ms: int, *, is_update: bool, is_plain: bool
@@ -213,12 +202,7 @@ class CardPublisher:
         return message
 
     async def _send(
-        self,
-        method: str,
-        channel: str,
-        blocks: tuple[Block, ...],
-        text: str,
-        **more: object,
+        self, method: str, channel: str, message: Message, **more: object
     ) -> Reply:
         if (lease := current()) is not None:
             # Another publisher may have shown something newer since.
@@ -229,7 +213,13 @@ class CardPublisher:
             safety |= {"unfurl_links": False, "unfurl_media": False}
         try:
             reply = await self.slack.call(
-                method, channel=channel, blocks=blocks, text=text, **safety, **more
+                method,
+                channel=channel,
+                blocks=message.blocks,
+                text=message.text,
+                metadata=message.metadata,
+                **safety,
+                **more,
             )
         except RateLimited as error:
             self.limits.refused(method, channel, error.retry_after_s)

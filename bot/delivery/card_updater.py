@@ -19,7 +19,7 @@ from twokey.bot.delivery.card_publisher import CardPublisher, policy_decision_di
 from twokey.bot.delivery.lines import event_lines, mention_newly_needed
 from twokey.bot.delivery.outbox_queue import Call, Line, Topic
 from twokey.bot.limits import POST, UPDATE
-from twokey.bot.web import SlackRefused
+from twokey.bot.web import NEVER_UPDATED, STILL_THERE, TOKEN_ERRORS, SlackRefused
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.errors import UnreadableRecord
@@ -37,21 +37,12 @@ BROKEN_S = 60.0
 _LONGEST_WAIT_S = 30.0
 _SECONDS = 0.5
 
-NOT_ABOUT_THE_CARD = frozenset(
-    {
-        "access_denied",
-        "account_inactive",
-        "invalid_auth",
-        "missing_scope",
-        "no_permission",
-        "not_allowed_token_type",
-        "not_authed",
-        "org_login_required",
-        "team_access_not_granted",
-        "token_expired",
-        "token_revoked",
-    }
-)
+NOT_ABOUT_THE_CARD = TOKEN_ERRORS | {
+    "access_denied",
+    "missing_scope",
+    "no_permission",
+    "not_allowed_token_type",
+}
 """Refusals that concern the bot as a whole: it goes on when an operator has helped."""
 
 _ABOUT_THE_BLOCKS = frozenset(
@@ -64,12 +55,6 @@ _ABOUT_THE_BLOCKS = frozenset(
         "msg_too_long",
     }
 )
-
-_STILL_THERE = frozenset({"cant_update_message", "edit_window_closed"})
-"""Refusals to change a card that still stands in its channel."""
-
-_FOR_GOOD = _STILL_THERE | {"message_not_found"}
-"""Refusals after which this message will never show anything new."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +233,7 @@ class CardUpdater:
             topic.channel = self.fallback_channel
             return True
         has_other = self.fallback_channel not in {"", topic.place[0]}
-        if not needs_people(approval) or not (why in _FOR_GOOD or has_other):
+        if not needs_people(approval) or not (why in NEVER_UPDATED or has_other):
             return False
         logger.error("card.lost topic=%s why=%s", topic.key, why)
         await self.card_publisher.cards.lose(
@@ -330,7 +315,7 @@ def _mention_needed(
 
 def _whom_to_tell(topic: Topic, approval: Approval, why: str) -> tuple[str, str | None]:
     """Return where to tell that a card is lost: under it, or to whoever asked."""
-    if topic.place is not None and why in _STILL_THERE:
+    if topic.place is not None and why in STILL_THERE:
         return topic.place
     if approval.origin is not None:
         return approval.origin.channel, approval.origin.thread_ts

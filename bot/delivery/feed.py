@@ -10,6 +10,7 @@ is brought up to date, and their lines follow, in order, when there is room.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 
 from twokey.bot.cards.freeze_messages import FREEZE_EVENTS
 from twokey.bot.delivery.lines import is_silent
@@ -25,37 +26,30 @@ _CONSUMER = "publisher"
 _BLOCK_MS = 1000
 
 
+@dataclass(slots=True)
 class Feed:
     """The events and the missing cards of one tenant, while one publisher leads.
 
-    Args:
+    Attributes:
         queue: where they go.
         outbox: what is read; under the lease all that is not acknowledged is ours.
         tenant: whose events they are; those of others are left to their own bots.
         missing: returns approvals whose card is missing or old, so many at most.
     """
 
-    def __init__(
-        self,
-        queue: OutboxQueue,
-        outbox: Outbox,
-        *,
-        tenant: str,
-        missing: Callable[[int], Awaitable[Sequence[str]]],
-    ) -> None:
-        self._queue = queue
-        self._outbox = outbox
-        self._tenant = tenant
-        self._missing = missing
-        self._later = ""
+    queue: OutboxQueue
+    outbox: Outbox
+    tenant: str
+    missing: Callable[[int], Awaitable[Sequence[str]]]
+    _later: str = field(default="", init=False)
 
     async def start(self) -> None:
         """Take up what the publisher before took and did not acknowledge."""
-        await self._outbox.prepare()
+        await self.outbox.prepare()
         await self._miss()
         after = "0-0"
         while after:
-            page, after = await self._outbox.left(_CONSUMER, start=after, limit=_PAGE)
+            page, after = await self.outbox.left(_CONSUMER, start=after, limit=_PAGE)
             await self._take_up(page)
 
     async def turn(self) -> bool:
@@ -65,47 +59,47 @@ class Feed:
         """
         await self._catch_up()
         block_ms = 1 if self._later and self._free() else _BLOCK_MS
-        page = await self._outbox.take(_CONSUMER, block_ms=block_ms, limit=_PAGE)
+        page = await self.outbox.take(_CONSUMER, block_ms=block_ms, limit=_PAGE)
         await self._take_up(page)
         await self._miss()
         return bool(page)
 
     async def _miss(self) -> None:
         # Those on the queue are among them, so that the others are found in any case.
-        for approval in await self._missing(len(self._queue) + _PAGE):
-            self._queue.miss(approval)
+        for approval in await self.missing(len(self.queue) + _PAGE):
+            self.queue.miss(approval)
 
     async def _take_up(self, page: Sequence[Event]) -> None:
         free, done = self._free(), list[str]()
         for event in page:
-            if event.tenant != self._tenant or is_silent(event):
+            if event.tenant != self.tenant or is_silent(event):
                 done.append(event.seq)
             elif _is_urgent(event):
-                self._queue.add(event)
+                self.queue.add(event)
             elif self._later or free <= 0:
                 self._later = self._later or event.seq
                 if event.approval:
-                    self._queue.redraw(event.approval)
+                    self.queue.redraw(event.approval)
             else:
-                self._queue.add(event)
+                self.queue.add(event)
                 free -= 1
-        await self._outbox.done(*done)
+        await self.outbox.done(*done)
 
     async def _catch_up(self) -> None:
         """Take up, in order, events that had to wait for room."""
         free = self._free()
         while self._later and free > 0:
-            page, after = await self._outbox.left(
+            page, after = await self.outbox.left(
                 _CONSUMER, start=self._later, limit=min(free, _PAGE)
             )
             for event in page:
                 if not _is_urgent(event):
-                    self._queue.add(event)
+                    self.queue.add(event)
             free -= len(page)
             self._later = after
 
     def _free(self) -> int:
-        return CAPACITY - self._queue.unsaid()
+        return CAPACITY - self.queue.unsaid()
 
 
 def _is_urgent(event: Event) -> bool:

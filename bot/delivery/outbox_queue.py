@@ -188,10 +188,6 @@ class OutboxQueue:
         """Count the topics."""
         return len(self._topics)
 
-    def __contains__(self, key: str) -> bool:
-        """Return whether a topic is on the queue."""
-        return key in self._topics
-
     def unsaid(self) -> int:
         """Count what is read and not said, without the cards themselves."""
         return sum(len(topic.events) + len(topic.notes) for topic in self)
@@ -221,7 +217,7 @@ class OutboxQueue:
 
     def miss(self, approval: str) -> None:
         """Make a card due that is missing, or may be old, unless it is due already."""
-        if approval not in self:
+        if approval not in self._topics:
             self._wanted(Topic(approval, approval, is_new=True, is_missed=True))
 
     def _wanted(self, fresh: Topic) -> Topic:

@@ -14,13 +14,10 @@ from twokey.bot.cards.run_state import run_announced, run_state
 from twokey.bot.delivery.card_publisher import CardPublisher
 from twokey.bot.delivery.outbox_queue import Call, Topic
 from twokey.bot.limits import POST, UPDATE
-from twokey.bot.web import SlackRefused
+from twokey.bot.web import NEVER_UPDATED, SlackRefused
 from twokey.gateway.approvals.events import TROUBLED_RUN, Event, EventName
 
 logger = logging.getLogger(__name__)
-
-_GONE = frozenset({"message_not_found", "cant_update_message", "edit_window_closed"})
-"""Refusals after which the message is posted anew."""
 
 _TOLD_ONLY_AFTER = frozenset(
     {EventName.RUN_RESUMED, EventName.RUN_RETRIED, EventName.RUN_DROPPED}
@@ -78,7 +75,7 @@ async def show(
     try:
         await card_publisher.edit(place.channel, place.ts, message)
     except SlackRefused as error:
-        if error.error not in _GONE:
+        if error.error not in NEVER_UPDATED:
             raise
         logger.warning("run.message_gone outage=%s why=%s", outage, error.error)
         await card_publisher.cards.forget_place(card_publisher.keys, outage)

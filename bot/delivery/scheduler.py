@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from functools import partial
 
 from twokey.bot.delivery.outbox_queue import Call, OutboxQueue, Topic, Urgency
@@ -36,10 +37,11 @@ Step = Callable[[Topic, Call | None], Awaitable[float]]
 """Makes the next call for a topic, the one given; returns how long it has to wait."""
 
 
+@dataclass(slots=True)
 class Scheduler:
     """Work on the topics of a queue.
 
-    Args:
+    Attributes:
         queue: what there is to do.
         next_call: returns the call that a topic needs next; None for none.
         limits: knows how long a call has to wait.
@@ -47,22 +49,13 @@ class Scheduler:
         clock: seconds, never going backwards.
     """
 
-    def __init__(
-        self,
-        queue: OutboxQueue,
-        *,
-        next_call: Callable[[Topic], Call | None],
-        limits: Limits,
-        step: Step,
-        clock: Callable[[], float],
-    ) -> None:
-        self._queue = queue
-        self._next_call = next_call
-        self._limits = limits
-        self._step = step
-        self._clock = clock
-        self.running: set[asyncio.Task[None]] = set()
-        self.changed = asyncio.Event()
+    queue: OutboxQueue
+    next_call: Callable[[Topic], Call | None]
+    limits: Limits
+    step: Step
+    clock: Callable[[], float]
+    running: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def run(self) -> None:
         """Work until cancelled; what is under way then goes on."""
@@ -72,14 +65,14 @@ class Scheduler:
 
     def start_what_may(self) -> float:
         """Start the work on what may go now; return the seconds until more may."""
-        soonest, now = _LOOK_S, self._clock()
-        for topic in self._queue.waiting():
+        soonest, now = _LOOK_S, self.clock()
+        for topic in self.queue.waiting():
             if not self._has_place(topic.urgency):
                 break
             wait_s = topic.due_at - now
-            call = self._next_call(topic)
+            call = self.next_call(topic)
             if wait_s <= 0 and call is not None:
-                wait_s = self._limits.take(*call, keep=_kept(topic, call))
+                wait_s = self.limits.take(*call, keep=_kept(topic, call))
             if wait_s <= 0:
                 self._start(topic, call)
             else:
@@ -88,10 +81,10 @@ class Scheduler:
 
     def overdue_s(self) -> float:
         """Return for how long a topic could have been worked on, and was not."""
-        now = self._clock()
+        now = self.clock()
         ages = [
             now - self._due_at(topic)
-            for topic in self._queue.waiting()
+            for topic in self.queue.waiting()
             if self._has_place(topic.urgency)
         ]
         return max(0.0, *ages, 0.0)
@@ -105,10 +98,10 @@ class Scheduler:
 
     def _due_at(self, topic: Topic) -> float:
         at = max(topic.since, topic.due_at)
-        call = self._next_call(topic)
+        call = self.next_call(topic)
         if call is None:
             return at
-        return max(at, self._limits.free_at(*call, keep=_kept(topic, call)))
+        return max(at, self.limits.free_at(*call, keep=_kept(topic, call)))
 
     def _has_place(self, urgency: Urgency) -> bool:
         is_card = urgency is Urgency.NEW_CARD
@@ -122,17 +115,17 @@ class Scheduler:
 
     async def _work_on(self, topic: Topic, call: Call | None) -> None:
         async with asyncio.timeout(STEP_S):
-            wait_s = await self._step(topic, call)
-        topic.not_before = self._clock() + wait_s if wait_s else 0.0
+            wait_s = await self.step(topic, call)
+        topic.not_before = self.clock() + wait_s if wait_s else 0.0
 
     def _is_done(self, topic: Topic, task: asyncio.Task[None]) -> None:
         self.running.discard(task)
         topic.is_busy = False
-        topic.since = self._clock()
+        topic.since = self.clock()
         if not task.cancelled() and (error := task.exception()) is not None:
             log_failure(logger, error, "publisher.step_failed topic=%s", topic.key)
-            topic.not_before = self._clock() + _FAILED_S
-        self._queue.drop_done(topic)
+            topic.not_before = self.clock() + _FAILED_S
+        self.queue.drop_done(topic)
         self.changed.set()
 
 

@@ -132,14 +132,14 @@ SLACK_TABLE = (
     Mutant(
         "work that ends wakes the scheduler",
         "bot/delivery/scheduler.py",
-        "        self._queue.drop_done(topic)\n        self.changed.set()\n",
-        "        self._queue.drop_done(topic)\n",
+        "        self.queue.drop_done(topic)\n        self.changed.set()\n",
+        "        self.queue.drop_done(topic)\n",
         "tests/bot/test_scheduler.py",
     ),
     Mutant(
         "a card depends on no event",
         "bot/delivery/feed.py",
-        "            self._queue.miss(approval)\n",
+        "            self.queue.miss(approval)\n",
         "            pass\n",
         "tests/bot/test_feed.py",
     ),

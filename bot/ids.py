@@ -18,6 +18,8 @@ import hmac
 from dataclasses import dataclass
 from enum import StrEnum
 
+from pydantic import JsonValue
+
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.protocol import digest
 
@@ -221,8 +223,7 @@ def block_id(approval: Approval, name: str) -> str:
 
 
 def _outage_mac(outage: str, *, key: bytes, team: str, purpose: str) -> bytes:
-    document = digest.canonical([_OUTAGE_TAG, team, outage, str(purpose)])
-    return hmac.new(key, document, hashlib.sha256).digest()[:MAC_BYTES]
+    return _mac_of([_OUTAGE_TAG, team, outage, str(purpose)], key)
 
 
 def _mac(
@@ -236,9 +237,12 @@ def _mac(
 ) -> bytes:
     bound = approval.digest if index is None else approval.items[index].action_hash
     place = [index, page] if page else [index]
-    document = digest.canonical(
-        [_SEAL_TAG, team, approval.id, approval.version, *place, bound, str(purpose)]
-    )
+    stated = [approval.id, approval.version, *place, bound, str(purpose)]
+    return _mac_of([_SEAL_TAG, team, *stated], key)
+
+
+def _mac_of(parts: list[JsonValue], key: bytes) -> bytes:
+    document = digest.canonical(parts)
     return hmac.new(key, document, hashlib.sha256).digest()[:MAC_BYTES]
 
 

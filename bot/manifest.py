@@ -161,16 +161,12 @@ def check_manifest(
     manifest: JsonValue,
     *,
     commands: Sequence[str] = COMMANDS,
-    events: Sequence[str] = EVENTS,
-    scopes: Sequence[str] = SCOPES,
 ) -> list[str]:
     """Return what Slack or our bot would refuse, a sentence each; none when all fits.
 
     Args:
         manifest: the parsed document.
         commands: slash commands that have a listener.
-        events: events that have a listener.
-        scopes: bot scopes that our calls need.
     """
     problems = [_broken(error) for error in _schema_errors(manifest)]
     if not isinstance(manifest, dict) or problems:
@@ -179,8 +175,8 @@ def check_manifest(
     heard = _texts(manifest, "settings", "event_subscriptions", "bot_events")
     listed = [_text(command, "command") for command in _commands(manifest)]
     return [
-        *_compared("scope", asked, scopes, "no call of ours needs it"),
-        *_compared("event", heard, events, "no listener handles it"),
+        *_compared("scope", asked, SCOPES, "no call of ours needs it"),
+        *_compared("event", heard, EVENTS, "no listener handles it"),
         *_compared("command", listed, commands, "no listener handles it"),
         *_doubled(asked, listed),
         *_delivery_problems(manifest),

@@ -8,7 +8,6 @@ letters that stand for units.
 import re
 import unicodedata
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from twokey.gateway.approvals.hidden import is_hidden
 
@@ -34,35 +33,19 @@ _UNITS = frozenset("ΔΩμπ")
 _WORD = re.compile(r"[\w-]+(?:\.[\w-]+)*")
 
 
-@dataclass(frozen=True, slots=True)
-class MixedScript:
-    """Name a word that mixes alphabets; the word is untrusted text.
+def mixed_script_warnings(text: str) -> list[str]:
+    """Return a line for each word or host of `text` that mixes look-alike alphabets.
 
-    `punycode` is the ASCII form of a host name, None for another word.
-    """
-
-    word: str
-    scripts: tuple[str, ...]
-    punycode: str | None
-
-    def __str__(self) -> str:
-        """Say it in one line, to be shown as untrusted text."""
-        host = f" ({self.punycode})" if self.punycode else ""
-        return f"{self.word}{host} mixes {' and '.join(self.scripts)} letters"
-
-
-def mixed_script_warnings(text: str) -> tuple[MixedScript, ...]:
-    """Find each word or host of `text` that mixes look-alike alphabets, once.
-
+    A line holds the word, and of a host its ASCII form (Punycode): untrusted text.
     Hidden characters and accents are looked through, so that they cannot split a word.
     """
-    found: dict[str, MixedScript] = {}
+    found: dict[str, str] = {}
     for word in _words(text):
         scripts = sorted({script for script in map(_script, word) if script})
         if len(scripts) > 1 and word not in found:
-            host = _punycode(word) if "." in word else None
-            found[word] = MixedScript(word, tuple(scripts), host)
-    return tuple(found.values())
+            host = f" ({_punycode(word)})" if "." in word else ""
+            found[word] = f"{word}{host} mixes {' and '.join(scripts)} letters"
+    return [*found.values()]
 
 
 def _words(text: str) -> Iterator[str]:

@@ -245,7 +245,7 @@ def _warning(frame: Frame, item: Item) -> list[Block]:
     if not told:
         return []
     most = 1 if frame.approval.is_batch else _MAX_MIXED
-    names = [untrusted(fit(str(each), frame.budget.note)) for each in mixed[:most]]
+    names = [untrusted(fit(each, frame.budget.note)) for each in mixed[:most]]
     return [
         context(joined(" ", told), *names, block_id=frame.block_id(f"{item.index}.odd"))
     ]

@@ -12,7 +12,7 @@ from twokey.bot.blocks import Message, box, context, rich_text, section
 from twokey.bot.cards.diff import diff
 from twokey.bot.cards.fallbacks import event_fallback
 from twokey.bot.cards.refs import utc, when, who
-from twokey.bot.cards.states import approvers, by_whom
+from twokey.bot.cards.states import NOT_KNOWN, NOTHING_RAN, approvers, by_whom
 from twokey.bot.cards.votes import counted_votes, so_far, still_needed
 from twokey.bot.objects import Block
 from twokey.bot.text import excerpt
@@ -36,22 +36,12 @@ _NAMED: dict[EventName, LiteralString] = {
     EventName.ITEM_IN_DOUBT: "❓ The worker stopped while this ran. Please check.",
 }
 _RESTORED: dict[EventName, LiteralString] = {
-    EventName.ITEM_EXPIRED: (
-        "⌛ Nobody decided in time. Whether it ran before is not known."
-    ),
-    EventName.ITEM_SUPERSEDED: (
-        "⏩ The conversation moved on. Whether it ran before is not known."
-    ),
-    EventName.ITEM_WITHDRAWN: (
-        "↩ This was withdrawn. Whether it ran before is not known."
-    ),
     EventName.ITEM_LAPSED: (
         "⌛ The approval lapsed. Whether the call ran before is not known."
     ),
     EventName.ITEM_REOPENED: "⚠️ This was restored from an older copy.",
     EventName.ITEM_IN_DOUBT: "❓ This may have run. Please check.",
 }
-_NOT_KNOWN: LiteralString = " Whether it ran before is not known."
 _EXPLAINED = {
     EventName.ITEM_LAPSED,
     EventName.ITEM_REOPENED,
@@ -156,14 +146,17 @@ def _named(event: Event, item: Item) -> Template:
     name = event.name
     is_withdrawn = name is EventName.ITEM_WITHDRAWN
     if is_withdrawn and item.settlement is not None:
-        ran = _NOT_KNOWN if item.is_restored else " Nothing ran."
+        ran = NOT_KNOWN if item.is_restored else NOTHING_RAN
         by = template("↩ Withdrawn by {who}.", who=who(_actor(event)))
-        return joined("", [by, template(ran)])
-    if item.is_restored and name in _RESTORED:
-        return template(_RESTORED[name])
+        return joined(" ", [by, template(ran)])
+    is_by_us = is_withdrawn and (event.reason or item.is_restored)
+    said = _ENDED if is_by_us else _NAMED[name]
+    if item.is_restored:
+        unknown = said.replace(NOTHING_RAN, NOT_KNOWN)
+        return template(_RESTORED.get(name, unknown))
     if name is EventName.ITEM_IN_DOUBT and item.has_failed:
         return template(_FAILED)
-    return template(_ENDED if is_withdrawn and event.reason else _NAMED[name])
+    return template(said)
 
 
 def _of_doubt(event: Event) -> Template | None:

@@ -7,11 +7,12 @@ from typing import LiteralString
 
 from twokey.bot.blocks import button, context, divider, header, section
 from twokey.bot.blocks import home as home_view
+from twokey.bot.cards.frame import Frame
 from twokey.bot.cards.listing import summary
 from twokey.bot.cards.refs import when, who
 from twokey.bot.cards.undelivered import reason
 from twokey.bot.cards.votes import approvals, counted_votes, still_needed
-from twokey.bot.ids import Action, View, block_id, seal
+from twokey.bot.ids import Action, View
 from twokey.bot.objects import Block
 from twokey.bot.text import fit
 from twokey.bot.text_types import Template, code, joined, label, template, untrusted
@@ -75,7 +76,7 @@ def home(  # noqa: PLR0913 - facts of one tab, each by name
     ]
     for index, approval in enumerate(shown):
         why = troubles.get(approval.id, "")
-        blocks += _row(approval, index, key=key, team=team, why=why)
+        blocks += _row(Frame(approval, key, team, now_ms), index, why=why)
     if not is_complete:
         blocks.append(section(_INCOMPLETE))
     elif not waiting and not looked_at:
@@ -110,7 +111,7 @@ def _own(
         context(template(_ONLY_NO)),
     ]
     for index, approval in enumerate(shown, start=above + 1):
-        blocks += _row(approval, index, key=key, team=team)
+        blocks += _row(Frame(approval, key, team, now_ms), index)
     if len(waiting) > len(shown):
         more = len(waiting) - len(shown)
         blocks.append(context(template("{more} more are not listed here.", more=more)))
@@ -141,30 +142,29 @@ def _waits(approval: Approval) -> bool:
     return any(item.is_pending for item in approval.items)
 
 
-def _row(
-    approval: Approval, index: int, *, key: bytes, team: str, why: str = ""
-) -> list[Block]:
+def _row(frame: Frame, index: int, *, why: str = "") -> list[Block]:
+    approval = frame.approval
     item = next(item for item in approval.items if item.is_pending)
     name = f"home.{index}"
     view_all = button(
         Action.VIEW_ALL,
         label("View all"),
-        value=seal(approval, item.index, key=key, team=team, purpose=Action.VIEW_ALL),
+        value=frame.value(item.index, Action.VIEW_ALL),
         accessibility_label=label(f"View approval {index + 1} of your queue"),
     )
-    line = [divider(block_id=block_id(approval, f"{name}.before"))] if index else []
+    line = [divider(block_id=frame.block_id(f"{name}.before"))] if index else []
     return [
         *line,
         section(
             untrusted(fit(summary(item) or item.tool, _MAX_LINE_CHARS)),
             accessory=view_all,
-            block_id=block_id(approval, f"{name}.line"),
+            block_id=frame.block_id(f"{name}.line"),
         ),
         context(
             _facts(approval, item, why),
             untrusted(fit(approval.agent, _MAX_AGENT_CHARS)),
             template("{id}", id=code(approval.id)),
-            block_id=block_id(approval, f"{name}.facts"),
+            block_id=frame.block_id(f"{name}.facts"),
         ),
     ]
 

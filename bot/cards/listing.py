@@ -51,15 +51,15 @@ class Listing:
 
 def boxes(tool: str, args: JsonObject, redact: Iterable[str]) -> tuple[str, ...]:
     """Return a whole call as boxes, in fixed order: short arguments, then long ones."""
-    shown = [_Row.of(argument) for argument in arguments(args, redact)]
-    short = [row for row in shown if row.is_short]
-    long = [row for row in shown if not row.is_short]
-    width = min(_COLUMN, max((len(row.name) for row in short), default=0))
-    rows = [f"  {row.name:<{width}}{_BETWEEN}{row.text}" for row in short]
+    shown = [(one_line(one.name), readable(one)) for one in arguments(args, redact)]
+    short = [row for row in shown if _is_short(*row)]
+    long = [row for row in shown if not _is_short(*row)]
+    width = min(_COLUMN, max((len(name) for name, _ in short), default=0))
+    rows = [f"  {name:<{width}}{_BETWEEN}{text}" for name, text in short]
     if not shown:
         rows = ["  (no arguments)"]
     first = "\n".join([one_line(tool), *rows])
-    return (first, *(f"{row.name}\n{row.text}" for row in long))
+    return (first, *(f"{name}\n{text}" for name, text in long))
 
 
 def listing(
@@ -121,25 +121,10 @@ def readable(argument: Argument) -> str:
     return reveal(kind + _with_edges(text))
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """An argument as it is read."""
-
-    name: str
-    text: str
-
-    @classmethod
-    def of(cls, argument: Argument) -> _Row:
-        return cls(name=one_line(argument.name), text=readable(argument))
-
-    @property
-    def is_short(self) -> bool:
-        return (
-            len(self.name) <= _SHORT_NAME
-            and len(self.text) <= _SHORT_VALUE
-            and not _GAP.search(self.text)
-            and not _GAP.search(self.name)
-        )
+def _is_short(name: str, text: str) -> bool:
+    """Return whether a value stands beside its name, and needs no box of its own."""
+    is_plain = not (_GAP.search(text) or _GAP.search(name))
+    return len(name) <= _SHORT_NAME and len(text) <= _SHORT_VALUE and is_plain
 
 
 def _without_marks(text: str) -> str:

@@ -130,13 +130,6 @@ _RESTORED: dict[ItemState, LiteralString] = {
         " since {at}: its record was restored from an older copy, so it may have run. "
         "Please check, then say below."
     ),
-    _S.REJECTED: ", {at}. Whether it ran before is not known.",
-    _S.ANSWERED: ", {at}. Whether it ran before is not known.",
-    _S.EXPIRED: " {at}. Whether it ran before is not known.",
-    _S.SUPERSEDED: (
-        " {at}, because the conversation moved on. Whether it ran before is not known."
-    ),
-    _S.WITHDRAWN: " {at}. Whether it ran before is not known.",
     _S.LAPSED: "; the approval lapsed {at}. Whether it ran before is not known.",
 }
 """The same of a call whose record was restored from an older copy."""
@@ -150,6 +143,10 @@ _RESTORED_HEAD: dict[ItemState, str] = {
 
 _UNDECIDED = frozenset({_S.PENDING, _S.IN_DOUBT, _S.EXPIRED, _S.SUPERSEDED})
 """What people who voted did not bring about."""
+
+NOTHING_RAN: LiteralString = "Nothing ran."
+NOT_KNOWN: LiteralString = "Whether it ran before is not known."
+"""Stands in place of `NOTHING_RAN` where a record was restored from an older copy."""
 
 LATE = "⌛ The time is over"
 """The headline while an approval is past its time and not yet closed."""
@@ -205,7 +202,8 @@ def status_sentence(approval: Approval, item: Item, *, now_ms: int) -> Template:
     if item.has_failed:
         head, tail = "❌ *It failed*", " {at}. Please say below whether it runs again."
     elif item.is_restored:
-        tail = _RESTORED.get(item.state, tail)
+        unknown = tail.replace(NOTHING_RAN, NOT_KNOWN)
+        tail = _RESTORED.get(item.state, unknown)
     elif item.fence:
         tail = _STARTED.get(item.state, tail)
     told = template(tail, at=when(item.changed_at_ms))

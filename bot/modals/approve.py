@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from twokey.bot.cards.frame import Frame
 from twokey.bot.ids import Input, View
-from twokey.bot.modals.call_form import SubmittedText, call_form, text_field
-from twokey.bot.modals.form import State, text_of
+from twokey.bot.modals.call_form import (
+    SubmittedText,
+    call_form,
+    required_text,
+    text_field,
+)
+from twokey.bot.modals.form import State
 from twokey.bot.modals.heading import tell
 from twokey.bot.objects import Block
 from twokey.gateway.approvals.deciding import MAX_TEXT
@@ -33,9 +38,4 @@ def view(frame: Frame, index: int) -> Block:
 
 def submitted(state: State) -> SubmittedText:
     """Read the modal; a reason of blanks alone is none."""
-    reason = text_of(state, Input.REASON)
-    if not reason:
-        return SubmittedText(
-            "", {Input.REASON.value: "Please say why you approve this."}
-        )
-    return SubmittedText(reason, {})
+    return required_text(state, Input.REASON, "Please say why you approve this.")

@@ -10,6 +10,7 @@ from twokey.bot.blocks import modal
 from twokey.bot.cards.frame import Frame
 from twokey.bot.ids import Input, View
 from twokey.bot.inputs import input_block, text_input
+from twokey.bot.modals.form import State, text_of
 from twokey.bot.modals.heading import heading
 from twokey.bot.objects import Block
 from twokey.bot.text_types import label
@@ -50,6 +51,12 @@ def call_form(
         close=label("Cancel"),
         private_metadata=frame.value(index, purpose),
     )
+
+
+def required_text(state: State, block: Input, missing: str) -> SubmittedText:
+    """Read the text of an input; blanks alone are none, and ``missing`` says so."""
+    text = text_of(state, block)
+    return SubmittedText(text, {} if text else {block.value: missing})
 
 
 def text_field(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from twokey.bot.blocks import box, modal, rich_text, warning
 from twokey.bot.cards.diff import changes
@@ -10,7 +10,7 @@ from twokey.bot.cards.frame import Frame
 from twokey.bot.cards.votes import counted_votes, roles_of, still_needed
 from twokey.bot.ids import Input, View
 from twokey.bot.inputs import input_block, text_input
-from twokey.bot.modals.form import Read, State, build_form, read_form, text_of
+from twokey.bot.modals.form import State, SubmittedEdit, build_form, read_form, text_of
 from twokey.bot.modals.heading import heading
 from twokey.bot.objects import Block
 from twokey.bot.text_types import Template, joined, label, template
@@ -40,17 +40,6 @@ class Raised:
     args: JsonObject
     reasons: tuple[str, ...]
     requirement: Requirement
-
-
-@dataclass(frozen=True, slots=True)
-class Submitted(Read):
-    """What a reviewer submitted; nothing may be decided while there are errors.
-
-    Attributes:
-        reason: why the arguments were changed, "" for no reason.
-    """
-
-    reason: str
 
 
 def view(
@@ -96,14 +85,14 @@ def view(
     )
 
 
-def submitted(item: Item, state: State) -> Submitted:
+def submitted(item: Item, state: State) -> SubmittedEdit:
     """Read the modal; a change of a tool that requires a reason needs one."""
-    found: Read = read_form(item, state)
+    found = read_form(item, state)
     reason = text_of(state, Input.REASON)
     errors = dict(found.errors)
     if found.changed and _needs_reason(item) and not reason:
         errors[Input.REASON.value] = _NO_REASON
-    return Submitted(found.args, errors, changed=found.changed, reason=reason)
+    return replace(found, errors=errors, reason=reason)
 
 
 def _needs_reason(item: Item) -> bool:

@@ -48,18 +48,20 @@ class Form:
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
-    """What a submitted form says.
+class SubmittedEdit:
+    """What a reviewer submitted; nothing may be decided while there are errors.
 
     Attributes:
         args: the arguments; those of the item when there are errors.
         errors: block id to a sentence for the person; empty when all is well.
         changed: whether the arguments differ from the item's.
+        reason: why the arguments were changed, "" for no reason.
     """
 
     args: JsonObject
     errors: dict[str, str]
     changed: bool
+    reason: str = ""
 
 
 def build_form(item: Item) -> Form:
@@ -87,7 +89,7 @@ def build_form(item: Item) -> Form:
     return Form(blocks=tuple(blocks), fields=tuple(fields))
 
 
-def read_form(item: Item, state: State) -> Read:
+def read_form(item: Item, state: State) -> SubmittedEdit:
     """Return the arguments that a submitted form stands for.
 
     Whatever was not touched keeps its exact value, so that opening and submitting the
@@ -106,9 +108,9 @@ def read_form(item: Item, state: State) -> Read:
         if after is not field.original:
             args = _with(args, field.path, after)
     if errors:
-        return Read(args=item.args, errors=errors, changed=False)
+        return SubmittedEdit(args=item.args, errors=errors, changed=False)
     is_changed = digest.canonical(args) != digest.canonical(item.args)
-    return Read(args=args, errors={}, changed=is_changed)
+    return SubmittedEdit(args=args, errors={}, changed=is_changed)
 
 
 def errors_by_block(item: Item, errors: Mapping[str, str]) -> dict[str, str]:

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from twokey.bot.cards.frame import Frame
 from twokey.bot.ids import Input, View
-from twokey.bot.modals.call_form import SubmittedText, call_form, text_field
-from twokey.bot.modals.form import State, text_of
+from twokey.bot.modals.call_form import (
+    SubmittedText,
+    call_form,
+    required_text,
+    text_field,
+)
+from twokey.bot.modals.form import State
 from twokey.bot.modals.heading import tell
 from twokey.bot.objects import Block
 from twokey.gateway.approvals.deciding import MAX_TEXT
@@ -33,7 +38,4 @@ def view(frame: Frame, index: int, *, words: str = "") -> Block:
 
 def submitted(state: State) -> SubmittedText:
     """Read the modal; an answer of blanks alone is none."""
-    message = text_of(state, Input.MESSAGE)
-    if not message:
-        return SubmittedText("", {Input.MESSAGE.value: "Please write an answer."})
-    return SubmittedText(message, {})
+    return required_text(state, Input.MESSAGE, "Please write an answer.")

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from twokey.bot import ingress
+from twokey.bot import manifest as manifest_module
 from twokey.bot.manifest import (
     EVENTS,
     EVENTS_PATH,
@@ -214,10 +215,14 @@ def test_http_needs_https_everywhere(path: str) -> None:
     assert "Slack delivers to https:// only" in plain[0]
 
 
-def test_a_listener_without_its_entry_is_named() -> None:
-    problems = check_manifest(
-        render(), commands=["/approvals", "/other"], events=[], scopes=[*SCOPES, "x"]
-    )
+def test_a_listener_without_its_entry_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    manifest = render()
+    monkeypatch.setattr(manifest_module, "EVENTS", [])
+    monkeypatch.setattr(manifest_module, "SCOPES", [*SCOPES, "x"])
+
+    problems = check_manifest(manifest, commands=["/approvals", "/other"])
 
     assert problems == [
         "The scope 'x' is missing; the bot needs it.",

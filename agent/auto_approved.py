@@ -132,21 +132,15 @@ async def note_nested_agent() -> None:
         await call.enter()
 
 
+@dataclass(slots=True)
 class _Call:
     """One attempt at a call, and what the gateway is told of it."""
 
-    def __init__(
-        self,
-        ref: TurnRef,
-        verdict: Verdict,
-        gateway: Callable[[], Gateway],
-        shell: Shell,
-    ) -> None:
-        self._ref = ref
-        self._verdict = verdict
-        self._gateway = gateway
-        self._shell = shell
-        self._is_entered = False
+    ref: TurnRef
+    verdict: Verdict
+    gateway: Callable[[], Gateway]
+    shell: Shell
+    is_entered: bool = False
 
     async def begin(self) -> CallBegun:
         try:
@@ -155,24 +149,24 @@ class _Call:
             raise
         except TwokeyError as error:
             raise ThreadUnavailable(
-                f"The gateway did not answer for a call of {self._verdict.tool!r}, so "
+                f"The gateway did not answer for a call of {self.verdict.tool!r}, so "
                 "nothing ran; resume the thread again when it is back."
             ) from error
 
     async def enter(self) -> None:
-        if not self._is_entered:
+        if not self.is_entered:
             await self._report(self._mark("enter"))
             # Also when the report failed: not noted, the call is one that a later
             # holder of the lease does not enter again, which is the safe side.
-            self._is_entered = True
+            self.is_entered = True
 
     async def release(self) -> None:
         await self._report(self._mark("give_back"))
 
     async def end(self, result: Result, *, is_over: bool = True) -> None:
-        verdict = self._verdict
+        verdict = self.verdict
         end = CallEnd(
-            ref=self._ref,
+            ref=self.ref,
             tool=verdict.tool,
             tool_call_id=verdict.tool_call_id,
             result=result,
@@ -180,24 +174,24 @@ class _Call:
         )
 
         async def told() -> None:
-            there = self._gateway()
-            await self._shell.ask(lambda: there.ended(end))
+            there = self.gateway()
+            await self.shell.ask(lambda: there.ended(end))
 
         await self._report(told())
 
     async def _mark(self, verb: MarkVerb) -> CallBegun:
         mark = CallMark(
-            verb=verb, ref=self._ref, tool_call_id=self._verdict.tool_call_id,
-            tool=self._verdict.tool,
+            verb=verb, ref=self.ref, tool_call_id=self.verdict.tool_call_id,
+            tool=self.verdict.tool,
         )  # fmt: skip
-        there = self._gateway()
-        return await ask_with_retries(self._shell, lambda: there.mark(mark))
+        there = self.gateway()
+        return await ask_with_retries(self.shell, lambda: there.mark(mark))
 
     async def _report(self, report: Coroutine[Any, Any, object]) -> None:
         try:
             await report
         except TwokeyError:
-            logger.warning("call.report_failed tool=%s", self._verdict.tool)
+            logger.warning("call.report_failed tool=%s", self.verdict.tool)
 
 
 _running: ContextVar[_Call | None] = ContextVar("twokey_auto_approved", default=None)

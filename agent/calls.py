@@ -147,9 +147,7 @@ class Caller:
             return _uncleared(request, turns.NO_VERDICT)
         ref = turns.turn_ref(self.agent, message.id)
         if ref is None:
-            return _closing(
-                request, tool_messages.message_for(request.tool_call, turns.NO_THREAD)
-            )
+            return _explained(request, turns.NO_THREAD)
         verdict = turns.kept_verdict(state, message, request.tool_call)
         if verdict.kind is VerdictKind.DENY:
             return _refused(request, verdict)
@@ -226,10 +224,7 @@ class Caller:
             result = end
         else:
             if end.result is None:
-                return _closing(
-                    request,
-                    tool_messages.message_for(request.tool_call, tool_messages.CUT_OFF),
-                )
+                return _explained(request, tool_messages.CUT_OFF)
             history = request.state["messages"]
             result, inside = restore_result(request.tool_call, end.result, history)
         return self._presented(
@@ -271,10 +266,7 @@ class Caller:
         try:
             gateway = self.gateway()
         except NotAllowed as error:
-            told = tool_messages.message_for(
-                request.tool_call, str(error), item_id=held.verdict.item_id
-            )
-            return _closing(request, told)
+            return _explained(request, str(error), held.verdict.item_id)
         end = await execute(
             held, gateway, self.shell, Work(run_with, results.serialize, failure)
         )
@@ -365,7 +357,13 @@ def _refused(request: ToolCallRequest, verdict: Verdict) -> ToolResult:
     text = tool_messages.denial_text(reason or turns.NO_VERDICT)
     if text in turns.UNCLEARED:
         return _uncleared(request, text)
-    return _closing(request, tool_messages.message_for(request.tool_call, text))
+    return _explained(request, text)
+
+
+def _explained(request: ToolCallRequest, text: str, item_id: str = "") -> ToolResult:
+    """Return the answer to a call that did not run, with a sentence of ours."""
+    told = tool_messages.message_for(request.tool_call, text, item_id=item_id)
+    return _closing(request, told)
 
 
 def _uncleared(request: ToolCallRequest, text: str, item_id: str = "") -> ToolResult:

@@ -13,7 +13,7 @@ Injected arguments are not part of it: the runtime gives them, not the model.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, cast
 
 from langchain_core.tools import BaseTool
@@ -114,7 +114,15 @@ def _canonical(model: ArgumentModel, given: JsonObject) -> JsonObject:
 
 def _read(model: ArgumentModel, given: JsonObject) -> tuple[object, JsonObject]:
     """Return what a schema makes of arguments, and that written as JSON."""
-    instance = _guarded_read(model.read, given)
+    try:
+        instance = model.read(given)
+    except (ValidationError, pydantic_v1.ValidationError) as error:
+        raise ArgumentMismatch(_described(cast("list[Any]", error.errors()))) from error
+    except Exception as error:
+        # A validator may be any code; what it cannot read does not run.
+        raise ArgumentMismatch(
+            f"the tool's schema could not read them ({type(error).__name__})"
+        ) from error
     written = _plain(model.write(instance))
     left_out = model.left_out(instance)
     if left_out:
@@ -135,18 +143,6 @@ def _without_bad_defaults(
     except Exception:  # noqa: BLE001 - foreign validators; the next reading says it
         return written
     return written
-
-
-def _guarded_read(read: Callable[[JsonObject], object], given: JsonObject) -> object:
-    try:
-        return read(given)
-    except (ValidationError, pydantic_v1.ValidationError) as error:
-        raise ArgumentMismatch(_described(cast("list[Any]", error.errors()))) from error
-    except Exception as error:
-        # A validator may be any code; what it cannot read does not run.
-        raise ArgumentMismatch(
-            f"the tool's schema could not read them ({type(error).__name__})"
-        ) from error
 
 
 def _described(rows: list[dict[str, Any]]) -> str:

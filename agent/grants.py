@@ -192,7 +192,11 @@ class _Guarded(GuardedTool, BaseTool):
                 f"The tool {self.name!r} is guarded and nobody cleared this call, so "
                 "it did not run. Give the agent `ApprovalMiddleware`, listed last."
             )
-        if not self._is_for(ticket.grant, tool_input):
+        if (
+            ticket.grant.tool != self.name
+            or isinstance(tool_input, str)
+            or not _has_args(ticket.grant, visible(self, tool_input))
+        ):
             raise NotAllowed(
                 f"The tool {self.name!r} was called with something else than what was "
                 "cleared, so it did not run. List `ApprovalMiddleware` last."
@@ -205,11 +209,6 @@ class _Guarded(GuardedTool, BaseTool):
                     "`ApprovalMiddleware`."
                 )
             ticket.is_taken = True
-
-    def _is_for(self, given: Grant, tool_input: str | dict[str, Any]) -> bool:
-        if given.tool != self.name or isinstance(tool_input, str):
-            return False
-        return _has_args(given, visible(self, tool_input))
 
 
 def _has_args(given: Grant, args: object) -> bool:

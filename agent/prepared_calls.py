@@ -7,7 +7,7 @@ one each time (an id, a time), and a second document would be another call.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, cast
@@ -24,22 +24,22 @@ from twokey.gateway.protocol.strict_json import JsonObject
 _NAMES = 40
 
 
-class Toolbox(Mapping[str, BaseTool]):
+class Toolbox(dict[str, BaseTool]):
     """The tools that this process saw an agent have, by name.
 
     Some tools are known by name only: those of the model's provider, and those that
     another middleware describes to the model in its own words.
     """
 
-    def __init__(self, tools: Mapping[str, BaseTool] | None = None) -> None:
-        self._tools: dict[str, BaseTool] = dict(tools or {})
-        self._names: set[str] = set(self._tools)
+    def __init__(self) -> None:
+        super().__init__()
+        self._names: set[str] = set()
 
     def learn(self, tools: Iterable[object]) -> None:
         """Remember tools, as LangChain lists them for a model or a tool node."""
         for tool in tools:
             if isinstance(tool, BaseTool):
-                self._tools[tool.name] = tool
+                self[tool.name] = tool
             name = _name_of(tool)
             if name:
                 self._names.add(name)
@@ -52,18 +52,6 @@ class Toolbox(Mapping[str, BaseTool]):
     def names(self) -> tuple[str, ...]:
         """Return every known name, sorted."""
         return tuple(sorted(self._names))
-
-    def __getitem__(self, name: str) -> BaseTool:
-        """Return a tool by its name."""
-        return self._tools[name]
-
-    def __iter__(self) -> Iterator[str]:
-        """Iterate over the names of the tools that are known whole."""
-        return iter(tuple(self._tools))
-
-    def __len__(self) -> int:
-        """Count the tools that are known whole."""
-        return len(self._tools)
 
 
 class KeptArgs(Record):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from langchain.agents.middleware.types import ToolCallRequest
 from langchain_core.messages import ToolMessage
 
@@ -17,16 +19,7 @@ def with_reasons(
 
     What a user sees directly (``return_direct``) stays as the tool returned it.
     """
-    why = answer.why_approved
-    if not why:
-        return result
-
-    def told(message: ToolMessage) -> ToolMessage:
-        if message.tool_call_id != request.tool_call["id"] or _is_silent(request):
-            return message
-        return messages.with_note(message, why)
-
-    return results.each_message(result, told)
+    return _with_note(request, result, answer.why_approved)
 
 
 def with_settlement(
@@ -39,16 +32,21 @@ def with_settlement(
     if settled is None:
         return result
     note = tool_messages.settlement_note(settled)
+    return _with_note(request, result, note, messages.mark_settled)
+
+
+def _with_note(
+    request: ToolCallRequest,
+    result: ToolResult,
+    note: str,
+    mark: Callable[[ToolMessage], ToolMessage] = lambda message: message,
+) -> ToolResult:
+    is_silent = request.tool is not None and request.tool.return_direct
 
     def told(message: ToolMessage) -> ToolMessage:
         if message.tool_call_id != request.tool_call["id"]:
             return message
-        marked = messages.mark_settled(message)
-        is_told = note and not _is_silent(request)
-        return messages.with_note(marked, note) if is_told else marked
+        marked = mark(message)
+        return messages.with_note(marked, note) if note and not is_silent else marked
 
     return results.each_message(result, told)
-
-
-def _is_silent(request: ToolCallRequest) -> bool:
-    return request.tool is not None and request.tool.return_direct

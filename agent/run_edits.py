@@ -82,21 +82,17 @@ async def missed_edits(caller: Caller, state: Mapping[str, Any]) -> list[EditRec
         ThreadUnavailable: when the gateway cannot say; see `confirm_edits`.
     """
     ref = turns.turn_ref(caller.agent, "")
-    if ref is None or not _has_gateway(caller):
+    if ref is None:
+        return []
+    try:
+        caller.gateway()
+    except NotAllowed:
         return []
     run_ref, within = ref.run_ref, outer_run.conversation_of(ref.ns)
     found = await ask_gateway(caller, lambda gateway: gateway.history(run_ref, within))
     caller.cache.put_edits(run_ref, found)
     known = _named_edits(state)
     return [record for record in found if record not in known]
-
-
-def _has_gateway(caller: Caller) -> bool:
-    try:
-        caller.gateway()
-    except NotAllowed:
-        return False
-    return True
 
 
 async def ask_gateway(

@@ -25,10 +25,6 @@ _KEPT = 100
 """How many prompts are kept: a demo may run for days."""
 
 
-def _last_prompts() -> deque[list[BaseMessage]]:
-    return deque(maxlen=_KEPT)
-
-
 class ScriptedModel(BaseChatModel):
     """A chat model whose replies a function makes from what it reads.
 
@@ -37,7 +33,9 @@ class ScriptedModel(BaseChatModel):
     """
 
     reply: Reply
-    _seen: deque[list[BaseMessage]] = PrivateAttr(default_factory=_last_prompts)
+    _seen: deque[list[BaseMessage]] = PrivateAttr(
+        default_factory=lambda: deque(maxlen=_KEPT)
+    )
 
     @property
     def seen(self) -> deque[list[BaseMessage]]:

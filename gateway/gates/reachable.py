@@ -159,17 +159,27 @@ def reachable(graph: object) -> Reachable:
 def gate_of(node: ToolNode) -> Gate | None:
     """Return the middleware that gates a tool node; None for none."""
     wrappers = cast("Any", node)
-    waiting: list[Any] = [wrappers._wrap_tool_call, wrappers._awrap_tool_call]  # noqa: SLF001 - it has no public name
+    handlers = (wrappers._wrap_tool_call, wrappers._awrap_tool_call)  # noqa: SLF001 - it has no public name
+    return cast("Gate | None", middleware_behind(handlers, Gate))
+
+
+def middleware_behind(handlers: Iterable[object], kind: type) -> object:
+    """Return the first middleware of a kind that handlers lead to; None for none.
+
+    LangChain does not say which middleware stands behind a handler, so their closures
+    are followed, as far as they can be.
+    """
+    waiting = list(handlers)
     seen: set[int] = set()
     while waiting:
         value = waiting.pop()
         owner = _owner(value)
         for candidate in (owner, *_values(owner)):
-            if isinstance(candidate, Gate):
+            if isinstance(candidate, kind):
                 return candidate
         if id(value) not in seen and callable(value):
             seen.add(id(value))
-            waiting.extend(_cells(value))
+            waiting.extend(closure_values(value))
     return None
 
 
@@ -207,7 +217,9 @@ def _unwrapped(function: Any) -> Callable[..., Any]:  # noqa: ANN401 - any calla
 def _held(value: object) -> Iterable[object]:
     """Return the values in which a graph may stand that this one can use."""
     if isinstance(value, FunctionType):
-        return get_function_nonlocals(value) if _is_users(value) else _cells(value)
+        return (
+            get_function_nonlocals(value) if _is_users(value) else closure_values(value)
+        )
     if isinstance(value, MethodType):
         return (value.__func__, value.__self__, *_values(value.__self__))
     if isinstance(value, partial):
@@ -234,7 +246,8 @@ def _values(owner: object) -> list[object]:
     return list(vars(owner).values()) if hasattr(owner, "__dict__") else []
 
 
-def _cells(function: object) -> list[Any]:
+def closure_values(function: object) -> list[Any]:
+    """Return what a function refers to: the function it wraps, and its closure."""
     wrapped = getattr(function, "__wrapped__", None)
     cells: tuple[Any, ...] = getattr(function, "__closure__", None) or ()
     return [one for one in chain([wrapped], map(_content, cells)) if one is not None]

@@ -187,25 +187,25 @@ def fits(answer: JsonObject, schema: JsonObject | None) -> bool:
 def _answer(question: Question, item: Item) -> JsonObject | None:
     if question.kind == RECONCILE_INTERRUPT:
         found = _reconciled(item)
-        return None if found is None else _json(found.model_dump(mode="json"))
+        return None if found is None else found.model_dump(mode="json")
     answer = answer_for(item)
     if answer is None:
         return None
     # An agent that waits since before an upgrade does not know this member.
     news = set[str]() if answer.has_started else {"has_started"}
-    return _json(answer.model_dump(mode="json", exclude=news))
+    return answer.model_dump(mode="json", exclude=news)
 
 
 def _unknown(question: Question, why: str) -> JsonObject:
     """Return the answer that lets a thread go on without what nobody knows."""
     about = (question.item_id, question.action_hash)
     if question.kind == APPROVAL_INTERRUPT:
-        return _json(unknown_answer(*about, why).model_dump(mode="json"))
+        return unknown_answer(*about, why).model_dump(mode="json")
     item_id, action_hash = about
     found = ReconcileAnswer(
         type="skip", item_id=item_id, action_hash=action_hash, message=why
     )
-    return _json(found.model_dump(mode="json"))
+    return found.model_dump(mode="json")
 
 
 def _reconciled(item: Item) -> ReconcileAnswer | None:
@@ -238,7 +238,3 @@ async def _item(store: Store, item_id: str) -> tuple[RunRef, Item] | None:
     if loaded is None or index >= len(loaded.approval.items):
         return None
     return loaded.approval.run_ref, loaded.approval.items[index]
-
-
-def _json(value: object) -> JsonObject:
-    return cast("JsonObject", value)

@@ -27,14 +27,12 @@ class Halts:
 
     async def put(self, at: ThreadRef, checkpoint: str, why: BaseException) -> None:
         """Mark that a thread was halted at this checkpoint."""
-        key = at.keys.thread_facts(at.tenant, at.agent, at.thread)
         mark = f"{checkpoint} {type(why).__name__}"
-        await self._conn.command("HSET", key, HALTED, mark)
+        await self._conn.command("HSET", _key(at), HALTED, mark)
 
     async def at(self, at: ThreadRef, checkpoint: str) -> ThreadHalted | None:
         """Return why a thread was halted at this checkpoint; None: it was not."""
-        key = at.keys.thread_facts(at.tenant, at.agent, at.thread)
-        found = text(await self._conn.command("HGET", key, HALTED))
+        found = text(await self._conn.command("HGET", _key(at), HALTED))
         marked, _, why = found.partition(" ")
         if not checkpoint or marked != checkpoint:
             return None
@@ -44,5 +42,8 @@ class Halts:
 
     async def clear(self, at: ThreadRef) -> None:
         """Let a thread go on from where it was halted."""
-        key = at.keys.thread_facts(at.tenant, at.agent, at.thread)
-        await self._conn.command("HDEL", key, HALTED)
+        await self._conn.command("HDEL", _key(at), HALTED)
+
+
+def _key(at: ThreadRef) -> str:
+    return at.keys.thread_facts(at.tenant, at.agent, at.thread)

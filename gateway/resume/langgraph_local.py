@@ -8,10 +8,10 @@ each superstep is on disk before the next begins (``durability="sync"``).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
@@ -37,30 +37,6 @@ _OURS = ("checkpoint_ns", "checkpoint_id", "checkpoint_map")
 
 _STRICT = "__pregel_strict_resume"
 """Refuse answers to questions that are not open (langgraph >= 1.2.20, private)."""
-
-
-class _Invoked(Protocol):
-    """What we use of a graph to run it, with types (its own are partial)."""
-
-    async def ainvoke(
-        self,
-        given: object,
-        config: RunnableConfig,
-        *,
-        context: object,
-        durability: str,
-    ) -> object: ...
-
-    def astream(
-        self,
-        given: object,
-        config: RunnableConfig,
-        *,
-        context: object,
-        stream_mode: object,
-        subgraphs: bool,
-        durability: str,
-    ) -> AsyncIterator[object]: ...
 
 
 STREAM_END = object()
@@ -202,7 +178,7 @@ class LangGraphLocal:
             **mine,
             "configurable": {
                 **mine.get("configurable", {}),
-                **_place(thread),
+                **_config(thread)["configurable"],
                 _STRICT: True,
             },
             "metadata": {
@@ -215,7 +191,7 @@ class LangGraphLocal:
             await self._invoke(given, config)
 
     async def _invoke(self, given: object, config: RunnableConfig) -> None:
-        graph, sink = cast("_Invoked", self._graph), self._sink
+        graph, sink = cast("Any", self._graph), self._sink
         if sink is None:
             await graph.ainvoke(given, config, context=self._context, durability="sync")
             return
@@ -292,12 +268,8 @@ def check_config(config: RunnableConfig, thread: str) -> None:
             )
 
 
-def _place(thread: str) -> dict[str, Any]:
-    return {"thread_id": thread, "checkpoint_ns": ""}
-
-
 def _config(thread: str) -> RunnableConfig:
-    return {"configurable": _place(thread)}
+    return {"configurable": {"thread_id": thread, "checkpoint_ns": ""}}
 
 
 def _state(snapshot: StateSnapshot) -> ThreadState:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from datetime import timedelta
 
 from twokey.gateway.approvals.events import TROUBLED_RUN, Event
@@ -47,8 +47,6 @@ GONE_MS = int(timedelta(days=1).total_seconds() * 1000)
 _BATCH = 500
 _ROUNDS = 20
 _NO_WAIT_MS = 1
-_IGNORED = TROUBLED_RUN
-"""A run that failed is retried or parked; see `twokey.gateway.resume.retries`."""
 
 
 class OrphanFinder:
@@ -114,7 +112,8 @@ class OrphanFinder:
         for loaded in await approvals.load_each(await approvals.scheduled(self._keys)):
             approval = loaded.approval
             if approval.tenant == self._tenant and approval.run_ref.agent in agents:
-                job = self._job(approval.run_ref.agent, approval.run_ref.thread)
+                run_ref = approval.run_ref
+                job = Job.to_resume(self._tenant, run_ref.agent, run_ref.thread)
                 jobs[job] = None
         for job in jobs:
             found += await self._queue_if_orphan(job) is True
@@ -142,8 +141,10 @@ class OrphanFinder:
         self, outbox: Outbox, agent: str, events: Sequence[Event]
     ) -> int:
         found, left = 0, set[str]()
-        for thread in _threads(one for one in events if self._is_of(one, agent)):
-            is_orphan = await self._queue_if_orphan(self._job(agent, thread))
+        ours = (one.run_ref.thread for one in events if self._is_of(one, agent))
+        for thread in dict.fromkeys(ours):
+            job = Job.to_resume(self._tenant, agent, thread)
+            is_orphan = await self._queue_if_orphan(job)
             found += is_orphan is True
             if is_orphan is None:
                 left.add(thread)
@@ -213,16 +214,10 @@ class OrphanFinder:
         return (
             is_about_a_thread
             and (event.tenant, event.run_ref.agent) == (self._tenant, agent)
-            and event.name not in _IGNORED
+            # A run that failed is retried or parked by `twokey.gateway.resume.retries`.
+            and event.name not in TROUBLED_RUN
         )
 
     def _reader(self, agent: str) -> Outbox:
         name = f"{READERS}:{json.dumps([self._tenant, agent])}"
         return self._store.outbox(self._keys, reader=name)
-
-    def _job(self, agent: str, thread: str) -> Job:
-        return Job.to_resume(self._tenant, agent, thread)
-
-
-def _threads(events: Iterable[Event]) -> list[str]:
-    return list(dict.fromkeys(event.run_ref.thread for event in events))

@@ -155,11 +155,11 @@ class Recovery:
         known = {(mismatch.agent, mismatch.thread) for mismatch in from_store}
         mismatches, unserved, is_whole = from_store, 0, self._runners.saver is not None
         try:
-            async for question in self._questions():
-                if not question.agent:
+            async for agent, thread, pending in self._questions():
+                if not agent:
                     unserved += 1
-                elif (question.agent, question.thread) not in known:
-                    mismatch = await self._unanswered(question)
+                elif (agent, thread) not in known:
+                    mismatch = await self._unanswered(agent, thread, pending)
                     mismatches += [] if mismatch is None else [mismatch]
         except CannotList as error:
             logger.warning("recovery.cannot_list saver=%s", error)
@@ -208,7 +208,13 @@ class Recovery:
         )
         return DECIDED if found.ready else ""
 
-    async def _questions(self) -> AsyncGenerator[_WaitingThread]:
+    async def _questions(
+        self,
+    ) -> AsyncGenerator[tuple[str, str, list[PendingInterrupt]]]:
+        """Yield agent, thread and open questions of each waiting thread.
+
+        The agent is "" when nobody here runs it.
+        """
         saver = self._runners.saver
         if saver is None:
             return
@@ -219,7 +225,7 @@ class Recovery:
             found = await saver.aget_tuple(place)
             pending = [] if found is None else _open_questions(found)
             if found is not None and asked_items(pending):
-                yield _WaitingThread(self._agent_of(found), thread, pending)
+                yield self._agent_of(found), thread, pending
 
     def _agent_of(self, found: CheckpointTuple) -> str:
         """Return the agent whose thread this is; "" when this process runs none."""
@@ -229,28 +235,18 @@ class Recovery:
             [agent] = served  # written before the name was kept
         return agent if agent in served else ""
 
-    async def _unanswered(self, asking: _WaitingThread) -> Mismatch | None:
-        agent, thread = asking.agent, asking.thread
+    async def _unanswered(
+        self, agent: str, thread: str, pending: Sequence[PendingInterrupt]
+    ) -> Mismatch | None:
         try:
-            found = await answers_for(self._store, agent, thread, asking.pending)
+            found = await answers_for(self._store, agent, thread, pending)
         except (GraphError, NewerRecord) as error:
             log_failure(logger, error, "recovery.unread thread=%s", thread)
             return None
         if not found.ready:
             return None
         problem = RECORD_LOST if found.lost else DECIDED
-        return Mismatch(
-            agent, thread, problem, tuple(sorted(asked_items(asking.pending)))
-        )
-
-
-@dataclass(frozen=True)
-class _WaitingThread:
-    """The open questions of a thread; ``agent`` is empty when nobody here runs it."""
-
-    agent: str
-    thread: str
-    pending: Sequence[PendingInterrupt]
+        return Mismatch(agent, thread, problem, tuple(sorted(asked_items(pending))))
 
 
 def _open_questions(found: CheckpointTuple) -> list[PendingInterrupt]:

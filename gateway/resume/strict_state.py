@@ -8,7 +8,6 @@ environment variable that is read once, at import; here it is always on.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import suppress
 from typing import Any, cast
 
 from langchain.agents.structured_output import (
@@ -19,6 +18,8 @@ from langchain.agents.structured_output import (
 from langgraph._internal._serde import build_serde_allowlist
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.pregel import Pregel
+
+from twokey.gateway.gates.reachable import closure_values
 
 OURS = frozenset({("twokey.agent.messages", "EditMessage")})
 """Our own record in an agent's state; an agent inside a tool shares the saver."""
@@ -66,10 +67,9 @@ def _response_formats(graph: Any) -> list[type[Any]]:  # noqa: ANN401 - types of
     found: list[type[Any]] = []
     for node in graph.nodes.values():
         function = getattr(node.bound, "func", None)
-        cells: tuple[Any, ...] = getattr(function, "__closure__", None) or ()
-        for cell in cells:
-            with suppress(ValueError):  # an empty cell
-                value: object = cell.cell_contents
-                if isinstance(value, AutoStrategy | ProviderStrategy | ToolStrategy):
-                    found.append(cast("Any", value).schema)
+        found += [
+            cast("Any", value).schema
+            for value in closure_values(function)
+            if isinstance(value, AutoStrategy | ProviderStrategy | ToolStrategy)
+        ]
     return [one for one in found if not isinstance(one, dict)]

@@ -42,8 +42,8 @@ from twokey.gateway.resume.thread_watch import (
     next_change,
 )
 from twokey.gateway.resume.transient_retry import (
-    Backoff,
     InputNotGiven,
+    backoff_s,
     drain_tasks,
     retry_transient,
     wait_or_timeout,
@@ -216,7 +216,7 @@ class ThreadRuns:
 
         Once the thread has its input, the workers go on with it instead.
         """
-        backoff, clock = Backoff(), asyncio.get_running_loop().time
+        pauses, clock = backoff_s(), asyncio.get_running_loop().time
         late = clock() + self._store.retries.limit.total_seconds()
         while True:
             pause_s = BUSY_S
@@ -231,7 +231,7 @@ class ThreadRuns:
             except (InputNotGiven, StoreUnavailable) as error:
                 if self._closing.is_set() or clock() > late:
                     raise error.__cause__ or error from None
-                pause_s = backoff.next_s()
+                pause_s = next(pauses)
                 logger.warning(
                     "run.waiting agent=%s thread=%s error=%s next_in_s=%.1f",
                     at.agent,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from typing import Any, TypeVar
 
 from twokey.gateway.resume.diagnosis import diagnose
@@ -20,21 +20,17 @@ class InputNotGiven(Exception):
     """A thread could not be given its input, for a reason that can pass."""
 
 
-class Backoff:
-    """Backoff between attempts: longer and longer ones."""
-
-    def __init__(self) -> None:
-        self._next_s = FIRST_PAUSE_S
-
-    def next_s(self) -> float:
-        """Return how long to wait now."""
-        pause_s, self._next_s = self._next_s, min(2 * self._next_s, LONGEST_PAUSE_S)
-        return pause_s
+def backoff_s() -> Iterator[float]:
+    """Yield the pauses between attempts: longer and longer ones."""
+    pause_s = FIRST_PAUSE_S
+    while True:
+        yield pause_s
+        pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
 
 async def retry_transient(work: Callable[[], Awaitable[T]]) -> T:
     """Do something as soon as the store, or what keeps the threads, is there."""
-    backoff = Backoff()
+    pauses = backoff_s()
     while True:
         try:
             return await work()
@@ -42,7 +38,7 @@ async def retry_transient(work: Callable[[], Awaitable[T]]) -> T:
             if not diagnose(error).can_pass:
                 raise
             logger.warning("wait.goes_on error=%s", type(error).__name__)
-        await asyncio.sleep(backoff.next_s())
+        await asyncio.sleep(next(pauses))
 
 
 async def drain_tasks(tasks: Collection[asyncio.Task[Any]], grace_s: float) -> None:

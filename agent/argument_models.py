@@ -82,15 +82,13 @@ def argument_model(tool: BaseTool) -> ArgumentModel:
     schema: object = tool.args_schema
     if not isinstance(schema, type):
         raise TypeError(f"The tool {tool.name!r} has no model of its arguments.")
-    names = _field_names(schema)
+    names = (
+        tuple(schema.model_fields)
+        if issubclass(schema, BaseModel)
+        else tuple(cast("type[pydantic_v1.BaseModel]", schema).__fields__)
+    )
     given = tool._filter_injected_args(dict.fromkeys(names))  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - LangChain's own notion of injected
     return _made(schema, frozenset(names).difference(given))
-
-
-def _field_names(schema: type) -> tuple[str, ...]:
-    if issubclass(schema, BaseModel):
-        return tuple(schema.model_fields)
-    return tuple(cast("type[pydantic_v1.BaseModel]", schema).__fields__)
 
 
 @lru_cache(maxsize=512)

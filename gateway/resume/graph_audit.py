@@ -117,12 +117,9 @@ def _listed(tools: list[ReachableTool]) -> str:
     by_place: dict[tuple[str, ...], list[str]] = {}
     for tool in tools:
         by_place.setdefault(tool.place, []).append(repr(tool.name))
-    return "; ".join(
-        f"{_some(names)} in {shown(place)!r}" for place, names in by_place.items()
-    )
-
-
-def _some(names: list[str]) -> str:
-    more = len(names) - _SHOWN
-    text = ", ".join(names[:_SHOWN])
-    return f"{text} and {more} more" if more > 0 else text
+    parts: list[str] = []
+    for place, names in by_place.items():
+        more = len(names) - _SHOWN
+        rest = f" and {more} more" if more > 0 else ""
+        parts.append(f"{', '.join(names[:_SHOWN])}{rest} in {shown(place)!r}")
+    return "; ".join(parts)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, cast
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
@@ -43,15 +42,6 @@ STREAM_END = object()
 """Ends the queue of `LangGraphLocal.streaming`; put there by whoever reads it."""
 
 
-@dataclass(frozen=True)
-class _Sink:
-    """Where the chunks of a thread's steps go, and which are wanted."""
-
-    chunks: asyncio.Queue[object]
-    modes: StreamMode | Sequence[StreamMode]
-    subgraphs: bool
-
-
 class LangGraphLocal:
     """One agent's graph, with a checkpointer; see `Runner`.
 
@@ -79,7 +69,8 @@ class LangGraphLocal:
         self._ungated = ungated
         self._given: RunnableConfig = config or {}
         self._context = context
-        self._sink: _Sink | None = None
+        self._chunks: asyncio.Queue[object] | None = None
+        self._stream_options: dict[str, Any] = {}
 
     @contextmanager
     def streaming(
@@ -87,11 +78,12 @@ class LangGraphLocal:
     ) -> Generator[asyncio.Queue[object]]:
         """Give what the steps stream that this runner takes inside the block."""
         chunks: asyncio.Queue[object] = asyncio.Queue()
-        self._sink = _Sink(chunks, modes, subgraphs)
+        self._chunks = chunks
+        self._stream_options = {"stream_mode": modes, "subgraphs": subgraphs}
         try:
             yield chunks
         finally:
-            self._sink = None
+            self._chunks = None
 
     async def probe(self, thread: str) -> ThreadState:
         """Read where a thread stands."""
@@ -191,19 +183,14 @@ class LangGraphLocal:
             await self._invoke(given, config)
 
     async def _invoke(self, given: object, config: RunnableConfig) -> None:
-        graph, sink = cast("Any", self._graph), self._sink
-        if sink is None:
-            await graph.ainvoke(given, config, context=self._context, durability="sync")
+        graph, chunks = cast("Any", self._graph), self._chunks
+        options = {"context": self._context, "durability": "sync"}
+        if chunks is None:
+            await graph.ainvoke(given, config, **options)
             return
-        async for chunk in graph.astream(
-            given,
-            config,
-            context=self._context,
-            stream_mode=sink.modes,
-            subgraphs=sink.subgraphs,
-            durability="sync",
-        ):
-            sink.chunks.put_nowait(chunk)
+        options |= self._stream_options
+        async for chunk in graph.astream(given, config, **options):
+            chunks.put_nowait(chunk)
 
 
 async def local_runner(

@@ -153,7 +153,7 @@ class Retries:
             before = await self._stalled.find(at.keys, at.run)
             if before is not None and before.state is RunState.PARKED:
                 queue = self._store.queue(at.keys)
-                await queue.later(delivery, delay_ms=_jittered(_UNSERVED_PARKED_MS))
+                await queue.later(delivery, delay_ms=jittered(_UNSERVED_PARKED_MS))
                 return
             now_ms = await self._store.conn.now_ms()
             after = _unserved(before or _first_failure(at, now_ms), now_ms, why).with_(
@@ -288,7 +288,7 @@ def _unserved(before: StalledRun, now_ms: int, why: str) -> StalledRun:
     since_ms = before.unserved_since_ms or now_ms
     age_ms = now_ms - since_ms
     pause_ms = min(max(UNSERVED_MS, age_ms // 4), _UNSERVED_LONGEST_MS)
-    next_ms = now_ms + _jittered(pause_ms)
+    next_ms = now_ms + jittered(pause_ms)
     after = before.with_(unserved_since_ms=since_ms, next_ms=next_ms)
     if before.attempts and age_ms < UNSERVED_S * 1000:
         return after
@@ -303,7 +303,8 @@ def _unserved(before: StalledRun, now_ms: int, why: str) -> StalledRun:
     )
 
 
-def _jittered(pause_ms: int) -> int:
+def jittered(pause_ms: int) -> int:
+    """Return half of a pause to all of it, so that not all retries come at once."""
     return max(1, int(pause_ms * _spread()))
 
 

@@ -77,17 +77,14 @@ class RunEvents:
         """Return an event about a run, addressed to where the agent was asked."""
         facts = await self._store.threads.facts(at.keys, at.tenant, at.agent, at.thread)
         origin = facts.origin
-        data = {
-            "channel": origin.channel if origin else "",
-            "thread_ts": origin.thread_ts if origin else "",
-        }
+        channel, thread_ts = (origin.channel, origin.thread_ts) if origin else ("", "")
         return Event(
             name=name,
             tenant=at.tenant,
             agent=at.agent,
             thread=at.thread,
-            channel=data["channel"],
-            data=data,
+            channel=channel,
+            data={"channel": channel, "thread_ts": thread_ts},
         )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -14,7 +13,7 @@ from twokey.gateway.policy.rules import Policy
 from twokey.gateway.protocol.port import connected
 from twokey.gateway.resume.advancer import Advancer
 from twokey.gateway.resume.leases import under_lease
-from twokey.gateway.resume.retries import Retries
+from twokey.gateway.resume.retries import Retries, jittered
 from twokey.gateway.resume.run_events import ThreadRef
 from twokey.gateway.resume.runner import Runner
 from twokey.gateway.resume.runners import Runners
@@ -191,7 +190,7 @@ class Worker:
         except ThreadUnavailable as error:
             logger.info("job.later job=%s reason=%s", delivery.id, error)
             fresh = await self._as_far_as_it_got(at, runner, delivery)
-            await queue.later(fresh, delay_ms=_jittered(BUSY_MS))
+            await queue.later(fresh, delay_ms=jittered(BUSY_MS))
 
     async def _once(self, at: ThreadRef, runner: Runner, delivery: Delivery) -> None:
         """Try a job, and keep what came of it before another may run the thread."""
@@ -280,7 +279,3 @@ def _key(delivery: Delivery) -> str:
     It stays the same when the job is put back and delivered again.
     """
     return delivery.job.id or delivery.id
-
-
-def _jittered(delay_ms: int) -> int:
-    return int(delay_ms * random.uniform(0.5, 1.0))  # noqa: S311 - spreads load only

@@ -68,6 +68,8 @@ class DecisionContext:
         """Return who has to agree, by both the old and the current policy."""
         if self.policy_now is None:
             return self.item.requirement
+        # The policy may change between the card and the click, in either direction:
+        # neither an old card nor a new file may need fewer people than the other.
         return quorum.stricter(self.item.requirement, self.policy_now.requirement)
 
     @property
@@ -101,6 +103,7 @@ class DecisionContext:
             action_hash=item.action_hash,
             at_ms=self.now_ms,
             on_behalf_of=self.on_behalf_of,
+            # The store's clock minus an age: the bot's own clock decides nothing.
             membership_at_ms=self.now_ms - membership.age_ms(self.reviewer),
             reason=reason,
         )
@@ -126,6 +129,7 @@ def raised_item(item: Item, policy_now: PolicyDecision | None) -> Item:
     if policy_now is None:
         return item
     tier = join(item.tier, policy_now.tier)
+    # dict.fromkeys and not a set: a card shows them in one order, each once.
     reasons = tuple(dict.fromkeys((*item.reasons, *policy_now.reasons)))
     return item.with_(
         tier=tier,
@@ -144,6 +148,7 @@ def edit_asks_more(item: Item, raised: Item, policy_now: PolicyDecision | None) 
     if raised.tier is not item.tier:
         return True
     is_lower = policy_now is not None and policy_now.tier is not raised.tier
+    # `stricter` keeps the people of the higher tier and adds those of the lower one.
     return not is_lower and quorum.asks_more(raised.requirement, item.requirement)
 
 
@@ -153,6 +158,7 @@ def first_of(item: Item, policy_now: PolicyDecision | None) -> Item:
     What raised it may be over, such as another call in the same window.
     """
     first = item.opened
+    # After a decision the raise stays: people decided about the call as it was raised.
     if first is None or policy_now is None or not item.is_pending:
         return item
     if first.policy_digest != policy_now.policy_digest:
@@ -194,6 +200,7 @@ def reopened(context: DecisionContext, item: Item, version: int) -> Approval:
     """Return the next record; what still waits at a stricter tier waits no longer."""
     approval = following(context.approval, item, version=version)
     is_raised = item.is_pending and item.tier is not context.item.tier
+    # 0 is a time that nobody set, not one that is over.
     if not is_raised or context.policy_now is None or not context.policy_now.ttl_ms:
         return approval
     return timing.with_earlier_deadline(
@@ -210,6 +217,8 @@ def event_of(
     text = item.settlement.text if item.settlement else ""
     return approval_event(context.approval, name, item, reason=text).with_(
         version=version,
+        # Of the policy that was asked for this decision, which may not be the one that
+        # opened the card.
         policy_digest=(policy_now or context.approval).policy_digest,
         actor=f"{actor.team}/{actor.user}",
         roles=quorum.roles_of(context.reviewer, item.requirement.roles),

@@ -45,7 +45,10 @@ def extend(approval: Approval, reviewer: Reviewer, now_ms: int) -> Change | Refu
     refusal = _refusal(approval, reviewer, now_ms)
     if refusal is not None:
         return refusal
+    # Half of the original time and not of what is left, which would shrink with each
+    # click.
     until_ms = min(approval.expires_at_ms + approval.ttl_ms // 2, latest_ms(approval))
+    # `<=`: a click that adds nothing is refused, and not told as more time.
     if until_ms <= approval.expires_at_ms:
         return Forbidden(
             reason="This has got all the time it can get. Please decide it, or let "
@@ -80,8 +83,11 @@ def fire(approval: Approval, kind: TimerKind, now_ms: int) -> Change | None:
     if kind is TimerKind.DOUBT:
         if ItemState.IN_DOUBT not in states:
             return None
+        # Set anew in the same step: a process that dies after it loses no later
+        # reminder.
         again = (kind.value, now_ms + DOUBT_THEN_MS)
         return Change(after, (event,), fires=kind, timers=(again,))
+    # A reminder of what has ended, or ends with the next sweep, would only confuse.
     if ItemState.PENDING not in states or now_ms >= approval.expires_at_ms:
         return None
     match kind:
@@ -108,6 +114,7 @@ def _refusal(approval: Approval, reviewer: Reviewer, now_ms: int) -> Refusal | N
         )
         for item in waiting
     ]
+    # Somebody who may decide one call of the card may ask for time for all of it.
     if None in objections:
         return None
     return Forbidden(reason=next(each for each in objections if each))
@@ -125,4 +132,6 @@ def _change(
             "gesture": reviewer.gesture.value,
         },
     )
+    # Not after the end: the sweep may expire the card between the reading and this
+    # write.
     return Change(after, (event,), before_ms=before.expires_at_ms)

@@ -98,6 +98,7 @@ def decide(
             again when a vote would be the last one needed; whoever is missing here
             is unknown, and an unknown vote completes nothing.
     """
+    # A negative index would reach an item from the end.
     if not 0 <= click.index < len(approval.items):
         return Changed(seen_version=click.version, version=approval.version)
     item = first_of(approval.items[click.index], policy_now)
@@ -111,6 +112,8 @@ def decide(
         # Its item is in doubt, not open: `reconcile` has its own checks of the state,
         # the version and the person.
         return reconcile(context, decision)
+    # The order is a promise of the docstring: who is late is told so, and not that they
+    # may not decide.
     return (
         _not_open(context)
         or _not_permitted(context, decision)
@@ -126,6 +129,8 @@ def _actor(context: DecisionContext) -> Reviewer:
     item, reviewer = context.item, context.reviewer
     if context.withdraws:
         return reviewer.with_(stands_in_for=())
+    # By the requirement of now as well: whoever changed the call must not approve it
+    # through somebody who stands in for them.
     barred = permission.editors(item, context.requirement)
     if item.state is ItemState.IN_DOUBT:
         barred = item.principals
@@ -146,6 +151,8 @@ def _apply(
         case Edit():
             return _edit(context, decision)
         case Reject():
+            # Checked after the permission: who may not reject learns nothing about
+            # reasons.
             if context.needs_reason(Verb.REJECT) and not decision.reason.strip():
                 return Invalid(errors={"": "A reason is needed to reject this call."})
             move = Move.WITHDRAW if context.withdraws else Move.REJECT
@@ -185,8 +192,11 @@ def _not_permitted(
     )
     if objection is not None:
         return Forbidden(reason=objection)
+    # Both: a tool's `allow` may have been narrowed, or widened, since the card was
+    # opened.
     if verb not in item.allow or (policy_now and verb not in policy_now.allow):
         return Invalid(errors={"": f"{decision.kind} is not allowed for this tool."})
+    # A frozen call can be rejected: that starts nothing.
     if policy_now and policy_now.stopped and verb in {Verb.APPROVE, Verb.EDIT}:
         return Forbidden(reason=f"{policy_now.stopped} You can reject it now.")
     return None
@@ -198,6 +208,7 @@ def _approve(
     item = raised_item(context.item, context.policy_now)
     if item.tier is Tier.DENY:
         return Forbidden(reason="The policy no longer allows this call at all.")
+    # "Approve all" was clicked on a card on which this call was not escalated yet.
     if item.tier is Tier.ESCALATE and context.click.is_shared:
         return Forbidden(reason=_OWN_DECISION)
     if is_counted(context, item):
@@ -216,6 +227,8 @@ def _edit(context: DecisionContext, edit: Edit) -> Change | Refusal:
     schema = context.policy_now.args_schema if context.policy_now else None
     errors = (
         _too_long(edit.reason, "")
+        # The schema of then and that of now: the tool that runs was started with the
+        # first, and the policy in force asks for the second.
         or edits.argument_errors(context.item.args_schema, edit.args)
         or edits.argument_errors(schema, edit.args)
     )
@@ -226,6 +239,7 @@ def _edit(context: DecisionContext, edit: Edit) -> Change | Refusal:
     except BadJson as error:
         pointer = error.pointer.removeprefix("/args")
         return Invalid(errors={pointer: f"{error.problem}."})
+    # Compared as canonical bytes, so another order of keys or 1.0 for 1 is no change.
     if document == context.item.action:
         return _unchanged(context, edit.reason)
     # An edit approves what it makes of the call.
@@ -242,6 +256,7 @@ def _changed(context: DecisionContext, document: str, reason: str) -> Change | R
         at_ms=context.now_ms,
         reason=reason,
     )
+    # Votes are for one action hash: none given before counts for what the edit made.
     edited = context.item.with_(action=document, edit=record, votes=())
     raised = raised_item(edited, context.policy_now)
     if raised.tier is Tier.DENY:
@@ -255,6 +270,8 @@ def _changed(context: DecisionContext, document: str, reason: str) -> Change | R
 
 
 def _unchanged(context: DecisionContext, reason: str) -> Change | Refusal:
+    # An edit that changes nothing is an approval, and only where that is allowed: else
+    # "edit" would be a way around a forbidden "approve".
     if _not_permitted(context, Approve()) is None:
         return _approve(context, reason, pointer="")
     return Invalid(errors={"": "Nothing was changed, and approve is not allowed."})

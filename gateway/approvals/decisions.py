@@ -59,6 +59,7 @@ class Reviewer(Record):
     name: str = ""
     usergroups: frozenset[str] = frozenset()
     unknown_groups: frozenset[str] = frozenset()
+    # Unknown until Slack has said more; an unknown account decides nothing.
     account: AccountKind = AccountKind.UNKNOWN
     membership_age_ms: int = 0
     retry_in_s: int = 0

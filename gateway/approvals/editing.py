@@ -26,11 +26,15 @@ def edited_document(item: Item, args: JsonObject) -> str:
     Raises:
         BadJson: when the arguments are not strict JSON or too large.
     """
+    # From the stored request and never from the form: an edit may change arguments
+    # alone.
     requested = parse_object(item.requested)
     document = digest.action_document(
         tool=item.tool,
         args=args,
         ctx=item.ctx.as_dict(),
+        # The same salt, so that equal arguments have an equal hash and an edit that
+        # changes nothing is seen as such.
         salt=str(requested["salt"]),
     )
     state = state_in(item.action)
@@ -62,4 +66,5 @@ def edit_record(
 def json_patch(before: JsonObject, after: JsonObject) -> tuple[JsonObject, ...]:
     """Return the RFC 6902 patch that turns one object into the other."""
     patch = jsonpatch.make_patch(before, after)
+    # jsonpatch has no types; each operation is a JSON object (RFC 6902, section 4).
     return tuple(cast("list[JsonObject]", patch.patch))

@@ -53,6 +53,7 @@ def end_waiting(
         now_ms: the store's clock.
         ends: which items end, of those that wait.
     """
+    # What executes is not in it: nothing that was started is called off.
     moves = {ItemState.PENDING: move, ItemState.AUTHORIZED: Move.LAPSE}
     waiting = [item for item in approval.items if item.state in moves and ends(item)]
     if not waiting:
@@ -73,11 +74,15 @@ def quarantined_states(states: Mapping[int, ItemState]) -> dict[int, ItemState]:
 
 def _due(item: Item, approval: Approval, now_ms: int) -> Move | None:
     match item.state:
+        # `>=`, as a click is refused from this very millisecond on: none falls between
+        # the two.
         case ItemState.PENDING if now_ms >= approval.expires_at_ms:
             return Move.EXPIRE
+        # 0 is an authorization of an older version, which had no end.
         case ItemState.AUTHORIZED if 0 < item.lapses_at_ms <= now_ms:
             return Move.LAPSE
         case ItemState.EXECUTING if now_ms >= item.claimed_until_ms:
+            # The worker that resumes the thread claims it again under the same key.
             return None if item.idempotent else Move.DOUBT
         case _:
             return None

@@ -138,6 +138,8 @@ def approval_event(
     It is the only builder of such events. It holds no argument of the call; whoever
     knows more of the event (who acted, with which roles) adds it by ``with_``.
     """
+    # The only place where events about approvals are made, so that an argument of a
+    # call cannot slip into the outbox or the audit log by one of many.
     event = Event(
         name=name,
         tenant=approval.tenant,
@@ -153,6 +155,7 @@ def approval_event(
     )
     if item is None:
         return event
+    # The tier of the item wins over that of the approval: a card may hold several.
     return event.with_(
         item=item.id, tool=item.tool, tier=item.tier, action_hash=item.action_hash
     )

@@ -38,6 +38,7 @@ class Argument(Record):
             json.loads(self.value)
         except ValueError:
             return self.value == HIDDEN
+        # Deep enough brackets end the parser; then the text surely looks like JSON.
         except RecursionError:
             return True
         return True
@@ -51,6 +52,7 @@ def redacted(args: JsonObject, paths: Iterable[str]) -> JsonObject:
         paths: dotted paths such as ``args.card.number``; ``*`` stands for every
             member or element of one level.
     """
+    # A copy: what is hidden here still has to be hashed and run.
     shown: JsonObject = dict(args)
     for path in paths:
         shown = _hide_members(shown, path.removeprefix("args.").split("."))
@@ -62,6 +64,8 @@ def arguments(args: JsonObject, paths: Iterable[str] = ()) -> tuple[Argument, ..
     shown = redacted(args, paths)
     return tuple(
         Argument(name=name, value=value, is_redacted=value != args[name])
+        # By name: a model chooses the order of arguments, and with it what a person
+        # reads first.
         for name, value in sorted(shown.items())
     )
 
@@ -95,6 +99,8 @@ def differences(
         for name in sorted(old.keys() | new.keys())
         if name not in before
         or name not in after
+        # Compared before anything is hidden: a change of a hidden value is a change,
+        # too.
         or _json(before[name]) != _json(after[name])
     )
 
@@ -105,6 +111,8 @@ def spelling(spelled: JsonObject, args: JsonObject, paths: Iterable[str] = ()) -
     A value is repeated only where the argument of that name is shown as well: nobody
     knows whether policy would hide one of another name.
     """
+    # By the first name only: what the model wrote need not have the shape of the
+    # arguments, so any path into an argument hides all of it here.
     hidden = {path.removeprefix("args.").split(".")[0] for path in paths}
     told: list[str] = []
     for name, value in sorted(spelled.items()):

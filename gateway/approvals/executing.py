@@ -43,6 +43,8 @@ def claim(
     started = item.moved(
         Move.CLAIM,
         now_ms,
+        # Rises with each start, also of the same owner: a report names the start that
+        # it is about.
         fence=item.fence + 1,
         owner=owner,
         claimed_until_ms=now_ms + lease_ms,
@@ -73,6 +75,7 @@ def shorten_claim(
     It is longer when the server's clock went back. A dead owner then has the claim no
     longer than a live one.
     """
+    # `<=`: a claim that was written this millisecond is exactly as long as a lease.
     if item.claimed_until_ms - now_ms <= lease_ms:
         return None
     cut = item.with_(claimed_until_ms=now_ms + lease_ms)
@@ -98,11 +101,15 @@ def finish(
     """
     after = state_after(item, result)
     is_owned = item.fence == fence
+    # Before everything else: what people said of this start stands, whatever state
+    # followed.
     if result is not None and fence and item.settled_fence == fence:
         return _reported_late(approval, item, result, is_owned=is_owned, now_ms=now_ms)
     is_known = item.state is after and (
         after is not ItemState.IN_DOUBT or item.result is not None
     )
+    # A report that is sent again, because its answer got lost, is answered as the first
+    # was.
     if is_owned and is_known:
         return True
     # An owner that was thought dead and comes back with the truth ends the doubt.
@@ -135,6 +142,7 @@ def _reported_late(
         return False  # the first report counts
     reason = "executed" if result.ok else "failed"
     event = approval_event(approval, EventName.ITEM_REPORTED, item, reason=reason)
+    # Never dropped, even if it changes nothing: it may contradict what people found.
     noted = item.with_(late=result)
     # What was to run again, and has not begun to, has ended by this; what was left
     # alone did run.
@@ -161,6 +169,7 @@ def _ended(
         changed_at_ms=now_ms,
         claimed_until_ms=0,
         owner="",
+        # A claim that is given back keeps what an earlier attempt came to.
         result=result or item.result,
     )
     if result is None:

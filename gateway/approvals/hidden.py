@@ -53,6 +53,7 @@ def is_hidden(character: str) -> bool:
 
 def has_hidden(text: str) -> bool:
     """Return whether a string holds any character that a reader would not see."""
+    # A set, because a text has few different characters and each takes a search.
     return any(map(is_hidden, set(text)))
 
 

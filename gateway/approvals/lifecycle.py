@@ -68,6 +68,7 @@ TRANSITIONS: dict[tuple[ItemState, Move], ItemState] = {
     (_S.FAILED, Move.EXECUTE): _S.EXECUTED,
 }
 
+# Derived from the table, so that a new row cannot leave a state final.
 FINAL: frozenset[ItemState] = frozenset(ItemState) - {state for state, _ in TRANSITIONS}
 """The states that nothing follows."""
 

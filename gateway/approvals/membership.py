@@ -67,6 +67,7 @@ def _surely_holds(actor: Reviewer, role: Role) -> bool:
 
 def _may_hold(actor: Reviewer, role: Role) -> bool:
     if actor.account is AccountKind.UNKNOWN:
+        # An account that Slack did not describe may be in any group.
         return actor.user in role.users or bool(role.usergroups)
     is_open = not actor.unknown_groups.isdisjoint(role.usergroups)
     return actor.account is AccountKind.MEMBER and (holds(actor, role) or is_open)

@@ -41,6 +41,7 @@ class Requirement(Record):
         editor_may_vote: False keeps whoever changes the arguments from approving them.
     """
 
+    # At least one: a requirement of nobody would be met by nobody's vote.
     approvals: int = Field(ge=1)
     of: tuple[Role, ...]
     at_least: dict[str, int] = Field(default_factory=dict)

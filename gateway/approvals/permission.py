@@ -55,6 +55,8 @@ def objection(
     why = quorum.objection(reviewer, requirement, approval.principals, barred)
     if why is None or quorum.no_member(reviewer):
         return why
+    # Only if the two policies together leave nobody: a policy that names too few people
+    # by itself is told as such.
     was_possible = not any(is_dead_end(approval, item, one) for one in then_and_now)
     is_for_nobody = was_possible and is_dead_end(approval, item, requirement)
     if is_for_nobody:

@@ -74,6 +74,8 @@ def standing_in(
         )
         added = set(roles_of(other.with_(stands_in_for=()), roles)) - held
         if not is_barred and added:
+            # Who adds nothing to the roles of those before is left out: their vote is
+            # not used up.
             held |= added
             needed.append(other)
     return alone.with_(stands_in_for=tuple(needed))
@@ -134,6 +136,8 @@ def clauses(requirement: Requirement) -> dict[frozenset[str], int]:
         rows = [(frozenset(role.name for role in part.of), part.approvals)]
         rows += [(frozenset({name}), count) for name, count in part.at_least.items()]
         for names, count in rows:
+            # max and not the last: `at_least: {senior: 1}` beside `approvals: 2, of:
+            # senior` once made one vote enough.
             found[names] = max(count, found.get(names, 0))
     return found
 
@@ -157,6 +161,7 @@ def tally(requirement: Requirement, votes: Sequence[Vote], action_hash: str) -> 
     asked = frozenset[str]().union(*needed)
     held = _held_by_voters(needed, votes, action_hash)
     missing = missing_votes(requirement, votes, action_hash)
+    # A requirement has at least one clause, see `Requirement.approvals`.
     need = max(needed.values())
     return Tally(
         have=len(held),
@@ -214,6 +219,7 @@ def stricter(first: Requirement, second: Requirement) -> Requirement:
         shared = part.with_(
             of=tuple(_shared(role, (first, second)) for role in part.of)
         )
+        # Sorted: the same roles in another order are one requirement.
         names = tuple(sorted(role.name for role in shared.of))
         merged[names] = _joined(merged.get(names, shared), shared)
     head, *rest = sorted(_needed(merged.values()), key=lambda part: -part.approvals)
@@ -261,6 +267,8 @@ def _held_by_voters(
 ) -> list[frozenset[str]]:
     """Return the roles that count of each distinct voter who holds one of them."""
     asked = frozenset[str]().union(*needed)
+    # By person and never by vote: one person with two votes in a record counts once. A
+    # vote without a role that counts is no vote, whatever else it holds.
     counted = {
         (vote.by.team, vote.by.user): asked.intersection(vote.roles)
         for vote in votes
@@ -283,6 +291,7 @@ def _still_held(
 def _actors(vote: Vote, people: Sequence[Reviewer]) -> list[Reviewer]:
     """Return the voter as resolved now, and those for whom they voted and still may."""
     unknown = Reviewer(team=vote.by.team, user=vote.by.user)
+    # Whoever was not asked again is unknown, and an unknown vote completes nothing.
     voter = next((one for one in people if one.person.is_same(vote.by)), unknown)
     others = [
         other
@@ -308,6 +317,8 @@ def _told(
 def _needed(parts: Iterable[Requirement]) -> list[Requirement]:
     """Leave out every part that is met whenever another one is."""
     kept = list(parts)
+    # A copy, because `kept` shrinks meanwhile; and one by one, so that of two parts
+    # which follow from each other one stays.
     for part in [*kept]:
         others = [clauses(one) for one in kept if one is not part]
         own = clauses(part).items()
@@ -319,6 +330,7 @@ def _needed(parts: Iterable[Requirement]) -> list[Requirement]:
 def _follows(
     names: frozenset[str], count: int, known: dict[frozenset[str], int]
 ) -> bool:
+    # As many people of fewer roles: whoever meets that clause meets this one.
     return any(one <= names and known[one] >= count for one in known)
 
 
@@ -328,6 +340,8 @@ def _shared(role: Role, requirements: tuple[Requirement, Requirement]) -> Role:
             if other.name == role.name:
                 is_told = Notify.MENTION in {role.notify, other.notify}
                 role = role.with_(
+                    # Only those whom both policies list: the one who was taken off the
+                    # list must not vote, nor the one who was just added.
                     users=tuple(user for user in role.users if user in other.users),
                     usergroups=tuple(
                         group for group in role.usergroups if group in other.usergroups

@@ -51,6 +51,7 @@ def reconcile(context: DecisionContext, decision: Reconcile) -> Change | Refusal
         return refusal
     requirement = _requirement(context, decision.finding)
     mine = _observation(context, decision, requirement)
+    # A person who looks again replaces what they found before.
     others = tuple(
         one for one in context.item.observations_now if not one.vote.by.is_same(mine.by)
     )
@@ -79,6 +80,7 @@ def _settled(context: DecisionContext, item: Item, mine: Observation) -> Change:
         # Whatever this attempt's owner says from now on comes after people settled it.
         settled_fence=item.fence,
     )
+    # A new version as well, so that no button about this attempt settles the next one.
     again = mine.finding is Finding.RERUN
     if again:
         # What the last attempt came to is not a result of the next one.
@@ -111,6 +113,7 @@ def _observation(
 
 def _not_open(context: DecisionContext) -> Refusal | None:
     approval, item = context.approval, context.item
+    # No deadline is checked: a doubt does not expire, however long people take.
     if item.state is not ItemState.IN_DOUBT:
         return Stale.of(item)
     click = context.click
@@ -121,6 +124,7 @@ def _not_open(context: DecisionContext) -> Refusal | None:
 
 def _not_permitted(context: DecisionContext, decision: Reconcile) -> Refusal | None:
     item = context.item
+    # Slack's form bounds it as well, but a program may call this.
     if len(decision.note) > MAX_NOTE:
         problem = f"This is {len(decision.note)} characters, {MAX_NOTE} are allowed."
         return Invalid(errors={"/note": problem})
@@ -156,6 +160,8 @@ def _requirement(context: DecisionContext, finding: Finding) -> Requirement:
 def _no_rerun(context: DecisionContext) -> str | None:
     """Return why nobody may have this run again; None when people may."""
     item, policy_now = context.item, context.policy_now
+    # Its agent went on without the call, so nobody would read what a second run comes
+    # to.
     if item.is_unasked:
         return _WENT_ON
     if policy_now and policy_now.stopped:

@@ -299,6 +299,8 @@ class Approval(Record):
     @property
     def digest(self) -> str:
         """Return the batch digest over the items as they would run now."""
+        # Of what would run now: an edit of one call makes an older "Approve all"
+        # another batch.
         rows = [(item.id, item.action_hash) for item in self.items]
         return digest.batch_digest(self.id, rows)
 
@@ -314,6 +316,8 @@ class Approval(Record):
 
     def replacing(self, *items: Item, **changes: object) -> Approval:
         """Return a copy in which these items stand at their own index."""
+        # By index and never by order: whoever changes two items may name them in any
+        # order.
         by_index = {item.index: item for item in items}
         rows = tuple(by_index.get(item.index, item) for item in self.items)
         return self.with_(items=rows, **changes)
@@ -331,6 +335,8 @@ def approval_of(item: str) -> tuple[str, int]:
         ValueError: when the text is not an item id.
     """
     approval, dot, index = item.rpartition(".")
+    # isascii, because isdigit is true of digits that int() reads and no id has, such as
+    # "٣".
     if not (dot and approval and index.isascii() and index.isdigit()):
         raise ValueError(f"{item[:80]!r} is not an item id")
     return approval, int(index)

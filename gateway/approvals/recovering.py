@@ -28,6 +28,7 @@ def end_with_thread(approval: Approval, item: Item, now_ms: int) -> Change | Non
     overdue, to the sweeper.
     """
     move = _ENDS.get(item.state)
+    # The sweep ends it as expired, which is what people read on the card.
     if move is None or (item.is_pending and now_ms >= approval.expires_at_ms):
         return None
     why = _why(item, THREAD_LOST, now_ms).with_(is_final=True)
@@ -45,6 +46,8 @@ def doubt_restored(approval: Approval, item: Item, now_ms: int) -> Change | None
     why = _why(item, RESTORED, now_ms).with_(is_restored=True)
     if item.state is ItemState.AUTHORIZED:
         return by_gateway(approval, item.moved(Move.DOUBT, now_ms, revoked=why))
+    # Twice is once: without the second test each repair would drop the votes given
+    # since.
     if not item.is_pending or item.is_restored:
         return None
     if now_ms >= approval.expires_at_ms:
@@ -54,6 +57,7 @@ def doubt_restored(approval: Approval, item: Item, now_ms: int) -> Change | None
 
 
 def _why(item: Item, reason: str, now_ms: int) -> Revocation:
+    # Not counted as one more: the policy revoked nothing here.
     times = item.revoked.times if item.revoked else 0
     return Revocation(
         reason=reason, at_ms=now_ms, times=times, is_restored=item.is_restored

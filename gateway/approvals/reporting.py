@@ -13,6 +13,7 @@ def add_report(
 ) -> Change | None:
     """Add somebody's remark to an approval; None when they reported it before."""
     by = reporter.person
+    # One remark a person, so that a click sent twice is told once.
     if any(one.by.is_same(by) for one in approval.remarks):
         return None
     remarks = (*approval.remarks, Remark(by=by, text=text, at_ms=now_ms))

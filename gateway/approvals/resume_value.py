@@ -49,8 +49,10 @@ def _why_approved(item: Item) -> str:
     """Return the reasons of those who approved, each with its author; or nothing."""
     return " ".join(
         f"{vote.by.name or vote.by.user} approved this call and wrote: "
+        # As JSON: a reason cannot close its quotes and go on as a sentence of ours.
         f"{json.dumps(vote.reason, ensure_ascii=False)}."
         for vote in item.votes
+        # What was written about other arguments is not a reason for these.
         if vote.reason and vote.action_hash == item.action_hash
     )
 
@@ -60,10 +62,12 @@ def end_reason(item: Item) -> str:
     why = _ENDINGS[item.state]
     if item.revoked is not None and item.revoked.is_final:
         why = item.revoked.reason.removesuffix(".")
+    # Before all others: of such a call nobody may say that it did not run.
     if item.is_restored:
         return f"{why}. {NOT_KNOWN}; look before you ask again."
     if item.state is ItemState.WITHDRAWN and item.settlement is not None:
         return _taken_back(item.settlement)
+    # It was started at least once, so "did not run" would not be true.
     if item.fence:
         return f"{why}, so the call does not go on. What it did before that stays."
     return f"{why}, so the call did not run."

@@ -55,14 +55,19 @@ def revoke(
     """
     if item.is_unasked:
         return _uncleared(approval, item, policy_now, now_ms)
+    # A policy that lets nobody approve this tool any more forbids it as well.
     if policy_now.tier is Tier.DENY or not _CAN_APPROVE & set(policy_now.allow):
         return _ended(approval, item, policy_now, FORBIDDEN, now_ms)
     if _is_too_old(item, policy_now, now_ms):
         return _ended(approval, item, policy_now, TOO_OLD, now_ms)
     requirement = quorum.stricter(item.requirement, policy_now.requirement)
+    # Without asking Slack: a claim comes from an agent at any time, and must not wait
+    # for the memberships of people who voted hours ago.
     votes = _still_counting(item, requirement)
     if quorum.tally(requirement, votes, item.action_hash).is_met:
         return None
+    # Ended and not asked anew: a card that nobody can approve would only wait for its
+    # end.
     if not _has_people(requirement):
         return _ended(approval, item, policy_now, NOBODY, now_ms)
     return _asked_anew(
@@ -78,6 +83,8 @@ def _uncleared(
     The same policy decided it in the step that opened it, by the facts of then. It
     never goes to people: its agent does not wait for them.
     """
+    # By the same policy only the facts have moved since, such as the totals of windows;
+    # it was cleared by those of then.
     is_same = policy_now.policy_digest == approval.policy_digest
     if is_same or policy_now.tier.runs_unasked:
         return None
@@ -103,6 +110,8 @@ def ask_in_new_state(
     document = with_state(item.action, state)
     edit = item.edit
     if edit is not None:
+        # The document changes by its state, and the record of the edit has to fit it:
+        # codec.py refuses an approval whose hashes do not.
         edit = edit.with_(executed_hash=digest.action_hash(document))
     changed = item.with_(action=document, edit=edit, votes=())
     return _asked_anew(approval, changed, policy_now, STATE_CHANGED, now_ms)
@@ -121,6 +130,7 @@ def _is_too_old(item: Item, policy_now: PolicyDecision, now_ms: int) -> bool:
 
     A call that was started before goes by the end that its authorization was given.
     """
+    # 0 is a policy that says nothing.
     if item.fence or not policy_now.authorization_ms:
         return False
     return now_ms >= item.changed_at_ms + policy_now.authorization_ms
@@ -157,6 +167,8 @@ def _asked_anew(
         policy_now.policy_digest,
         version=approval.version + 1,
         expires_at_ms=ends_ms if is_alone else max(ends_ms, approval.expires_at_ms),
+        # From now on and not from the opening, which may be longer ago than any
+        # extension reaches.
         latest_at_ms=now_ms + LONGEST * ttl_ms,
     )
 
@@ -183,6 +195,7 @@ def _still_counting(item: Item, requirement: Requirement) -> tuple[Vote, ...]:
         )
         for vote in item.votes
         if vote.action_hash == item.action_hash
+        # The policy of now may keep editors from voting where the old one did not.
         and not quorum.is_among(vote.by, permission.editors(item, requirement))
     ]
     return tuple(vote for vote in kept if vote.roles)
@@ -192,6 +205,7 @@ def _holds(vote: Vote, role: Role, then: Role | None) -> bool:
     actors: tuple[Person, ...] = (vote.by, *vote.on_behalf_of)
     if any(actor.user in role.users for actor in actors):
         return True
+    # A role that names no group any more is held by those alone whom it lists.
     if role.name not in vote.roles or not role.usergroups:
         return False
     # Who was listed by id and is listed no more has lost the role; so has whoever

@@ -40,6 +40,7 @@ def authorization_ms(*ages: int) -> int:
     0 is an age that nobody set.
     """
     longest = int(AUTHORIZATION_LIFETIME.total_seconds() * 1000)
+    # min over the ages that are set: 0 would otherwise end an authorization at once.
     return min((age for age in ages if age), default=longest)
 
 
@@ -50,6 +51,7 @@ def with_earlier_deadline(approval: Approval, *, ttl_ms: int, now_ms: int) -> Ap
     that an earlier raise gave no more time than this stays as it is.
     """
     longest_ms = now_ms + LONGEST * ttl_ms
+    # A second raise to the same tier must not cut the time again with each edit.
     if 0 < approval.latest_at_ms <= longest_ms:
         return approval
     return approval.with_(
@@ -70,6 +72,7 @@ def end_ms(approval: Approval, *, ttl_ms: int) -> int:
     What people added to its own time is added here too, within the same bound.
     """
     own_ms = approval.created_at_ms + approval.ttl_ms
+    # Never negative: a raise may have brought the deadline forward.
     added_ms = max(0, approval.expires_at_ms - own_ms)
     return approval.created_at_ms + min(ttl_ms + added_ms, LONGEST * ttl_ms)
 
@@ -102,9 +105,11 @@ def timers(before: Approval, after: Approval) -> list[tuple[str, int]]:
         opened_ms, waiting = after.created_at_ms + added_ms, after.waiting
         if waiting.remind_at_ms:
             found.append((TimerKind.REMIND, opened_ms + waiting.remind_at_ms))
+        # Others are called once; people are reminded again with each new deadline.
         if waiting.escalate_at_ms and not after.escalated_at_ms:
             found.append((TimerKind.ESCALATE, opened_ms + waiting.escalate_at_ms))
     doubtful = [item for item in after.items if item.state is ItemState.IN_DOUBT]
+    # Only a new doubt sets the timer: any other change of the card would put it off.
     new = [item for item in doubtful if before.items[item.index].state != item.state]
     if new:
         since_ms = max(item.changed_at_ms for item in new)

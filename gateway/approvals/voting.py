@@ -67,18 +67,28 @@ def vote(
     if _has_outlived(context):
         return Forbidden(reason=_OUTLIVED)
     roles = item.requirement.roles
+    # Asked of everybody who handed their queue over, not of those alone whose roles
+    # count: one of the others may hold a role that Slack left open.
     if left_open := membership.open_roles(context.resolved, roles):
         return Forbidden(reason=membership.not_told(left_open, [context.resolved]))
     is_edited = item.action != context.item.action
+    # Buttons carry the version: with a new one every click on the old card is refused.
     version = context.approval.version + (1 if is_edited else 0)
     vote = context.vote(item, roles, text if verb is Verb.APPROVE else "")
     barred = permission.editors(context.item, item.requirement)
+    # A second vote of a person takes the place of their first; it never adds one.
     others = votes_of_others(item, vote.by)
+    # Somebody may have voted before they changed the call, or before the policy barred
+    # editors.
     before = tuple(one for one in others if not quorum.is_among(one.by, barred))
     earlier = before
     count = quorum.tally(item.requirement, (*earlier, vote), item.action_hash)
+    # Earlier voters are asked again only when this vote would be the last: that takes
+    # answers of Slack's, which limits how often it is asked.
     if count.is_met:
         doubtful = quorum.doubtful_roles(before, context.voters, roles)
+        # Unknown is not lost: the vote stays, nothing is recorded, and the person
+        # clicks again.
         if doubtful:
             return Forbidden(reason=membership.not_told(doubtful, context.voters))
         earlier = quorum.asked_again(before, context.voters, roles)
@@ -88,6 +98,8 @@ def vote(
         for one in before
         if not quorum.has_voted(earlier, one.by, one.action_hash)
     ]
+    # Votes that count no more leave the record here, so a claim does not count them
+    # either.
     item = item.with_(votes=(*earlier, vote))
     events = [event_of(context, item, EventName.ITEM_EDITED, version)] * is_edited
     if count.is_met:
@@ -117,6 +129,7 @@ def _has_outlived(context: DecisionContext) -> bool:
     What was raised waits from then on as the stricter tier lets it; see `reopened`.
     """
     approval, policy_now = context.approval, context.policy_now
+    # With a `latest_at_ms` the deadline was shortened already when the call was raised.
     if policy_now is None or not policy_now.ttl_ms or approval.latest_at_ms:
         return False
     is_same = (

@@ -40,6 +40,7 @@ from twokey.gateway.triage.asking import Triage
 
 logger = logging.getLogger(__name__)
 
+# Each one is a reading of its own; a run may have thousands of approvals.
 MAX_HISTORY = 64
 """How many approvals of a run one look back reads at most, the newest."""
 
@@ -71,6 +72,9 @@ class AgentService(ClaimService, UnaskedService):
         """Judge all calls of a turn; see `Gateway.submit`."""
         verdicts, older = await self._submitter.submit(turn)
         ended = [one.id for one in older if _is_at(one, turn.ref)]
+        # After the turn is open: a crash in between leaves older calls waiting, which
+        # the next turn or their deadline ends. In the other order it would end calls
+        # that nothing has replaced.
         await self.supersede_approvals(ended)
         return verdicts
 
@@ -96,6 +100,7 @@ class AgentService(ClaimService, UnaskedService):
         """End what still waits of this turn, and inside it: the thread moved on."""
 
         def is_ended(item: Item) -> bool:
+            # Of this agent only this message; of agents inside its tools everything.
             return item.ctx.ns != ref.ns or item.ctx.message_id == ref.message_id
 
         listed = [one for one in await self._listed(ref) if _is_at(one, ref)]
@@ -133,10 +138,14 @@ class AgentService(ClaimService, UnaskedService):
         for each, item_id in edits.items():
             found = await self._found(item_id)
             if found is None:
+                # An id that is none of ours was never made by us: such an edit is
+                # forged, not unknown.
                 if shard_of_approval(item_id.rpartition(".")[0]) is not None:
                     unknown.add(each)
             elif _is_of_run(found[0], ref):
                 record = found[1].edit
+                # The whole record is compared: who changed it and why may be forged as
+                # well.
                 if record is not None and edit_hash(record) == each:
                     made.add(each)
         return EditsKnown(made=frozenset(made), unknown=frozenset(unknown))
@@ -179,6 +188,7 @@ class AgentService(ClaimService, UnaskedService):
             return None
         if loaded is None or index >= len(loaded.approval.items):
             return None
+        # An agent may send any id, also that of another tenant's call.
         if loaded.approval.tenant != self._tenant:
             return None
         return loaded.approval, loaded.approval.items[index]
@@ -190,6 +200,8 @@ class AgentService(ClaimService, UnaskedService):
         """
         listed = await self._listed(ref)
         own = await self._made_of([one for one in listed if one.ns == ref.ns], ref)
+        # Bounded: for a message that no agent of this run sent, all approvals would be
+        # read.
         return own or await self._made_of(listed[-MAX_HISTORY:], ref)
 
     async def _made_of(self, listed: Sequence[Listed], ref: TurnRef) -> list[Approval]:
@@ -211,6 +223,8 @@ class AgentService(ClaimService, UnaskedService):
     ) -> None:
         async def compute(loaded: Loaded) -> Write | None:
             found = end_waiting(loaded.approval, move, loaded.now_ms, ends=ends)
+            # Fenced: a holder that was paused must not end what the new one is just
+            # asking.
             return Write(found, is_fenced=True) if found else None
 
         try:

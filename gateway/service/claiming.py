@@ -138,6 +138,7 @@ class ClaimService(PolicyService):
     async def _claimed(
         self, loaded: Loaded, item: Item, request: ClaimRequest
     ) -> Write | ClaimReply:
+        # An item id alone would let one call be run with the approval of another.
         if not is_same_call(request, item):
             return Refused(reason=_NOT_OURS, state=item.state)
         if item.state is ItemState.AUTHORIZED:
@@ -151,12 +152,14 @@ class ClaimService(PolicyService):
     ) -> Write | ClaimReply:
         """Start an authorized call, unless its authorization holds no more."""
         approval, now_ms = loaded.approval, loaded.now_ms
+        # Refused from this moment on, even if the sweep comes late to write it down.
         if 0 < item.lapses_at_ms <= now_ms:
             return _told(item.with_(state=ItemState.LAPSED))
         judged = await self._judged(loaded, item)
         back: Change | CheckState | None = revoke(
             approval, item, judged.policy_now, now_ms=now_ms
         )
+        # The policy first: a tool that it forbids need not be asked for its state.
         if back is None:
             try:
                 back = _in_another_state(loaded, item, request.state, judged.policy_now)
@@ -167,6 +170,9 @@ class ClaimService(PolicyService):
         if back is not None:
             is_pending = back.approval.items[item.index].is_pending
             return Write(back, judged={item.index: judged.used} if is_pending else {})
+        # Last of all, so that a call which must be asked anew is, also while it is
+        # frozen; and the script looks once more, because somebody may freeze it just
+        # now.
         if judged.freeze is not None:
             return Refused(reason=freeze_message(judged.freeze), state=item.state)
         return self._grant(loaded, item, request)
@@ -176,6 +182,7 @@ class ClaimService(PolicyService):
     ) -> Write | ClaimReply:
         """Settle what becomes of a call that was started before."""
         approval, now_ms = loaded.approval, loaded.now_ms
+        # `owner` names one attempt, so this is the same claim asked again.
         if item.owner == request.owner:
             return self._reply(item, request.owner)  # its answer was lost
         cut = executing.shorten_claim(
@@ -183,6 +190,7 @@ class ClaimService(PolicyService):
         )
         if cut is not None:
             return Write(cut)
+        # Even an idempotent call is not run by two at once.
         if now_ms < item.claimed_until_ms:
             return _busy(item.claimed_until_ms - now_ms)
         if item.idempotent:
@@ -216,8 +224,11 @@ class ClaimService(PolicyService):
         """Return how a claim stands after it was written."""
         if item.state is not ItemState.EXECUTING:
             return _told(item)
+        # The claim of another owner was only cut to the length of a lease.
         if item.owner != owner:
             return _busy(self._store.lease_ms)
+        # Without the business state: put to people again in a new state, the call keeps
+        # its key, and a tool that did run is not run twice.
         effect = stateless_hash(item.action)
         return Claimed(
             fence=item.fence,
@@ -233,6 +244,8 @@ class ClaimService(PolicyService):
 
 
 def _busy(left_ms: int) -> Busy:
+    # A fifth of what is left: soon enough after a live owner's end, seldom enough for
+    # the store.
     return Busy(retry_after_s=min(0.5, max(0.05, left_ms / 5000)))
 
 
@@ -274,6 +287,7 @@ def _in_another_state(
     approved = state_in(item.action)
     if approved is None:
         return None
+    # A state that was read for other arguments, before an edit, says nothing of these.
     if seen is None or seen.action_hash != item.action_hash:
         return CheckState(
             action=item.action,
@@ -290,6 +304,8 @@ def _in_another_state(
 
 def reconcile_answer(item: Item, word: FindingWord) -> ReconcileAnswer:
     """Return what people found out about an execution in doubt, with their notes."""
+    # Not `observations_now`: after "run it again" the fence rises with the next start,
+    # and what people found is about the start before.
     latest = max((one.fence for one in item.observations), default=0)
     seen = [one for one in item.observations if one.fence == latest]
     return ReconcileAnswer(

@@ -33,6 +33,8 @@ class TimeService(TenantService):
         change: Callable[[Approval, Reviewer, int], Change | Refusal],
     ) -> Change | Refusal:
         async def compute(loaded: Loaded) -> Write | Refusal:
+            # As for an id that does not exist: another tenant's is not to be told apart
+            # from it.
             if loaded.approval.tenant != self._tenant:
                 return Unknown()
             found = change(loaded.approval, reviewer, loaded.now_ms)

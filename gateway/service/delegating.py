@@ -42,6 +42,7 @@ class DelegationService(TenantService):
             ValueError: for oneself, and for a time that is none or too long.
             StoreUnavailable: when it is not known to be written.
         """
+        # It would do no harm, but look like a delegation that is in force.
         if to == owner.user:
             raise ValueError("you cannot delegate to yourself; name a colleague.")
         if not timedelta(0) < lasting <= LONGEST:
@@ -65,6 +66,7 @@ class DelegationService(TenantService):
     async def given_to(self, user: str) -> tuple[Delegation, ...]:
         """Return whose queues somebody has now."""
         found = await self._store.delegations.all(self._keys, self._tenant)
+        # One step only: what somebody holds for another is not handed on.
         return tuple(one for one in found if one.to == user)
 
     def _event(self, name: EventName, owner: Person, gesture: Gesture) -> Event:

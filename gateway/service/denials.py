@@ -34,10 +34,12 @@ def denial(
         tool: the tool's name.
         args: strict JSON.
     """
+    # A freeze first: its sentence says more than that of a pause.
     freeze = freeze_of(load, agent, tool) or load.frozen.get(paused(agent))
     if freeze is not None:
         return freeze_message(freeze)
     rejection = load.rejected.get(fingerprint(tool, args))
+    # `<=`: with 1 the very next turn is refused, with 0 none is.
     if rejection and rejection.turns_ago <= protect.same_rejected_within:
         return _repeated(rejection)
     return ""
@@ -57,6 +59,7 @@ def over_limit(load: AgentLoad, protect: Protection, held: int) -> str:
         protect: how much it may ask of people.
         held: calls of this turn that wait already.
     """
+    # `>=`, because the call that is judged would be one more.
     if load.waiting + held >= protect.pending_per_agent:
         return (
             f"{load.waiting + held} of your calls wait for a person already, which "
@@ -87,6 +90,7 @@ def freeze_message(freeze: Freeze) -> str:
 def freeze_names(agent: str, tools: Iterable[str]) -> tuple[str, ...]:
     """Return the names under which nothing may be frozen while these calls open."""
     chosen = tuple(tools)
+    # A turn in which nothing may run has nothing that a freeze could stop.
     return (*names_of(agent, *chosen), paused(agent)) if chosen else ()
 
 

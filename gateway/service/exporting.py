@@ -65,12 +65,15 @@ class Exporter(TenantService):
         if approval is None or index >= len(approval.items):
             return None
         item = approval.items[index]
+        # As asked and not as edited: `replay` judges what the agent asked for.
         asked = redacted(item.requested_args, item.redact)
         requester = approval.requester.user if approval.requester else ""
         return {"args": asked, "requester": requester}
 
     async def _approval(self, approval_id: str) -> Approval | None:
         if approval_id not in self._approvals:
+            # Events of one approval stand near each other, so a full cache is simply
+            # emptied.
             if len(self._approvals) >= _KEPT:
                 self._approvals.clear()
             # One that nobody can read must not hide the rest of the log.

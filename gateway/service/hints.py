@@ -46,6 +46,7 @@ def apply_hint(judge: Judge, hint: CallHint | None) -> Evaluation:
 def _wished(evaluation: Evaluation, hint: CallHint) -> Tier | None:
     if hint.hold is True and evaluation.tier.runs_unasked:
         return Tier.APPROVE
+    # Not `escalate`: what a rule raised stays raised, whatever the agent's code wishes.
     may_loosen = evaluation.overridable and evaluation.tier is Tier.APPROVE
     if hint.hold is False and may_loosen:
         return Tier.AUTO
@@ -57,11 +58,13 @@ def _narrowed(
 ) -> tuple[Verb, ...]:
     if wished is None:
         return allow
+    # A card without any way to say no would leave people only to approve or to wait.
     kept = tuple(verb for verb in allow if verb in wished or verb is Verb.REJECT)
     return kept or (Verb.REJECT,)
 
 
 def _described(evaluation: Evaluation, text: str) -> str:
+    # On one line: line breaks could imitate other parts of the card.
     line = " ".join(text.split())
     if evaluation.description or evaluation.redact or not line:
         return evaluation.description

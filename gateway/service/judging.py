@@ -19,6 +19,7 @@ from twokey.gateway.store.atomic_write import Judged
 from twokey.gateway.store.freezes import Freeze
 from twokey.gateway.store.store import Store
 
+# Each takes readings of its own, and this runs whenever the policy changes.
 MOST_LOOKED_AT = 1_000
 """How many approvals are looked at, those that are due soonest."""
 
@@ -51,6 +52,9 @@ async def judge_now(
         item.tool,
         args,
         requester=requester,
+        # The pinned schema, as at the submission: another one could give the same
+        # resource another key, and the use would be counted apart from what is
+        # reserved.
         declared_schema=item.args_schema,
     )
     totals = await totals_now(store, approval, item, one)

@@ -58,6 +58,8 @@ class PendingCalls(TenantService):
             _shown(loaded.approval, item)
             for loaded in await approvals.load_each(ids)
             for item in loaded.approval.items
+            # What is overdue cannot be decided any more, even if no sweep has ended it
+            # yet.
             if item.is_pending and loaded.now_ms < loaded.approval.expires_at_ms
         )
 
@@ -84,7 +86,10 @@ class PendingCalls(TenantService):
             return ()
         await self._agents.withdraw(chosen)
         job = Job.to_resume(self._tenant, run_ref.agent, run_ref.thread)
+        # After the calls have ended: a job before that could bring the agent back too
+        # early. It may be queued twice, which does no harm.
         await self._store.queue(self._keys).put(job)
+        # Read again: people may have decided one of them at the same moment.
         left = {call.item_id for call in await self.of(run_ref)}
         return tuple(one for one in waiting if one in chosen and one not in left)
 

@@ -57,11 +57,15 @@ class Registration:
             found = await self._store.members.read(self._keys)
             name, problem = self._misfit(found, await self._waiting(found))
             if not problem:
+                # Refused when somebody else joined since the reading: two that do not
+                # fit together must not both be let in, so both read again.
                 if await self._join(found):
                     return
                 continue
             ends = found.alive[name][1] if name else 0
             # Who shows a second sign of life is alive; who is dead is soon forgotten.
+            # A process that was killed counts as alive for some seconds more. Nobody is
+            # refused because of it before it has shown a second sign of life.
             if not name or seen.setdefault(name, ends) != ends:
                 role = self._member.role
                 who = f"{role}@{socket.gethostname()}"
@@ -73,6 +77,7 @@ class Registration:
     async def stay(self) -> None:
         """Show for ever that this process lives, and look whether it still fits."""
         while True:
+            # In proportion to the life, which tests shorten.
             await asyncio.sleep(BEAT_S * self._store.members.life_ms / 20_000)
             with suppress(StoreUnavailable):
                 await self._store.members.stay(self._keys, self._name, self._member)
@@ -85,6 +90,8 @@ class Registration:
         except ValueError as error:
             log_failure(logger, error, "process.unreadable")
             return
+        # Without the waiting calls: a database that is lost is noticed when a process
+        # starts.
         _, problem = self._misfit(found, {})
         if problem and problem != self.problem:
             logger.error("process.does_not_fit why=%s", problem)
@@ -158,6 +165,7 @@ async def registered(store: Store, member: Member) -> AsyncGenerator[Registratio
         yield registration
     finally:
         beating.cancel()
+        # Before it leaves: a sign of life after that would register it again.
         await asyncio.gather(beating, return_exceptions=True)
         await registration.leave()
 
@@ -204,6 +212,7 @@ async def unserved(store: Store, keys: Keys) -> list[str]:
 def _two_keys(mine: Member, other: Member) -> str:
     if not (mine.seals and other.seals):
         return ""
+    # In both directions: each has to accept the buttons that the other one draws.
     if other.seals in mine.accepts and mine.seals in other.accepts:
         return ""
     return (

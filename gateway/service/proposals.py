@@ -139,6 +139,7 @@ def propose(evaluated: Sequence[EvaluatedCall], source: Source) -> Proposal:
             row = (position, one, document)
             waiting.setdefault((one.evaluation.channel, alone), []).append(row)
     approvals: list[Approval] = []
+    # Counted over the cards of this turn as well, so that each shows its own number.
     nth = source.asked + 1
     for (channel, _), rows in waiting.items():
         for start in range(0, len(rows), MAX_ITEMS):
@@ -173,6 +174,7 @@ def _by_two(one: EvaluatedCall) -> EvaluatedCall:
     evaluation = one.evaluation
     if not evaluation.tier.needs_people:
         return one
+    # Of the roles that may vote anyway: nobody new is let in.
     two = Requirement(approvals=2, of=evaluation.requirement.roles)
     by_two = evaluation.with_(
         requirement=stricter(evaluation.requirement, two),
@@ -230,6 +232,7 @@ def _approval(channel: str, rows: _Rows, source: Source) -> Approval:
         ns=turn.ref.ns,
         message_id=turn.ref.message_id,
         channel=channel,
+        # A card has one deadline; no call may wait longer than its policy lets it.
         ttl_ms=min(one.evaluation.ttl_ms for _, one, _ in rows),
         waiting=_waiting([one.evaluation for _, one, _ in rows]),
         requester=facts.requester,
@@ -270,6 +273,7 @@ def _waiting(evaluations: Sequence[Evaluation]) -> Waiting:
 
 
 def _earliest(times_ms: Iterable[int]) -> int:
+    # 0 means never, and would else be the earliest.
     return min((time_ms for time_ms in times_ms if time_ms), default=0)
 
 

@@ -29,6 +29,7 @@ class ReviewQueue(TenantService):
         await self._backfill_agents()
         pending = self._store.pending
         ids = await pending.soonest(self._keys, self._tenant, limit)
+        # In pages: whoever stops early has read no more than a page too much.
         for start in range(0, len(ids), _PAGE):
             page = ids[start : start + _PAGE]
             for loaded in await self._store.approvals.load_each(page):
@@ -51,5 +52,7 @@ class ReviewQueue(TenantService):
         found = await approvals.load_each(await approvals.scheduled(self._keys))
         mine = [one.approval for one in found if one.approval.tenant == self._tenant]
         agents = {one.agent for one in mine}
+        # Before the mark: a crash in between does the work again, in the other order it
+        # would never be done.
         await pending.add(self._keys, self._tenant, *agents)
         await pending.mark_backfilled(self._keys, self._tenant)

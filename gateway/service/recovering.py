@@ -61,6 +61,8 @@ class RecoveryService(TenantService):
 
         They are listed first, because what is done to one may end it.
         """
+        # By the index of deadlines: what is in doubt already is not in it, and needs no
+        # doubt.
         ids = await self._store.approvals.scheduled(self._keys)
         for start in range(0, len(ids), PAGE):
             page = ids[start : start + PAGE]
@@ -93,6 +95,8 @@ class RecoveryService(TenantService):
             found = Found(change.approval, change.approval.items[index], was)
             return None if is_dry else Write(change)
 
+        # `load_each` has logged it a moment ago; the others are to be recovered all the
+        # same.
         with suppress(NewerRecord, UnreadableRecord):
             written = await self._store.approvals.change(approval_id, compute)
             if written and found:

@@ -133,6 +133,8 @@ class ReviewService(PolicyService):
             )
             if not isinstance(result, Change):
                 return result
+            # A call that is rejected gives its uses back in the same write; new ones
+            # for it would be taken only to be released.
             used = judged and _may_run(result.approval.items[index]) and judged.used
             return Write(
                 result,
@@ -145,6 +147,8 @@ class ReviewService(PolicyService):
             change = written.change
             settled = Settled(approval=change.approval, index=click.index)
             return change.voted or settled
+        # The click came before the sweep. Ended here and now, so that the card says so
+        # when the person looks again.
         if isinstance(written, Expired):
             await self._sweeper.expire(self._keys, click.approval)
         return Unknown() if written is None else written
@@ -173,6 +177,8 @@ class ReviewService(PolicyService):
         if loaded is None:
             return [Unknown()]
         approval = loaded.approval
+        # The digest is over items, order and hashes: a card that somebody edited
+        # meanwhile is another batch.
         if not hmac.compare_digest(approval.digest, digest):
             return [Changed(seen_version=click.version, version=approval.version)]
         pending = [item for item in approval.items if item.is_pending]
@@ -246,6 +252,7 @@ class ReviewService(PolicyService):
             if counts_in_windows(policy, loaded.approval)
             or (is_new and loaded.approval.policy_digest != policy.digest)
         ]
+        # After all were read: if the store fails in between, the next look begins anew.
         self._shown_by = policy.digest
         return found
 
@@ -314,6 +321,8 @@ class ReviewService(PolicyService):
         args = item.args
         if isinstance(decision, Edit):
             try:
+                # Judged by what would run: the strict copy, as the edit itself will be
+                # read.
                 args = accept_object(decision.args)
             except BadJson:
                 return None  # the decision itself is refused for the same reason

@@ -155,6 +155,8 @@ class RunService(PolicyService):
             ThreadUnavailable: while somebody runs the thread.
         """
         place = (self._keys, run.tenant, run.agent, run.thread)
+        # Under the lease: a worker that is just retrying the run would write its
+        # failure, or an approval, after the drop.
         async with self._store.threads.lease(*place):
             event = await self._event(run, EventName.RUN_DROPPED, by, gesture)
             is_dropped = await self._store.stalled.change(
@@ -166,6 +168,7 @@ class RunService(PolicyService):
                 is_dropped=True,
                 events=[event],
             )
+            # Only by whoever dropped it: the record may be another one by now.
             if is_dropped:
                 run_ref = RunRef(agent=run.agent, thread=run.thread)
                 await self._agents.supersede_run(run_ref)

@@ -65,6 +65,7 @@ class StoredVerdicts(Record):
 
 def judged_again(verdict: Verdict, tier: Tier) -> Verdict:
     """Return what becomes of a verdict when the call has this tier by now."""
+    # Held calls keep their verdict: their claim asks the policy again.
     if not verdict.runs_unclaimed or tier.runs_unasked:
         return verdict
     reason = FORBIDDEN if tier is Tier.DENY else NEEDS_A_PERSON

@@ -45,6 +45,8 @@ from twokey.gateway.store.turn_opening import Listed, Preconditions
 from twokey.gateway.store.windows import Use
 from twokey.gateway.triage.asking import Triage
 
+# Each attempt that fails had somebody else's turn, freeze or reservation in between.
+# Many agents of one tenant may submit at once; a claim has fewer rivals.
 _ATTEMPTS = 64
 
 
@@ -78,10 +80,13 @@ class Submitter(PolicyService):
             NotAllowed: when the turn itself cannot be stored.
         """
         check_texts(turn)
+        # Before anything judges them: 1.0 and 1, or another order of keys, are one
+        # call.
         turn = turn.with_(calls=tuple(_canonical(call) for call in turn.calls))
         ref = turn.ref
         turn_key = digest.turn_key(tenant=self._tenant, **ref.names)
         triage = TurnTriage(self._triage, turn)
+        # Before the load, which reads the people of the run that are added here.
         await self._join(turn)
         for _ in range(_ATTEMPTS):
             load = await self._store.agent_load.load(
@@ -92,6 +97,8 @@ class Submitter(PolicyService):
                 ref.run_ref,
                 turn_key=turn_key,
             )
+            # Submitted before. Nothing is judged or reserved again, but a freeze
+            # counts.
             if load.verdicts:
                 kept = StoredVerdicts.read(load.verdicts)
                 kept = kept.halted(load, ref.agent)
@@ -166,9 +173,11 @@ class Submitter(PolicyService):
             totals = await self._store.windows.reserve(
                 self._keys, turn_key, [one.reserved for one in usage]
             )
+        # Another process opened this turn meanwhile: the next load finds its verdicts.
         if totals is None:
             return None
         judge = partial(_evaluated, turn, policy, load, usage, totals)
+        # Judged twice: triage is asked about the calls as the policy alone sees them.
         evaluated = judge({})
         advised = await triage.advise(evaluated, now_ms=load.now_ms)
         if advised:
@@ -177,6 +186,8 @@ class Submitter(PolicyService):
             turn=turn,
             tenant=self._tenant,
             shard_approval_id=self._approval_id,
+            # 128 random bits keep the hash that a card shows from confirming a guess at
+            # arguments.
             salt=lambda: secrets.token_hex(16),
             facts=load.thread,
             policy_digest=policy.digest,
@@ -204,6 +215,8 @@ class Submitter(PolicyService):
         )
         if opened is None:
             return None
+        # Not the proposal's own verdicts: another process may have opened this turn
+        # first.
         return StoredVerdicts.read(opened.verdicts).verdicts, opened.older
 
     def _approval_id(self) -> str:
@@ -286,6 +299,8 @@ def _evaluated(
             refusal = call.problem
         elif not refusal and evaluation.tier.needs_people:
             refusal = denials.over_limit(load, policy.protect, held)
+            # Calls of one turn count against the limit together, and a refused one does
+            # not.
             held += not refusal
         opinion = told.opinion if told else None
         before = own.requests_before(totals[position])

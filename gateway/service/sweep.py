@@ -35,12 +35,18 @@ class Sweeper:
     ) -> None:
         self._store = store
         self._clock = clock
+        # So that the first alarm is not suppressed: a monotonic clock may begin near
+        # zero.
         self._alarmed_at = -_ALARM_S
 
     async def sweep(self) -> int:
         """End everything overdue in all shards; return how many items ended."""
         ended = 0
+        # Replicas need no lock between them: every change is a compare and set, and who
+        # comes second finds nothing left to do.
         for keys in self._store.every_shard():
+            # First, because a thread waits for it; trimming can wait for the next
+            # sweep.
             await self._store.queue(keys).requeue_due()
             await self._fire_all(keys)
             ended += await self._expire_all(keys)
@@ -82,6 +88,8 @@ class Sweeper:
         async def compute(loaded: Loaded) -> Write | None:
             nonlocal is_known
             is_known = True
+            # Another replica may have fired it since the list was read. The script
+            # compares it again in the step that writes.
             if not await self._store.timers.is_due(keys, timer):
                 return None
             change = deadline_changes.fire(loaded.approval, timer.kind, loaded.now_ms)
@@ -91,6 +99,7 @@ class Sweeper:
 
         try:
             found = await self._store.approvals.change(timer.approval, compute)
+            # `compute` was not called, so there is no such approval any more.
             if not is_known:
                 await self._store.timers.drop(keys, timer)
         except UnreadableRecord as error:
@@ -121,6 +130,8 @@ class Sweeper:
             await self._quarantine(keys, error)
             return 0
         if found is None:
+            # The record is gone and only its deadline is left, for instance after a
+            # restore.
             await self._store.approvals.forget_overdue(keys, approval_id)
             return 0
         return count
@@ -148,5 +159,6 @@ async def _until_none_is_left(
             except NewerRecord as error:
                 logger.warning("record.newer %s", error)
                 left += 1
+        # A full batch that changed nothing would come again: the next sweep tries.
         if len(batch) < _BATCH or (done, left) == before:
             return done

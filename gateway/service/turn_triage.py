@@ -65,6 +65,8 @@ class TurnTriage:
             evaluated: every call of the turn, judged without triage.
             now_ms: the store's clock.
         """
+        # A turn may be judged many times (`_ATTEMPTS` in submitting.py); triage, which
+        # costs time and money, is asked about a call once.
         new = [
             (position, one, one.evaluation.triage)
             for position, one in enumerate(evaluated)
@@ -95,6 +97,7 @@ class TurnTriage:
     def _spent(self) -> timedelta:
         """Return how long triage took already; a turn waits for it once."""
         now_s = asyncio.get_running_loop().time()
+        # The first question starts the time for all: later ones get what is left of it.
         if self._began_s is None:
             self._began_s = now_s
         return timedelta(seconds=now_s - self._began_s)
@@ -136,6 +139,7 @@ _REASONS = {
 
 
 def _may_wait(one: EvaluatedCall) -> bool:
+    # What is refused anyway, or cannot be a document, is not worth a model's time.
     return not one.refusal and is_strict(one.call.args)
 
 
@@ -144,6 +148,8 @@ def _advised(was: Tier, rule: TriageRule, reply: Reply) -> TriagedCall:
     if advice is None:
         return TriagedCall(was, Opinion(), reply.silence or "")
     tier = apply_advice(was, advice, may_deny=rule.may_deny)
+    # Kept only with a raise: else a text that whoever wrote the arguments may have
+    # steered would speak for the call.
     if tier is was:
         return TriagedCall(was, Opinion(score=advice.score))
     opinion = Opinion(raised_to=tier, score=advice.score, rationale=advice.rationale)

@@ -32,6 +32,7 @@ class UnaskedService(PolicyService):
             await calls.note(self._keys, turn_key, mark.verb, mark.tool_call_id)
             return CallBegun()
         agent, tool = mark.ref.agent, mark.tool
+        # By the policy of now: it is about running the tool a second time, now.
         repeats = is_idempotent(self._policy(), agent=agent, tool=tool)
         begun = await calls.begin(
             self._keys, turn_key, mark.tool_call_id, repeats=repeats
@@ -52,6 +53,7 @@ class UnaskedService(PolicyService):
         body = await self._store.agent_load.verdicts(self._keys, turn_key)
         verdicts = StoredVerdicts.read(body).verdicts if body else ()
         told = (end.tool, end.tool_call_id)
+        # An agent reports what it likes: only failures of calls that we let run count.
         if not any(
             one.runs_unclaimed and (one.tool, one.tool_call_id) == told
             for one in verdicts
@@ -59,6 +61,7 @@ class UnaskedService(PolicyService):
             logger.warning("call.unknown_failure agent=%s", ref.agent)
             return
         event = call_event(EventName.CALL_FAILED, self._tenant, ref, end.tool)
+        # The same for the same call, so that a report that is sent again counts once.
         name = f"{turn_key.removeprefix('sha256:')} {end.tool_call_id}"
         await self._store.agent_load.count_failure(self._keys, name, event)
 

@@ -64,6 +64,8 @@ def usage_of(
         requester=requester,
         declared_schema=declared_schema,
     )
+    # From where the call comes, so that the same call holds the same use again when it
+    # is submitted again.
     call = digest.tagged_hash(USE_TAG, digest.canonical({**ctx.as_dict()}))
     uses: dict[bool, list[Use]] = {False: [], True: []}
     for one in found.uses:
@@ -71,6 +73,8 @@ def usage_of(
             use_of(
                 keys.window(ctx.tenant, one.window, one.key),
                 name=one.window,
+                # 128 bits are enough to tell calls apart, and a window may hold
+                # thousands.
                 call=call.removeprefix("sha256:")[:32],
                 micro=one.amount_micro,
                 within_ms=one.within_ms,

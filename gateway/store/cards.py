@@ -17,6 +17,7 @@ from twokey.gateway.store.keys import (
 )
 from twokey.gateway.store.script import Script
 
+# Greater than any rev, so that no state of the approval makes the message due.
 _FOLDED = 2**53
 _ASKED = "asked "
 
@@ -121,6 +122,7 @@ class CardStore:
         await self._attach(
             keys, approval, card, texts=texts, first=first, newest=newest
         )
+        # Read back: if another bot posted the card first, ours is a surplus copy.
         kept = text(await self._conn.command("HGET", card, "at"))
         kept_channel, _, kept_ts = kept.partition(" ")
         return CardPlace(channel=kept_channel, ts=kept_ts)
@@ -152,6 +154,7 @@ class CardStore:
                 if is_last
                 else await self._placed(keys, approval, channel, ts)
             )
+            # One that has a card of its own meanwhile keeps that.
             if (place.channel, place.ts) == (channel, ts):
                 await self._attach(keys, approval, keys.card(approval), newest=never)
 
@@ -171,12 +174,14 @@ class CardStore:
         meantime. What the card shows is then not known, so it has to be drawn again.
         """
         key = keys.card(approval)
+        # Read before the write, which would hide that somebody else showed a newer one.
         before = number(await self._conn.command("HGET", key, "rev"))
         shown = {"rev": str(rev), "display": display_digest, "judged": judged}
         await self._attach(keys, approval, key, newest=shown)
         if before > rev:
             await self.miss(keys, tenant, approval)
         else:
+            # Only a card that is up to date is missed no longer.
             await self._conn.together(
                 ["HDEL", key, "trouble"], ["ZREM", keys.undrawn(tenant), approval]
             )
@@ -260,6 +265,8 @@ class CardStore:
 
     async def is_first(self, keys: Keys, request_digest: str) -> bool:
         """Return whether a signed request is new; it is remembered from now on."""
+        # NX: of two deliveries of one request at the same moment exactly one is the
+        # first.
         reply = await self._conn.command(
             "SET", keys.nonce(request_digest), "1", "NX", "PX", NONCE_MS
         )
@@ -281,6 +288,8 @@ class CardStore:
             page: counted from 0.
             pages: how many there are.
         """
+        # A field for each page, so that two requests at once do not overwrite each
+        # other.
         read = {f"{reader} {page}": "1"}
         await self._attach(keys, approval, keys.opened(approval), newest=read)
         return await self.has_opened(keys, approval, reader=reader, pages=pages)

@@ -63,6 +63,7 @@ class DelegationStore:
                 found.append(_delegation(user, body))
             except ValueError:
                 logger.error("delegation.unreadable shard=%s", keys.shard)  # noqa: TRY400 - it says all
+        # Rows that have ended stay in the hash until the next change of it.
         return tuple(one for one in found if now_ms < one.until_ms)
 
     async def _change(

@@ -54,6 +54,7 @@ def durability_problems(facts: EngineFacts) -> list[str]:
     problems: list[str] = []
     oldest = OLDEST.get(facts.software)
     major = re.match(r"\d+", facts.version)
+    # Unknown software is refused: nobody has measured what it loses.
     if oldest is None or major is None or int(major[0]) < oldest:
         problems.append(
             f"The server is {facts.name}; use Redis 7 or newer, or Valkey 8 or newer."
@@ -88,6 +89,7 @@ def _setting_problems(settings: Mapping[str, str], replicas: int) -> list[str]:
         if settings.get(name) != value
     ]
     waits = settings.get("min-replicas-to-write", "0")
+    # Without replicas there is no fail-over that could lose anything.
     if replicas and not (waits.isdecimal() and int(waits) >= 1):
         why = "a fail-over loses acknowledged decisions"
         problems.append(_problem("min-replicas-to-write", waits, "1", why))
@@ -132,6 +134,7 @@ async def read_facts(conn: Connection) -> EngineFacts:
     info = _mapping(await conn.command("INFO"))
     software = "redis"
     for name in ("valkey", "dragonfly", "keydb"):
+        # They all say a redis_version as well, for clients that look for one.
         if f"{name}_version" in info or info.get("server_name") == name:
             software = name
     before = _now()

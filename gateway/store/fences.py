@@ -103,6 +103,7 @@ class Lease:
             StoreUnavailable: when that is not known.
         """
         self.fence = await self._renumber(self, fence)
+        # Checkpoint databases have seen the old number only.
         self.known_to.clear()
 
 

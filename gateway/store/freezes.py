@@ -73,6 +73,8 @@ def names_of(agent: str, *tools: str) -> tuple[str, ...]:
     return (
         _name_in_store(ScopeKind.TENANT, ""),
         _name_in_store(ScopeKind.AGENT, agent),
+        # Plain text and no `Scope`: what a call names need not be a name that people
+        # can freeze.
         *(_name_in_store(ScopeKind.TOOL, tool) for tool in dict.fromkeys(tools)),
     )
 

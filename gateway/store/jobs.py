@@ -33,6 +33,7 @@ REQUEUE = Script("requeue")
 logger = logging.getLogger(__name__)
 
 GROUP = "workers"
+# Members that jobs of an older version have, see `_without_former`.
 _FORMER = ("attempt", "error")
 UNREADABLE = "unreadable"
 """Why something that is not a job was quarantined."""
@@ -125,11 +126,17 @@ class JobQueue:
             try:
                 return Delivery(id=entry.id, job=_job(entry))
             except ValueError:
+                # Whatever is wrong with it, the worker goes on to the next: one entry
+                # that a newer version or a hand wrote must not hold up every thread of
+                # the shard.
                 logger.error("job.unreadable job=%s", entry.id)  # noqa: TRY400 - its text may hold an argument
                 await self._quarantine(entry)
 
     async def _next(self, consumer: str, block_ms: int) -> Entry | None:
         abandoned = await self._conn.command(
+            # From the beginning of the stream each time: the oldest abandoned job comes
+            # first, and a job is abandoned once its worker sent no heartbeat for the
+            # length of a lease.
             "XAUTOCLAIM", self._keys.jobs, GROUP, consumer, self._lease_ms,
             "0", "COUNT", 1,
         )  # fmt: skip
@@ -145,6 +152,9 @@ class JobQueue:
     async def _quarantine(self, entry: Entry) -> None:
         raw = [part for pair in entry.values.items() for part in pair]
         await self._conn.together(
+            # One MULTI: acknowledged without being in the dead letters, the entry would
+            # be lost; there without being acknowledged, it would be found again at
+            # once.
             ["XADD", self._keys.dead, "*", *raw, "why", UNREADABLE],
             ["XACK", self._keys.jobs, GROUP, entry.id],
             ["XDEL", self._keys.jobs, entry.id],
@@ -167,6 +177,7 @@ class JobQueue:
         """Acknowledge a job and drop it."""
         await self._conn.together(
             ["XACK", self._keys.jobs, GROUP, delivery.id],
+            # XACK alone leaves the entry in the stream, which nobody trims.
             ["XDEL", self._keys.jobs, delivery.id],
         )
 
@@ -208,9 +219,11 @@ class JobQueue:
 
     async def _keep(self, consumer: str, delivery: Delivery) -> None:
         while True:
+            # A third of the lease: two heartbeats may get lost.
             await asyncio.sleep(self._lease_ms / 3000)
             with suppress(StoreUnavailable):
                 # Without JUSTID, whose reply redis-py cannot read unasked.
+                # Claimed from ourselves, which sets the idle time to zero.
                 await self._conn.command(
                     "XCLAIM", self._keys.jobs, GROUP, consumer, 0, delivery.id
                 )

@@ -64,11 +64,13 @@ PERMANENT = frozenset(
 )
 """Last part of the keys that live as long as the store: indexes, streams, freezes."""
 
+# A click or an agent may send anything as an id: only what matches becomes a key.
 _APPROVAL_ID = re.compile(r"ap_(?P<shard>s[0-9]{1,4})_[0-9a-f]{32}")
 
 
 def shard_of_tenant(tenant: str, shards: int) -> str:
     """Return the shard's name, such as ``s0``, for a tenant."""
+    # crc32 and not hash(), which differs from process to process.
     return f"s{zlib.crc32(tenant.encode('utf-8')) % shards}"
 
 
@@ -156,6 +158,7 @@ class Keys:
 
         Scripts derive its name; it is gone when nothing of the run is open.
         """
+        # A hash holds no colon, so only the kind of the key is replaced.
         return self.run(tenant, run_ref).replace(":run:", ":open:")
 
     def thread_facts(self, tenant: str, agent: str, thread: str) -> str:
@@ -234,7 +237,11 @@ class Keys:
         return f"{self._base}:seen_by:{approval}"
 
 
+# Each turn uses a dozen keys of the same few names.
 @lru_cache(maxsize=4096)
 def _hashed(*parts: str) -> str:
+    # Hashed, because names come from outside: they may be long, or hold the braces of a
+    # hash tag, which would move the key to another node. As a JSON list, so that ("a",
+    # "bc") and ("ab", "c") differ.
     body = digest.canonical(list(parts))
     return digest.tagged_hash("twokey/v1/key", body).removeprefix("sha256:")[:32]

@@ -48,15 +48,21 @@ class LeaseStore:
             yield taken
         finally:
             for task in tasks:
+                # Before the lease is freed: a heartbeat after it would be answered
+                # "lost".
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             # Not after its end: cut off from the store, nobody should wait for it.
             if taken.left_s:
                 with suppress(StoreUnavailable):
                     await self._run(keys, name, taken.token, "free")
+            # Also after a normal end: whoever still waits for it in another task has to
+            # stop.
             taken.lost.set()
 
     async def _take(self, keys: Keys, name: str) -> Lease:
+        # A token for each taking, not for the process: one that lost the lease and took
+        # it again must not pass for the holder that it was before.
         token, ends_s = secrets.token_hex(16), self._ends_s()
         reply = await self._run(keys, name, token, "take")
         if text(reply[0]) != "held":
@@ -82,6 +88,8 @@ class LeaseStore:
                 reply = await self._run(keys, taken.key, taken.token, "keep")
                 if text(reply[0]) != "held":
                     taken.lost.set()
+                # After `lost` is set this does nothing: a lease that has ended does not
+                # come back.
                 taken.keep(ends_s)
 
     def _ends_s(self) -> float:

@@ -112,6 +112,8 @@ class MemberStore:
             if kind == "a":
                 one = Kept.model_validate_json(value)
                 kept[one.tenant, one.agent] = one
+            # Rows that have ended are removed by the next process that writes; until
+            # then they are passed over here.
             elif kind == "p" and int(ends) >= now_ms:
                 alive[rest] = (Member.model_validate_json(body), int(ends))
             elif kind == "r" and int(ends) >= now_ms:
@@ -169,4 +171,6 @@ class MemberStore:
 
     async def waiting(self, keys: Keys, tenant: str, agent: str) -> int:
         """Return how many calls of an agent wait for people."""
+        # It may count calls that have just expired, which is good enough for a
+        # sentence.
         return number(await self._conn.command("ZCARD", keys.waiting(tenant, agent)))

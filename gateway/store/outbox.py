@@ -91,6 +91,7 @@ class Outbox:
         """Return how long the oldest event waits that this reader has not taken."""
         groups = await reader_groups(self._conn, self._keys)
         taken = next((one.taken for one in groups if one.name == self.reader), "0-0")
+        # "(" leaves out the entry itself: what is asked for comes behind it.
         found, now = await self._conn.together(
             ["XRANGE", self._keys.outbox, f"({taken}", "+", "COUNT", 1], ["TIME"]
         )
@@ -132,6 +133,8 @@ class Outbox:
         found = first_stream(reply)
         read: list[Event] = []
         for entry in found:
+            # Not counted as `_readable` does: the group that reads this event reports
+            # it, once.
             with suppress(KeyError, ValueError):
                 read.append(_event(entry))
         return read, found[-1].id if found else after
@@ -149,6 +152,8 @@ class Outbox:
                     entry.id,
                     self.unreadable,
                 )
+                # Acknowledged all the same: a reader that never does so keeps the
+                # outbox from being trimmed.
                 await self.done(entry.id)
         return read
 
@@ -174,6 +179,8 @@ async def trim_audit(conn: Connection, keys: Keys, kept: timedelta) -> None:
     Entries are dropped by whole nodes of the stream, so that some stay a little longer.
     """
     oldest_ms = await conn.now_ms() - int(kept.total_seconds() * 1000)
+    # Exact trimming of a long stream would block the server; "~" with LIMIT does a part
+    # of it with each sweep.
     await conn.command(
         "XTRIM", keys.audit, "MINID", "~", max(0, oldest_ms), "LIMIT", _TRIMMED
     )
@@ -192,6 +199,7 @@ async def audit_log(
         since_ms: the earliest time, in Unix milliseconds of the store's clock.
         until_ms: the time before which they were written; None for now.
     """
+    # Ids of a stream begin with the server's milliseconds, so they are times, too.
     start, end = str(since_ms), "+" if until_ms is None else f"({until_ms}-0"
     while True:
         reply = await conn.command(
@@ -207,6 +215,8 @@ async def audit_log(
             yield event
         if len(found) < _AUDIT_PAGE:
             return
+        # Behind the last one and not by a count: the log grows, and is trimmed,
+        # meanwhile.
         start = f"({found[-1].id}"
 
 

@@ -29,6 +29,7 @@ def main(parent: int, program: list[str]) -> None:
         libc = ctypes.CDLL(None, use_errno=True)
         if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
             sys.exit(f"prctl failed: {os.strerror(ctypes.get_errno())}")
+        # A parent that died before prctl was called sends no signal any more.
         if os.getppid() != parent:
             sys.exit("the parent ended before the program began")
     os.execv(program[0], program)  # noqa: S606 - a list of words, no shell

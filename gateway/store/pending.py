@@ -58,7 +58,9 @@ class PendingIndex:
         due: dict[str, float] = {}
         for row in rows:
             for approval, at_ms in _scored(row):
+                # A card of several calls is listed once, by the first that is due.
                 due[approval] = min(at_ms, due.get(approval, at_ms))
+        # The id breaks ties, so that two looks at a queue show it in one order.
         return sorted(due, key=lambda one: (due[one], one))[:limit]
 
 

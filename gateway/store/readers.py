@@ -53,6 +53,8 @@ async def make_group(conn: Connection, stream: str, name: str) -> None:
     try:
         await conn.command("XGROUP", "CREATE", stream, name, "0", "MKSTREAM")
     except StoreUnavailable as error:
+        # A refusal is BUSYGROUP: the group is there, perhaps made by another process
+        # just now.
         if not isinstance(error.__cause__, ResponseError):
             raise
 
@@ -63,6 +65,8 @@ async def reader_groups(conn: Connection, keys: Keys) -> list[ReaderGroup]:
     for facts in await _groups(conn, keys):
         name, taken = text(facts["name"]), text(facts["last-delivered-id"])
         needs = entry_id(taken)
+        # What was taken and not acknowledged may stand far behind what was delivered
+        # last.
         if number(facts["pending"]):
             summary = await conn.command("XPENDING", keys.outbox, name)
             oldest = cast("Mapping[str, Reply]", summary)["min"]
@@ -78,15 +82,19 @@ async def trim_outbox(conn: Connection, keys: Keys) -> str:
         The reader that is furthest behind when there are too many events; else "".
     """
     groups = await reader_groups(conn, keys)
+    # Nobody reads yet. A first reader begins with the first event, so none is dropped.
     if not groups:
         return ""
     young_ms = await conn.now_ms() - int(_KEPT.total_seconds() * 1000)
+    # Compared as numbers: as texts "9-0" would come after "10-0".
     last = min(groups, key=lambda one: one.needs)
     oldest_ms, index = min(last.needs, (max(0, young_ms), 0))
     await conn.command(
         "XTRIM", keys.outbox, "MINID", "~", f"{oldest_ms}-{index}", "LIMIT", _TRIMMED
     )
     length = number(await conn.command("XLEN", keys.outbox))
+    # A reader that is up to date is not to blame for what is kept for those that look
+    # on.
     return last.name if length > MANY and last.needs[0] < young_ms else ""
 
 

@@ -54,6 +54,7 @@ class Script:
             StoreUnavailable: when the server did not answer or refused it.
             LeaseLost: the caller's lease is another's by now; nothing was written.
         """
+        # Checked here, because Lua would read an argument that is missing as nil.
         if values.keys() != {*self.keys, *self.args}:
             wrong = sorted(values.keys() ^ {*self.keys, *self.args})
             raise TypeError(f"{self.name}.lua does not take exactly {wrong}")
@@ -62,6 +63,8 @@ class Script:
         lease = current()
         if not self._fenced or lease is None:
             return await conn.evalsha(self._plain, keys, args)
+        # By our own clock first: a holder that was cut off need not ask a store that it
+        # may not reach.
         lease.check()
         args = [*args, str(lease.fence)]
         reply = await conn.evalsha(self._fenced, [*keys, lease.key], args)
@@ -89,6 +92,8 @@ def _flat(
     for name in names:
         value = values[name]
         if isinstance(value, (str, bytes, int)):
+            # redis-py refuses a bool, and a str is a sequence, too: so both are told
+            # apart here.
             yield int(value) if isinstance(value, bool) else value
         else:
             yield from value

@@ -102,6 +102,8 @@ class StalledRun(Record):
     def read(cls, body: str) -> StalledRun:
         """Read a record, and remember its text: an older version wrote fewer fields."""
         found = cls.model_validate_json(body)
+        # A change compares texts: written anew by this version, a record of an older
+        # one would have more fields than what is stored, and would never match.
         found._body = body  # noqa: SLF001 - its own
         return found
 
@@ -133,6 +135,8 @@ class StalledRuns:
             return _read(keys, run, body)
         except UnreadableRecord as error:
             log_failure(logger, error, "run.unreadable")
+            # By the text that was read: if somebody wrote a sound record meanwhile, it
+            # stays.
             await self.change(keys, run, body, None)
             return None
 
@@ -216,6 +220,8 @@ class StalledRuns:
         known = before if isinstance(before, StalledRun) else None
         body = before.body if isinstance(before, StalledRun) else before or b""
         facts = _facts_of(keys, after or known)
+        # What is only offered to another process is kept, and neither counted nor
+        # parked.
         listed = after.state.value if after and after.is_listed else ""
         state = "dropped" if is_dropped else listed
         at_ms = 0
@@ -263,9 +269,11 @@ def _read(keys: Keys, run: str, raw: bytes) -> StalledRun:
         if isinstance(written, int) and written > FORMAT:
             raise NewerRecord(run, format=written, known=FORMAT)
         found = StalledRun.read(body)
+    # AttributeError: JSON that is no object has no `get`.
     except (AttributeError, RecursionError, ValueError) as error:
         raise UnreadableRecord(run) from error
     whose = keys.stalled_run(found.tenant, found.agent, found.thread)
+    # A record under another run's id would let one thread's failure park another one.
     if not run == found.id == whose:
         raise UnreadableRecord(run)
     return found

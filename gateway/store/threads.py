@@ -21,6 +21,7 @@ REMEMBER = Script("remember")
 ASK = Script("ask")
 
 _SEEN_MS = int(MESSAGE_LIFETIME.total_seconds() * 1000)
+# As for approvals: each attempt that is lost is somebody else's that went through.
 _ATTEMPTS = 16
 
 # The lease and its fence come from the context: `Script` reads `fences.current`.
@@ -61,9 +62,13 @@ class ThreadFacts(Record):
         # One person, whatever name they had at the time.
         known = {(one.team, one.user): one for one in (*self.principals, *people)}
         speakers = {*known}
+        # The requester counts against the limit as well: with the next message they
+        # become one of the principals.
         if self.requester is not None:
             speakers.add((self.requester.team, self.requester.user))
         if len(speakers) > MAX_PRINCIPALS:
+            # Refused and not forgotten: whoever is left out could approve what they
+            # asked for.
             raise TooManySpeakers(MAX_PRINCIPALS)
         return self.with_(principals=tuple(known.values()))
 
@@ -189,6 +194,8 @@ class ThreadStore:
         """
         key = keys.thread_facts(tenant, agent, thread)
         found = fields(await self._conn.command("HGETALL", key))
+        # The past was looked at when this run began; "new" is only what somebody asked
+        # since.
         if text(found.get("run")) == "open":
             return
         # What was told of a run may be kept here while its people are not.
@@ -203,6 +210,8 @@ class ThreadStore:
     async def end_run(self, keys: Keys, tenant: str, agent: str, thread: str) -> None:
         """Give a thread's facts a lifetime: its run has ended, or it was deleted."""
         key = keys.thread_facts(tenant, agent, thread)
+        # One MULTI: without its run, and without a lifetime, a thread's facts would
+        # stay for ever.
         await self._conn.together(["HDEL", key, "run"], ["PEXPIRE", key, KEEP_MS])
 
     async def was_asked(self, keys: Keys, tenant: str, once: str) -> bool:

@@ -75,6 +75,7 @@ class UnaskedStore:
         if lease is None:
             return []
         # What a call came to is the truth, however late it is told.
+        # Only the beginning is fenced.
         script = UNASKED if verb == "begin" else NOTED
         return await script(
             self._conn,

@@ -22,6 +22,7 @@ from twokey.gateway.store.script import Script
 RESERVE = Script("reserve")
 TOTALS = Script("totals")
 
+# Twice the longest that triage may take (30 s), which is what judging waits for.
 HOLD_MS = 60_000
 """How long a turn may be judged; its reservation is given back after that."""
 
@@ -99,6 +100,7 @@ class WindowStore:
             uses=json.dumps([use.use for use in flat]),
             hold_ms=HOLD_MS,
         )
+        # Another process opened the turn meanwhile: its verdicts are the answer.
         if text(reply[0]) == "opened":
             return None
         totals = iter(_numbers(reply[1]))

@@ -74,7 +74,9 @@ class Reachable:
         default_factory=list[tuple[ToolNode, Gate]]
     )
     unseen: list[tuple[str, ...]] = field(default_factory=list[tuple[str, ...]])
-    _visited: set[int] = field(default_factory=set[int])
+    # With the objects, or Python would give the id of one that is gone, such as a bound
+    # method that was made by looking at it, to another that was never looked at.
+    _visited: dict[int, object] = field(default_factory=dict[int, object])
 
     def add_graph(self, graph: object, place: tuple[str, ...], gate: str = "") -> None:
         """Add what a compiled graph can start; ``gate`` is around the whole graph."""
@@ -145,7 +147,7 @@ class Reachable:
         """Return whether a value was not seen before, so that nothing is read twice."""
         if id(value) in self._visited:
             return False
-        self._visited.add(id(value))
+        self._visited[id(value)] = value
         return True
 
 

@@ -195,6 +195,34 @@ async def test_a_graph_with_an_ungated_tool_is_refused_with_its_place(
     assert "ApprovalMiddleware" in str(told.value)
 
 
+class Helper:
+    """An object of a program that asks an agent in one of its methods."""
+
+    def __init__(self, agent: Any) -> None:
+        self.agent = agent
+
+    def run(self, state: MessagesState) -> MessagesState:
+        return cast("MessagesState", self.agent.invoke(state))
+
+
+def calling_helper(helper: Helper) -> Callable[[MessagesState], MessagesState]:
+    def node(state: MessagesState) -> MessagesState:
+        return helper.run(state)
+
+    return node
+
+
+@pytest.mark.parametrize("count", range(2, 12))
+async def test_a_tool_behind_any_of_many_methods_is_seen(count: int) -> None:
+    safe = gated(wire)
+    for open_one in range(count):
+        helpers = [Helper(plain() if n == open_one else safe) for n in range(count)]
+        graph = nodes(*((f"n{n}", calling_helper(h)) for n, h in enumerate(helpers)))
+
+        with pytest.raises(GraphError, match=f"'wire' in 'n{open_one} > tools'"):
+            await as_graph(graph, "billing.py:graph")
+
+
 class Wrapping(ApprovalMiddleware):
     """A gate of somebody's own."""
 

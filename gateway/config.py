@@ -56,6 +56,7 @@ _NO_POLICY = (
     "Name yours with 'policy' in twokey.yml, or write one there; docs/policy.md begins "
     "with a small one."
 )
+# The only hosts to which a token may travel without TLS: nothing leaves the machine.
 _LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 _NAMED = re.compile(r"[^:\s][^:]*:[A-Za-z_][A-Za-z0-9_]*")
 
@@ -225,7 +226,10 @@ class Settings(_AsWritten):
         text = read_text(source, "the settings", hint=hint) if is_there else ""
         try:
             document = parse_yaml(text, str(source))
+            # Before the model is read, which would only call it an unknown key.
             _refuse_secrets(document)
+            # Validated twice: here, so that problems have lines of the file; with the
+            # environment over it, problems name the variable.
             read_model(document, SettingsFile)
             settings = _overlaid(document, env)
         except BadDocument as error:
@@ -286,6 +290,7 @@ def _refuse_secrets(document: Document) -> None:
 def _overlaid(document: Document, env: Mapping[str, str]) -> SettingsFile:
     value = dict(document.value) if isinstance(document.value, dict) else {}
     refuse_misspelled(env)
+    # An empty variable is one that is not set: shells and compose files pass those on.
     given: dict[tuple[str, ...], str] = {
         path: name for name, path in VARIABLES.items() if env.get(name)
     }
@@ -293,6 +298,7 @@ def _overlaid(document: Document, env: Mapping[str, str]) -> SettingsFile:
         inner = value
         for key in path[:-1]:
             member = inner.get(key)
+            # A copy at each level: the document keeps what the file says.
             inner[key] = inner = dict(member) if isinstance(member, dict) else {}
         inner[path[-1]] = env[name]
     try:
@@ -339,6 +345,7 @@ def _resolved(
 
 def _absolute(ref: str, base: Path) -> str:
     file, _, name = ref.rpartition(":")
+    # A dotted module has no folder.
     return f"{base / file}:{name}" if file.endswith(".py") else ref
 
 

@@ -29,6 +29,7 @@ MAX_TEXT = 1_000_000
 MAX_PROBLEMS = 100
 """Most problems that are named at once."""
 
+# A problem quotes what was written, which may be a whole document.
 _LONGEST_TEXT = 1_000
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
@@ -117,10 +118,12 @@ def parse_yaml(text: str, source: str) -> Document:
         BadDocument: when it is not YAML, or YAML that could mean two things.
     """
     rows = _Rows(text)
+    # Before PyYAML sees it, which takes hours over a million brackets.
     if len(text) > MAX_TEXT:
         problem = f"This has {len(text)} characters; {MAX_TEXT} is the limit."
         raise BadDocument([Problem(f"{source}:1", problem)])
     try:
+        # compose and not load: nodes have lines, and no constructor runs.
         node = yaml.compose(text, Loader=_CoreLoader)
     except _Refused as error:
         raise _bad(rows, source, error.index, error.text) from error
@@ -163,6 +166,7 @@ def read_model(
             )
             for details in found[:MAX_PROBLEMS]
         ]
+        # Each once: pydantic says the same of every member of a union.
         raise BadDocument(dict.fromkeys(problems)) from error
 
 
@@ -200,6 +204,8 @@ class _CoreLoader(yaml.SafeLoader):
         event = cast("yaml.Event", self.peek_event())  # type: ignore[no-untyped-call] # types-PyYAML leaves it untyped
         self._depth += 1
         text = ""
+        # Refused at the event, before an alias is expanded: nine lines of aliases can
+        # stand for a billion values.
         if getattr(event, "anchor", None) is not None:
             text = "Anchors and aliases are not accepted; write the value out."
         elif getattr(event, "tag", None) is not None:
@@ -252,10 +258,14 @@ class _Reader:
         members: dict[str, JsonValue] = {}
         for key_node, value_node in node.value:
             line = self.rows.at(key_node.start_mark.index)
+            # `1:` or `true:` as a key would be another name than the one that was
+            # written.
             if key_node.tag != f"{_TAG}str":
                 text = "A key has to be text; put it in quotes."
                 raise BadDocument([Problem(f"{self.source}:{line}", text)])
             key = str(key_node.value)
+            # YAML forbids it, PyYAML keeps the last: half of a policy would silently
+            # not count.
             if key in members:
                 first, name = self.lines[(*path, key)], shortened(key)
                 text = f"Key {name!r} appears twice; the first is in line {first}."

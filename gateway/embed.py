@@ -157,7 +157,10 @@ class Twokey:
             self.reviews = ReviewService(self.store, self._policy, tenant=self._tenant)
             self._calls = PendingCalls(self.store, self.service, tenant=self._tenant)
             self._threads = ThreadRuns(self.store, self.service, self._runners, watch)
+            # Pushed last, so closed first: threads come to rest while store and
+            # checkpoints are open.
             stack.push_async_callback(self._threads.close)
+            # Last: whatever fails before this line closes everything that was opened.
             self._stack = stack.pop_all()
         return self
 
@@ -263,12 +266,16 @@ class Twokey:
         await self._threads.remember(at, requester, origin)
         with runner.streaming(stream_mode, subgraphs=subgraphs) as chunks:
             run = asyncio.create_task(self._threads.run(at, runner, input))
+            # However the run ends, or `chunks.get` would wait for ever.
             run.add_done_callback(lambda _: chunks.put_nowait(STREAM_END))
             try:
                 while (chunk := await chunks.get()) is not STREAM_END:
                     yield chunk
+                # For its exception: what the run raised is raised to whoever reads the
+                # stream.
                 await run
             finally:
+                # Only this wait ends; the thread goes on, see `run`.
                 run.cancel()
                 await asyncio.gather(run, return_exceptions=True)
 

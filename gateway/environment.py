@@ -62,6 +62,8 @@ def refuse_misspelled(env: Mapping[str, str]) -> None:
     for name in sorted(env):
         if not name.startswith(("TWOKEY_", "SLACK_")) or name in known:
             continue
+        # 0.9: one or two letters of a long name. Other programs have variables of these
+        # prefixes, which are none of our business.
         close = difflib.get_close_matches(name, known, n=1, cutoff=0.9)
         if close:
             text = f"This variable is not known; did you mean {close[0]!r}?"
@@ -84,6 +86,7 @@ def secrets_in(env: Mapping[str, str]) -> dict[str, SecretStr]:
         for name, secret in SECRETS.items()
         if env.get(name)
     }
+    # At the start and not at the first click: a key that cannot be used seals nothing.
     if "secret" in found:
         parse_secrets(found["secret"].get_secret_value())
     for name, prefix in (("SLACK_BOT_TOKEN", "xoxb-"), ("SLACK_APP_TOKEN", "xapp-")):

@@ -46,6 +46,8 @@ def log_failure(
         values: ids and names; no arguments of a tool.
     """
     told = event % values
+    # In a holder without a text: a handler of somebody else's that writes every
+    # attribute of a record must not write the error's words.
     carried = {FAILURE: Failure(error)}
     logger.error("%s error=%s", told, described(error), stacklevel=2, extra=carried)
 
@@ -57,6 +59,7 @@ def described(error: BaseException) -> str:
     they hold no argument and no secret.
     """
     words = f" {error}" if isinstance(error, TwokeyError) else ""
+    # The innermost ones: they say where, the outer ones are always the same loop.
     frames = traceback.extract_tb(error.__traceback__)[-_PLACES:]
     places = " < ".join(
         f"{Path(frame.filename).name}:{frame.lineno}" for frame in reversed(frames)

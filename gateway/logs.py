@@ -64,6 +64,8 @@ def write_logs(settings: LogSettings, *, shows_errors: bool = False) -> None:
     handler = logging.StreamHandler(sys.stderr)
     is_json = settings.format is Format.JSON
     handler.setFormatter((_Json if is_json else _Text)(shows_errors=shows_errors))
+    # On the handler and not on a logger: a logger's filter does not see what its
+    # children log.
     handler.addFilter(Repeats())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     # Other libraries are heard from WARNING on.
@@ -87,6 +89,7 @@ class Repeats(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether to write a record; errors of this minute are written once."""
+        # Events of normal work are never dropped: they may be counted.
         if record.levelno < logging.WARNING:
             return True
         now_s = self._clock()
@@ -100,6 +103,7 @@ class Repeats(logging.Filter):
             record.args = (*record.args, line.repeats)
         self._lines[key] = _Line(now_s + REPEATED_AFTER_S)
         self._lines.move_to_end(key)
+        # Strangers choose part of some lines; the table stays bounded.
         while len(self._lines) > _MOST_LINES:
             self._lines.popitem(last=False)
         return True
@@ -156,6 +160,7 @@ class _Json(_Text):
 
 
 def _shown(text: str) -> str:
+    # A line break or an escape sequence in a field could write a line of its own.
     return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
 
 

@@ -101,9 +101,13 @@ class PolicyFile:
         if not self._is_followed:
             return None
         found = _read(self._source)
+        # Compared by content: a time stamp has the grain of its file system, and a link
+        # may be turned to another file.
         is_still, self._standing = found == self._standing, found
         if not is_still or (found == self._judged and not self._is_asked):
             return None
+        # Before it is loaded: a file that is refused is refused once and not each
+        # second.
         self._is_asked, self._judged = False, found
         was = self._policy.digest
         try:
@@ -112,6 +116,8 @@ class PolicyFile:
             return Change(was, was, str(error)[:_LONGEST_REASON])
         # The digest is computed here, off the event loop, before anybody needs it.
         change = Change(was, policy.digest)
+        # One assignment, which is atomic among threads: a turn sees the old policy or
+        # the new.
         self._policy = policy
         return change
 
@@ -156,11 +162,14 @@ async def followed(
     outbox = store.outbox(store.keys_of_tenant(tenant), reader="")
 
     async def look() -> None:
+        # In a thread: a file on a network may block, and a large policy takes a while
+        # to check.
         change = await asyncio.to_thread(policy.look)
         if change is not None:
             untold.append(_logged(change, tenant))
         while untold:
             await outbox.put(await counted(untold[0]))
+            # After the put: what cannot be told now is told at a later look.
             del untold[0]
 
     async def counted(event: Event) -> Event:

@@ -122,6 +122,8 @@ async def running(
     """
     gateway = AgentService(store, policy, tenant=tenant, triage=triage)
     known = runners if isinstance(runners, Runners) else Runners(runners)
+    # In containers host and process id are often those of the process before: with its
+    # name, this one would take that one's deliveries for its own.
     consumer = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
     retried = Retries(store)
     worker = Worker(
@@ -136,6 +138,8 @@ async def running(
         on_change=on_change,
     )
     recovery = RecoveryLoop(store, known, tenant=tenant)
+    # Before the first job: a store that was put back to an older copy must not run a
+    # call that has run since.
     await recovery.begin()
     orphans = OrphanFinder(store, known, consumer=consumer, tenant=tenant)
     stop = asyncio.Event()

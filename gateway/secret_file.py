@@ -76,11 +76,15 @@ def _usable(path: Path, hint: str) -> Generator[None]:
 
 def _create(path: Path) -> None:
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    # Created with its mode: a chmod afterwards leaves a moment in which others can open
+    # it.
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(secrets.token_bytes(SIZE))
             file.flush()
+            # Before it gets its name: a crash must not leave an empty file that no
+            # start can use.
             os.fsync(file.fileno())
         try:
             # link, unlike rename, never replaces what another process put there.
@@ -94,7 +98,9 @@ def _create(path: Path) -> None:
 def _load(path: Path) -> bytes:
     descriptor = os.open(path, os.O_RDONLY)
     with os.fdopen(descriptor, "rb") as file:
+        # Of the open file and not of the path, which may name another one by now.
         state = os.fstat(file.fileno())
+        # One byte more than a secret has shows a longer file without reading it.
         data = file.read(SIZE + 1)
     if stat.S_IMODE(state.st_mode) & 0o077:
         raise SettingsError(

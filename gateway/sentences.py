@@ -68,6 +68,7 @@ def sentence(
         case kind:
             needed = _NEEDED.get(kind)
             needed = needed.format(**details.get("ctx", {})) if needed else ""
+            # In settings a value may be a secret in the wrong place.
             held = f" is {shown(details['input'])};" if shows_values else ":"
             return f"{name!r}{held} {needed or details['msg']}."
 
@@ -75,6 +76,7 @@ def sentence(
 def near(word: str, known: Iterable[str]) -> str:
     """End a sentence with the near name, else with the list of all names."""
     names = sorted(known)
+    # difflib compares each pair of letters: a long key among many names takes seconds.
     word, tried = word[:_LONGEST_NAME], names[:_MOST_TRIED]
     close = difflib.get_close_matches(word, tried, n=1)
     if close:
@@ -144,6 +146,7 @@ def _type_at(model: type[BaseModel], path: Path) -> object:
             arguments = [a for a in get_args(found) if a is not Ellipsis]
             found = arguments[-1] if arguments else None
         if get_origin(found) in {Union, UnionType}:
+            # `X | None` is about X.
             found = next(a for a in get_args(found) if a is not NoneType)
         if get_origin(found) is Annotated:
             found = get_args(found)[0]

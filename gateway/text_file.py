@@ -27,6 +27,8 @@ def read_text(
     """
     try:
         with path.open("rb") as file:
+            # One byte more than allowed tells a file that is too long, without reading
+            # all of it.
             found = file.read(at_most + 1 if at_most >= 0 else -1)
     except FileNotFoundError:
         problem = f"There is no file {str(path)!r} with {what}. {hint}".rstrip()

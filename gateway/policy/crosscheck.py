@@ -26,6 +26,8 @@ from twokey.gateway.sentences import Path, ProblemAt, dotted, near
 
 def cross_check(policy: Policy) -> Iterator[ProblemAt]:
     """Yield what leads nowhere, what is looser for one agent, what is idle."""
+    # A role of this name would be joined with the people who are listed by id, and its
+    # quorum counted with theirs.
     if DIRECT in policy.roles:
         text = f"{DIRECT!r} is taken for people listed by id; rename this role."
         yield ("roles", DIRECT), text
@@ -71,6 +73,7 @@ def _lowered(
 ) -> Iterator[ProblemAt]:
     own = listed.tier if listed is not None else None
     floor = policy.defaults.tier if own is None else own
+    # `join` decides everywhere what is higher; there is no second order of tiers.
     if override.tier is None or join(floor, override.tier) is override.tier:
         return
     text = f"{dotted(path)!r} is {override.tier.value!r}, lower than "
@@ -108,6 +111,7 @@ def _quorum_problems(policy: Policy) -> Iterator[ProblemAt]:
             yield path, f"{text}the number of approvals."
         yield from too_few(policy, path, (role,), count)
     called = escalate.escalate_to
+    # Who is called later may vote from the start, so they count towards the quorum.
     others = () if called is None or is_channel(called) else (called,)
     if escalate.of:
         path = ("tiers", "escalate", "of")
@@ -209,8 +213,10 @@ def _tool_problems(
     floor = join(policy.defaults.tier if base_tier is None else base_tier, *given)
     schemas = [rule.args_schema for rule in rules if rule.args_schema is not None]
     if schemas:
+        # The narrower schema: it is the one that arguments are checked against.
         yield from _path_problems(own, schemas[-1], base)
     overridable = [rule.overridable for rule in rules if rule.overridable is not None]
+    # The narrowest place that says something wins, as `Selection` reads it.
     if overridable[-1:] == [True] and floor is Tier.DENY:
         text = f"{dotted(base)!r} is denied and 'overridable'; nothing overrides a "
         yield (*base, "overridable"), f"{text}denial, so remove it."

@@ -92,6 +92,7 @@ def _asked(selection: Selection) -> Iterator[tuple[Tier, tuple[str, ...]]]:
     for rule in rules:
         needs = (rule.needs,) if rule.needs else ()
         found[join(floor, rule.tier), needs] = None
+    # Triage may bring a call as far as escalate without any rule of the file.
     if any(selection.triage(tier) for tier, _ in found):
         found[join(floor, Tier.ESCALATE), ()] = None
     return (one for one in found if one[0] in {Tier.APPROVE, Tier.ESCALATE})
@@ -101,6 +102,8 @@ def merged(roles: Iterable[Role]) -> tuple[Role, ...]:
     """Return each name once; people listed by id share a name and are all kept."""
     named: dict[str, Role] = {}
     for role in roles:
+        # By name: the same role may come from several places with a different list
+        # each.
         known = named.get(role.name, Role(name=role.name))
         named[role.name] = known.with_(
             users=tuple(dict.fromkeys((*known.users, *role.users))),

@@ -102,8 +102,10 @@ def evaluate(
     )
     doubts = _doubts(rules, args, facts)
     asks: tuple[FiredRule | Raise, ...] = (*raised, *also)
+    # The only place where a tier is put together, and `join` cannot lower it.
     tier = join(tier, *(one.to for one in asks), *(Tier.ESCALATE for _ in doubts))
     waiting = rules.waiting(tier)
+    # After the raise: time, people and channel are those of the tier that came out.
     requirement = rules.requirement(tier, [one.needs for one in raised if one.needs])
     calls, called = rules.called(tier, requirement)
     reasons = (*tier_reasons, *(one.reason for one in asks), *doubts)
@@ -136,6 +138,7 @@ def evaluate(
 def _doubts(rules: Selection, args: JsonObject, facts: Facts | None) -> tuple[str, ...]:
     problems = facts.problems if facts else ()
     schema = rules.first.args_schema
+    # Not strict first: what is no JSON may not even be comparable with a schema.
     if schema is not None and (not is_strict(args) or argument_errors(schema, args)):
         problems = (*problems, "The arguments do not fit the policy's schema.")
     return tuple(f"Raised to escalate: {problem}" for problem in problems)
@@ -146,6 +149,7 @@ def _schema(
 ) -> tuple[JsonObject | None, tuple[str, ...]]:
     if rules.first.args_schema is not None or declared is None:
         return rules.first.args_schema, ()
+    # Only the agent's schema is tried: the policy's own was checked when it was loaded.
     if unusable(declared, args) is None:
         return declared, ()
     return None, ("The agent's schema for this tool is unusable: no edits here.",)
@@ -153,6 +157,7 @@ def _schema(
 
 def _allowed(verbs: tuple[Verb, ...], *, is_editable: bool) -> tuple[Verb, ...]:
     left = (verb for verb in verbs if is_editable or verb is not Verb.EDIT)
+    # Empty would be a card without a button.
     return tuple(left) or (Verb.REJECT,)
 
 
@@ -186,6 +191,8 @@ def _linked(template: str, args: JsonObject) -> str:
         # A browser reads "." and ".." as folders, whatever stands around them.
         if not is_plain or value == HIDDEN or not as_text(value).strip("."):
             return ""
+        # safe="": a "/" or "?" in an argument would change the path or the query of the
+        # link.
         values[path] = quote(as_text(value), safe="", errors="replace")
     link = fill(template, lambda found: values[found["path"]])
     return link if len(link) <= MAX_LINK else ""

@@ -107,6 +107,8 @@ class Expression:
 
     def work(self, size: int) -> int:
         """Return the most steps on arguments of this size."""
+        # A macro inside a macro goes through everything for each element of the outer
+        # one.
         passes = (size + self.literals) ** (self.depth + 1)
         return int(passes * (1 + self.additions))
 
@@ -137,6 +139,7 @@ def compiled(source: str) -> Expression:
         BadExpression: when it is no CEL, reads a name that does not exist, names a time
             zone that does not exist, or could take too long.
     """
+    # All limits come before the library, which has none.
     if len(source) > MAX_SOURCE:
         text = f"it has {len(source)} characters; {MAX_SOURCE} is the limit"
         raise BadExpression(text)
@@ -164,6 +167,7 @@ def compiled(source: str) -> Expression:
         literals=row.count(Token(Kind.MARK, ",")),
         additions=row.count(Token(Kind.MARK, "+")),
     )
+    # Even on the smallest call: such a rule could never be checked.
     if expression.work(1) > MAX_WORK:
         raise BadExpression(_TOO_LONG)
     return expression
@@ -184,6 +188,7 @@ def scope(
     """
     comparisons = Comparisons()
     context = cel.Context(
+        # `args` last: no other name can replace the arguments.
         {**values, "args": _as_doubles(args)},
         {
             "hour": hours.hour,
@@ -203,6 +208,7 @@ def value_of(expression: Expression, where: Scope) -> object:
         MixedTypes: when it compares values of different types.
         Exception: whatever else the library fails with.
     """
+    # Of the last expression: all rules of a call share one scope.
     where.comparisons.mixed = None
     try:
         return expression.program.execute(where.context)
@@ -213,6 +219,7 @@ def value_of(expression: Expression, where: Scope) -> object:
 
 def ask(expression: Expression, where: Scope) -> Answer:
     """Return whether an expression holds; never raises."""
+    # Before it runs: the library cannot be interrupted.
     if expression.work(where.size) > MAX_WORK:
         return Answer(problem="the call is too large for it")
     try:
@@ -307,6 +314,8 @@ def _as_doubles(value: JsonValue) -> object:
         case dict():
             return {name: _as_doubles(member) for name, member in value.items()}
         case int() | float() if not isinstance(value, bool):
+            # As CEL reads JSON; an integer of a call stays exact, because strict JSON
+            # bounds it to 2^53.
             return float(value)
         case _:
             return value

@@ -160,6 +160,7 @@ def _link(text: str) -> str:
 
 
 def _percent(value: object) -> object:
+    # bool is an int: `true` would be one percent.
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     match = _PERCENT.fullmatch(value) if isinstance(value, str) else None
@@ -188,6 +189,7 @@ def _because(text: str) -> str:
 
 
 def _exact(text: str) -> str:
+    # Somebody who writes "refund_*" means a pattern, and would have listed nothing.
     if "*" in text:
         raise ValueError(
             f"{text!r} names nothing: names of tools and agents are written out; what "

@@ -61,6 +61,7 @@ def holiday(text: str) -> str:
     Raises:
         ValueError: when there is no such day.
     """
+    # In a leap year, so that 02-29 is a day.
     whole = text if text.count("-") > 1 else _LEAP_YEAR + text
     try:
         date.fromisoformat(whole if _DAY.fullmatch(text) else "")
@@ -93,9 +94,11 @@ def off_hours(
     minute = local.hour * 60 + local.minute
     day = local.date()
     if start < end:
+        # The end is exclusive: at 18:00 nobody works any more.
         is_open = start <= minute < end
     else:
         is_open = minute >= start or minute < end
+        # The first day of the calendar has no day before it.
         if minute < end and day > date.min:
             day -= timedelta(days=1)
     return not is_open or day.weekday() >= _SATURDAY or _is_holiday(day, holidays)
@@ -109,6 +112,7 @@ def instant(now_ms: int) -> datetime:
     """
     try:
         midnight = datetime.combine(date(1970, 1, 1), time(), UTC)
+        # And not fromtimestamp, which goes through a float.
         return midnight + timedelta(milliseconds=now_ms)
     except OverflowError as error:
         raise ValueError(f"{now_ms!r} ms is not a time of the calendar") from error

@@ -65,11 +65,15 @@ def load_with_lines(text: str, source: str, *, under: str = "") -> LoadedPolicy:
         document = parse_yaml(text, source)
         if under:
             document = document.under(under)
+        # Before the model: pydantic would take an infinite number, which no digest can
+        # hold.
         _check_json(document)
         _check_empty(document)
         policy = read_model(document, Policy, shows_values=True)
     except BadDocument as error:
         raise BadPolicy(error.problems) from error
+    # In this order: references are checked against schemas, which therefore have to be
+    # sound.
     for check in (schema_problems, cross_check):
         found = islice(check(policy), MAX_PROBLEMS)
         problems = tuple(dict.fromkeys(document.problem(*one) for one in found))

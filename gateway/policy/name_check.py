@@ -75,6 +75,7 @@ def check_names(
         if call.name in _RANGES:
             _check_range(call, following(row, call))
     bound = {_bound(call) for call in found if call.is_method and call.name in MACROS}
+    # Else `args.exists(args, …)` would read an element where it says the arguments.
     for name in sorted(bound & roots):
         raise ValueError(f"{name!r} is taken; give the macro's variable another name")
     for name in sorted(named - bound - roots):
@@ -159,6 +160,7 @@ def _check_made(call: Call) -> None:
 def _check_pattern(call: Call) -> None:
     pattern = _plain(call, 0, "pattern", "^[A-Z]+$", may_escape=True)
     try:
+        # Tried in the library itself: its own reading of the literal counts.
         cel.evaluate(f"''.matches({pattern})")
     except Exception as error:
         text = f"{pattern} is not a regular expression (RE2 syntax)"

@@ -114,6 +114,7 @@ def fired(
         return ()
     values = {"call": dict(call), **_values(facts)}
     unreadable = "" if is_strict(args) else "the call is not strict JSON"
+    # An empty object, so that nothing is evaluated on what cannot be read.
     readable = {} if unreadable else args
     where = scope(readable, values, holidays=policy.holidays)
     shown = redacted(readable, redact)
@@ -122,11 +123,13 @@ def fired(
         expression = compiled(rule.when)
         problem = unreadable or _unknown(expression, facts)
         answer = ask(expression, where) if not problem else None
+        # Only a clear "no" is silent.
         if answer is not None and not answer.holds and not answer.problem:
             continue
         problem = problem or (answer.problem if answer else "")
         found.append(
             FiredRule(
+                # Not the rule's own tier: nobody knows what it would have seen.
                 to=Tier.ESCALATE if problem else rule.tier,
                 needs=rule.needs or "",
                 because=rule.because,
@@ -197,6 +200,7 @@ def _plain(value: object) -> str:
 
 def text_at(args: JsonObject, path: tuple[str, ...]) -> str:
     """Return a value of redacted arguments as text, or that it is hidden or missing."""
+    # Each level is looked at: a hidden object hides all that is in it.
     for length in range(1, len(path) + 1):
         try:
             if value_at(args, path[:length]) == HIDDEN:

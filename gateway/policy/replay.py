@@ -186,11 +186,14 @@ class _Rolling:
         return share
 
     def give_back(self, share: _Share) -> None:
+        # And the amount becomes 0, so that giving back twice, or what slid out before,
+        # subtracts nothing.
         self._total -= share.amount
         share.amount = 0
 
     def total(self, since_ms: int) -> int:
         """Return the total of what came after a time; forget the rest."""
+        # `<=`, as the store does: a use ends to count at its moment.
         while self._shares and self._shares[0].at_ms <= since_ms:
             self.give_back(self._shares.popleft())
         return self._total
@@ -217,6 +220,7 @@ class _History:
             self._failures[row.agent].add(step.at_ms)
         if row.name is EventName.ITEM_REJECTED:
             self._rejections[row.agent] += 1
+        # A notification that the policy authorized is nobody's approval.
         if row.name is EventName.ITEM_AUTHORIZED and row.actor != BY_POLICY:
             self._rejections[row.agent] = 0
         return False
@@ -299,6 +303,7 @@ def _judged(
 
 def _steps(rows: Sequence[Row]) -> list[_Step]:
     """Return calls and other rows by time; a call counts from its card's opening."""
+    # Reversed, so that the first event of an approval is the one that stays.
     opened = {row.approval: row.at_ms for row in reversed(rows) if row.approval}
     calls = {row.item: row.call for row in rows if row.item and row.call}
     seen: set[str] = set()
@@ -313,4 +318,5 @@ def _steps(rows: Sequence[Row]) -> list[_Step]:
             first = row.with_(call=calls.get(row.item))
             steps.append(_Step(at_ms, first, is_call=True))
         steps.append(_Step(row.at_ms, row, is_call=False))
+    # Stable: rows of one millisecond keep the order of the log.
     return sorted(steps, key=lambda step: step.at_ms)

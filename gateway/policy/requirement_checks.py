@@ -22,6 +22,7 @@ def requirement_problems(policy: Policy) -> Iterator[ProblemAt]:
     for name, rule in policy.requirements.items():
         path = ("requirements", name)
         yield from _at_least(rule, path)
+        # An unknown role is reported already, and would be counted as nobody here.
         if all(role in policy.roles for _, roles in _of(rule) for role in roles):
             for names, count in clauses(required(policy, name)).items():
                 people = tuple(sorted(names))
@@ -48,6 +49,7 @@ def too_few(
     """Yield that fewer people are listed than have to agree; a group may be large."""
     roles = policy.roles_named(names)
     people = {user for role in roles for user in role.users}
+    # How many people a user group has, only Slack knows; `twokey doctor` asks.
     is_bounded = all(role.users and not role.usergroups for role in roles)
     if is_bounded and len(people) < needed:
         of = f" of {' or '.join(names)}" if path[0] == "requirements" else ""

@@ -22,6 +22,8 @@ def required(policy: Policy, name: str) -> Requirement:
     """Return who must agree by a requirement; nobody can by one that is unknown."""
     rule = policy.requirements.get(name)
     if rule is None:
+        # Reached by a policy that a program makes: the file would have been refused at
+        # load.
         return Requirement(approvals=1, of=())
     if rule.of is not None:
         requirement = Requirement(

@@ -48,6 +48,7 @@ def resource_key(
     Raises:
         ValueError: when the value names nothing.
     """
+    # Nobody's total would be everybody's: the call is raised instead.
     if value is None or isinstance(value, bool) or value in ("", [], {}):
         raise ValueError("names nobody")
     folded = _folded(value, schema, tuple(path))
@@ -82,6 +83,8 @@ def _folded(
 def _text(value: str) -> str:
     """Fold a string; one that is folded stays as it is."""
     # What is invisible goes first: it would keep apart what belongs together.
+    # Twice, because casefold can make characters that NFKC folds again, and a folded
+    # text has to fold to itself.
     text = unicodedata.normalize("NFKC", _seen(value)).casefold()
     text = unicodedata.normalize("NFKC", _seen(unicodedata.normalize("NFKC", text)))
     return " ".join(text.split())
@@ -94,6 +97,7 @@ def _seen(text: str) -> str:
 
 def _number(text: str) -> str:
     """Return the number that a folded text spells; the text when it spells none."""
+    # Bounded before it is converted: int() of a Decimal writes out every digit.
     if len(text) > _MAX_DIGITS or not _NUMBER.fullmatch(text):
         return text
     number = Decimal(text.replace("_", ""))

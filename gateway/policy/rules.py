@@ -80,6 +80,7 @@ def _of_kind(kind: type, written: str) -> BeforeValidator:
     """Refuse what only Python takes for the one value there is: 1, true and 1.0."""
 
     def check(value: object) -> object:
+        # `type(...) is not`: 1 == True == 1.0 in Python, and Literal compares with ==.
         if type(value) is not kind:
             raise ValueError(f"{shown(value)} is not known here; write {written}.")
         return value

@@ -78,6 +78,7 @@ class Selection:
 
     def raising(self) -> tuple[RaiseRule, ...]:
         """Return the rules of ``raise``: the tool's, then those for this agent."""
+        # Added up: for one agent no rule of the tool can be switched off.
         return (*self._listed.raise_, *self._narrow.raise_)
 
     def allow(self) -> tuple[Verb, ...]:
@@ -89,11 +90,13 @@ class Selection:
             for verb in listed
             if all(allow is None or verb in allow for allow in sources)
         )
+        # Nothing in common leaves a card that can only be rejected.
         return tuple(dict.fromkeys(kept)) or (Verb.REJECT,)
 
     def requires_reason(self) -> tuple[Verb, ...]:
         """Return the decisions that need a reason."""
         sources = (self._listed, self._narrow)
+        # Joined and not replaced: for one agent a reason can be asked for in addition.
         needed = {verb for one in sources for verb in one.requires_reason or ()}
         return tuple(verb for verb in Verb if verb in needed)
 
@@ -107,6 +110,8 @@ class Selection:
         policy = self._policy
         own = [rule.needs for rule in (self._listed, self._narrow) if rule.needs]
         base = [required(policy, name) for name in dict.fromkeys(own)]
+        # At `approve` a tool's own requirement replaces that of the tier; at `escalate`
+        # both count.
         if tier is Tier.ESCALATE or not own:
             base.append(self._of_tier(tier, base))
         requirement = joined([*base, *(required(policy, name) for name in needs)])
@@ -181,6 +186,7 @@ class Selection:
 
     def redact(self) -> tuple[str, ...]:
         """Return the paths that cards hide."""
+        # Likewise: what the tool hides stays hidden.
         return tuple(dict.fromkeys((*self._listed.redact, *self._narrow.redact)))
 
     def _floor(self) -> tuple[Tier, tuple[str, ...]]:
@@ -192,6 +198,8 @@ class Selection:
         if narrow is None:
             return tier, (reason,)
         more = f"The policy lists it as {narrow} for this agent."
+        # A policy that a program makes may list a lower one; the file is refused at
+        # load.
         return join(tier, narrow), (reason, more)
 
     def _of_tier(self, tier: Tier, own: Iterable[Requirement]) -> Requirement:

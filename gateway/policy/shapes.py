@@ -75,12 +75,14 @@ def _member(node: JsonObject, name: str) -> JsonValue:
     if name in properties:
         return properties[name]
     more = node.get("additionalProperties", node.get("unevaluatedProperties", False))
+    # What may be declared elsewhere is not missing: only a certain mistake is one.
     if more is not False or _OPEN & node.keys():
         return None
     return f"has no {name!r} in its args_schema; {near(name, properties)}"
 
 
 def _resolved(root: JsonObject, node: JsonValue) -> JsonObject | None:
+    # A reference may lead back to itself.
     for _ in range(_MAX_REFERENCES):
         if not isinstance(node, dict):
             return None

@@ -137,8 +137,10 @@ def operands(row: Row) -> Iterator[Row]:
     while inside := _inside(row):
         row = inside
     marks = {at: row[at].text for at in _outside(row) if row[at].kind is Kind.MARK}
+    # "||" first, because it binds less.
     for joint in ("||", "&&"):
         places = [at for at, text in marks.items() if text == joint]
+        # A condition binds less than both: its parts are not operands.
         if places and "?" not in marks.values():
             for part in _between(row, places):
                 yield from operands(part)
@@ -151,6 +153,8 @@ def written(row: Row) -> str:
     text = ""
     for before, token in pairwise((Token(Kind.MARK, "("), *row)):
         is_read = before.kind is Kind.NAME and before.text != "in"
+        # Blanks only where they keep tokens apart: `1 .size()` is cut otherwise than
+        # `1.size()`.
         is_tight = (
             before.text in _OPENING | {".", "!"}
             or token.text in _CLOSING | {".", ","}

@@ -103,6 +103,8 @@ def _type_problem(
     policy: Policy, expression: Expression, schema: JsonObject | None
 ) -> str | None:
     rows = list(islice(_samples(expression, schema), _MOST_SAMPLES + 1))
+    # Too many combinations to try: unknown is no mistake here, and the rule raises if
+    # it fails on a call.
     if len(rows) > _MOST_SAMPLES:
         return None
     problem = ""
@@ -124,6 +126,8 @@ def _type_problem(
                 return None
             problem = f"{expression.source!r} fails on every call; remove it."
             continue
+        # One sample on which it works is enough: a rule is refused only if it can never
+        # work.
         if isinstance(found, bool):
             return None
         kind = type(found).__name__
@@ -136,6 +140,8 @@ def _samples(expression: Expression, schema: JsonObject | None) -> Iterator[_Sam
     longest = [
         path
         for path in expression.paths
+        # A path that goes on as another one is made by that one: args.a is there with
+        # args.a.b.
         if not any(other[: len(path)] == path != other for other in expression.paths)
     ]
     choices = [_values_at(schema, path) for path in longest]
@@ -185,6 +191,8 @@ class _SampleValue:
 
     def one(self, shape: Shape, kind: str, level: int) -> JsonValue:
         """Make a value of one kind."""
+        # Over the whole value, because a schema that refers to itself branches at each
+        # level.
         self._left -= 1
         node = shape.node or {}
         if level > _MAX_LEVEL or self._left < 0:

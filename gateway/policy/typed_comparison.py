@@ -77,6 +77,8 @@ class Comparisons:
             try:
                 return compare(left, right)
             except MixedTypes as error:
+                # Kept aside, because the library replaces what a function raises by an
+                # error of its own.
                 self.mixed = error
                 raise
 
@@ -92,6 +94,8 @@ def typed(row: Row) -> Row:
     found: list[Token] = []
     operand: list[Row] = []
     for atom in _atoms(row):
+        # A bracket is one atom of several tokens, so a comma inside it separates
+        # nothing here.
         if atom[0] in _LOOSER and len(atom) == 1:
             found += (*_compared(operand), *atom)
             operand = []
@@ -161,8 +165,10 @@ def _equal(left: object, right: object) -> bool:
     Raises:
         MixedTypes: when they, or two that stand in one place of both, differ in type.
     """
+    # `type(...) is`: bool is a subclass of int, and CEL keeps them apart.
     if type(left) is type(right) and type(left) in _PLAIN:
         return left == right
+    # Sorted: the sentence must not depend on which side stands first.
     kinds = sorted({_kind(left), _kind(right)})
     if len(kinds) > 1:
         raise MixedTypes(f"it compares {' with '.join(kinds)}")
@@ -194,6 +200,7 @@ def _within(value: object, values: object) -> bool:
     if not isinstance(values, list | dict):
         raise MixedTypes(f"it looks into {_kind(values)} as into a list")
     listed = cast("list[object] | dict[object, object]", values)
+    # The usual case in one step of Python's own; the loop below names what differs.
     if type(value) in _PLAIN and {*map(type, listed)} <= {type(value)}:
         return value in listed
     mixed: MixedTypes | None = None
@@ -203,6 +210,7 @@ def _within(value: object, values: object) -> bool:
                 return True
         except MixedTypes as error:
             mixed = error
+    # Only when nothing equal was found: a list of mixed types still has what it has.
     if mixed is not None:
         raise mixed
     return False

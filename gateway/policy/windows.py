@@ -71,6 +71,8 @@ def window_uses(
         declared_schema: JSON Schema of the arguments as the agent declares it; the
             policy's own wins.
     """
+    # By the same schema as rules and edits: it decides whether "07" and 7 are one
+    # resource.
     schema = Selection(policy, agent, tool).first.args_schema or declared_schema
     uses: list[WindowUse] = []
     problems: list[str] = []
@@ -106,7 +108,10 @@ def micro(value: JsonValue) -> int:
     Raises:
         ValueError: when it is no such number, negative, or too large to be added up.
     """
+    # From the text of the number: Decimal(0.1) would be the float's 55 digits.
     text = "" if isinstance(value, bool) else str(value)
+    # Decimal also reads "1e9", "NaN" and digits of other alphabets, which a tool may
+    # read as something else.
     if isinstance(value, str) and not _AMOUNT.fullmatch(value):
         text = ""
     try:
@@ -115,6 +120,7 @@ def micro(value: JsonValue) -> int:
         raise ValueError("is not a number that can be added up") from error
     if not amount.is_finite():
         raise ValueError("is not a number that can be added up")
+    # A negative amount would make room for others in the total.
     if amount < 0:
         raise ValueError("is negative")
     if amount > MAX_MICRO // MICRO:

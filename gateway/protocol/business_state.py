@@ -25,12 +25,14 @@ class BusinessState(Record):
 
     def is_same(self, other: BusinessState) -> bool:
         """Return whether both are the same JSON."""
+        # Canonical bytes, because True == 1 in Python and is not in JSON.
         return digest.canonical(self.value) == digest.canonical(other.value)
 
 
 def state_in(document: str) -> BusinessState | None:
     """Return the state in an action document; None when its tool names none."""
     action = parse_object(document)
+    # By the key and not by the value: a state of null is a state, too.
     return BusinessState(value=action[MEMBER]) if MEMBER in action else None
 
 
@@ -49,6 +51,7 @@ def is_same_but_state(one: str, other: str) -> bool:
     if one == other:
         return True
     first, second = parse_object(one), parse_object(other)
+    # One that got a state, or lost it, is another action.
     if MEMBER not in first or MEMBER not in second:
         return False
     return digest.canonical({**first, MEMBER: None}) == digest.canonical(

@@ -38,11 +38,14 @@ def canonical(value: JsonValue) -> bytes:
     Raises:
         BadJson: when the value is not strict JSON.
     """
+    # Accepted first: the library takes some values that are no JSON, and recurses
+    # without a limit.
     return rfc8785.dumps(accept(value))
 
 
 def tagged_hash(tag: str, document: bytes) -> str:
     """Hash a document under a domain tag; ``sha256:<hex>``."""
+    # A tag holds no NUL, so no tag and document can be cut at another place.
     digest = hashlib.sha256(tag.encode("ascii") + b"\x00" + document)
     return _PREFIX + digest.hexdigest()
 
@@ -97,6 +100,8 @@ def bounded(action: JsonObject) -> str:
         BadJson: when it is not strict JSON or larger than 64 KiB.
     """
     document = canonical(action)
+    # Measured as bytes of the canonical form: the length that is stored, hashed and
+    # shown.
     if len(document) > MAX_BYTES:
         raise BadJson(f"the call is {len(document)} bytes, {MAX_BYTES} are allowed")
     return document.decode("utf-8")
@@ -123,6 +128,8 @@ def batch_digest(approval: str, items: Sequence[tuple[str, str]]) -> str:
         items: (item id, action hash) in the order of the card.
     """
     rows: list[JsonValue] = [
+        # The index is part of it: the order of the calls on the card is what people
+        # saw.
         {"i": index, "id": item, "hash": digest}
         for index, (item, digest) in enumerate(items)
     ]

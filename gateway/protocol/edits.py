@@ -56,6 +56,8 @@ def argument_errors(schema: JsonObject | None, args: JsonObject) -> dict[str, st
     if schema is None:
         return {}  # nothing is declared; the tool's own reading is still compared
     try:
+        # Both: where a schema has `not` or `oneOf`, the closed one may let through what
+        # it refuses.
         found = [*problems(schema, args), *problems(closed(schema), args)]
     except Unresolvable:
         return {"": "The tool's schema refers to another one, so this is not checked."}
@@ -63,6 +65,8 @@ def argument_errors(schema: JsonObject | None, args: JsonObject) -> dict[str, st
         return {"": f"The tool's schema refers to itself, and {costly}."}
     errors: dict[str, str] = {}
     for error in found:
+        # The first of a place: a form has one line for it. Cut, because a message of
+        # the library's quotes the value.
         errors.setdefault(_pointer(error), _sentence(error)[:300])
     return errors
 
@@ -103,6 +107,8 @@ def unconfirmed_notice(record: EditRecord) -> str:
 
 def defuse(text: str) -> str:
     """Break every look-alike of our notice in text that is not ours."""
+    # Replaced and not removed: text that comes together around a gap could be the mark
+    # again.
     return _LOOKALIKE.sub("[not-twokey:", text)
 
 
@@ -117,6 +123,8 @@ def _sentence(error: ValidationError) -> str:
 def _pointer(error: ValidationError) -> str:
     tokens = list(error.absolute_path)
     if error.validator == "required":
+        # The library points at the object; a form has its field at the member that is
+        # missing.
         missing = [
             name
             for name in cast("list[str]", error.validator_value)

@@ -14,11 +14,13 @@ def pointer_to(tokens: Iterable[str | int]) -> str:
 
 def escaped(token: str) -> str:
     """Return a name as a pointer holds it."""
+    # "~" first, or the "~" of "~1" would be escaped again.
     return token.replace("~", "~0").replace("/", "~1")
 
 
 def tokens_of(text: str) -> tuple[str, ...]:
     """Return the names that a pointer goes through, also one that begins with "#"."""
+    # In the opposite order, so that "~01" is "~1" and not "/".
     return tuple(
         token.replace("~1", "/").replace("~0", "~") for token in text.split("/")[1:]
     )

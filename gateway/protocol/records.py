@@ -15,6 +15,8 @@ class Record(BaseModel):
     What does not fit is named without what it holds: that may be an argument.
     """
 
+    # `forbid`: a field that an older version does not know may change what a record
+    # means. `hide_input_in_errors`: an error's text ends in logs.
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     def with_(self, **changes: object) -> Self:
@@ -86,4 +88,5 @@ def is_inside(ns: str, outer: str) -> bool:
     """
     inner = ns.removeprefix(f"{outer}|") if outer else ns
     is_longer = inner != ns or not outer
+    # Graphs that one task runs side by side are not inside each other.
     return is_longer and ns != outer and not inner.partition("|")[0].isdecimal()

@@ -20,6 +20,8 @@ def in_run(run_ref: RunRef | None) -> Generator[None]:
     The run that they belonged to before is around this one.
     """
     before = _run.get()
+    # Entering the same run twice, as a subgraph does, must not make it the run around
+    # itself.
     is_other = run_ref is not None and before is not None and before != run_ref
     outer = _around.set(before if is_other else _around.get())
     token = _run.set(run_ref or before)

@@ -72,6 +72,9 @@ class _Closer:
         result = self._inside(node)
         if self._declares(node, 0) and not _DECIDES_REST & node.keys():
             is_plain = not _JOINED & node.keys()
+            # `additionalProperties` sees only the properties beside it; with `allOf` or
+            # `$ref` in the same schema it would refuse what those declare. It is
+            # cheaper, so it is taken where it is enough.
             word = "additionalProperties" if is_plain else "unevaluatedProperties"
             result[word] = False
         return result
@@ -82,6 +85,8 @@ class _Closer:
 
     def _member(self, key: str, value: JsonValue) -> JsonValue:
         visit = self._each(self.close)
+        # Not closed themselves: each branch would refuse what the schema around it
+        # declares.
         if key in _IN_PLACE | _IN_PLACE_LISTED | _IN_PLACE_NAMED:
             visit = self._each(self._inside)
         if key in _CHILD | _IN_PLACE:
@@ -98,6 +103,7 @@ class _Closer:
 
     def _declares(self, node: JsonValue, level: int) -> bool:
         """Return whether a schema declares keys, itself or where it refers to."""
+        # A schema may refer to itself.
         if not isinstance(node, dict) or level > _MAX_REFERENCES:
             return False
         if _DECLARING & node.keys():

@@ -86,6 +86,8 @@ def unmatched(schema: JsonObject) -> str:
     return ""
 
 
+# In the context, because the library calls the checks of keywords without an argument
+# of ours. A list, so that the count is shared down the recursion.
 _left: ContextVar[list[int]] = ContextVar("twokey_references_left")
 
 
@@ -100,6 +102,7 @@ def _compiled(pattern: str) -> SchemaValidator:
 
 def _of_our_draft(schema: JsonObject) -> JsonObject:
     """Return a schema that names no draft: one by name is checked by the library's."""
+    # A copy only where it is needed: this runs for every call.
     if not any("$schema" in one for _, one in subschemas(schema)):
         return schema
     plain = copy.deepcopy(schema)
@@ -118,6 +121,7 @@ def _counted(keyword: str) -> Any:  # noqa: ANN401 - jsonschema ships partial ty
         left = _left.get()
         left[0] -= 1
         if left[0] < 0:
+            # Raised through the library, which catches nothing of its callers'.
             raise TooMuchWork("these arguments take too long to check")
         yield from library(validator, reference, instance, schema) or ()
 
@@ -178,6 +182,7 @@ def _unique_items(
     del schema
     if wanted and isinstance(instance, list):
         try:
+            # By hash: the library compares each pair.
             each = {digest.canonical(element) for element in instance}
         except BadJson:
             each = set[bytes]()  # such arguments are refused elsewhere as well

@@ -41,6 +41,8 @@ def parse(text: bytes | str) -> JsonValue:
             "JsonValue",
             json.loads(
                 decoded,
+                # json.loads keeps the last of two equal keys, another parser the first:
+                # they would read two different calls.
                 object_pairs_hook=_without_duplicates,
                 parse_constant=_no_constant,
             ),
@@ -51,6 +53,7 @@ def parse(text: bytes | str) -> JsonValue:
         raise BadJson("it holds a number of too many digits") from error
     except RecursionError as error:
         raise BadJson(f"it is nested more than {MAX_DEPTH} deep") from error
+    # After parsing, too: depth, integers and surrogates are checked in one place only.
     return accept(value)
 
 
@@ -93,6 +96,7 @@ def accept_object(value: object) -> JsonObject:
 def _accept(value: object, pointer: str, depth: int) -> JsonValue:
     if depth > MAX_DEPTH:
         raise BadJson(f"it is nested more than {MAX_DEPTH} deep", pointer)
+    # bool before int, which it is a subclass of.
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -128,12 +132,15 @@ def _accept_text(text: str, pointer: str) -> str:
     except UnicodeEncodeError as error:
         shown = pointer.encode("utf-8", "replace").decode("utf-8")
         raise BadJson("a string holds half of a surrogate pair", shown) from error
+    # A plain str: the copy shares no class of the caller's.
     return str(text)
 
 
 def _accept_number(number: float, pointer: str) -> int | float:
     if isinstance(number, float) and not math.isfinite(number):
         raise BadJson("a number is not finite", pointer)
+    # Whole floats as well: RFC 8785 writes 1e20 as digits, which others read as an
+    # integer.
     if (isinstance(number, int) or number.is_integer()) and abs(number) > MAX_INTEGER:
         raise BadJson(
             "an integer is beyond 2^53-1 and would lose digits; send it as a string",

@@ -39,4 +39,5 @@ _RANKS = {tier: rank for rank, tier in enumerate(Tier)}
 
 def join(first: Tier, *others: Tier) -> Tier:
     """Return the highest of the tiers; the only way in which tiers combine."""
+    # By rank: as texts, "auto" > "approve".
     return max((first, *others), key=lambda tier: tier.rank)

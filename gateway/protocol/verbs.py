@@ -18,6 +18,8 @@ class Verb(StrEnum):
 
 
 def _verbs(value: object) -> object:
+    # Records and policies before reasons could be asked for approvals say true or
+    # false.
     if isinstance(value, bool):
         return (Verb.EDIT, Verb.REJECT) if value else ()
     return value

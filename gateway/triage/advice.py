@@ -55,6 +55,8 @@ def read_advice(raw: object) -> Advice | None:
 
 def most_cautious(advice: Iterable[Advice | None]) -> Advice | None:
     """Return the advice that asks for most; None when there is none."""
+    # The most cautious: text of the call that a model quotes may hold advice of its
+    # own.
     return max((one for one in advice if one), key=_caution, default=None)
 
 
@@ -69,6 +71,7 @@ def apply_advice(tier: Tier, advice: Advice | None, *, may_deny: bool) -> Tier:
     if advice is None or advice.raise_to is None:
         return tier
     asked = advice.raise_to
+    # Not ignored: a model that would refuse the call has people look at it.
     if asked is Tier.DENY and not may_deny:
         asked = Tier.ESCALATE
     return join(tier, asked)
@@ -85,6 +88,7 @@ def _objects(raw: object) -> Iterator[Mapping[object, object]]:
     elif isinstance(raw, Mapping):
         yield cast("Mapping[object, object]", raw)
     elif isinstance(raw, str):
+        # The end and not the beginning: a model reasons first and answers last.
         yield from _in_text(raw[-MAX_TEXT:])
 
 
@@ -94,6 +98,7 @@ def _in_text(text: str) -> Iterator[Mapping[object, object]]:
     while at >= 0:
         try:
             found, end = decoder.raw_decode(text, at)
+        # A brace that opens no object: search on behind it.
         except (ValueError, RecursionError):
             end = at + 1
         else:
@@ -116,14 +121,17 @@ def _tier(value: object) -> Tier | None:
     if not isinstance(value, str):
         return None
     word = value.strip().lower()
+    # An unknown word asks for nothing: triage can only raise, and nobody relies on it.
     return Tier(word) if word in set(Tier) else None
 
 
 def _score(value: object) -> int | None:
+    # True would be a score of 1.
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     if isinstance(value, float) and math.isnan(value):
         return None
+    # Clamped before int(), which fails on infinity.
     return int(min(max(value, 0), MAX_SCORE))
 
 

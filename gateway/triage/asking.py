@@ -73,14 +73,19 @@ async def ask(
         return _silent(Silence.ABSENT)
     if within <= timedelta():
         return _silent(Silence.TIMEOUT)
+    # Through `_advise`, so that triage that is no coroutine, or raises when it is
+    # called, fails inside the task.
     task = asyncio.create_task(_advise(triage, request), context=contextvars.Context())
     try:
+        # wait and not wait_for, which waits for the cancelled task to end: one that
+        # swallows its cancellation would hold up the agent.
         await asyncio.wait([task], timeout=within.total_seconds())
     finally:
         task.cancel()
         task.add_done_callback(_forget)
     if not task.done():
         return _silent(Silence.TIMEOUT)
+    # A task that cancelled itself has no exception to ask for: asking would raise here.
     error = asyncio.CancelledError() if task.cancelled() else task.exception()
     if error is not None:
         return _silent(Silence.ERROR, type(error).__name__)

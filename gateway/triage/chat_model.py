@@ -67,6 +67,7 @@ class ChatModelTriage:
 
 def as_message(request: TriageRequest) -> str:
     """Return the request as the model reads it: JSON that cannot end its own frame."""
+    # The same JSON, without a "<" that could write the closing tag.
     body = request.model_dump_json(indent=1).replace("<", "\\u003c")
     return f"<packet>\n{body}\n</packet>"
 
@@ -74,6 +75,7 @@ def as_message(request: TriageRequest) -> str:
 def _structured(model: BaseChatModel) -> Runnable[Any, Any] | None:
     try:
         return model.with_structured_output(AdviceForm, include_raw=True)
+    # A model without structured output: its text is read for JSON.
     except (NotImplementedError, ValueError):
         return None
 
@@ -90,6 +92,8 @@ def _advice_in(answer: object) -> Advice | None:
         message = parts.get("raw")
     if isinstance(message, AIMessage):
         found += [call["args"] for call in message.tool_calls]
+        # Also what the provider could not parse: advice for more care must not get lost
+        # by a typo.
         found += [call["args"] for call in message.invalid_tool_calls]
         found.append(str(message.text))
     return most_cautious(read_advice(one) for one in found)

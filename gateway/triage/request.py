@@ -59,6 +59,8 @@ def request_of(
         args: strict JSON.
         now_ms: the store's clock.
     """
+    # Redacted before it is shortened: a cut could leave the beginning of what is
+    # hidden.
     every = arguments(args, decision.redact)
     shown = tuple(_bounded(argument) for argument in every[:MAX_ARGUMENTS])
     return TriageRequest(

@@ -99,6 +99,8 @@ class SlackBot:
             StoreUnavailable: the store does not answer.
         """
         quiet_slack_loggers()
+        # What was opened is closed again, in reverse order, when a later step fails;
+        # `pop_all` keeps it open only once everything runs.
         async with AsyncExitStack() as opening:
             await self._start(opening)
             self._open = opening.pop_all()
@@ -112,6 +114,8 @@ class SlackBot:
         config, store = self._config, self._service.store
         session = await opening.enter_async_context(aiohttp.ClientSession())
         slack = Slack(config.bot_token, api_url=config.api_url, session=session)
+        # First of all: without a valid token and its workspace nothing else can be set
+        # up right.
         me = await identify(slack, config)
         self.team_id = me.team
         token = self._token = BotToken(slack, clock=self._clock)
@@ -125,6 +129,8 @@ class SlackBot:
             registered(store, _member(config))
         )
         await self._publish(opening, slack, reviewers)
+        # Pushed before ingress and sockets, so it runs after they are closed: no
+        # request can start another task then, and private replies still get out.
         opening.push_async_callback(self._tasks.drain, timeout_s=_DRAIN_S)
         app = bolt_app(config, me, session)
         router = Router(
@@ -189,6 +195,8 @@ class SlackBot:
 
         async def finish() -> None:
             stop.set()
+            # `wait` and not `wait_for`: it neither cancels the publisher nor raises,
+            # and it has time to finish its calls.
             await asyncio.wait([running], timeout=_DRAIN_S)
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
@@ -223,6 +231,7 @@ class SlackBot:
             logger.warning("bot.health_not_served why=%s", refused)
             return
         host, bound = runner.addresses[0][:2]
+        # IPv6 needs brackets in a URL (RFC 3986, section 3.2.2).
         shown = f"[{host}]" if ":" in str(host) else host
         self.url = f"http://{shown}:{bound}{EVENTS_PATH}"
 

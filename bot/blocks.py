@@ -65,6 +65,8 @@ def ensure_valid_message(
     Raises:
         BadBlocks: with every problem found.
     """
+    # Before Slack, whose refusal names no place. What the validator lets through and
+    # Slack refuses is left to the caller.
     if problems := validate_message(blocks, text, update=update):
         raise BadBlocks(problems)
     if not text.strip():
@@ -101,6 +103,8 @@ def section(
         "section",
         text=any_text(text, limits.TEXT),
         accessory=accessory,
+        # Slack folds long sections behind "see more" otherwise: nobody may approve what
+        # is folded.
         expand=True,
         block_id=block_id,
     )
@@ -157,6 +161,7 @@ def box(text: str) -> Block:
 
     Nothing is cut here: take `twokey.bot.text.excerpt` first where a text may be long.
     """
+    # Revealed here whatever the caller did; doing it twice changes nothing.
     part: Block = {"type": "text", "text": untrusted(text).text or EMPTY}
     return block_object("rich_text_preformatted", elements=[part])
 

@@ -48,6 +48,8 @@ def bolt_app(config: BotConfig, me: Identity, session: aiohttp.ClientSession) ->
         client=AsyncWebClient(base_url=config.api_url, session=session),
         signing_secret=config.signing_secret,
         authorize=authorize,
+        # Bolt would otherwise acknowledge events by itself and run their listeners as
+        # tasks: Slack would hear 200 for a message that is never kept.
         process_before_response=True,
         request_verification_enabled=config.mode is SlackMode.HTTP,
     )

@@ -30,6 +30,7 @@ class BotToken:
     def __init__(self, slack: Slack, *, clock: Callable[[], float]) -> None:
         self._slack = slack
         self._clock = clock
+        # As if checked: `identify` has just called auth.test when the bot starts.
         self._checked_at = clock()
 
     async def problem(self) -> str:
@@ -50,6 +51,8 @@ class BotToken:
 
         The event may be late, or about a token that was replaced since.
         """
+        # Before Slack is asked, so that the health check shows it also while Slack is
+        # away.
         self._slack.token_error = event
         await self._check()
         if self._slack.token_error:

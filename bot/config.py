@@ -75,7 +75,12 @@ class BotConfig:
             )
         if not self.seal_key:
             key = hmac.new(self.bot_token.encode(), _SEAL_KEY_TAG, hashlib.sha256)
+            # Derived and not random: a restart or a second bot must accept the buttons
+            # of the first. With a tag, so that the key is not a MAC of the token for
+            # anything else.
             object.__setattr__(self, "seal_key", key.digest())
+        # A short key could be found offline from one button value, which every member
+        # of the channel can read.
         elif len(self.seal_key) < _LEAST_KEY_BYTES:
             raise SettingsError(
                 f"seal_key has {len(self.seal_key)} bytes; use "

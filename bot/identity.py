@@ -46,6 +46,8 @@ async def identify(slack: Slack, config: BotConfig) -> Identity:
             f"Slack refused SLACK_BOT_TOKEN ({error.error!r}); copy the Bot User OAuth "
             "Token (xoxb-…) from api.slack.com/apps, 'OAuth & Permissions'."
         ) from error
+    # No header is no reason to refuse the start: a scope that is missing shows in the
+    # first call that needs it (`missing_scope`).
     missing = sorted(set(SCOPES) - granted) if granted else []
     if missing:
         raise SettingsError(
@@ -78,6 +80,8 @@ async def ask_until_answered(ask: Callable[[], Awaitable[T]], config: BotConfig)
     while True:
         try:
             return await ask()
+        # A refusal is an answer: the token is wrong, and another try would not change
+        # that.
         except SlackRefused:
             raise
         except SlackError as error:
@@ -86,6 +90,8 @@ async def ask_until_answered(ask: Callable[[], Awaitable[T]], config: BotConfig)
                 f"Slack does not answer at {config.api_url!r} ({error}); check the "
                 "network, the proxy, and 'slack.api_url' (TWOKEY_SLACK_API_URL)."
             )
+            # Asked before the pause: a Retry-After that ends beyond the deadline is
+            # told at once and not slept through.
             if time.monotonic() + wait_s > deadline:
                 raise silent from error
             logger.warning("bot.waits_for_slack again_in_s=%.1f why=%s", wait_s, silent)

@@ -89,6 +89,8 @@ CARD_EVENT = "twokey_card"
 PAGE = "page"
 """The purpose of a seal that opens one page of the details."""
 
+# 128 bits: a forger has one try a click, and each is logged. The value stays short,
+# since every card carries some twenty of them.
 MAC_BYTES = 16
 _KEY_ID_TAG, _KEY_ID_DIGITS = b"twokey/v1/seal-key-id", 12
 _SEAL_TAG = "twokey/v1/seal"
@@ -140,6 +142,8 @@ def seal(
         purpose: what it is good for: an `Action`, a `View`, or `PAGE`.
         page: which page of the details it opens, from 1.
     """
+    # The purpose is under the MAC, not in the text: a value made for one button is
+    # refused at every other one, and nothing in it says which one it is for.
     mac = _mac(approval, index, key=key, team=team, purpose=purpose, page=page)
     where = _WHOLE if index is None else str(index)
     if page:
@@ -154,6 +158,9 @@ def unseal(text: str) -> Sealed:
         BadSeal: when the text is not of the form that `seal` writes.
     """
     parts = text.rsplit(":", 3)
+    # 255 characters are far less than Slack allows in a value; a longer text is not
+    # ours and is not worth parsing. `rsplit`: whatever an id holds, the last three
+    # parts are ours.
     if len(text) > _MAX_SEAL or len(parts) != 4 or not parts[0]:  # noqa: PLR2004 - approval, version, item, MAC
         raise BadSeal(f"{text[:80]!r} is not a seal of ours.")
     approval, version, where, mac = parts
@@ -179,6 +186,8 @@ def verify(
     """
     if (sealed.approval, sealed.version) != (approval.id, approval.version):
         return False
+    # The index stands in the open and is not proven yet; without this a forged one
+    # would raise IndexError instead of being refused.
     if sealed.index is not None and sealed.index >= len(approval.items):
         return False
     wanted = _mac(
@@ -210,6 +219,8 @@ def verify_outage(sealed: Sealed, *, key: bytes, team: str, purpose: str) -> boo
 
 def key_id(key: bytes) -> str:
     """Return a short name of a sealing key, which tells nothing of the key."""
+    # With a tag of its own, so that this name, which is logged and stored, can never be
+    # the MAC of a seal.
     return hmac.new(key, _KEY_ID_TAG, hashlib.sha256).hexdigest()[:_KEY_ID_DIGITS]
 
 
@@ -235,7 +246,11 @@ def _mac(
     purpose: str,
     page: int,
 ) -> bytes:
+    # What the button approves is under the MAC as well as the version: a record that
+    # was put back from an older copy may have the same version and other arguments.
     bound = approval.digest if index is None else approval.items[index].action_hash
+    # A page only where there is one, so that seals of versions before pages had numbers
+    # keep their MAC. The lists differ in length, and canonical JSON keeps that apart.
     place = [index, page] if page else [index]
     stated = [approval.id, approval.version, *place, bound, str(purpose)]
     return _mac_of([_SEAL_TAG, team, *stated], key)
@@ -247,6 +262,8 @@ def _mac_of(parts: list[JsonValue], key: bytes) -> bytes:
 
 
 def _counted(text: str) -> int:
+    # `isdigit` accepts digits of other alphabets, and int() leading zeros: one number
+    # must have one spelling, as one MAC has.
     if not (text.isascii() and text.isdigit() and str(int(text)) == text):
         raise BadSeal(f"{text[:80]!r} is not a number in a seal.")
     return int(text)
@@ -255,6 +272,8 @@ def _counted(text: str) -> int:
 def _decoded(text: str) -> bytes:
     """Return the MAC; one MAC has one spelling, so no character can be altered."""
     try:
+        # `validate`: by default the decoder skips what is not in the alphabet, so many
+        # texts would be one MAC.
         mac = base64.b64decode(text + "==", altchars=b"-_", validate=True)
     except (ValueError, binascii.Error) as error:
         raise BadSeal(f"{text[:80]!r} is not a MAC in a seal.") from error

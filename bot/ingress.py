@@ -101,10 +101,14 @@ def signature_problem(
     signature = headers.get("X-Slack-Signature", "")
     if not _TIMESTAMP.fullmatch(timestamp):
         return "timestamp_malformed"
+    # Both directions: a time stamp from the future would still be accepted after its
+    # nonce is forgotten.
     if abs(now_s - int(timestamp)) > WINDOW_S:
         return "timestamp_outside_window"
     if not _SIGNATURE.fullmatch(signature):
         return "signature_malformed"
+    # Over the raw bytes: decoding and encoding again may change them, and the signature
+    # with them.
     signed = b"v0:" + timestamp.encode("ascii") + b":" + body
     wanted = "v0=" + hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest()
     return "" if hmac.compare_digest(wanted, signature) else "signature_wrong"
@@ -145,6 +149,8 @@ class Ingress:
                 return web.Response(text="ok\n")
             case ("GET", "/readyz"):
                 return await self._readiness()
+            # In Socket Mode there is no secret. An empty one would accept whatever is
+            # signed with the empty key, so the path does not exist then.
             case ("POST", "/slack/events") if self.signing_secret:
                 return await self._events(request)
             case ("GET", "/slack/events") if "ssl_check" in request.query:
@@ -184,6 +190,8 @@ class Ingress:
         except (UnicodeDecodeError, json.JSONDecodeError):
             logger.warning("ingress.refused why=unreadable request=%s", digest)
             return Answer(HTTPStatus.BAD_REQUEST, "This request cannot be read.\n")
+        # A replay is acknowledged, or Slack would send it again; only an event that
+        # Slack marks as a retry gets another chance.
         if answer is None:
             return _again_later() if RETRY_NUM in headers else Answer()
         return answer
@@ -194,12 +202,16 @@ async def handle_once(
 ) -> Answer | None:
     """Hand over a delivery, unless it was handed over before; None for a replay."""
     try:
+        # Remembered before it is handled (SET NX in the store): of two copies that
+        # arrive at the same moment, also at two bots, only one runs.
         if not await nonces.is_first(delivery.digest):
             logger.warning("ingress.replayed request=%s", delivery.digest)
             return None
     except StoreUnavailable:
         # One calm line, and no trace: the store says the rest at its own place.
         logger.warning("ingress.unrecorded why=store_unavailable")
+        # It is handed on all the same, to be answered in a sentence; `router._guarded`
+        # lets nothing be decided by it.
         delivery = replace(delivery, is_recorded=False)
     answer = await handle(delivery)
     is_kept = answer.status != HTTPStatus.SERVICE_UNAVAILABLE
@@ -240,7 +252,10 @@ class _Guarded(web.Server):
         super().__init__(
             self._heard,
             access_log=None,
+            # A small packed body may unpack to gigabytes; Slack packs nothing.
             auto_decompress=False,
+            # Above the 60 s after which usual proxies drop an idle connection, so that
+            # the proxy closes it first and sends no request into a closing one.
             keepalive_timeout=75.0,
             lingering_time=1.0,
         )
@@ -254,11 +269,15 @@ class _Guarded(web.Server):
     ) -> None:
         """Make room if it is full, and start the clock for the first header."""
         super().connection_made(handler, transport)
+        # Only reached when every connection has sent a whole request: those are
+        # answered, and the new one is refused.
         if len(self.connections) > MAX_CONNECTIONS and not self._made_room():
             logger.warning("ingress.refused why=too_many_requests")
             transport.abort()
             return
         loop = asyncio.get_running_loop()
+        # `abort` and not `close`: closing waits until buffers are flushed, which a
+        # client that does not read can put off for ever.
         self._waiting[handler] = loop.call_later(HEADER_TIMEOUT_S, transport.abort)
 
     def connection_lost(
@@ -283,6 +302,8 @@ class _Guarded(web.Server):
         try:
             return await self._handler(request)
         finally:
+            # None means that the client went away meanwhile; it must not be listed
+            # again, since `connection_lost` ran already.
             if connection.transport is not None:
                 self._waiting[connection] = None
 

@@ -134,6 +134,8 @@ def radio_buttons(
 def _distinct(options: Sequence[Block]) -> list[Block]:
     """Number the options when two of them look alike, such as after a cut."""
     shown = [str(offered["text"]) for offered in options]
+    # Two options that look alike could be mistaken for each other, and a reviewer would
+    # choose a value they did not mean.
     if len(set(shown)) == len(shown):
         return [*options]
     return [_numbered(place, offered) for place, offered in enumerate(options, 1)]

@@ -58,6 +58,8 @@ class Limits:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
+        # In memory alone: after a restart the buckets are full. Slack then answers 429
+        # at worst, and `refused` waits for that.
         self._buckets: dict[str, _Bucket] = {}
         self._closed_until: dict[str, float] = {}
         self._ids: dict[str, str] = {}
@@ -76,6 +78,8 @@ class Limits:
         """Return since when, or from when on, a call may go out."""
         key = self._key(method, channel)
         free_at = self._bucket(key, method).free_at(1 + keep)
+        # A Retry-After counts also where tokens are left: Slack knows of calls that we
+        # do not, by other processes with the same token.
         return max(free_at, self._closed_until.get(key, free_at))
 
     def take(self, method: str, channel: str = "", *, keep: int = 0) -> float:
@@ -94,6 +98,8 @@ class Limits:
         now = self._clock()
         key = self._key(method, channel)
         until = now + max(0.0, retry_after_s)
+        # Two calls may be refused at once; the later end counts, whichever answer comes
+        # first.
         self._closed_until[key] = max(until, self._closed_until.get(key, until))
         self._bucket(key, method).empty(until)
 
@@ -120,14 +126,19 @@ class _Bucket:
 
     def free_at(self, tokens: int) -> float:
         """Return when there are, or were first, so many tokens."""
+        # More than the burst are never there: a call that keeps a reserve would wait
+        # for ever in a small bucket.
         wanted = min(tokens, self._rate.burst)
         missing = max(0.0, wanted - self._tokens)
         return self._at + missing * 60.0 / self._rate.per_minute
 
     def add(self, tokens: float, now: float) -> None:
+        # `_at` may lie in the future, after `empty`; no tokens come back until then.
         passed = max(0.0, now - self._at)
         back = passed * self._rate.per_minute / 60.0
         most = float(self._rate.burst)
+        # Cut before and after: a token that is given back must not fill the bucket
+        # beyond its burst either.
         filled = min(most, self._tokens + back)
         self._tokens = min(most, filled + tokens)
         self._at = max(now, self._at)

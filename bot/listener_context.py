@@ -94,6 +94,9 @@ class ListenerContext:
         """
         wanted = (self.service.usergroups(item) for item in items)
         groups = frozenset[str]().union(*wanted)
+        # A decision of one person may use an answer of Slack that is a minute old.
+        # Where several must agree, one who left the group within that minute would
+        # complete the number.
         fresh = decides and any(_takes_several(item) for item in items)
         return await self._resolved(user, user_team, groups, fresh=fresh)
 
@@ -105,6 +108,8 @@ class ListenerContext:
     async def _resolved(
         self, user: str, user_team: str, groups: frozenset[str], *, fresh: bool
     ) -> Reviewer:
+        # Those whose queue this person was handed are looked up in the same round:
+        # Slack waits three seconds, and each lookup may take half of them.
         given = await self.service.delegations.given_to(user)
         people = [(user, user_team), *((one.user, self.team) for one in given)]
         reviewer, *others = await asyncio.gather(
@@ -128,9 +133,13 @@ class ListenerContext:
             self.reviewer_of(user, user_team, *items, decides=True),
             *(
                 self.reviewer_of(each, self.team, *items, decides=True)
+                # Sorted, so that which lookup gets the last token of the rate limit
+                # does not depend on the hash seed of the process.
                 for each in sorted(voted - {user})
             ),
         )
+        # Votes are checked again at each new one: who left the role since their click
+        # must not count (`deciding.decide`).
         known = {each.user: each for each in (reviewer, *found)}
 
         async def voters(item: Item) -> list[Reviewer]:
@@ -197,6 +206,7 @@ class ListenerContext:
     async def _tell(self, click: Clicked, said: UserText) -> None:
         action = click.action
         try:
+            # Slack shows no ephemeral message inside a modal or on the Home tab.
             if action.is_home or (action.view_id and not action.channel):
                 await self._tell_in_view(click, notice(label("Not done"), said))
             elif action.response_url:

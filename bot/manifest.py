@@ -115,6 +115,7 @@ def public_address(given: str) -> str:
         host, port = parts.hostname, parts.port
     except ValueError:
         raise _no_address("it is not an address") from None
+    # Before any sentence that repeats the address: a password must not get into a log.
     if parts.username is not None or parts.password is not None:
         raise _no_address("Slack sends no user and password; leave them out")
     shown = f"{given!r} "
@@ -142,6 +143,7 @@ def _no_address(why: str) -> SettingsError:
 
 def as_yaml(manifest: JsonObject) -> str:
     """Return a manifest as the text of ``manifest.yml``."""
+    # In the order of `render`, so that a person can compare a file with ours.
     body = yaml.safe_dump(manifest, sort_keys=False, allow_unicode=True, width=88)
     is_socket = _at(manifest, "settings", "socket_mode_enabled") is True
     return f"{_HEADER if is_socket else ''}{body}"
@@ -169,6 +171,7 @@ def check_manifest(
         commands: slash commands that have a listener.
     """
     problems = [_broken(error) for error in _schema_errors(manifest)]
+    # The checks below expect the shape that the schema proves.
     if not isinstance(manifest, dict) or problems:
         return problems
     asked = _texts(manifest, "oauth_config", "scopes", "bot")

@@ -102,6 +102,8 @@ class Membership:
     @property
     def fresh_group_s(self) -> float:
         """Return how old a group may be in a decision of several people."""
+        # One group may be asked about every 5 s; with ten in use each is asked about
+        # every 50 s, so that together they stay below Slack's 20 a minute.
         return min(KEPT_S, FRESH_S * max(1, self._groups.in_use(KEPT_S)))
 
     async def account(
@@ -120,6 +122,8 @@ class Membership:
         try:
             reply = await self._slack.ask(USER, user=user)
         except SlackRefused as error:
+            # An answer, not a failure: asking again would not help, and STRANGER may
+            # decide nothing.
             if error.error in _NO_SUCH_USER:
                 return Account(AccountKind.STRANGER)
             raise
@@ -135,10 +139,14 @@ class Membership:
             reply = await self._slack.ask(GROUP_USERS, usergroup=group)
         except SlackRefused as error:
             if error.error in _NO_SUCH_GROUP:
+                # A group that was deleted has nobody in it. It is logged as an error
+                # since the policy names it; `twokey doctor` shows it, too.
                 logger.error("membership.no_such_group group=%s", group)  # noqa: TRY400 - the name says it all
                 return frozenset()
             raise
         users = reply.get("users")
+        # No list is no answer. Taking it for an empty group would refuse everybody in
+        # it.
         if not isinstance(users, list):
             raise SlackSilent(GROUP_USERS, "an answer without users")
         return frozenset(str(user) for user in cast("list[object]", users))
@@ -159,6 +167,8 @@ def account_of(user: Reply, *, team: str, enterprise: str) -> Account:
     is_colleague = user.get("team_id") == team or bool(
         enterprise and above.get("enterprise_id") == enterprise
     )
+    # In order: a deactivated bot is told as deactivated. Only an account without any of
+    # these flags is a member.
     flags = (
         (bool(user.get("deleted")), AccountKind.DEACTIVATED),
         (_is_bot(user), AccountKind.BOT),
@@ -199,8 +209,12 @@ class _Snapshots(Generic[T]):
         newest = self._newest.get(key)
         if newest is not None and newest.asked_at >= since:
             return newest
+        # A question that was asked before `since` may bring an answer that is too old
+        # for this decision, so another one is asked beside it.
         asked_at, task = self._asking.get(key, (since, None))
         if task is None or asked_at < since:
+            # No waiting here: the click has three seconds. The person is told when to
+            # try again.
             wait_s = self._limits.take(self._method)
             if wait_s:
                 return self._no_answer(math.ceil(wait_s), "rate_limit")
@@ -208,6 +222,8 @@ class _Snapshots(Generic[T]):
         return await self._answer(key, task)
 
     def _start(self, key: str) -> asyncio.Task[Snapshot[T]]:
+        # The age counts from the question, not from the answer: what Slack says may
+        # have been true only when it began to look.
         asked_at = self._clock()
         task = asyncio.create_task(self._asked(key, asked_at))
         self._asking[key] = (asked_at, task)
@@ -237,9 +253,12 @@ class _Snapshots(Generic[T]):
         except RateLimited as error:
             self._limits.refused(self._method, "", error.retry_after_s)
             raise
+        # Slack's ids come from people who click; without a bound a flood of strangers
+        # would fill the memory. Losing all costs one round of questions.
         if len(self._newest) >= _MAX_KEPT:
             self._newest.clear()
         newest = self._newest.get(key, snapshot)
+        # Two questions may overlap, and the older one may be answered last.
         if newest.asked_at <= asked_at:
             self._newest[key] = snapshot
         return snapshot
@@ -250,6 +269,8 @@ class _Snapshots(Generic[T]):
             task.exception()  # whoever still waits gets it; nobody may be waiting
 
     def _forget(self, key: str, task: asyncio.Task[Snapshot[T]]) -> None:
+        # Only its own entry: a later question for the same key may have taken its
+        # place.
         if self._asking.get(key, (0.0, None))[1] is task:
             del self._asking[key]
 

@@ -58,6 +58,8 @@ class Mention(Message):
 
 def without_bot(text: str, bot_user: str) -> str:
     """Return a message as Slack sends it, without the mentions of the bot."""
+    # Everywhere and not only at the start: people also write "please @twokey refund …".
+    # A label behind the bar is what Slack adds for some clients.
     return re.sub(rf"<@{re.escape(bot_user)}(\|[^>]*)?>", " ", text).strip()
 
 
@@ -72,6 +74,8 @@ def mention(body: Json) -> Mention | None:
         BadPayload: names what is missing.
     """
     root, event, is_direct = _event(body)
+    # A mention in a channel comes as `app_mention` as well; taking both would ask
+    # twice.
     if event.text("type") == "message" and not is_direct:
         return None
     said = event
@@ -80,6 +84,7 @@ def mention(body: Json) -> Mention | None:
         # Replies and previews change a message, too: nobody edited it then.
         if not said.has("edited"):
             return None
+    # Two agents that mention each other would never end.
     if event.has("bot_id") or said.has("bot_id"):
         return None
     if said.optional("subtype") not in _SAID:
@@ -116,6 +121,7 @@ def deleted_message(body: Json) -> Message | None:
     if not is_direct or not (subtype == _DELETED or is_tombstone):
         return None
     before = event.maybe("previous_message")
+    # What the bot deletes itself (a surplus copy of a card) is an event, too.
     if before.has("bot_id") or not before.has("user"):
         return None
     ts = before.text("ts")

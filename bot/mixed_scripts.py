@@ -51,10 +51,13 @@ def mixed_script_warnings(text: str) -> list[str]:
 def _words(text: str) -> Iterator[str]:
     """Yield hosts whole, and the parts of other words: Russian writes `IT-отдел`."""
     for word in _WORD.findall(_skeleton(text)):
+        # A host is compared as a whole, because its parts together are what a reader
+        # takes for a name they know.
         yield from (word,) if "." in word else word.split("-")
 
 
 def _skeleton(text: str) -> str:
+    # ASCII has one alphabet, and most arguments are ASCII.
     if text.isascii():
         return ""
     return "".join(
@@ -75,6 +78,8 @@ def _script(character: str) -> str | None:
 
 
 def _punycode(host: str) -> str:
+    # As a browser does it (IDNA maps fullwidth letters to plain ones), or the warning
+    # would name another host than the one that opens.
     labels = unicodedata.normalize("NFKC", host).lower().split(".")
     return ".".join(
         label if label.isascii() else "xn--" + label.encode("punycode").decode("ascii")

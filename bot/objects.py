@@ -22,6 +22,8 @@ def plain_text(text: Plain, limit: int, *, lines: bool = False) -> Block:
     Without `lines` a newline is shown as a mark: labels are one line.
     """
     shown = excerpt(text.text, limit).text if lines else fit(text.text, limit)
+    # `emoji` false: ":white_check_mark:" in a text of strangers stays letters. Slack
+    # refuses an empty text.
     return {"type": "plain_text", "text": shown or EMPTY, "emoji": False}
 
 
@@ -31,6 +33,7 @@ def any_text(text: Template | Plain, limit: int) -> Block:
     Markup is never cut, since that could tear a reference apart.
     """
     if isinstance(text, Template):
+        # `verbatim`: Slack makes no links and mentions out of bare words.
         return {"type": "mrkdwn", "text": text.text, "verbatim": True}
     return plain_text(text, limit, lines=True)
 

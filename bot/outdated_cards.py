@@ -45,9 +45,13 @@ async def outdated_cards(
         StoreUnavailable: when the store does not answer.
     """
     found: list[str] = []
+    # A copy, then cleared: an approval that is not outdated at this look is forgotten,
+    # so it may be named again when it is outdated once more.
     before = dict(named)
     named.clear()
     named[_LOOKED] = ""
+    # The first look is at all that waits, for what happened while no bot ran; later
+    # ones only at what an event may have changed.
     is_first = _LOOKED not in before
     looked_at = await (service.judged_waiting() if is_first else service.judged_again())
     for loaded in looked_at:
@@ -60,6 +64,8 @@ async def outdated_cards(
         if place.judged == judged and not mentions_for(approval, but=place.asked).roles:
             continue
         named[approval.id] = judged
+        # Named once for each judgement: a card that Slack refuses would otherwise be
+        # redrawn every half second.
         if before.get(approval.id) != judged:
             found.append(approval.id)
     if found:

@@ -101,6 +101,8 @@ def block_action(payload: Json) -> BlockAction:
     """
     root = root_of(payload, "block_actions")
     actions = root.nodes("actions")
+    # Slack sends one for a button. Taking the first of several would decide by one that
+    # the person may not have meant.
     if len(actions) != 1:
         raise BadPayload("actions", f"holds {len(actions)} actions instead of one")
     action = actions[0]
@@ -189,6 +191,8 @@ class Node:
     def text(self, key: str) -> str:
         """Return a string that must be present and not empty."""
         value = self._members.get(key)
+        # Empty counts as missing: an empty id would be compared with other empty ones
+        # and found equal.
         if not isinstance(value, str) or not value:
             raise BadPayload(self.at(key))
         return value
@@ -218,6 +222,7 @@ class Node:
     def nodes(self, key: str) -> list[Node]:
         """Return the objects of an array that has to be there."""
         value = self._members.get(key)
+        # A str is a Sequence, too, and would be taken apart into letters.
         if isinstance(value, str) or not isinstance(value, Sequence):
             raise BadPayload(self.at(key), "is missing or not an array")
         elements = cast("Sequence[object]", value)
@@ -255,9 +260,13 @@ def _person(root: Node) -> tuple[str, str, str]:
     home = user.optional("team_id")
     here = root.maybe("team").optional("id")
     installed = root.maybe("view").optional("app_installed_team_id")
+    # In this order: where the person acted, then where the app is installed, and their
+    # home only when Slack names neither.
     team = here or installed or home
     if not team:
         raise BadPayload("team.id")
+    # Without a home the workspace stands in. `users.info` is asked in any case, and
+    # names strangers.
     return team, user.text("id"), home or team
 
 

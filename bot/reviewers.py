@@ -53,6 +53,9 @@ class Reviewers:
         """
         wanted = sorted(set(groups))
         found = await self._found(user, wanted, user_team, fresh=fresh)
+        # The other way round, a role that was taken away within the minute still counts
+        # in a decision of one person: the vote is stored with the age of what Slack
+        # said.
         is_nobody = bool(wanted) and not (found.usergroups or found.unknown_groups)
         if is_nobody and not fresh and found.account is AccountKind.MEMBER:
             return await self._found(user, wanted, user_team, fresh=True)
@@ -77,6 +80,8 @@ class Reviewers:
         snapshots = {
             group: one for group, one in told.items() if isinstance(one, Snapshot)
         }
+        # No answer is UNKNOWN, which decides nothing; it is never taken for a stranger,
+        # who would be refused for good.
         known = (
             account.value
             if isinstance(account, Snapshot)
@@ -85,6 +90,8 @@ class Reviewers:
         answers = [account, *told.values()]
         asked = [one.asked_at for one in answers if isinstance(one, Snapshot)]
         waits = [one.retry_in_s for one in answers if isinstance(one, NoAnswer)]
+        # The oldest of the answers: the audit log shows how old the worst fact was that
+        # this decision used.
         age_s = self.clock() - min(asked, default=self.clock())
         return Reviewer(
             team=self.team,
@@ -96,6 +103,8 @@ class Reviewers:
             unknown_groups=frozenset(told.keys() - snapshots.keys()),
             account=self._kind(known, user_team),
             membership_age_ms=int(1000 * max(0.0, age_s)),
+            # The longest wait: trying again earlier would leave one of the groups open
+            # again.
             retry_in_s=max(waits, default=0),
         )
 
@@ -108,6 +117,8 @@ class Reviewers:
         return dict(zip(groups, found, strict=True))
 
     def _kind(self, known: Account, user_team: str) -> AccountKind:
+        # In an organization (Enterprise Grid) people act from other workspaces of it;
+        # `account_of` has compared the organization.
         is_elsewhere = not self.enterprise and user_team != self.team
         if known.kind is AccountKind.MEMBER and is_elsewhere:
             return AccountKind.STRANGER

@@ -109,6 +109,8 @@ class Sockets:
         digest = f"sha256:{hashlib.sha256(name).hexdigest()}"
         delivery = Delivery(request.payload, {}, digest)
         answer = await handle_once(delivery, self._nonces, self._handle)
+        # A replay was handled and acknowledged before, and the acknowledgement was
+        # lost.
         if answer is None:
             answer = Answer()
         # Any other status is no acknowledgement: Slack may send the envelope again.

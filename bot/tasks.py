@@ -25,6 +25,7 @@ class Tasks:
     def later(self, work: Coroutine[object, object, None], *, name: str) -> None:
         """Start a task; whatever it raises is logged, never lost."""
         task = asyncio.create_task(self._logged(work, name), name=name)
+        # The event loop keeps only weak references to tasks.
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 
@@ -32,6 +33,7 @@ class Tasks:
         """Wait until all are done, those they start included; then cancel the rest."""
         try:
             async with asyncio.timeout(timeout_s):
+                # A task may start another one, such as a private reply after an offer.
                 while self._running:
                     await asyncio.wait(self._running)
         except TimeoutError:

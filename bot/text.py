@@ -63,6 +63,8 @@ def reveal(text: str) -> str:
     without a base or beyond the fourth on one, and for long runs of blank lines or
     spaces. Newline and tab stay. Doing it twice changes nothing more.
     """
+    # The usual text, without a walk over its letters. Runs of blanks are ASCII as well
+    # and are still marked.
     if text.isascii() and not has_hidden(text):
         return _RUN.sub(_run, text)
     return "".join(piece.shown for piece in pieces(text))
@@ -83,12 +85,15 @@ def excerpt(text: str, limit: int) -> Excerpt:
             f"allow {_SMALLEST_EXCERPT} or more, or use fit() for a label."
         )
     total = len(text)
+    # Stops at the limit: a text of a megabyte is not walked to its end, which once held
+    # up every other card for seconds.
     whole = _taken(pieces(text), limit)
     if sum(piece.length for piece in whole) == total:
         text = "".join(piece.shown for piece in whole)
         return Excerpt(text, total, total, complete=True)
     room = limit - len(_gap(total))
     head = _taken(whole, room - room // _TAIL)
+    # From the end, for the same reason.
     tail = _taken(pieces_backwards(text), room // _TAIL)[::-1]
     shown = sum(piece.length for piece in (*head, *tail))
     parts = (*(p.shown for p in head), _gap(total - shown), *(p.shown for p in tail))
@@ -112,6 +117,8 @@ def fit(text: str, limit: int) -> str:
         kept.append(_Piece(length, shown.translate(_ONE_LINE)))
         size += len(kept[-1].shown)
         if size > limit:
+            # Once more from the start: the last pieces that fitted may have to make
+            # place for the ellipsis.
             head = _taken(kept, limit - len(ELLIPSIS))
             return "".join(piece.shown for piece in head) + ELLIPSIS
     return "".join(piece.shown for piece in kept) or EMPTY
@@ -166,6 +173,8 @@ def _letters_backwards(text: str) -> Iterator[_Piece]:
     end = len(text)
     while end:
         start = max(0, end - _STRETCH)
+        # A stretch must not begin inside a letter, or the pieces from the end would
+        # differ from those from the start.
         while start and _may_join(text[start]):
             start -= 1
         yield from reversed([*_letters(text[start:end])])
@@ -200,11 +209,13 @@ def _letters(text: str) -> Iterator[_Piece]:
 
 def _joins(piece: str, marks: int, character: str, kind: str) -> bool:
     """Return whether a character is drawn as part of the letter before it."""
+    # An accent on a blank or a line break is shown as a mark: it belongs to no letter.
     if is_hidden(character) or piece.isspace() or len(piece) >= _LONGEST_LETTER:
         return False
     if kind in _MARKS:
         return marks < _MARKS_PER_BASE
     if _is_flag(character):
+        # Two of these letters are one flag; a third begins the next one.
         return len(piece) == 1 and _is_flag(piece)
     return _may_join(character)
 

@@ -58,6 +58,7 @@ class Ref:
 
     def __post_init__(self) -> None:
         """Refuse everything but a mention, a date, an id or a command."""
+        # `fullmatch`, since `match` with `$` accepts a line break at the end.
         if not _REFERENCE.fullmatch(self.text):
             raise ValueError(
                 f"{self.text!r} is no reference; make one with user(), usergroup(), "
@@ -82,12 +83,15 @@ class Template:
         parts = [*Formatter().parse(fmt)]
         named = {name for _, name, _, _ in parts if name is not None}
         plain = all(not (spec or conversion) for _, _, spec, conversion in parts)
+        # A format such as {x:>9} or {x!r} could make something else of a checked
+        # reference.
         if named != refs.keys() or not plain:
             raise ValueError(
                 f"{fmt!r} wants {sorted(named)} and was given {sorted(refs)}; "
                 "name each reference once, without a format."
             )
         shown = {
+            # `int()` turns True into 1 and leaves no subclass with a text of its own.
             name: ref.text if isinstance(ref, Ref) else str(int(ref))
             for name, ref in refs.items()
         }
@@ -120,6 +124,7 @@ def template(fmt: LiteralString, /, **refs: Ref | int) -> Template:
 def joined(separator: LiteralString, templates: Iterable[Template]) -> Template:
     """Join sentences in Slack markup into one."""
     whole = Template("")
+    # Past `__init__`, which would read braces in a finished sentence as places to fill.
     object.__setattr__(whole, "text", separator.join(each.text for each in templates))
     return whole
 

@@ -130,6 +130,8 @@ class Slack:
             base_url=api_url,
             session=session,
             timeout=int(TIMEOUT_S),
+            # The SDK's handlers would send chat.postMessage a second time after a lost
+            # answer.
             retry_handlers=[],
         )
         self._sdk = cast("_Sdk", self.client)
@@ -142,6 +144,8 @@ class Slack:
         Raises:
             RateLimited, SlackRefused, SlackSilent: see there.
         """
+        # Left out and not sent as null, which Slack does not take for absent
+        # everywhere.
         given = {key: value for key, value in arguments.items() if value is not None}
         return _body(await self._response(method, json=given))
 
@@ -175,6 +179,8 @@ class Slack:
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             problem = f"no answer ({type(error).__name__})"
             raise SlackSilent("response_url", problem) from error
+        # How long is not read from the answer: a private reply is not sent again
+        # anyway.
         if status == _TOO_MANY:
             raise RateLimited("response_url", _WAIT_S)
         if status >= _CLIENT_ERROR:
@@ -199,6 +205,8 @@ class Slack:
                 )
         except SlackApiError as error:
             said = _said(method, error)
+            # A call with headers of its own uses the app-level token (`open_socket`),
+            # which says nothing of the bot's.
             if headers is None and isinstance(said, SlackRefused):
                 # Any other refusal shows that the token works.
                 is_token = said.error in TOKEN_ERRORS
@@ -239,8 +247,11 @@ def _said(method: str, error: SlackApiError) -> SlackError:
     response = cast("_Response", answer)
     body, status = _body(response), response.status_code
     name = str(body.get("error", ""))
+    # Slack documents both spellings, beside the status.
     if status == _TOO_MANY or name in {"ratelimited", "rate_limited"}:
         return RateLimited(method, _retry_after(response))
+    # Silence and not refusal: the call may have had its effect, so a caller that posts
+    # has to reckon with a second copy.
     if status >= _SERVER_ERROR or name in _TROUBLE or not name:
         return SlackSilent(method, f"status {status}")
     return SlackRefused(method, name)
@@ -248,6 +259,7 @@ def _said(method: str, error: SlackApiError) -> SlackError:
 
 def _retry_after(response: _Response) -> float:
     try:
+        # At least a second: "0" would be asked again at once, without a pause.
         return max(1.0, float(_header(response, "retry-after")))
     except ValueError:
         return _WAIT_S

@@ -43,6 +43,7 @@ async def _accepted(command: CommandContext) -> list[tuple[Kept | None, Kept]]:
             saver, place, tenant=settings.tenant, serves=settings.agents
         )
         keys = store.keys_of_tenant(settings.tenant)
+        # Read before it is replaced, for the answer alone; nothing is compared with it.
         before = (await store.members.read(keys)).kept
         kept = tuple(kept_by(member))
         await store.members.keep(keys, kept)

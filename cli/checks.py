@@ -78,6 +78,7 @@ async def examine(
     if policy:
         yield await _tried("waiting", _waiting(settings, policy))
     yield await _tried("checkpoints", _checkpoints(settings))
+    # What depends on a bad check is left out: it would only repeat the same cause.
     if store.state is State.GOOD:
         yield await _tried("processes", _processes(settings))
     for name, agent in settings.agents.items():
@@ -128,11 +129,13 @@ def _package_problem(name: str, oldest: str) -> str:
         found = version(name)
     except PackageNotFoundError:
         return f"{name} is not installed"
+    # As tuples of numbers: as texts "10.0" would be older than "9.0".
     is_old = _numbers(found) < _numbers(oldest)
     return f"{name} is {found}, {oldest} is needed" if is_old else ""
 
 
 def _numbers(text: str) -> tuple[int, ...]:
+    # Three numbers: of 1.2.0rc1 the suffix does not count.
     return tuple(int(part) for part in re.findall(r"\d+", text)[:3])
 
 
@@ -248,6 +251,7 @@ async def _people(
 
 def _scopes(granted: frozenset[str]) -> Check:
     missing = [scope for scope in SCOPES if scope not in granted]
+    # Slack's header may be missing; that is not the same as no scope.
     if not granted:
         state, text = State.SKIPPED, "Slack did not say which are granted."
     elif missing:

@@ -47,6 +47,8 @@ def as_json(value: JsonValue) -> None:
 
 def printable(text: str) -> str:
     """Return untrusted text so that no byte of it can steer a terminal."""
+    # Escape sequences can move the cursor, change the title or write to the clipboard
+    # of a terminal; `isprintable` is false for every one of them.
     return text if text.isprintable() else ascii(text)
 
 

@@ -105,7 +105,11 @@ async def _show(
 ) -> None:
     folder = FOLDER
     if is_fresh and folder.exists():
+        # Renamed and not deleted: a demo that somebody typed into is not thrown away by
+        # an option.
         folder.rename(folder.with_name(f"demo-{datetime.now(UTC):%Y%m%d-%H%M%S}"))
+    # In the environment of this process, since the sample agent reads it in its tools.
+    # A value that is set already wins.
     os.environ.setdefault(LEDGER, str(folder / "effects.jsonl"))
     typer.echo("Starting a Valkey, a sandbox Slack, the bot and the agent ...")
     env = command.env
@@ -140,6 +144,7 @@ async def _play(
     with tempfile.TemporaryDirectory(prefix="twokey-") as temporary:
         folder = Path(temporary)
         ledger = folder / "effects.jsonl"
+        # Overwritten, unlike for the page: a script counts the effects of its own run.
         os.environ[LEDGER] = str(ledger)
         outage = folder / "model-is-away"
         os.environ[OUTAGE] = str(outage)

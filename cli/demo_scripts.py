@@ -79,6 +79,8 @@ class Stage:
         self.say("agent.asked", by=REQUESTER, text=text)
 
         def is_new(message: JsonObject) -> bool:
+            # Messages of earlier runs may stand in the channel. A ts has a fixed form,
+            # so it compares as a text.
             return bool(_approval_id(message)) and str(message["ts"]) > self.asked_at
 
         card = await self.ana.message_with(CHANNEL, is_new, STEP_TIMEOUT_S)
@@ -219,6 +221,8 @@ class Stage:
                 for element in as_objects(block.get("elements"))
                 if element.get("action_id") == action
             ]
+            # Until the card shows the state that was read: the n-th button of an older
+            # card would belong to another call.
             return shown if len(shown) == len(pending) else []
 
         return (await self.ana.wait_for(found, STEP_TIMEOUT_S))[pending.index(n)]
@@ -227,6 +231,8 @@ class Stage:
         sandbox = self.demo.sandbox
         if not await condition():
             await sandbox.person(REVIEWER).wait_for(bool, STEP_TIMEOUT_S)
+        # Polled: the state is in the gateway, and the sandbox, which can be waited for,
+        # does not hear of it.
         for _ in range(int(STEP_TIMEOUT_S * 20)):
             if await condition():
                 return

@@ -79,6 +79,8 @@ async def open_demo_stack(
         try:
             await opening.enter_async_context(sandbox)
         except OSError as error:
+            # An OSError with a file name is about the saved messages; without one it is
+            # the port.
             if error.filename:
                 raise SettingsError(f"{error.filename!r}: {error.strerror}") from error
             raise SettingsError(
@@ -87,11 +89,14 @@ async def open_demo_stack(
             ) from error
         except ValueError as error:  # the file of an older version, or a damaged one
             raise SettingsError(str(error)) from error
+        # Before the stack starts: the bot looks up the policy's people at its first
+        # card.
         seed(sandbox.workspace)
         settings = Settings.load(config, environment(sandbox, data_dir, mode, env))
         settings = _isolated(settings, data_dir)
         stack = await opening.enter_async_context(open_stack(settings))
         if mode is SlackMode.HTTP:
+            # Only now is the port of the bot known: it takes any free one.
             sandbox.deliver_http(stack.bot.url)
         yield DemoStack(sandbox, stack)
 
@@ -118,6 +123,8 @@ def environment(
 ) -> dict[str, str]:
     """Return the settings from the environment that point a stack at a sandbox."""
     return {
+        # First, so that nothing in the caller's environment can point the demo at a
+        # real workspace.
         **(env or {}),
         "TWOKEY_DATA_DIR": str(data_dir.absolute()),
         "TWOKEY_SLACK_MODE": mode.value,

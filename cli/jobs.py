@@ -127,6 +127,7 @@ async def _one(service: RunService, name: str) -> StalledRun | DeadLetter:
         **{run.id: run for run in await service.all()},
         **{f"dead_{one.id}": one for one in await service.dead_letters()},
     }
+    # An exact name first: an id may be the beginning of another one.
     meant = [one for one in found if one == name] or [
         one for one in found if one.startswith(name)
     ]
@@ -146,6 +147,8 @@ async def _retry(service: RunService, name: str, by: str) -> list[str]:
         chosen = [await _one(service, name)]
     else:
         runs, letters = await _everything(service)
+        # With --all, a job that cannot be read is left where it is instead of stopping
+        # those behind it.
         chosen = [*runs, *(one for one in letters if one.job is not None)]
     tried: list[str] = []
     for one in chosen:
@@ -166,6 +169,7 @@ async def _drop(service: RunService, name: str, by: str) -> str:
     if isinstance(found, DeadLetter):
         await service.forget(found)
         return f"dead_{found.id}"
+    # Compared with what was read: a gateway may have brought the run back in between.
     if not await service.drop(found, by, Gesture.CLI):
         raise SettingsError(
             f"{found.id} changed just now, so nothing was dropped; look at it again."

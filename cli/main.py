@@ -71,6 +71,7 @@ def run(
     try:
         _commands(given)(given, prog_name="twokey", obj=command)
     except SystemExit as ended:
+        # `sys.exit` takes any object; a text means failure.
         return ended.code if isinstance(ended.code, int) else int(bool(ended.code))
     except TwokeyError as error:
         if command.debug:
@@ -103,11 +104,15 @@ def _commands(words: Sequence[str]) -> typer.Typer:
         no_args_is_help=True,
     )
     app.callback(epilog=EXAMPLES)(_options)
+    # Any word and not only the first, since options may stand before the command. A
+    # false hit only loads one module more.
     named = [module for module, names in NAMES.items() if {*names} & {*words}]
     for module in named or NAMES:
         try:
             add(app, module, import_module(f"twokey.cli.{module}"))
         except ModuleNotFoundError as error:
+            # A module of ours that is missing is a mistake of ours. "Install an extra"
+            # would hide it.
             if str(error.name).partition(".")[0] == "twokey":
                 raise
             extra = "slack" if module in _WITH_SLACK else "server"

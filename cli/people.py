@@ -70,12 +70,16 @@ async def check_people(
     reachable = list(reachable_requirements(policy))
     roles = _roles(policy, reachable)
     groups = await _groups(slack)
+    # A dict for its order: the same people are looked up at each run, the requester
+    # first.
     ids = dict.fromkeys(
         [requester] * bool(requester)
         + [user for role in roles for user in _listed(role, groups)]
     )
     accounts: dict[str, Reviewer] = {}
     for number, user in enumerate(ids):
+        # Who is not looked up counts as a member: the check must not claim that nobody
+        # can approve only because Slack's limit was reached.
         found = Reviewer(team=team, user=user, account=AccountKind.MEMBER)
         if number < MOST_PEOPLE:
             found = await _account(slack, user, team=team, enterprise=enterprise)
@@ -93,6 +97,8 @@ async def check_people(
     unknown = [
         user for user, one in accounts.items() if one.account is AccountKind.UNKNOWN
     ]
+    # No word about requirements then: with people missing, each count below would be
+    # too low.
     if unknown:
         text = f"Slack did not say who {', '.join(unknown)} is; run this again."
         yield Check("people", State.BAD, text)
@@ -116,6 +122,8 @@ def _check_role(role: Role, people: People) -> Check:
         if (one := people.accounts.get(user)) and one.account is not AccountKind.MEMBER
     ]
     text = "; ".join([_size(able, people), *map(_no_decider, others), *problems])
+    # Bad even where others hold the role: the policy names a group that gives nobody
+    # anything.
     is_gone = any(_is_gone(people.groups.get(group)) for group in role.usergroups)
     return Check(name, State.BAD if is_gone or not able else State.GOOD, text)
 
@@ -229,6 +237,7 @@ async def _account(slack: Slack, user: str, *, team: str, enterprise: str) -> Re
     unknown = Reviewer(team=team, user=user)
     try:
         reply = await slack.ask("users.info", user=user)
+    # Slack answered that there is no such user.
     except SlackRefused:
         return unknown.with_(account=AccountKind.STRANGER)
     except SlackError:

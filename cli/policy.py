@@ -61,6 +61,8 @@ def check(ctx: typer.Context, file: PolicyFile = None, *, json: AsJson = False) 
         place = str(file or "")
         unread: list[JsonValue] = [{"place": place, "text": str(error)}]
         console.as_json({"ok": False, "problems": unread})
+        # 2 as for every mistake in files or settings; 1 means that the policy was read
+        # and is wrong.
         raise typer.Exit(2) from error
     untyped = [str(one) for one in untyped_arguments(policy, document)]
     notes = [*too_few_people(policy), *unused_requirements(policy), *untyped]

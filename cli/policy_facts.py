@@ -36,6 +36,8 @@ def moment(text: str, option: str = "--at") -> datetime:
     except ValueError as error:
         hint = "write 2026-07-04T02:30Z or 2026-07-04T02:30+01:00."
         raise SettingsError(f"{option} {text!r} is no time; {hint}") from error
+    # No zone is guessed: business hours would be judged by the machine on which the
+    # command runs.
     if when.tzinfo is None:
         hint = f"add Z or an offset, as in {text}Z."
         raise SettingsError(f"{option} {text!r} does not say in which zone; {hint}")
@@ -74,6 +76,8 @@ def facts_of(
         requester=call.requester,
         declared_schema=call.args_schema,
     )
+    # The call itself is the default of each total: a window in which nothing else
+    # happened.
     windows = {use.window: use.amount_micro for use in found.uses}
     recent: dict[str, int] = {}
     for text in said:

@@ -138,6 +138,7 @@ def _lacks(requirement: Requirement, tier: Tier) -> str:
     for names, count in clauses(requirement).items():
         roles = [role for role in requirement.roles if role.name in names]
         people = {user for role in roles for user in role.users}
+        # How many are in a user group only Slack knows; `twokey doctor` asks it.
         if any(role.usergroups for role in roles) or len(people) >= count:
             continue
         if not people:
@@ -187,9 +188,11 @@ def _who(requirement: Requirement) -> str:
     count = tally(requirement, (), "")
     people = "one person" if count.need == 1 else f"{count.need} people"
     parts = [f"{number} {names}" for names, number in count.lacking.items()]
+    # Every vote is bound to a role, so the roles are the whole sentence.
     if sum(count.lacking.values()) == count.need > 1:
         people = f"{people}, {' and '.join(parts)}, out"
         parts = []
+    # Fewer people than votes: one person may hold two of the roles.
     elif sum(count.lacking.values()) > count.need:
         people = f"{' and '.join(parts)}, who may be the same people, out"
         parts = []

@@ -74,6 +74,8 @@ async def _repair(
     settings = command.settings()
     place = settings.checkpoints.get_secret_value()
     async with (
+        # A store that is not durable is repaired as well: refusing would leave what
+        # waits in it without an end.
         open_store(settings.store_url, settings.data_dir, insecure_dev=True) as store,
         open_checkpoints(place) as saver,
     ):

@@ -54,6 +54,7 @@ def _add_channel(workspace: Workspace, name: str) -> None:
     known = {channel.name for channel in workspace.channels.values()}
     if name in workspace.channels or (name.startswith("#") and handle in known):
         return
+    # A policy may name a channel by its id; then the sandbox has it under this very id.
     number = f"C0{len(workspace.channels):04}NEW" if name.startswith("#") else name
     everybody = frozenset(
         user.id for user in workspace.users.values() if not user.deleted

@@ -32,8 +32,12 @@ async def open_stack(
     Raises:
         TwokeyError: one sentence about the first thing that is not as it should be.
     """
+    # Before anything starts: a missing secret is told at once, and no agent has run
+    # meanwhile.
     config = bot_config(settings)
     async with (
+        # The bot stops first: cards and private replies still go out while the gateway
+        # is there.
         Twokey(settings, insecure_dev=insecure_dev) as twokey,
         SlackBot(config, twokey.reviews) as bot,
     ):

@@ -33,6 +33,8 @@ def configure_logs(
 ) -> None:
     """Write logs; the words of an agent's errors only where a developer reads them."""
     host = urlsplit(settings.slack.api_url).hostname
+    # By name and not by resolving it: a name server must not decide whether arguments
+    # get into a log.
     is_sandbox = host in {"127.0.0.1", "::1", "localhost"}
     shows_errors = command.debug or insecure_dev or is_sandbox
     write_logs(settings.log, shows_errors=shows_errors)

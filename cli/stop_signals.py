@@ -35,6 +35,8 @@ async def until_stopped(
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
+        # By the loop and not `signal.signal`: a handler that runs between two
+        # instructions must not touch an asyncio.Event.
         loop.add_signal_handler(number, stopped.set)
     # Started under nohup, a process outlives its terminal.
     ends_with_terminal = _has_terminal() and (
@@ -48,7 +50,11 @@ async def until_stopped(
             reload()
 
     loop.add_signal_handler(signal.SIGHUP, hung_up)
+    # After the handlers are set. Said before, a script that waits for this line and
+    # sends SIGINT at once would not be heard.
     ready()
+    # A look each second, since nothing wakes this loop when the embedded server is
+    # given up.
     while not stopped.is_set():
         if store is not None and store.failure is not None:
             raise store.failure
@@ -60,6 +66,8 @@ async def until_stopped(
 def _has_terminal() -> bool:
     """Return whether this process belongs to a terminal that is still there."""
     try:
+        # `isatty` of a standard stream tells nothing when it is redirected. Opening the
+        # terminal fails once it is closed. O_NOCTTY: it must not become ours.
         os.close(os.open(_TERMINAL, os.O_RDWR | os.O_NOCTTY))
     except OSError:
         return False

@@ -141,6 +141,8 @@ def reviewers(frame: Frame) -> list[Block]:
     asking = [
         item for item in approval.items if not (item.is_pending and frame.is_late)
     ]
+    # Slack notifies of mentions in a new message only, so nobody may be mentioned here
+    # who need not act: a redraw could not take the notification back.
     whom = mentions_for(approval.with_(items=tuple(asking)))
     if not whom.roles:
         return []
@@ -161,6 +163,7 @@ def _how_many(approval: Approval) -> list[Template | Plain]:
 
 
 def _nth(number: int) -> str:
+    # 11th, 12th and 13th, also 111th.
     teens = number % 100 in {11, 12, 13}
     return f"{number}{'th' if teens else _ENDINGS.get(number % 10, 'th')}"
 

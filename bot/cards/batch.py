@@ -76,6 +76,8 @@ def needs_full_view(approval: Approval, index: int) -> bool:
     has_row = any(each.index == index for each in rows_of(approval))
     left = call_budget(approval, item)
     shown = listing(item.tool, item.args, item.redact, budget=left)
+    # The business state is part of what is approved, so a state that is cut needs the
+    # full view as well.
     is_whole = shown.is_complete and _state(item, text_budget(approval)).complete
     return not (has_row and is_whole)
 
@@ -86,6 +88,8 @@ def call_budget(approval: Approval, item: Item) -> int:
     Long notes on a call reduce the budget of its own arguments, not of other calls'.
     """
     share = text_budget(approval)
+    # Rare notes are not reserved for in advance, which would shorten every call on
+    # every card for what few calls have.
     taken = len(item.observations[-_OBSERVATIONS:]) * (share.text + _LABEL_CHARS)
     if item.spelled is not None:
         taken += share.note + _LABEL_CHARS
@@ -147,6 +151,8 @@ def tail(frame: Frame) -> list[Block]:
         blocks.append(rich_text(box(text), block_id=frame.block_id("others.list")))
     offered: list[Block] = []
     if len(waiting) > 1 and not frame.is_late:
+        # All or none: "Approve all" that leaves one out would be read as having
+        # approved it.
         if all(_is_approvable(approval, item) for item in waiting):
             offered.append(buttons.approve_all(frame))
         else:
@@ -231,6 +237,8 @@ def _quoted(title: str, text: str, frame: Frame) -> list[Block]:
 
 def _person(person: Person) -> Block:
     ref = who(person).text
+    # Rich text takes a user id as such and is refused by Slack for one that is not of
+    # its form; `who` has checked the form.
     return mention(person.user) if ref.startswith("<@") else text_run(label("somebody"))
 
 

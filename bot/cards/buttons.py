@@ -34,6 +34,8 @@ def decisions(frame: Frame, item: Item, *, is_shown_whole: bool) -> list[Block]:
     """
     if item.state is ItemState.IN_DOUBT:
         return [*_findings(frame, item), _view_all(frame, item, is_shown_whole=True)]
+    # Past the deadline no button decides, although the record may still be open: the
+    # sweeper closes it within seconds.
     if not item.is_pending or frame.is_late:
         return [] if is_shown_whole else [_view_all(frame, item, is_shown_whole=True)]
     view = _view_all(frame, item, is_shown_whole=is_shown_whole)

@@ -32,12 +32,15 @@ def chunks(text: str, size: int) -> list[str]:
 
 def _end(text: str, start: int, end: int) -> int:
     newline = text.rfind("\n", max(start, end - _LINE_SEARCH), end)
+    # Not at `start` itself: that part would be a lone line break, an empty box.
     if newline > start:
         return newline + 1
     mark = _OPEN_MARK.search(text, max(start + 1, end - _LONGEST_TOKEN), end)
     if mark:
         return mark.start()
     least = max(start + 1, end - _LONGEST_TOKEN)
+    # Bounded: a text of nothing but accents has no place to cut, and is then cut
+    # anywhere.
     while end > least and unicodedata.category(text[end])[0] == "M":
         end -= 1
     return end

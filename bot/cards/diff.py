@@ -42,6 +42,8 @@ def state_text(item: Item) -> str:
     Empty without a state.
     """
     asked, now = state_in(item.requested), state_in(item.action)
+    # A state of null on both sides is "the tool has no state", and shows nothing; null
+    # on one side is a change.
     if asked is None or now is None or asked.value is now.value is None:
         return ""
     before, after = _by_keys(asked.value, now.value), _by_keys(now.value, asked.value)
@@ -74,8 +76,11 @@ def _kept(argument: Argument) -> str:
 def _row(name: str, before: Argument | None, after: Argument | None) -> str:
     old, new = _shown(before), _shown(after)
     label = one_line(name)
+    # Both are redacted: the reader learns that it changed, and not what.
     if old == new:
         return f"{label}  changed, {old}"
+    # A value that holds an arrow could pass for another change: "1 → 2" of `a → b`. It
+    # stands on lines of its own.
     is_plain = not any(sign in old + new for sign in ("\n", _TO))
     if is_plain and max(len(old), len(new)) <= _SHORT:
         return f"{label}  {old}{_TO}{new}"

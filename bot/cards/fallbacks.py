@@ -116,6 +116,8 @@ def _stands(item: Item) -> str:
 
 def tool_name(tool: str) -> str:
     """Return a tool's name, unless it could be read as markup."""
+    # The top-level `text` is read as markup, and shown where nothing of the card stands
+    # beside it: in notifications and lists.
     return tool if _NAME.fullmatch(tool) else "another tool"
 
 

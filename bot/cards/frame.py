@@ -69,6 +69,7 @@ class Frame:
     @property
     def is_late(self) -> bool:
         """Return whether the time to decide is over."""
+        # `>=`, as in the store: at the deadline itself nothing can be decided any more.
         return self.now_ms >= self.approval.expires_at_ms
 
     @property
@@ -117,5 +118,7 @@ def rows_of(approval: Approval) -> tuple[Item, ...]:
     first = ItemState.IN_DOUBT if approval.is_unasked else ItemState.PENDING
     waiting = [item for item in approval.items if item.state is first]
     others = [item for item in approval.items if item.state is not first]
+    # What waits comes first, then all are put back in their order: rows must not move
+    # under a reviewer's finger when one of them is decided.
     chosen = [*waiting, *others][:MAX_ROWS]
     return tuple(sorted(chosen, key=lambda item: item.index))

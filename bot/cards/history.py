@@ -103,6 +103,8 @@ def thread_note(event: Event, approval: Approval) -> Message | None:
     if approval.is_batch:
         said = joined(" ", [template("*Call {n}:*", n=item.index + 1), said])
     blocks: list[Block] = [section(said)]
+    # As a label, which is plain text: only reasons that our own code wrote. What people
+    # wrote goes into a box.
     if event.reason and _is_explained(event, item):
         blocks.append(context(label(event.reason)))
     noted = [_cut(event.data.get("note", ""))]
@@ -167,6 +169,8 @@ def _of_doubt(event: Event) -> Template | None:
 
 
 def _decided(name: EventName, item: Item) -> Template | None:
+    # A mention subscribes the person to the thread. Who decided alone stands on the
+    # card, and need not hear of every later reply.
     whom = [template(" by "), by_whom(item)] if needs_several_people(item) else []
     has_reason = bool(item.votes and item.votes[-1].reason)
     if name is EventName.ITEM_AUTHORIZED and not whom and not has_reason:

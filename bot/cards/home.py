@@ -105,6 +105,8 @@ def _own(
     waiting = most_urgent(own, now_ms)
     if not waiting:
         return []
+    # At least one, however full the list above is: else nobody would learn that they
+    # can end what they asked for.
     shown = waiting[: max(1, MAX_ROWS - above)]
     blocks = [
         header(label(f"Waiting for others: {len(waiting)}")),
@@ -132,6 +134,8 @@ def _sort_key(approval: Approval, now_ms: int) -> tuple[int, int, int, str]:
     then age. No score is the lowest score, so that none puts a call further back.
     """
     is_late = 2 * (approval.expires_at_ms - now_ms) <= approval.ttl_ms
+    # The score of a model comes after time: a model that an attacker can talk to must
+    # not be able to push a call out of sight.
     hurry = 0 if approval.escalated_at_ms else 1 if is_late else 2
     waiting = (item.triage for item in approval.items if item.is_pending)
     score = max((one.score for one in waiting if one), default=0)

@@ -112,6 +112,8 @@ def readable(argument: Argument) -> str:
     another kind of value stands under a mark that says that it is text.
     """
     text = _without_marks(argument.text)
+    # Only a string can be mistaken for another kind of value: "7" for 7, "null" for
+    # null.
     if argument.is_redacted or not isinstance(argument.value, str):
         return reveal(text)
     if len(argument.text) <= _SHORT_VALUE and not _GAP.search(argument.text):
@@ -129,6 +131,7 @@ def _is_short(name: str, text: str) -> bool:
 
 def _without_marks(text: str) -> str:
     """Show the bracket that begins our marks as a mark itself."""
+    # Before `reveal` adds marks of ours, or those would be marked as well.
     return text.replace("⟦", mark("⟦"))
 
 

@@ -58,6 +58,8 @@ def mentions_for(approval: Approval, *, but: Collection[str] = ()) -> Mentions:
         approval: the record, as it is to be shown.
         but: names of roles to leave out.
     """
+    # Before the escalation those of `escalate_to` are left out, even where they hold a
+    # role that is needed: they are called when it is their turn.
     later = () if approval.escalated_at_ms else approval.waiting.roles
     found: dict[str, dict[Template, None]] = {}
     for item in approval.items:
@@ -65,6 +67,8 @@ def mentions_for(approval: Approval, *, but: Collection[str] = ()) -> Mentions:
             for role in _needed(approval, item, later):
                 if role.notify is Notify.MENTION and role.name not in but:
                     each = found.setdefault(role.name, {})
+                    # A dict for its order: the same record gives the same mentions on
+                    # each redraw, so a card does not differ from itself.
                     each |= dict.fromkeys(_mentions(role))
     named = {name: each for name, each in found.items() if each}
     return Mentions(tuple(named), _in_turn(named.values()))
@@ -97,6 +101,8 @@ def _needed(approval: Approval, item: Item, later: Sequence[Role]) -> list[Role]
     open_now: dict[frozenset[str], int] = {}
     # What one role alone has to give stands first, and may be all that is missing.
     for names in sorted(missing, key=lambda one: (len(one), sorted(one))):
+        # Votes that a narrower set of roles has to give count for a wider one, too:
+        # where they are as many, the wider one asks nobody else.
         inside = sum(count for one, count in open_now.items() if one < names)
         if inside >= missing[names]:
             continue
@@ -108,6 +114,8 @@ def _needed(approval: Approval, item: Item, later: Sequence[Role]) -> list[Role]
             if role.name in names
         ]
         first = _without_later(roles, later)
+        # Those who are called later are left out only while the others are enough; else
+        # nobody would be asked who can complete it.
         needed += first if _can_give(first, missing[names]) else roles
     return needed
 
@@ -133,6 +141,7 @@ def _without_later(roles: Sequence[Role], later: Sequence[Role]) -> list[Role]:
 
 def _can_give(roles: Sequence[Role], votes: int) -> bool:
     people = {one for role in roles for one in role.users}
+    # How many are in a user group is known to Slack alone; one is taken to be enough.
     return len(people) >= votes or any(role.usergroups for role in roles)
 
 
@@ -155,6 +164,8 @@ def _barred_everywhere(approval: Approval) -> set[str]:
         for item in approval.items
         if item.is_pending
     ]
+    # Only who may decide none of the calls: in a batch a person can be barred from one
+    # call and be needed for another.
     return set[str].intersection(*each) if each else _users(approval.principals)
 
 
@@ -173,5 +184,7 @@ def _mentions(role: Role) -> list[Template]:
 
 def _in_turn(each: Iterable[Iterable[Template]]) -> tuple[Template, ...]:
     """Return all mentions once, one of each role in turn, so that no role is cut."""
+    # Eight mentions at most. Taken role by role, a role of eight people would push out
+    # the only holder of the next one.
     turns = chain.from_iterable(zip_longest(*each))
     return tuple(dict.fromkeys(one for one in turns if one is not None))

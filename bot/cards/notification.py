@@ -188,6 +188,8 @@ def _standing(item: Item, approval: Approval) -> Template:
     said = _ENDS[item.state]
     if item.is_restored and item.state is _S.IN_DOUBT:
         said = _RESTORED
+    # The fence of a claim stays on the item: it shows that the call had been started
+    # once.
     elif item.fence:
         said = _STARTED.get(item.state, said)
     return template(said, at=when(item.changed_at_ms or approval.created_at_ms))
@@ -243,6 +245,7 @@ def _buttons(frame: Frame) -> list[Block]:
     Slack takes an action once in a block, so each tool has a block of its own.
     """
     shown = rows_of(frame.approval)
+    # Reversed, so that the first call of each tool wins.
     first = {item.tool: item for item in reversed(shown)}
     tools = [item for item in shown if first[item.tool] is item]
     rows = [[_freeze(frame, item, is_only=len(tools) == 1)] for item in tools]

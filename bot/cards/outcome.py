@@ -147,6 +147,7 @@ def _voted(outcome: Voted) -> Template:
             have=outcome.have,
             need=outcome.need,
         )
+    # Nobody's vote counts: the editor may not vote, so the change waits for others.
     if not outcome.have:
         return template(
             "Your change is recorded. Somebody else has to approve it as it is now."

@@ -41,12 +41,15 @@ def when(at_ms: int) -> Ref:
 
 def utc(at_ms: int) -> datetime:
     """Return Unix milliseconds as an aware moment, kept within the calendar."""
+    # A record that was damaged must not stop a card from being drawn: `datetime` ends
+    # at year 9999 and raises beyond it.
     seconds = min(max(at_ms, 0), _LAST_MS) // 1000
     return datetime.fromtimestamp(seconds, UTC)
 
 
 def hash_ref(digest: str) -> Ref:
     """Show a hash in its short form."""
+    # `Ref` takes ASCII only.
     return code(short(digest).replace("…", ".."))
 
 

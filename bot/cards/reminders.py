@@ -117,6 +117,8 @@ def escalation(approval: Approval, channels: Mapping[str, str]) -> Message:
         at=when(approval.expires_at_ms),
     )
     whom = escalation_mentions(approval)
+    # Where a channel did not hear of it, those of the first round are mentioned again:
+    # somebody has to.
     if refused:
         others = mentions_for(approval)
         mentions = tuple(dict.fromkeys((*whom.mentions, *others.mentions)))
@@ -157,6 +159,7 @@ def channel_escalation(approval: Approval, place: str) -> Message:
     )
     waits = template("📣 {id} is not decided yet.", id=code(approval.id))
     said = joined(" ", [waits, card])
+    # Names of tools only: this channel may have readers who must not see the arguments.
     tools = dict.fromkeys(item.tool for item in approval.items if item.is_pending)
     named = untrusted(fit(f"{', '.join(tools)} ({approval.agent})", _NAMES))
     text = (

@@ -86,6 +86,8 @@ def block_id(ts: str, index: int) -> str:
 def ts_of(block: str) -> str:
     """Return which message a button's words stand in; "" for another block."""
     kind, _, rest = block.partition(":")
+    # Input from a client: whatever it says, it only names a key that also holds the
+    # user who clicked.
     return rest.rpartition(":")[0] if kind == "words" else ""
 
 

@@ -155,6 +155,8 @@ LATE = "⌛ The time is over"
 def headline(approval: Approval, *, now_ms: int) -> Label:
     """Return the headline of a card: fixed words and numbers of ours."""
     waiting = sum(item.is_pending for item in approval.items)
+    # The record is closed by the sweeper a moment later; until then its own state still
+    # says that it is open.
     if waiting and now_ms >= approval.expires_at_ms:
         return label(LATE)
     if not approval.is_batch:
@@ -208,6 +210,7 @@ def status_sentence(approval: Approval, item: Item, *, now_ms: int) -> Template:
         tail = _STARTED.get(item.state, tail)
     told = template(tail, at=when(item.changed_at_ms))
     by = approvers(item)
+    # With a settlement a person withdrew it, and with `revoked` it ended by itself.
     if item.state is _S.WITHDRAWN and not item.settlement and not item.revoked:
         told = joined("", [template(" by the agent"), told])
     if item.state not in _UNDECIDED and by:
@@ -247,6 +250,7 @@ def _signed(item: Item) -> Sequence[Vote | Settlement]:
         return [settlement]
     if item.state is _S.WITHDRAWN:
         return []
+    # Votes for the call before an edit stay in the record, and did not bring it here.
     votes = [vote for vote in item.votes if vote.action_hash == item.action_hash]
     return votes or ([settlement] if settlement else [])
 

@@ -80,6 +80,8 @@ class CardPublisher:
         A message whose place could not be kept is registered now: posted again, the
         first one would show for ever what was so then.
         """
+        # Registering again is safe: `CardStore.posted` never replaces a copy that is
+        # registered already, so another publisher's copy wins and ours is taken down.
         if shown in self.unregistered:
             await self.register(shown, *self.unregistered[shown])
         return await self.cards.place(self.keys, shown)
@@ -89,10 +91,15 @@ class CardPublisher:
 
         A surplus copy, posted because an answer was lost, is taken down again.
         """
+        # Before the store is asked: if it is away now, this is the only note that the
+        # message stands in Slack. After a restart the note is gone, and a second copy
+        # is posted; `posted` then decides which of them counts.
         self.unregistered[shown] = channel, ts
         place = await self.cards.posted(self.keys, shown, channel=channel, ts=ts)
         self.unregistered.pop(shown, None)
         if (place.channel, place.ts) != (channel, ts):
+            # Slack may have posted a message although its answer was lost, so it was
+            # posted again. Its buttons would be refused as those of another copy.
             logger.warning("card.surplus id=%s", shown)
             await self._take_down(channel, ts)
         return place
@@ -117,8 +124,12 @@ class CardPublisher:
             NotYet: nothing was sent.
             SlackError: a silent one may have posted it.
         """
+        # `is_update` matters: chat.update counts `text` in bytes (4,000), and posting
+        # in characters (40,000). A card that fits one call may not fit the other.
         message = self._rendered(record, now_ms, is_update=False, is_plain=is_plain)
         reply = await self._send(POST, channel, message)
+        # The policy may name "#refunds"; Slack answers with the id. Only ids are kept:
+        # a channel can be renamed, and clicks name the id.
         channel, ts = text_at(reply, "channel"), text_at(reply, "ts")
         place = await self.register(record.id, channel, ts)
         if (place.channel, place.ts) != (channel, ts):
@@ -153,6 +164,9 @@ class CardPublisher:
         self, record: Approval, place: CardPlace, message: Message
     ) -> CardPlace:
         """Keep what a card shows now; return its place with that."""
+        # Written after Slack took the card, never before: a crash in between shows the
+        # same state a second time, while the other order would leave an old card for
+        # ever.
         shown = _display_digest(message.blocks)
         judged = policy_decision_digest(record, self.seal_key)
         await self.cards.shown(
@@ -174,6 +188,8 @@ class CardPublisher:
             The channel's id and the line's ts.
         """
         try:
+            # One note that our own validator refuses must not hold up those behind it,
+            # so it is replaced by a sentence that always fits.
             ensure_valid_message(message.blocks, message.text)
         except BadBlocks:
             logger.exception("note.invalid")
@@ -207,6 +223,8 @@ class CardPublisher:
         if (lease := current()) is not None:
             # Another publisher may have shown something newer since.
             lease.check()
+        # `parse` and `link_names` would let Slack read plain text of strangers as
+        # mentions and channel names.
         safety: dict[str, object] = {"parse": "none", "link_names": False}
         if method == POST:
             # Previews of links that an agent wrote would fetch them (CVE-2025-34072).
@@ -222,10 +240,16 @@ class CardPublisher:
                 **more,
             )
         except RateLimited as error:
+            # The bucket learns of the 429 before anything else runs: a second topic
+            # that works at the same moment must not run into the same refusal.
             self.limits.refused(method, channel, error.retry_after_s)
             raise RateLimitDelay(method, channel, error.retry_after_s) from error
+        # `ok: true` without a ts leaves us without a place to update. It counts as
+        # silence, so the message is posted again and a surplus copy is taken down.
         if not text_at(reply, "ts"):
             raise SlackSilent(method, "an answer without a message")
+        # Slack counts by channel. Without this, "#refunds" and its id would have a
+        # bucket each, and together twice the rate that Slack allows.
         self.limits.same(channel, text_at(reply, "channel") or channel)
         return reply
 
@@ -239,6 +263,8 @@ def policy_decision_digest(record: Approval, key: bytes) -> str:
     for item in record.items:
         if item.is_pending:
             requirement = item.requirement.model_dump(mode="json")
+            # Only what waits: a call that is decided keeps what it was decided by, and
+            # must not make its card look outdated when the policy changes.
             rows.append([item.index, item.tier.value, [*item.reasons], requirement])
     return digest.tagged_hash(POLICY_DECISION_TAG, digest.canonical(rows))
 
@@ -256,6 +282,7 @@ def plain_card(frame: Frame) -> Message:
         section(said, block_id=frame.block_id("plain")),
     ]
     for item in approval.items:
+        # No Approve here in any case: nobody may approve what the card does not show.
         if item.is_pending and Verb.REJECT in item.allow:
             value = frame.value(item.index, Action.REJECT)
             words = label(f"Reject call {item.index + 1}")

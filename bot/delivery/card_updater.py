@@ -113,6 +113,9 @@ class CardUpdater:
         is_told = topic.is_missed or any(e.version == record.version for e in events)
         is_known = place is None or place.rev == record.rev or is_told
         needed = self._needed(topic, record, place)
+        # A token was taken for another call than the one that is needed: the topic did
+        # not know yet that the card is posted, or that it is gone. `given` goes back to
+        # the rate limit, and the next round takes the right one.
         if needed not in {None, given}:
             return False  # the scheduler takes what is needed from its limit
         if needed is not None:
@@ -123,12 +126,19 @@ class CardUpdater:
                 if await self._refused(topic, record, why):
                     await self._take_notes(topic, record, events)
                 return True
+            # Another publisher posted a copy first and that one counts. Ours was taken
+            # down, and the usable one may show an older rev.
             if self._needed(topic, record, place) is not None:
                 return True  # another copy is the usable one
         elif topic.is_missed:
             await self.card_publisher.cards.drop(self.keys, self.tenant, record.id)
+        # Not `topic.wanted`: an event that arrived while Slack was answering raised it,
+        # and the card has to be drawn once more for that one.
         topic.shown, topic.refusals = wanted, 0
         await self._take_notes(topic, record, events)
+        # The mention comes after the history of the edit itself. If the event is still
+        # in the outbox, it mentions the same people when it comes; doing it now would
+        # notify them twice.
         if is_known:
             _mention_needed(topic, record, place, now_ms)
         return needed is not None
@@ -145,6 +155,7 @@ class CardUpdater:
         place = await self.card_publisher.find_place(topic.approval)
         if place is not None:
             told = unreadable_record(topic.approval)
+            # A copy, since the loop removes from the list that it walks.
             for event in list(topic.events):
                 if event.name is EventName.RECORD_UNREADABLE:
                     line = Line(told, event.seq, place.channel, place.ts)
@@ -155,6 +166,9 @@ class CardUpdater:
     async def _place(self, topic: Topic, record: Approval) -> CardPlace | None:
         """Look up where the card stands, and keep on the topic what it needs."""
         place = await self.card_publisher.find_place(record.id)
+        # A notification that was told in a summary has no card of its own. When its
+        # call comes into doubt, people need buttons, so the summary is no longer its
+        # place and a card is posted.
         if place is not None and place.is_folded and needs_people(record):
             at = (place.channel, place.ts)
             await self.card_publisher.cards.lose(self.keys, self.tenant, record.id, at)
@@ -169,6 +183,8 @@ class CardUpdater:
         """Return the call that brings the card up to date; None when it is."""
         if place is None:
             return self.next_call(topic)
+        # Not `!=`: a publisher that was paused between its two reads may hold an older
+        # record than the card shows. It must not draw the card back in time.
         is_older = place.rev < record.rev
         is_judged_otherwise = place.judged != policy_decision_digest(
             record, self.card_publisher.seal_key
@@ -195,21 +211,29 @@ class CardUpdater:
             record, channel=channel, now_ms=now_ms, is_plain=is_plain
         )
         topic.is_new, topic.place = False, (place.channel, place.ts)
+        # The caller looks up the reviewers in advance. Nobody reviews a notification,
+        # and its lookups would use up Slack's 20 a minute for user groups.
         if needs_people(record) or not record.is_unasked:
             self.posted(record)
         return place if is_plain else await self._record_mentions(place, record)
 
     async def _record_mentions(self, place: CardPlace, approval: Approval) -> CardPlace:
         """Remember whom the posted card mentions."""
+        # Kept after Slack took the card: a crash before this line mentions people
+        # twice, the other order would mention nobody.
         roles = mentions_for(approval).roles
         await self.card_publisher.cards.asked(self.keys, approval.id, roles)
         return place.with_(asked=place.asked.union(roles))
 
     async def _refused(self, topic: Topic, record: Approval, why: str) -> bool:
         """Decide how to go on; return whether the lines do so without the card."""
+        # No fallback channel for these: the bot as a whole is refused, and the card is
+        # in order.
         if why in NOT_ABOUT_THE_CARD:
             logger.error("publisher.bot_refused error=%s", why)
             topic.card_at = self.clock() + BROKEN_S
+        # Slack counts text by an unpublished rule, so our own budget may be wrong. The
+        # plain card can only be rejected, but the call is not stuck without a card.
         elif why in _ABOUT_THE_BLOCKS and not topic.is_plain:
             logger.error("card.refused topic=%s why=%s", topic.key, why)
             topic.is_plain = True
@@ -226,6 +250,8 @@ class CardUpdater:
     async def _post_elsewhere(self, topic: Topic, approval: Approval, why: str) -> bool:
         """Let the card be posted elsewhere or anew; False when there is no way."""
         if topic.place is None:
+            # `topic.channel` too: the fallback channel may have refused it as well, and
+            # the two would be tried in turns without end.
             if self.fallback_channel in {"", topic.channel, approval.channel}:
                 return False
             logger.error("card.diverted topic=%s why=%s", topic.key, why)
@@ -233,8 +259,13 @@ class CardUpdater:
             topic.channel = self.fallback_channel
             return True
         has_other = self.fallback_channel not in {"", topic.place[0]}
+        # A second card is posted only where people still have to act. Otherwise the old
+        # one stays: two cards with different states are worse than one that is late.
         if not needs_people(approval) or not (why in NEVER_UPDATED or has_other):
             return False
+        # Forget the place before the new card is posted, or `register` would take the
+        # new one for a surplus copy. `lose` compares the place: one that another
+        # publisher registered meanwhile stays.
         logger.error("card.lost topic=%s why=%s", topic.key, why)
         await self.card_publisher.cards.lose(
             self.keys, self.tenant, approval.id, topic.place
@@ -245,12 +276,18 @@ class CardUpdater:
     async def _retry_later(self, topic: Topic, approval: Approval, why: str) -> None:
         """Try again later; tell whoever asked, and let the Home tab tell the others."""
         cards, place = self.card_publisher.cards, topic.place
+        # The first refusal is an error for the operator; the retries that follow every
+        # half minute would fill the log with the same line.
         level = logging.INFO if topic.refusals else logging.ERROR
         logger.log(level, "card.undeliverable topic=%s why=%s", topic.key, why)
         channel = place[0] if place else approval.channel
+        # People are told of the channel that the policy names, not of the fallback that
+        # was tried after it.
         first = topic.refused or (channel, why)
         topic.refused, topic.channel = None, ""
         topic.refusals += 1
+        # The exponent is bounded, or a card that is refused for hours would overflow
+        # the float; 2**10 is far above the longest wait.
         wait_s = min(_LONGEST_WAIT_S, _SECONDS * 2.0 ** min(topic.refusals, 10))
         topic.card_at = self.clock() + wait_s
         trouble = CardTrouble(channel=first[0], why=first[1])
@@ -268,6 +305,8 @@ class CardUpdater:
         what = "over" if is_over(approval) else "waiting"
         if what == "waiting" and not needs_people(approval):
             return  # it is approved, and what comes of it is told at its end
+        # The store only knows of a report when Slack took it. One that still waits in
+        # memory must not be queued again by the next refusal.
         if any(line.report == what for line in topic.notes):
             return
         if await self.card_publisher.cards.was_told(self.keys, approval.id, what):
@@ -289,6 +328,9 @@ class CardUpdater:
         """Turn events of a topic into lines of history; those without one are done."""
         silent: list[Event] = []
         for event in events:
+            # An event leaves `topic.events` as soon as it has a line, but is
+            # acknowledged only when Slack took the line (`Line.seq`). A crash in
+            # between reads it again.
             found = event_lines(event, record, topic.place)
             if found:
                 topic.notes += found
@@ -299,6 +341,8 @@ class CardUpdater:
 
     async def acknowledge(self, topic: Topic, events: list[Event]) -> None:
         """Be done with events of a topic."""
+        # First the store, then memory: if the store is away, the events stay on the
+        # topic and the whole step is tried again.
         await self.outbox.done(*(event.seq for event in events))
         for event in events:
             topic.events.remove(event)
@@ -309,6 +353,8 @@ def _mention_needed(
 ) -> None:
     if place is not None and not record.is_unasked:
         topic.asked |= place.asked
+        # Past the deadline nobody can decide, and a mention would call people for
+        # nothing.
         if now_ms < record.expires_at_ms:
             mention_newly_needed(topic, record)
 

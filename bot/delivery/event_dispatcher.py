@@ -92,11 +92,15 @@ class EventDispatcher:
                 is_made = await self._next(topic, reserved)
             except SlackRefused as error:
                 return await self._refused(topic, error)
+        # These are for `step`, which knows how long to wait. The handler below is for
+        # mistakes of ours only; SlackRefused is answered above, and what `_refused`
+        # itself raises passes through here.
         except (RateLimitDelay, SlackError, StoreUnavailable):
             raise
         except Exception as error:  # noqa: BLE001 - one topic must not stop the others
             log_failure(logger, error, "publisher.failed topic=%s", topic.key)
             return await self._failed(topic)
+        # Only after success: after a failure Slack may have counted the call.
         if reserved is not None and not is_made:
             self.card_publisher.limits.give_back(*reserved)
         topic.failures = 0
@@ -119,8 +123,12 @@ class EventDispatcher:
         line, keys = topic.notes[0], self.updater.keys
         cards, message = self.card_publisher.cards, line.message
         if line.escalated is not None:
+            # Made now and not when it was queued: it names the channels that could not
+            # be told, which is known only after the lines before it were sent.
             message = escalation(line.escalated, topic.called)
         await self.card_publisher.say(line.channel, message, thread_ts=line.thread_ts)
+        # From here on Slack has the message. What is noted below may be lost in a
+        # crash: then the line is said twice, and never not at all.
         if line.called:
             topic.called[line.called] = ""
         if line.asks:
@@ -134,6 +142,8 @@ class EventDispatcher:
     async def _post_message(self, topic: Topic) -> bool:
         event = topic.events[0]
         channel = self._channel(topic, event)
+        # "I am working on it" is left out when the answer is already behind it in the
+        # queue.
         is_last = len(topic.events) == 1
         message = message_without_card(
             event, command=self.card_publisher.command, is_last=is_last
@@ -160,6 +170,8 @@ class EventDispatcher:
             place = await self.card_publisher.say(
                 topic.rest, many_ran(events, command=self.card_publisher.command)
             )
+            # In order and each once: `folded` makes the message findable by the last
+            # approval, which lives longest.
             told = [*dict.fromkeys(event.approval for event in ran)]
             await self.card_publisher.cards.folded(self.updater.keys, told, *place)
         await self.updater.acknowledge(topic, events)
@@ -180,6 +192,8 @@ class EventDispatcher:
             logger.error("publisher.bot_refused error=%s", error.error)
             return BROKEN_S
         fallback = self.updater.fallback_channel
+        # A freeze is told to everybody; a channel that refuses must not hide it. A
+        # reply in a thread has no other place.
         is_stop = bool(topic.events) and topic.events[0].name in FREEZE_EVENTS
         if is_stop and fallback not in {"", topic.channel}:
             topic.channel = fallback
@@ -192,6 +206,8 @@ class EventDispatcher:
 
     async def _failed(self, topic: Topic) -> float:
         topic.failures += 1
+        # Exponential up to the longest wait: eight failures take about two minutes,
+        # longer than a failover of the store.
         if topic.failures < GIVE_UP_AFTER:
             return min(_LONGEST_WAIT_S, 2.0 ** min(topic.failures, 10))
         now = self.updater.clock()
@@ -216,6 +232,9 @@ class EventDispatcher:
 
     async def _drop_line(self, topic: Topic) -> None:
         line = topic.notes[0]
+        # Acknowledged before it leaves memory; if the store is away, the line stays
+        # first and is said again. Lines without a seq (mentions, reports) have no
+        # event.
         await self.updater.outbox.done(*([line.seq] if line.seq else []))
         topic.notes.pop(0)
         if line.escalated is not None:

@@ -47,6 +47,8 @@ class Feed:
         """Take up what the publisher before took and did not acknowledge."""
         await self.outbox.prepare()
         await self._miss()
+        # All that any consumer of this group took and did not acknowledge. We hold the
+        # lease, so whoever took it is gone.
         after = "0-0"
         while after:
             page, after = await self.outbox.left(_CONSUMER, start=after, limit=_PAGE)
@@ -58,7 +60,11 @@ class Feed:
         Waits a second at most for something new.
         """
         await self._catch_up()
+        # There is more to catch up on and room for it, so do not wait a second for
+        # something new.
         block_ms = 1 if self._later and self._free() else _BLOCK_MS
+        # Old events first (`_catch_up`), so that lines of one topic keep their order
+        # where both are taken up in one turn.
         page = await self.outbox.take(_CONSUMER, block_ms=block_ms, limit=_PAGE)
         await self._take_up(page)
         await self._miss()
@@ -72,11 +78,17 @@ class Feed:
     async def _take_up(self, page: Sequence[Event]) -> None:
         free, done = self._free(), list[str]()
         for event in page:
+            # Another tenant of the same shard has a reader of its own, so this
+            # acknowledgement takes nothing away from it.
             if event.tenant != self.tenant or is_silent(event):
                 done.append(event.seq)
             elif _is_urgent(event):
                 self.queue.add(event)
+            # Once one event had to wait, all later ones of this kind wait too, or a
+            # topic's lines would be said out of order.
             elif self._later or free <= 0:
+                # Only the first place is kept: the events stay unacknowledged in the
+                # stream and are read from there when there is room.
                 self._later = self._later or event.seq
                 if event.approval:
                     self.queue.redraw(event.approval)
@@ -93,6 +105,8 @@ class Feed:
                 _CONSUMER, start=self._later, limit=min(free, _PAGE)
             )
             for event in page:
+                # Urgent ones were taken up when they were read first; taking them again
+                # would say them twice.
                 if not _is_urgent(event):
                     self.queue.add(event)
             free -= len(page)

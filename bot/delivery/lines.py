@@ -78,6 +78,7 @@ def _in_thread(event: Event, approval: Approval, place: tuple[str, str]) -> list
         return [Line(note, event.seq, *place, urgency, roles)] if note else []
     if event.name is not EventName.APPROVAL_REMINDED:
         return _history(event, approval, place)
+    # It was decided while the reminder waited for its turn.
     if not is_open:
         return []
     return [Line(reminder(approval), event.seq, *place, urgency, asks)]
@@ -95,6 +96,8 @@ def _history(event: Event, approval: Approval, place: tuple[str, str]) -> list[L
 def _waits_by(event: Event, approval: Approval) -> Item | None:
     """Return the call that waits for people as this event made it; None for none."""
     item = next((one for one in approval.items if one.id == event.item), None)
+    # An older version was replaced since, by another edit with an event of its own,
+    # which mentions the people of the newest one.
     if item is None or event.version != approval.version:
         return None
     is_edited = event.name is EventName.ITEM_EDITED and item.is_pending
@@ -104,6 +107,8 @@ def _waits_by(event: Event, approval: Approval) -> Item | None:
 
 def mention_newly_needed(topic: Topic, approval: Approval) -> None:
     """Have those mentioned whose word is needed now, and was not at first."""
+    # Lines that wait to be posted count as well, or a second redraw before they are
+    # sent would mention the same people twice.
     known = topic.asked.union(*(line.asks for line in topic.notes))
     others = frozenset(mentions_for(approval, but=known).roles)
     if others and topic.place is not None:
@@ -120,6 +125,8 @@ def _escalated(
         return []
     urgency, channels = Urgency.NEEDS_PEOPLE, approval.waiting.channels
     told = channel_escalation(approval, place[0] if place else "")
+    # Only the last line carries the event: a crash before it says all of them again,
+    # and the event is acknowledged once everybody was called.
     called = [Line(told, "", at, None, urgency, called=at) for at in channels]
     if place is None:
         return [*called[:-1], *(replace(one, seq=event.seq) for one in called[-1:])]

@@ -143,6 +143,8 @@ class Topic:
     @property
     def due_at(self) -> float:
         """Return when there is something to do for it."""
+        # Lines need not wait for a card that Slack refuses: `is_card_next` lets them
+        # pass until `card_at`.
         is_card = self.is_card_due and not self.notes
         return max(self.not_before, self.card_at if is_card else 0.0)
 
@@ -207,6 +209,8 @@ class OutboxQueue:
         topic = self._wanted(fresh)
         if topic.rest:
             self._folded[event.approval] = topic
+        # After a restart the event may come again although the card is posted; a known
+        # place shows that it is no new card.
         if event.name is EventName.APPROVAL_OPENED and topic.place is None:
             topic.is_new, topic.channel_of_card = True, event.channel
         topic.events.append(event)
@@ -226,13 +230,19 @@ class OutboxQueue:
         if topic is None:
             topic = self._topics[fresh.key] = fresh
             topic.since = self._clock()
+        # A counter and not a flag: what comes in while Slack answers must make the card
+        # due again after that answer.
         topic.wanted += 1
+        # News may end a wait for the rate limit, but not the backoff after a failure: a
+        # busy approval would otherwise ask a Slack in trouble without a pause.
         if not topic.failures:
             topic.not_before = 0.0
         return topic
 
     def drop_done(self, topic: Topic) -> None:
         """Forget a topic about which nothing is left to say."""
+        # A busy topic may get events while its task runs; dropping it would put a
+        # second one with the same key on the queue, and both would post.
         if topic.is_done and not topic.is_busy:
             self._topics.pop(topic.key, None)
             if topic.rest:
@@ -260,6 +270,9 @@ class OutboxQueue:
     def waiting(self) -> list[Topic]:
         """Return the topics on which nobody works, most urgent first."""
         found = [topic for topic in self if not topic.is_busy]
+        # `sorted` is stable, so among equals the oldest goes first. A card that is
+        # refused again and again goes behind its equals, so that it does not take the
+        # tokens of cards that would be accepted.
         return sorted(found, key=lambda topic: (topic.urgency, topic.refusals))
 
 

@@ -85,6 +85,8 @@ class Publisher:
         Raises:
             StoreUnavailable: when the store does not answer.
         """
+        # Two looks, since either can hide the other: a leader that hangs has read the
+        # outbox, and without a leader nothing is overdue in memory.
         late_s = self._shift.scheduler.overdue_s() if self._shift else 0.0
         if late_s > STALLED_S:
             return f"A message for Slack waits for {late_s:.0f} s and nobody sends it."
@@ -103,6 +105,8 @@ class Publisher:
                 ) as lease:
                     with holding(lease):
                         await self._lead(stop, lease.lost)
+            # Another process leads; that is the usual state of a second bot, so it is
+            # no warning.
             except ThreadUnavailable:
                 logger.debug("publisher.standby shard=%s", self._keys.shard)
             except StoreUnavailable as error:
@@ -114,6 +118,8 @@ class Publisher:
     async def _lead(self, stop: asyncio.Event, lost: asyncio.Event) -> None:
         shift = self._shift = self._begun()
         logger.info("publisher.leading shard=%s", self._keys.shard)
+        # FIRST_COMPLETED over all of them: a reader that failed ends the shift as a
+        # lost lease does, so that no shift goes on with half of its loops.
         ends = [asyncio.create_task(event.wait()) for event in (stop, lost)]
         work = [
             asyncio.create_task(self._read(shift)),
@@ -134,6 +140,8 @@ class Publisher:
             self._shift = None
             for task in (*ends, *work):
                 task.cancel()
+            # Wait for them to end before the lease is given back: a loop that still
+            # writes would do so under a fence that is no longer the newest.
             await asyncio.gather(*ends, *work, return_exceptions=True)
             # Without the lease another publisher may be at work already.
             await shift.scheduler.finish(0.0 if lost.is_set() else _GRACE_S)
@@ -181,6 +189,8 @@ class Publisher:
         while looks < _LOOKS and not shift.is_over:
             await asyncio.sleep(_WATCH_S)
             late_s = shift.scheduler.overdue_s()
+            # Two looks in a row: after the process was paused (SIGSTOP), everything is
+            # overdue at the first one and under way at the second.
             looks = looks + 1 if late_s > STALLED_S else 0
         logger.error("publisher.stalled shard=%s", self._keys.shard)
 
@@ -191,6 +201,8 @@ class Publisher:
         """
         named: dict[str, str] = {}
         while not shift.is_over:
+            # Before the look, not after it: what happens during the look has to cause
+            # another one.
             shift.happened.clear()
             try:
                 for approval in await self._outdated(named):
@@ -200,6 +212,8 @@ class Publisher:
                 raise
             except Exception as error:  # noqa: BLE001 - cards are published without it
                 log_failure(logger, error, "publisher.not_judged_again")
+            # One look judges up to fifty approvals, so a burst of events must not cause
+            # one look each.
             await asyncio.sleep(_REDRAW_EVERY_S)
             while not (shift.is_over or shift.happened.is_set()):
                 await pause(shift.happened, _RETRY_S)

@@ -51,12 +51,15 @@ async def show(
         SlackError: a silent one may have posted it.
     """
     event, outage = topic.events[0], topic.events[0].data["outage"]
+    # A state that a later event replaces needs no message: the message shows only the
+    # newest one.
     newer = (one for one in topic.events[1:] if is_about_outage(one))
     if any(one.data["outage"] == outage for one in newer):
         return False, True
     place = await card_publisher.find_place(outage)
     topic.place = (place.channel, place.ts) if place else None
     needed = call_for(topic, event)
+    # That a run went on is news only to those who were told that it stopped.
     if needed is None or (place is None and event.name in _TOLD_ONLY_AFTER):
         return False, True
     if needed != given:
@@ -68,6 +71,9 @@ async def show(
             needed.channel, said, thread_ts=thread_ts
         )
         topic.place = (channel, ts)
+        # Posted in two steps, first a sentence that stays true and then its update. If
+        # the answer to the post is lost, a copy nobody knows stays in Slack, and it
+        # must not say "waits" for ever.
         await card_publisher.register(outage, channel, ts)
         return True, False
     message = run_state(event, key=card_publisher.seal_key, team=card_publisher.team)

@@ -60,6 +60,8 @@ class Scheduler:
     async def run(self) -> None:
         """Work until cancelled; what is under way then goes on."""
         while True:
+            # Before the look at the queue: a change that comes between the look and
+            # `pause` must wake it.
             self.changed.clear()
             await pause(self.changed, min(_LOOK_S, self.start_what_may()))
 
@@ -67,11 +69,15 @@ class Scheduler:
         """Start the work on what may go now; return the seconds until more may."""
         soonest, now = _LOOK_S, self.clock()
         for topic in self.queue.waiting():
+            # `break` and not `continue`: topics come most urgent first, and what has no
+            # place now must not be overtaken by a less urgent one.
             if not self._has_place(topic.urgency):
                 break
             wait_s = topic.due_at - now
             call = self.next_call(topic)
             if wait_s <= 0 and call is not None:
+                # Taken before the task starts. If the task took it, two tasks started
+                # in one pass would both count on the last token.
                 wait_s = self.limits.take(*call, keep=_kept(topic, call))
             if wait_s <= 0:
                 self._start(topic, call)
@@ -87,6 +93,7 @@ class Scheduler:
             for topic in self.queue.waiting()
             if self._has_place(topic.urgency)
         ]
+        # The second 0.0 keeps `max` from a single argument when no topic waits.
         return max(0.0, *ages, 0.0)
 
     async def finish(self, grace_s: float) -> None:
@@ -111,9 +118,13 @@ class Scheduler:
         topic.is_busy = True
         task = asyncio.create_task(self._work_on(topic, call))
         self.running.add(task)
+        # A callback and not a `finally` in the task: a task that is cancelled before
+        # its first step never enters its body, and the topic would stay busy for ever.
         task.add_done_callback(partial(self._is_done, topic))
 
     async def _work_on(self, topic: Topic, call: Call | None) -> None:
+        # Every call inside has a time limit of its own. This one is for what has none,
+        # so that one topic cannot hold a place of four for ever.
         async with asyncio.timeout(STEP_S):
             wait_s = await self.step(topic, call)
         topic.not_before = self.clock() + wait_s if wait_s else 0.0
@@ -131,6 +142,8 @@ class Scheduler:
 
 def _kept(topic: Topic, call: Call) -> int:
     """Return how many tokens a call leaves to new cards."""
+    # Only posts are counted by channel; updates share one bucket, and no new card waits
+    # for that.
     is_reserved = call.method == POST and topic.urgency is not Urgency.NEW_CARD
     return _RESERVED if is_reserved else 0
 

@@ -45,6 +45,8 @@ async def _approve(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
 
 async def _submit(ctx: ListenerContext, submitted: Submitted) -> Reply:
     target = await verify_submission(ctx, submitted, View.APPROVE)
+    # The seal of a form proves that it was opened, not that the pages were; the Approve
+    # button of a short card leads here, too.
     await require_full_view(ctx, target, submitted.view.user)
     said = approve.submitted(submitted.view.values)
     if said.errors:

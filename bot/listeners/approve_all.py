@@ -25,7 +25,10 @@ async def _approve_all(ctx: ListenerContext, clicked: Clicked) -> UserText | Non
     waiting = [item for item in approval.items if item.is_pending]
     shown = await ctx.service.as_of_now(Loaded(approval, target.now_ms))
     if any(
-        needs_own_click(approval, shown.approval.items[one.index]) for one in waiting
+        # By the policy of now, not of the card: a call may have been escalated since it
+        # was drawn. `decide_pending` asks once more for each item.
+        needs_own_click(approval, shown.approval.items[one.index])
+        for one in waiting
     ):
         raise UserFacingError(
             template(

@@ -97,6 +97,8 @@ def register(router: Router) -> None:
 
 
 async def _command(ctx: ListenerContext, command: Command) -> Reply:
+    # An app can be installed in several workspaces; this bot has the token, and the
+    # approvals, of one.
     if command.team != ctx.team:
         raise UserFacingError(
             template("I serve another workspace, so my commands do not work here.")
@@ -133,6 +135,8 @@ async def _shown(ctx: ListenerContext, command: Command, approval_id: str) -> st
     if not approval_id:
         which = slash_command(ctx.config.command)
         return to_mrkdwn(template(_SHOW_WHICH, command=which))
+    # "Not found" is also the answer for what a person may not read: the difference
+    # would tell them which ids exist.
     loaded = await ctx.service.read(approval_id)
     if loaded is None:
         return to_mrkdwn(_NOT_FOUND)

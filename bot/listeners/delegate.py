@@ -55,6 +55,8 @@ async def _ended(ctx: ListenerContext, owner: Person) -> UserText:
 
 async def _started(ctx: ListenerContext, owner: Person, to: str, time: str) -> UserText:
     refusal = template("Only members of this workspace can decide in your place.")
+    # Fresh: for hours the colleague decides in somebody's place, so an account that was
+    # deactivated a minute ago must not get that.
     await ctx.require_member(to, ctx.team, refusal, who="who that is", fresh=True)
     try:
         until_ms = await ctx.service.delegations.delegate(

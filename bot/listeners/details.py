@@ -45,6 +45,8 @@ async def _view_all(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
         await update_view(ctx, clicked, target, view)
     else:
         await open_view(ctx, clicked, target, view)
+    # After the page was shown. The other order would count a page that Slack did not
+    # show in time.
     await record_page(ctx, target, clicked.action.user, 1)
     return None
 
@@ -53,6 +55,8 @@ async def _turn(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
     sealed = sealed_value(ctx, clicked)
     target = await verify_seal(ctx, sealed, PAGE)
     await verify_place(ctx, clicked, target)
+    # The page is the one in the seal, so nobody can ask for the last page, which has
+    # Approve, without a button that was on the page before.
     await update_view(ctx, clicked, target, _page(ctx, target, sealed.page))
     await record_page(ctx, target, clicked.action.user, sealed.page)
     return None

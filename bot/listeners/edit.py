@@ -61,6 +61,8 @@ async def _submit(ctx: ListenerContext, submitted: Submitted) -> Reply:
                 "Nothing was recorded."
             )
         )
+    # EDIT_RAISED is the same form after its warning. Asking again would show the
+    # warning without end; the decision itself is judged anew in any case.
     if submitted.view.callback_id == View.EDIT and said.changed:
         warning = await _warning(ctx, target, submitted, said.args)
         if warning is not None:
@@ -82,6 +84,7 @@ async def _warning(
     """
     item = target.item
     judged = await ctx.service.preview(target.approval, item.index, args)
+    # The pinned schema and the one of now, as the decision does.
     schemas = (item.args_schema, judged.args_schema if judged else None)
     if judged is None or any(argument_errors(schema, args) for schema in schemas):
         return None

@@ -125,6 +125,8 @@ def _read(rest: str, command: str) -> tuple[Scope, str]:
     if kind.lower() in {EVERYTHING, ScopeKind.TENANT.value}:
         return Scope(kind=ScopeKind.TENANT), _reason(more)
     name, _, why = more.strip().partition(" ")
+    # Slack escapes & < > in what people type, and the store knows the tool by its real
+    # name.
     name = html.unescape(name.strip("`"))
     if kind.lower() not in {ScopeKind.AGENT.value, ScopeKind.TOOL.value} or not name:
         raise UserFacingError(template(_USAGE, command=slash_command(command)))

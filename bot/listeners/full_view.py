@@ -49,6 +49,8 @@ async def require_full_view(ctx: ListenerContext, target: Target, user: str) -> 
     Raises:
         UserFacingError: says why not.
     """
+    # Computed from the record and never kept: the same record gives the same answer
+    # when a form is opened and when it is submitted, on every bot.
     if needs_full_view(target.approval, target.item.index):
         await require_every_page(ctx, target, user)
 

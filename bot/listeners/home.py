@@ -45,6 +45,8 @@ def register(router: Router) -> None:
 
 async def _opened(ctx: ListenerContext, body: Json) -> None:
     opened = payload.home_opened(body)
+    # The Messages tab sends the same event. Built after the answer: a queue of two
+    # thousand takes longer than the three seconds that Slack waits.
     if opened.tab == "home" and opened.team == ctx.team:
         ctx.tasks.later(_publish(ctx, opened), name="home")
 
@@ -63,6 +65,8 @@ async def _publish(ctx: ListenerContext, opened: HomeOpened) -> None:
         await ctx.slack.call(
             "views.publish",
             user_id=opened.user,
+            # Two quick openings build the tab side by side; Slack refuses the one whose
+            # hash is old, so that a slow one cannot overwrite a newer list.
             hash=opened.view_hash or None,
             view=await _view(ctx, opened),
         )

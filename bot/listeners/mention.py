@@ -108,8 +108,12 @@ async def _mentioned(ctx: ListenerContext, body: Json) -> None:
         await _deleted(ctx, gone)
         return
     said = message_events.mention(body)
+    # The bot's own messages come as events, too; one would ask an agent with the
+    # agent's answer.
     if said is None or said.user == ctx.bot_user or said.team != ctx.team:
         return
+    # Under a card first: the person there answers the card, and must not become the
+    # requester of a new run, who may not decide.
     if await handle_thread_reply(ctx, said) or await _refused_edit(ctx, said):
         return
     await _ask(ctx, said)

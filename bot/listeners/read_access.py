@@ -33,6 +33,8 @@ async def access_to(
     asked = approval.requester
     if asked and (asked.team, asked.user) == (ctx.team, command.user):
         return Access(is_given=True)
+    # Slack says in which channel the command was typed, and lets nobody type in a
+    # channel that they cannot read.
     if await _channel_of(ctx, approval) == command.channel:
         return Access(is_given=True)
     found = [
@@ -51,6 +53,8 @@ async def may_decide(
     reviewer = await ctx.reviewer_of(user, ctx.team, item)
     if objection(approval, item, reviewer, Verb.APPROVE) is None:
         return Access(is_given=True)
+    # UNKNOWN counts as open, not as yes: the person reads that the list may be
+    # incomplete.
     is_colleague = reviewer.account in {AccountKind.MEMBER, AccountKind.UNKNOWN}
     is_unknown = bool(open_roles(reviewer, item.requirement.roles))
     return Access(is_given=False, is_unknown=is_colleague and is_unknown)

@@ -38,6 +38,8 @@ def register(router: Router) -> None:
 
 
 async def _reconcile(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
+    # The seal is verified for exactly this action: a button for "leave it" cannot be
+    # sent as "run it again".
     action = Action(clicked.action.action_id)
     target = await verify_click(ctx, clicked, action)
     decision = Reconcile(finding=_FINDINGS[action])

@@ -38,6 +38,8 @@ async def _submit(ctx: ListenerContext, submitted: Submitted) -> Reply:
     reporter = await _member(ctx, submitted.who)
     reporter = reporter.with_(gesture=submitted.gesture)
     text = report.submitted(submitted.view.values)
+    # The check before the form was opened spares typing; this one counts, since two
+    # forms of one person may be open.
     if not await ctx.service.report(target.approval.id, reporter, text):
         raise UserFacingError(_ALREADY)
     logger.info(

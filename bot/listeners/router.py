@@ -115,6 +115,8 @@ def _readable(listener: _Listener) -> _Listener:
         try:
             return await listener(body, context)
         except BadPayload as error:
+            # The place only: a payload may hold what people typed. Acknowledged, since
+            # a payload of the same shape cannot be read the second time either.
             logger.warning("listener.unreadable place=%s", error.place)
             return BoltResponse(status=HTTPStatus.OK, body="")
 
@@ -187,6 +189,9 @@ class Router:
             try:
                 await _guarded(lambda: handle(self._ctx, body), context)
             except UserFacingError as error:
+                # Slack repeats an event that is answered with an error, up to three
+                # times. Only these two may go better then; any other refusal would come
+                # again.
                 if error.said in {NOT_RECORDED, NOT_CONFIRMED}:
                     return BoltResponse(status=HTTPStatus.SERVICE_UNAVAILABLE, body="")
             return BoltResponse(status=HTTPStatus.OK, body="")
@@ -196,13 +201,19 @@ class Router:
 
 async def _guarded(work: Callable[[], Awaitable[T]], context: Context) -> T:
     """Let a listener work; whatever goes wrong in it ends as `UserFacingError`."""
+    # Missing means no: a request that reached Bolt by any way but the ingress decides
+    # nothing.
     if not context.get(RECORDED, False):
         raise UserFacingError(NOT_RECORDED)
     try:
+        # A listener that is cut off here may have written its decision already, so the
+        # sentence says "not confirmed" and never "not recorded".
         async with asyncio.timeout(LISTENER_TIMEOUT_S):
             return await work()
     except (UserFacingError, BadPayload):
         raise
+    # Before StoreUnavailable, of which it is a kind: trying again in a moment would not
+    # help, only the newer version does.
     except NewerRecord as error:
         logger.warning("listener.newer_record why=%s", error)
         raise UserFacingError(NEWER) from None

@@ -70,6 +70,8 @@ async def handle_thread_reply(ctx: ListenerContext, said: Mention) -> bool:
     shown = await cards.shown_at(ctx.keys, said.channel, said.thread_ts)
     if not shown:
         return False
+    # Slack delivers an event again when our answer is late; the offer is private and
+    # would stand there twice.
     if await ctx.is_first(said.event_id):
         ctx.tasks.later(_answer(ctx, said, shown), name="offer")
     return True
@@ -132,6 +134,8 @@ async def _offer(ctx: ListenerContext, said: Mention, approval_id: str) -> Messa
                 allowed.setdefault(item.index, []).append(verb)
     if not allowed:
         raise UserFacingError(refused)
+    # On the server and not in the button: a value holds 2,000 characters, and what is
+    # in a button comes back through the client.
     await ctx.service.store.cards.keep_words(
         keys, approval_id, user=said.user, ts=said.ts, words=words
     )
@@ -147,6 +151,8 @@ async def _chosen(
         target.keys,
         target.approval.id,
         user=clicked.action.user,
+        # The key of the words holds the user of this click, so a forged block id finds
+        # nobody else's words.
         ts=reply_buttons.ts_of(clicked.action.block_id),
     )
     if not words:

@@ -33,6 +33,8 @@ async def _retime(
     """Return a refusal as a sentence; what was done is shown by card and modal."""
     target = await verify_click(ctx, clicked, action)
     before, times = target.approval, ctx.service.times
+    # As fresh as for a decision: more time keeps a call open, which is a power of
+    # reviewers alone.
     reviewer = await ctx.reviewer_of(*clicked.who, *before.items, decides=True)
     change = times.extend if action is Action.EXTEND else times.take
     result = await change(before.id, reviewer.with_(gesture=clicked.gesture))

@@ -45,6 +45,8 @@ def register(router: Router) -> None:
 
 async def _try_again(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
     outage = await _proven(ctx, clicked)
+    # Between the read and the write a gateway may move the run; `retry` then writes
+    # nothing. Read again a few times, and give up rather than hold the click.
     for _ in range(_ATTEMPTS):
         run = await _stopped(ctx, outage)
         scope = Scope(kind=ScopeKind.AGENT, name=run.agent)
@@ -91,6 +93,8 @@ async def _stopped(ctx: ListenerContext, outage: str) -> StalledRun:
         UserFacingError: it is not parked.
     """
     run = await ctx.service.runs.find(outage.partition(".")[0])
+    # A later outage of the same run has a message of its own; this button must not
+    # retry that one.
     if run is None or run.outage != outage:
         raise UserFacingError(template(_OVER))
     if run.state is not RunState.PARKED:

@@ -115,6 +115,8 @@ async def verify_place(ctx: ListenerContext, clicked: Clicked, target: Target) -
         # details; a decision there needs a binding of its own.
         return
     if action.view_id:
+        # A button in a modal has no message to compare with. What proves its place is
+        # the binding that we wrote when we opened the modal for this person.
         binding = await find_binding(ctx, action.view_id)
         if binding is None or (binding.user, binding.approval) != (
             action.user,
@@ -144,6 +146,8 @@ async def is_usable_copy(
     place = await cards.place(keys, shown) or await cards.posted(
         keys, shown, channel=action.channel, ts=action.message_ts
     )
+    # Compared with what the store holds after `posted`, never with what we wrote:
+    # another click may have registered its copy first.
     return (place.channel, place.ts) == here
 
 
@@ -158,6 +162,8 @@ def sealed_value(ctx: ListenerContext, clicked: Clicked) -> Sealed:
     Raises:
         UserFacingError: the click is from another workspace.
     """
+    # The MAC cannot tell: it holds the team that the card was made for, and in a
+    # channel shared by Slack Connect another company sees and clicks the same card.
     if clicked.action.team != ctx.team:
         logger.warning("click.refused why=other_workspace")
         raise UserFacingError(template(_OTHER_WORKSPACE))
@@ -196,6 +202,8 @@ async def verify_seal(ctx: ListenerContext, sealed: Sealed, *purposes: str) -> T
             _explained_state(approval, sealed.index, sealed.version, now_ms)
         )
     accepted, team = ctx.config.seal_keys, ctx.team
+    # Every accepted key and purpose: after the key was replaced, cards of before still
+    # work until they are drawn again.
     proven = [
         purpose
         for purpose in purposes
@@ -225,6 +233,8 @@ async def decide(
         decision,
         reviewer.with_(gesture=act.gesture),
         voters=voters,
+        # Spares one read of the store within Slack's three seconds. `change.lua`
+        # compares `rev`, so an old record only costs another round.
         seen=Loaded(target.approval, target.now_ms),
     )
     log_outcome(target, outcome, decision.kind, reviewer)
@@ -247,6 +257,8 @@ async def require_permission(
         raise UserFacingError(_explained_state(approval, item.index, version, now_ms))
     reviewer = await ctx.reviewer_of(*who, item)
     judged = await ctx.service.preview(approval, item.index, item.args)
+    # Both: the policy may ask for others now than when the call was opened, and the
+    # gateway wants the stricter of the two.
     requirements = (item.requirement, *([judged.requirement] if judged else []))
     reason = objection(approval, item, reviewer, verb, then_and_now=requirements)
     if reason is not None:

@@ -66,6 +66,8 @@ async def open_view(
     is_in_modal = bool(action.view_id) and not clicked.action.is_home
     method = "views.push" if is_in_modal else "views.open"
     try:
+        # A trigger id lives three seconds and counts once, so nothing slow may come
+        # before this call, and it is not tried again.
         reply = await ctx.slack.call(method, trigger_id=action.trigger_id, view=view)
     except SlackError as error:
         logger.warning("view.not_opened why=%s", error)
@@ -91,6 +93,8 @@ async def replace_form(
 ) -> Reply:
     """Return the answer that shows another form in place of the one submitted."""
     view = _filled(ctx, target, form)
+    # Bound before Slack shows it, for once: the view id is known already. A crash in
+    # between leaves the old form with a binding that refuses it.
     await bind_view(ctx, submitted.view.view_id, submitted.view.user, target, view)
     return {"response_action": "update", "view": view}
 
@@ -113,6 +117,9 @@ async def update_view(
         await ctx.slack.call(
             "views.update",
             view_id=action.view_id,
+            # Slack refuses the update when the view changed since the click: of two
+            # quick clicks on "Next page" the second is told to try again, and skips no
+            # page.
             hash=action.view_hash or None,
             view=view,
         )
@@ -149,6 +156,8 @@ async def verify_submission(
     """
     view = submitted.view
     sealed = read_seal(view.private_metadata)
+    # `private_metadata` alone is not enough: it is sealed, but it says nothing of who
+    # opened the modal, and a seal of another modal would fit.
     binding = await find_binding(ctx, view.view_id)
     wanted = (view.user, sealed.approval, sealed.index, sealed.version)
     if binding is None or view.team != ctx.team:
@@ -158,6 +167,8 @@ async def verify_submission(
         logger.warning("view.refused why=other_binding approval=%s", binding.approval)
         raise UserFacingError(template(_NOT_BOUND))
     target = await verify_seal(ctx, sealed, *purposes)
+    # The seal proves the version. The hash is compared as well: what was bound is what
+    # this person looked at, and a purpose bound for one form is good for no other.
     if (binding.action_hash, binding.purpose) != (
         target.item.action_hash,
         target.purpose,

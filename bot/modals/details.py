@@ -56,6 +56,8 @@ def view(frame: Frame, index: int, number: int) -> Block:
     every = pages(frame.approval, item)
     number = min(max(number, 1), len(every))
     is_last = number == len(every)
+    # Only a page that is sealed for View.DETAILS can be submitted as an approval; every
+    # other one is sealed as a page.
     can_approve = is_last and _is_approvable(frame, item)
     value = (
         frame.value(index, View.DETAILS)

@@ -54,6 +54,7 @@ def can_be_empty(field: Field) -> bool:
     to be able to stay.
     """
     is_optional = field.plan.is_nullable or not field.is_required
+    # By equality: no other JSON value equals one of these two.
     return is_optional or field.original in ("", [])
 
 
@@ -152,4 +153,6 @@ def _unset() -> Block:
 
 def _max_length(field: Field, initial: str | None) -> int:
     limit = field.plan.max_length or TYPED
+    # The text that stands there now must fit, even where the schema's limit was lowered
+    # since: Slack refuses an initial value that is too long.
     return max(1, min(TYPED, max(limit, len(initial or ""))))

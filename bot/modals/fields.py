@@ -89,6 +89,8 @@ def lay_out(item: Item) -> tuple[Field, ...]:
     for found in _walk(schema, item.args, (), schema):
         field = replace(found, number=len(fields))
         if is_redacted(field.path, redact):
+            # A hidden argument that is not there has no line: even that it could be
+            # there need not be told.
             if field.original is ABSENT:
                 continue
             field = field.fixed(HIDDEN)
@@ -96,6 +98,8 @@ def lay_out(item: Item) -> tuple[Field, ...]:
             field = field.fixed(TOO_LONG)
         elif count >= MAX_FIELDS:
             field = field.fixed(TOO_MANY)
+        # Only inputs count against the bound, so fields that are shown as fixed take no
+        # place.
         count += field.is_editable
         fields.append(field)
     return tuple(fields)
@@ -104,6 +108,8 @@ def lay_out(item: Item) -> tuple[Field, ...]:
 def is_redacted(path: Path, redact: tuple[Path, ...]) -> bool:
     """Return whether a place is hidden by policy, lies below one, or holds one."""
     return any(
+        # Not strict on purpose: the shorter path decides, so a place above a hidden one
+        # is hidden as well. Its form would show what is inside.
         all(token in {"*", key} for token, key in zip(hidden, path, strict=False))
         for hidden in redact
     )
@@ -119,6 +125,8 @@ def _walk(
 ) -> Iterator[Field]:
     declared = members(schema, value, root) or {}
     needed = required(schema, value, root)
+    # Sorted: a set has another order in each process, and block ids are numbered by it.
+    # Slack keeps what was typed by block id.
     names = [*declared, *sorted(value.keys() - declared.keys())]
     for name in names:
         node, here = declared.get(name), value.get(name, ABSENT)

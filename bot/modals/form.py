@@ -77,6 +77,7 @@ def build_form(item: Item) -> Form:
         kept = field
         if field.is_editable:
             block = field_input(field)
+            # ASCII escapes make this an upper bound of what Slack counts.
             left -= len(json.dumps(block))
             if left > 0:
                 blocks.append(block)
@@ -105,10 +106,14 @@ def read_form(item: Item, state: State) -> SubmittedEdit:
         except BadInput as error:
             errors[field.block_id] = str(error)
             continue
+        # Identity, not equality: `parsed_value` returns the very object where nobody
+        # touched the input, and 1 == True.
         if after is not field.original:
             args = _with(args, field.path, after)
     if errors:
         return SubmittedEdit(args=item.args, errors=errors, changed=False)
+    # By the canonical bytes that are hashed and run, so "changed" means the same here
+    # and in the gateway.
     is_changed = digest.canonical(args) != digest.canonical(item.args)
     return SubmittedEdit(args=args, errors={}, changed=is_changed)
 
@@ -165,6 +170,8 @@ def _found(state: State, field: Field) -> str | tuple[str, ...] | None:
 def _with(args: JsonObject, path: Path, after: Value) -> JsonObject:
     """Return a copy in which one place has another value, or is gone."""
     name, *rest = path
+    # A copy at each level: the item's own arguments are shared with every other reader
+    # of this record.
     changed = dict(args)
     if rest:
         inner = changed.get(name)
@@ -181,6 +188,7 @@ def _with(args: JsonObject, path: Path, after: Value) -> JsonObject:
 def _nearest(fields: tuple[Field, ...], path: Path) -> Field | None:
     """Return the editable field at a place, around it, or else the first inside it."""
     editable = [field for field in fields if field.is_editable]
+    # A sentence about a list element belongs to the input that holds the whole list.
     around = [field for field in editable if path[: len(field.path)] == field.path]
     if around:
         return around[0]

@@ -40,6 +40,8 @@ def pages(approval: Approval, item: Item) -> tuple[tuple[Part, ...], ...]:
     found: list[list[Part]] = [[]]
     left = PAGE
     for part in _parts(approval, item):
+        # `found[-1]` first: a part that is longer than a page gets a page of its own
+        # instead of an empty one before it.
         if found[-1] and (len(part.text) > left or len(found[-1]) >= MAX_PARTS):
             found.append([])
             left = PAGE

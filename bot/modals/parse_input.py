@@ -51,6 +51,8 @@ def parsed_value(field: Field, found: RawValue) -> Value:  # noqa: PLR0911 - one
     Raises:
         Unreadable: says what is wrong, without repeating it.
     """
+    # First of all: what nobody touched keeps its exact value, whatever the rules below
+    # would make of it.
     if _is_untouched(field, found):
         return field.original
     if found is None or found == UNSET:
@@ -75,6 +77,7 @@ def parsed_value(field: Field, found: RawValue) -> Value:  # noqa: PLR0911 - one
 def _is_untouched(field: Field, found: RawValue) -> bool:
     before = initial_value(field)
     if isinstance(before, tuple) and isinstance(found, tuple):
+        # Slack need not send choices in the order in which the value had them.
         return set(before) == set(found)
     if isinstance(before, str) and isinstance(found, str):
         return _carried(before) == _carried(found) or _is_same_number(field, found)
@@ -90,6 +93,7 @@ def _is_same_number(field: Field, found: str) -> bool:
     if field.plan.kind not in {Kind.INTEGER, Kind.NUMBER}:
         return False
     before = initial_value(field)
+    # Checked before it is converted: the text comes from a client, of any length.
     if number(found) is not None or len(found) > _MAX_DIGITS:
         return False
     return isinstance(before, str) and Decimal(before) == Decimal(found)
@@ -114,6 +118,7 @@ def _number(text: str, *, is_whole: bool) -> int | float:
         raise BadInput("Please write a number, such as 449.50.") from None
     if not exact.is_finite() or len(text) > _MAX_DIGITS:
         raise BadInput("Please write a number, such as 449.50.")
+    # 2**53 - 1: beyond it a JSON number is not exact in every language that reads it.
     if abs(exact) > strict_json.MAX_INTEGER:
         raise BadInput("This number is too large to be kept exactly.")
     if exact == exact.to_integral_value():
@@ -121,6 +126,8 @@ def _number(text: str, *, is_whole: bool) -> int | float:
     if is_whole:
         raise BadInput("Please write a whole number.")
     rounded = float(exact)
+    # The shortest text of the float has to be what was typed, or a reviewer would
+    # approve one number and another would run.
     if Decimal(repr(rounded)) != exact:
         raise BadInput("This number has more digits than can be kept exactly.")
     return rounded
@@ -154,6 +161,8 @@ def _chosen(field: Field, found: tuple[str, ...]) -> JsonValue:
 
 def _at(field: Field, place: str) -> JsonValue:
     options = field.plan.options
+    # The index comes from the client. A negative one would choose from the end of the
+    # list.
     if not (place.isascii() and place.isdigit() and int(place) < len(options)):
         raise BadInput("Please choose one of the options.")
     return options[int(place)]

@@ -73,6 +73,7 @@ def submitted(state: State) -> Submitted:
     note = text_of(state, Input.NOTE)
     try:
         finding = Finding(choice_of(state, Input.FINDING))
+    # Before ValueError, of which it is a kind.
     except BadInput as error:
         return Submitted(None, note, {Input.FINDING.value: str(error)})
     except ValueError:

@@ -72,6 +72,8 @@ def submitted(item: Item, state: State) -> SubmittedText:
         preset = PRESETS.get(choice_of(state, Input.PRESET), "")
     except BadInput as error:
         return SubmittedText("", {Input.PRESET.value: str(error)})
+    # Preset and words together stay below `MAX_TEXT`: `MAX_REASON` leaves the space for
+    # the longest preset.
     reason = _SEPARATOR.join(part for part in (preset, text) if part)
     if Verb.REJECT in item.requires_reason and not reason:
         return SubmittedText("", {Input.REASON.value: _NEEDED})

@@ -37,4 +37,5 @@ def view(frame: Frame, index: int) -> Block:
 
 def submitted(state: State) -> str:
     """Return the remark, which may be empty."""
+    # Slack holds `max_length` in its clients; a payload can be longer.
     return text_of(state, Input.REMARK)[:MAX_REMARK]

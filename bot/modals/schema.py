@@ -123,6 +123,7 @@ def required(schema: JsonValue, value: Value, root: JsonObject) -> frozenset[str
 def resolved(schema: JsonValue, root: JsonObject) -> JsonObject:
     """Follow local references (``#/$defs/…``); {} for what cannot be followed."""
     node = schema
+    # Bounded: a schema may refer to itself.
     for _ in range(_MAX_HOPS):
         if not isinstance(node, dict):
             return {}
@@ -162,6 +163,8 @@ def _without_null(
         is_nullable = is_nullable or len(rest_parts) < len(parts)
         alike = [part for part in rest_parts if _is_of(part.get("type"), value)]
         chosen = rest_parts if len(rest_parts) == 1 else alike
+        # More than one branch fits: a form for one of them could turn the value into
+        # the other.
         if len(chosen) != 1:
             return {}, is_nullable
         composed = {"anyOf", "oneOf"}
@@ -234,6 +237,7 @@ def is_plain(text: str) -> bool:
 
 def is_same(first: Value, second: Value) -> bool:
     """Return whether two values are one JSON value; True is not 1."""
+    # In Python True == 1.
     if isinstance(first, bool) or isinstance(second, bool):
         return first is second
     return first == second
@@ -244,6 +248,7 @@ def _are_distinct(chosen: list[JsonValue], options: tuple[JsonValue, ...]) -> bo
         next((at for at, option in enumerate(options) if is_same(one, option)), None)
         for one in chosen
     ]
+    # A list with one element twice cannot be shown by ticks.
     return None not in places and len(set(places)) == len(places)
 
 

@@ -18,6 +18,8 @@ PATH_MARK = " \u203a "
 
 def number_text(number: float) -> str:
     """Write a number in plain digits, without an exponent: 1e-7 is 0.0000001."""
+    # Slack's number input takes no exponent. `repr` is the shortest text that reads
+    # back as the same float.
     return format(Decimal(repr(number)), "f")
 
 
@@ -32,6 +34,8 @@ def json_text(value: JsonValue, *, max_length: int) -> str | None:
     """
     for indent in (2, None):
         text = json.dumps(value, ensure_ascii=False, indent=indent)
+        # Slack may compose what it carries, so text that is not in NFC would come back
+        # as other bytes; escapes survive.
         if has_hidden(text) or unicodedata.normalize("NFC", text) != text:
             text = json.dumps(value, ensure_ascii=True, indent=indent)
         if slack_length(text) <= max_length:

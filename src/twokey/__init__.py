@@ -24,10 +24,14 @@ _MODULES = {"Twokey": "twokey.gateway.embed", "TwokeyError": "twokey.gateway.err
 
 def __getattr__(name: str) -> object:
     if name not in _MODULES:
+        # Not ImportError: `hasattr` and tools that look through a module expect this
+        # one.
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
         return getattr(import_module(_MODULES[name]), name)
     except ModuleNotFoundError as error:
+        # A note and not another error: an import that fails inside those packages keeps
+        # its own type and trace.
         error.add_note(f"{name} needs more packages: pip install 'twokey[server]'")
         raise
 

@@ -16,6 +16,8 @@ from twokey.cli.main import run  # noqa: E402 - the signal first
 
 def main() -> None:
     """Run the command line of this process and end with its exit code."""
+    # Back to what it was: Python's handler, by which Ctrl+C raises KeyboardInterrupt
+    # and what is open gets closed; or ignored, in a job of the background.
     signal.signal(signal.SIGINT, _interrupted)
     for stream in (sys.stdout, sys.stderr):
         # What a terminal cannot show is written as an escape, not as an error.

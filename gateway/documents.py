@@ -10,7 +10,7 @@ from __future__ import annotations
 import codecs
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar, cast
 
@@ -252,7 +252,7 @@ class _Reader:
                 self.read(element, (*path, index))
                 for index, element in enumerate(node.value)
             ]
-        return _scalar(node.tag.removeprefix(_TAG), str(node.value))
+        return _SCALARS.get(node.tag.removeprefix(_TAG), str)(str(node.value))
 
     def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, JsonValue]:
         members: dict[str, JsonValue] = {}
@@ -275,18 +275,13 @@ class _Reader:
         return members
 
 
-def _scalar(kind: str, text: str) -> JsonValue:
-    match kind:
-        case "null":
-            return None
-        case "bool":
-            return text.lower() == "true"
-        case "int":
-            return int(text)
-        case "float":
-            return float(text)
-        case _:
-            return text
+_SCALARS: dict[str, Callable[[str], JsonValue]] = {
+    "null": lambda _: None,
+    "bool": lambda text: text.lower() == "true",
+    "int": int,
+    "float": float,
+}
+"""Type of a plain value in the core schema to what reads it; all else is text."""
 
 
 def _bad(rows: _Rows, source: str, index: int, text: str) -> BadDocument:

@@ -135,9 +135,8 @@ class Twokey:
                 tenant=self._tenant,
                 serves=self._settings.agents if self._settings else (),
             )
-            self._registration = await stack.enter_async_context(
-                registered(self.store, member)
-            )
+            joined = registered(self.store, member)
+            self._registration = await stack.enter_async_context(joined)
             if isinstance(self._policy, PolicyFile):
                 await stack.enter_async_context(
                     followed(self._policy, self.store, tenant=self._tenant)
@@ -157,10 +156,8 @@ class Twokey:
             self.reviews = ReviewService(self.store, self._policy, tenant=self._tenant)
             self._calls = PendingCalls(self.store, self.service, tenant=self._tenant)
             self._threads = ThreadRuns(self.store, self.service, self._runners, watch)
-            # Pushed last, so closed first: threads come to rest while store and
-            # checkpoints are open.
+            # Closed first: threads come to rest while store and checkpoints are open.
             stack.push_async_callback(self._threads.close)
-            # Last: whatever fails before this line closes everything that was opened.
             self._stack = stack.pop_all()
         return self
 
@@ -271,12 +268,9 @@ class Twokey:
             try:
                 while (chunk := await chunks.get()) is not STREAM_END:
                     yield chunk
-                # For its exception: what the run raised is raised to whoever reads the
-                # stream.
-                await run
+                await run  # raises what the run raised
             finally:
-                # Only this wait ends; the thread goes on, see `run`.
-                run.cancel()
+                run.cancel()  # only this wait ends; the thread goes on
                 await asyncio.gather(run, return_exceptions=True)
 
     async def wait(

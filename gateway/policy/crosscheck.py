@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from twokey.gateway.approvals.people import Notify
 from twokey.gateway.policy.fields import (
     is_channel,
-    is_user_id,
-    is_usergroup_id,
+    is_slack_id,
     placeholders,
 )
 from twokey.gateway.policy.requirement_checks import (
@@ -33,7 +32,7 @@ def cross_check(policy: Policy) -> Iterator[ProblemAt]:
         yield ("roles", DIRECT), text
     for path, names in _reviewers(policy):
         for name in names:
-            if not (is_user_id(name) or is_usergroup_id(name) or name in policy.roles):
+            if not (is_slack_id(name) or name in policy.roles):
                 text = f"{dotted(path)!r} names the role {name!r}, which is not in "
                 text += f"'roles'; {near(name, policy.roles)}"
                 yield path, text

@@ -53,6 +53,11 @@ def is_usergroup_id(text: str) -> bool:
     return _USERGROUP.fullmatch(text) is not None
 
 
+def is_slack_id(text: str) -> bool:
+    """Return whether this has the form of the id of a Slack user or user group."""
+    return is_user_id(text) or is_usergroup_id(text)
+
+
 def is_channel(text: str) -> bool:
     """Return whether this is ``#name`` or has the form of a Slack channel id."""
     return _CHANNEL.fullmatch(text) is not None
@@ -105,7 +110,7 @@ _window_name = _checked(
     "cannot name a window; use lower-case letters, digits and _.",
 )
 _reviewer = _checked(
-    lambda text: is_user_id(text) or is_usergroup_id(text) or _ROLE.fullmatch(text),
+    lambda text: is_slack_id(text) or _ROLE.fullmatch(text),
     "is neither a role of this file nor a Slack user id (U…, W…) or user group id "
     "(S…); write one of these.",
 )

@@ -11,8 +11,7 @@ from twokey.gateway.policy.fields import (
     Distinct,
     RoleName,
     StrictBool,
-    is_user_id,
-    is_usergroup_id,
+    is_slack_id,
     one_or_many,
 )
 from twokey.gateway.protocol.records import Record
@@ -22,7 +21,7 @@ FEWEST_PARTS, MOST_PARTS = 2, 4
 
 
 def _no_id(text: object) -> object:
-    if isinstance(text, str) and (is_user_id(text) or is_usergroup_id(text)):
+    if isinstance(text, str) and is_slack_id(text):
         raise ValueError(
             f"{text!r} is a Slack id, and a requirement names roles; list it under a "
             "name in 'roles', and write that name."

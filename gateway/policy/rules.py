@@ -37,6 +37,7 @@ from twokey.gateway.policy.fields import (
     UserId,
     WindowName,
     is_channel,
+    is_slack_id,
     is_user_id,
     is_usergroup_id,
     one_or_many,
@@ -311,7 +312,7 @@ class Policy(Record):
 
         A name this file does not know is a role that nobody holds.
         """
-        named = [self._role(name) for name in names if not _is_id(name)]
+        named = [self._role(name) for name in names if not is_slack_id(name)]
         users = tuple(name for name in names if is_user_id(name))
         usergroups = tuple(name for name in names if is_usergroup_id(name))
         if users or usergroups:
@@ -328,7 +329,3 @@ class Policy(Record):
             usergroups=rule.usergroups,
             notify=rule.notify,
         )
-
-
-def _is_id(name: str) -> bool:
-    return is_user_id(name) or is_usergroup_id(name)

@@ -101,6 +101,7 @@ def forget_findings(verdict: Verdict) -> None:
     """
     given = _saved_answers()
     model = _reconcile_model(verdict.item_id, verdict.action_hash)
+    # In place: it is LangGraph's own list, from which the next `interrupt` reads.
     given[:] = [each for each in given if not _is_good(each, model)]
 
 
@@ -140,6 +141,7 @@ def _latest(answer: Answer, model: type[Answer]) -> Answer:
     is asked about twice; then the last answer is what they said in the end.
     """
     given = _saved_answers()
+    # By content: the answers of the tool's own questions stand in the same list.
     places = [at for at, each in enumerate(given) if _is_good(each, model)]
     if not places:
         return answer

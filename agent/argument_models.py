@@ -105,6 +105,8 @@ class _Model(ArgumentModel):
         super().__init__(injected)
         self._model = schema
         if injected:
+            # Optional: the runtime adds injected arguments after this, and the model
+            # never has them.
             anything: dict[str, Any] = dict.fromkeys(injected, (Any, None))
             self._model = create_model(schema.__name__, __base__=schema, **anything)
         config = self._model.model_config
@@ -115,6 +117,8 @@ class _Model(ArgumentModel):
             self._fields[field.serialization_alias or name] = name
             alias = field.validation_alias
             if isinstance(alias, AliasChoices):
+                # The first text: the document is written with a name that the tool
+                # reads.
                 texts = [one for one in alias.choices if isinstance(one, str)]
                 alias = texts[0] if texts else None
             is_named = bool(by_name) or not isinstance(alias, str)
@@ -125,6 +129,8 @@ class _Model(ArgumentModel):
 
     def write(self, instance: object) -> dict[str, Any]:
         model = cast("BaseModel", instance)
+        # Computed fields are written but never read, so the document could not be read
+        # again.
         left = {*self._injected, *type(model).model_computed_fields}
         shown = model.model_dump(
             mode="json", by_alias=True, exclude=left, warnings=False
@@ -233,6 +239,8 @@ def _differ(one: Any, other: Any) -> bool:  # noqa: ANN401 - a value of any clas
         pairs = zip(ours, theirs, strict=False)
         return len(ours) != len(theirs) or any(_differ(*pair) for pair in pairs)
     kind: Any = type(cast("object", one))
+    # Without an `__eq__` of their own two readings are never equal; their classes are
+    # all that can be compared.
     if kind.__eq__ is object.__eq__:
         return kind is not type(cast("object", other))
     try:

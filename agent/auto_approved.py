@@ -100,10 +100,14 @@ async def run_auto_approved(
         await call.release()
         raise
     except Exception as error:
+        # Not `BaseException`: a call that is cancelled stays begun, since nobody knows
+        # how far it came.
         if is_invalid_resume(error):
             await call.release()
         else:
             failure = Result(ok=False, summary=tool_messages.failure_text(error))
+            # Told, but not over: the error is raised, and a retry of the node may run
+            # the call.
             await call.end(failure, is_over=False)
         raise
     done = kept(result)

@@ -129,9 +129,11 @@ class _Background:
 
     def loop(self) -> asyncio.AbstractEventLoop:
         with self._lock:
+            # Threads do not survive a fork: in the child this loop would never run.
             if self._loop is None or self._pid != os.getpid():
                 self._loop = asyncio.new_event_loop()
                 self._pid = os.getpid()
+                # A daemon: a heartbeat must not keep the program from ending.
                 threading.Thread(
                     target=self._loop.run_forever, name="twokey-agent", daemon=True
                 ).start()

@@ -111,6 +111,7 @@ class Caller:
         except TwokeyError:
             return draft.all_denied(ref.message_id, turns.UNREACHABLE)
         note = draft.note(ref.message_id, verdicts)
+        # Not reached when the gateway was away: that denial is not remembered.
         self.cache.put(ref, note.verdicts)
         return note
 
@@ -143,6 +144,7 @@ class Caller:
         """
         state = cast("Mapping[str, Any]", request.state)
         message = turns.asking_message(state, request.tool_call["id"] or "")
+        # No message asks for this call: a middleware or a jump made it up.
         if message is None or message.id is None:
             return _uncleared(request, turns.NO_VERDICT)
         ref = turns.turn_ref(self.agent, message.id)
@@ -184,6 +186,8 @@ class Caller:
         verdict: Verdict,
     ) -> Verdict:
         """Return what the gateway says of a call that needs no claim by state."""
+        # State may have been rewritten, so what needs no claim is confirmed by what the
+        # gateway itself said: to this process just now, or when asked again.
         known = self.cache.get(ref)
         message = turns.asking_message(state, verdict.tool_call_id)
         if known is None and message is not None:

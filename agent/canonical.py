@@ -95,6 +95,7 @@ def _canonical(model: ArgumentModel, given: JsonObject) -> JsonObject:
     filled = model.left_out(first)
     defaults = {name: value for name, value in again.items() if name in filled}
     document = {**written, **defaults}
+    # With the defaults in it, the document has to be read once more.
     if not same(document, written):
         second, again = _read(model, document)
     if not same(document, again):
@@ -138,6 +139,8 @@ def _without_bad_defaults(
     try:
         model.read(written)
     except (ValidationError, pydantic_v1.ValidationError) as error:
+        # Only arguments that the model left out: a value that it wrote is never
+        # dropped.
         bad = {str(row["loc"][0]) for row in error.errors() if row["loc"]} & left_out
         return {key: value for key, value in written.items() if key not in bad}
     except Exception:  # noqa: BLE001 - foreign validators; the next reading says it

@@ -51,6 +51,7 @@ def gated_subagents(
     """
     listed = [_gated(spec, agent, gateway) for spec in subagents]
     names = {str(spec.get("name")) for spec in subagents}
+    # Listed here because deepagents adds one of this name otherwise, without a gate.
     if general_purpose and _GENERAL_PURPOSE not in names:
         deepagents = import_module("deepagents.middleware.subagents")
         spec = cast("Mapping[str, Any]", deepagents.GENERAL_PURPOSE_SUBAGENT)

@@ -34,4 +34,5 @@ def report(records: Sequence[EditRecord]) -> None:
     """Report the edits that were made in here to the outer agent, if there is one."""
     found = _inside.get()
     if found is not None:
+        # An agent reports again when its node runs again.
         found.extend(record for record in records if record not in found)

@@ -225,6 +225,7 @@ async def _settled_claim(
             request = request.with_(state=state)
         elif not isinstance(reply, Busy):
             return reply
+        # After `CheckState`, too: a state that is another at each look would never end.
         if time.monotonic() >= deadline:
             raise ThreadUnavailable(
                 f"Item {request.item_id!r} is still being executed elsewhere after "
@@ -271,6 +272,7 @@ async def _run_once(
     args = _authorized_args(held, claimed)
     if args is None:
         logger.warning("execution.mismatch item=%s", held.verdict.item_id)
+        # Given back at once: nothing ran, and a claim that runs out becomes a doubt.
         await _release(held, claimed, gateway, shell)
         return NotRun(tool_messages.MISMATCH)
     if held.recheck is not None and state_in(claimed.action) is None:
@@ -291,11 +293,9 @@ async def _run_once(
             # Not a pause: the tool is done and hands over to a graph around this one.
             await _finish(held, claimed, gateway, shell, HANDED_OVER)
             raise
-        except GraphBubbleUp:
-            await _release(held, claimed, gateway, shell)
-            raise
         except Exception as error:
-            if is_invalid_resume(error):
+            if isinstance(error, GraphBubbleUp) or is_invalid_resume(error):
+                # It pauses, or its own question refused an answer: no failure.
                 await _release(held, claimed, gateway, shell)
                 raise
             # Whatever a tool can raise ends here: the effect may have happened, so it
@@ -342,6 +342,7 @@ def _is_as_requested(held: HeldCall, claimed: Claimed | CheckState) -> bool:
 
 def _is_here(ctx: object, held: HeldCall) -> bool:
     expected = {**held.ref.names, "tool_call_id": held.verdict.tool_call_id}
+    # A subset: the record says more of where the call stands than the agent knows.
     return isinstance(ctx, dict) and expected.items() <= ctx.items()
 
 
@@ -355,15 +356,19 @@ def _kept_alive(held: HeldCall, claimed: Claimed, gateway: Gateway) -> Generator
 
 
 async def _beat(held: HeldCall, claimed: Claimed, gateway: Gateway) -> None:
+    # Two beats before the lease ends, so that one of them may fail.
     pause = max(claimed.lease_s / 3, 0.05)
     while True:
         await asyncio.sleep(pause)
         try:
             is_ours = await gateway.heartbeat(held.verdict.item_id, claimed.fence)
         except (TwokeyError, OSError):
+            # The gateway may be back before the lease ends.
             logger.warning("execution.heartbeat_failed item=%s", held.verdict.item_id)
             continue
         if not is_ours:
+            # The call is in doubt by now, and a running tool cannot be stopped. What it
+            # returns is still recorded, as a late report.
             logger.warning("execution.claim_lost item=%s", held.verdict.item_id)
             return
 
@@ -391,4 +396,5 @@ async def _release(
             shell, lambda: gateway.release(held.verdict.item_id, claimed.fence)
         )
     except TwokeyError as error:
+        # The claim then runs out and shows as a doubt, which is the safe side.
         log_failure(logger, error, "execution.unreleased item=%s", held.verdict.item_id)

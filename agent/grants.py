@@ -76,6 +76,8 @@ def grant_scope(grant: Grant) -> Generator[None]:
     try:
         yield
     finally:
+        # A thread or task that outlives the call has this context for ever; closed, the
+        # grant opens nothing there.
         ticket.is_open = False
         _ticket.reset(token)
 
@@ -109,6 +111,7 @@ def starts(tool: str, args: object, run_id: UUID) -> bool:
     # A guarded tool has compared its arguments itself, right before it starts.
     if not ticket.is_taken and not _has_args(ticket.grant, args):
         return False
+    # Threads that copied the context share the ticket, and only one may have it.
     with ticket.lock:
         if ticket.started is None:
             ticket.started = run_id
@@ -137,6 +140,7 @@ def guarded(
     plain = tool if isinstance(tool, BaseTool) else make_tool(tool)
     if isinstance(plain, _Guarded) and recheck is None:
         return plain
+    # A copy: the same tool may be given unguarded to other agents.
     copy = plain.model_copy()
     # Only run() and arun() differ, so the copy may change its class in place: a
     # proxy would have to repeat every way in which LangChain looks into a tool.

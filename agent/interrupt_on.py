@@ -198,6 +198,7 @@ def _is_held(when: When, call: ToolCall, asking: Asking) -> bool:
         log_failure(logger, error, "interrupt_on.when_failed tool=%s", call["name"])
         return True
     if inspect.iscoroutine(word):
+        # Nobody awaits it, and Python would warn when it is collected.
         word.close()
     if not isinstance(word, bool):
         logger.warning("interrupt_on.when_unclear tool=%s", call["name"])
@@ -217,6 +218,7 @@ def _request(call: ToolCall, asking: Asking) -> ToolCallRequest:
         server_info=runtime.server_info,
     )
     return ToolCallRequest(
+        # A copy: what `when` changes in it must not be submitted.
         tool_call=copy.deepcopy(call),
         tool=asking.tools.get(call["name"]),
         state=asking.state,

@@ -39,6 +39,7 @@ async def fetch_reports(
         ThreadUnavailable: when the gateway cannot say.
     """
     asked = [_item_of(message) for message in messages if _is_settled(message)]
+    # Newest first, so that the bound leaves out the oldest.
     ids = [*dict.fromkeys(each for each in reversed(asked) if each)][:MAX_ASKED]
     ref = turns.turn_ref(caller.agent, "") if ids else None
     if ref is None:

@@ -112,6 +112,7 @@ def add_edits(
     size = 0
     for record in reversed(list(by_id.values())[-MAX_EDITS:]):
         size += len(str(record))
+        # The newest is kept however large it is.
         if kept and size > MAX_EDITS_CHARS:
             break
         kept.append(record)
@@ -279,6 +280,7 @@ def without_notices(message: ToolMessage) -> ToolMessage:
 def _cleaned(message: AnyMessage, records: Iterable[EditRecord]) -> AnyMessage:
     if not isinstance(message, ToolMessage | HumanMessage):
         return message
+    # A look that costs little: most messages hold no mark.
     if edits.NOTICE_MARK[:8] not in str(cast("object", message.content)):
         return message
     ours = list(records)

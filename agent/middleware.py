@@ -235,6 +235,8 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
     async def _before_agent(
         self, shell: Shell, state: AgentState[Any], runtime: Runtime[Any]
     ) -> Update | None:
+        # First of all: cut off from here on, the call around this agent is entered
+        # again; without the note it is told to be cut off.
         await auto_approved.note_nested_agent()
         wishes = overrides.update(cast("Mapping[str, Any]", state), runtime.context)
         caller = self._caller(shell)
@@ -308,6 +310,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
                 gated = (*note.gated_tools, *(self._gates.names if self._gates else ()))
                 self._note = note.with_(gated_tools=tuple(sorted(set(gated))))
             except TwokeyError:
+                # Not kept: the next call of the model asks again.
                 logger.info("note.unavailable agent=%s", self.agent)
         return self._note
 

@@ -152,6 +152,8 @@ async def _outcomes(caller: Caller, message: AIMessage) -> dict[str, CallOutcome
         return {}
     try:
         gateway = caller.gateway()
+        # Ended before it is read: a decision in between would authorize a call of which
+        # the model is told that it did not run.
         await ask_with_retries(caller.shell, lambda: gateway.supersede(ref))
         found = await ask_with_retries(caller.shell, lambda: gateway.outcomes(ref))
     except TwokeyError as error:
@@ -214,6 +216,8 @@ def _update(
 ) -> dict[str, Any]:
     known = messages.known_edits(state)
     update: dict[str, Any] = {
+        # All anew: results have to follow their call at once, and the reducer only
+        # appends.
         "messages": [RemoveMessage(id=REMOVE_ALL_MESSAGES), *rebuilt]
     }
     fresh = [record for record in repair.records if record not in known]

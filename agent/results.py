@@ -42,6 +42,7 @@ def serialize(result: ToolResult, inside: Sequence[EditRecord]) -> Result:
         "inside": [record.model_dump(mode="json") for record in inside],
     }
     try:
+        # NaN and infinities are not JSON: what holds them is kept without its payload.
         payload = json.dumps({**document, "result": _encode(result)}, allow_nan=False)
     except (TypeError, ValueError):
         payload = ""
@@ -145,6 +146,7 @@ def with_state(result: ToolResult, update: dict[str, Any]) -> ToolResult:
     if isinstance(result, list):
         return [*result, Command(update=update)]
     own = cast("object", result.update)
+    # A command for another graph updates that graph's state, not this agent's.
     if result.graph is None and isinstance(own, dict):
         members = cast("dict[str, object]", own)
         return replace(result, update={**members, **update})

@@ -65,6 +65,8 @@ async def confirm_edits(caller: Caller, state: Mapping[str, Any]) -> ThreadEdits
             caller, lambda gateway: gateway.edits_known(ref, asked)
         )
     caller.cache.put_edits(ref.run_ref, (told[each] for each in known.made))
+    # Only what was asked can be refuted; what this process heard from the gateway
+    # stands.
     refuted = asked.keys() - known.made
     return ThreadEdits(
         made=tuple(one for each, one in told.items() if each not in refuted),

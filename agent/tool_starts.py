@@ -47,6 +47,7 @@ class StartCheck(BaseCallbackHandler):
         excepted: names of the tools that may start without a grant.
     """
 
+    # Otherwise LangChain logs what a handler raises, and runs the tool.
     raise_error = True
     run_inline = True
     """An asynchronous manager otherwise calls this in a thread, after the fact."""

@@ -104,6 +104,7 @@ def turn_ref(agent: str, message_id: str) -> TurnRef | None:
     thread = "" if given is None else str(given)
     if not thread:
         return None
+    # A namespace is "node:task|node:task"; its last part is the node that runs now.
     own, _, _ = str(configurable.get("checkpoint_ns", "")).rpartition("|")
     outer_run.check_name(agent, thread, own)
     return TurnRef(
@@ -130,6 +131,7 @@ def open_calls(message: AIMessage, messages: Sequence[AnyMessage]) -> list[ToolC
     """Return the calls of a message that no tool message after it answers."""
     answered: set[str] = set()
     for later in reversed(messages):
+        # By identity: the same message may stand in a history twice.
         if later is message:
             break
         if isinstance(later, ToolMessage):
@@ -165,6 +167,8 @@ class Draft:
             self.refuse(call, f"{error} So this call did not run.")
             return
         if not call_id or is_double:
+            # Verdicts and results are found by call id: one of two could run under the
+            # verdict of the other.
             self.refuse(call, DOUBLE_ID if call_id else NO_ID)
             return
         if repeats.is_stopped(call["name"], self._history):
@@ -214,10 +218,12 @@ class Draft:
         given = {verdict.tool_call_id: verdict for verdict in verdicts}
         for call in self.proposed:
             verdict = given.get(call.tool_call_id)
+            # Matched by content, not by order: no call runs under another's verdict.
             if verdict is None or not is_about(verdict, call):
                 verdict = denial(call.tool, call.tool_call_id, NO_VERDICT)
             kept[call.tool_call_id] = verdict
         hints = {
+            # The description is on the card; state is written with every checkpoint.
             call.tool_call_id: call.hint.with_(description="")
             for call in self.proposed
             if call.hint is not None

@@ -50,6 +50,7 @@ class VerdictCache:
         """
         with self._lock:
             at, known = self._turns.get(ref.model_dump_json(), (0.0, None))
+        # Not the wall clock: set back, it would keep an old verdict valid.
         return known if time.monotonic() - at < CACHE_AGE_S else None
 
     def put_edits(self, run_ref: RunRef, records: Iterable[EditRecord]) -> None:

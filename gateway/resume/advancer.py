@@ -88,6 +88,7 @@ class Advancer:
             await self._finish_before(at, runner)
             await self._tell_before(at, runner)
         await self._events.started(at, key)
+        # Before the step: what the step itself opens must not be superseded below.
         before = await self.unfinished(at)
         await self._step(at, runner, give)
         state = await runner.probe(at.thread)
@@ -136,10 +137,14 @@ class Advancer:
                 # Before any answer: one for another branch would run this one, too.
                 await self._halt_at_breakpoint(at, state)
             found = await answers_for(self._store, at.agent, at.thread, state.pending)
+            # An answer whose question came back was refused for good: sending it again
+            # would never end.
             fresh = found.without(sent)
             if fresh.ready:
                 refused = await self._answer(at, runner, fresh, state)
                 has_run = has_run or refused is None
+                # A stale refusal saved nothing. The question moved after it was read,
+                # so its answer may be sent again under the new id.
                 if refused is None or not refused.is_stale:
                     sent.update(fresh.fingerprint.values())
                 elif (stale := stale + 1) > MAX_STALE:
@@ -173,6 +178,8 @@ class Advancer:
         try:
             await step()
         except Exception as error:
+            # Marked at the checkpoint that the step left, or a later job would take the
+            # thread for one whose process died and run into the same limit.
             if is_final(error):
                 state = await runner.probe(at.thread)
                 await self._halts.put(at, state.checkpoint, error)
@@ -182,6 +189,7 @@ class Advancer:
 
     async def _halt_at_breakpoint(self, at: ThreadRef, state: ThreadState) -> NoReturn:
         """Leave a thread where it stopped; what it asks people goes on waiting."""
+        # Kept in the store, so that no other process answers or nudges the thread.
         halted = at_breakpoint(at.thread, is_told=False)
         await self._halts.put(at, state.checkpoint, halted)
         raise halted

@@ -147,6 +147,7 @@ async def answers_for(
             answers.add(question, _unknown(question, _LOST))
             answers.lost.append(question.item_id)
             continue
+        # A copied thread asks with the ids of the original, and gets no answer.
         if found[0].thread != thread:
             continue
         run_ref, item = found
@@ -155,12 +156,15 @@ async def answers_for(
                 f"The graph of the agent {agent!r} calls itself {run_ref.agent!r}; "
                 f"write ApprovalMiddleware({agent!r}), or use agent={run_ref.agent!r}."
             )
+        # With what was requested: the question stays as it was when people edit the
+        # call.
         if question.action_hash != digest.action_hash(item.requested):
             continue
         answer = _answer(question, item)
         if answer is None:
             continue
         if fits(answer, one.schema):
+            # After a revocation the same answer is a new one, and not a refused one.
             times = item.revoked.times if item.revoked else 0
             answers.add(question, answer, times=times)
         else:

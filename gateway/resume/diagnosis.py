@@ -97,6 +97,7 @@ def unserved() -> Diagnosis:
     return Diagnosis(ErrorKind.UNSERVED, _SENTENCES[ErrorKind.UNSERVED])
 
 
+# A chain of causes may be as long as a program likes; circles end by what was seen.
 _MOST_CAUSES = 50
 
 
@@ -111,8 +112,11 @@ def _found(error: BaseException, seen: set[int]) -> Diagnosis | None:
             _found(one, seen) or _diagnosis(ErrorKind.UNKNOWN, one)
             for one in group.exceptions
         ]
+        # The worst one decides: a retry runs all that failed together again.
         return max(parts, key=_severity)
     own = _own(error)
+    # A bug such as a ValueError often stands for what it was raised from, so its cause
+    # comes first.
     if own is not None and own.kind is not ErrorKind.CODE:
         return own
     if error.__cause__ is not None:
@@ -141,6 +145,7 @@ def _own(error: BaseException) -> Diagnosis | None:
 
 
 def _of_twokey(error: TwokeyError) -> Diagnosis:
+    # Before its base class: its own sentence says what to upgrade.
     if isinstance(error, NewerRecord):
         return Diagnosis(ErrorKind.STORE, str(error))
     if isinstance(error, StoreUnavailable):
@@ -160,6 +165,7 @@ def _diagnosis(kind: ErrorKind, error: BaseException) -> Diagnosis:
     return Diagnosis(kind, reason, wait_s)
 
 
+# Classes may be made of data, with any text as a name; it must not reach people.
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,60}", re.ASCII)
 
 

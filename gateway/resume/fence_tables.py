@@ -40,10 +40,13 @@ _SQLITE = {
 }
 _PAUSE_MS = 15_000
 """How long a writer that was paused in its transaction may hold up others."""
+# The bytes of "twofence": any number that no other advisory lock of the database uses.
 _CREATE_LOCK = 0x74776F66656E6365
 _MAY_NOT, _IS_LOCKED = "42501", "55P03"
 """SQLSTATE: the user lacks a privilege; a lock was not given within `lock_timeout`."""
 
+# greatest(): a holder that comes late must not lower a later one's fence. The newest is
+# returned, so that it learns of that in the same statement.
 _RAISE = (
     "INSERT INTO twokey_fences AS kept (lease, fence) VALUES (%s, %s) "
     "ON CONFLICT (lease) DO UPDATE "
@@ -90,8 +93,13 @@ class PostgresFence:
             try:
                 return await _raise_fence(conn, lease)
             except Exception as error:
+                # By SQLSTATE: the driver is optional, so its classes cannot be named
+                # here.
                 if getattr(error, "sqlstate", "") != _IS_LOCKED:
                     raise
+            # Somebody has locked the row for all of `lock_timeout`. One more attempt
+            # after this; a second time-out is raised, and the run is retried like one
+            # without a database.
             await conn.execute(_END_PAUSED, (_PAUSE_MS,))
             return await _raise_fence(conn, lease)
 
@@ -106,9 +114,13 @@ class PostgresFence:
         del config
         async with _connection(saver) as conn, conn.transaction():
             cursor = await conn.execute(
+                # FOR SHARE: writes under one fence run side by side, but a new holder's
+                # fence waits until they are committed.
                 "SELECT fence FROM twokey_fences WHERE lease = %s FOR SHARE",
                 (lease.name,),
             )
+            # Unequal, not only greater: a database that was put back to an older copy
+            # has lost our fence, and what we read from it.
             if _first(await cursor.fetchone()) != lease.fence:
                 raise LeaseLost
             module: Any = importlib.import_module(POSTGRES)
@@ -117,6 +129,7 @@ class PostgresFence:
 
 async def _raise_fence(conn: Any, lease: Lease) -> int:  # noqa: ANN401 - of an optional package
     async with conn.transaction():
+        # `true`: for this transaction only; the connection goes back to a pool.
         await conn.execute(
             "SELECT set_config('lock_timeout', %s, true)", (str(_PAUSE_MS),)
         )
@@ -126,6 +139,8 @@ async def _raise_fence(conn: Any, lease: Lease) -> int:  # noqa: ANN401 - of an 
 
 async def _create(conn: Any) -> None:  # noqa: ANN401 - of an optional package
     cursor = await conn.execute(
+        # Not left to CREATE TABLE IF NOT EXISTS: it needs the privilege to create also
+        # where the table is there.
         "SELECT (to_regclass('twokey_fences') IS NOT NULL)::int AS found"
     )
     if _first(await cursor.fetchone()):
@@ -168,6 +183,7 @@ class SqliteFence:
     async def raise_fence(self, saver: Saver, lease: Lease) -> int:
         """Keep a new holder's fence; return the newest one."""
         own = cast("AsyncSqliteSaver", saver)
+        # Before the lock: setup takes it, too, and it is not reentrant.
         await own.setup()
         async with own.lock:
             if not self._has_table:
@@ -193,11 +209,14 @@ class SqliteFence:
         async with own.lock:
             # The lock is held here, so the write needs a saver with one of its own.
             inner = AsyncSqliteSaver(conn, serde=saver.serde)
+            # Its setup would run a script, which commits our transaction halfway.
             inner.is_setup = True
             if conn.in_transaction:
                 # Somebody else's statement on this shared connection opened it; BEGIN
                 # would fail in it. What was written is theirs, so it is not undone.
                 await conn.commit()
+            # IMMEDIATE locks before the look. A deferred transaction would lock with
+            # its first write, after another process may have changed the fence.
             await conn.execute("BEGIN IMMEDIATE")
             try:
                 if await _newest(conn, lease) != lease.fence:
@@ -240,6 +259,8 @@ class ComparedFence:
             {"configurable": {"thread_id": thread, "checkpoint_ns": ""}}
         )
         known = cast("dict[str, object]", head.metadata) if head else {}
+        # A fence says something about its own lease only; a copied thread carries the
+        # fence of the lease that it was copied from.
         newest = known.get(FENCE_KEY, 0) if known.get(LEASE_KEY) == lease.name else 0
         if isinstance(newest, int) and newest > lease.fence:
             # A greater fence does not yet mean that the lease is lost: a store that was
@@ -260,6 +281,8 @@ def fence_of(saver: Saver) -> Fence:
     """
     kind = type(saver)
     name = (kind.__module__, kind.__name__)
+    # A saver in pipeline mode sends statements before it has the results of earlier
+    # ones, so a comparison could not stop a write.
     if name == (POSTGRES, "AsyncPostgresSaver") and cast("Any", saver).pipe is None:
         return PostgresFence()
     if isinstance(saver, AsyncSqliteSaver) and name in _SQLITE:

@@ -53,6 +53,8 @@ def fenced_graph(
 ) -> Pregel[Any, Any, Any, Any]:
     """Return a copy of a graph whose checkpoints only a lease's holder can write."""
     saver: object = cast("Any", graph).checkpointer
+    # A clone of a clone would lose the atomic comparison: `fence_of` knows only the
+    # savers' own classes.
     if not _is_saver(saver) or isinstance(saver, FencedSaver):
         return graph
     clone = copy.copy(graph)
@@ -84,6 +86,8 @@ class FencedSaver(BaseCheckpointSaver[Any]):
     @override
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Read a checkpoint, once the database knows the reader's fence."""
+        # Before the read: from then on no older holder can write what this read would
+        # miss.
         await self._introduce()
         return await super().aget_tuple(config)
 
@@ -160,6 +164,8 @@ class FencedSaver(BaseCheckpointSaver[Any]):
         lease = current()
         if lease is None:
             return await plain(*given, **named)
+        # A deletion writes without having read, so the database may not know the fence
+        # yet.
         await self._introduce()
         lease.check()
 
@@ -183,7 +189,9 @@ class FencedSaver(BaseCheckpointSaver[Any]):
                 await lease.rise_above(newest)
         except NoFenceTable:
             logger.warning("checkpoints.fence_not_atomic saver=%s", type(self).__name__)
+            # For all leases to come: the table is not asked for again.
             self.twokey_fence = ComparedFence()
+        # Last: after an error the next read or write introduces the lease again.
         lease.known_to.add(self.twokey_fence)
 
 

@@ -47,6 +47,7 @@ async def made_by(factory: object, ref: str, *, what: str = "graph") -> object:
     """
     maker = cast("Any", factory)
     try:
+        # Asked before the call: a TypeError inside the function would look the same.
         inspect.signature(maker).bind()
     except (TypeError, ValueError):
         raise GraphError(
@@ -77,10 +78,12 @@ def _module_of_file(path: Path, ref: str) -> ModuleType:
         raise GraphError(f"{str(path)!r} cannot be imported as Python.")
     _reachable(path.parent)
     module = importlib.util.module_from_spec(spec)
+    # Before it runs, as `import` does: dataclasses and pydantic look up their module.
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
     except BaseException as error:
+        # Or the next load would get half a module.
         del sys.modules[name]
         raise _import_failed(ref, error) from error
     return module
@@ -95,6 +98,7 @@ def _module_named(name: str, base: Path, ref: str) -> ModuleType:
 
 
 def _import_failed(ref: str, error: BaseException) -> BaseException:
+    # A module that calls sys.exit() must not end the gateway.
     if not isinstance(error, Exception | SystemExit):
         return error
     text = f": {error}" if str(error) else ""

@@ -60,6 +60,8 @@ def rejection(pending: PendingInterrupt) -> JsonObject | None:
         found = allowed.get(str(_object(request).get("name")))
         words = cast("list[object]", found) if isinstance(found, list) else []
         word = next((one for one in _REFUSING if one in words), None)
+        # One call without a safe answer leaves the whole question without one:
+        # LangChain takes a decision for each call or none.
         if word is None:
             return None
         decisions.append({"type": word, "message": _NOBODY})

@@ -37,6 +37,8 @@ class ErrorKind(StrEnum):
 def kind_of_error(error: BaseException) -> ErrorKind | None:
     """Return what an error is known as, without its causes; None when it is not."""
     return (
+        # The most specific first: LangChain has read the provider's answer, a status
+        # says more than the client's class, and a builtin base class says least.
         _by_model_error(error)
         or _by_status(error)
         or _by_grpc(error)
@@ -87,6 +89,7 @@ def _by_status(error: BaseException) -> ErrorKind | None:
 def status_of(error: BaseException) -> int:
     """Return the HTTP status of an error, as the common clients carry it; else 0."""
     response = attribute(error, "response")
+    # Only integers count: `code` is a method in gRPC and a text in other clients.
     places = [attribute(error, name) for name in ("status_code", "status", "code")]
     places += [attribute(response, name) for name in ("status_code", "status")]
     if isinstance(response, Mapping):  # botocore
@@ -255,6 +258,7 @@ def _by_builtin(error: BaseException) -> ErrorKind | None:
     if isinstance(error, ssl.SSLCertVerificationError):
         found = ErrorKind.REFUSED
     elif isinstance(error, _BUGS):
+        # Before OSError: a missing file or a permission does not come back by waiting.
         found = ErrorKind.CODE
     elif isinstance(error, TimeoutError):
         found = ErrorKind.TIMEOUT

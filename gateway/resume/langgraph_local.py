@@ -110,11 +110,14 @@ class LangGraphLocal:
         """
         if (await self.probe(thread)).taken == key:
             return True
+        # Only when the newest checkpoint does not say it: this may read the whole
+        # history.
         of_key = self._saver.alist(_config(thread), filter={INPUT_KEY: key}, limit=1)
         return bool([one async for one in of_key])
 
     async def start(self, thread: str, text: str, *, key: str) -> None:
         """Give a thread a person's message and run until it rests."""
+        # A fixed id: given twice, the message replaces itself instead of being added.
         message = HumanMessage(text, id=f"in-{key}")
         await self.give(thread, {"messages": [message]}, key=key)
 
@@ -170,6 +173,8 @@ class LangGraphLocal:
             **mine,
             "configurable": {
                 **mine.get("configurable", {}),
+                # Ours last: a config of the user's must not move the thread, or run it
+                # unstrictly.
                 **_config(thread)["configurable"],
                 _STRICT: True,
             },

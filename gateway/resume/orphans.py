@@ -83,6 +83,7 @@ class OrphanFinder:
 
     async def look(self) -> int:
         """Queue every orphan whose time has come; return how many were found."""
+        # Within one look a thread is queued once, however many events it has.
         self._queued.clear()
         agents = sorted(self._runners.names())
         found = await self._begin([one for one in agents if one not in self._begun])
@@ -105,6 +106,8 @@ class OrphanFinder:
         if not agents:
             return 0
         for agent in agents:
+            # Before the approvals are read: an event between a look and a later start
+            # of the reader would be seen by neither.
             await self._reader(agent).prepare()
         approvals = self._store.approvals
         found = 0
@@ -122,6 +125,8 @@ class OrphanFinder:
 
     async def _look_for(self, agent: str, outbox: Outbox) -> int:
         found = 0
+        # Bounded: a flood of one agent's events must not keep the others from their
+        # look.
         for _ in range(_ROUNDS):
             taken = await outbox.take(
                 self._consumer, block_ms=_NO_WAIT_MS, limit=_BATCH

@@ -40,5 +40,6 @@ async def repeat(
             log_failure(logger, error, "sweep.failed")
             factor *= 2
         spread = random.uniform(0.5, 1.5)  # noqa: S311 - spreads load only
+        # max(): rare work does not become frequent while the store is away.
         pause_s = min(every_s * factor, max(LONGEST_PAUSE_S, every_s)) * spread
         await wait_or_timeout(stop, pause_s)

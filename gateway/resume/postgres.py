@@ -17,6 +17,7 @@ from twokey.gateway.resume.strict_state import strict_serializer
 
 _CONNECT_S = 10.0
 _POOL_SIZE = 8
+# The bytes of "twokey".
 _SETUP_LOCK = 0x74776F6B6579
 """Key of the advisory lock under which one process at a time creates the tables."""
 _SETUP_S, _SETUP_POLL_S = 60.0, 0.1
@@ -41,6 +42,8 @@ async def open_postgres(url: str) -> AsyncGenerator[BaseCheckpointSaver[Any]]:
             "Checkpoints in Postgres need packages that are not installed; run: "
             "pip install 'twokey[postgres]'"
         ) from error
+    # What `AsyncPostgresSaver.from_conn_string` sets: it reads rows by name, and its
+    # setup creates indexes CONCURRENTLY, which no transaction allows.
     settings = {
         "autocommit": True,
         "prepare_threshold": 0,
@@ -52,6 +55,8 @@ async def open_postgres(url: str) -> AsyncGenerator[BaseCheckpointSaver[Any]]:
     try:
         try:
             await pool.open(wait=True, timeout=_CONNECT_S)
+            # Not from the pool: the advisory lock ends with this connection, whatever
+            # goes wrong.
             async with await driver.AsyncConnection.connect(url, **settings) as own:
                 await _set_up(savers.AsyncPostgresSaver(own), own)
             saver = savers.AsyncPostgresSaver(pool, serde=strict_serializer())

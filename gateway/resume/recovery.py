@@ -129,6 +129,7 @@ class Recovery:
         try:
             has_failed = await self._store.stalled.find(self._keys, run) is not None
         except NewerRecord:
+            # The process that can read the record decides about its run.
             has_failed = True
         if has_failed:
             return  # `twokey.gateway.resume.retries` decides about it
@@ -141,6 +142,8 @@ class Recovery:
         at = ThreadRef(self._keys, self._tenant, mismatch.agent, mismatch.thread)
 
         async def work() -> None:
+            # Read again, now under the lease: the thread may have been started
+            # meanwhile.
             if runner is not None and not (await runner.probe(at.thread)).exists:
                 await self._records.end_thread(at.run_ref)
 
@@ -233,6 +236,8 @@ class Recovery:
         agent, served = str(metadata.get(AGENT_KEY, "")), self._runners.agents
         if not agent and len(served) == 1:
             [agent] = served  # written before the name was kept
+        # Checkpoints are not believed: the name counts only for an agent that runs
+        # here.
         return agent if agent in served else ""
 
     async def _unanswered(

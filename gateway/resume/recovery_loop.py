@@ -64,6 +64,8 @@ class RecoveryLoop:
     async def tick(self) -> None:
         """Detect a loss, and compare store and checkpoints when that is due."""
         await self._compare()
+        # A look reads every waiting thread, so it is hourly; the comparison of marks is
+        # done at each tick.
         if self._ticks_left > 0:
             self._ticks_left -= 1
             return
@@ -83,6 +85,8 @@ class RecoveryLoop:
             logger.error("recovery.inconsistent %s", consistency)
             if consistency is Consistency.STORE_IS_OLDER:
                 await self._records.doubt_all()
+            # Only after everything is in doubt: killed in between, the next start still
+            # sees the difference and does it again.
             await self._detector.align()
             self._ticks_left = 0
         await self._detector.mark()

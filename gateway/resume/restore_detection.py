@@ -81,15 +81,20 @@ class RestoreDetector:
         marks = await self._known()
         marked = marks.of.get(checkpoints)
         kept = marked.number if marked else 0
+        # What this process wrote itself counts, too: store and checkpoints can have
+        # been put back to one moment while it ran, and then agree with each other.
         last = self._last if checkpoints == self._id else 0
         if kept < max(written, last):
             return Consistency.STORE_IS_OLDER
+        # The store may be ahead: by one for each process that is between its two
+        # writes, or was killed there.
         if kept > written + _SLACK:
             return Consistency.CHECKPOINTS_ARE_OLDER
         return Consistency.SAME
 
     async def mark(self) -> None:
         """Write a mark to both, if something happened or time has passed."""
+        # Read before the mark is made: what changes in between makes another mark due.
         changes = await self._marks.changes(self._keys)
         now_ms = (await self._known()).now_ms
         is_idle = changes == self._changes
@@ -101,6 +106,8 @@ class RestoreDetector:
         if not self._id:
             self._id, _ = await self._read(self._store)
             self._id = self._id or secrets.token_hex(16)
+        # The store first. Killed in between, it is one ahead, which is allowed; the
+        # other way round it would look like an older copy.
         self._last = await self._marks.add(self._keys, self._tenant, self._id)
         await self._write(self._last)
         self._changes, self._marked_ms = changes, now_ms
@@ -112,6 +119,7 @@ class RestoreDetector:
         self._id, written = await self._read(marks.store)
         if self._id:
             kept = marks.of[self._id].number if self._id in marks.of else 0
+            # Never the smaller one: to every other process a mark that fell is a loss.
             newest = max(kept, written)
             await self._marks.put(self._keys, self._tenant, self._id, newest)
         self._changes = -1

@@ -80,15 +80,20 @@ class Retries:
         """
         diagnosis = diagnose(error)
         approved_until_ms = await self._approved_until(at)
+        # Without a job in its place the delivery is not acknowledged: it is delivered
+        # again.
         done = delivery.id if delivery and left else ""
         for _ in range(_ATTEMPTS):
             before = await self._stalled.find(at.keys, at.run)
+            # People know of this halt. Another record would tell them again with each
+            # job.
             if before is None and isinstance(error, ThreadHalted) and error.is_told:
                 if await self._stalled.change(
                     at.keys, at.run, None, None, delivery=done
                 ):
                     return None
                 continue
+            # The store's clock: other processes compare these times with theirs.
             now_ms = await self._store.conn.now_ms()
             after = failed_again(
                 before or _first_failure(at, now_ms),
@@ -110,6 +115,7 @@ class Retries:
     async def went_on(self, at: ThreadRef, delivery: Delivery | None) -> None:
         """Note that a run went on, and acknowledge the job that brought it forward."""
         done = delivery.id if delivery else ""
+        # The usual case in one step: it succeeds only when no record is kept.
         if await self._stalled.change(at.keys, at.run, None, None, delivery=done):
             return
         for _ in range(_ATTEMPTS):
@@ -184,6 +190,7 @@ class Retries:
             if before.next_ms and before.next_ms <= now_ms < before.next_ms + _WOKEN_MS:
                 continue  # it is being tried right now
             after = before.with_(next_ms=now_ms)
+            # False: somebody else woke or changed the run, and saw to its jobs.
             await self._stalled.change(keys, before.id, before, after, again=after.jobs)
 
     async def forget_old(self) -> None:
@@ -200,6 +207,7 @@ class Retries:
             return
         is_parked = before.state is RunState.PARKED
         since_ms = before.at_ms if is_parked else before.unserved_since_ms
+        # 0: a process serves the run and retries it.
         if not 0 < since_ms <= before_ms:
             return
         at = ThreadRef(keys, before.tenant, before.agent, before.thread)
@@ -226,10 +234,14 @@ class Retries:
         events: list[Event] = []
         is_parked = after.state is RunState.PARKED
         if after.is_told and after.is_listed and what_is_told(after) != after.told:
+            # Only what reads differently is told, or each attempt would write a
+            # message.
             after = after.with_(told=what_is_told(after))
             name = EventName.RUN_PARKED if is_parked else EventName.RUN_WAITING
             events = [await run_event(self._store, at.keys, after, name)]
         was_parked = before is not None and before.state is RunState.PARKED
+        # The jobs of a parked run are in no queue, so all are queued; those of a
+        # waiting run are queued already, but for the one that was delivered.
         again: Sequence[Job] = after.jobs if was_parked else (left,) if left else ()
         return await self._stalled.change(
             at.keys,
@@ -287,9 +299,13 @@ def _unserved(before: StalledRun, now_ms: int, why: str) -> StalledRun:
     """Return a run after its job was offered to a process that does not serve it."""
     since_ms = before.unserved_since_ms or now_ms
     age_ms = now_ms - since_ms
+    # In proportion to its age: a program that restarts gets its thread within a second,
+    # and a thread of one that is gone costs a look every ten minutes.
     pause_ms = min(max(UNSERVED_MS, age_ms // 4), _UNSERVED_LONGEST_MS)
     next_ms = now_ms + jittered(pause_ms)
     after = before.with_(unserved_since_ms=since_ms, next_ms=next_ms)
+    # A run that failed before keeps its own reason until it is clear that nobody serves
+    # it.
     if before.attempts and age_ms < UNSERVED_S * 1000:
         return after
     told = unserved()

@@ -42,6 +42,7 @@ def _seconds(text: str) -> float:
         found = float(text)
     except ValueError:
         return 0.0
+    # float() also takes "nan" and "inf".
     return found if math.isfinite(found) and found > 0 else 0.0
 
 

@@ -34,6 +34,9 @@ def failed_again(
         spread: what part of a pause is waited, so that not all runs come at once.
         is_last: the run is not retried, whatever the error is.
     """
+    # A permanent error parked it, and something new was tried since, such as a message:
+    # its time counts anew. What could have passed was woken by a start, for one
+    # attempt.
     is_anew = before.state is RunState.PARKED and not before.can_pass
     since_ms = now_ms if is_anew else before.retried_since_ms
     attempts = 1 if is_anew else before.attempts + 1
@@ -41,10 +44,14 @@ def failed_again(
     limit = settings.unknown_limit if is_unknown else settings.limit
     until_ms = since_ms + milliseconds(limit)
     if diagnosis.can_pass:
+        # People approved a call of it: that is worth retrying for as long as they
+        # allowed.
         until_ms = max(until_ms, approved_until_ms)
     is_parked = is_last or diagnosis.is_final or now_ms >= until_ms
     pause_ms = _pause_ms(attempts, settings) * spread
+    # After the spread, which must not shorten what a service asked for.
     pause_ms = max(pause_ms, 1000 * diagnosis.retry_after_s)
+    # No later than the limit, so that the last attempt is made when it is reached.
     next_ms = 0 if is_parked else min(until_ms, now_ms + max(1, int(pause_ms)))
     is_late = next_ms - before.since_ms >= milliseconds(settings.told_after)
     state = RunState.PARKED if is_parked else RunState.WAITING
@@ -65,6 +72,7 @@ def failed_again(
 
 
 def _pause_ms(attempts: int, settings: RetrySettings) -> int:
+    # Bounded: attempts may go on for days, and the integer would double with each.
     doubled = 1 << min(attempts - 1, _MOST_DOUBLINGS)
     return min(milliseconds(settings.first) * doubled, milliseconds(settings.longest))
 

@@ -77,6 +77,7 @@ class Runners:
         return self._left.get((agent, thread))
 
     def _remember(self, agent: str, thread: str, *, has_ended: bool) -> None:
+        # Removed first: a key that is set again would keep its old place in the order.
         self._left.pop((agent, thread), None)
         self._left[agent, thread] = has_ended
         if len(self._left) > MAX_LEFT:

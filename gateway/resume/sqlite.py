@@ -80,11 +80,15 @@ async def open_sqlite(path: Path) -> AsyncGenerator[SqliteSaver]:
         found = await asyncio.to_thread(_ready, path)
     except OSError as error:
         raise _unusable(path, error) from error
+    # One saver for each event loop: its lock and its connection belong to the loop.
     place = (found, asyncio.get_running_loop())
     shared = SHARED.setdefault(place, _Shared())
+    # Counted before anything is awaited: the last other user would close the saver
+    # under this one.
     shared.users += 1
     try:
         _refuse_inherited(found)
+        # Users that begin at once wait for the first one's saver.
         async with shared.opening:
             if shared.saver is None:
                 shared.saver = await _opened(found)
@@ -92,6 +96,8 @@ async def open_sqlite(path: Path) -> AsyncGenerator[SqliteSaver]:
     finally:
         shared.users -= 1
         if shared.users == 0:
+            # Before the close is awaited: who opens the file meanwhile gets a saver of
+            # its own.
             del SHARED[place]
             if shared.saver is not None:
                 # The queue of its thread brings writes before it to their end.
@@ -108,6 +114,8 @@ async def _opened(path: Path) -> SqliteSaver:
             await connection.execute(statement)
         await connection.commit()
     except BaseException as error:
+        # A cancellation, too: an open connection keeps its thread and its locks.
+        # What aiosqlite raises when the connection was never opened.
         with suppress(ValueError):
             await connection.close()
         if isinstance(error, sqlite3.Error):
@@ -131,6 +139,8 @@ def _ready(path: Path) -> Path:
 def _create(path: Path) -> None:
     """Create an empty database, whose descriptor is closed before it has its name."""
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    # The mode is given at creation: with a chmod after it, others could open the file
+    # in between.
     os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     try:
         with suppress(FileExistsError):

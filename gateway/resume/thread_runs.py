@@ -96,6 +96,7 @@ class ThreadRuns:
         self._steps.add(step)
         step.add_done_callback(partial(self._ended, at))
         async with self._watch.of(at.agent, at.thread) as changes:
+            # Who gives up waiting must not stop the step in its middle.
             await asyncio.shield(step)
             return await self._rest(at, runner, changes)
 
@@ -125,6 +126,7 @@ class ThreadRuns:
         async with self._watch.of(at.agent, at.thread) as changes:
             found = await self._ready(at, asked)
             with suppress(TimeoutError):
+                # 0 has asked once, above, and waits for nothing.
                 async with asyncio.timeout(timeout_s if timeout_s != 0 else None):
                     while not found and timeout_s != 0:
                         await next_change(changes)
@@ -165,6 +167,8 @@ class ThreadRuns:
         """
 
         async def work() -> None:
+            # The cards first: killed after the checkpoints were deleted, they would
+            # wait for a thread that is gone until recovery finds them.
             await self._gateway.supersede_run(at.run_ref)
             await runner.delete(at.thread)
             await self._store.threads.end_run(at.keys, at.tenant, at.agent, at.thread)
@@ -182,6 +186,7 @@ class ThreadRuns:
     async def _rest(
         self, at: ThreadRef, runner: LangGraphLocal, changes: ThreadChanges
     ) -> dict[str, Any]:
+        # The first look waits for nothing: the thread may rest already.
         within_s: float = 0.0
         while True:
             change = await next_change(changes, within_s=within_s) if within_s else None
@@ -217,6 +222,7 @@ class ThreadRuns:
         Once the thread has its input, the workers go on with it instead.
         """
         pauses, clock = backoff_s(), asyncio.get_running_loop().time
+        # As long as a run is retried that failed after it had its input.
         late = clock() + self._store.retries.limit.total_seconds()
         while True:
             pause_s = BUSY_S
@@ -230,6 +236,7 @@ class ThreadRuns:
                     raise
             except (InputNotGiven, StoreUnavailable) as error:
                 if self._closing.is_set() or clock() > late:
+                    # `InputNotGiven` only carries its cause up to here.
                     raise error.__cause__ or error from None
                 pause_s = next(pauses)
                 logger.warning(
@@ -272,6 +279,7 @@ class ThreadRuns:
             if can_pass and diagnose(unread).can_pass:
                 raise InputNotGiven from error
             raise error from unread
+        # Without its input there is nothing that a worker could go on with.
         is_taken = state.exists and (given is None or state.taken == _key(given))
         if not is_taken:
             if can_pass:
@@ -293,6 +301,8 @@ class ThreadRuns:
                 f"There is no thread {at.thread!r} of {at.agent!r} to go on with; "
                 "give it an input."
             )
+        # The same input once more is a retry of the program's call, not a second
+        # message.
         if given is None or state.taken == key:
             await self._store.stalled.taken_up(at.keys, at.run)
             return await advancer.forward(at, runner, past_limits=True)
@@ -385,5 +395,6 @@ def _rests_for_good(state: ThreadState) -> bool:
 
 
 def _key(given: object) -> str:
+    # By value, so that the same input has the same key in the next process.
     kind, body = strict_serializer().dumps_typed(given)
     return f"run-{hashlib.sha256(kind.encode() + body).hexdigest()[:32]}"

@@ -77,6 +77,7 @@ class ThreadWatch:
             await asyncio.wait([follower])
 
     async def _follow(self) -> None:
+        # Waiters that begin at once share one reader.
         async with self._lock:
             if self._follower is None or self._follower.done():
                 # The place is read before the caller reads its thread.
@@ -88,6 +89,7 @@ class ThreadWatch:
             try:
                 events, after = await self._outbox.tail(after, block_ms=BLOCK_MS)
             except StoreUnavailable as error:
+                # `after` stays: nothing is skipped while the store is away.
                 logger.warning("threads.unheard error=%s", error)
                 await asyncio.sleep(PAUSE_S)
                 continue

@@ -49,6 +49,7 @@ async def drain_tasks(tasks: Collection[asyncio.Task[Any]], grace_s: float) -> N
     for task in late:
         task.cancel()
     if late:
+        # Cancelled tasks hand back their jobs and leases before they end.
         await asyncio.wait(late)
 
 

@@ -57,6 +57,8 @@ async def waiting_threads(saver: Saver) -> AsyncGenerator[str]:
         yield thread
 
 
+# Pages begin after a key, not at an OFFSET: threads that come or go meanwhile shift no
+# page.
 async def _paged(saver: Saver) -> AsyncGenerator[str]:
     after = ""
     while True:
@@ -93,6 +95,8 @@ async def _listed(saver: Saver) -> list[str]:
         async for one in saver.alist(None, limit=MAX_LISTED):
             place = one.config.get("configurable", {})
             thread = str(place.get("thread_id", ""))
+            # Newest first, so only a thread's first checkpoint says whether it waits
+            # now.
             if place.get("checkpoint_ns") or thread in seen:
                 continue
             seen.add(thread)

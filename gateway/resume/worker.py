@@ -110,6 +110,8 @@ class Worker:
         is_prepared = is_awake = False
         pause = FIRST_PAUSE_S
         while not stop.is_set():
+            # A slot before a job: one that is taken and waits here would age until
+            # another process takes it over.
             await self._slots.acquire()
             task: asyncio.Task[None] | None = None
             try:
@@ -128,6 +130,7 @@ class Worker:
                     task.add_done_callback(self._free)
             except StoreUnavailable as error:
                 logger.warning("jobs.unreadable shard=%s error=%s", keys.shard, error)
+                # A store that was away may have come back empty, without the group.
                 is_prepared = False
             except Exception as error:  # noqa: BLE001 - the worker survives
                 log_failure(logger, error, "jobs.unreadable shard=%s", keys.shard)
@@ -157,6 +160,7 @@ class Worker:
             if runner is None or not is_ours:
                 await self._leave(keys, delivery)
                 return
+            # Renewed, or another process takes the job over during a long run.
             async with queue.holding(self._consumer, delivery):
                 await self._attempt(at, runner, queue, delivery)
         except StoreUnavailable as error:
@@ -181,6 +185,8 @@ class Worker:
                     self._store, at, lambda: self._once(at, runner, delivery)
                 )
         except asyncio.CancelledError:
+            # The grace is over: hand back what is left now, not when the delivery's
+            # lease ends.
             fresh = await self._as_far_as_it_got(at, runner, delivery)
             await queue.later(fresh, delay_ms=0)
             raise
@@ -215,8 +221,11 @@ class Worker:
     async def _bring(self, at: ThreadRef, runner: Runner, delivery: Delivery) -> None:
         job, key = delivery.job, _key(delivery)
         is_start = job.kind is JobKind.START
+        # Somebody dropped the run while this job was queued; only a new message takes
+        # it up.
         if not is_start and await self._store.stalled.is_dropped(at.keys, at.run):
             return
+        # Jobs are delivered at least once, messages are given once.
         is_new = is_start and not await runner.has_taken(at.thread, key)
         if is_new:
             state = await self._advancer.begin(

@@ -98,7 +98,7 @@ def _create(path: Path) -> None:
 def _load(path: Path) -> bytes:
     descriptor = os.open(path, os.O_RDONLY)
     with os.fdopen(descriptor, "rb") as file:
-        # Of the open file and not of the path, which may name another one by now.
+        # Of the open file and not of the path, which another process may have replaced.
         state = os.fstat(file.fileno())
         # One byte more than a secret has shows a longer file without reading it.
         data = file.read(SIZE + 1)

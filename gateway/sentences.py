@@ -146,7 +146,6 @@ def _type_at(model: type[BaseModel], path: Path) -> object:
             arguments = [a for a in get_args(found) if a is not Ellipsis]
             found = arguments[-1] if arguments else None
         if get_origin(found) in {Union, UnionType}:
-            # `X | None` is about X.
             found = next(a for a in get_args(found) if a is not NoneType)
         if get_origin(found) is Annotated:
             found = get_args(found)[0]

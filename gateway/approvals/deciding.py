@@ -129,8 +129,8 @@ def _actor(context: DecisionContext) -> Reviewer:
     item, reviewer = context.item, context.reviewer
     if context.withdraws:
         return reviewer.with_(stands_in_for=())
-    # By the requirement of now as well: whoever changed the call must not approve it
-    # through somebody who stands in for them.
+    # By the current requirement as well: an editor must not approve the call through
+    # somebody who stands in for them.
     barred = permission.editors(item, context.requirement)
     if item.state is ItemState.IN_DOUBT:
         barred = item.principals
@@ -151,8 +151,6 @@ def _apply(
         case Edit():
             return _edit(context, decision)
         case Reject():
-            # Checked after the permission: who may not reject learns nothing about
-            # reasons.
             if context.needs_reason(Verb.REJECT) and not decision.reason.strip():
                 return Invalid(errors={"": "A reason is needed to reject this call."})
             move = Move.WITHDRAW if context.withdraws else Move.REJECT
@@ -227,8 +225,8 @@ def _edit(context: DecisionContext, edit: Edit) -> Change | Refusal:
     schema = context.policy_now.args_schema if context.policy_now else None
     errors = (
         _too_long(edit.reason, "")
-        # The schema of then and that of now: the tool that runs was started with the
-        # first, and the policy in force asks for the second.
+        # Both schemas: the tool that runs was submitted with the first, and the policy
+        # in force asks for the second.
         or edits.argument_errors(context.item.args_schema, edit.args)
         or edits.argument_errors(schema, edit.args)
     )

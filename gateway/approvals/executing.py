@@ -108,8 +108,7 @@ def finish(
     is_known = item.state is after and (
         after is not ItemState.IN_DOUBT or item.result is not None
     )
-    # A report that is sent again, because its answer got lost, is answered as the first
-    # was.
+    # A report that is sent again, because its answer got lost, gets the first answer.
     if is_owned and is_known:
         return True
     # An owner that was thought dead and comes back with the truth ends the doubt.

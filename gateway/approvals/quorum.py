@@ -74,8 +74,8 @@ def standing_in(
         )
         added = set(roles_of(other.with_(stands_in_for=()), roles)) - held
         if not is_barred and added:
-            # Who adds nothing to the roles of those before is left out: their vote is
-            # not used up.
+            # A person who adds no role to those before is left out: their vote is not
+            # used up.
             held |= added
             needed.append(other)
     return alone.with_(stands_in_for=tuple(needed))
@@ -291,7 +291,7 @@ def _still_held(
 def _actors(vote: Vote, people: Sequence[Reviewer]) -> list[Reviewer]:
     """Return the voter as resolved now, and those for whom they voted and still may."""
     unknown = Reviewer(team=vote.by.team, user=vote.by.user)
-    # Whoever was not asked again is unknown, and an unknown vote completes nothing.
+    # A voter who was not asked again is unknown, and an unknown vote completes nothing.
     voter = next((one for one in people if one.person.is_same(vote.by)), unknown)
     others = [
         other
@@ -330,7 +330,7 @@ def _needed(parts: Iterable[Requirement]) -> list[Requirement]:
 def _follows(
     names: frozenset[str], count: int, known: dict[frozenset[str], int]
 ) -> bool:
-    # As many people of fewer roles: whoever meets that clause meets this one.
+    # As many people of fewer roles: votes that meet that clause meet this one.
     return any(one <= names and known[one] >= count for one in known)
 
 

@@ -80,7 +80,6 @@ def _settled(context: DecisionContext, item: Item, mine: Observation) -> Change:
         # Whatever this attempt's owner says from now on comes after people settled it.
         settled_fence=item.fence,
     )
-    # A new version as well, so that no button about this attempt settles the next one.
     again = mine.finding is Finding.RERUN
     if again:
         # What the last attempt came to is not a result of the next one.

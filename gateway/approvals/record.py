@@ -316,8 +316,7 @@ class Approval(Record):
 
     def replacing(self, *items: Item, **changes: object) -> Approval:
         """Return a copy in which these items stand at their own index."""
-        # By index and never by order: whoever changes two items may name them in any
-        # order.
+        # By index and never by order: a caller may name two items in any order.
         by_index = {item.index: item for item in items}
         rows = tuple(by_index.get(item.index, item) for item in self.items)
         return self.with_(items=rows, **changes)

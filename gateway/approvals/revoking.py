@@ -83,8 +83,8 @@ def _uncleared(
     The same policy decided it in the step that opened it, by the facts of then. It
     never goes to people: its agent does not wait for them.
     """
-    # By the same policy only the facts have moved since, such as the totals of windows;
-    # it was cleared by those of then.
+    # Under the same policy only the facts have moved since, such as the totals of
+    # windows; the call was cleared by the facts at its opening.
     is_same = policy_now.policy_digest == approval.policy_digest
     if is_same or policy_now.tier.runs_unasked:
         return None
@@ -130,7 +130,7 @@ def _is_too_old(item: Item, policy_now: PolicyDecision, now_ms: int) -> bool:
 
     A call that was started before goes by the end that its authorization was given.
     """
-    # 0 is a policy that says nothing.
+    # 0: the policy sets no age.
     if item.fence or not policy_now.authorization_ms:
         return False
     return now_ms >= item.changed_at_ms + policy_now.authorization_ms
@@ -195,7 +195,7 @@ def _still_counting(item: Item, requirement: Requirement) -> tuple[Vote, ...]:
         )
         for vote in item.votes
         if vote.action_hash == item.action_hash
-        # The policy of now may keep editors from voting where the old one did not.
+        # The current policy may keep editors from voting where the old one did not.
         and not quorum.is_among(vote.by, permission.editors(item, requirement))
     ]
     return tuple(vote for vote in kept if vote.roles)

@@ -223,8 +223,7 @@ class AgentService(ClaimService, UnaskedService):
     ) -> None:
         async def compute(loaded: Loaded) -> Write | None:
             found = end_waiting(loaded.approval, move, loaded.now_ms, ends=ends)
-            # Fenced: a holder that was paused must not end what the new one is just
-            # asking.
+            # Fenced: a holder that was paused must not end what the new holder asks.
             return Write(found, is_fenced=True) if found else None
 
         try:

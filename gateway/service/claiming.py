@@ -170,9 +170,8 @@ class ClaimService(PolicyService):
         if back is not None:
             is_pending = back.approval.items[item.index].is_pending
             return Write(back, judged={item.index: judged.used} if is_pending else {})
-        # Last of all, so that a call which must be asked anew is, also while it is
-        # frozen; and the script looks once more, because somebody may freeze it just
-        # now.
+        # Last, so that a frozen call goes back to people when it has to. The script
+        # compares the freezes once more, because one may be set right now.
         if judged.freeze is not None:
             return Refused(reason=freeze_message(judged.freeze), state=item.state)
         return self._grant(loaded, item, request)

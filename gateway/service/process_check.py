@@ -212,7 +212,7 @@ async def unserved(store: Store, keys: Keys) -> list[str]:
 def _two_keys(mine: Member, other: Member) -> str:
     if not (mine.seals and other.seals):
         return ""
-    # In both directions: each has to accept the buttons that the other one draws.
+    # In both directions: each has to accept the buttons that the other one posts.
     if other.seals in mine.accepts and mine.seals in other.accepts:
         return ""
     return (

@@ -29,7 +29,7 @@ class ReviewQueue(TenantService):
         await self._backfill_agents()
         pending = self._store.pending
         ids = await pending.soonest(self._keys, self._tenant, limit)
-        # In pages: whoever stops early has read no more than a page too much.
+        # In pages: a caller that stops early has read at most a page too much.
         for start in range(0, len(ids), _PAGE):
             page = ids[start : start + _PAGE]
             for loaded in await self._store.approvals.load_each(page):

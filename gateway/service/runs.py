@@ -168,7 +168,7 @@ class RunService(PolicyService):
                 is_dropped=True,
                 events=[event],
             )
-            # Only by whoever dropped it: the record may be another one by now.
+            # Only if this call dropped it: the record may be a new one.
             if is_dropped:
                 run_ref = RunRef(agent=run.agent, thread=run.thread)
                 await self._agents.supersede_run(run_ref)

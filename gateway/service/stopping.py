@@ -101,7 +101,7 @@ def _forbidden(
 ) -> Forbidden | None:
     if not any(role.users or role.usergroups for role in requirement.roles):
         return Forbidden(reason=nobody)
-    # No principals: whoever asked for a call may stop its agent at any time.
+    # No principals: the requester of a call may stop its agent at any time.
     reason = objection(reviewer, requirement, ())
     return Forbidden(reason=reason) if reason else None
 
@@ -109,8 +109,8 @@ def _forbidden(
 def _who(reviewer: Reviewer, requirement: Requirement) -> tuple[str, str]:
     """Name who does this, and for whom if they may not by a role of their own."""
     by = listed([reviewer.person])
-    # Whoever may by a role of their own does it as themselves, also with a queue in
-    # hand.
+    # A person who may by a role of their own does it as themselves, even if others have
+    # delegated their queue to them.
     if objection(reviewer.with_(stands_in_for=()), requirement, ()) is None:
         return by, ""
     acting = standing_in(reviewer, requirement.roles, ())

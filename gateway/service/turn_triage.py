@@ -148,8 +148,8 @@ def _advised(was: Tier, rule: TriageRule, reply: Reply) -> TriagedCall:
     if advice is None:
         return TriagedCall(was, Opinion(), reply.silence or "")
     tier = apply_advice(was, advice, may_deny=rule.may_deny)
-    # Kept only with a raise: else a text that whoever wrote the arguments may have
-    # steered would speak for the call.
+    # Kept only with a raise: the author of the arguments may have steered the text, and
+    # without a raise it would speak for the call.
     if tier is was:
         return TriagedCall(was, Opinion(score=advice.score))
     opinion = Opinion(raised_to=tier, score=advice.score, rationale=advice.rationale)

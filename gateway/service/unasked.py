@@ -32,7 +32,7 @@ class UnaskedService(PolicyService):
             await calls.note(self._keys, turn_key, mark.verb, mark.tool_call_id)
             return CallBegun()
         agent, tool = mark.ref.agent, mark.tool
-        # By the policy of now: it is about running the tool a second time, now.
+        # By the current policy: the question is whether the tool may run again now.
         repeats = is_idempotent(self._policy(), agent=agent, tool=tool)
         begun = await calls.begin(
             self._keys, turn_key, mark.tool_call_id, repeats=repeats

@@ -223,8 +223,8 @@ def _failed(before: Approval, after: Approval) -> list[str]:
 
 
 def _end_of_rejections(before: Approval, after: Approval) -> str:
-    # Whatever people authorize ends the row of rejections, also when an earlier call of
-    # the same card was rejected.
+    # An authorization by people ends the row of rejections, also when an earlier call
+    # of the same card was rejected.
     is_authorized = any(
         item.state is ItemState.AUTHORIZED and was.state is ItemState.PENDING
         for item, was in zip(after.items, before.items, strict=True)

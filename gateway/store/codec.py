@@ -241,8 +241,8 @@ def _item(
 
 def _is_whole(found: Approval, hashes: Sequence[bytes]) -> bool:
     """Return whether every item is this approval's and its action the one hashed."""
-    # Whoever can write to the store must not be able to move an approval from one call
-    # to another: ids, context, hash and edit record are compared with each other.
+    # A writer with access to the store must not be able to move an approval from one
+    # call to another: ids, context, hash and edit record are compared with each other.
     return all(
         (item.index, item.id) == (index, item_id(found.id, index))
         and item.ctx.with_(tool_call_id="") == _context(found)

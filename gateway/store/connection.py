@@ -22,7 +22,7 @@ Argument = str | bytes | int
 Reply = object
 
 _POOL_SIZE = 64
-# As long as one command may take: who waits longer waits behind a server that hangs.
+# As long as one command may take: a longer wait is a wait for a server that hangs.
 _POOL_WAIT_S = 10.0
 # More than the longest BLOCK of a reader, or each quiet moment would look like a broken
 # connection.
@@ -204,8 +204,8 @@ def text(reply: Reply) -> str:
     """Return a bulk reply as text; "" for none."""
     if reply is None:
         return ""
-    # Strict: a text that is not UTF-8 is not ours, and raises ValueError for whoever
-    # reads it.
+    # Strict: a text that is not UTF-8 is not ours, and raises ValueError for its
+    # reader.
     return reply.decode("utf-8") if isinstance(reply, bytes) else str(reply)
 
 

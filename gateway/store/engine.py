@@ -134,8 +134,8 @@ class _FolderServer:
     @classmethod
     def of(cls, folder: Path) -> _FolderServer:
         """Return the one of this process; setdefault is atomic among threads."""
-        # Keyed by process: after a fork the child has the table, but neither the lock
-        # nor the watching thread of its parent.
+        # Keyed by process: after a fork the child has the table, but not the thread
+        # that watches the server.
         return _SERVERS.setdefault((os.getpid(), folder), cls(folder))
 
     @property

@@ -36,8 +36,8 @@ class FolderLock:
         """
         how = fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX
         try:
-            # flock and not lockf: POSIX locks belong to a process, are lost when it
-            # closes any other descriptor of the file, and are not inherited.
+            # flock and not lockf: a POSIX lock belongs to a process, which loses it
+            # when it closes any other descriptor of the file, and is not inherited.
             fcntl.flock(self.descriptor, how | fcntl.LOCK_NB)
         except BlockingIOError:
             return False

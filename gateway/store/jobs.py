@@ -126,9 +126,8 @@ class JobQueue:
             try:
                 return Delivery(id=entry.id, job=_job(entry))
             except ValueError:
-                # Whatever is wrong with it, the worker goes on to the next: one entry
-                # that a newer version or a hand wrote must not hold up every thread of
-                # the shard.
+                # The worker goes on to the next job: one entry that a newer version
+                # wrote must not hold up every thread of the shard.
                 logger.error("job.unreadable job=%s", entry.id)  # noqa: TRY400 - its text may hold an argument
                 await self._quarantine(entry)
 

@@ -56,7 +56,7 @@ class LeaseStore:
             if taken.left_s:
                 with suppress(StoreUnavailable):
                     await self._run(keys, name, taken.token, "free")
-            # Also after a normal end: whoever still waits for it in another task has to
+            # Also after a normal end: another task may still wait for it and has to
             # stop.
             taken.lost.set()
 

@@ -67,8 +67,8 @@ class ThreadFacts(Record):
         if self.requester is not None:
             speakers.add((self.requester.team, self.requester.user))
         if len(speakers) > MAX_PRINCIPALS:
-            # Refused and not forgotten: whoever is left out could approve what they
-            # asked for.
+            # Refused and not forgotten: a speaker who is left out could approve what
+            # they asked for.
             raise TooManySpeakers(MAX_PRINCIPALS)
         return self.with_(principals=tuple(known.values()))
 

@@ -12,7 +12,7 @@
 local now = now_ms()
 if redis.call('ZSCORE', KEYS[1], ARGV[1]) then return {'same'} end
 
--- Whoever adds a failure removes those that count no more: no sweep looks here.
+-- The script that adds a failure removes those that count no more: no sweep looks here.
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
 redis.call('ZADD', KEYS[1], now + tonumber(ARGV[2]), ARGV[1])
 redis.call('PEXPIRE', KEYS[1], ARGV[2])

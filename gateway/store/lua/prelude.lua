@@ -216,7 +216,7 @@ end
 
 -- Let a use no longer count.
 local function release(window, use)
-  -- Only what was there is subtracted: releasing twice is releasing once.
+  -- Only what was there is subtracted, so releasing a use twice changes nothing.
   if redis.call('ZREM', window, use) == 1 then
     redis.call('DECRBY', window .. ':sum', amount_of(use))
     outlive(window)
@@ -256,7 +256,7 @@ end
 local function total_with(window, use, own, now)
   local total = tonumber(slide(window, now)) + tonumber(amount_of(use))
   for _, row in ipairs(own) do
-    -- What slid out of the window by now is in the sum no more.
+    -- A use that slid out of the window is not in the sum any more.
     if row[1] == window and redis.call('ZSCORE', window, row[2]) then
       total = total - tonumber(amount_of(row[2]))
     end

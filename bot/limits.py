@@ -64,7 +64,7 @@ class Limits:
         self._closed_until: dict[str, float] = {}
         self._ids: dict[str, str] = {}
 
-    def same(self, name: str, channel: str) -> None:
+    def alias_channel(self, name: str, channel: str) -> None:
         """Count calls to the name of a channel as calls to its id."""
         self._ids[name] = channel
 

@@ -250,7 +250,7 @@ class CardPublisher:
             raise SlackSilent(method, "an answer without a message")
         # Slack counts by channel. Without this, "#refunds" and its id would have a
         # bucket each, and together twice the rate that Slack allows.
-        self.limits.same(channel, text_at(reply, "channel") or channel)
+        self.limits.alias_channel(channel, text_at(reply, "channel") or channel)
         return reply
 
 

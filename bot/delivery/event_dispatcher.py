@@ -53,8 +53,8 @@ class EventDispatcher:
 
     def next_call(self, topic: Topic) -> Call | None:
         """Return the call that a topic seems to need next; None for none."""
-        if topic.rest:
-            return Call(POST, topic.rest)
+        if topic.summary_channel:
+            return Call(POST, topic.summary_channel)
         if topic.is_card_next(self.updater.clock()):
             return self.updater.next_call(topic)
         if topic.notes:
@@ -108,7 +108,7 @@ class EventDispatcher:
 
     async def _next(self, topic: Topic, reserved: Call | None) -> bool:
         """Do what comes next; return whether the reserved call was made."""
-        if topic.rest:
+        if topic.summary_channel:
             return await self._post_summary(topic)
         if topic.is_card_next(self.updater.clock()):
             return await self.updater.show(topic, reserved)
@@ -168,7 +168,8 @@ class EventDispatcher:
         ran = [one for one in events if one.name is EventName.ITEM_AUTHORIZED]
         if ran:
             place = await self.card_publisher.say(
-                topic.rest, many_ran(events, command=self.card_publisher.command)
+                topic.summary_channel,
+                many_ran(events, command=self.card_publisher.command),
             )
             # In order and each once: `folded` makes the message findable by the last
             # approval, which lives longest.
@@ -227,7 +228,7 @@ class EventDispatcher:
         if topic.notes:
             await self._drop_line(topic)
         else:
-            many = len(topic.events) if topic.rest else 1
+            many = len(topic.events) if topic.summary_channel else 1
             await self.updater.acknowledge(topic, topic.events[:many])
 
     async def _drop_line(self, topic: Topic) -> None:

@@ -41,20 +41,20 @@ class Feed:
     outbox: Outbox
     tenant: str
     missing: Callable[[int], Awaitable[Sequence[str]]]
-    _later: str = field(default="", init=False)
+    _resume_from: str = field(default="", init=False)
 
     async def start(self) -> None:
         """Take up what the publisher before took and did not acknowledge."""
         await self.outbox.prepare()
         await self._miss()
         # All that any consumer of this group took and did not acknowledge. We hold the
-        # lease, so whoever took it is gone.
+        # lease, so who took it before has lost it.
         after = "0-0"
         while after:
             page, after = await self.outbox.left(_CONSUMER, start=after, limit=_PAGE)
             await self._take_up(page)
 
-    async def turn(self) -> bool:
+    async def read_new(self) -> bool:
         """Take up what is new, and what had to wait; say whether anything was new.
 
         Waits a second at most for something new.
@@ -62,7 +62,7 @@ class Feed:
         await self._catch_up()
         # There is more to catch up on and room for it, so do not wait a second for
         # something new.
-        block_ms = 1 if self._later and self._free() else _BLOCK_MS
+        block_ms = 1 if self._resume_from and self._free() else _BLOCK_MS
         # Old events first (`_catch_up`), so that lines of one topic keep their order
         # where both are taken up in one turn.
         page = await self.outbox.take(_CONSUMER, block_ms=block_ms, limit=_PAGE)
@@ -86,10 +86,10 @@ class Feed:
                 self.queue.add(event)
             # Once one event had to wait, all later ones of this kind wait too, or a
             # topic's lines would be said out of order.
-            elif self._later or free <= 0:
+            elif self._resume_from or free <= 0:
                 # Only the first place is kept: the events stay unacknowledged in the
                 # stream and are read from there when there is room.
-                self._later = self._later or event.seq
+                self._resume_from = self._resume_from or event.seq
                 if event.approval:
                     self.queue.redraw(event.approval)
             else:
@@ -100,9 +100,9 @@ class Feed:
     async def _catch_up(self) -> None:
         """Take up, in order, events that had to wait for room."""
         free = self._free()
-        while self._later and free > 0:
+        while self._resume_from and free > 0:
             page, after = await self.outbox.left(
-                _CONSUMER, start=self._later, limit=min(free, _PAGE)
+                _CONSUMER, start=self._resume_from, limit=min(free, _PAGE)
             )
             for event in page:
                 # Urgent ones were taken up when they were read first; taking them again
@@ -110,7 +110,7 @@ class Feed:
                 if not _is_urgent(event):
                     self.queue.add(event)
             free -= len(page)
-            self._later = after
+            self._resume_from = after
 
     def _free(self) -> int:
         return CAPACITY - self.queue.unsaid()

@@ -89,7 +89,7 @@ class Topic:
         key: approval id, agent and thread, or what was stopped.
         approval: its id; "" for none.
         is_unasked: the card is a notification, which asks nobody and comes last.
-        rest: channel of the notifications that are told in one message; "" for none.
+        summary_channel: where many notifications are told in one message; "" for none.
         events: read and not acknowledged, oldest first.
         notes: lines for the thread under the card, oldest first.
         wanted: counts what changed; the card is due while it differs from ``shown``.
@@ -114,7 +114,7 @@ class Topic:
     key: str
     approval: str
     is_unasked: bool = False
-    rest: str = ""
+    summary_channel: str = ""
     events: list[Event] = field(default_factory=list[Event])
     notes: list[Line] = field(default_factory=list[Line])
     place: tuple[str, str] | None = None
@@ -160,7 +160,7 @@ class Topic:
     @property
     def urgency(self) -> Urgency:
         """Return how soon it matters."""
-        if self.rest:
+        if self.summary_channel:
             return Urgency.HISTORY
         if not self.approval:
             return Urgency.WORDS
@@ -205,9 +205,9 @@ class OutboxQueue:
         fresh = self._folded.get(event.approval) or _topic(event)
         if fresh.key not in self._topics and self._is_crowded(event):
             fresh = Topic(key=f"notifications {event.channel}", approval="")
-            fresh.rest = event.channel
+            fresh.summary_channel = event.channel
         topic = self._wanted(fresh)
-        if topic.rest:
+        if topic.summary_channel:
             self._folded[event.approval] = topic
         # After a restart the event may come again although the card is posted; a known
         # place shows that it is no new card.
@@ -245,7 +245,7 @@ class OutboxQueue:
         # second one with the same key on the queue, and both would post.
         if topic.is_done and not topic.is_busy:
             self._topics.pop(topic.key, None)
-            if topic.rest:
+            if topic.summary_channel:
                 for one in [one for one, at in self._folded.items() if at is topic]:
                     del self._folded[one]
 

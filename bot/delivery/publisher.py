@@ -41,7 +41,7 @@ _REDRAW_EVERY_S = 0.5
 
 
 @dataclass(slots=True)
-class _Shift:
+class _LeaseTerm:
     """One time of holding the lease."""
 
     queue: OutboxQueue
@@ -75,7 +75,7 @@ class Publisher:
         self._outbox = dispatcher.updater.outbox
         self._keys = dispatcher.updater.keys
         self._tenant = dispatcher.updater.tenant
-        self._shift: _Shift | None = None
+        self._term: _LeaseTerm | None = None
 
     async def problem(self) -> str:
         """Return what is not published in time, as a sentence, or "".
@@ -87,7 +87,7 @@ class Publisher:
         """
         # Two looks, since either can hide the other: a leader that hangs has read the
         # outbox, and without a leader nothing is overdue in memory.
-        late_s = self._shift.scheduler.overdue_s() if self._shift else 0.0
+        late_s = self._term.scheduler.overdue_s() if self._term else 0.0
         if late_s > STALLED_S:
             return f"A message for Slack waits for {late_s:.0f} s and nobody sends it."
         unread_s = await self._outbox.unread_ms() / 1000
@@ -116,16 +116,16 @@ class Publisher:
             await pause(stop, _RETRY_S)
 
     async def _lead(self, stop: asyncio.Event, lost: asyncio.Event) -> None:
-        shift = self._shift = self._begun()
+        term = self._term = self._new_term()
         logger.info("publisher.leading shard=%s", self._keys.shard)
-        # FIRST_COMPLETED over all of them: a reader that failed ends the shift as a
-        # lost lease does, so that no shift goes on with half of its loops.
+        # FIRST_COMPLETED over all of them: a reader that failed ends the term as a
+        # lost lease does, so that no term goes on with half of its loops.
         ends = [asyncio.create_task(event.wait()) for event in (stop, lost)]
         work = [
-            asyncio.create_task(self._read(shift)),
-            asyncio.create_task(shift.scheduler.run()),
-            asyncio.create_task(self._redraw_outdated(shift)),
-            asyncio.create_task(self._watch(shift)),
+            asyncio.create_task(self._read(term)),
+            asyncio.create_task(term.scheduler.run()),
+            asyncio.create_task(self._redraw_outdated(term)),
+            asyncio.create_task(self._watch(term)),
         ]
         try:
             done, _ = await asyncio.wait(
@@ -136,17 +136,17 @@ class Publisher:
         finally:
             # A cancellation that arrives while a connection to Redis is being opened
             # can get lost in its client, so the loops look for themselves too.
-            shift.is_over = True
-            self._shift = None
+            term.is_over = True
+            self._term = None
             for task in (*ends, *work):
                 task.cancel()
             # Wait for them to end before the lease is given back: a loop that still
             # writes would do so under a fence that is no longer the newest.
             await asyncio.gather(*ends, *work, return_exceptions=True)
             # Without the lease another publisher may be at work already.
-            await shift.scheduler.finish(0.0 if lost.is_set() else _GRACE_S)
+            await term.scheduler.finish(0.0 if lost.is_set() else _GRACE_S)
 
-    def _begun(self) -> _Shift:
+    def _new_term(self) -> _LeaseTerm:
         dispatcher, clock = self._dispatcher, self._dispatcher.updater.clock
         happened = asyncio.Event()
 
@@ -173,41 +173,41 @@ class Publisher:
             step=step,
             clock=clock,
         )
-        return _Shift(queue, feed, scheduler, happened)
+        return _LeaseTerm(queue, feed, scheduler, happened)
 
-    async def _read(self, shift: _Shift) -> None:
-        await shift.feed.start()
-        shift.happened.set()
-        while not shift.is_over:
-            shift.scheduler.changed.set()
-            if await shift.feed.turn():
-                shift.happened.set()
+    async def _read(self, term: _LeaseTerm) -> None:
+        await term.feed.start()
+        term.happened.set()
+        while not term.is_over:
+            term.scheduler.changed.set()
+            if await term.feed.read_new():
+                term.happened.set()
 
-    async def _watch(self, shift: _Shift) -> None:
-        """End a shift that leaves work undone: the next one begins anew."""
+    async def _watch(self, term: _LeaseTerm) -> None:
+        """End a term that leaves work undone: the next one begins anew."""
         looks = 0
-        while looks < _LOOKS and not shift.is_over:
+        while looks < _LOOKS and not term.is_over:
             await asyncio.sleep(_WATCH_S)
-            late_s = shift.scheduler.overdue_s()
+            late_s = term.scheduler.overdue_s()
             # Two looks in a row: after the process was paused (SIGSTOP), everything is
             # overdue at the first one and under way at the second.
             looks = looks + 1 if late_s > STALLED_S else 0
         logger.error("publisher.stalled shard=%s", self._keys.shard)
 
-    async def _redraw_outdated(self, shift: _Shift) -> None:
+    async def _redraw_outdated(self, term: _LeaseTerm) -> None:
         """Redraw cards that are judged otherwise since something happened.
 
         Once at the start: what the publisher before did not come to is found so.
         """
         named: dict[str, str] = {}
-        while not shift.is_over:
+        while not term.is_over:
             # Before the look, not after it: what happens during the look has to cause
             # another one.
-            shift.happened.clear()
+            term.happened.clear()
             try:
                 for approval in await self._outdated(named):
-                    shift.queue.redraw(approval)
-                    shift.scheduler.changed.set()
+                    term.queue.redraw(approval)
+                    term.scheduler.changed.set()
             except StoreUnavailable:
                 raise
             except Exception as error:  # noqa: BLE001 - cards are published without it
@@ -215,5 +215,5 @@ class Publisher:
             # One look judges up to fifty approvals, so a burst of events must not cause
             # one look each.
             await asyncio.sleep(_REDRAW_EVERY_S)
-            while not (shift.is_over or shift.happened.is_set()):
-                await pause(shift.happened, _RETRY_S)
+            while not (term.is_over or term.happened.is_set()):
+                await pause(term.happened, _RETRY_S)

@@ -70,7 +70,7 @@ async def test_cards_and_calls_for_people_are_seen_behind_any_number_of_lines(
     await outbox.put(about("new", CARD))
     await outbox.put(about("old7", VOTE))
 
-    assert await reading.turn()
+    assert await reading.read_new()
 
     assert "new" in {topic.key for topic in queue}
     held = {topic.key: [event.name for event in topic.events] for topic in queue}
@@ -94,7 +94,7 @@ async def test_lines_that_had_to_wait_are_said_in_order_and_once(
         await outbox.put(about(f"a{number}", HISTORY))
         await outbox.put(about(f"b{number}", VOTE))
     for _ in range(8):
-        await reading.turn()
+        await reading.read_new()
     if is_restarted:
         queue, reading = feed_of(outbox)
         await reading.start()
@@ -102,7 +102,7 @@ async def test_lines_that_had_to_wait_are_said_in_order_and_once(
     found = list[tuple[str, EventName]]()
     for _ in range(12):
         found += await acknowledged(queue, outbox)
-        await reading.turn()
+        await reading.read_new()
 
     lines = [key for key, name in found if name is HISTORY]
     assert lines == [f"a{number}" for number in range(11)]
@@ -118,7 +118,7 @@ async def test_what_is_never_said_takes_no_room(outbox: Outbox) -> None:
     for tenant, name in (("default", EventName.CALL_EXECUTED), ("other", HISTORY)):
         await outbox.put(Event(name=name, tenant=tenant, agent="a", thread="t"))
 
-    await reading.turn()
+    await reading.read_new()
 
     assert len(queue) == 0
     assert (await outbox.left("test"))[0] == []

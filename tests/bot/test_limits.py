@@ -153,7 +153,7 @@ def test_a_token_that_was_not_used_is_there_again() -> None:
 
 def test_a_channels_name_and_its_id_share_one_limit() -> None:
     limits = limits_at(Hands())
-    limits.same("#refunds", "C1")
+    limits.alias_channel("#refunds", "C1")
     while limits.take(POST, "C1") == 0:
         pass
 

@@ -376,7 +376,7 @@ async def test_when_the_leading_bot_stops_the_other_takes_over(
     class Noted(Publisher):
         @property
         def is_leading(self) -> bool:
-            return self._shift is not None
+            return self._term is not None
 
         async def run(self, stop: asyncio.Event) -> None:
             publishers.append(self)

@@ -49,7 +49,7 @@ async def test_a_message_that_nobody_sends_makes_the_bot_unready_until_it_is_sen
         status, why = await problems_of(bot.url)
         assert (status, "nobody sends it" in why) == (503, True)
 
-        # The next look finds it too: the shift ends, and the next one begins anew.
+        # The next look finds it too: the term ends, and the next one begins anew.
         stuck.set()
         monkeypatch.setattr(publisher, "_LOOKS", 1)
         with caplog.at_level(logging.ERROR):
@@ -65,7 +65,7 @@ async def test_events_that_no_bot_reads_are_seen_by_every_bot_of_the_tenant(
         del self
         return await asyncio.Event().wait()
 
-    monkeypatch.setattr(Feed, "turn", deaf)
+    monkeypatch.setattr(Feed, "read_new", deaf)
     monkeypatch.setattr(publisher, "STALLED_S", 0.3)
     async with stack.running(), stack.running() as standing_by:
         await stack.refund()

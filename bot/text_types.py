@@ -22,7 +22,7 @@ _REFERENCE: Final = re.compile(
     r"|`[A-Za-z0-9][A-Za-z0-9_.:/-]{0,127}`"
     r"|/[a-z0-9_-]{1,31}"
 )
-_MOMENT: Final = "{date_short_pretty} {time_secs}"
+_MOMENT: Final = "{date_short_pretty} {time}"
 
 
 @final
@@ -153,7 +153,7 @@ def moment(at: datetime) -> Ref:
     if at.tzinfo is None:
         raise ValueError(f"{at!r} has no time zone; pass an aware datetime.")
     utc = at.astimezone(UTC)
-    return Ref(f"<!date^{int(utc.timestamp())}^{_MOMENT}|{utc:%Y-%m-%d %H:%M:%S} UTC>")
+    return Ref(f"<!date^{int(utc.timestamp())}^{_MOMENT}|{utc:%Y-%m-%d %H:%M} UTC>")
 
 
 def slash_command(name: str) -> Ref:

@@ -1,9 +1,10 @@
 """Render an approval as one Slack message (the card), in every state.
 
-From top to bottom: what is asked and by whom, each call with its arguments and where it
-stands, what concerns all calls at once, what the agent says about it, and the ids for
-whoever looks something up. Arguments stay in every state; only words and buttons
-change. Text that others wrote is only ever in preformatted or plain text.
+From top to bottom: what the call does, where it stands and who asked for it, then each
+call with its arguments, what the agent says about it and the buttons, what concerns all
+calls at once, and the ids to look something up. Arguments stay in every state; only
+words and buttons change. Text that others wrote is only ever in preformatted or plain
+text.
 """
 
 from __future__ import annotations
@@ -11,25 +12,21 @@ from __future__ import annotations
 from twokey.bot.blocks import (
     Message,
     actions,
-    bold,
-    box,
     context,
     divider,
     header,
-    line,
-    rich_text,
     section,
 )
 from twokey.bot.cards import buttons
-from twokey.bot.cards.batch import row, tail
+from twokey.bot.cards.batch import row, says, tail
 from twokey.bot.cards.fallbacks import card_fallback
 from twokey.bot.cards.frame import Frame, rows_of
 from twokey.bot.cards.mentions import mentions_for
 from twokey.bot.cards.refs import hash_ref, places, when, who
-from twokey.bot.cards.states import headline, taken_by
+from twokey.bot.cards.states import header_text, status_label, taken_by
 from twokey.bot.ids import CARD_EVENT
 from twokey.bot.objects import Block
-from twokey.bot.text import excerpt, fit
+from twokey.bot.text import fit
 from twokey.bot.text_types import (
     Plain,
     Template,
@@ -45,7 +42,6 @@ from twokey.gateway.approvals.record import Approval
 _AGENT = 60
 _CALLED = 60
 _PLACES = 2
-_SAYS = {False: 700, True: 300}
 _MANY = 2
 _ENDINGS = {1: "st", 2: "nd", 3: "rd"}  # codespell:ignore nd
 
@@ -55,11 +51,12 @@ def card(frame: Frame) -> Message:
     approval = frame.approval
     blocks = [
         header(
-            headline(approval, now_ms=frame.now_ms), block_id=frame.block_id("head")
+            header_text(approval, now_ms=frame.now_ms), block_id=frame.block_id("head")
         ),
         _origin(frame),
         *_time(frame),
         *reviewers(frame),
+        *(says(frame) if approval.is_batch else []),
     ]
     for item in rows_of(approval):
         if approval.is_batch:
@@ -67,7 +64,7 @@ def card(frame: Frame) -> Message:
         blocks += row(frame, item)
     if approval.is_batch:
         blocks.append(divider(block_id=frame.block_id("line")))
-    blocks += [*tail(frame), *_of_time(frame), *_says(frame), _ids(frame)]
+    blocks += [*tail(frame), *_of_time(frame), _ids(frame)]
     return Message(
         blocks=tuple(blocks), text=card_fallback(approval), metadata=metadata(approval)
     )
@@ -113,6 +110,7 @@ def _origin(frame: Frame) -> Block:
     is_open = approval.state is ApprovalState.OPEN
     until = template("Expires {at}.", at=when(approval.expires_at_ms))
     return context(
+        *status_label(approval, now_ms=frame.now_ms),
         *asked_by(approval),
         *([until] if approval.is_batch and is_open else []),
         block_id=frame.block_id("origin"),
@@ -171,12 +169,3 @@ def _nth(number: int) -> str:
 def _of_time(frame: Frame) -> list[Block]:
     offered = buttons.time_buttons(frame, is_in_full=False)
     return [actions(*offered, block_id=frame.block_id("wait"))] if offered else []
-
-
-def _says(frame: Frame) -> list[Block]:
-    says = frame.approval.says
-    if not says:
-        return []
-    title = line(bold(label("Agent says (unverified):")))
-    text = box(excerpt(says, _SAYS[frame.approval.is_batch]).text)
-    return [rich_text(title, text, block_id=frame.block_id("says"))]

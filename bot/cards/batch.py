@@ -20,21 +20,21 @@ from twokey.bot.blocks import (
 from twokey.bot.cards import buttons
 from twokey.bot.cards.diff import diff, is_in_another_state, state_text
 from twokey.bot.cards.frame import MIN_EXCERPT, Frame, TextBudget, rows_of, text_budget
-from twokey.bot.cards.listing import Listing, all_text, listing, summary
+from twokey.bot.cards.listing import Listing, act, all_text, listing_of
 from twokey.bot.cards.refs import hash_ref, when, who
 from twokey.bot.cards.states import (
     BUSINESS_STATE_TITLES,
+    MAX_ACT,
     STATE_NAMES,
     TIER_BEFORE_REASONS,
     TIER_NAMES,
     TRIAGE_TITLE,
-    reasons_line,
     status_sentence,
 )
 from twokey.bot.cards.votes import counted_votes
 from twokey.bot.mixed_scripts import mixed_script_warnings
 from twokey.bot.objects import Block
-from twokey.bot.text import Excerpt, excerpt, fit
+from twokey.bot.text import Excerpt, excerpt, fit, reveal
 from twokey.bot.text_types import (
     Label,
     Plain,
@@ -55,6 +55,7 @@ from twokey.gateway.protocol.verbs import Finding, Verb
 
 _MAX_MIXED = 2
 _OTHERS = 300
+_SAYS = {False: 700, True: 300}
 _OBSERVATIONS = 2
 _LABEL_CHARS = 40
 """Characters that the label of one note takes, at most."""
@@ -75,7 +76,7 @@ def needs_full_view(approval: Approval, index: int) -> bool:
     item = approval.items[index]
     has_row = any(each.index == index for each in rows_of(approval))
     left = call_budget(approval, item)
-    shown = listing(item.tool, item.args, item.redact, budget=left)
+    shown = listing_of(item, budget=left)
     # The business state is part of what is approved, so a state that is cut needs the
     # full view as well.
     is_whole = shown.is_complete and _state(item, text_budget(approval)).complete
@@ -118,13 +119,14 @@ def needs_own_click(approval: Approval, item: Item) -> bool:
 def row(frame: Frame, item: Item) -> list[Block]:
     """Return the blocks of one call, from what it is to what may be said of it."""
     budget = call_budget(frame.approval, item)
-    shown = listing(item.tool, item.args, item.redact, budget=budget)
+    shown = listing_of(item, budget=budget)
     name = f"{item.index}"
     blocks = [
-        *title(frame, item),
+        *title(frame, item, is_in_header=not frame.approval.is_batch),
         call_box(frame, item, shown),
         *_warning(frame, item),
-        _why(frame, item),
+        *_why(frame, item),
+        *([] if frame.approval.is_batch else says(frame)),
         section(
             _standing(frame, item, shown), block_id=frame.block_id(f"{name}.state")
         ),
@@ -134,6 +136,16 @@ def row(frame: Frame, item: Item) -> list[Block]:
     if offered:
         blocks.append(actions(*offered, block_id=frame.block_id(f"{name}.actions")))
     return blocks
+
+
+def says(frame: Frame) -> list[Block]:
+    """Return what the agent wrote beside its calls, marked as its word."""
+    text = frame.approval.says
+    if not text:
+        return []
+    cut = excerpt(text, _SAYS[frame.approval.is_batch]).text
+    named = line(bold(label("Agent says (unverified):")))
+    return [rich_text(named, box(cut), block_id=frame.block_id("says"))]
 
 
 def tail(frame: Frame) -> list[Block]:
@@ -172,14 +184,23 @@ def _is_approvable(approval: Approval, item: Item) -> bool:
     return Verb.APPROVE in item.allow and not needs_own_click(approval, item)
 
 
-def title(frame: Frame, item: Item) -> list[Block]:
-    """Return what stands above a call: its number, and what the policy says of it."""
-    text = summary(item)
-    if frame.approval.is_batch:
-        text = f"{item.index + 1}. {text or item.tool}"
-    if not text:
+def title(frame: Frame, item: Item, *, is_in_header: bool = False) -> list[Block]:
+    """Return what stands above a call: what it does, and what the agent says it does.
+
+    Args:
+        frame: of the card.
+        item: the call.
+        is_in_header: the card's header says what it does, as far as it fits there.
+    """
+    told = act(item)
+    lines = [f"{item.index + 1}. {told}" if frame.approval.is_batch else told]
+    if is_in_header and len(reveal(told)) <= MAX_ACT:
+        lines = []
+    if item.agent_description:
+        lines.append(f"The agent says: {item.agent_description}")
+    if not lines:
         return []
-    cut = excerpt(text, frame.budget.title).text
+    cut = excerpt("\n".join(lines), frame.budget.title).text
     return [section(untrusted(cut), block_id=frame.block_id(f"{item.index}.title"))]
 
 
@@ -220,8 +241,8 @@ def call_box(frame: Frame, item: Item, shown: Listing) -> Block:
 
 
 def _has_link(item: Item, budget: TextBudget) -> bool:
-    """Return whether a card links the call: not after an edit, of which it is not."""
-    return 0 < len(item.link) <= budget.text and item.edit is None
+    """Return whether a card has room for the call's link."""
+    return 0 < len(item.link) <= budget.text
 
 
 def _state(item: Item, budget: TextBudget) -> Excerpt:
@@ -259,23 +280,23 @@ def _warning(frame: Frame, item: Item) -> list[Block]:
     ]
 
 
-def _why(frame: Frame, item: Item) -> Block:
-    tier = template(
-        TIER_BEFORE_REASONS[item.tier] if item.reasons else TIER_NAMES[item.tier]
-    )
-    text = reasons_line(item.reasons)
-    parts = [untrusted(fit(text, frame.budget.note))] if text else []
-    back = _revoked(frame, item)
-    wrote = _spelling(frame, item)
-    name = f"{item.index}.why"
-    return context(
+def _why(frame: Frame, item: Item) -> list[Block]:
+    """Say why a call needs what it needs; nothing where that says nothing.
+
+    The first reason is the tier that the policy lists, which each call of the tool has.
+    """
+    text = " · ".join(item.reasons[1:])
+    tier = TIER_BEFORE_REASONS[item.tier] if text else TIER_NAMES[item.tier]
+    is_usual = item.tier is Tier.APPROVE and not text
+    parts = [
         *_raised(frame, item),
-        tier,
-        *parts,
-        *back,
-        *wrote,
-        block_id=frame.block_id(name),
-    )
+        *([] if is_usual else [template(tier)]),
+        *([untrusted(fit(text, frame.budget.note))] if text else []),
+        *_revoked(frame, item),
+        *_spelling(frame, item),
+    ]
+    name = frame.block_id(f"{item.index}.why")
+    return [context(*parts, block_id=name)] if parts else []
 
 
 def _raised(frame: Frame, item: Item) -> list[Template]:

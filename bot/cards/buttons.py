@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from twokey.bot.blocks import button
 from twokey.bot.cards.frame import Frame
+from twokey.bot.cards.listing import act
 from twokey.bot.ids import Action
 from twokey.bot.objects import Block, confirm
 from twokey.bot.text import fit
@@ -153,13 +154,8 @@ def _question(frame: Frame, item: Item) -> Block:
 
 
 def call_title(item: Item, *, budget: int) -> Untrusted:
-    """Return one line that tells a call from others: its description, or its tool.
-
-    A description is of what was asked for first, so an edited call has none.
-    """
-    is_edited = item.edit is not None
-    text = f"{item.tool}, as edited" if is_edited else item.description or item.tool
-    return untrusted(fit(text, budget))
+    """Return one line that tells a call from others."""
+    return untrusted(fit(act(item), budget))
 
 
 def _view_all(frame: Frame, item: Item, *, is_shown_whole: bool) -> Block:

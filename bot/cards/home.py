@@ -8,7 +8,7 @@ from typing import LiteralString
 from twokey.bot.blocks import button, context, divider, header, section
 from twokey.bot.blocks import home as home_view
 from twokey.bot.cards.frame import Frame
-from twokey.bot.cards.listing import summary
+from twokey.bot.cards.listing import act
 from twokey.bot.cards.refs import when, who
 from twokey.bot.cards.undelivered import reason
 from twokey.bot.cards.votes import approvals, counted_votes, still_needed
@@ -160,7 +160,7 @@ def _row(frame: Frame, index: int, *, why: str = "") -> list[Block]:
     return [
         *line,
         section(
-            untrusted(fit(summary(item) or item.tool, _MAX_LINE_CHARS)),
+            untrusted(fit(act(item), _MAX_LINE_CHARS)),
             accessory=view_all,
             block_id=frame.block_id(f"{name}.line"),
         ),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from twokey.bot.mixed_scripts import mixed_script_warnings
@@ -23,6 +23,8 @@ from twokey.gateway.protocol.strict_json import JsonObject
 _SHORT_VALUE = 60
 _SHORT_NAME = 32
 _COLUMN = 24
+_ACT_VALUES, _ACT_VALUE = 3, 40
+"""How many arguments stand for a call without a description, and how long each."""
 _MIN_EXCERPT_CHARS = 80
 _MAX_EXCERPT_CHARS = 800  # the rest has to be opened anyway; more would not help
 # Spaces that could push a part of a value to where the next line seems to begin.
@@ -49,9 +51,14 @@ class Listing:
         return self.shown == self.total
 
 
-def boxes(tool: str, args: JsonObject, redact: Iterable[str]) -> tuple[str, ...]:
-    """Return a whole call as boxes, in fixed order: short arguments, then long ones."""
-    shown = [(one_line(one.name), readable(one)) for one in arguments(args, redact)]
+def boxes(
+    tool: str, args: JsonObject, redact: Iterable[str], *, order: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """Return a whole call as boxes, in fixed order: short arguments, then long ones.
+
+    Each of the two in the given order of names (see `schema_order`), then by name.
+    """
+    shown = _rows(args, redact, order)
     short = [row for row in shown if _is_short(*row)]
     long = [row for row in shown if not _is_short(*row)]
     width = min(_COLUMN, max((len(name) for name, _ in short), default=0))
@@ -63,14 +70,19 @@ def boxes(tool: str, args: JsonObject, redact: Iterable[str]) -> tuple[str, ...]
 
 
 def listing(
-    tool: str, args: JsonObject, redact: Iterable[str], *, budget: int
+    tool: str,
+    args: JsonObject,
+    redact: Iterable[str],
+    *,
+    budget: int,
+    order: Sequence[str] = (),
 ) -> Listing:
     """Return a call in at most ``budget`` characters (at least 80), whole if it fits.
 
     What does not fit becomes one box with the beginning and the end, the gap named in
     between; lines of long values are then indented behind a bar.
     """
-    whole = boxes(tool, args, redact)
+    whole = boxes(tool, args, redact, order=order)
     total = sum(map(len, whole))
     if total <= budget:
         return Listing(whole, total, total)
@@ -78,6 +90,12 @@ def listing(
     cut = excerpt(text, max(min(budget, _MAX_EXCERPT_CHARS), _MIN_EXCERPT_CHARS))
     # Bars are ours and do not count: at least one character is missing here.
     return Listing((cut.text,), min(cut.shown, total - 1), total)
+
+
+def listing_of(item: Item, *, budget: int) -> Listing:
+    """Return the call of an item in at most ``budget`` characters."""
+    order = schema_order(item)
+    return listing(item.tool, item.args, item.redact, budget=budget, order=order)
 
 
 def all_text(item: Item) -> str:
@@ -92,11 +110,32 @@ def is_misleading(item: Item) -> bool:
     return has_hidden(text) or bool(mixed_script_warnings(text))
 
 
-def summary(item: Item) -> str:
-    """Return the policy's description of a call; it is of what was asked for first."""
-    if item.edit is not None and item.description:
-        return f"Asked for at first: {item.description}"
-    return item.description
+def act(item: Item) -> str:
+    """Return on one line what a call does: by the policy, else by its arguments.
+
+    Never by the agent's own words, which may call it something else.
+    """
+    if item.description:
+        return item.description
+    required = (item.args_schema or {}).get("required")
+    main_first = [
+        name
+        for name in schema_order(item)
+        if isinstance(required, list) and name in required
+    ]
+    told = [
+        f"{name} {text}"
+        for name, text in _rows(item.args, item.redact, main_first)
+        if _is_short(name, text) and len(text) <= _ACT_VALUE
+    ]
+    main = ", ".join(told[:_ACT_VALUES])
+    return f"{one_line(item.tool)}: {main}" if main else one_line(item.tool)
+
+
+def schema_order(item: Item) -> list[str]:
+    """Return the names of the arguments in the order in which the schema has them."""
+    declared = (item.args_schema or {}).get("properties")
+    return [*declared] if isinstance(declared, dict) else []
 
 
 def one_line(text: str) -> str:
@@ -121,6 +160,14 @@ def readable(argument: Argument) -> str:
         return reveal(_quoted(text) if is_odd else text)
     kind = f"{_TEXT}\n" if argument.is_like_another else ""
     return reveal(kind + _with_edges(text))
+
+
+def _rows(
+    args: JsonObject, redact: Iterable[str], order: Sequence[str]
+) -> list[tuple[str, str]]:
+    """Return the arguments as names and values that can be read."""
+    shown = arguments(args, redact, order=order)
+    return [(one_line(one.name), readable(one)) for one in shown]
 
 
 def _is_short(name: str, text: str) -> bool:

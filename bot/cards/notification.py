@@ -17,7 +17,7 @@ from twokey.bot.cards.batch import call_box, call_budget, title
 from twokey.bot.cards.fallbacks import card_fallback
 from twokey.bot.cards.frame import Frame, rows_of
 from twokey.bot.cards.freeze_messages import actor_ref
-from twokey.bot.cards.listing import is_misleading, listing
+from twokey.bot.cards.listing import is_misleading, listing_of
 from twokey.bot.cards.refs import when, who
 from twokey.bot.cards.states import TIER_BEFORE_REASONS, state_counts
 from twokey.bot.ids import COMMAND, Action
@@ -154,7 +154,7 @@ def _origin(frame: Frame) -> Block:
 
 def _row(frame: Frame, item: Item) -> list[Block]:
     budget = call_budget(frame.approval, item)
-    shown = listing(item.tool, item.args, item.redact, budget=budget)
+    shown = listing_of(item, budget=budget)
     told = [_standing(item, frame.approval)]
     if not shown.is_complete:
         part = template(

@@ -6,9 +6,19 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import LiteralString
 
+from twokey.bot.cards.listing import act
 from twokey.bot.cards.refs import join_list, people, when, who
 from twokey.bot.cards.votes import approvals, counted_votes, still_needed
-from twokey.bot.text_types import Label, Template, joined, label, template
+from twokey.bot.text import fit
+from twokey.bot.text_types import (
+    Label,
+    Plain,
+    Template,
+    joined,
+    label,
+    template,
+    untrusted,
+)
 from twokey.gateway.approvals.lifecycle import ApprovalState
 from twokey.gateway.approvals.people import Vote
 from twokey.gateway.approvals.permission import is_dead_end
@@ -17,6 +27,9 @@ from twokey.gateway.protocol.records import Person
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.protocol.verbs import Verb
+
+MAX_ACT = 140
+"""Characters of a header for what a call does; Slack takes 150 in all."""
 
 _S = ItemState
 STATE_NAMES: dict[ItemState, str] = {
@@ -152,8 +165,28 @@ LATE = "⌛ The time is over"
 """The headline while an approval is past its time and not yet closed."""
 
 
+def header_text(approval: Approval, *, now_ms: int) -> Plain:
+    """Return the header of a card: what the one call does, or how many there are."""
+    said = headline(approval, now_ms=now_ms)
+    if approval.is_batch:
+        return said
+    sign = said.text.split()[0]
+    return untrusted(f"{sign} {fit(act(approval.items[0]), MAX_ACT)}")
+
+
+def status_label(approval: Approval, *, now_ms: int) -> list[Label]:
+    """Return the state of a card's one call in a few words, to stand below its header.
+
+    The header of several calls says it already.
+    """
+    if approval.is_batch:
+        return []
+    said = headline(approval, now_ms=now_ms)
+    return [label(said.text.partition(" ")[2])]
+
+
 def headline(approval: Approval, *, now_ms: int) -> Label:
-    """Return the headline of a card: fixed words and numbers of ours."""
+    """Return where an approval stands, behind a sign: fixed words and numbers."""
     waiting = sum(item.is_pending for item in approval.items)
     # The record is closed by the sweeper a moment later; until then its own state still
     # says that it is open.

@@ -6,7 +6,7 @@ from typing import LiteralString
 
 from twokey.bot.blocks import box, context, rich_text, section
 from twokey.bot.cards.frame import Frame
-from twokey.bot.cards.listing import listing, summary
+from twokey.bot.cards.listing import act, listing_of
 from twokey.bot.cards.states import TIER_BEFORE_REASONS, TIER_NAMES, reasons_line
 from twokey.bot.objects import Block
 from twokey.bot.text import fit
@@ -32,16 +32,15 @@ def heading(frame: Frame, item: Item, *, with_call: bool = True) -> list[Block]:
     why = reasons_line(item.reasons)
     parts = [untrusted(fit(why, REASONS))] if why else []
     blocks: list[Block] = []
-    title = summary(item)
+    title = act(item)
     if with_call:
-        if title:
-            blocks.append(section(untrusted(fit(title, _TITLE))))
-        shown = listing(item.tool, item.args, item.redact, budget=_CALL)
+        blocks.append(section(untrusted(fit(title, _TITLE))))
+        shown = listing_of(item, budget=_CALL)
         boxes = [box(text) for text in shown.boxes]
         blocks.append(rich_text(*boxes, block_id=frame.block_id("heading.call")))
     else:
         tool = fit(item.tool, _TOOL)
-        named = f"{fit(title, _TITLE)} ({tool})" if title else tool
+        named = f"{fit(title, _TITLE)} ({tool})"
         blocks.append(section(untrusted(named)))
     blocks.append(context(tier, *parts))
     return blocks

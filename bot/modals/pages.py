@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 from twokey.bot.cards.chunks import chunks
 from twokey.bot.cards.diff import is_in_another_state, state_text
-from twokey.bot.cards.listing import boxes
+from twokey.bot.cards.listing import boxes, schema_order
 from twokey.bot.cards.states import BUSINESS_STATE_TITLES, TRIAGE_TITLE
 from twokey.bot.modals.heading import REASONS
 from twokey.bot.text import reveal
 from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.verbs import Verb
 
 PAGE = 9_000
@@ -56,7 +57,7 @@ def _parts(approval: Approval, item: Item) -> list[Part]:
     needed = f"Why it needs {'no ' if item.is_unasked else ''}review"
     call = "What runs if approved" if item.is_pending else "The call"
     sections = [
-        (call, list(boxes(item.tool, item.args, item.redact))),
+        (call, _call(item, item.args)),
         (
             BUSINESS_STATE_TITLES[is_in_another_state(item)].removesuffix(":"),
             [state_text(item)],
@@ -83,7 +84,11 @@ def _parts(approval: Approval, item: Item) -> list[Part]:
 def _requested(item: Item) -> list[str]:
     if item.edit is None:
         return []
-    return list(boxes(item.tool, item.requested_args, item.redact))
+    return _call(item, item.requested_args)
+
+
+def _call(item: Item, args: JsonObject) -> list[str]:
+    return [*boxes(item.tool, args, item.redact, order=schema_order(item))]
 
 
 def _split(title: str, text: str) -> list[Part]:

@@ -254,8 +254,17 @@ def _changed(context: DecisionContext, document: str, reason: str) -> Change | R
         at_ms=context.now_ms,
         reason=reason,
     )
-    # Votes are for one action hash: none given before counts for what the edit made.
-    edited = context.item.with_(action=document, edit=record, votes=())
+    policy_now = context.policy_now
+    edited = context.item.with_(
+        action=document,
+        edit=record,
+        # Votes are for one action hash: none given before counts for this one.
+        votes=(),
+        # What was said of the call as it was asked for would be untrue of this one.
+        description=policy_now.description if policy_now else "",
+        agent_description="",
+        link=policy_now.link if policy_now else "",
+    )
     raised = raised_item(edited, context.policy_now)
     if raised.tier is Tier.DENY:
         return Invalid(errors={"": "The policy does not allow these arguments."})

@@ -7,7 +7,7 @@ same with and without it.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from pydantic import JsonValue
 
@@ -59,14 +59,17 @@ def redacted(args: JsonObject, paths: Iterable[str]) -> JsonObject:
     return shown
 
 
-def arguments(args: JsonObject, paths: Iterable[str] = ()) -> tuple[Argument, ...]:
-    """Return the arguments for a card, sorted by name, one line or block each."""
+def arguments(
+    args: JsonObject, paths: Iterable[str] = (), *, order: Sequence[str] = ()
+) -> tuple[Argument, ...]:
+    """Return the arguments for a card, those named in ``order`` first, then by name."""
     shown = redacted(args, paths)
+    # Not as they come: a model chooses that order, and with it what is read first.
+    first = {name: place for place, name in enumerate(order)}
+    names = sorted(shown, key=lambda name: (first.get(name, len(first)), name))
     return tuple(
-        Argument(name=name, value=value, is_redacted=value != args[name])
-        # By name: a model chooses the order of arguments, and with it what a person
-        # reads first.
-        for name, value in sorted(shown.items())
+        Argument(name=name, value=shown[name], is_redacted=shown[name] != args[name])
+        for name in names
     )
 
 

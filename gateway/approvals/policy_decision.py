@@ -21,7 +21,10 @@ class JudgedCall(Record):
             roles may hold nobody, so that nobody can approve.
         allow: what a reviewer may say.
         authorization_ms: how long an authorization may wait to run; 0 when nobody says.
-        description: the filled template; holds values of the agent's: untrusted.
+        description: the policy's template, filled with the arguments that would run,
+            which are untrusted; "" for none.
+        agent_description: what the agent says instead, about the call as it asked for
+            it: untrusted; "" for nothing.
         link: the filled link to a host that the policy names; "" for none.
         args_schema: what an edit is checked against; None: only strict JSON.
         redact: dotted paths that cards hide.
@@ -36,6 +39,7 @@ class JudgedCall(Record):
     allow: tuple[Verb, ...]
     authorization_ms: int = 0
     description: str = ""
+    agent_description: str = ""
     link: str = ""
     args_schema: JsonObject | None = None
     redact: tuple[str, ...] = ()

@@ -39,7 +39,7 @@ def apply_hint(judge: Judge, hint: CallHint | None) -> Evaluation:
         evaluation = judge(tier)
     return evaluation.with_(
         allow=_narrowed(evaluation.allow, hint.allow),
-        description=_described(evaluation, hint.description),
+        agent_description=_described(evaluation, hint.description),
     )
 
 
@@ -66,6 +66,6 @@ def _narrowed(
 def _described(evaluation: Evaluation, text: str) -> str:
     # On one line: line breaks could imitate other parts of the card.
     line = " ".join(text.split())
-    if evaluation.description or evaluation.redact or not line:
-        return evaluation.description
-    return f"The agent says: {shortened(line, MAX_DESCRIPTION)}"
+    if evaluation.description or evaluation.redact:
+        return ""
+    return shortened(line, MAX_DESCRIPTION)

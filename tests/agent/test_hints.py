@@ -196,12 +196,12 @@ def test_decisions_are_narrowed_to_those_wished_for(
     assert judged(policy, CallHint(allow=_verbs(wished))).allow == _verbs(left)
 
 
-def test_a_description_is_one_line_of_the_agents_and_says_so() -> None:
+def test_a_description_is_one_line_and_kept_as_the_agents() -> None:
     hinted = judged(
         of_tier(Tier.APPROVE), CallHint(description=" Drop\n\nthe   table ")
     )
 
-    assert hinted.description == "The agent says: Drop the table"
+    assert (hinted.description, hinted.agent_description) == ("", "Drop the table")
 
 
 def test_a_long_description_is_cut_visibly() -> None:
@@ -209,7 +209,7 @@ def test_a_long_description_is_cut_visibly() -> None:
 
     hinted = judged(of_tier(Tier.APPROVE), hint)
 
-    assert hinted.description.endswith("x… (7 more characters)")
+    assert hinted.agent_description.endswith("x… (7 more characters)")
 
 
 @pytest.mark.parametrize("more", [{"description": "Refund"}, {"redact": ["args.card"]}])
@@ -221,3 +221,4 @@ def test_a_description_neither_replaces_the_policys_nor_tells_what_it_hides(
     hinted = judged(policy, CallHint(description="harmless: card 4111 1111"))
 
     assert hinted.description == judged(policy, None).description
+    assert not hinted.agent_description

@@ -385,3 +385,30 @@ def test_a_reason_longer_than_slack_can_hold_is_refused() -> None:
     for decision in (Reject(reason=long), Respond(message=long),
                      Edit(args=HALF, reason=long)):  # fmt: skip
         assert isinstance(say(an_approval(), decision, reviewer(ANA)), Invalid)
+
+
+def test_an_edited_call_is_described_as_it_would_run() -> None:
+    asked = an_item().with_(
+        description="Refund 899", link="https://a.example/1", agent_description="Pay"
+    )
+    now = judgement(Tier.APPROVE, ONE).with_(
+        description="Refund 449.5", link="https://a.example/2"
+    )
+
+    change = changed(
+        say(an_approval(asked), Edit(args=HALF), reviewer(ANA), policy_now=now)
+    )
+
+    item = change.approval.items[0]
+    assert (item.description, item.link) == ("Refund 449.5", "https://a.example/2")
+    assert not item.agent_description
+
+
+def test_an_edited_call_that_no_policy_describes_keeps_no_description() -> None:
+    asked = an_item().with_(description="Refund 899", link="https://a.example/1")
+
+    change = changed(say(an_approval(asked), Edit(args=HALF), reviewer(ANA)))
+
+    item = change.approval.items[0]
+    assert not item.description
+    assert not item.link

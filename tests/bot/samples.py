@@ -17,6 +17,7 @@ from twokey.gateway.protocol.verbs import Verb
 
 KEY = b"k" * 32
 TEAM = "T0TWOKEY"
+LISTED = "The policy lists this tool as approve."
 NOW = 1_795_255_200_000  # 2026-11-21 10:00:00 UTC
 LATER = NOW + 3_600_000
 
@@ -90,7 +91,7 @@ def a_refund(**changes: Any) -> Item:
     """Return the refund of the sample agent."""
     return an_item(
         description="Refund 899.00 for order 78291",
-        reasons=("refund over 500",),
+        reasons=(LISTED,),
         args_schema=REFUND_SCHEMA,
     ).with_(**changes)
 
@@ -124,11 +125,14 @@ def a_vote(item: Item, by: Person, *roles: str) -> Vote:
 
 
 def edited(item: Item, args: JsonObject, *, by: Person = ANA, reason: str = "") -> Item:
-    """Return the item as if this person had edited it."""
+    """Return the item as if this person had edited it; the policy describes refunds."""
     document = editing.edited_document(item, args)
     record = editing.edit_record(item, document, by=by, at_ms=NOW, reason=reason)
     assert isinstance(record, EditRecord)
-    return item.with_(action=document, edit=record, votes=())
+    amount, order = args.get("amount"), args.get("order_id")
+    is_refund = bool(item.description and amount and order)
+    text = f"Refund {amount} for order {order}" if is_refund else ""
+    return item.with_(action=document, edit=record, votes=(), description=text)
 
 
 def settled(

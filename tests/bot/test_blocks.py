@@ -271,7 +271,7 @@ def test_a_template_is_markup_with_references() -> None:
 
     assert sentence.text == (
         "*<@U0LEAD>* of <!subteam^S0SUPPORT> in <#C1> approved `ap_7`, 1 of 2, "
-        "<!date^1795224600^{date_short_pretty} {time_secs}|2026-11-21 01:30:00 UTC>"
+        "<!date^1795224600^{date_short_pretty} {time}|2026-11-21 01:30 UTC>"
     )
     assert b.section(sentence)["text"] == {
         "type": "mrkdwn",

@@ -48,7 +48,7 @@ async def test_a_call_raised_by_the_agent_is_decided_and_executed_once(
 
     assert verdict.kind is VerdictKind.HOLD
     assert item.tier is Tier.APPROVE
-    assert item.description == "The agent says: Look"
+    assert item.agent_description == "Look"
     assert isinstance(outcome, Settled)
     assert isinstance(reply, Claimed)
 

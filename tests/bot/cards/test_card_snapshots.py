@@ -11,6 +11,7 @@ from tests.bot.samples import (
     ANA,
     BEN,
     LATER,
+    LISTED,
     REFUND,
     TWO,
     a_refund,
@@ -34,12 +35,15 @@ HALF = REFUND | {"amount": 449.5}
 ESCALATED = a_refund(
     tier=Tier.ESCALATE,
     requirement=TWO,
-    reasons=("refund over 500", "over 100 for this customer in 24 h"),
+    reasons=(LISTED, "refund over 500", "over 100 for this customer in 24 h"),
 )
 RAISED = a_refund(
     tier=Tier.ESCALATE,
     requirement=TWO,
-    reasons=("Raised to escalate: triage, a model's opinion, asks for more care.",),
+    reasons=(
+        LISTED,
+        "Raised to escalate: triage, a model's opinion, asks for more care.",
+    ),
     triage=Opinion(
         raised_to=Tier.ESCALATE,
         score=80,

@@ -24,10 +24,7 @@ from twokey.bot.ids import Action, unseal, verify
 from twokey.gateway.approvals.record import Approval, Opinion
 from twokey.gateway.protocol.states import ItemState
 
-AS_OF = (
-    "m:As of <!date^1795255200^{date_short_pretty} {time_secs}|2026-11-21 10:00:00 "
-    "UTC>.\n"
-)
+AS_OF = "m:As of <!date^1795255200^{date_short_pretty} {time}|2026-11-21 10:00 UTC>.\n"
 
 
 def _view(*queue: Any, now_ms: int = NOW) -> Any:

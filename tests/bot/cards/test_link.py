@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.bot.markup_audit import objects
-from tests.bot.samples import an_approval, an_item, edited, frame
+from tests.bot.samples import an_approval, an_item, frame
 from twokey.bot.cards.approval import card
 from twokey.gateway.approvals.record import Item
 from twokey.gateway.protocol.strict_json import JsonObject
@@ -25,9 +25,3 @@ def test_a_link_names_the_host_that_it_leads_to() -> None:
 
 def test_without_a_link_there_is_none() -> None:
     assert links(an_item({"order_id": "78291"})) == []
-
-
-def test_a_call_that_was_edited_has_none_for_it_may_be_about_another_order() -> None:
-    item = an_item({"order_id": "78291"}).with_(link=URL)
-
-    assert links(edited(item, {"order_id": "78292"}, reason="")) == []

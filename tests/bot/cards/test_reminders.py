@@ -25,7 +25,7 @@ from twokey.gateway.protocol.tiers import Tier
 
 PEOPLE = Role(name="support", users=("U0ANA", "U0BEN", "U0KIM"))
 CALLED = Waiting(roles=(Role(name="senior", users=("U0BEN",)),), channels=("#leads",))
-UNTIL = "<!date^1795258800^{date_short_pretty} {time_secs}|2026-11-21 11:00:00 UTC>"
+UNTIL = "<!date^1795258800^{date_short_pretty} {time}|2026-11-21 11:00 UTC>"
 
 
 def test_a_reminder_names_neither_who_asked_nor_who_has_voted() -> None:

@@ -51,6 +51,9 @@ _IN_HEAD = {"state", "owner", "result", "late", *_NUMBERS.values()}
 _IN_DETAIL = {
     "tier",
     "reasons",
+    "description",
+    "agent_description",
+    "link",
     "requirement",
     "opened",
     "action",

@@ -298,4 +298,10 @@ async def test_policy_judges_and_describes_what_would_run(
 
     _, verdicts = await harness.submit(("pay", {"amount": 899.0}))
 
-    assert (await harness.item(verdicts[0].item_id)).description == "Pay 899"
+    item = await harness.item(verdicts[0].item_id)
+    assert item.description == "Pay 899"
+
+    edit = Edit(args={"amount": 449.5})
+    await harness.reviews.decide(await harness.click(verdicts[0]), edit, ANA)
+
+    assert (await harness.item(item.id)).description == "Pay 449.5"

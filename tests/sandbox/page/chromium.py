@@ -9,7 +9,7 @@ from selenium.webdriver import Chrome, ChromeOptions, ChromeService
 from tests.debian import find_or_install
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-PACKAGES = ("chromium", "chromium-driver")
+PACKAGES = ("chromium", "chromium-driver", "fonts-noto-color-emoji")
 FLAGS = (
     "--headless=new",
     "--no-sandbox",

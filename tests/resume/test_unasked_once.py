@@ -138,8 +138,12 @@ class Stage:
 
 @pytest.fixture
 async def stage(store: Store, tmp_path: Path) -> AsyncGenerator[Stage]:
-    async with _opened(store, tmp_path / "checkpoints.db") as opened:
+    # Who was replaced finds out when they write, and not before: these leases are
+    # renewed later than any test takes.
+    patient = Store(store.conn.url, lease_ms=120_000)
+    async with _opened(patient, tmp_path / "checkpoints.db") as opened:
         yield opened
+    await patient.close()
 
 
 @asynccontextmanager
@@ -195,17 +199,19 @@ async def test_what_a_call_returned_is_given_back_when_its_checkpoint_was_not_ke
 
 
 async def test_a_notified_call_is_not_repeated_when_its_owner_was_killed(
-    stage: Stage,
+    store: Store, tmp_path: Path
 ) -> None:
-    second = await stage.start("ping")
-    stage.late.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await stage.late
+    # The dead owner's claim has to run out: this lease is short.
+    async with _opened(store, tmp_path / "checkpoints.db") as stage:
+        second = await stage.start("ping")
+        stage.late.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await stage.late
 
-    await stage.under(lambda: second.nudge("t1", key="k"))
+        await stage.under(lambda: second.nudge("t1", key="k"))
 
-    assert len(sample_tools.ledger()) == 1
-    assert await stage.words() == tool_messages.CUT_OFF
+        assert len(sample_tools.ledger()) == 1
+        assert await stage.words() == tool_messages.CUT_OFF
 
 
 async def test_an_agent_inside_a_call_goes_on_where_it_was_cut_off(

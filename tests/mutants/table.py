@@ -130,8 +130,14 @@ TABLE = (
     Mutant(
         "an edit voids earlier votes",
         DECIDING,
-        "edited = context.item.with_(action=document, edit=record, votes=())",
-        "edited = context.item.with_(action=document, edit=record)",
+        "        votes=(),\n        # What was said",
+        "        # What was said",
+    ),
+    Mutant(
+        "an edited call is described as it would run",
+        DECIDING,
+        'description=policy_now.description if policy_now else ""',
+        "description=context.item.description",
     ),
     Mutant(
         "votes count for one hash only",

@@ -96,13 +96,10 @@ async def run_auto_approved(
         # Not a pause: the tool is done and hands over to a graph around this one.
         await call.end(HANDED_OVER)
         raise
-    except GraphBubbleUp:
-        await call.release()
-        raise
     except Exception as error:
         # Not `BaseException`: a call that is cancelled stays begun, since nobody knows
         # how far it came.
-        if is_invalid_resume(error):
+        if isinstance(error, GraphBubbleUp) or is_invalid_resume(error):
             await call.release()
         else:
             failure = Result(ok=False, summary=tool_messages.failure_text(error))

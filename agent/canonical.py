@@ -104,6 +104,8 @@ def _canonical(model: ArgumentModel, given: JsonObject) -> JsonObject:
             f"the tool's schema reads its own output differently at {place}, so nobody "
             "can say what would run"
         )
+    # The documents may be equal although the values are not, where a type writes two of
+    # them alike.
     lost = model.first_difference(first, second, ignoring=filled)
     if lost is not None:
         raise ArgumentMismatch(

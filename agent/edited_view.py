@@ -39,6 +39,8 @@ def edited_view(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
         for record, is_own in records_on(message):
             asking = _asking(view, place, message.tool_call_id) if is_own else None
             if asking is not None:
+                # From the view, not from the messages: one message may have several
+                # edited calls.
                 shown = cast("AIMessage", view[asking])
                 view[asking] = _edited(shown, message.tool_call_id, record)
     return view

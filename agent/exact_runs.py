@@ -32,6 +32,8 @@ async def run_exactly(
     the arguments gets no run for them.
     """
     try:
+        # Once more, right before the run: a new version of the program may read the
+        # same arguments in another way than when people were asked.
         tool = prepared_calls.runnable(request.tool_call["name"], request.tool, args)
         exact = with_args(request, args).override(tool=share_guarded(tool))
         return clean_result(await run(exact), request.state["messages"])

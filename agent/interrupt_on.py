@@ -202,6 +202,8 @@ def _is_held(when: When, call: ToolCall, asking: Asking) -> bool:
         word.close()
     if not isinstance(word, bool):
         logger.warning("interrupt_on.when_unclear tool=%s", call["name"])
+    # Only a plain False: None, or a coroutine that nobody awaits, is not a reason to
+    # let a call run.
     return word is not False
 
 

@@ -136,4 +136,5 @@ def _plain(value: object) -> Any:  # noqa: ANN401 - whatever a caller put there
     try:
         return Overrides.model_validate(value).model_dump(mode="json")
     except ValidationError:
+        # Not left out: the run would go on with fewer wishes than it was given.
         return "unreadable"

@@ -46,6 +46,8 @@ class Toolbox(dict[str, BaseTool]):
 
     def lacks(self, name: str) -> bool:
         """Return whether there is no such tool; False while none was seen at all."""
+        # A process that resumes a thread has seen no tools yet; the tool node is asked
+        # then.
         return bool(self._names) and name not in self._names
 
     @property
@@ -182,9 +184,10 @@ def runnable(name: str, tool: BaseTool | None, args: JsonObject) -> BaseTool:
             f"not run: {error}. Do not make the same call again; tell the user."
         ) from error
     if not canonical.same(made, args):
+        shown = digest.canonical(made).decode("utf-8")
         raise NotAllowed(
             f"The tool {name!r} would not run with exactly the arguments that were "
-            f"cleared, so it did not run. It would read them as {_json(made)}. Ask "
+            f"cleared, so it did not run. It would read them as {shown}. Ask "
             "with these arguments, or tell the user."
         )
     return tool
@@ -218,7 +221,3 @@ def _name_of(tool: object) -> str:
             described = cast("Mapping[str, Any]", inner)
         return str(described.get("name") or "")
     return str(getattr(tool, "__name__", ""))
-
-
-def _json(args: JsonObject) -> str:
-    return digest.canonical(args).decode("utf-8")

@@ -76,6 +76,7 @@ async def _value(recheck: Recheck, args: JsonObject) -> object:
 
 def _accepted(value: object) -> BusinessState:
     found = strict_json.accept(value)
+    # It becomes a part of the action that is hashed, stored and shown on the card.
     size = len(digest.canonical(found))
     if size > MAX_BYTES:
         raise BadJson(f"the state is {size} bytes, {MAX_BYTES} are allowed")

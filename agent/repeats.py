@@ -38,6 +38,7 @@ def is_stopped(tool: str, messages: Sequence[AnyMessage]) -> bool:
     """
     count = 0
     for message in reversed(messages):
+        # The user may have had the cause mended.
         if isinstance(message, HumanMessage):
             break
         if isinstance(message, ToolMessage) and message.name == tool:

@@ -331,7 +331,9 @@ def _kept(
         row = {"v": 1, "result": outcome.result, "args": outcome.args}
         payload = json.dumps(row, allow_nan=False)
     except (TypeError, ValueError):
+        # It can still be told of after a crash, but not given back.
         payload = ""
+    # Never an empty summary: that stands for an end which only people could tell.
     return Result(ok=True, summary=str(outcome.result)[:500] or "-", payload=payload)
 
 

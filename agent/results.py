@@ -209,6 +209,7 @@ def _decode(value: object) -> Any:  # noqa: ANN401 - whatever a tool returned
     if not isinstance(value, dict):
         return value
     tagged = cast("dict[str, Any]", value)
+    # An unknown shape is a KeyError: the result then counts as lost.
     return _SHAPES[tagged["$"]](tagged["is"])
 
 

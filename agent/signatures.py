@@ -35,6 +35,7 @@ def check_synchronous(run: Callable[..., Any], tool: str) -> None:
     Raises:
         BadStep: says what to use instead.
     """
+    # An object with an asynchronous `__call__` is not a coroutine function itself.
     called = getattr(run, "__call__", run)  # noqa: B004 - its kind is asked, not whether there is one
     if inspect.iscoroutinefunction(run) or inspect.iscoroutinefunction(called):
         raise BadStep(

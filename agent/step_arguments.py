@@ -25,6 +25,7 @@ def declared(run: Callable[..., Any], tool: str) -> BaseTool | None:
         parameters = inspect.signature(run).parameters.values()
         is_open = any(one.kind is one.VAR_KEYWORD for one in parameters)
         annotated = [one for one in parameters if one.annotation is not one.empty]
+        # A function with **kwargs takes anything: there is nothing to read by.
         if is_open or not annotated:
             return None
         return StructuredTool.from_function(func=run, name=tool, description=tool)
@@ -81,4 +82,5 @@ def values(run: Callable[..., Any], args: JsonObject, tool: str) -> dict[str, An
     if reader is None:
         return dict(args)
     read = argument_model(reader).read(args)
+    # Only what was given: the function fills in its own defaults.
     return {name: getattr(read, name) for name in args}

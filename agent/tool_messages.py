@@ -69,6 +69,7 @@ def message_for(
 ) -> ToolMessage:
     """Return the message that answers a call with words of ours."""
     return ToolMessage(
+        # Words of people and of tools stand in it; none may look like a notice of ours.
         content=edits.defuse(text),
         name=call["name"],
         tool_call_id=call["id"] or "",

@@ -42,14 +42,9 @@ def _checkable(schema: JsonObject) -> JsonObject:
     """
     for _, one in subschemas(schema):
         pattern = one.get("pattern")
-        if isinstance(pattern, str) and not _is_linear(pattern):
-            del one["pattern"]
+        if isinstance(pattern, str):
+            try:
+                matches("", pattern)
+            except ValueError:
+                del one["pattern"]
     return schema
-
-
-def _is_linear(pattern: str) -> bool:
-    try:
-        matches("", pattern)
-    except ValueError:
-        return False
-    return True

@@ -76,6 +76,7 @@ class StartCheck(BaseCallbackHandler):
             UngatedTool: instead of the tool's run.
         """
         tool = str((serialized or {}).get("name") or kwargs.get("name") or "")
+        # Without a name nothing matches, and the start is refused.
         if tool in self._excepted or grants.starts(tool, inputs, run_id):
             return
         logger.warning("tool.ungated agent=%s tool=%s", self._agent, tool)

@@ -313,6 +313,8 @@ def submitted_args(state: Mapping[str, Any], call: ToolCall) -> JsonObject | Non
         row = submitted_kept(state).get(call["id"] or "")
         if row is None:
             return written
+        # Kept for other arguments than the message has now: one of the two was
+        # rewritten.
         return plain(row.args) if row.spelled == wire.args_hash(written) else None
     except BadJson:
         return None

@@ -112,8 +112,11 @@ class Reachable:
         if found:
             self.gated.append((node, found))
         for tool in node.tools_by_name.values():
+            # Not below a gate: `twokey.agent.tool_starts` stops every start without a
+            # grant there.
             is_handoff = not gate and _root(tool) in _HANDOFFS
             is_safe = is_guarded(tool) or is_handoff
+            # Listed at each place where it stands, but looked into once.
             self.tools.append(ReachableTool(tool.name, place, own, is_safe))
             if self._is_new(tool):
                 self._add_found(vars(tool).values(), (*place, tool.name), own or gate)
@@ -123,6 +126,8 @@ class Reachable:
     ) -> None:
         own = [one for one in functions if _is_users(one)]
         is_hook = any(isinstance(_owner(one), AgentMiddleware) for one in own)
+        # Every agent with middleware has hooks; they are followed, but not listed as
+        # unseen.
         if own and not is_hook and place not in self.unseen:
             self.unseen.append(place)
         self._add_found(own, place, gate)
@@ -219,6 +224,8 @@ def _unwrapped(function: Any) -> Callable[..., Any]:  # noqa: ANN401 - any calla
 def _held(value: object) -> Iterable[object]:
     """Return the values in which a graph may stand that this one can use."""
     if isinstance(value, FunctionType):
+        # The globals of a library's function lead through the whole library; only its
+        # closure can hold something of the user's.
         return (
             get_function_nonlocals(value) if _is_users(value) else closure_values(value)
         )

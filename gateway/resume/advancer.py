@@ -215,6 +215,8 @@ class Advancer:
     ) -> AnswerRefused | None:
         """Send answers; return why the thread did not take them, if it did not."""
         if state.is_cut_off:
+            # With any answer LangGraph runs all work that is left, also what stands at
+            # the breakpoint of another branch.
             halted = await self._halts.at(at, state.checkpoint)
             if isinstance(halted, AtBreakpoint):
                 raise halted

@@ -134,6 +134,7 @@ class FencedSaver(BaseCheckpointSaver[Any]):
         """Keep a checkpoint, unless the lease was lost by this clock."""
         lease = current()
         if lease is not None:
+            # Nothing can be awaited here, so only this process's clock is asked.
             lease.check()
             metadata = _marked(metadata, lease)
         return super().put(config, checkpoint, metadata, new_versions)
@@ -167,6 +168,8 @@ class FencedSaver(BaseCheckpointSaver[Any]):
         # A deletion writes without having read, so the database may not know the fence
         # yet.
         await self._introduce()
+        # Stops most late writers; the fence stops those that are paused after this
+        # look.
         lease.check()
 
         async def put(saver: Saver | None) -> T:
@@ -183,6 +186,9 @@ class FencedSaver(BaseCheckpointSaver[Any]):
             return
         lease.check()
         try:
+            # A greater fence is another holder's, or one that a restored store has
+            # forgotten. The store decides: it gives us a greater one, or raises
+            # `LeaseLost`. Another process may do the same meanwhile, hence the loop.
             while (
                 newest := await self.twokey_fence.raise_fence(self, lease)
             ) > lease.fence:

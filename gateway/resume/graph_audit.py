@@ -48,6 +48,7 @@ def check_gates(graph: object, ref: str, ungated: Collection[str]) -> None:
             "middleware (for subagents of deepagents: gated_subagents), or name the "
             "tools under 'ungated' of this agent."
         )
+    # Last: a graph that is refused stays as it was given.
     found.guard_tools()
     unknown = _unknown(found, ungated)
     if unknown:

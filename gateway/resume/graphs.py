@@ -43,7 +43,7 @@ async def as_graph(found: object, ref: str, ungated: Collection[str] = ()) -> Gr
             crash, or can start a tool that no gate clears and ``ungated`` does not
             name.
     """
-    if callable(found) and not _is_graph(found):
+    if callable(found) and not isinstance(found, Pregel | StateGraph):
         found = await made_by(found, ref)
     found = _compiled(found)
     if not _is_compiled(found):
@@ -79,10 +79,6 @@ def _every_graph(graph: Graph) -> Iterator[tuple[str, Graph]]:
     inside = cast("Iterable[tuple[str, Graph]]", graph.get_subgraphs(recurse=True))  # pyright: ignore[reportUnknownMemberType] - subgraphs have unknown state types
     for name, inner in inside:
         yield f" has a graph at {name!r} that", inner
-
-
-def _is_graph(found: object) -> bool:
-    return isinstance(found, Pregel | StateGraph)
 
 
 def _is_compiled(found: object) -> TypeGuard[Graph]:

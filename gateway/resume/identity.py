@@ -72,4 +72,6 @@ def _file(place: str) -> str:
     """
     state = Path(place).stat()
     boot = _BOOT.read_text("ascii").strip() if _BOOT.exists() else socket.gethostname()
+    # Device and inode name a file on one running machine; the boot id names the
+    # machine.
     return f"{boot}:{state.st_dev}:{state.st_ino}"

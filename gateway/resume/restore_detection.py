@@ -34,6 +34,7 @@ ID_KEY, NUMBER_KEY = "twokey_checkpoints", "twokey_mark"
 ALIVE_MS = 600_000
 """How long after their last mark checkpoints may still belong to a gateway that only
 restarts: what waits for threads that ours do not have is left alone so long."""
+# Far below ALIVE_MS: a gateway with nothing to do must not count as gone.
 IDLE_MS = 40_000
 """How soon a mark is written again while nothing happens."""
 _SLACK = 16

@@ -38,6 +38,8 @@ UNSERVED_MS, _UNSERVED_LONGEST_MS = 1000, 600_000
 _UNSERVED_PARKED_MS = 5000
 _WOKEN_MS = 60_000
 """How long after one start another one wakes no parked run again."""
+# An attempt fails only when somebody else changed the same run meanwhile: this many in
+# a row are a bug or a flood.
 _ATTEMPTS = 32
 _LONGEST_DETAIL = 2000
 

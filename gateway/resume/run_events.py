@@ -92,5 +92,6 @@ def _bounded(words: str) -> str:
     cut = len(words) - MAX_CHARS
     if cut <= 0:
         return words
+    # Inside the bound: Slack counts the note, too.
     note = f"… ({cut} more characters)"
     return words[: MAX_CHARS - len(note)] + note

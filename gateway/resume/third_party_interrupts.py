@@ -125,6 +125,7 @@ class ThirdPartyInterrupts:
                 return await self._give_up(at, state, due, job)
             await self._tell_end(at, job, [*answers], is_answered=True)
             after = await self._advancer.forward(at, runner)
+            # The thread may ask the next question already.
             return await self.settle(at, runner, after)
         return await self._give_up(at, state, due, job)
 
@@ -136,6 +137,8 @@ class ThirdPartyInterrupts:
             now_ms = await self._conn.now_ms()
             await self._questions.arm(at.keys, job, now_ms + AGAIN_MS)
             return state
+        # Before the question is marked as ended: killed in between, it is due once
+        # more.
         await self._agents.supersede_run(at.run_ref)
         await self._tell_end(at, job, [one.id for one in due], is_answered=False)
         return state

@@ -151,6 +151,7 @@ class Worker:
         job = delivery.job
         at = ThreadRef(keys, job.tenant, job.agent, job.thread)
         runner = self._runners.of(job.agent, job.thread)
+        # Shards are shared by tenants; each worker runs the threads of one.
         is_ours = job.tenant == self._tenant
         is_resume = job.kind is JobKind.RESUME
         try:

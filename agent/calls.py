@@ -198,8 +198,9 @@ class Caller:
             note = await self.submit(ref, calls, str(message.text), hints, ready=ready)
             known = note.verdicts
         word = (known or {}).get(verdict.tool_call_id)
+        about = (verdict.tool, verdict.args_hash)
         if word is not None and (
-            word.kind is VerdictKind.DENY or _is_same(word, verdict)
+            word.kind is VerdictKind.DENY or (word.tool, word.args_hash) == about
         ):
             return word
         return turns.denial(verdict.tool, verdict.tool_call_id, turns.NO_VERDICT)
@@ -374,10 +375,6 @@ def _uncleared(request: ToolCallRequest, text: str, item_id: str = "") -> ToolRe
     """Return the answer to a submitted call that we do not let run."""
     told = tool_messages.message_for(request.tool_call, text, item_id=item_id)
     return _closing(request, repeats.mark_uncleared(told))
-
-
-def _is_same(word: Verdict, verdict: Verdict) -> bool:
-    return (word.tool, word.args_hash) == (verdict.tool, verdict.args_hash)
 
 
 def _closing(request: ToolCallRequest, message: ToolMessage) -> ToolResult:

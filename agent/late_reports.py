@@ -58,15 +58,11 @@ def with_reports(
         report = left.get(_item_of(message)) if _is_settled(message) else None
         if report is not None and _is_news(message, report):
             del left[report.item_id]
-            placed.append(prepend(message, [notice(report)]))
+            text = edits.defuse(tool_messages.late_report_text(report))
+            placed.append(prepend(message, [f"{MARK} {text}"]))
         else:
             placed.append(message)
     return placed
-
-
-def notice(report: LateReport) -> str:
-    """Return what the model reads of a report, with look-alikes in it defused."""
-    return f"{MARK} {edits.defuse(tool_messages.late_report_text(report))}"
 
 
 def _is_news(message: Any, report: LateReport) -> bool:  # noqa: ANN401 - a ToolMessage

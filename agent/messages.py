@@ -126,14 +126,15 @@ def dump_records(records: Iterable[EditRecord]) -> list[dict[str, Any]]:
 
 def notice(record: EditRecord) -> str:
     """Return the notice of an edit, with look-alikes inside its values defused."""
-    text = edits.notice(record)
-    return edits.NOTICE_MARK + edits.defuse(text.removeprefix(edits.NOTICE_MARK))
+    return _defused(edits.NOTICE_MARK, edits.notice(record))
 
 
 def unconfirmed_notice(record: EditRecord) -> str:
     """Return what is said of an edit of which there is no record."""
-    mark = edits.UNCONFIRMED_MARK
-    text = edits.unconfirmed_notice(record)
+    return _defused(edits.UNCONFIRMED_MARK, edits.unconfirmed_notice(record))
+
+
+def _defused(mark: str, text: str) -> str:
     return mark + edits.defuse(text.removeprefix(mark))
 
 

@@ -85,7 +85,7 @@ def argument_model(tool: BaseTool) -> ArgumentModel:
     names = (
         tuple(schema.model_fields)
         if issubclass(schema, BaseModel)
-        else tuple(cast("type[pydantic_v1.BaseModel]", schema).__fields__)
+        else tuple(cast("Any", schema).__fields__)
     )
     given = tool._filter_injected_args(dict.fromkeys(names))  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - LangChain's own notion of injected
     return _made(schema, frozenset(names).difference(given))

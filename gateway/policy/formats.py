@@ -24,10 +24,10 @@ KNOWN = "a currency (eur; eur_minor for cents), number or date"
 _LOCALE = "en"
 _DATES = "en_GB"
 _MINOR = "_minor"
-_NUMBER = re.compile(r"-?[0-9]{1,30}(?:\.[0-9]{1,30})?", re.ASCII)
+_NUMBER = re.compile(r"-?[0-9]{1,20}(?:\.[0-9]{1,20})?", re.ASCII)
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", re.ASCII)
-_MOST_DIGITS = 30
-"""A longer number is read digit by digit, and a format only makes it longer."""
+_MOST_DIGITS = 20
+"""Python rounds decimals beyond 28 digits, and a format adds some."""
 
 
 def is_known(name: str) -> bool:

@@ -175,7 +175,7 @@ class LangGraphLocal:
                 **mine.get("configurable", {}),
                 # Ours last: a config of the user's must not move the thread, or run it
                 # unstrictly.
-                **_config(thread)["configurable"],
+                **_configurable(thread),
                 _STRICT: True,
             },
             "metadata": {
@@ -261,7 +261,11 @@ def check_config(config: RunnableConfig, thread: str) -> None:
 
 
 def _config(thread: str) -> RunnableConfig:
-    return {"configurable": {"thread_id": thread, "checkpoint_ns": ""}}
+    return {"configurable": _configurable(thread)}
+
+
+def _configurable(thread: str) -> dict[str, str]:
+    return {"thread_id": thread, "checkpoint_ns": ""}
 
 
 def _state(snapshot: StateSnapshot) -> ThreadState:

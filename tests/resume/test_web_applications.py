@@ -254,7 +254,7 @@ async def _has_no_job(tk: Twokey) -> bool:
 
 def _all_wait(tk: Twokey, count: int) -> Any:
     async def they_do() -> bool:
-        waiting = cast("Any", tk)._threads._news._waiting
+        waiting = cast("Any", tk)._threads._watch._waiting
         return len(waiting.get(("shop", "t1"), ())) == count
 
     return they_do

@@ -1,6 +1,6 @@
 """Parse a YAML document into an immutable model, with line numbers for errors.
 
-YAML is let in through one strict door: the YAML 1.2 core schema (``no`` and ``12:30``
+One strict parser reads all YAML: the YAML 1.2 core schema (``no`` and ``12:30``
 are text), no tags, no anchors (so no bombs), no duplicate keys, keys are text, at most
 `MAX_DEPTH` deep and `MAX_TEXT` long (a parser of YAML takes hours over brackets).
 """

@@ -173,7 +173,7 @@ class Twokey:
     def connected(self) -> AbstractContextManager[None]:
         """Connect the agents that are run inside the block by other means.
 
-        Their threads are not resumed by Twokey: whoever runs them does that.
+        Twokey does not resume their threads; the process that runs them does.
         """
         ungated = {tool for tools in self._ungated.values() for tool in tools}
         return connected(self.service, ungated=ungated)
@@ -195,7 +195,7 @@ class Twokey:
 
         Call it again with the same thread after a crash, a time-out or a
         cancellation: no input, or the same input, goes on where the thread stands and
-        returns what it came to, whoever brought it there. The thread's last input is
+        returns the result, whichever process ran it. The thread's last input is
         never given twice: to repeat the same words, give their message another
         ``id``. Another input begins a new turn and supersedes what waits.
 

@@ -12,7 +12,7 @@ class TwokeyError(Exception):
 
 
 class BadJson(TwokeyError):
-    """A document did not pass the strict JSON door.
+    """A document is not strict JSON.
 
     Attributes:
         pointer: JSON Pointer (RFC 6901) of the offending place, "" for the whole.
@@ -142,6 +142,6 @@ class LeaseLost(ThreadUnavailable):
     def __init__(self) -> None:
         super().__init__(
             "This process was paused or cut off for longer than its lease on the "
-            "thread lives, so it wrote nothing more. Whoever holds the lease now goes "
-            "on from what is kept; nothing needs to be done."
+            "thread lives, so it wrote nothing more. The process that holds the lease "
+            "now continues from the saved state; you don't need to do anything."
         )

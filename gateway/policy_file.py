@@ -38,7 +38,7 @@ _LONGEST_REASON = 500
 
 @dataclass(frozen=True)
 class Change:
-    """What became of a changed file.
+    """The result of reading a changed file.
 
     Attributes:
         was: digest of the policy that was in force; empty at the start.
@@ -81,7 +81,7 @@ class PolicyFile:
         self._judged = self._standing = _Reading(source.read())
         self._is_asked = False
         self._policy = self._judged.load(source)
-        # A pipe is read once, and would block whoever looks for more.
+        # A pipe is read once, and would block a second reader.
         self._is_followed = source.path.is_file()
 
     def __call__(self) -> Policy:

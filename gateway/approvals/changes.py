@@ -141,9 +141,9 @@ def raised_item(item: Item, policy_now: PolicyDecision | None) -> Item:
 def edit_asks_more(item: Item, raised: Item, policy_now: PolicyDecision | None) -> bool:
     """Return True if an edit makes its call need more than it needed before.
 
-    Whoever does that leaves the decision to others. Arguments of a lower tier add that
-    tier's people to those that the call needs anyway. That is not a raise: who makes a
-    call smaller may vote on it.
+    The editor then leaves the decision to others. Arguments of a lower tier add that
+    tier's people to those that the call needs anyway. That is not a raise: a person who
+    makes a call smaller may vote on it.
     """
     if raised.tier is not item.tier:
         return True

@@ -95,8 +95,8 @@ def decide(
         policy_now: what the current policy says of the arguments that would run; None
             keeps what is pinned in the item.
         voters: those who voted for this item before, resolved now. They are asked
-            again when a vote would be the last one needed; whoever is missing here
-            is unknown, and an unknown vote completes nothing.
+            again when a vote would be the last one needed; a person missing here is
+            unknown, and an unknown vote completes nothing.
     """
     # A negative index would reach an item from the end.
     if not 0 <= click.index < len(approval.items):

@@ -1,7 +1,7 @@
 """Decision and outcome types: what a reviewer can decide, what can come of it.
 
-Losing a race is an outcome, not an error: every door that takes a decision answers
-with one of the outcomes here, and the person is told which in one calm sentence.
+Losing a race is an outcome, not an error: every function that takes a decision
+returns one of the outcomes here, and the person is told which in one calm sentence.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class Click(Record):
     """What a reviewer saw when they decided: ids, version and hash of one item.
 
     ``is_shared`` is set when one gesture was about many items: then it approves none
-    that is escalated by now.
+    that is escalated now.
     """
 
     approval: str

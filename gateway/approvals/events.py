@@ -135,8 +135,8 @@ def approval_event(
 ) -> Event:
     """Return an event about an approval, or about one item of it.
 
-    It is the only builder of such events. It holds no argument of the call; whoever
-    knows more of the event (who acted, with which roles) adds it by ``with_``.
+    It is the only builder of such events. It holds no argument of the call; a
+    caller that knows more (who acted, with which roles) adds it by ``with_``.
     """
     # The only place where events about approvals are made, so that an argument of a
     # call cannot slip into the outbox or the audit log by one of many.

@@ -38,7 +38,7 @@ class Requirement(Record):
         of: a vote counts when its person holds one of these roles; empty: none does.
         at_least: role name to the number of votes that must hold it.
         also: requirements that have to be met as well, by the same votes.
-        editor_may_vote: False keeps whoever changes the arguments from approving them.
+        editor_may_vote: False keeps the editor of the arguments from approving them.
     """
 
     # At least one: a requirement of nobody would be met by nobody's vote.

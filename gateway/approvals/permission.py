@@ -1,8 +1,8 @@
 """Check whether a person may approve, edit, respond to or reject a call.
 
 Approving takes somebody whom the policy names and who did not ask for the call. Saying
-no takes less: whoever asked may take it back, and whoever changed the call so that they
-may not approve it can reject it as before.
+no takes less: the person who asked may take it back, and an editor who may not approve
+the changed call can still reject it.
 """
 
 from __future__ import annotations

@@ -60,8 +60,8 @@ def standing_in(
 ) -> Reviewer:
     """Return a person with those whom they stand in for here, each for a reason.
 
-    Left out is whoever could not vote: who is not a member, is a principal, or has
-    voted or been voted for; and whoever adds no role that the person does not hold.
+    People who could not vote are left out: they are not members, are principals, or
+    have voted or been voted for. So are those who add no role to the person's own.
     """
     alone = reviewer.with_(stands_in_for=())
     held = set(roles_of(alone, roles))
@@ -180,7 +180,7 @@ def asked_again(
 
     Args:
         votes: of one action.
-        people: who gave them, as resolved now; whoever is missing is unknown.
+        people: who gave them, as resolved now; a missing person is unknown.
         roles: those that are asked for.
     """
     kept = [

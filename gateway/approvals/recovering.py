@@ -24,8 +24,8 @@ _ENDS = {ItemState.PENDING: Move.WITHDRAW, ItemState.AUTHORIZED: Move.LAPSE}
 def end_with_thread(approval: Approval, item: Item, now_ms: int) -> Change | None:
     """End a call whose thread is gone; None when it is under way or has ended.
 
-    What was started is left to whoever runs it, or to people when nobody does; what is
-    overdue, to the sweeper.
+    A started call is left to the process that runs it, or to people when none does; an
+    overdue call, to the sweeper.
     """
     move = _ENDS.get(item.state)
     # The sweep ends it as expired, which is what people read on the card.
@@ -36,9 +36,9 @@ def end_with_thread(approval: Approval, item: Item, now_ms: int) -> Change | Non
 
 
 def doubt_restored(approval: Approval, item: Item, now_ms: int) -> Change | None:
-    """Return what becomes of a call in a record that is older than what happened.
+    """Return the change to a call in a record that is older than what happened.
 
-    An authorized one may have run, so people say what became of it. One that waits
+    An authorized one may have run, so people settle its result. One that waits
     goes on waiting with a warning, without the votes of those who did not see it, and
     with a version of its own, so that no click on a card without it counts. None for a
     call that has ended, and for one that was started: it will be in doubt by itself.

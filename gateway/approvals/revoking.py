@@ -45,7 +45,7 @@ _CAN_APPROVE = frozenset({Verb.APPROVE, Verb.EDIT})
 def revoke(
     approval: Approval, item: Item, policy_now: PolicyDecision, *, now_ms: int
 ) -> Change | None:
-    """Return what becomes of an authorized item; None when it may run.
+    """Return the change that revokes an authorized item; None when it may run.
 
     Args:
         approval: the record as it stands.
@@ -208,6 +208,6 @@ def _holds(vote: Vote, role: Role, then: Role | None) -> bool:
     # A role that names no group any more is held by those alone whom it lists.
     if role.name not in vote.roles or not role.usergroups:
         return False
-    # Who was listed by id and is listed no more has lost the role; so has whoever
-    # stood in for them.
+    # A person who was listed by id and is not listed now has lost the role; so has
+    # their stand-in.
     return then is None or all(actor.user not in then.users for actor in actors)

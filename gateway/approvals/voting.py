@@ -36,7 +36,7 @@ def is_counted(context: DecisionContext, item: Item) -> bool:
     if not quorum.has_voted(item.votes, person, action_hash):
         return False
     if quorum.tally(item.requirement, item.votes, action_hash).is_met:
-        return False  # more were needed when they voted; nobody else is by now
+        return False  # more were needed when they voted; nobody else is now
     if quorum.has_voted(votes_of_others(item, person), person, action_hash):
         return True
     counted = {

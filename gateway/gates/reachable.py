@@ -88,7 +88,7 @@ class Reachable:
                 self._add_part(part, (*place, name), gate)
 
     def guard_tools(self) -> None:
-        """Let no tool behind a gate run without a grant, whoever runs it there.
+        """Let no tool behind a gate run without a grant, whatever code calls it there.
 
         A middleware around the gate gets the tool itself, and could run that instead
         of passing the call on. Elsewhere the same tools run as ever.

@@ -60,7 +60,8 @@ class RequirementRule(Record):
     Either ``of``: so many people of these roles, some of them holding the roles of
     ``at_least``. Or ``all``: every part, each by people of its own, so that one person
     in two roles counts once. ``order`` says that they may agree in any order. With
-    ``editor_may_vote: false`` whoever changed the arguments cannot approve them.
+    ``editor_may_vote: false`` the person who changed the arguments cannot approve
+    them.
     """
 
     of: RoleNames | None = None

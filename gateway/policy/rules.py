@@ -200,8 +200,8 @@ class Protection(Record):
         pause_after_rejections: rejected so often in a row, an agent is paused.
         ask_about_invalid_calls: whether people are asked about a call that does not fit
             its tool or names none, instead of the model being told.
-        unfreeze: who may let run again what is frozen or paused; None: whoever may
-            freeze it.
+        unfreeze: who may unfreeze or resume what is frozen or paused; None: those who
+            may freeze it.
     """
 
     pending_per_agent: Count = Field(default=100, ge=1, le=10_000)

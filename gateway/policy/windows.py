@@ -120,7 +120,7 @@ def micro(value: JsonValue) -> int:
         raise ValueError("is not a number that can be added up") from error
     if not amount.is_finite():
         raise ValueError("is not a number that can be added up")
-    # A negative amount would make room for others in the total.
+    # A negative amount would let other calls exceed the limit of the total.
     if amount < 0:
         raise ValueError("is negative")
     if amount > MAX_MICRO // MICRO:

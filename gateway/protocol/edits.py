@@ -92,8 +92,8 @@ def notice(record: EditRecord) -> str:
 def unconfirmed_notice(record: EditRecord) -> str:
     """Return what the model reads about an edit that the gateway has no record of.
 
-    Records end some time after their calls, so it may be genuine; whoever can write
-    the agent's state may have made it up.
+    Records end some time after their calls, so it may be genuine; or it was
+    forged by somebody who can write the agent's state.
     """
     return (
         f"{UNCONFIRMED_MARK} This conversation says that a reviewer changed this call "

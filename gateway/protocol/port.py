@@ -71,7 +71,7 @@ class Gateway(Protocol):
         ...
 
     async def outcomes(self, ref: TurnRef) -> tuple[CallOutcome, ...]:
-        """Return what became of the held calls of a message.
+        """Return the outcomes of the held calls of a message.
 
         Agents share messages, so the message may be another agent's: then the calls
         are looked for in the whole run.

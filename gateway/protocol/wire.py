@@ -224,7 +224,7 @@ class Claimed(Record):
 
     The claim holds for ``lease_s`` seconds and is kept by heartbeats with ``fence``.
     ``idempotency_key`` is the same for every attempt at this authorization.
-    ``asks_on_failure`` says that people settle what becomes of a failure. ``settled``
+    ``asks_on_failure`` says that people settle a failure. ``settled``
     is what people said of an earlier attempt, when they had the call run again.
     ``requested`` is the document of the request where ``action`` has a newer state.
     """
@@ -349,7 +349,7 @@ class AgentNote(Record):
 
 
 class CallOutcome(Record):
-    """What became of one held call, for repairing a turn that was cut off.
+    """The outcome of one held call, for repairing a turn that was cut off.
 
     ``found`` and ``settled`` are as in `Done`.
     """

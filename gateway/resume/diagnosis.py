@@ -69,7 +69,7 @@ class Diagnosis:
     Attributes:
         kind: its kind.
         reason: one sentence of ours, without anything that the error quotes.
-        retry_after_s: how long whoever refused asked us to wait; 0 for nothing said.
+        retry_after_s: how long the refusing service asked us to wait; 0 if unsaid.
     """
 
     kind: ErrorKind

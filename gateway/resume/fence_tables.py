@@ -172,7 +172,7 @@ class SqliteFence:
     """Fences beside the checkpoints of an `AsyncSqliteSaver`.
 
     SQLite lets one process write at a time, so the whole write is one transaction. It
-    is brought to its end whoever is cancelled: left open on this connection, it would
+    completes even if its caller is cancelled: left open on this connection, it would
     keep every other process from writing.
     """
 

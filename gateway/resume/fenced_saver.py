@@ -66,7 +66,7 @@ def fenced(saver: Saver) -> Saver:
     """Return a clone of a saver that refuses writes under a lease that was lost.
 
     The clone shares everything with the saver, as that of `Saver.with_allowlist` does,
-    and has its class, so that whoever asks for a kind of saver finds it.
+    and has its class, so that code that checks for a kind of saver accepts it.
     """
     kind = type(saver)
     clone = copy.copy(saver)

@@ -39,7 +39,7 @@ _STRICT = "__pregel_strict_resume"
 
 
 STREAM_END = object()
-"""Ends the queue of `LangGraphLocal.streaming`; put there by whoever reads it."""
+"""Ends the queue of `LangGraphLocal.streaming`; put there by its reader."""
 
 
 class LangGraphLocal:

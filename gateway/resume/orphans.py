@@ -12,7 +12,7 @@ agent from the process that runs it. The same holds for threads of one agent tha
 different programs run, so events of a thread that runs elsewhere are left to them.
 
 A reader that nobody reads as any more is dropped after a while, or it would keep the
-outbox from being trimmed. So whoever begins to read looks once at every open approval.
+outbox from being trimmed. So a new reader looks once at every open approval.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ READERS = "orphans"
 REST_MS = 20_000
 """How long after an event its thread is looked at: longer than a lease lives."""
 LEFT_MS = int(timedelta(hours=1).total_seconds() * 1000)
-"""How long events are left to whoever runs their thread: a program that starts again
-runs its threads soon, or not at all."""
+"""How long events are left to the program that runs their thread: one that starts
+again runs its threads soon, or not at all."""
 GONE_MS = int(timedelta(days=1).total_seconds() * 1000)
 """How long nobody reads as a reader that is dropped."""
 _BATCH = 500

@@ -71,7 +71,7 @@ async def _set_up(saver: Any, connection: Any) -> None:  # noqa: ANN401 - classe
     """Create the tables, one process at a time; the others wait.
 
     The lock is polled: who waits inside ``pg_advisory_lock`` holds a snapshot, and the
-    ``CREATE INDEX CONCURRENTLY`` of whoever has the lock waits for that snapshot. It
+    ``CREATE INDEX CONCURRENTLY`` of the lock's holder waits for that snapshot. The lock
     ends with its connection, so nothing has to release it.
     """
     async with asyncio.timeout(_SETUP_S):

@@ -7,7 +7,7 @@ older copy. Both are walked at start and hourly:
 1. A thread that asks about a record which the store does not have is queued; the
    answer says that the record is lost, and authorizes nothing.
 2. A record whose thread has finished, asks about something else or could go on is
-   queued; whoever brings the thread forward ends or answers what it finds.
+   queued; the process that runs the thread ends or answers what it finds.
 3. A record whose thread is gone is ended.
 
 All of it is done under the thread's lease, from what both sides say then. So a look is

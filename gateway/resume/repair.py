@@ -36,7 +36,7 @@ async def repair_losses(
 ) -> RepairReport:
     """Doubt, end and queue what does not match, and return what it was.
 
-    Whoever calls this says that no gateway with other checkpoints uses the store.
+    The caller asserts that no gateway with other checkpoints uses the store.
 
     Args:
         store: the gateway's store.

@@ -1,7 +1,7 @@
 """Retry failed runs with backoff, and park those that a retry cannot help.
 
-Whoever calls `failed` and `went_on` holds the thread's lease, so that what is kept of a
-run is what became of its last attempt. People change it too
+The caller of `failed` and `went_on` holds the thread's lease, so that the record of a
+run holds the result of its last attempt. People change it too
 (`twokey.gateway.service.runs`), without the lease; each change is made only of what was
 read.
 """
@@ -45,7 +45,7 @@ _LONGEST_DETAIL = 2000
 
 
 class Retries:
-    """What becomes of the runs of a store that fail.
+    """Retries, parks or ends the failed runs of a store.
 
     Args:
         store: where jobs, events and the failed runs are kept; it says how long is

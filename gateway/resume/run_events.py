@@ -43,7 +43,7 @@ class RunEvents:
         """Announce that a run began, once for this input.
 
         Raises:
-            LeaseLost: somebody else runs the thread by now; nothing was told.
+            LeaseLost: another process runs the thread now; nothing was told.
         """
         body = (await self.event(at, EventName.RUN_STARTED)).model_dump_json()
         await self._store.threads.tell(
@@ -58,7 +58,7 @@ class RunEvents:
         may quote arguments.
 
         Raises:
-            LeaseLost: somebody else runs the thread by now; nothing was told.
+            LeaseLost: another process runs the thread now; nothing was told.
         """
         event = await self.event(at, EventName.RUN_FINISHED)
         told = event.with_(data={**event.data, "text": _bounded(words)})

@@ -1,6 +1,6 @@
 """Allow-list the types that reading a graph's checkpoint may construct.
 
-Whoever can write a checkpoint could else name any callable to import and call
+Otherwise, write access to a checkpoint would be enough to import and call anything
 (CVE-2026-28277, GHSA-g48c-2wqr-h844). LangGraph's own strict mode depends on an
 environment variable that is read once, at import; here it is always on.
 """

@@ -101,7 +101,7 @@ class ThreadRuns:
             return await self._rest(at, runner, changes)
 
     async def wait(self, at: ThreadRef, runner: LangGraphLocal) -> dict[str, Any]:
-        """Wait until a thread rests for good, whoever brings it forward.
+        """Wait until a thread rests for good, whichever process runs it.
 
         Raises:
             GraphError: when the thread was given up.

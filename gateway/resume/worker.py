@@ -58,7 +58,7 @@ class Worker:
         store: where jobs, leases and items are kept.
         gateway: what the agents are connected to, from any event loop.
         runners: what this process runs; changes while the worker works.
-        retries: what becomes of runs that fail.
+        retries: retries, parks or ends runs that fail.
         policy: returns the policy in force now.
         consumer: name of this process among the readers, unlike any other's.
         tenant: whose agents these are.
@@ -165,7 +165,7 @@ class Worker:
             async with queue.holding(self._consumer, delivery):
                 await self._attempt(at, runner, queue, delivery)
         except StoreUnavailable as error:
-            # The delivery stays pending; whoever reads next takes it over.
+            # The delivery stays pending; the next reader takes it over.
             logger.warning("job.unacknowledged job=%s error=%s", delivery.id, error)
         except Exception as error:  # noqa: BLE001 - the worker survives
             log_failure(logger, error, "job.lost_for_now job=%s", delivery.id)

@@ -79,7 +79,7 @@ class AgentService(ClaimService, UnaskedService):
         return verdicts
 
     async def outcomes(self, ref: TurnRef) -> tuple[CallOutcome, ...]:
-        """Return what became of the held calls of one message, in the whole run."""
+        """Return the outcomes of the held calls of one message, in the whole run."""
         approvals = await self._of_message(ref)
         return tuple(outcome_of(item) for one in approvals for item in one.items)
 

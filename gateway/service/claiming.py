@@ -179,7 +179,7 @@ class ClaimService(PolicyService):
     async def _take_over(
         self, loaded: Loaded, item: Item, request: ClaimRequest
     ) -> Write | ClaimReply:
-        """Settle what becomes of a call that was started before."""
+        """Decide how a call that was started before continues."""
         approval, now_ms = loaded.approval, loaded.now_ms
         # `owner` names one attempt, so this is the same claim asked again.
         if item.owner == request.owner:
@@ -270,7 +270,7 @@ def _told(item: Item) -> ClaimReply:
 
 
 def requested_before(item: Item) -> str:
-    """Return the document of the request when only its state is another by now."""
+    """Return the document of the request when only its state has changed."""
     has_changed = item.edit is None and item.action != item.requested
     return item.requested if has_changed else ""
 
@@ -278,7 +278,7 @@ def requested_before(item: Item) -> str:
 def _in_another_state(
     loaded: Loaded, item: Item, seen: StateNow | None, judged: PolicyDecision
 ) -> Change | CheckState | None:
-    """Return what becomes of a call whose state is not known to be the approved one.
+    """Return the result for a call whose state is not known to be the approved one.
 
     Raises:
         BadJson: when the document of the call becomes too large by its new state.
@@ -348,7 +348,7 @@ def late_report(item: Item) -> LateReport | None:
 
 
 def outcome_of(item: Item) -> CallOutcome:
-    """Return what became of a held call, for repairing a turn that was cut off."""
+    """Return the outcome of a held call, for repairing a turn that was cut off."""
     return CallOutcome(
         item_id=item.id,
         tool_call_id=item.ctx.tool_call_id,

@@ -16,7 +16,7 @@ from twokey.gateway.service.tenant_service import TenantService
 from twokey.gateway.store.delegations import Delegation
 
 LONGEST = timedelta(days=30)
-"""How long a queue can be in other hands without being handed over again."""
+"""How long a queue can be delegated without being delegated again."""
 
 
 class DelegationService(TenantService):

@@ -95,7 +95,7 @@ def freeze_names(agent: str, tools: Iterable[str]) -> tuple[str, ...]:
 
 
 def cannot_start_message(freeze: Freeze) -> str:
-    """Return the sentence about a freeze, for whoever would approve what it stops."""
+    """Return the sentence about a freeze, for a person who would approve its calls."""
     return (
         f"{_named(freeze)} is frozen, so this could not start, and nothing was "
         "recorded. Try again once it is unfrozen."

@@ -20,7 +20,7 @@ Judge = Callable[[Tier | None], Evaluation]
 def apply_hint(judge: Judge, hint: CallHint | None) -> Evaluation:
     """Return policy's evaluation as a hint changes it: raised, narrowed, or as it was.
 
-    Whoever can forge a hint gains nothing by it. Only ``approve`` can be loosened, to
+    An attacker who can forge a hint gains nothing. Only ``approve`` can be loosened, to
     ``auto``, only where policy says ``overridable``, and no further than its rules of
     ``raise`` let it. A reviewer's ``reject`` is never taken away. The description
     never stands in for the policy's, and is left out where the policy hides

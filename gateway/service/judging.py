@@ -104,7 +104,7 @@ async def dead_ends(store: Store, policy: Policy, *, tenant: str) -> list[Item]:
 
     The policy changes while calls wait: people are replaced, roles get other names, a
     tool is forbidden. Such a call can still be rejected, and it ends by its own time;
-    whoever runs the gateway should know of it before.
+    the operator of the gateway should know of it before.
 
     Raises:
         StoreUnavailable: when the store does not answer.

@@ -20,7 +20,7 @@ class ReviewQueue(TenantService):
     async def waiting(self, limit: int = MAX_QUEUE) -> AsyncGenerator[Loaded]:
         """Yield approvals with an item that waits for a person, the soonest due first.
 
-        They are read as they are asked for, so whoever has enough may stop; ``limit``
+        They are read as they are asked for, so the caller may stop early; ``limit``
         bounds how many are looked at.
 
         Raises:

@@ -209,7 +209,7 @@ class ReviewService(PolicyService):
         """Return the user groups that may matter for an item, then or now.
 
         Those of its pinned requirement, and those that the current policy names for its
-        tool at any tier: whoever is asked by either may come first.
+        tool at any tier: people whom either asks may come first.
         """
         rules = Selection(self._policy(), item.ctx.agent, item.tool)
         roles = (*item.requirement.roles, *rules.everybody())
@@ -223,7 +223,7 @@ class ReviewService(PolicyService):
         return [loaded async for loaded in self.queue.waiting(limit)]
 
     async def as_of_now(self, loaded: Loaded) -> Loaded:
-        """Return an approval as it is to be shown: needing what it needs by now."""
+        """Return an approval as it is to be shown: needing what it needs now."""
         shown = await as_of_now(self.store, self._policy(), loaded.approval)
         return Loaded(shown, loaded.now_ms)
 

@@ -58,13 +58,13 @@ class StoredVerdicts(Record):
         return self.policy == policy.digest
 
     def halted(self, load: AgentLoad, agent: str) -> StoredVerdicts:
-        """Return the verdicts with those taken back that a freeze stops by now."""
+        """Return the verdicts, without those that a freeze stops now."""
         halted = tuple(_halted(verdict, load, agent) for verdict in self.verdicts)
         return self.with_(verdicts=halted)
 
 
 def judged_again(verdict: Verdict, tier: Tier) -> Verdict:
-    """Return what becomes of a verdict when the call has this tier by now."""
+    """Return the verdict for a call that has this tier now."""
     # Held calls keep their verdict: their claim asks the policy again.
     if not verdict.runs_unclaimed or tier.runs_unasked:
         return verdict

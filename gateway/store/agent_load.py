@@ -44,7 +44,7 @@ class Rejection(Record):
 
 @dataclass(frozen=True)
 class AgentLoad:
-    """How much an agent asks and what became of it, as of one moment.
+    """How much an agent asks and with what results, as of one moment.
 
     Attributes:
         now_ms: the store's clock.

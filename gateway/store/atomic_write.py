@@ -70,7 +70,7 @@ async def write(conn: Connection, keys: Keys, seen: Loaded, what: Write) -> bool
 
     Raises:
         StoreUnavailable: when it is not known to be written.
-        LeaseLost: the caller's lease is another's by now; nothing was written.
+        LeaseLost: another holder has the lease now; nothing was written.
     """
     before, change = seen.approval, what.change
     after = change.approval

@@ -23,7 +23,7 @@ DELEGATE = Script("delegate")
 
 
 class Delegation(Record):
-    """One reviewer's queue in the hands of another, by their Slack user ids."""
+    """One reviewer's queue delegated to another, by their Slack user ids."""
 
     user: str
     to: str

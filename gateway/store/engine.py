@@ -2,14 +2,14 @@
 
 Theory of operation. Every process that uses the folder holds ``users.lock``, shared.
 The server itself holds ``server.lock``, which it inherits: so that lock is held exactly
-as long as a server lives, and a second one can never append to the same files. Whoever
-finds ``server.lock`` free starts the server, and otherwise shares the one that runs.
+as long as a server lives, and a second one can never append to the same files. The
+process that finds ``server.lock`` free starts the server; others share the running one.
 
 A server may die before its users (kill -9, out of memory, or with the process that
 started it: the kernel ends it then, so that none is left behind). Each process that
 uses the folder looks for that and starts another one under the same lock, at the same
-address, after a growing pause. Who leaves last, and only they, get ``users.lock`` for
-themselves and stop the server, whoever started it.
+address, after a growing pause. The last process to leave, and no other, gets
+``users.lock`` for itself and stops the server, whichever process started it.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ paused or cut off for any time at any instruction, and be replaced meanwhile. So
 lease has a fence: a number that rises with each holder. Whatever a holder writes is
 written under its fence, and the step that writes compares the fence with the newest
 one: the scripts of the store (`twokey.gateway.store.script.Script`), and the checkpoint
-database (`twokey.gateway.resume.fenced_saver`). Whoever comes late is refused there.
+database (`twokey.gateway.resume.fenced_saver`). A late writer is refused there.
 
 The lease also ends by its holder's own clock, no later than in the store: a holder that
 is cut off from the store stops by itself.

@@ -77,7 +77,7 @@ class Job(Record):
 
 @dataclass(frozen=True)
 class Delivery:
-    """A job in one worker's hands, under its id in the stream."""
+    """A job delivered to one worker, under its id in the stream."""
 
     id: str
     job: Job

@@ -24,7 +24,7 @@ MANY = 100_000
 """Events in an outbox from which on it is said who has not read them."""
 
 _KEPT = timedelta(minutes=10)
-"""How long an event is kept at least, for whoever looks on without being a reader."""
+"""How long an event is kept at least, for observers that are not readers."""
 
 _TRIMMED = 10_000
 """Most events that one look drops."""
@@ -113,7 +113,7 @@ async def drop_idle_readers(
             continue
         reply = await conn.command("XINFO", "CONSUMERS", keys.outbox, name)
         idle = [number(one["idle"]) for one in _rows(reply)]
-        # One without a consumer was made this moment, by whoever begins to read.
+        # A group without a consumer was made this moment, by a new reader.
         if idle and min(idle) > idle_ms:
             await conn.command("XGROUP", "DESTROY", keys.outbox, name)
             dropped.append(name)

@@ -52,7 +52,7 @@ class Script:
         Raises:
             TypeError: when the values are not those that the header names.
             StoreUnavailable: when the server did not answer or refused it.
-            LeaseLost: the caller's lease is another's by now; nothing was written.
+            LeaseLost: another holder has the lease now; nothing was written.
         """
         # Checked here, because Lua would read an argument that is missing as nil.
         if values.keys() != {*self.keys, *self.args}:

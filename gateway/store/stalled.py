@@ -199,7 +199,7 @@ class StalledRuns:
         """Change a run's record; False when it is not what was read.
 
         Nothing changes when the job that is put back was put back by another meanwhile:
-        whoever does it next keeps what comes of it.
+        the worker that does it next records the result.
 
         Args:
             keys: of the tenant's shard.

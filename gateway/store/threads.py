@@ -236,7 +236,7 @@ class ThreadStore:
         ``mark`` is the input that it began with, or the checkpoint where it ended.
 
         Raises:
-            LeaseLost: the caller's lease is another's by now.
+            LeaseLost: another holder has the lease now.
         """
         reply = await TELL(
             self._conn,

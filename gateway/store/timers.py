@@ -2,7 +2,7 @@
 
 One sorted set a shard holds them by when they are due. A timer is set in the step that
 opens its approval and taken out in the step that announces it, so it fires once,
-whoever looks, and is not forgotten by a restart.
+whichever process looks, and survives a restart.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ class Listed:
 
 @dataclass(frozen=True)
 class Opened:
-    """What became of a submit: stored now, or answered from an earlier one.
+    """The result of a submit: stored now, or answered from an earlier one.
 
     Attributes:
         verdicts: JSON that the turn is answered with.

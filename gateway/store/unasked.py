@@ -45,7 +45,7 @@ class UnaskedStore:
         """Ask to run a call; ``repeats`` lets one run again that was cut off.
 
         Raises:
-            LeaseLost: the caller's lease is another's by now.
+            LeaseLost: another holder has the lease now.
         """
         reply = await self._run(keys, turn_key, "begin", call, repeats=repeats)
         if not reply:

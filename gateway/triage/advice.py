@@ -28,8 +28,8 @@ class Advice(Record):
     Attributes:
         raise_to: the tier that it asks for; None asks for nothing.
         score: how soon people should look, 0 to 100; orders queues only.
-        rationale: why, in one line without hidden characters. Untrusted: whoever wrote
-            the arguments had a say in it.
+        rationale: why, in one line without hidden characters. Untrusted: the
+            author of the arguments can influence it.
     """
 
     raise_to: Tier | None = None

@@ -1,4 +1,4 @@
--- Refuse whoever lost the lease that it works under: another may have gone on since.
+-- Refuse a process that lost its lease: another may have gone on since.
 -- script.py puts this behind the prelude of a fenced script, when there is a lease: its
 -- key is then the last one, and the holder's fence is the last argument.
 if redis.call('HGET', KEYS[#KEYS], 'fence') ~= ARGV[#ARGV] then return {'fenced'} end

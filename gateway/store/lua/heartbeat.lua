@@ -8,7 +8,7 @@
 -- ARGV[4] lease_ms int   life from now on, milliseconds
 -- Returns:
 --   {"kept"}
---   {"lost"}  the claim is another's by now, or the item has ended
+--   {"lost"}  another owner has the claim now, or the item has ended
 local i = ARGV[2]
 -- The fence as well as the state: an owner that was paused must not keep alive the
 -- claim of the one that took over.

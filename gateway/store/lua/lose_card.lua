@@ -8,7 +8,7 @@
 -- ARGV[3] keep_ms  int   for how long the card is missed
 -- Returns:
 --   {"lost"}
---   {"moved"}  another message shows it by now
+--   {"moved"}  another message shows it now
 if redis.call('HGET', KEYS[1], 'at') ~= ARGV[2] then return {'moved'} end
 -- What people were told and which roles were asked stays: they are not asked again.
 redis.call('HDEL', KEYS[1], 'at', 'rev', 'display', 'judged')

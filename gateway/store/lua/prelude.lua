@@ -43,7 +43,7 @@ local function reindex(head, expiry, id, now)
     elseif state == 'authorized' then
       consider(redis.call('HGET', head, i .. ':l'))
     elseif state == 'executing' then
-      -- A claim that has ended is found by whoever asks for it next.
+      -- The next process that asks for a claim finds that it has ended.
       -- Listed again, an idempotent call that stays executing would be swept for ever.
       local ends = tonumber(redis.call('HGET', head, i .. ':u') or '0')
       if ends > now then consider(ends) end

@@ -1,5 +1,5 @@
 #!lua
--- Put a job back for later, once: whoever else had it by now has put it away.
+-- Schedule a job again for later, unless another worker has finished or rescheduled it.
 -- KEYS[1] jobs      stream  jobs to do now
 -- KEYS[2] retry     zset    jobs by when they are due
 -- ARGV[1] group     text    who reads the jobs

@@ -3,8 +3,8 @@
 -- KEYS[1] facts    hash  facts of the thread
 -- ARGV[1] before   text  the facts that were read; "" for none
 -- ARGV[2] after    json  the facts from now on
--- ARGV[3] why      text  begin: somebody asked; open: whoever runs the thread looked at
---                        its past; aside: for a thread that another run runs
+-- ARGV[3] why      text  begin: somebody asked; open: the thread's runner looked at its
+--                        past; aside: for a thread that another run runs
 -- ARGV[4] keep_ms  int   lifetime of facts that no run of the thread keeps
 -- Returns:
 --   {"kept"}

@@ -1,7 +1,7 @@
 #!lua
 -- Tell that a run began, once for each input, or that it ended, once for each
 -- checkpoint that it ends at. The end of the run ends what keeps its facts, in the same
--- step: whoever was paused after it must not end it for a later run.
+-- step: a process that was paused after it must not end it for a later run.
 -- KEYS[1] facts      hash    facts of the thread
 -- KEYS[2] outbox     stream  events
 -- KEYS[3] audit      stream  audit log

@@ -48,6 +48,13 @@ class JudgedCall(Record):
     idempotent: bool = False
 
     @property
+    def summary(self) -> str:
+        """Return the description, else the agent's own, marked as its words."""
+        if self.description or not self.agent_description:
+            return self.description
+        return f"The agent says: {self.agent_description}"
+
+    @property
     def kept(self) -> dict[str, Any]:
         """Return the values that an item keeps, by their names."""
         return {name: getattr(self, name) for name in JudgedCall.model_fields}

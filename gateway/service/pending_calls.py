@@ -23,7 +23,8 @@ class PendingCall(Record):
         item_id: names the call, also to `Twokey.withdraw`.
         tool: what would run.
         args: with which arguments; what the policy redacts is hidden.
-        description: what the policy says of it; "" for nothing.
+        description: what the policy says of it, else what the agent says, marked as
+            its words; "" for nothing.
         agent: who asks, which may be an agent inside another one's tool.
         tier: what the call needs.
         channel: where its card is.
@@ -99,7 +100,7 @@ def _shown(approval: Approval, item: Item) -> PendingCall:
         item_id=item.id,
         tool=item.tool,
         args=redacted(item.args, item.redact),
-        description=item.description,
+        description=item.summary,
         agent=approval.agent,
         tier=item.tier,
         channel=approval.channel,

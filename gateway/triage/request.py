@@ -68,7 +68,7 @@ def request_of(
         tool=shortened(tool, MAX_NAME),
         tier=decision.tier,
         reasons=decision.reasons,
-        description=shortened(decision.description, MAX_VALUE),
+        description=shortened(decision.summary, MAX_VALUE),
         arguments=shown,
         left_out=len(every) - len(shown),
         is_cut=shown != every,

@@ -208,7 +208,7 @@ async def test_a_description_reaches_the_reviewer_as_the_agents_word(
     await runner.say(agent, "please")
 
     expected = f"The agent says: {shown}" if shown else ""
-    assert gateway.only().description == expected
+    assert gateway.only().summary == expected
 
 
 async def test_an_args_schema_is_what_an_edit_is_checked_against(

@@ -113,10 +113,8 @@ def test_the_agent_after_pauses_at_the_same_tools_and_is_answered_by_people() ->
 
     assert waiting == {"c1", "c3"}
     assert by_call["c3"].allow == (Verb.APPROVE, Verb.REJECT)
-    assert by_call["c3"].description == "The agent says: Deleted files do not come back"
-    assert by_call["c1"].description == (
-        "The agent says: Tool execution pending approval"
-    )
+    assert by_call["c3"].summary == "The agent says: Deleted files do not come back"
+    assert by_call["c1"].summary == ("The agent says: Tool execution pending approval")
     told = texts(end["messages"])
     assert told["c1"] == "Sent to alice@else.org."
     assert "Keep the report." in told["c3"]

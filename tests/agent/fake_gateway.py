@@ -407,6 +407,7 @@ class FakeGateway:
             requested=document,
             action=document,
             description=evaluation.description,
+            agent_description=evaluation.agent_description,
             args_schema=turn.schemas.get(call.tool),
         )
         self.items[item.id] = item

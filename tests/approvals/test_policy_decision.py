@@ -1,4 +1,4 @@
-"""A call has one summary: the policy's description, else the agent's, marked as such."""
+"""A summary is the policy's description, else the agent's own, marked as such."""
 
 from __future__ import annotations
 

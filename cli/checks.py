@@ -75,12 +75,12 @@ async def examine(
     yield await _tried("secret", _secret(settings))
     store = await _tried("store", _store(settings))
     yield store
-    if policy:
-        yield await _tried("waiting", _waiting(settings, policy))
-    yield await _tried("checkpoints", _checkpoints(settings))
     # What depends on a bad check is left out: it would only repeat the same cause.
     if store.state is State.GOOD:
+        if policy:
+            yield await _tried("waiting", _waiting(settings, policy))
         yield await _tried("processes", _processes(settings))
+    yield await _tried("checkpoints", _checkpoints(settings))
     for name, agent in settings.agents.items():
         yield await _tried(f"agent {name}", _graph(settings, agent, policy))
     if settings.triage or (policy and policy.asks_triage):
@@ -153,10 +153,8 @@ async def _store(settings: Settings) -> str:
 
 
 async def _waiting(settings: Settings, policy: Policy) -> str:
-    """Look for waiting calls that nobody can approve by the policy of now."""
-    async with open_store(
-        settings.store_url, settings.data_dir, insecure_dev=True
-    ) as store:
+    """Look for waiting calls that nobody can approve under the current policy."""
+    async with open_store(settings.store_url, settings.data_dir) as store:
         found = await dead_ends(store, policy, tenant=settings.tenant)
     if not found:
         return "every call that waits can be approved by somebody"
@@ -179,10 +177,10 @@ async def _processes(settings: Settings) -> str:
     async with open_store(settings.store_url, settings.data_dir) as store:
         keys = store.keys_of_tenant(settings.tenant)
         problems = await process_problems(store, keys)
-        alive = (await store.members.read(keys)).alive.values()
+        running = (await store.members.read(keys)).alive.values()
     if problems:
         raise SettingsError(" ".join(problems))
-    listed = ", ".join(sorted(f"{one.role} {one.where}" for one, _ in alive))
+    listed = ", ".join(sorted(f"{one.role} {one.where}" for one, _ in running))
     return listed or "none runs on this store now"
 
 

@@ -452,6 +452,14 @@ def test_the_doctor_says_what_is_missing_here(home: Path, tell: Any) -> None:
     ]
 
 
+def test_the_doctor_reports_an_unreachable_store_once(tell: Any) -> None:
+    code, out, _ = tell("doctor", TWOKEY_REDIS_URL="redis://127.0.0.1:1/0")
+
+    assert code == 1
+    assert "✔ policy: " in out
+    assert out.count("The store does not answer") == 1
+
+
 def test_the_doctor_starts_the_embedded_store(home: Path, tell: Any) -> None:
     _, out, _ = tell("doctor")
 

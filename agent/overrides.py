@@ -28,8 +28,9 @@ logger = logging.getLogger(__name__)
 
 KEY = "twokey"
 STATE = "twokey_overrides"
-UNREADABLE = CallHint(
-    hold=True, description="The overrides of this run cannot be read, so all is held."
+CORRUPT_OVERRIDES = CallHint(
+    hold=True,
+    description="The overrides of this run are corrupt, so every call is held.",
 )
 
 
@@ -91,16 +92,16 @@ def hint(tool: str, rows: object) -> CallHint | None:
 
     Args:
         tool: its name.
-        rows: what `read_overrides` returned, as state kept it. What cannot be read
-            holds every tool, because it may have meant this one.
+        rows: what `read_overrides` returned, as state kept it. Corrupt rows hold
+            every tool, because they may have meant this one.
     """
     if not rows:
         return None
     try:
         parsed = [Overrides.model_validate(row) for row in cast("list[object]", rows)]
     except (TypeError, ValidationError):
-        logger.warning("overrides.unreadable tool=%s", tool)
-        return UNREADABLE
+        logger.warning("overrides.corrupt tool=%s", tool)
+        return CORRUPT_OVERRIDES
     found = [one.tools[tool] for one in parsed if tool in one.tools]
     return merge_hints(*(CallHint(hold=one.hold, allow=one.allow) for one in found))
 
@@ -132,9 +133,9 @@ def _common(
 
 
 def _plain(value: object) -> Any:  # noqa: ANN401 - whatever a caller put there
-    """Return a value that can be checkpointed; an unreadable one stays unreadable."""
+    """Return a value that can be checkpointed; an invalid one stays invalid."""
     try:
         return Overrides.model_validate(value).model_dump(mode="json")
     except ValidationError:
         # Not left out: the run would go on with fewer wishes than it was given.
-        return "unreadable"
+        return "corrupt"

@@ -188,7 +188,7 @@ class Ingress:
             delivery = Delivery(body.decode("utf-8"), headers, digest)
             answer = await handle_once(delivery, self.nonces, self.handle)
         except (UnicodeDecodeError, json.JSONDecodeError):
-            logger.warning("ingress.refused why=unreadable request=%s", digest)
+            logger.warning("ingress.refused why=malformed request=%s", digest)
             return Answer(HTTPStatus.BAD_REQUEST, "This request cannot be read.\n")
         # A replay is acknowledged, or Slack would send it again; only an event that
         # Slack marks as a retry gets another chance.

@@ -53,7 +53,7 @@ def listed(ctx: typer.Context, *, json: AsJson = False) -> None:
         say = console.bad if run.state is RunState.PARKED else console.note
         say(_line(run))
     for one in letters:
-        console.bad(f"dead_{one.id}: given up by an older version, or unreadable")
+        console.bad(f"dead_{one.id}: given up by an older version, or corrupt")
     if not found and not letters:
         console.good("No run waits, and none is parked.")
 
@@ -147,7 +147,7 @@ async def _retry(service: RunService, name: str, by: str) -> list[str]:
         chosen = [await _one(service, name)]
     else:
         runs, letters = await _everything(service)
-        # With --all, a job that cannot be read is left where it is instead of stopping
+        # With --all, a corrupt job is left where it is instead of stopping
         # those behind it.
         chosen = [*runs, *(one for one in letters if one.job is not None)]
     tried: list[str] = []
@@ -155,7 +155,7 @@ async def _retry(service: RunService, name: str, by: str) -> list[str]:
         if isinstance(one, DeadLetter):
             if not await service.revive(one):
                 raise SettingsError(
-                    f"The job of dead_{one.id} cannot be read, so it cannot be tried; "
+                    f"The job of dead_{one.id} is corrupt, so it cannot be tried; "
                     "'twokey jobs drop' removes it."
                 )
             tried.append(f"dead_{one.id}")

@@ -46,8 +46,8 @@ class StoreUnavailable(TwokeyError):
     """The store did not answer, or refused to promise that it kept the write."""
 
 
-class UnreadableRecord(TwokeyError):
-    """A stored approval or notice is not what we wrote: nothing of it is believed.
+class CorruptRecord(TwokeyError):
+    """A stored record cannot be parsed, or its parts do not belong together.
 
     Attributes:
         approval: its id.
@@ -56,7 +56,7 @@ class UnreadableRecord(TwokeyError):
     def __init__(self, approval: str) -> None:
         self.approval = approval
         super().__init__(
-            f"The record of {approval!r} cannot be read, so nothing of it was "
+            f"The record of {approval!r} is corrupt, so nothing of it was "
             "decided or run. See who else writes to the store; the agent can ask anew."
         )
 

@@ -117,15 +117,15 @@ def agent_answer(text: str) -> Message:
     )
 
 
-def unreadable_record(approval_id: str) -> Message:
-    """Say under a card that its record cannot be read, so nothing on it counts."""
+def corrupt_record(approval_id: str) -> Message:
+    """Say under a card that its record is corrupt, so nothing on it counts."""
     said = template(
-        "⚠️ The record of {id} cannot be read, so nothing of it is decided or run, "
+        "⚠️ The record of {id} is corrupt, so nothing of it is decided or run, "
         "whatever the card says. The agent is told; please tell whoever runs the "
         "gateway to see who else writes to its store.",
         id=code(approval_id),
     )
-    text = "The record of an approval cannot be read, so nothing of it runs."
+    text = "The record of an approval is corrupt, so nothing of it runs."
     return Message((section(said),), text)
 
 

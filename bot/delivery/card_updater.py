@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from twokey.bot.cards.mentions import mentions_for
-from twokey.bot.cards.outcome import unreadable_record
+from twokey.bot.cards.outcome import corrupt_record
 from twokey.bot.cards.undelivered import is_over, needs_people, undelivered
 from twokey.bot.delivery.card_publisher import CardPublisher, policy_decision_digest
 from twokey.bot.delivery.lines import event_lines, mention_newly_needed
@@ -22,7 +22,7 @@ from twokey.bot.limits import POST, UPDATE
 from twokey.bot.web import NEVER_UPDATED, STILL_THERE, TOKEN_ERRORS, SlackRefused
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.approvals.record import Approval
-from twokey.gateway.errors import UnreadableRecord
+from twokey.gateway.errors import CorruptRecord
 from twokey.gateway.failures import log_failure
 from twokey.gateway.store.atomic_write import Loaded
 from twokey.gateway.store.cards import CardPlace, CardTrouble
@@ -100,7 +100,7 @@ class CardUpdater:
         wanted, events = topic.wanted, list(topic.events)
         try:
             loaded = await self.read(topic.approval)
-        except UnreadableRecord as error:
+        except CorruptRecord as error:
             await self._give_up(topic, error)
             return False
         if loaded is None:
@@ -148,16 +148,16 @@ class CardUpdater:
         topic.shown = wanted
         await self.card_publisher.cards.drop(self.keys, self.tenant, topic.approval)
 
-    async def _give_up(self, topic: Topic, error: UnreadableRecord) -> None:
+    async def _give_up(self, topic: Topic, error: CorruptRecord) -> None:
         """Say under the card that nothing on it counts any more."""
-        log_failure(logger, error, "publisher.unreadable_record")
+        log_failure(logger, error, "publisher.corrupt_record")
         await self._done(topic, topic.wanted)
         place = await self.card_publisher.find_place(topic.approval)
         if place is not None:
-            told = unreadable_record(topic.approval)
+            told = corrupt_record(topic.approval)
             # A copy, since the loop removes from the list that it walks.
             for event in list(topic.events):
-                if event.name is EventName.RECORD_UNREADABLE:
+                if event.name is EventName.RECORD_QUARANTINED:
                     line = Line(told, event.seq, place.channel, place.ts)
                     topic.notes.append(line)
                     topic.events.remove(event)

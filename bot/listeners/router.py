@@ -29,7 +29,7 @@ from twokey.bot.listener_context import (
 )
 from twokey.bot.payload import BadPayload, Command, Json
 from twokey.bot.text_types import label
-from twokey.gateway.errors import NewerRecord, StoreUnavailable, UnreadableRecord
+from twokey.gateway.errors import CorruptRecord, NewerRecord, StoreUnavailable
 from twokey.gateway.failures import log_failure
 
 logger = logging.getLogger(__name__)
@@ -49,8 +49,8 @@ NOT_CONFIRMED = label(
     "This took too long, so it is not confirmed. Please look at the card: it shows "
     "what is recorded."
 )
-UNREADABLE = label(
-    "The record of this approval cannot be read, so nothing was recorded and nothing "
+CORRUPT = label(
+    "The record of this approval is corrupt, so nothing was recorded and nothing "
     "of it will run. Please tell whoever runs the gateway; the agent can ask anew."
 )
 NEWER = label(
@@ -117,7 +117,7 @@ def _readable(listener: _Listener) -> _Listener:
         except BadPayload as error:
             # The place only: a payload may hold what people typed. Acknowledged, since
             # a payload of the same shape cannot be read the second time either.
-            logger.warning("listener.unreadable place=%s", error.place)
+            logger.warning("listener.bad_payload place=%s", error.place)
             return BoltResponse(status=HTTPStatus.OK, body="")
 
     return readable
@@ -223,9 +223,9 @@ async def _guarded(work: Callable[[], Awaitable[T]], context: Context) -> T:
     except TimeoutError:
         logger.warning("listener.slow patience_s=%s", LISTENER_TIMEOUT_S)
         raise UserFacingError(NOT_CONFIRMED) from None
-    except UnreadableRecord as error:
-        log_failure(logger, error, "listener.unreadable_record")
-        raise UserFacingError(UNREADABLE) from None
+    except CorruptRecord as error:
+        log_failure(logger, error, "listener.corrupt_record")
+        raise UserFacingError(CORRUPT) from None
     except Exception as error:  # noqa: BLE001 - Slack needs an answer
         log_failure(logger, error, "listener.failed")
         raise UserFacingError(BROKEN) from None

@@ -22,7 +22,7 @@ from twokey.bot.listener_context import (
     to_mrkdwn,
 )
 from twokey.bot.listeners.full_view import require_full_view
-from twokey.bot.listeners.router import NEWER, NOT_RECORDED, UNREADABLE, Router
+from twokey.bot.listeners.router import CORRUPT, NEWER, NOT_RECORDED, Router
 from twokey.bot.listeners.verify_click import (
     Target,
     require_permission,
@@ -33,7 +33,7 @@ from twokey.bot.listeners.views import open_form
 from twokey.bot.message_events import Mention, without_bot
 from twokey.bot.modals import edit, reject, respond
 from twokey.bot.text_types import Label, template
-from twokey.gateway.errors import NewerRecord, StoreUnavailable, UnreadableRecord
+from twokey.gateway.errors import CorruptRecord, NewerRecord, StoreUnavailable
 from twokey.gateway.failures import log_failure
 from twokey.gateway.protocol.verbs import Verb
 
@@ -82,7 +82,7 @@ async def _answer(ctx: ListenerContext, said: Mention, approval: str) -> None:
         message = await _offer(ctx, said, approval)
     except UserFacingError as error:
         message = Message((), to_mrkdwn(error.said))
-    except (StoreUnavailable, UnreadableRecord) as error:
+    except (StoreUnavailable, CorruptRecord) as error:
         log_failure(logger, error, "words.not_offered approval=%s", approval)
         message = Message((), to_mrkdwn(_why(error)))
     await ctx.send(
@@ -171,7 +171,7 @@ _VIEWS = {
 }
 
 
-def _why(error: StoreUnavailable | UnreadableRecord) -> Label:
+def _why(error: StoreUnavailable | CorruptRecord) -> Label:
     if isinstance(error, NewerRecord):
         return NEWER
-    return NOT_RECORDED if isinstance(error, StoreUnavailable) else UNREADABLE
+    return NOT_RECORDED if isinstance(error, StoreUnavailable) else CORRUPT

@@ -32,7 +32,7 @@ def raw_value(state: Mapping[str, object], kind: Kind) -> RawValue:
     """Return what the state of one input holds.
 
     Raises:
-        Unreadable: when Slack sent another shape than this input has.
+        BadInput: when Slack sent another shape than this input has.
     """
     match kind:
         case Kind.FLAG | Kind.CHOICE:
@@ -49,7 +49,7 @@ def parsed_value(field: Field, found: RawValue) -> Value:  # noqa: PLR0911 - one
     """Return the value that a field has after the form was submitted.
 
     Raises:
-        Unreadable: says what is wrong, without repeating it.
+        BadInput: says what is wrong, without repeating it.
     """
     # First of all: what nobody touched keeps its exact value, whatever the rules below
     # would make of it.

@@ -48,7 +48,7 @@ class EventName(StrEnum):
     ITEM_OBSERVED = "item.observed"
     ITEM_REPORTED = "item.reported"
     ITEM_RECONCILED = "item.reconciled"
-    RECORD_UNREADABLE = "record.unreadable"
+    RECORD_QUARANTINED = "record.quarantined"
     RUN_STARTED = "run.started"
     RUN_FINISHED = "run.finished"
     RUN_ASKED = "run.asked"

@@ -113,15 +113,15 @@ def fired(
     if not listed:
         return ()
     values = {"call": dict(call), **_values(facts)}
-    unreadable = "" if is_strict(args) else "the call is not strict JSON"
+    not_strict = "" if is_strict(args) else "the call is not strict JSON"
     # An empty object, so that nothing is evaluated on what cannot be read.
-    readable = {} if unreadable else args
+    readable = {} if not_strict else args
     where = scope(readable, values, holidays=policy.holidays)
     shown = redacted(readable, redact)
     found: list[FiredRule] = []
     for rule in listed:
         expression = compiled(rule.when)
-        problem = unreadable or _unknown(expression, facts)
+        problem = not_strict or _unknown(expression, facts)
         answer = ask(expression, where) if not problem else None
         # Only a clear "no" is silent.
         if answer is not None and not answer.holds and not answer.problem:

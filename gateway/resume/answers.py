@@ -16,7 +16,7 @@ from referencing.exceptions import Unresolvable
 from twokey.gateway.approvals.lifecycle import UNEXECUTED
 from twokey.gateway.approvals.record import Item, approval_of
 from twokey.gateway.approvals.resume_value import answer_for, unknown_answer
-from twokey.gateway.errors import GraphError, UnreadableRecord
+from twokey.gateway.errors import CorruptRecord, GraphError
 from twokey.gateway.failures import log_failure
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.records import RunRef
@@ -34,7 +34,7 @@ from twokey.gateway.store.store import Store
 
 logger = logging.getLogger(__name__)
 
-_UNREADABLE = "The gateway cannot read its record of this call."
+_CORRUPT = "The gateway's record of this call is corrupt."
 _LOST = "The gateway has no record of this call, or has it no longer."
 
 _NO_SCHEMA = (
@@ -136,9 +136,9 @@ async def answers_for(
             continue
         try:
             found = await _item(store, question.item_id)
-        except UnreadableRecord as error:
-            log_failure(logger, error, "record.unreadable")
-            answers.add(question, _unknown(question, _UNREADABLE))
+        except CorruptRecord as error:
+            log_failure(logger, error, "record.corrupt")
+            answers.add(question, _unknown(question, _CORRUPT))
             continue
         if found is None:
             # A record is kept while its item is open: this one ended long ago, the

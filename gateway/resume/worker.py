@@ -129,11 +129,11 @@ class Worker:
                     self._running.add(task)
                     task.add_done_callback(self._free)
             except StoreUnavailable as error:
-                logger.warning("jobs.unreadable shard=%s error=%s", keys.shard, error)
+                logger.warning("jobs.read_failed shard=%s error=%s", keys.shard, error)
                 # A store that was away may have come back empty, without the group.
                 is_prepared = False
             except Exception as error:  # noqa: BLE001 - the worker survives
-                log_failure(logger, error, "jobs.unreadable shard=%s", keys.shard)
+                log_failure(logger, error, "jobs.read_failed shard=%s", keys.shard)
                 is_prepared = False
             finally:
                 if task is None:

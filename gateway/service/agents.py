@@ -13,7 +13,7 @@ from typing import Literal
 from twokey.gateway.approvals.ending import end_waiting
 from twokey.gateway.approvals.lifecycle import Move
 from twokey.gateway.approvals.record import Approval, Item, approval_of
-from twokey.gateway.errors import NewerRecord, UnreadableRecord
+from twokey.gateway.errors import CorruptRecord, NewerRecord
 from twokey.gateway.failures import log_failure
 from twokey.gateway.policy.evaluate import listed_tier
 from twokey.gateway.policy.rules import Policy
@@ -183,8 +183,8 @@ class AgentService(ClaimService, UnaskedService):
             loaded = await self._store.approvals.load(approval_id)
         except NewerRecord:
             return None
-        except UnreadableRecord as error:
-            log_failure(logger, error, "record.unreadable")
+        except CorruptRecord as error:
+            log_failure(logger, error, "record.corrupt")
             return None
         if loaded is None or index >= len(loaded.approval.items):
             return None
@@ -230,8 +230,8 @@ class AgentService(ClaimService, UnaskedService):
             await self._store.approvals.change(approval_id, compute)
         except NewerRecord as error:
             logger.warning("record.newer %s", error)
-        except UnreadableRecord as error:
-            log_failure(logger, error, "record.unreadable")
+        except CorruptRecord as error:
+            log_failure(logger, error, "record.corrupt")
 
 
 def _is_of_run(approval: Approval, ref: TurnRef) -> bool:

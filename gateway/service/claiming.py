@@ -16,7 +16,7 @@ from twokey.gateway.approvals.resume_value import (
     end_reason,
 )
 from twokey.gateway.approvals.revoking import ask_in_new_state, revoke
-from twokey.gateway.errors import BadJson, UnreadableRecord
+from twokey.gateway.errors import BadJson, CorruptRecord
 from twokey.gateway.failures import log_failure
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.business_state import state_in, stateless_hash
@@ -131,8 +131,8 @@ class ClaimService(PolicyService):
 
         try:
             return await self._store.approvals.change(approval_id, computed)
-        except UnreadableRecord as error:
-            log_failure(logger, error, "record.unreadable")
+        except CorruptRecord as error:
+            log_failure(logger, error, "record.corrupt")
             return None
 
     async def _claimed(

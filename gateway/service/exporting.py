@@ -76,7 +76,7 @@ class Exporter(TenantService):
             # emptied.
             if len(self._approvals) >= _KEPT:
                 self._approvals.clear()
-            # One that nobody can read must not hide the rest of the log.
+            # A corrupt record must not hide the rest of the log.
             found = await self._store.approvals.load_each([approval_id])
             approval = found[0].approval if found else None
             is_ours = approval is not None and approval.tenant == self._tenant

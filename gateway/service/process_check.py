@@ -84,11 +84,11 @@ class Registration:
                 await self._look()
 
     async def _look(self) -> None:
-        """Look whether this process still fits; one it cannot read changes nothing."""
+        """Look whether this process still fits; a corrupt row changes nothing."""
         try:
             found = await self._store.members.read(self._keys)
         except ValueError as error:
-            log_failure(logger, error, "process.unreadable")
+            log_failure(logger, error, "process.corrupt")
             return
         # Without the waiting calls: a database that is lost is noticed when a process
         # starts.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from twokey.gateway.approvals.changes import Change
 from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.approvals.recovering import doubt_restored, end_with_thread
-from twokey.gateway.errors import NewerRecord, UnreadableRecord
+from twokey.gateway.errors import CorruptRecord, NewerRecord
 from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.service.tenant_service import TenantService
 from twokey.gateway.store.atomic_write import Loaded, Write
@@ -97,7 +97,7 @@ class RecoveryService(TenantService):
 
         # `load_each` has logged it a moment ago; the others are to be recovered all the
         # same.
-        with suppress(NewerRecord, UnreadableRecord):
+        with suppress(NewerRecord, CorruptRecord):
             written = await self._store.approvals.change(approval_id, compute)
             if written and found:
                 logger.warning(

@@ -81,7 +81,7 @@ class ReviewService(PolicyService):
         """Return an approval and the store's clock, or None for an unknown id.
 
         Raises:
-            UnreadableRecord: when the record is not what we wrote.
+            CorruptRecord: when the record is corrupt.
         """
         loaded = await self.store.approvals.load(approval_id)
         if loaded is None or loaded.approval.tenant != self._tenant:
@@ -114,7 +114,7 @@ class ReviewService(PolicyService):
 
         Raises:
             StoreUnavailable: when it is not known to be written.
-            UnreadableRecord: when the record is not what we wrote.
+            CorruptRecord: when the record is corrupt.
         """
 
         async def compute(loaded: Loaded) -> Write | Outcome:

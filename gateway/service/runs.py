@@ -183,7 +183,7 @@ class RunService(PolicyService):
         return event.with_(actor=by, data=data)
 
     async def dead_letters(self) -> list[DeadLetter]:
-        """Return the tenant's jobs that were given up, and those nobody can read."""
+        """Return the tenant's jobs that were given up, and the corrupt ones."""
         found = await self._store.queue(self._keys).dead_letters()
         return [one for one in found if not one.job or one.job.tenant == self._tenant]
 

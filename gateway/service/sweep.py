@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from twokey.gateway.approvals import deadline_changes, ending
 from twokey.gateway.approvals.changes import Change, following
-from twokey.gateway.errors import NewerRecord, UnreadableRecord
+from twokey.gateway.errors import CorruptRecord, NewerRecord
 from twokey.gateway.failures import log_failure
 from twokey.gateway.store.atomic_write import Loaded, Write, quarantine
 from twokey.gateway.store.keys import KEEP_MS, RETENTION, Keys
@@ -102,7 +102,7 @@ class Sweeper:
             # `compute` was not called, so there is no such approval any more.
             if not is_known:
                 await self._store.timers.drop(keys, timer)
-        except UnreadableRecord as error:
+        except CorruptRecord as error:
             await self._quarantine(keys, error)
             return False
         return found is not None
@@ -126,7 +126,7 @@ class Sweeper:
 
         try:
             found = await self._store.approvals.change(approval_id, compute)
-        except UnreadableRecord as error:
+        except CorruptRecord as error:
             await self._quarantine(keys, error)
             return 0
         if found is None:
@@ -136,7 +136,7 @@ class Sweeper:
             return 0
         return count
 
-    async def _quarantine(self, keys: Keys, error: UnreadableRecord) -> None:
+    async def _quarantine(self, keys: Keys, error: CorruptRecord) -> None:
         """Keep a corrupt record from stopping the clock of all others."""
         log_failure(logger, error, "record.quarantined")
         await quarantine(self._store.conn, keys, error.approval)

@@ -9,7 +9,7 @@ from typing import TypeVar, cast
 
 from twokey.gateway.approvals.events import Event
 from twokey.gateway.approvals.record import Approval
-from twokey.gateway.errors import NewerRecord, StoreUnavailable, UnreadableRecord
+from twokey.gateway.errors import CorruptRecord, NewerRecord, StoreUnavailable
 from twokey.gateway.failures import log_failure
 from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.store import codec, turn_opening
@@ -137,7 +137,7 @@ class ApprovalStore:
         """Read one approval and the store's clock, as of one moment; None: unknown.
 
         Raises:
-            UnreadableRecord: when the record is not what we wrote.
+            CorruptRecord: when the record is corrupt.
         """
         shard = shard_of_approval(approval_id)
         if shard is None:
@@ -178,7 +178,7 @@ class ApprovalStore:
 
         Raises:
             StoreUnavailable: it moved all the time; nothing was written.
-            UnreadableRecord: when the record is not what we wrote.
+            CorruptRecord: when the record is corrupt.
         """
         shard = shard_of_approval(approval_id)
         if shard is None:
@@ -218,20 +218,20 @@ class ApprovalStore:
     async def load_each(
         self, approval_ids: Iterable[str], *, skips_newer: bool = True
     ) -> list[Loaded]:
-        """Read those approvals that are there, without those that we cannot read."""
+        """Read those approvals that are there, without corrupt and newer ones."""
         found: list[Loaded] = []
         for approval_id in approval_ids:
             try:
                 loaded = await self.load(approval_id)
-            # Before UnreadableRecord in order and in meaning: such a record is sound,
+            # Before CorruptRecord in order and in meaning: such a record is sound,
             # and must neither be quarantined nor hide the others of a list.
             except NewerRecord as error:
                 if not skips_newer:
                     raise
                 logger.warning("record.newer %s", error)
                 continue
-            except UnreadableRecord as error:
-                log_failure(logger, error, "record.unreadable")
+            except CorruptRecord as error:
+                log_failure(logger, error, "record.corrupt")
                 continue
             if loaded is not None:
                 found.append(loaded)

@@ -133,7 +133,7 @@ async def quarantine(conn: Connection, keys: Keys, approval_id: str) -> None:
     nobody = ("", "", RunRef(agent="", thread=""))
     tenant, agent, run_ref = codec.whose(fields(raw_blobs)) or nobody
     event = Event(
-        name=EventName.RECORD_UNREADABLE,
+        name=EventName.RECORD_QUARANTINED,
         tenant=tenant,
         agent=run_ref.agent,
         thread=run_ref.thread,

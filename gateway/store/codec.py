@@ -14,7 +14,7 @@ from typing import cast
 from pydantic import JsonValue
 
 from twokey.gateway.approvals.record import Approval, Context, Item, Taken, item_id
-from twokey.gateway.errors import BadJson, NewerRecord, UnreadableRecord
+from twokey.gateway.errors import BadJson, CorruptRecord, NewerRecord
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.business_state import is_same_but_state
 from twokey.gateway.protocol.records import Result, RunRef
@@ -151,7 +151,7 @@ def approval(
 
     Raises:
         NewerRecord: when a newer version wrote it.
-        UnreadableRecord: when it is not what we wrote, or its parts do not belong
+        CorruptRecord: when it cannot be parsed, or its parts do not belong
             together: what a card shows is what was hashed is what runs.
     """
     check_format(approval_id, blobs)
@@ -166,14 +166,14 @@ def approval(
     # pydantic's ValidationError is a ValueError. Its text would quote the record, so
     # only the id goes on.
     except (KeyError, TypeError, ValueError, BadJson) as error:
-        raise UnreadableRecord(approval_id) from error
+        raise CorruptRecord(approval_id) from error
     if not is_ours:
-        raise UnreadableRecord(approval_id)
+        raise CorruptRecord(approval_id)
     return found
 
 
 def whose(blobs: dict[str, bytes]) -> tuple[str, str, RunRef] | None:
-    """Return tenant, agent and run of a record nobody can read; None: unknown."""
+    """Return tenant, agent and run of a corrupt record; None: unknown."""
     try:
         record = _object(blobs["frozen"])
         run_ref = RunRef.model_validate(

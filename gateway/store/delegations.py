@@ -51,7 +51,7 @@ class DelegationStore:
     async def all(self, keys: Keys, tenant: str) -> tuple[Delegation, ...]:
         """Return what holds now, by the store's clock.
 
-        A row that nobody can read gives nobody anything, and stops no decision.
+        A corrupt row gives nobody anything, and stops no decision.
         """
         rows, time = await self._conn.together(
             ["HGETALL", keys.delegations(tenant)], ["TIME"]
@@ -62,7 +62,7 @@ class DelegationStore:
             try:
                 found.append(_delegation(user, body))
             except ValueError:
-                logger.error("delegation.unreadable shard=%s", keys.shard)  # noqa: TRY400 - it says all
+                logger.error("delegation.corrupt shard=%s", keys.shard)  # noqa: TRY400 - it says all
         # Rows that have ended stay in the hash until the next change of it.
         return tuple(one for one in found if now_ms < one.until_ms)
 

@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 GROUP = "workers"
 # Members that jobs of an older version have, see `_without_former`.
 _FORMER = ("attempt", "error")
-UNREADABLE = "unreadable"
+CORRUPT = "corrupt"
 """Why something that is not a job was quarantined."""
 
 
@@ -85,9 +85,9 @@ class Delivery:
 
 @dataclass(frozen=True)
 class DeadLetter:
-    """A job that was given up, and why: `UNREADABLE`, or what an older version wrote.
+    """A job that was given up, and why: `CORRUPT`, or what an older version wrote.
 
-    ``job`` is None when nobody can read it; the stream keeps it as it came.
+    ``job`` is None when it is corrupt; the stream keeps it as it came.
     """
 
     id: str
@@ -128,7 +128,7 @@ class JobQueue:
             except ValueError:
                 # The worker goes on to the next job: one entry that a newer version
                 # wrote must not hold up every thread of the shard.
-                logger.error("job.unreadable job=%s", entry.id)  # noqa: TRY400 - its text may hold an argument
+                logger.error("job.corrupt job=%s", entry.id)  # noqa: TRY400 - its text may hold an argument
                 await self._quarantine(entry)
 
     async def _next(self, consumer: str, block_ms: int) -> Entry | None:
@@ -154,7 +154,7 @@ class JobQueue:
             # One MULTI: acknowledged without being in the dead letters, the entry would
             # be lost; there without being acknowledged, it would be found again at
             # once.
-            ["XADD", self._keys.dead, "*", *raw, "why", UNREADABLE],
+            ["XADD", self._keys.dead, "*", *raw, "why", CORRUPT],
             ["XACK", self._keys.jobs, GROUP, entry.id],
             ["XDEL", self._keys.jobs, entry.id],
         )

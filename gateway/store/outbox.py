@@ -36,14 +36,14 @@ class Outbox:
 
     Each reader (Slack, a metric, another chat) has its own consumer group and gets
     every event. What is not an event of this version is skipped, logged and counted in
-    ``unreadable``: a newer replica or a hand wrote it, and others wait behind it.
+    ``corrupt``: a newer replica or a hand wrote it, and others wait behind it.
     """
 
     def __init__(self, conn: Connection, keys: Keys, *, reader: str) -> None:
         self._conn = conn
         self._keys = keys
         self.reader = reader
-        self.unreadable = 0
+        self.corrupt = 0
 
     async def prepare(self) -> None:
         """Create this reader's group unless it is there, from the first event on."""
@@ -145,12 +145,12 @@ class Outbox:
             try:
                 read.append(_event(entry))
             except (KeyError, ValueError):
-                self.unreadable += 1
+                self.corrupt += 1
                 logger.error(  # noqa: TRY400 - the error may hold what was written
-                    "event.unreadable reader=%s seq=%s count=%d",
+                    "event.corrupt reader=%s seq=%s count=%d",
                     self.reader,
                     entry.id,
-                    self.unreadable,
+                    self.corrupt,
                 )
                 # Acknowledged all the same: a reader that never does so keeps the
                 # outbox from being trimmed.
@@ -191,7 +191,7 @@ async def audit_log(
 ) -> AsyncGenerator[Event]:
     """Yield the audit entries of a shard, oldest first, however many there are.
 
-    One that cannot be read is reported by its place in the log, and left out.
+    A corrupt one is logged with its place in the audit log, and left out.
 
     Args:
         conn: to the store.
@@ -210,7 +210,7 @@ async def audit_log(
             try:
                 event = _event(entry)
             except (KeyError, ValueError):
-                logger.error("audit.unreadable seq=%s", entry.id)  # noqa: TRY400 - the error may hold what was written
+                logger.error("audit.corrupt seq=%s", entry.id)  # noqa: TRY400 - the error may hold what was written
                 continue
             yield event
         if len(found) < _AUDIT_PAGE:

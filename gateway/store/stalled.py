@@ -16,7 +16,7 @@ from typing import Annotated, cast
 from pydantic import Field, PrivateAttr
 
 from twokey.gateway.approvals.events import Event
-from twokey.gateway.errors import NewerRecord, UnreadableRecord
+from twokey.gateway.errors import CorruptRecord, NewerRecord
 from twokey.gateway.failures import log_failure
 from twokey.gateway.protocol.records import Record
 from twokey.gateway.store.connection import Connection, Reply, fields, number, text
@@ -122,7 +122,7 @@ class StalledRuns:
     async def find(self, keys: Keys, run: str) -> StalledRun | None:
         """Return a run that failed; None when it goes on, or never did.
 
-        A record that nobody can read is removed: it would keep its thread from going
+        A corrupt record is removed: it would keep its thread from going
         on for ever.
 
         Raises:
@@ -133,8 +133,8 @@ class StalledRuns:
             return None
         try:
             return _read(keys, run, body)
-        except UnreadableRecord as error:
-            log_failure(logger, error, "run.unreadable")
+        except CorruptRecord as error:
+            log_failure(logger, error, "run.corrupt")
             # By the text that was read: if somebody wrote a sound record meanwhile, it
             # stays.
             await self.change(keys, run, body, None)
@@ -143,15 +143,15 @@ class StalledRuns:
     async def all(self, keys: Keys) -> list[StalledRun]:
         """Return every run of a shard that failed, the longest waiting first.
 
-        Those that this version cannot read are left out, so that they stop no other.
+        Corrupt and newer records are left out, so that they stop no other.
         """
         found = fields(await self._conn.command("HGETALL", keys.stalled))
         runs: list[StalledRun] = []
         for run, body in found.items():
             try:
                 runs.append(_read(keys, run, body))
-            except (NewerRecord, UnreadableRecord) as error:
-                log_failure(logger, error, "run.unreadable")
+            except (NewerRecord, CorruptRecord) as error:
+                log_failure(logger, error, "run.corrupt")
         return sorted(runs, key=lambda one: one.since_ms)
 
     async def counts(self, keys: Keys) -> tuple[int, int]:
@@ -261,7 +261,7 @@ def _read(keys: Keys, run: str, raw: bytes) -> StalledRun:
 
     Raises:
         NewerRecord: when a newer version wrote it.
-        UnreadableRecord: when it is not what we wrote, or another run's.
+        CorruptRecord: when it cannot be parsed, or another run's.
     """
     try:
         body = raw.decode()
@@ -271,11 +271,11 @@ def _read(keys: Keys, run: str, raw: bytes) -> StalledRun:
         found = StalledRun.read(body)
     # AttributeError: JSON that is no object has no `get`.
     except (AttributeError, RecursionError, ValueError) as error:
-        raise UnreadableRecord(run) from error
+        raise CorruptRecord(run) from error
     whose = keys.stalled_run(found.tenant, found.agent, found.thread)
     # A record under another run's id would let one thread's failure park another one.
     if not run == found.id == whose:
-        raise UnreadableRecord(run)
+        raise CorruptRecord(run)
     return found
 
 

@@ -65,7 +65,7 @@ class TimerStore:
             try:
                 found.append(_timer(member))
             except ValueError:
-                logger.error("timer.unreadable shard=%s", keys.shard)  # noqa: TRY400 - it says all
+                logger.error("timer.corrupt shard=%s", keys.shard)  # noqa: TRY400 - it says all
                 # Removed, or it would be due, and come first, for ever.
                 await self._conn.command("ZREM", keys.timers, member)
         return found

@@ -20,7 +20,7 @@ class Triage(Protocol):
     """A second pair of eyes, usually a model, that can only ask for more.
 
     Nothing relies on it. `twokey.gateway.triage.advice.read_advice` reads what it
-    returns; an error, a time-out or anything unreadable changes nothing.
+    returns; an error, a time-out or an invalid answer changes nothing.
     """
 
     async def advise(self, request: TriageRequest) -> object:

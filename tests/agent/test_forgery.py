@@ -303,7 +303,7 @@ async def test_arguments_that_become_no_json_after_the_verdict_do_not_run(
     runner: Runner, memory: InMemorySaver, effects: Effects
 ) -> None:
     class Spoil(AgentMiddleware[Any, Any, Any]):
-        """Make the arguments unreadable, after they were judged."""
+        """Make the arguments invalid JSON after they were judged."""
 
         def after_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
             message: BaseMessage = state["messages"][-1]

@@ -224,7 +224,7 @@ async def test_a_wish_that_cannot_be_read_holds_every_call(
     await runner.run(agent, {"messages": ASK}, wishing(wishes))
 
     assert effects.paid == []
-    assert "cannot be read" in gateway.only().summary
+    assert "are corrupt" in gateway.only().summary
 
 
 async def test_wishes_of_code_context_and_configuration_are_joined(

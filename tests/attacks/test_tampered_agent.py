@@ -28,7 +28,7 @@ from twokey.gateway.resume.checkpoints import open_checkpoints
 from twokey.gateway.resume.graphs import attached
 from twokey.gateway.resume.langgraph_local import LangGraphLocal
 from twokey.gateway.resume.runner import AnswerRefused
-from twokey.gateway.store.jobs import UNREADABLE
+from twokey.gateway.store.jobs import CORRUPT
 from twokey.gateway.store.store import Store
 
 REFUND = ("refund", {"order": "78291", "amount": 899.0})
@@ -144,7 +144,7 @@ async def test_a_thread_whose_record_nobody_can_read_goes_on_without_it(
             ["ZADD", stack.keys.expiry, 0, approval_id],
         )
 
-        assert "cannot read its record" in await stack.words()
+        assert "record of this call is corrupt" in await stack.words()
 
         await stack.ask(("email", {"to": "a@b.c"}))
         [other] = [one for one in await stack.asked() if one.tool == "email"]
@@ -394,7 +394,7 @@ async def test_a_job_that_nobody_can_read_is_quarantined(store: Store) -> None:
     assert await queue.take("worker", block_ms=1) is None
 
     [letter] = await queue.dead_letters()
-    assert (letter.job, letter.why) == (None, UNREADABLE)
+    assert (letter.job, letter.why) == (None, CORRUPT)
     assert await queue.depth() == 0
     kept = await store.conn.command("XRANGE", keys.dead, "-", "+")
     assert '{"kind": "dance"}' in str(kept)

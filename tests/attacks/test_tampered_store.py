@@ -2,7 +2,7 @@
 
 Decisions and receipts are not signed yet, so a forged state or vote is believed; what
 is held here already today is that an action and its hash cannot part, and that what
-nobody can read harms itself alone.
+is corrupt harms itself alone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from twokey.bot.ids import Action
 from twokey.gateway.approvals.decisions import Approve
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.approvals.record import Approval
-from twokey.gateway.errors import UnreadableRecord
+from twokey.gateway.errors import CorruptRecord
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.wire import ClaimRequest, TurnRef, Verdict
@@ -143,7 +143,7 @@ async def test_a_record_that_names_another_call_than_its_action_is_not_shown(
         "HSET", blobs, "frozen", json.dumps({**frozen, "items": [item]})
     )
 
-    with pytest.raises(UnreadableRecord):
+    with pytest.raises(CorruptRecord):
         await stack.approval(verdict)
 
 
@@ -237,7 +237,7 @@ async def test_a_record_that_nobody_can_read_does_not_keep_others_from_expiring(
 
     assert (await stack.approval(sound)).items[0].state is ItemState.EXPIRED
     events = await audit_entries(stack.store.conn, stack.keys)
-    quarantined = [one for one in events if one.name is EventName.RECORD_UNREADABLE]
+    quarantined = [one for one in events if one.name is EventName.RECORD_QUARANTINED]
     assert [one.approval for one in quarantined] == [first]
     assert await stack.store.conn.command("ZCARD", stack.keys.expiry) == 0
     state = await stack.store.conn.command("HGET", stack.keys.head(first), "0:s")
@@ -258,7 +258,7 @@ async def test_what_is_quarantined_is_said_under_its_card(stack: Stack) -> None:
 
         async def is_said() -> bool:
             notes = str(await stack.notes(card))
-            return "cannot be read, so nothing of it is decided or run" in notes
+            return "is corrupt, so nothing of it is decided or run" in notes
 
         await eventually(is_said)
 

@@ -75,17 +75,17 @@ OUTAGES_TABLE = (
         MESSAGES,
     ),
     Mutant(
-        "a failed run that nobody can read stops no other",
+        "a failed run that is corrupt stops no other",
         "gateway/store/stalled.py",
-        "            except (NewerRecord, UnreadableRecord) as error:\n",
+        "            except (NewerRecord, CorruptRecord) as error:\n",
         "            except NewerRecord as error:\n",
-        "tests/resume/test_unreadable_runs.py",
+        "tests/resume/test_corrupt_runs.py",
     ),
     Mutant(
         "a failed run counts as the run under whose name it stands",
         "gateway/store/stalled.py",
         "    if not run == found.id == whose:\n",
         "    if not run == found.id:\n",
-        "tests/resume/test_unreadable_runs.py",
+        "tests/resume/test_corrupt_runs.py",
     ),
 )

@@ -61,7 +61,7 @@ TOTALS_TABLE = (
         "tests/service/test_quarantine.py",
     ),
     Mutant(
-        "quarantine: uses that cannot be read stop nothing",
+        "quarantine: corrupt uses stop nothing",
         "gateway/store/lua/change.lua",
         "pcall(settle, blobs,",
         "settle(blobs,",

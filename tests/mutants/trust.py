@@ -293,7 +293,7 @@ TRUST_TABLE = (
         "tests/service/test_edits_made.py",
     ),
     Mutant(
-        "a job that nobody can read keeps no other waiting",
+        "a corrupt job keeps no other waiting",
         "gateway/store/jobs.py",
         "await self._quarantine(entry)",
         "pass",
@@ -314,14 +314,14 @@ TRUST_TABLE = (
         TAMPERED,
     ),
     Mutant(
-        "what nobody can read does not stop the clock",
+        "a corrupt record does not stop the clock",
         "gateway/service/sweep.py",
         "await quarantine(self._store.conn, keys, error.approval)",
         "raise error",
         TAMPERED,
     ),
     Mutant(
-        "what nobody can read is withdrawn",
+        "a corrupt record is withdrawn",
         "gateway/approvals/ending.py",
         "        if state in _WITHDRAWN\n    }",
         "        if False\n    }",
@@ -330,7 +330,7 @@ TRUST_TABLE = (
     Mutant(
         "an event that nobody knows stops no card",
         "gateway/store/outbox.py",
-        "                self.unreadable += 1\n",
+        "                self.corrupt += 1\n",
         "                raise\n",
         TAMPERED,
     ),

@@ -68,7 +68,7 @@ async def test_a_row_that_nobody_can_read_gives_nothing_and_stops_no_other(
     await service.delegate(CHLOE.person, "U0BEN", FOUR_HOURS)
 
     assert [one.user for one in given] == ["U0ANA"]
-    assert "delegation.unreadable" in caplog.text
+    assert "delegation.corrupt" in caplog.text
     assert len(await service.given_to("U0BEN")) == 2
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.service.harness import ANA, EVE, ServiceHarness, claim_of
 from twokey.gateway.approvals.decisions import Approve, Edit, Reconcile, Reject, Settled
-from twokey.gateway.errors import UnreadableRecord
+from twokey.gateway.errors import CorruptRecord
 from twokey.gateway.protocol.digest import action_args, action_hash
 from twokey.gateway.protocol.records import Result
 from twokey.gateway.protocol.states import ItemState
@@ -305,7 +305,7 @@ async def test_a_waiting_call_changed_behind_our_back_can_no_longer_be_decided(
     swapped = detail.replace(b'\\"amount\\":1', b'\\"amount\\":9')
     await harness.store.conn.command("HSET", blobs, "0:d", swapped)
 
-    with pytest.raises(UnreadableRecord):
+    with pytest.raises(CorruptRecord):
         await harness.reviews.decide(click, Approve(), ANA)
 
     head = harness.store.keys_of_tenant("default").head(click.approval)

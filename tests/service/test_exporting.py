@@ -132,7 +132,7 @@ async def test_an_entry_that_nobody_can_read_is_reported_and_hides_no_other(
 
     assert rows[: len(before)] == before
     assert len(rows) >= 2 * len(before)
-    assert "audit.unreadable seq=" in caplog.text
+    assert "audit.corrupt seq=" in caplog.text
 
 
 async def test_a_call_that_nobody_can_read_hides_no_other(

@@ -11,7 +11,7 @@ from tests.streams import announced
 from twokey.gateway.approvals.decisions import Approve
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.approvals.timing import TimerKind
-from twokey.gateway.errors import NewerRecord, UnreadableRecord
+from twokey.gateway.errors import CorruptRecord, NewerRecord
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.wire import Claimed
 from twokey.gateway.service import sweep
@@ -82,7 +82,7 @@ async def test_a_newer_record_waits_whatever_is_tried_and_is_decided_later(
 
     assert await state_of(harness, approval) == "pending"
     names = {one.name for one in await announced(harness.store.conn, keys)}
-    assert EventName.RECORD_UNREADABLE not in names
+    assert EventName.RECORD_QUARANTINED not in names
     assert await harness.store.conn.command("ZSCORE", keys.expiry, approval) is not None
     await newer_runs_again(harness, approval, monkeypatch)
     outcome = await harness.reviews.decide(click, Approve(), ANA)
@@ -130,7 +130,7 @@ async def test_newer_records_keep_no_other_waiting(
     assert {await state_of(harness, one) for one in newer} == {"pending"}
 
 
-async def test_another_field_under_the_same_number_is_still_unreadable(
+async def test_another_field_under_the_same_number_is_still_corrupt(
     harness: ServiceHarness,
 ) -> None:
     click, _ = await harness.refund()
@@ -138,5 +138,5 @@ async def test_another_field_under_the_same_number_is_still_unreadable(
     blobs = harness.store.keys_of_tenant("default").blobs(click.approval)
     await harness.store.conn.command("HSET", blobs, "format", "1")
 
-    with pytest.raises(UnreadableRecord):
+    with pytest.raises(CorruptRecord):
         await harness.reviews.decide(click, Approve(), ANA)

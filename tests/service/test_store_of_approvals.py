@@ -75,7 +75,7 @@ async def test_a_list_leaves_out_what_cannot_be_read_and_says_so(
 
     assert [loaded.approval.id for loaded in found] == [good]
     assert "record.newer" in caplog.text
-    assert "record.unreadable" in caplog.text
+    assert "record.corrupt" in caplog.text
     with pytest.raises(NewerRecord):
         await harness.store.approvals.load_each([newer], skips_newer=False)
 

@@ -105,7 +105,7 @@ for i, state in pairs(cjson.decode(ARGV[10])) do
     redis.call('ZREM', KEYS[7], item)
   end
   if corrupt then
-    -- What it uses may be what cannot be read: then it counts until it is forgotten.
+    -- Its uses may be the corrupt part: then it counts until it is forgotten.
     pcall(settle, blobs, i, state, now, expires + keep)
   else
     settle(blobs, i, state, now, expires + keep)

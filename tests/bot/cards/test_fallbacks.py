@@ -100,7 +100,7 @@ def messages() -> list[Message]:
         report_line(reported),
         outcome.agent_answer("Done."),
         outcome.run_failed(),
-        outcome.unreadable_record("ap_s0_1"),
+        outcome.corrupt_record("ap_s0_1"),
     ]
 
 

@@ -205,7 +205,7 @@ async def test_what_the_store_does_not_take_is_asked_to_be_said_again(
     [
         ({"bot_id": "B1"}, ""),
         ({"user": "U0GONE", "text": ""}, "person.untold user=U0GONE"),
-        ({"type": "app_mention", "user": None}, "listener.unreadable"),
+        ({"type": "app_mention", "user": None}, "listener.bad_payload"),
     ],
 )
 async def test_what_no_person_said_starts_nothing(

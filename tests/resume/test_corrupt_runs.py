@@ -1,4 +1,4 @@
-"""What nobody can read of a run that failed stops no other run."""
+"""A corrupt record of a failed run stops no other run."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def ask(verdict: Verdict, args: JsonObject, *, is_again: bool = False) -> Answer
 
 
 def ask_what_happened(verdict: Verdict) -> ReconcileAnswer:
-    """Pause until a person said what became of an execution in doubt."""
+    """Pause until a person has reconciled an execution in doubt."""
     question: JsonObject = {
         "type": RECONCILE_INTERRUPT,
         "v": 1,

@@ -35,7 +35,7 @@ class ArgumentModel(ABC):
 
     @abstractmethod
     def read(self, given: JsonObject) -> object:
-        """Return what the model makes of arguments; raises whatever it raises."""
+        """Return an instance of the model; raises what its validators raise."""
 
     @abstractmethod
     def write(self, instance: object) -> dict[str, Any]:
@@ -225,7 +225,7 @@ class _ModelV1(ArgumentModel):
 
 
 def _differ(one: Any, other: Any) -> bool:  # noqa: ANN401 - a value of any class
-    """Return whether two values are known to differ, whatever holds their members.
+    """Return whether two values are known to differ, compared member by member.
 
     A union may read a document as one class at first and as its twin later.
     """

@@ -26,7 +26,7 @@ from langgraph.errors import GraphBubbleUp, ParentCommand, is_invalid_resume
 
 from twokey.agent import tool_messages
 from twokey.agent.bridge import Shell, ask_with_retries
-from twokey.agent.execution import HANDED_OVER
+from twokey.agent.execution import HANDED_OFF
 from twokey.agent.grants import Grant
 from twokey.gateway.errors import LeaseLost, NotAllowed, ThreadUnavailable, TwokeyError
 from twokey.gateway.protocol import digest
@@ -93,8 +93,8 @@ async def run_auto_approved(
         with _inside(call):
             result = await run()
     except ParentCommand:
-        # Not a pause: the tool is done and hands over to a graph around this one.
-        await call.end(HANDED_OVER)
+        # Not a pause: the tool is done and hands off to the parent graph.
+        await call.end(HANDED_OFF)
         raise
     except Exception as error:
         # Not `BaseException`: a call that is cancelled stays begun, since nobody knows
@@ -135,7 +135,7 @@ async def note_nested_agent() -> None:
 
 @dataclass(slots=True)
 class _Call:
-    """One attempt at a call, and what the gateway is told of it."""
+    """Report one attempt at a call to the gateway: begin, enter, release, end."""
 
     ref: TurnRef
     verdict: Verdict

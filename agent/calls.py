@@ -283,7 +283,7 @@ class Caller:
             told = tool_messages.message_for(
                 call, tool_messages.CUT_OFF, item_id=item_id
             )
-            # People may yet settle what became of it, and be wrong.
+            # Marked: people may reconcile it, and a late report may contradict them.
             return _closing(request, messages.mark_settled(told))
         if isinstance(end, NotRun):
             return _uncleared(request, end.reason, item_id)

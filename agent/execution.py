@@ -2,7 +2,7 @@
 
 The claim comes before the effect and the record after it. Killed in between, the call
 is in doubt: it is never run again silently. The agent waits until a person said what
-happened; where the policy alone let the call run, it is told of the doubt and goes on.
+happened; a call that only the policy let run is reported as in doubt, without a pause.
 Nothing here trusts the answer or the agent's state for what to run; the document in the
 gateway's own record is verified against this call and then run, byte for byte.
 """
@@ -60,7 +60,7 @@ from twokey.gateway.protocol.wire import (
 BUSY_DEADLINE_S = 120.0
 """How long to wait for another live owner before the thread is handed back."""
 
-HANDED_OVER = Result(ok=True, summary="Handed over to a graph around this one.")
+HANDED_OFF = Result(ok=True, summary="Handed off to the parent graph.")
 
 logger = logging.getLogger(__name__)
 R = TypeVar("R")
@@ -285,21 +285,21 @@ async def _run_once(
         tool=held.verdict.tool,
         args_hash=wire.args_hash(args),
     )
-    alive = _kept_alive(held, claimed, gateway)
-    with collect_edits(held.ref.run_ref) as inside, grant_scope(grant), alive:
+    beats = _heartbeats(held, claimed, gateway)
+    with collect_edits(held.ref.run_ref) as inside, grant_scope(grant), beats:
         try:
             result = await work.run(args)
         except ParentCommand:
-            # Not a pause: the tool is done and hands over to a graph around this one.
-            await _finish(held, claimed, gateway, shell, HANDED_OVER)
+            # Not a pause: the tool is done and hands off to the parent graph.
+            await _finish(held, claimed, gateway, shell, HANDED_OFF)
             raise
         except Exception as error:
             if isinstance(error, GraphBubbleUp) or is_invalid_resume(error):
                 # It pauses, or its own question refused an answer: no failure.
                 await _release(held, claimed, gateway, shell)
                 raise
-            # Whatever a tool can raise ends here: the effect may have happened, so it
-            # is recorded inside the claim and told. Raised, it would replay for ever.
+            # Every exception of a tool: the effect may have happened, so the failure is
+            # recorded under the claim. Raised, it would be replayed without end.
             result = work.failure(tool_messages.failure_text(error))
     stored = work.store(result, inside)
     await _finish(held, claimed, gateway, shell, stored)
@@ -332,7 +332,7 @@ def _authorized_args(
 
 
 def _is_as_requested(held: HeldCall, claimed: Claimed | CheckState) -> bool:
-    """Return whether this is the action that was asked for, in whatever state."""
+    """Return whether this action was requested; its business state may differ."""
     if claimed.action_hash == held.verdict.action_hash:
         return True
     return digest.action_hash(claimed.requested) == held.verdict.action_hash and (
@@ -347,7 +347,7 @@ def _is_here(ctx: object, held: HeldCall) -> bool:
 
 
 @contextmanager
-def _kept_alive(held: HeldCall, claimed: Claimed, gateway: Gateway) -> Generator[None]:
+def _heartbeats(held: HeldCall, claimed: Claimed, gateway: Gateway) -> Generator[None]:
     beats = bridge.spawn(_beat(held, claimed, gateway))
     try:
         yield
@@ -367,8 +367,8 @@ async def _beat(held: HeldCall, claimed: Claimed, gateway: Gateway) -> None:
             logger.warning("execution.heartbeat_failed item=%s", held.verdict.item_id)
             continue
         if not is_ours:
-            # The call is in doubt by now, and a running tool cannot be stopped. What it
-            # returns is still recorded, as a late report.
+            # The gateway has put the call in doubt, but a running tool cannot be
+            # stopped. Its result is still recorded, as a late report.
             logger.warning("execution.claim_lost item=%s", held.verdict.item_id)
             return
 

@@ -1,10 +1,9 @@
 """Tell the model of execution reports that arrived after people reconciled a call.
 
-A worker that was thought dead may come back after people said what became of its call,
-and after the agent has read that and gone on. What is told is not kept in state: the
-gateway is asked before each call of the model about the results that are still among
-the messages, and each report stands once in what the model reads, inside the result
-that it is about.
+A worker that seemed dead may finish after people reconciled its call and the agent read
+their answer. Reports are not kept in state: before each model call the gateway is asked
+about the results that are still among the messages, and each report is put once into
+the model's input, inside the result that it is about.
 """
 
 from __future__ import annotations

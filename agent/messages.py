@@ -32,7 +32,7 @@ ITEM_KEY = "twokey_item"
 ANSWER_KEY = "twokey_answer"
 """Where the answer to a call that did not run carries what people said, as data."""
 SETTLED_KEY = "twokey_settled"
-"""Where a result says that people settled what became of its call, or may yet."""
+"""Marks a result that people reconciled, or may still reconcile."""
 OUR_KEYS = (EDIT_KEY, INSIDE_KEY, ITEM_KEY, ANSWER_KEY, SETTLED_KEY)
 
 MAX_EDITS = 64
@@ -85,15 +85,15 @@ def edit_messages(state: Mapping[str, Any]) -> list[EditMessage]:
 def known_edits(state: Mapping[str, Any]) -> list[EditRecord]:
     """Return the records of all edits that an agent's state names, oldest first.
 
-    State is not believed by this: `run_edits.confirm_edits` asks the gateway.
+    Not verified: state can be rewritten. `run_edits.confirm_edits` asks the gateway.
     """
     return _records(cast("Sequence[object]", state.get("twokey_edits") or ()))
 
 
 def carried_edits(state: Mapping[str, Any]) -> list[EditRecord]:
-    """Return the records that results in a state carry, of whatever agent.
+    """Return the records that tool results in a state carry, of any agent.
 
-    They are not believed by this either.
+    Not verified either.
     """
     return [
         record

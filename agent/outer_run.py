@@ -1,7 +1,8 @@
 """Find the run that an agent belongs to: its own, or that of an outer agent.
 
-People speak to the outermost agent and a worker resumes it, so whatever waits inside
-its tools belongs to its thread: who asked, what brings it back, what ends it.
+People speak to the outermost agent and a worker resumes it. So a call that waits inside
+its tools belongs to its thread: the requester, the resume and the expiry are those of
+that thread.
 
 Agents of one run that are nodes of one graph work on one conversation; an agent inside
 a tool has a conversation of its own, which begins at the namespace of that tool's task.
@@ -44,7 +45,7 @@ def outer_of(agent: str, thread: str, ns: str) -> RunRef | None:
     """Return the run around an agent; None for the agent of the thread itself.
 
     LangGraph gives every graph that runs inside another one a namespace. One without
-    is outermost, whatever this context was copied from.
+    is outermost, even when its context was copied from another run.
     """
     run_ref = current_run()
     is_own = run_ref == RunRef(agent=agent, thread=thread)

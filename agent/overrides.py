@@ -132,7 +132,7 @@ def _common(
     return tuple(verb for verb in first if verb in second)
 
 
-def _plain(value: object) -> Any:  # noqa: ANN401 - whatever a caller put there
+def _plain(value: object) -> Any:  # noqa: ANN401 - any JSON of a caller
     """Return a value that can be checkpointed; an invalid one stays invalid."""
     try:
         return Overrides.model_validate(value).model_dump(mode="json")

@@ -2,7 +2,7 @@
 
 A `recheck` takes the arguments of the call as keywords and returns JSON. It is called
 when the call is submitted, and again right before it would run. Where it fails, the
-call does not run: nobody knows whether people approved the state of now.
+call does not run: the current state may not be the one that people approved.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ async def read(
         try:
             return _accepted(await _value(recheck, args))
         except Exception as error:
-            # Whatever a function of the application can raise: the state is unknown.
+            # Any exception of the application's function: the state is unknown.
             log_failure(logger, error, "recheck.failed tool=%s", tool)
             raise StateUnknown(
                 f"The state that {tool!r} depends on could not be read "

@@ -185,7 +185,8 @@ def _from_outcome(repair: _Repair, call: ToolCall, outcome: CallOutcome) -> Tool
     if answer is None or answer.type in {AnswerKind.APPROVE, AnswerKind.EDIT}:
         text = tool_messages.cut_off_text(outcome.state)
         told = tool_messages.message_for(call, text, item_id=outcome.item_id)
-        # People may yet settle what became of it, and be wrong.
+        # Marked: people may reconcile it later, and a late report may contradict
+        # them.
         return messages.mark_settled(told) if outcome.state in _OPEN else told
     return tool_messages.decision_message(call, answer, item_id=outcome.item_id)
 

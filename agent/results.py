@@ -203,7 +203,7 @@ def _key(key: object) -> str:
     return key
 
 
-def _decode(value: object) -> Any:  # noqa: ANN401 - whatever a tool returned
+def _decode(value: object) -> Any:  # noqa: ANN401 - any value of a tool
     if isinstance(value, list):
         return [_decode(entry) for entry in cast("list[object]", value)]
     if not isinstance(value, dict):

@@ -175,9 +175,9 @@ def late_report_text(report: LateReport) -> str:
     summary = report.summary[:500]
     quoted = f" It said: {_quoted(summary)}." if summary else ""
     return (
-        f"A late report about {about}: after people had settled what became of it, its "
-        f"executor reported that {said}.{quoted} {means}, whatever the result says "
-        "below. Do not repeat the call; tell the user."
+        f"A late report about {about}: after people had settled it, its executor "
+        f"reported that {said}.{quoted} {means}, even if the result below says "
+        "otherwise. Do not repeat the call; tell the user."
     )
 
 

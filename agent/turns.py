@@ -272,7 +272,7 @@ def denial(tool: str, tool_call_id: str, reason: str) -> Verdict:
         tool=tool,
         tool_call_id=tool_call_id,
         tier=Tier.DENY,
-        # Never compared: a denial holds whatever the arguments are.
+        # Never compared: a denial holds for any arguments.
         args_hash="",
         reason=reason,
     )

@@ -1,7 +1,7 @@
 """Cache the gateway's verdicts and edits in this process.
 
-State can be rewritten by whoever may write checkpoints; this cannot. What is not in
-here is asked of the gateway again.
+A process that writes checkpoints can rewrite the agent's state, but not this cache.
+What is not cached is asked of the gateway again.
 """
 
 from __future__ import annotations

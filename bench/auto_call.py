@@ -158,7 +158,7 @@ async def _round(
     """Let the subjects take turns; return what each took, in their order."""
     taken: dict[str, list[float]] = {subject.name: [] for subject in subjects}
     for number in range(plan.runs):
-        # Whoever goes first goes last in the next run.
+        # In turns: the first one measured pays for cold caches.
         first = number % len(subjects)
         for subject in (*subjects[first:], *subjects[:first]):
             thread = f"{subject.name} {turn}.{number}"

@@ -5,10 +5,11 @@ one SQLite checkpointer, each approval in a thread of its own:
 
 - Twokey: `ReviewService.decide`, one script that also queues the job, a worker, the
   thread's lease, the resume, a claim, the tool.
-- a bare resume: LangChain's own middleware, and `Command(resume=...)` called by whoever
-  decided, in the same process. No way to the same tool can be shorter; it has no
-  record of the decision, no second process and no claim.
-- a poller: the same bare agent, woken by a loop that reads a status key twice a second.
+- a bare resume: LangChain's own middleware, and `Command(resume=...)` called where the
+  decision is made, in the same process. This is the lower bound: it has no record of
+  the decision, no second process and no claim.
+- a poller: the same bare agent, resumed by a loop that reads a status key twice a
+  second.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ _DAN = Person(team="T0", user="U0DAN", name="Dan")
 _ANA = Reviewer(team="T0", user="U0ANA", name="Ana", account=AccountKind.MEMBER)
 _PATIENCE_S = 30.0
 _GOLDEN = 0.6180339887
-"""Its multiples fall evenly between two polls, whatever their number is."""
+"""Its multiples are spread evenly between two polls, for any number of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +178,7 @@ class Twokey:
 
 
 class Bare:
-    """LangChain's own middleware, resumed at once by whoever decided."""
+    """LangChain's own middleware, resumed in the call that decides."""
 
     name = "bare resume"
 

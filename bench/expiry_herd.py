@@ -49,7 +49,7 @@ _AT_ONCE = 32
 
 @dataclass(frozen=True, slots=True)
 class Herd:
-    """What came of it: how long the herd took, and each click in milliseconds."""
+    """Result: seconds until all had expired, and each click in milliseconds."""
 
     count: int
     seconds: float
@@ -85,13 +85,13 @@ async def measure(store: Store, *, count: int = COUNT, clicks: int = CLICKS) -> 
 async def _opened(
     agents: AgentService, reviews: ReviewService, count: int, name: str
 ) -> list[Approval]:
-    room = asyncio.Semaphore(_AT_ONCE)
+    limit = asyncio.Semaphore(_AT_ONCE)
 
     async def submit(number: int) -> Approval:
         agent = f"{name}-{number // _PER_AGENT}"
         ref = TurnRef(agent=agent, thread=f"{name}-{number}", message_id="m")
         call = ProposedCall(tool="refund", args={"n": number}, tool_call_id="c")
-        async with room:
+        async with limit:
             (verdict,) = await agents.submit(Turn(ref=ref, calls=(call,)))
             loaded = await reviews.read(approval_of(verdict.item_id)[0])
         if loaded is None:

@@ -23,7 +23,7 @@ SENIOR = "U0CHLOE"
 FIRST_WORDS = "@twokey refund order 78291"
 
 SUGGESTIONS = tuple(
-    # Dan asks, so that whoever looks at the page may decide.
+    # By Dan: nobody may approve their own request, and the page is shown as Ana.
     Suggestion(label=label, text=f"@twokey {text}", channel=CHANNEL, user=REQUESTER)
     for label, text in (
         ("refund order 78291", "refund order 78291"),

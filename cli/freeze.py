@@ -99,7 +99,7 @@ def frozen(
 def _line(freeze: Freeze) -> str:
     word = "paused" if freeze.is_pause else "frozen"
     reason = freeze.reason or "no reason was given"
-    # An agent names its tools, and whoever is in Slack writes the reason.
+    # Untrusted text: an agent names its tools, a Slack user writes the reason.
     what, who, why = map(console.printable, (str(freeze.scope), freeze.by, reason))
     return f"{what}: {word} by {who} since {console.utc(freeze.at_ms)}: {why}"
 

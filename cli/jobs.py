@@ -24,8 +24,8 @@ T = TypeVar("T")
 ABOUT = """See the runs that failed, try them again, or drop them.
 
 A run that failed either waits, and is retried by itself, or is parked, and is not:
-its error cannot pass without a change, or its time for retries is over. Whoever asked
-for it, and who may decide its calls, can try it again in Slack, too.
+its error cannot pass without a change, or its time for retries is over. The person who
+asked for it, and those who may decide its calls, can also try it again in Slack.
 """
 
 group = typer.Typer(help=ABOUT, no_args_is_help=True, rich_markup_mode=None)
@@ -75,7 +75,7 @@ def show(ctx: typer.Context, run: RunId, *, json: AsJson = False) -> None:
 
 @group.command(
     epilog=console.examples(
-        ("twokey jobs retry run_s0_5f2a", "once its cause is mended"),
+        ("twokey jobs retry run_s0_5f2a", "once its cause is fixed"),
         ("twokey jobs retry --all", "everything that waits or is parked"),
     )
 )

@@ -75,7 +75,7 @@ def _shown(data: JsonObject, *, as_json: bool, as_link: bool) -> str:
 def _parsed(file: Path) -> JsonValue:
     text = console.read_text(file, "the manifest")
     try:
-        # JSON is YAML too, so one door takes both.
+        # JSON is a subset of YAML, so the YAML parser reads both.
         return parse_yaml(text, str(file)).value
     except BadDocument as error:
         raise SettingsError(str(error)) from error

@@ -56,7 +56,7 @@ def repair(
 
     A call that the checkpoints wait for and the store does not know is answered as
     lost. A call that waits for a thread that the checkpoints do not have is ended. What
-    an older store calls approved may have run, so people are asked what became of it.
+    an older store calls approved may have run, so people are asked whether it ran.
     Nothing is ever approved or run by this.
     """
     done = asyncio.run(

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 
 class Clock:
-    """Follow the machine's clock, plus whatever a test has added to it.
+    """Follow the machine's clock, plus the seconds that a test has added.
 
     Triggers, response URLs, rate limits, message timestamps and the three seconds
     an app has to answer all read this clock, so a test never has to sleep.
@@ -20,9 +20,10 @@ class Clock:
 
     @property
     def waits(self) -> list[float]:
-        """Return how many seconds each who waits for this clock has left.
+        """Return how many seconds each waiter of this clock has left.
 
-        A test moves the clock when they wait: whoever begins later waits from then on.
+        A test advances the clock once these are there: a wait that begins later counts
+        from the new time.
         """
         now = self.now()
         return [deadline - now for deadline in self._waits]
@@ -32,7 +33,7 @@ class Clock:
         return time.time() + self._added  # noqa: TID251 - Slack's clock, not ours
 
     def advance(self, seconds: float) -> None:
-        """Move the present forward and wake everyone who waits for it."""
+        """Advance the clock and notify every waiter."""
         if seconds < 0:
             raise ValueError(f"Time cannot go back: advance({seconds!r}).")
         self._added += seconds

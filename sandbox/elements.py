@@ -140,7 +140,7 @@ def initial_values(
     """Return Slack's `state.values` for blocks.
 
     Where `earlier` values hold an element of the same ids and type, what the person
-    entered stays, as it does in Slack when a view is updated under their hands.
+    entered stays, as it does in Slack when a view is updated while they type.
     """
     values: JsonObject = {}
     for placed in placed_elements(blocks):

@@ -127,7 +127,7 @@ class Notice:
 class Suggestion:
     """A button on the page that says `text` in `channel`.
 
-    `user` says it, whoever looks at the page; "" is the person who looks.
+    `user` is its author; "" stands for the person whose page it is.
     """
 
     label: str

@@ -40,7 +40,7 @@ class Connection:
     leaving: bool = False
 
     def take_ack(self, text: str) -> None:
-        """Hand an acknowledgement to whoever waits for it; ignore anything else."""
+        """Complete the delivery that this acknowledges; ignore other messages."""
         try:
             message = as_object(json.loads(text))
         except ValueError:

@@ -14,7 +14,7 @@ STACK = 3
 
 
 def open_modal(slack: FakeSlack, user_id: str, document: JsonObject) -> View:
-    """Put a new root modal before a person, over whatever is open.
+    """Open a new root modal for a person, above the open ones.
 
     It counts with the pushed ones towards `STACK`: Slack's pages leave that open, and
     an app that works under the stricter reading works under both.

@@ -37,7 +37,7 @@ export function startConversation(app) {
     top = timeline.scrollTop;
     if (atEnd) jump.hidden = true;
   });
-  // What is below it takes room as it pleases; whoever reads the end goes on doing so.
+  // The composer below may grow or shrink; a reader at the end stays at the end.
   new ResizeObserver(() => {
     if (atEnd) timeline.scrollTop = timeline.scrollHeight;
   }).observe(timeline);

@@ -66,12 +66,12 @@ function walk(event, entries) {
 }
 
 function place(menu, anchor) {
-  const room = 8;
+  const margin = 8;
   const at = anchor.getBoundingClientRect();
   const { width, height } = menu.getBoundingClientRect();
-  const left = Math.min(at.left, window.innerWidth - width - room);
+  const left = Math.min(at.left, window.innerWidth - width - margin);
   const below = at.bottom + 4;
-  const top = below + height > window.innerHeight - room ? at.top - height - 4 : below;
-  menu.style.setProperty("left", `${Math.max(room, left)}px`);
-  menu.style.setProperty("top", `${Math.max(room, top)}px`);
+  const top = below + height > window.innerHeight - margin ? at.top - height - 4 : below;
+  menu.style.setProperty("left", `${Math.max(margin, left)}px`);
+  menu.style.setProperty("top", `${Math.max(margin, top)}px`);
 }

@@ -12,21 +12,19 @@ from langgraph.prebuilt import ToolRuntime
 from langgraph.types import Command
 
 from twokey.agent import (
-    answers,
     auto_approved,
-    exact_runs,
+    circuit_breaker,
+    interrupts,
     messages,
     prepared_calls,
-    reasons,
     rechecks,
-    repeats,
     results,
+    reviewer_notes,
+    tool_invocation,
     tool_messages,
     turns,
 )
 from twokey.agent.bridge import Shell, ask_with_retries
-from twokey.agent.edits_inside import collect_edits
-from twokey.agent.exact_runs import Handler
 from twokey.agent.execution import (
     Closed,
     CutOff,
@@ -40,9 +38,11 @@ from twokey.agent.execution import (
 )
 from twokey.agent.grants import grant_scope, recheck_of
 from twokey.agent.messages import ITEM_KEY
+from twokey.agent.nested_edits import collect_edits
 from twokey.agent.prepared_calls import PreparedCall, Toolbox
 from twokey.agent.result_cleanup import restore_result
 from twokey.agent.results import ToolResult
+from twokey.agent.tool_invocation import Handler
 from twokey.agent.tool_schemas import schema_of
 from twokey.agent.verdict_cache import VerdictCache
 from twokey.gateway.errors import LeaseLost, NotAllowed, StateUnknown, TwokeyError
@@ -165,12 +165,12 @@ class Caller:
         args = turns.submitted_args(state, request.tool_call)
         if args is None:
             return _uncleared(request, turns.NO_VERDICT)
-        exact = exact_runs.with_args(request, args)
+        exact = tool_invocation.with_args(request, args)
         if verdict.kind is VerdictKind.RUN and verdict.item_id:
             # Its claim asks whether it may run now.
             return await self._execute(exact, run, HeldCall(ref, verdict, args))
         if verdict.kind is VerdictKind.HOLD:
-            problem = exact_runs.unchecked_problem(state, request, args)
+            problem = tool_invocation.late_tool_problem(state, request, args)
             if problem:
                 return _uncleared(request, problem, verdict.item_id)
             return await self._held(exact, run, ref, verdict)
@@ -211,7 +211,7 @@ class Caller:
         args = strict_json.accept_object(request.tool_call["args"])
 
         async def ran() -> ToolResult:
-            return await exact_runs.run_exactly(request, run, args)
+            return await tool_invocation.invoke(request, run, args)
 
         with (
             collect_edits(ref.run_ref) as inside,
@@ -240,10 +240,10 @@ class Caller:
         self, request: ToolCallRequest, run: Handler, ref: TurnRef, verdict: Verdict
     ) -> ToolResult:
         item_id = verdict.item_id
-        if not answers.is_alone(request):
+        if not interrupts.is_alone(request):
             return _uncleared(request, tool_messages.NOT_ALONE, item_id)
         args = strict_json.accept_object(request.tool_call["args"])
-        answer = answers.ask(verdict, args)
+        answer = interrupts.request_decision(verdict, args)
         if answer.type not in {AnswerKind.APPROVE, AnswerKind.EDIT}:
             told = tool_messages.decision_message(
                 request.tool_call, answer, item_id=item_id
@@ -253,17 +253,17 @@ class Caller:
             ref,
             verdict,
             args,
-            ask_again=lambda: answers.ask(verdict, args, is_again=True),
+            ask_again=lambda: interrupts.request_decision(verdict, args, is_again=True),
             recheck=recheck_of(self.tools.get(verdict.tool)),
         )
         ran = await self._execute(request, run, held)
-        return reasons.with_reasons(request, ran, answer)
+        return reviewer_notes.with_reasons(request, ran, answer)
 
     async def _execute(
         self, request: ToolCallRequest, run: Handler, held: HeldCall
     ) -> ToolResult:
         async def run_with(args: JsonObject) -> ToolResult:
-            return await exact_runs.run_exactly(request, run, args)
+            return await tool_invocation.invoke(request, run, args)
 
         def failure(text: str) -> ToolResult:
             return tool_messages.message_for(request.tool_call, text)
@@ -319,7 +319,7 @@ class Caller:
             own=end.edit,
             inside=inside,
         )
-        return reasons.with_settlement(request, presented, end.settled)
+        return reviewer_notes.with_reconciliation_note(request, presented, end.settled)
 
     def _presented(
         self,
@@ -374,7 +374,7 @@ def _explained(request: ToolCallRequest, text: str, item_id: str = "") -> ToolRe
 def _uncleared(request: ToolCallRequest, text: str, item_id: str = "") -> ToolResult:
     """Return the answer to a submitted call that we do not let run."""
     told = tool_messages.message_for(request.tool_call, text, item_id=item_id)
-    return _closing(request, repeats.mark_uncleared(told))
+    return _closing(request, circuit_breaker.mark_uncleared(told))
 
 
 def _closing(request: ToolCallRequest, message: ToolMessage) -> ToolResult:

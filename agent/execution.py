@@ -21,10 +21,10 @@ from typing import Generic, TypeVar, assert_never
 from langgraph.errors import GraphBubbleUp, ParentCommand, is_invalid_resume
 
 from twokey.agent import bridge, rechecks, tool_messages
-from twokey.agent.answers import ask_what_happened, forget_findings
 from twokey.agent.bridge import Shell, ask_with_retries
-from twokey.agent.edits_inside import collect_edits
 from twokey.agent.grants import Grant, grant_scope
+from twokey.agent.interrupts import drop_findings, request_reconciliation
+from twokey.agent.nested_edits import collect_edits
 from twokey.agent.rechecks import Recheck
 from twokey.gateway.errors import (
     BadJson,
@@ -173,7 +173,7 @@ async def execute(
                 # would be given again.
                 request = request.with_(owner=uuid.uuid4().hex)
             case Done():
-                forget_findings(held.verdict)
+                drop_findings(held.verdict)
                 return _done(reply)
             case Refused():
                 return NotRun(tool_messages.denial_text(reply.reason))
@@ -202,7 +202,7 @@ def _asked_what_happened(held: HeldCall, reply: InDoubt) -> Reconciled | CutOff 
     """Wait for people to settle a doubt; None when they let the call run again."""
     if held.ask_again is None:
         return CutOff()
-    finding = ask_what_happened(held.verdict)
+    finding = request_reconciliation(held.verdict)
     return None if finding.type == "rerun" else Reconciled(finding, reply.edit)
 
 

@@ -26,10 +26,10 @@ from langgraph.types import Command
 
 from twokey.agent import (
     auto_approved,
-    edits_inside,
     late_reports,
     messages,
     middleware_order,
+    nested_edits,
     overrides,
     prepared_calls,
     repair,
@@ -273,9 +273,9 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         return {"twokey_turn": note.model_dump(mode="json")}
 
     async def _after_agent(self, shell: Shell, state: AgentState[Any]) -> None:
-        if edits_inside.is_inside():
+        if nested_edits.is_nested():
             found = await run_edits.confirm_edits(self._caller(shell), state)
-            edits_inside.report(found.made)
+            nested_edits.report(found.made)
 
     def _hints(self, calls: Sequence[ToolCall], asking: Asking) -> dict[str, CallHint]:
         wishes = cast("Mapping[str, Any]", asking.state).get(overrides.STATE)

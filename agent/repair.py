@@ -207,7 +207,7 @@ def _from_result(repair: _Repair, call: ToolCall, outcome: CallOutcome) -> ToolM
     told = messages.with_records(marked, outcome.edit, inside)
     if outcome.settled is None:
         return told
-    note = tool_messages.settlement_note(outcome.settled)
+    note = tool_messages.reconciliation_note(outcome.settled)
     told = messages.mark_settled(told)
     return messages.with_note(told, note) if note else told
 

@@ -18,8 +18,8 @@ from typing import Any, Generic, TypeVar, cast
 from langgraph.config import get_config
 
 from twokey.agent import (
-    answers,
     auto_approved,
+    interrupts,
     rechecks,
     signatures,
     step_arguments,
@@ -209,13 +209,15 @@ async def _required(step: _Step, work: _Work[R], shell: Shell) -> Outcome[R]:
     call = HeldCall(ref, verdict, step.args)
     if verdict.kind is VerdictKind.RUN:
         return await _executed(call, step, work, shell)
-    answer = answers.ask(verdict, step.args)
+    answer = interrupts.request_decision(verdict, step.args)
     if answer.type not in {AnswerKind.APPROVE, AnswerKind.EDIT}:
         said = answer.message if answer.by else ""
         return NotApproved(str(answer.type), tool_messages.ended_text(answer), said)
     held = replace(
         call,
-        ask_again=lambda: answers.ask(verdict, step.args, is_again=True),
+        ask_again=lambda: interrupts.request_decision(
+            verdict, step.args, is_again=True
+        ),
         recheck=step.recheck,
     )
     return await _executed(held, step, work, shell, why=answer.why_approved)
@@ -361,7 +363,7 @@ def _with_edit(
 
 def _noted(outcome: Outcome[R], settled: ReconcileAnswer | None) -> Outcome[R]:
     """Return an unsure end with the note of those who left it as it is."""
-    note = tool_messages.settlement_note(settled) if settled else ""
+    note = tool_messages.reconciliation_note(settled) if settled else ""
     if not note or not isinstance(outcome, Unsure):
         return outcome
     return Unsure(f"{note} {outcome.message}")

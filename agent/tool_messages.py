@@ -154,7 +154,7 @@ def finding_message(
     return mark_settled(message_for(call, text, item_id=item_id, is_error=is_error))
 
 
-def settlement_note(answer: ReconcileAnswer) -> str:
+def reconciliation_note(answer: ReconcileAnswer) -> str:
     """Return the note with which people settled a doubt; "" when they wrote none."""
     if not answer.message:
         return ""

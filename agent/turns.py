@@ -12,7 +12,7 @@ from langchain_core.messages import AIMessage, AnyMessage, ToolCall, ToolMessage
 from langgraph.config import get_config
 from pydantic import Field, ValidationError
 
-from twokey.agent import outer_run, rechecks, repeats
+from twokey.agent import circuit_breaker, outer_run, rechecks
 from twokey.agent.canonical import plain
 from twokey.agent.messages import add_edits
 from twokey.agent.prepared_calls import NO_CALLS, KeptArgs, PreparedCall
@@ -49,8 +49,8 @@ DOUBLE_ID = (
 )
 NO_ID = "This call carries no id, so it was not cleared and did not run."
 
-UNCLEARED = frozenset({NO_VERDICT, repeats.STOPPED})
-"""Reasons for which the same call would be refused again (see `repeats`)."""
+UNCLEARED = frozenset({NO_VERDICT, circuit_breaker.TRIPPED})
+"""Reasons for which the same call would be refused again (see `circuit_breaker`)."""
 
 OUR_STATE = "twokey_"
 """How the names of everything begin that we keep in an agent's state."""
@@ -171,8 +171,8 @@ class Draft:
             # verdict of the other.
             self.refuse(call, DOUBLE_ID if call_id else NO_ID)
             return
-        if repeats.is_stopped(call["name"], self._history):
-            self.refuse(call, repeats.STOPPED)
+        if circuit_breaker.is_tripped(call["name"], self._history):
+            self.refuse(call, circuit_breaker.TRIPPED)
             return
         one = self._ready.get(call_id) or PreparedCall(args, args)
         self.proposed.append(

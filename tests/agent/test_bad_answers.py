@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from tests.agent.agent_runner import FREE, STRICT, Effects, Runner, build, by_call, pay
 from tests.agent.fake_gateway import FakeGateway
-from twokey.agent import answers
+from twokey.agent import interrupts
 from twokey.agent.scripted_model import calling
 from twokey.gateway.protocol.verbs import Verb
 from twokey.gateway.protocol.wire import Verdict
@@ -76,7 +76,7 @@ async def test_a_thousand_bad_answers_run_nothing_and_brick_nothing(
     item = gateway.only()
     (pause,) = (await runner.state(graph)).interrupts
     verdict = next(iter(gateway.turns.values()))[1][0]
-    model = answers.answer_model(verdict)
+    model = interrupts.answer_model(verdict)
     refused = 0
 
     while refused < 1000:
@@ -194,19 +194,19 @@ def test_the_model_of_an_answer_follows_what_policy_allows() -> None:
     base = {"item_id": "ap0.0", "action_hash": "sha256:" + "1" * 64}
     verdict = _verdict(gateway, base["action_hash"])
 
-    model = answers.answer_model(verdict)
+    model = interrupts.answer_model(verdict)
 
     assert _is_good(model, {"type": "approve", **base})
     assert _is_good(model, {"type": "expired", "message": "too late", **base})
     assert not _is_good(model, {"type": "reject", **base})
     assert not _is_good(model, {"type": "approve", "args": {}, **base})
-    assert answers.answer_model(verdict) is model
+    assert interrupts.answer_model(verdict) is model
 
 
 def test_an_edit_has_to_fit_the_schema_and_a_response_has_to_say_something() -> None:
     gateway = FakeGateway()
     base = {"item_id": "ap0.0", "action_hash": "sha256:" + "1" * 64}
-    model = answers.answer_model(_verdict(gateway, base["action_hash"]))
+    model = interrupts.answer_model(_verdict(gateway, base["action_hash"]))
 
     assert _is_good(model, {"type": "edit", "args": {"amount": 1}, **base})
     assert not _is_good(model, {"type": "edit", "args": {"amount": "1"}, **base})

@@ -9,7 +9,7 @@ import pytest
 
 from tests.agent.agent_runner import pay
 from tests.agent.fake_gateway import FakeGateway
-from twokey.agent import answers, bridge
+from twokey.agent import bridge, interrupts
 from twokey.agent.bridge import Awaiting, Blocking, ask_with_retries, drive, spawn
 from twokey.gateway.errors import NotAllowed, StoreUnavailable
 from twokey.gateway.protocol.wire import Turn
@@ -95,14 +95,14 @@ async def test_an_answer_that_came_through_unchecked_is_asked_for_again(
         reply = replies.pop(0)
         return reply or gateway.answer("ap0.0").model_dump(mode="json")
 
-    monkeypatch.setattr(answers, "interrupt", interrupt)
-    monkeypatch.setattr(answers, "get_config", dict)
+    monkeypatch.setattr(interrupts, "interrupt", interrupt)
+    monkeypatch.setattr(interrupts, "get_config", dict)
     from_message = pay().tool_calls[0]
     turn = _turn(from_message["args"])
     (verdict,) = await gateway.submit(turn)
     gateway.approve("ap0.0")
 
-    answer = answers.ask(verdict, turn.calls[0].args)
+    answer = interrupts.request_decision(verdict, turn.calls[0].args)
 
     assert answer.type == "approve"
     assert asked[0] == []

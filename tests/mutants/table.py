@@ -32,7 +32,7 @@ ATTENTION = "tests/service/test_attention.py"
 TABLE = (
     Mutant(
         "an answer answers one question",
-        "agent/answers.py",
+        "agent/interrupts.py",
         "    return _latest(answer, model)\n",
         "    return answer\n",
         "tests/agent/test_answered_before.py",

@@ -1,4 +1,4 @@
-"""Run a cleared call with exactly the arguments that were cleared, or refuse."""
+"""Invoke a tool with exactly the arguments that were cleared, or refuse the call."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from langchain.agents.middleware.types import ToolCallRequest
 
-from twokey.agent import prepared_calls, repeats, tool_messages, turns
+from twokey.agent import circuit_breaker, prepared_calls, tool_messages, turns
 from twokey.agent.grants import share_guarded
 from twokey.agent.result_cleanup import clean_result
 from twokey.agent.results import ToolResult
@@ -18,18 +18,18 @@ Handler = Callable[[ToolCallRequest], Awaitable[ToolResult]]
 
 
 def with_args(request: ToolCallRequest, args: JsonObject) -> ToolCallRequest:
-    """Return a request with other arguments."""
+    """Return the request with these arguments."""
     call = {**request.tool_call, "args": args}
     return request.override(tool_call=cast("Any", call))
 
 
-async def run_exactly(
+async def invoke(
     request: ToolCallRequest, run: Handler, args: JsonObject
 ) -> ToolResult:
-    """Run a cleared call with exactly these arguments, or say why it does not run.
+    """Invoke the tool with exactly these arguments; return a refusal as its message.
 
-    The tool is handed on guarded: a middleware that is listed after ours and changes
-    the arguments gets no run for them.
+    The tool is passed on guarded: when a middleware that is listed after ours changes
+    the arguments, the tool does not run.
     """
     try:
         # Once more, right before the run: a new version of the program may read the
@@ -38,15 +38,18 @@ async def run_exactly(
         exact = with_args(request, args).override(tool=share_guarded(tool))
         return clean_result(await run(exact), request.state["messages"])
     except NotAllowed as error:
-        return repeats.mark_uncleared(
+        return circuit_breaker.mark_uncleared(
             tool_messages.message_for(request.tool_call, str(error))
         )
 
 
-def unchecked_problem(
+def late_tool_problem(
     state: Mapping[str, Any], request: ToolCallRequest, args: JsonObject
 ) -> str:
-    """Return why people are not asked about a call whose tool was known too late."""
+    """Return why a call whose tool was unknown at submission must not be asked about.
+
+    Its arguments were submitted uncanonicalized; "" when they are canonical anyway.
+    """
     if not turns.is_unread(state, request.tool_call):
         return ""
     try:

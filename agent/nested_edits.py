@@ -1,4 +1,4 @@
-"""Collect the edits made inside a running tool, and report them to the outer agent."""
+"""Collect edits to calls of nested agents, and report them to the outer agent."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def collect_edits(run_ref: RunRef) -> Generator[list[EditRecord]]:
         _inside.reset(token)
 
 
-def is_inside() -> bool:
-    """Return whether this agent runs inside a tool of another one, which collects."""
+def is_nested() -> bool:
+    """Return whether this agent runs inside a tool of another gated agent."""
     return _inside.get() is not None
 
 
 def report(records: Sequence[EditRecord]) -> None:
-    """Report the edits that were made in here to the outer agent, if there is one."""
+    """Report edits to the outer agent, if there is one."""
     found = _inside.get()
     if found is not None:
-        # An agent reports again when its node runs again.
+        # LangGraph reruns the node after a pause, and the agent then reports again.
         found.extend(record for record in records if record not in found)

@@ -1,4 +1,4 @@
-"""Interrupt for approval or reconciliation until the resume value is valid."""
+"""Pause with LangGraph's interrupt until a person gives a valid decision."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from twokey.gateway.protocol.wire import (
 )
 
 _SCRATCHPAD = "__pregel_scratchpad"
-"""Where LangGraph keeps what a task was answered (private)."""
+"""Where LangGraph keeps the answers to a task's interrupts (private)."""
 
 _A = TypeVar("_A", Answer, ReconcileAnswer)
 
@@ -51,17 +51,19 @@ def is_alone(request: ToolCallRequest) -> bool:
     return asking is not None and len(asking.tool_calls) == 1
 
 
-def ask(verdict: Verdict, args: JsonObject, *, is_again: bool = False) -> Answer:
-    """Pause until somebody settled this call; return what they said.
+def request_decision(
+    verdict: Verdict, args: JsonObject, *, is_again: bool = False
+) -> Answer:
+    """Pause until this call is decided; return the decision.
 
     Everything here is pure up to the pause, because LangGraph runs it again whenever
-    a sibling is answered. A bad answer is refused before it is saved (the model is
-    the interrupt's schema); one that comes through all the same is asked for again,
-    in the order in which LangGraph replays answers.
+    a sibling is answered. LangGraph refuses an invalid answer before it saves it,
+    because the model is the interrupt's schema. An invalid answer that was saved all
+    the same is asked for again, in the order in which LangGraph replays answers.
 
-    When it ``is_again`` asked, because the call went back to people, what the tool
-    itself was answered before may stand in between. That is not our answer and must
-    stay where it is: so LangGraph is not given our model to refuse it by.
+    With ``is_again`` the call went back to people. Answers to the tool's own
+    interrupts may then be saved before ours and must stay there. So LangGraph gets
+    only the JSON Schema of our model, which it does not validate them by.
     """
     model = answer_model(verdict)
     question: JsonObject = {
@@ -75,11 +77,11 @@ def ask(verdict: Verdict, args: JsonObject, *, is_again: bool = False) -> Answer
         "allow": [str(verb) for verb in verdict.allow],
     }
     schema = model.model_json_schema() if is_again else model
-    answer = _until_good(question, model, schema)
+    answer = _interrupt(question, model, schema)
     return _latest(answer, model)
 
 
-def ask_what_happened(verdict: Verdict) -> ReconcileAnswer:
+def request_reconciliation(verdict: Verdict) -> ReconcileAnswer:
     """Pause until a person has reconciled an execution in doubt."""
     question: JsonObject = {
         "type": RECONCILE_INTERRUPT,
@@ -90,19 +92,19 @@ def ask_what_happened(verdict: Verdict) -> ReconcileAnswer:
         "allow": ["executed", "rerun", "skip"],
     }
     model = _reconcile_model(verdict.item_id, verdict.action_hash)
-    return _until_good(question, model, model)
+    return _interrupt(question, model, model)
 
 
-def forget_findings(verdict: Verdict) -> None:
-    """Keep a finding about a settled doubt from answering the next question.
+def drop_findings(verdict: Verdict) -> None:
+    """Remove findings about this call from the saved answers of the running task.
 
-    A node that asks again after a doubt runs from its start. By then the doubt is
-    gone, so nothing asks for the finding that LangGraph saved with its answers.
+    A node that asks again after a doubt runs from its start. The doubt is over then,
+    so nothing reads the saved finding, and the next interrupt would be given it.
     """
-    given = _saved_answers()
+    saved = _saved_answers()
     model = _reconcile_model(verdict.item_id, verdict.action_hash)
     # In place: it is LangGraph's own list, from which the next `interrupt` reads.
-    given[:] = [each for each in given if not _is_good(each, model)]
+    saved[:] = [each for each in saved if not _is_valid(each, model)]
 
 
 def answer_model(verdict: Verdict) -> type[Answer]:
@@ -116,7 +118,7 @@ def answer_model(verdict: Verdict) -> type[Answer]:
     )
 
 
-def _until_good(
+def _interrupt(
     question: JsonObject, model: type[_A], schema: type[_A] | dict[str, Any]
 ) -> _A:
     errors: list[str] = []
@@ -131,34 +133,34 @@ def _until_good(
 
 
 def _latest(answer: Answer, model: type[Answer]) -> Answer:
-    """Return the last answer to this question, and leave no other one behind.
+    """Return the last answer to this interrupt, and remove its duplicates.
 
-    LangGraph saves what a task was answered, also when the task then fails or is
-    cancelled. It goes on showing the question, so the answer is sent again, and
-    LangGraph appends it to the one it saved (`langgraph.pregel._algo._scratchpad`,
-    1.2). The next question in this task would be given it: ours after an execution
-    that is in doubt, or one that the tool itself asks. A call that went back to people
-    is asked about twice; then the last answer is what they said in the end.
+    LangGraph saves the answers to a task even when the task then fails or is
+    cancelled. The interrupt stays open, so the answer is sent again, and LangGraph
+    appends it to the saved one (`langgraph.pregel._algo._scratchpad`, 1.2). The next
+    interrupt of this task would be given the duplicate: ours after an execution in
+    doubt, or one of the tool itself. A call that went back to people is asked about
+    twice; then the last answer counts.
     """
-    given = _saved_answers()
-    # By content: the answers of the tool's own questions stand in the same list.
-    places = [at for at, each in enumerate(given) if _is_good(each, model)]
+    saved = _saved_answers()
+    # By content: the answers to the tool's own interrupts are in the same list.
+    places = [at for at, each in enumerate(saved) if _is_valid(each, model)]
     if not places:
         return answer
-    given[places[0]] = given[places[-1]]
+    saved[places[0]] = saved[places[-1]]
     for at in reversed(places[1:]):
-        del given[at]
-    return model.model_validate(given[places[0]])
+        del saved[at]
+    return model.model_validate(saved[places[0]])
 
 
 def _saved_answers() -> list[object]:
-    """Return LangGraph's own list of what this task was answered, to change it."""
+    """Return LangGraph's own, mutable list of the answers to this task."""
     scratchpad = get_config().get("configurable", {}).get(_SCRATCHPAD)
     resume: object = getattr(scratchpad, "resume", None)
     return cast("list[object]", resume) if isinstance(resume, list) else []
 
 
-def _is_good(answer: object, model: type[Answer | ReconcileAnswer]) -> bool:
+def _is_valid(answer: object, model: type[Answer | ReconcileAnswer]) -> bool:
     try:
         model.model_validate(answer)
     except ValidationError:

@@ -1,4 +1,4 @@
-"""Add the reviewers' reasons for an authorized call to its result, for the model."""
+"""Prepend reviewers' reasons and reconciliation notes to a call's tool message."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from twokey.gateway.protocol.wire import Answer, ReconcileAnswer
 def with_reasons(
     request: ToolCallRequest, result: ToolResult, answer: Answer
 ) -> ToolResult:
-    """Return a result that says why people approved its call, if they said so.
+    """Return the result with the reviewers' reasons for approving its call, if any.
 
-    What a user sees directly (``return_direct``) stays as the tool returned it.
+    The result of a ``return_direct`` tool is shown to the user and stays as it is.
     """
     return _with_note(request, result, answer.why_approved)
 
 
-def with_settlement(
+def with_reconciliation_note(
     request: ToolCallRequest, result: ToolResult, settled: ReconcileAnswer | None
 ) -> ToolResult:
-    """Return a result with the note of those who settled a doubt about its call.
+    """Return the result with the note of the people who reconciled its call.
 
-    It is marked too: the attempt that was in doubt may still be reported.
+    It is also marked, because the attempt that was in doubt may still report an end.
     """
     if settled is None:
         return result
-    note = tool_messages.settlement_note(settled)
+    note = tool_messages.reconciliation_note(settled)
     return _with_note(request, result, note, messages.mark_settled)
 
 
@@ -43,10 +43,10 @@ def _with_note(
 ) -> ToolResult:
     is_silent = request.tool is not None and request.tool.return_direct
 
-    def told(message: ToolMessage) -> ToolMessage:
+    def change(message: ToolMessage) -> ToolMessage:
         if message.tool_call_id != request.tool_call["id"]:
             return message
         marked = mark(message)
         return messages.with_note(marked, note) if note and not is_silent else marked
 
-    return results.each_message(result, told)
+    return results.each_message(result, change)

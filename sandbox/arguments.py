@@ -1,7 +1,7 @@
 """Parse the arguments of Web API calls, from JSON or from a form."""
 
+from twokey.sandbox.api_errors import ApiError
 from twokey.sandbox.json_types import JsonObject
-from twokey.sandbox.refusals import Refused
 from twokey.sandbox.validation import read_json
 
 MAX_PAGE = 1000
@@ -13,7 +13,7 @@ def required(arguments: JsonObject, name: str) -> str:
     value = arguments.get(name)
     if value in (None, ""):
         line = f"[ERROR] missing required field: {name}"
-        raise Refused("invalid_arguments", response_metadata={"messages": [line]})
+        raise ApiError("invalid_arguments", response_metadata={"messages": [line]})
     return str(value)
 
 
@@ -32,13 +32,13 @@ def message_content(arguments: JsonObject) -> JsonObject:
     """Return `text`, `blocks`, `thread_ts` and `metadata` with their JSON decoded.
 
     Raises:
-        Refused: `invalid_blocks_format`, `invalid_metadata_format`,
+        ApiError: `invalid_blocks_format`, `invalid_metadata_format`,
             `markdown_text_conflict`, or `invalid_arguments` for attachments, which
             the sandbox could not show.
     """
     if read_json(arguments.get("attachments"), "invalid_attachments"):
         line = "[ERROR] the sandbox shows no attachments; use blocks"
-        raise Refused("invalid_arguments", response_metadata={"messages": [line]})
+        raise ApiError("invalid_arguments", response_metadata={"messages": [line]})
     content: JsonObject = {
         "text": arguments.get("text"),
         "blocks": read_json(arguments.get("blocks"), "invalid_blocks_format"),
@@ -48,7 +48,7 @@ def message_content(arguments: JsonObject) -> JsonObject:
     markdown = arguments.get("markdown_text")
     if markdown is not None:
         if content["text"] is not None or content["blocks"] is not None:
-            raise Refused("markdown_text_conflict")
+            raise ApiError("markdown_text_conflict")
         content["blocks"] = [{"type": "markdown", "text": str(markdown)}]
         content["text"] = str(markdown)
     return content
@@ -58,17 +58,17 @@ def page(items: list[JsonObject], arguments: JsonObject, key: str) -> JsonObject
     """Return one page of a list under `key`, with Slack's `next_cursor`.
 
     Raises:
-        Refused: `invalid_limit` or `invalid_cursor`.
+        ApiError: `invalid_limit` or `invalid_cursor`.
     """
     try:
         limit = int(optional(arguments, "limit") or DEFAULT_PAGE)
         start = int(optional(arguments, "cursor") or 0)
     except ValueError:
-        raise Refused("invalid_cursor") from None
+        raise ApiError("invalid_cursor") from None
     if not 1 <= limit <= MAX_PAGE:
-        raise Refused("invalid_limit")
+        raise ApiError("invalid_limit")
     if not 0 <= start <= len(items):
-        raise Refused("invalid_cursor")
+        raise ApiError("invalid_cursor")
     end = start + limit
     cursor = str(end) if end < len(items) else ""
     return {

@@ -3,11 +3,11 @@
 from collections.abc import Callable
 
 from twokey.sandbox import messages
+from twokey.sandbox.api_errors import ApiError
 from twokey.sandbox.arguments import message_content, optional, required
 from twokey.sandbox.fake_slack import FakeSlack
 from twokey.sandbox.json_types import JsonObject
 from twokey.sandbox.records import Channel, Message
-from twokey.sandbox.refusals import Refused
 
 
 def post_message(slack: FakeSlack, arguments: JsonObject) -> JsonObject:
@@ -26,7 +26,7 @@ def post_ephemeral(slack: FakeSlack, arguments: JsonObject) -> JsonObject:
     channel = messages.postable(slack.workspace, arguments.get("channel"))
     user = required(arguments, "user")
     if user not in channel.members:
-        raise Refused("user_not_in_channel")
+        raise ApiError("user_not_in_channel")
     content = message_content(arguments)
     message = messages.post(slack, channel, content, ephemeral_to=user)
     return {"message_ts": message.ts}
@@ -56,7 +56,7 @@ def get_permalink(slack: FakeSlack, arguments: JsonObject) -> JsonObject:
     channel = messages.reachable(slack.workspace, arguments.get("channel"))
     ts = optional(arguments, "message_ts")
     if ts not in slack.workspace.messages[channel.id]:
-        raise Refused("message_not_found")
+        raise ApiError("message_not_found")
     place = f"{channel.id}/p{ts.replace('.', '')}"
     return {"channel": channel.id, "permalink": f"{slack.base_url}/#{place}"}
 
@@ -67,7 +67,7 @@ def _changeable(
     workspace = slack.workspace
     channel = messages.reachable(workspace, arguments.get("channel"))
     if channel.is_archived:
-        raise Refused("is_inactive")
+        raise ApiError("is_inactive")
     messages.postable(workspace, channel.id)
     return channel, messages.own_message(slack, channel, arguments.get("ts"), refusal)
 

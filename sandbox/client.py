@@ -8,8 +8,8 @@ from typing import Self, TypeVar
 import aiohttp
 
 from twokey.sandbox.elements import find
-from twokey.sandbox.entries import choice, entered
 from twokey.sandbox.json_types import JsonObject, as_object, as_objects
+from twokey.sandbox.state_values import choice, entered
 
 T = TypeVar("T")
 

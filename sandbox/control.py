@@ -6,13 +6,13 @@ from dataclasses import asdict, dataclass, replace
 from typing import cast
 
 from twokey.sandbox import payloads
+from twokey.sandbox.api_errors import ApiError
 from twokey.sandbox.delivery import Ack, Delivery
 from twokey.sandbox.fake_slack import FakeSlack
 from twokey.sandbox.json_types import JsonObject
-from twokey.sandbox.refusals import Refused
 from twokey.sandbox.signed_http import Forgery, Received, SignedHttp
 from twokey.sandbox.socket_mode import Sockets
-from twokey.sandbox.tokens import Kind
+from twokey.sandbox.tokens import TokenKind
 
 
 @dataclass(slots=True)
@@ -33,23 +33,23 @@ class Control:
         """Do one posted command.
 
         Raises:
-            Refused: `unknown_command` or `invalid_arguments`, with what is known.
+            ApiError: `unknown_command` or `invalid_arguments`, with what is known.
         """
         arguments = dict(command)
         name = str(arguments.pop("do", ""))
         if name not in COMMANDS:
-            raise Refused("unknown_command", known=sorted(COMMANDS))
+            raise ApiError("unknown_command", known=sorted(COMMANDS))
         method = cast("Callable[..., object]", getattr(self, name))
         try:
             inspect.signature(method).bind(**arguments)
         except TypeError as error:
-            raise Refused("invalid_arguments", why=str(error)) from None
+            raise ApiError("invalid_arguments", why=str(error)) from None
         try:
             result = method(**arguments)
             if inspect.isawaitable(result):
                 result = await cast("Awaitable[object]", result)
         except (ValueError, LookupError) as error:
-            raise Refused("invalid_arguments", why=str(error)) from None
+            raise ApiError("invalid_arguments", why=str(error)) from None
         return {"ok": True, "result": result}
 
     # Time, rates and faults
@@ -206,7 +206,7 @@ class Control:
 
     def restore_bot_token(self) -> None:
         """Accept the bot's token again."""
-        self.slack.tokens.add(self.slack.bot_token, Kind.BOT)
+        self.slack.tokens.add(self.slack.bot_token, TokenKind.BOT)
 
     async def announce(self, kind: str, **members: object) -> None:
         """Send an event that concerns the app, if the app subscribed to it."""

@@ -8,10 +8,10 @@ from twokey.sandbox.clock import Clock
 from twokey.sandbox.faults import Faults
 from twokey.sandbox.json_types import JsonObject
 from twokey.sandbox.oauth import Installer
-from twokey.sandbox.rates import Rates
+from twokey.sandbox.rate_limits import RateLimits
 from twokey.sandbox.records import Notice, Suggestion
 from twokey.sandbox.response_urls import ResponseUrls
-from twokey.sandbox.tokens import Kind, Tokens
+from twokey.sandbox.tokens import TokenKind, Tokens
 from twokey.sandbox.triggers import Triggers
 from twokey.sandbox.workspace import Workspace
 
@@ -54,24 +54,24 @@ class FakeSlack:
     app_token: str = field(init=False)
     triggers: Triggers = field(init=False)
     response_urls: ResponseUrls = field(init=False)
-    rates: Rates = field(init=False)
+    rates: RateLimits = field(init=False)
     installer: Installer = field(init=False)
 
     def __post_init__(self) -> None:
         """Give out the first two tokens and start counting."""
         self.triggers = Triggers(self.clock)
         self.response_urls = ResponseUrls(self.clock)
-        self.rates = Rates(self.clock)
+        self.rates = RateLimits(self.clock)
         self.installer = Installer(self.workspace, self.tokens, self.clock)
-        self.bot_token = self.tokens.issue(Kind.BOT)
-        self.app_token = self.tokens.issue(Kind.APP)
+        self.bot_token = self.tokens.issue(TokenKind.BOT)
+        self.app_token = self.tokens.issue(TokenKind.APP)
 
     def use_credentials(
         self, bot_token: str, app_token: str, signing_secret: str
     ) -> None:
         """Accept the credentials that an earlier run gave out."""
-        self.bot_token = self.tokens.add(bot_token, Kind.BOT)
-        self.app_token = self.tokens.add(app_token, Kind.APP)
+        self.bot_token = self.tokens.add(bot_token, TokenKind.BOT)
+        self.app_token = self.tokens.add(app_token, TokenKind.APP)
         self.signing_secret = signing_secret
 
     def tell(self, user_id: str, text: str, level: str = "warning") -> None:

@@ -3,7 +3,8 @@
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
-from twokey.sandbox import inputs, payloads, responses, view_answers, views
+from twokey.sandbox import inputs, payloads, responses, view_responses, views
+from twokey.sandbox.api_errors import ApiError
 from twokey.sandbox.delivery import Ack, Answer, Delivery, NoAck
 from twokey.sandbox.elements import HOLDINGS, Placed, find, offers
 from twokey.sandbox.fake_slack import FakeSlack
@@ -11,9 +12,8 @@ from twokey.sandbox.json_types import JsonObject, as_object, as_text
 from twokey.sandbox.mentions import escaped
 from twokey.sandbox.payloads import Gesture
 from twokey.sandbox.records import Message, User, View
-from twokey.sandbox.refusals import Refused
 from twokey.sandbox.response_urls import ResponseUrl
-from twokey.sandbox.speaking import Speaking, channel_of
+from twokey.sandbox.user_messages import UserMessages, channel_of
 
 OK: JsonObject = {"ok": True}
 
@@ -24,14 +24,14 @@ class Gestures:
     def __init__(self, slack: FakeSlack, delivery: Delivery) -> None:
         self._slack = slack
         self._delivery = delivery
-        speaking = Speaking(slack, delivery)
+        user_messages = UserMessages(slack, delivery)
         self._kinds: dict[str, Callable[[User, JsonObject], Awaitable[JsonObject]]] = {
             "block_actions": self._act,
             "view_submission": self._submit,
             "view_closed": self._close,
-            "message": speaking.say,
-            "message_edited": speaking.edit,
-            "message_deleted": speaking.delete,
+            "message": user_messages.say,
+            "message_edited": user_messages.edit,
+            "message_deleted": user_messages.delete,
             "command": self._command,
             "home_opened": self._open_home,
         }
@@ -40,14 +40,14 @@ class Gestures:
         """Do what a request of `POST /sandbox/act` describes.
 
         Raises:
-            Refused: the gesture is impossible in Slack; nothing was delivered.
+            ApiError: the gesture is impossible in Slack; nothing was delivered.
         """
         kind = self._kinds.get(as_text(request.get("type")))
         if kind is None:
-            raise Refused("unknown_type", known=sorted(self._kinds))
+            raise ApiError("unknown_type", known=sorted(self._kinds))
         user = self._slack.workspace.user(request.get("user"))
         if user.deleted or user.is_bot:
-            raise Refused("account_inactive")
+            raise ApiError("account_inactive")
         return await kind(user, request)
 
     async def _act(self, user: User, request: JsonObject) -> JsonObject:
@@ -85,7 +85,7 @@ class Gestures:
     async def _submit(self, user: User, request: JsonObject) -> JsonObject:
         view = self._view(user, request)
         if not view.document.get("submit"):
-            raise Refused("view_has_no_submit")
+            raise ApiError("view_has_no_submit")
         values = inputs.merged(view.blocks, view.values, request.get("values"))
         errors = inputs.errors_in(view.blocks, values)
         view = replace(view, values=values, errors=errors)
@@ -98,7 +98,7 @@ class Gestures:
         answer = await self._delivery.deliver(envelope)
         if isinstance(answer, NoAck):
             return self._plain(user, answer)
-        return view_answers.apply(self._slack, view, answer.body)
+        return view_responses.apply(self._slack, view, answer.body)
 
     async def _close(self, user: User, request: JsonObject) -> JsonObject:
         view = self._view(user, request)
@@ -135,7 +135,7 @@ class Gestures:
             place = ResponseUrl("", channel.id, user.id, self._slack.clock.now())
             try:
                 responses.respond(self._slack, place, body)
-            except Refused as refused:
+            except ApiError as refused:
                 self._slack.blame(f"bad answer to {command}: {refused.answer()!r}")
                 self._slack.tell(user.id, f"{command} failed: {refused.error}", "error")
                 return refused.answer()
@@ -178,7 +178,7 @@ class Gestures:
             placed = _found(list(blocks), request)
             if placed is not None:
                 return list(blocks), placed
-        raise Refused("action_not_found")
+        raise ApiError("action_not_found")
 
     def _view(self, user: User, request: JsonObject) -> View:
         workspace, view_id = self._slack.workspace, request.get("view_id")
@@ -186,7 +186,7 @@ class Gestures:
         for view in (stack[-1] if stack else None, home):
             if view is not None and view.id == view_id:
                 return view
-        raise Refused("view_not_found")
+        raise ApiError("view_not_found")
 
     def _action(
         self, placed: Placed, chosen: JsonObject, values: JsonObject
@@ -207,7 +207,7 @@ class Gestures:
             return {**action, **as_object(state)}
         if placed.type == "overflow":
             if not offers(element, chosen.get("selected_option")):
-                raise Refused("invalid_values")
+                raise ApiError("invalid_values")
             return action | {"selected_option": chosen["selected_option"]}
         for key in ("text", "value", "style"):
             if key in element:
@@ -233,7 +233,7 @@ class Gestures:
 def _placed(blocks: list[JsonObject], request: JsonObject) -> Placed:
     placed = _found(blocks, request)
     if placed is None:
-        raise Refused("action_not_found")
+        raise ApiError("action_not_found")
     return placed
 
 

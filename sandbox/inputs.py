@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from datetime import date, time
 from urllib.parse import urlsplit
 
+from twokey.sandbox.api_errors import ApiError
 from twokey.sandbox.elements import (
     HOLDINGS,
     Placed,
@@ -19,7 +20,6 @@ from twokey.sandbox.elements import (
     placed_elements,
 )
 from twokey.sandbox.json_types import JsonObject, as_list, as_object
-from twokey.sandbox.refusals import Refused
 
 REQUIRED = "Please complete this required field."
 EMAIL = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+")
@@ -32,7 +32,7 @@ def merged(
     """Return the view's values with what the person entered laid over them.
 
     Raises:
-        Refused: `invalid_values` when an entry names no element, or has a value
+        ApiError: `invalid_values` when an entry names no element, or has a value
             that its element cannot produce.
     """
     values = initial_values(blocks, before)
@@ -41,7 +41,7 @@ def merged(
         for action_id, state in as_object(actions).items():
             placed = known.get((block_id, action_id))
             if placed is None or placed.type not in HOLDINGS:
-                raise Refused("invalid_values", at=f"{block_id}/{action_id}")
+                raise ApiError("invalid_values", at=f"{block_id}/{action_id}")
             values[block_id][action_id] = read_state(placed, as_object(state))
     return values
 
@@ -53,7 +53,7 @@ def read_state(placed: Placed, state: JsonObject) -> JsonObject:
     if value == "":
         value = None
     if not _could_hold(placed, value):
-        raise Refused("invalid_values", at=f"{placed.block_id}/{placed.action_id}")
+        raise ApiError("invalid_values", at=f"{placed.block_id}/{placed.action_id}")
     return {"type": placed.type, holding.key: value}
 
 

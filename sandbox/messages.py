@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
+from twokey.sandbox.api_errors import ApiError
 from twokey.sandbox.elements import named
 from twokey.sandbox.fake_slack import FakeSlack
 from twokey.sandbox.json_types import JsonObject, as_object, as_objects
 from twokey.sandbox.mentions import notified
 from twokey.sandbox.records import Channel, Message
-from twokey.sandbox.refusals import Refused
 from twokey.sandbox.validation import check_message
 from twokey.sandbox.workspace import Workspace
 
@@ -16,13 +16,13 @@ def reachable(workspace: Workspace, reference: object) -> Channel:
     """Return the channel the bot means by an id, a #name or a person's id.
 
     Raises:
-        Refused: `channel_not_found`, also for what the bot must not know of.
+        ApiError: `channel_not_found`, also for what the bot must not know of.
     """
     wanted = str(reference or "")
     if wanted.startswith("U") and wanted in workspace.users:
         user = workspace.users[wanted]
         if user.deleted or user.is_bot:
-            raise Refused("channel_not_found")
+            raise ApiError("channel_not_found")
         return workspace.direct_message(wanted)
     name = wanted.removeprefix("#")
     for channel in workspace.channels.values():
@@ -30,26 +30,26 @@ def reachable(workspace: Workspace, reference: object) -> Channel:
             if channel.is_private and workspace.app.bot_user not in channel.members:
                 break
             return channel
-    raise Refused("channel_not_found")
+    raise ApiError("channel_not_found")
 
 
 def postable(workspace: Workspace, reference: object) -> Channel:
     """Return the channel the bot may post to.
 
     Raises:
-        Refused: `channel_not_found`, `is_archived`, `not_in_channel` or
+        ApiError: `channel_not_found`, `is_archived`, `not_in_channel` or
             `messages_tab_disabled`.
     """
     channel = reachable(workspace, reference)
     if channel.is_archived:
-        raise Refused("is_archived")
+        raise ApiError("is_archived")
     if channel.is_im and not workspace.messages_tab_enabled:
-        raise Refused("messages_tab_disabled")
+        raise ApiError("messages_tab_disabled")
     if workspace.app.bot_user in channel.members:
         return channel
     if "chat:write.public" in workspace.bot_scopes:
         return channel
-    raise Refused("not_in_channel")
+    raise ApiError("not_in_channel")
 
 
 def post(
@@ -89,16 +89,16 @@ def change(slack: FakeSlack, message: Message, content: JsonObject) -> Message:
     """Replace a message's text and blocks; text without blocks removes the blocks.
 
     Raises:
-        Refused: for bad blocks, `edit_window_closed` or `block_mismatch`.
+        ApiError: for bad blocks, `edit_window_closed` or `block_mismatch`.
     """
     window = slack.workspace.edit_window_s
     if window is not None and slack.clock.now() - float(message.ts) > window:
-        raise Refused("edit_window_closed")
+        raise ApiError("edit_window_closed")
     text, blocks = content.get("text"), content.get("blocks")
     check_message(blocks or None, text, update=True)
     kept = tuple(named(as_objects(blocks))) or None
     if kept and _only_rich_text(message.blocks) and not _only_rich_text(kept):
-        raise Refused("block_mismatch")
+        raise ApiError("block_mismatch")
     changed = replace(
         message,
         text=str(text or ""),
@@ -141,7 +141,7 @@ def _thread(workspace: Workspace, channel: Channel, ts: str) -> str | None:
     if parent is not None:
         return parent.thread_ts or parent.ts
     if (channel.id, ts) not in workspace.deleted:
-        raise Refused("thread_not_found")
+        raise ApiError("thread_not_found")
     return None
 
 
@@ -151,16 +151,16 @@ def own_message(
     """Return a lasting message that the bot itself wrote.
 
     Raises:
-        Refused: `message_not_found` (ephemeral messages are never found), or
+        ApiError: `message_not_found` (ephemeral messages are never found), or
             `refusal` when someone else wrote it.
     """
     message = slack.workspace.messages[channel.id].get(str(ts or ""))
     if message is None:
-        raise Refused("message_not_found")
+        raise ApiError("message_not_found")
     if message.is_tombstone:
-        raise Refused("message_not_found")
+        raise ApiError("message_not_found")
     if message.user != slack.workspace.app.bot_user:
-        raise Refused(refusal)
+        raise ApiError(refusal)
     return message
 
 
@@ -172,7 +172,7 @@ def check_metadata(metadata: object) -> JsonObject | None:
     if not isinstance(document.get("event_type"), str) or not isinstance(
         document.get("event_payload"), dict
     ):
-        raise Refused("invalid_metadata_format")
+        raise ApiError("invalid_metadata_format")
     return {
         "event_type": document["event_type"],
         "event_payload": document["event_payload"],

@@ -9,11 +9,11 @@ import secrets
 from dataclasses import dataclass, field
 from urllib.parse import urlencode
 
+from twokey.sandbox.api_errors import ApiError
 from twokey.sandbox.arguments import optional
 from twokey.sandbox.clock import Clock
 from twokey.sandbox.json_types import JsonObject
-from twokey.sandbox.refusals import Refused
-from twokey.sandbox.tokens import Kind, Tokens
+from twokey.sandbox.tokens import TokenKind, Tokens
 from twokey.sandbox.workspace import Workspace
 
 CODE_LIFE_S = 600.0
@@ -53,13 +53,13 @@ class Installer:
         """Return the address Slack would send an admin's browser back to.
 
         Raises:
-            Refused: `invalid_client_id`, or `bad_redirect_uri` for one that is not
+            ApiError: `invalid_client_id`, or `bad_redirect_uri` for one that is not
                 http or https.
         """
         if client_id != self.client_id:
-            raise Refused("invalid_client_id")
+            raise ApiError("invalid_client_id")
         if not redirect_uri.startswith(("http://", "https://")):
-            raise Refused("bad_redirect_uri")
+            raise ApiError("bad_redirect_uri")
         code = secrets.token_urlsafe(16)
         self._codes[code] = Grant(user, redirect_uri, self.clock.now())
         joint = "&" if "?" in redirect_uri else "?"
@@ -68,27 +68,27 @@ class Installer:
     def exchange(self, arguments: JsonObject) -> JsonObject:
         """Answer `oauth.v2.access`, for a code or for a refresh token."""
         if optional(arguments, "client_id") != self.client_id:
-            raise Refused("invalid_client_id")
+            raise ApiError("invalid_client_id")
         given = str(arguments.get("client_secret") or "")
         if not secrets.compare_digest(given.encode(), self.client_secret.encode()):
-            raise Refused("bad_client_secret")
+            raise ApiError("bad_client_secret")
         match optional(arguments, "grant_type"):
             case None | "authorization_code":
                 return self._install(self._take_code(arguments))
             case "refresh_token":
                 return self._install(self._take_refresh_token(arguments))
             case _:
-                raise Refused("invalid_grant_type")
+                raise ApiError("invalid_grant_type")
 
     def _take_code(self, arguments: JsonObject) -> str:
         code = optional(arguments, "code") or ""
         if code in self._used_codes:
-            raise Refused("code_already_used")
+            raise ApiError("code_already_used")
         grant = self._codes.get(code)
         if grant is None or self.clock.now() - grant.issued_at > CODE_LIFE_S:
-            raise Refused("invalid_code")
+            raise ApiError("invalid_code")
         if optional(arguments, "redirect_uri") not in (None, grant.redirect_uri):
-            raise Refused("bad_redirect_uri")
+            raise ApiError("bad_redirect_uri")
         self._used_codes.add(code)
         return self._codes.pop(code).user
 
@@ -96,7 +96,7 @@ class Installer:
         refresh_token = optional(arguments, "refresh_token") or ""
         rotated = self._refreshable.pop(refresh_token, None)
         if rotated is None:
-            raise Refused("invalid_refresh_token")
+            raise ApiError("invalid_refresh_token")
         self.tokens.forget(rotated)
         return ""
 
@@ -114,9 +114,9 @@ class Installer:
         if user:
             answer["authed_user"] = {"id": user}
         if not self.rotation:
-            return answer | {"access_token": self.tokens.issue(Kind.BOT)}
+            return answer | {"access_token": self.tokens.issue(TokenKind.BOT)}
         expires_at = self.clock.now() + TOKEN_LIFE_S
-        token = self.tokens.issue(Kind.BOT, expires_at=expires_at)
+        token = self.tokens.issue(TokenKind.BOT, expires_at=expires_at)
         refresh_token = f"xoxe-1-{secrets.token_hex(20)}"
         self._refreshable[refresh_token] = token
         return answer | {

@@ -13,12 +13,12 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from twokey.sandbox import views
+from twokey.sandbox.api_errors import ApiError
 from twokey.sandbox.delivery import Delivery
 from twokey.sandbox.fake_slack import FakeSlack
 from twokey.sandbox.gestures import Gestures
 from twokey.sandbox.json_types import JsonObject, as_object
 from twokey.sandbox.records import Channel, Message, User, View
-from twokey.sandbox.refusals import Refused
 
 PAGE = Path(__file__).parent / "page"
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -132,7 +132,7 @@ class PageApi:
         """Answer `POST /sandbox/act` once the app has answered."""
         try:
             answer = await self._gestures.act(await read_command(request))
-        except Refused as refused:
+        except ApiError as refused:
             answer = refused.answer()
         return web.json_response(answer, headers=SECURITY_HEADERS)
 
@@ -191,19 +191,19 @@ async def read_command(request: web.Request) -> JsonObject:
     Another site's page can neither send JSON here nor name our own origin.
 
     Raises:
-        Refused: `invalid_origin`, `invalid_content_type` or `invalid_json`.
+        ApiError: `invalid_origin`, `invalid_content_type` or `invalid_json`.
     """
     origin = request.headers.get("Origin")
     if origin is not None and origin.partition("://")[2] != request.host:
-        raise Refused("invalid_origin", origin=origin)
+        raise ApiError("invalid_origin", origin=origin)
     if request.content_type != "application/json":
-        raise Refused("invalid_content_type", expected="application/json")
+        raise ApiError("invalid_content_type", expected="application/json")
     try:
         command = as_object(json.loads(await request.text()))
     except ValueError:
-        raise Refused("invalid_json") from None
+        raise ApiError("invalid_json") from None
     if not command:
-        raise Refused("invalid_json")
+        raise ApiError("invalid_json")
     return command
 
 
@@ -218,7 +218,7 @@ def only_for(host: str) -> Middleware:
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
         name = request.host.rpartition(":")[0] or request.host
         if is_loopback(host) and not is_loopback(name):
-            raise Refused("invalid_host", host=request.host)
+            raise ApiError("invalid_host", host=request.host)
         return await handler(request)
 
     return check
@@ -239,7 +239,7 @@ async def refusals_as_json(
     """Answer a refusal with status 400 and its error name."""
     try:
         return await handler(request)
-    except Refused as refused:
+    except ApiError as refused:
         return web.json_response(
             refused.answer(), status=HTTPStatus.BAD_REQUEST, headers=SECURITY_HEADERS
         )

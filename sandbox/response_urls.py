@@ -3,8 +3,8 @@
 import secrets
 from dataclasses import dataclass, replace
 
+from twokey.sandbox.api_errors import ApiError
 from twokey.sandbox.clock import Clock
-from twokey.sandbox.refusals import Refused
 
 LIFE_S = 30 * 60.0
 POSTS = 5
@@ -55,13 +55,13 @@ class ResponseUrls:
         """Count one post and return what the URL stands for.
 
         Raises:
-            Refused: `expired_url` (unknown or older than 30 minutes) or `used_url`
+            ApiError: `expired_url` (unknown or older than 30 minutes) or `used_url`
                 (five posts were made).
         """
         url = self._known.get(url_id)
         if url is None or self._clock.now() - url.issued_at > LIFE_S:
-            raise Refused("expired_url")
+            raise ApiError("expired_url")
         if url.posts >= POSTS:
-            raise Refused("used_url")
+            raise ApiError("used_url")
         self._known[url_id] = replace(url, posts=url.posts + 1)
         return url

@@ -12,7 +12,7 @@ def respond(slack: FakeSlack, place: ResponseUrl, body: JsonObject) -> None:
     A new message is ephemeral unless `response_type` is `in_channel`.
 
     Raises:
-        Refused: for blocks Slack refuses, or `message_not_found` when the original
+        ApiError: for blocks Slack refuses, or `message_not_found` when the original
             is gone.
     """
     channel = slack.workspace.channels[place.channel]

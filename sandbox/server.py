@@ -10,6 +10,7 @@ import aiohttp
 from aiohttp import web
 
 from twokey.sandbox import responses
+from twokey.sandbox.api_errors import ApiError
 from twokey.sandbox.client import Person
 from twokey.sandbox.clock import Clock
 from twokey.sandbox.control import Control
@@ -17,11 +18,10 @@ from twokey.sandbox.delivery import Delivery
 from twokey.sandbox.fake_slack import Call, FakeSlack
 from twokey.sandbox.faults import Faults
 from twokey.sandbox.page_api import PageApi, only_for, read_command, refusals_as_json
-from twokey.sandbox.rates import Rates
+from twokey.sandbox.persistence import AutoSaver, load, restore
+from twokey.sandbox.rate_limits import RateLimits
 from twokey.sandbox.records import Suggestion
-from twokey.sandbox.refusals import Refused
 from twokey.sandbox.samples import sample_workspace
-from twokey.sandbox.saved import Keeper, load, restore
 from twokey.sandbox.signed_http import SentRequest, SignedHttp
 from twokey.sandbox.socket_mode import Sockets
 from twokey.sandbox.web_api import WebApi, read_arguments
@@ -68,8 +68,8 @@ class Sandbox:
             session = await opening.enter_async_context(aiohttp.ClientSession())
             if self._state_path is not None:
                 restore(load(self._state_path), self.slack)
-                keeper = Keeper(self._state_path, self.slack)
-                opening.callback(keeper.close)
+                saver = AutoSaver(self._state_path, self.slack)
+                opening.callback(saver.close)
             started = _Started(self.slack, session)
             runner = web.AppRunner(
                 started.application(self._name), shutdown_timeout=SHUTDOWN_S
@@ -126,7 +126,7 @@ class Sandbox:
         return self.slack.clock
 
     @property
-    def rates(self) -> Rates:
+    def rates(self) -> RateLimits:
         """The rate limits."""
         return self.slack.rates
 
@@ -230,10 +230,10 @@ class _Started:
     async def _respond(self, request: web.Request) -> web.Response:
         try:
             place = self._slack.response_urls.use(request.match_info["id"])
-        except Refused as refused:
+        except ApiError as refused:
             return web.json_response(refused.answer(), status=HTTPStatus.NOT_FOUND)
         try:
             responses.respond(self._slack, place, await read_arguments(request))
-        except Refused as refused:
+        except ApiError as refused:
             return web.json_response(refused.answer())
         return web.json_response({"ok": True})

@@ -49,7 +49,7 @@ class Forgery(StrEnum):
     NON_NUMERIC_TIMESTAMP = "non_numeric_timestamp"
 
 
-SPOILED: dict[Forgery, dict[str, str | None]] = {
+FORGED_HEADERS: dict[Forgery, dict[str, str | None]] = {
     Forgery.BAD_SIGNATURE: {SIGNATURE: "v0=" + "0" * 64},
     Forgery.MISSING_SIGNATURE: {SIGNATURE: None},
     Forgery.MISSING_TIMESTAMP: {TIMESTAMP: None},
@@ -202,7 +202,7 @@ class SignedHttp:
                 return headers | self._signed(body), body + b" "
             case _:
                 headers |= self._signed(body)
-                for name, value in SPOILED.get(forgery, {}).items():
+                for name, value in FORGED_HEADERS.get(forgery, {}).items():
                     headers.pop(name)
                     if value is not None:
                         headers[name] = value

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from aiohttp import WSMsgType, web
 
+from twokey.sandbox.api_errors import ApiError
 from twokey.sandbox.clock import Clock
 from twokey.sandbox.delivery import (
     Ack,
@@ -20,7 +21,6 @@ from twokey.sandbox.delivery import (
     within_deadline,
 )
 from twokey.sandbox.json_types import JsonObject, as_object
-from twokey.sandbox.refusals import Refused
 
 CONNECTIONS = 10
 """https://docs.slack.dev/apis/events-api/using-socket-mode#connections"""
@@ -85,11 +85,11 @@ class Sockets:
         """Keep one socket of the app open until either side leaves.
 
         Raises:
-            Refused: `invalid_ticket` for a ticket that is unknown, used or old.
+            ApiError: `invalid_ticket` for a ticket that is unknown, used or old.
         """
         issued = self._tickets.pop(request.query.get("ticket", ""), None)
         if issued is None or self._clock.now() - issued > TICKET_LIFE_S:
-            raise Refused("invalid_ticket")
+            raise ApiError("invalid_ticket")
         socket = web.WebSocketResponse()
         await socket.prepare(request)
         connection = Connection(socket, request)

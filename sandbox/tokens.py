@@ -1,14 +1,14 @@
-"""Authenticate the workspace's tokens."""
+"""Issue, validate, rotate and revoke the API tokens of the fake workspace."""
 
 import secrets
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from twokey.sandbox.refusals import Refused
+from twokey.sandbox.api_errors import ApiError
 
 
-class Kind(StrEnum):
-    """Who a token speaks for."""
+class TokenKind(StrEnum):
+    """Which kind of Slack token it is."""
 
     BOT = "bot"
     APP = "app"
@@ -19,51 +19,51 @@ class Token:
     """An issued token; `expires_at` is Unix seconds, None for a lasting one."""
 
     value: str
-    kind: Kind
+    kind: TokenKind
     revoked: bool = False
     expires_at: float | None = None
 
 
 class Tokens:
-    """Issue, check, revoke and rotate tokens."""
+    """The tokens that were issued, by value."""
 
     def __init__(self) -> None:
         self.known: dict[str, Token] = {}
 
-    def issue(self, kind: Kind, *, expires_at: float | None = None) -> str:
+    def issue(self, kind: TokenKind, *, expires_at: float | None = None) -> str:
         """Return a new token, `xoxb-…` for the bot or `xapp-…` for the app."""
-        prefix = "xoxb" if kind is Kind.BOT else "xapp-1-A0TWOKEY"
+        prefix = "xoxb" if kind is TokenKind.BOT else "xapp-1-A0TWOKEY"
         if expires_at is not None:
             prefix = f"xoxe.{prefix}"
         return self.add(f"{prefix}-{secrets.token_hex(20)}", kind, expires_at)
 
-    def add(self, value: str, kind: Kind, expires_at: float | None = None) -> str:
-        """Accept a token that was chosen elsewhere."""
+    def add(self, value: str, kind: TokenKind, expires_at: float | None = None) -> str:
+        """Accept a token with a given value, and return it."""
         self.known[value] = Token(value, kind, expires_at=expires_at)
         return value
 
     def revoke(self, value: str) -> None:
-        """Let a token be answered with `token_revoked` from now on."""
+        """Revoke a token: calls with it get `token_revoked` from now on."""
         self.known[value] = replace(self.known[value], revoked=True)
 
     def forget(self, value: str) -> None:
-        """Let a token be answered with `invalid_auth`, as one that was rotated."""
+        """Remove a rotated token: calls with it get `invalid_auth`."""
         self.known.pop(value, None)
 
     def check(self, value: str, now: float) -> Token:
-        """Return the token a caller showed.
+        """Return the token with which a caller authenticates.
 
         Raises:
-            Refused: `not_authed` (none shown), `invalid_auth` (unknown),
+            ApiError: `not_authed` (none shown), `invalid_auth` (unknown),
                 `token_revoked` or `token_expired`.
         """
         if not value:
-            raise Refused("not_authed")
+            raise ApiError("not_authed")
         token = self.known.get(value)
         if token is None:
-            raise Refused("invalid_auth")
+            raise ApiError("invalid_auth")
         if token.revoked:
-            raise Refused("token_revoked")
+            raise ApiError("token_revoked")
         if token.expires_at is not None and token.expires_at <= now:
-            raise Refused("token_expired")
+            raise ApiError("token_expired")
         return token

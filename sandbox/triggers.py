@@ -4,8 +4,8 @@ import re
 import secrets
 from dataclasses import dataclass, replace
 
+from twokey.sandbox.api_errors import ApiError
 from twokey.sandbox.clock import Clock
-from twokey.sandbox.refusals import Refused
 
 LIFE_S = 3.0
 FORMAT = re.compile(r"\d+\.\d+\.[0-9a-f]+")
@@ -47,16 +47,16 @@ class Triggers:
         """Return a trigger that may still be used.
 
         Raises:
-            Refused: `invalid_trigger_id`, `exchanged_trigger_id` (used already) or
+            ApiError: `invalid_trigger_id`, `exchanged_trigger_id` (used already) or
                 `expired_trigger_id` (older than three seconds).
         """
         trigger = self._known.get(str(trigger_id))
         if trigger is None or not FORMAT.fullmatch(str(trigger_id)):
-            raise Refused("invalid_trigger_id")
+            raise ApiError("invalid_trigger_id")
         if trigger.spent:
-            raise Refused("exchanged_trigger_id")
+            raise ApiError("exchanged_trigger_id")
         if self._clock.now() - trigger.issued_at > LIFE_S:
-            raise Refused("expired_trigger_id")
+            raise ApiError("expired_trigger_id")
         return trigger
 
     def spend(self, trigger: Trigger) -> None:

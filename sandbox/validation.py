@@ -1,9 +1,10 @@
-"""Convert errors of the Block Kit validator into Slack's API errors."""
+"""Convert violations that the Block Kit validator finds into Slack's API errors."""
 
 import json
 from collections.abc import Sequence
 from typing import cast
 
+from twokey.sandbox.api_errors import ApiError
 from twokey.sandbox.blockkit import (
     Problem,
     ReadOnlyJSON,
@@ -12,7 +13,6 @@ from twokey.sandbox.blockkit import (
     validate_modal,
 )
 from twokey.sandbox.json_types import JsonObject, as_object
-from twokey.sandbox.refusals import Refused
 
 INVALID_BLOCKS = "invalid_blocks"
 INVALID_VIEW = "invalid_arguments"
@@ -41,7 +41,7 @@ def check_view(view: object, *, kinds: Sequence[str] = ("modal", "home")) -> Jso
     """Return a view that Slack would accept, or refuse it."""
     document = as_object(view)
     if not document:
-        raise Refused(
+        raise ApiError(
             INVALID_VIEW,
             response_metadata={"messages": ["[ERROR] missing required field: view"]},
         )
@@ -59,7 +59,7 @@ def _refuse(problems: Sequence[Problem], error: str, prefix: str) -> None:
         return
     own = next((p.code for p in problems if p.code in OWN_NAMES), None)
     lines = [f"{p.message} [json-pointer:{prefix}{p.pointer}]" for p in problems]
-    raise Refused(
+    raise ApiError(
         own or error,
         errors=lines,
         response_metadata={"messages": [f"[ERROR] {line}" for line in lines]},
@@ -75,4 +75,4 @@ def read_json(value: object, error: str) -> object:
     try:
         return json.loads(value)
     except ValueError:
-        raise Refused(error) from None
+        raise ApiError(error) from None

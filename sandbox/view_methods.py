@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import cast
 
 from twokey.sandbox import views
+from twokey.sandbox.api_errors import ApiError
 from twokey.sandbox.arguments import optional, required
 from twokey.sandbox.blockkit import (
     ReadOnlyJSON,
@@ -13,7 +14,6 @@ from twokey.sandbox.blockkit import (
 )
 from twokey.sandbox.fake_slack import FakeSlack
 from twokey.sandbox.json_types import JsonObject, as_object
-from twokey.sandbox.refusals import Refused
 from twokey.sandbox.validation import INVALID_VIEW, check_view, read_json
 
 
@@ -31,7 +31,7 @@ def push(slack: FakeSlack, arguments: JsonObject) -> JsonObject:
     document = _document(arguments, "modal")
     trigger = slack.triggers.check(arguments.get("trigger_id"))
     if not (trigger.from_modal and slack.workspace.modals[trigger.user]):
-        raise Refused("not_found")
+        raise ApiError("not_found")
     view = views.push_modal(slack, trigger.user, document)
     slack.triggers.spend(trigger)
     return {"view": views.wire(slack, view)}
@@ -47,7 +47,7 @@ def update(slack: FakeSlack, arguments: JsonObject) -> JsonObject:
         required(arguments, "view_id")
     view = views.find_view(slack, view_id, external_id)
     if view.document["type"] != document["type"]:
-        raise Refused(INVALID_VIEW)
+        raise ApiError(INVALID_VIEW)
     changed = views.update_view(slack, view, document, optional(arguments, "hash"))
     return {"view": views.wire(slack, changed)}
 
@@ -57,9 +57,9 @@ def publish(slack: FakeSlack, arguments: JsonObject) -> JsonObject:
     document = _document(arguments, "home")
     user = slack.workspace.users.get(required(arguments, "user_id"))
     if user is None or user.deleted or user.is_bot:
-        raise Refused("invalid_arguments")
+        raise ApiError("invalid_arguments")
     if not slack.workspace.home_enabled:
-        raise Refused("not_enabled")
+        raise ApiError("not_enabled")
     expected = optional(arguments, "hash")
     view = views.publish_home(slack, user.id, document, expected)
     return {"view": views.wire(slack, view)}
@@ -73,7 +73,7 @@ def validate_blocks(slack: FakeSlack, arguments: JsonObject) -> JsonObject:
     del slack
     given = [name for name in ("blocks", "message", "view") if arguments.get(name)]
     if len(given) != 1:
-        raise Refused("invalid_arguments")
+        raise ApiError("invalid_arguments")
     name = given[0]
     value = read_json(arguments[name], f"invalid_{name}")
     document = as_object(value)
@@ -90,7 +90,7 @@ def validate_blocks(slack: FakeSlack, arguments: JsonObject) -> JsonObject:
             {"pointer": p.pointer, "code": p.code, "message": p.message}
             for p in problems
         ]
-        raise Refused(f"invalid_{name}", errors=errors)
+        raise ApiError(f"invalid_{name}", errors=errors)
     return {}
 
 

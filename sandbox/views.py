@@ -3,11 +3,11 @@
 import secrets
 from dataclasses import replace
 
+from twokey.sandbox.api_errors import ApiError
 from twokey.sandbox.elements import initial_values, named
 from twokey.sandbox.fake_slack import FakeSlack
 from twokey.sandbox.json_types import JsonObject
 from twokey.sandbox.records import View
-from twokey.sandbox.refusals import Refused
 
 STACK = 3
 """A root view and two pushed ones: https://docs.slack.dev/surfaces/modals"""
@@ -34,7 +34,7 @@ def _add(
     workspace = slack.workspace
     stack = workspace.modals[user_id]
     if len(stack) >= STACK:
-        raise Refused("push_limit_reached")
+        raise ApiError("push_limit_reached")
     _check_external_id(slack, document, None)
     view_id = f"V{secrets.token_hex(5).upper()}"
     kept = _document(document)
@@ -58,12 +58,12 @@ def publish_home(
     """Replace a person's Home view.
 
     Raises:
-        Refused: `hash_conflict` when `expected_hash` is not the stored one.
+        ApiError: `hash_conflict` when `expected_hash` is not the stored one.
     """
     workspace = slack.workspace
     before = workspace.homes.get(user_id)
     if expected_hash and (before is None or before.hash != expected_hash):
-        raise Refused("hash_conflict")
+        raise ApiError("hash_conflict")
     _check_external_id(slack, document, before)
     view_id = before.id if before else f"V{secrets.token_hex(5).upper()}"
     kept = _document(document)
@@ -86,10 +86,10 @@ def update_view(
     """Replace an open view; what was entered into unchanged elements stays.
 
     Raises:
-        Refused: `hash_conflict` when `expected_hash` is not the stored one.
+        ApiError: `hash_conflict` when `expected_hash` is not the stored one.
     """
     if expected_hash and expected_hash != view.hash:
-        raise Refused("hash_conflict")
+        raise ApiError("hash_conflict")
     _check_external_id(slack, document, view)
     kept = _document(document)
     changed = replace(
@@ -128,7 +128,7 @@ def find_view(slack: FakeSlack, view_id: object, external_id: object = None) -> 
     for view in open_views(slack):
         if view_id == view.id or (external_id and external_id == view.external_id):
             return view
-    raise Refused("not_found")
+    raise ApiError("not_found")
 
 
 def close(slack: FakeSlack, view: View) -> None:
@@ -187,7 +187,7 @@ def _check_external_id(
             and view.external_id == wanted
             and (itself is None or view.id != itself.id)
         ):
-            raise Refused("duplicate_external_id")
+            raise ApiError("duplicate_external_id")
 
 
 def _new_hash(slack: FakeSlack) -> str:

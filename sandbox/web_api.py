@@ -9,13 +9,13 @@ from typing import TypeAlias
 from aiohttp import web
 
 from twokey.sandbox import chat_methods, messages, view_methods, workspace_methods
+from twokey.sandbox.api_errors import ApiError
 from twokey.sandbox.fake_slack import Call, FakeSlack
 from twokey.sandbox.faults import Fault, PlannedFault
 from twokey.sandbox.json_types import JsonObject, as_object
 from twokey.sandbox.oauth import basic_credentials
-from twokey.sandbox.refusals import Refused
 from twokey.sandbox.socket_mode import Sockets
-from twokey.sandbox.tokens import Kind, Token
+from twokey.sandbox.tokens import Token, TokenKind
 
 Method: TypeAlias = Callable[[FakeSlack, JsonObject], JsonObject]
 
@@ -63,7 +63,7 @@ class WebApi:
         name = request.match_info["method"]
         try:
             arguments = await read_arguments(request)
-        except Refused as refused:
+        except ApiError as refused:
             return web.json_response(refused.answer())
         if name in OPEN_METHODS:
             header = request.headers.get("Authorization", "")
@@ -79,7 +79,7 @@ class WebApi:
                 return too_many_requests(wait)
             answer = self._run(name, arguments)
             self._log(name, arguments, None)
-        except Refused as refused:
+        except ApiError as refused:
             answer = refused.answer()
             self._log(name, arguments, refused.error)
         if fault is not None and fault.fault is Fault.LOST_RESPONSE:
@@ -93,7 +93,7 @@ class WebApi:
     ) -> int | None:
         """Check method, token, scope and rate; return the seconds to wait, if any."""
         if name not in METHODS and name not in APP_METHODS:
-            raise Refused("unknown_method", req_method=name)
+            raise ApiError("unknown_method", req_method=name)
         if name not in OPEN_METHODS:
             shown = arguments.pop("token", "")
             bearer = request.headers.get("Authorization", "")
@@ -107,17 +107,17 @@ class WebApi:
         wanted = str(arguments.get("channel", ""))
         try:
             return messages.reachable(self.slack.workspace, wanted).id
-        except Refused:
+        except ApiError:
             return wanted
 
     def _check_scope(self, name: str, token: Token) -> None:
-        expected = Kind.APP if name in APP_METHODS else Kind.BOT
+        expected = TokenKind.APP if name in APP_METHODS else TokenKind.BOT
         if token.kind is not expected:
-            raise Refused("not_allowed_token_type")
+            raise ApiError("not_allowed_token_type")
         needed = SCOPES.get(name)
         provided = self.slack.workspace.bot_scopes
-        if expected is Kind.BOT and needed and needed not in provided:
-            raise Refused("missing_scope", needed=needed, provided=",".join(provided))
+        if expected is TokenKind.BOT and needed and needed not in provided:
+            raise ApiError("missing_scope", needed=needed, provided=",".join(provided))
 
     def _run(self, name: str, arguments: JsonObject) -> JsonObject:
         if name in APP_METHODS:
@@ -156,14 +156,14 @@ async def read_arguments(request: web.Request) -> JsonObject:
     """Return a call's arguments from its query and its form or JSON body.
 
     Raises:
-        Refused: `invalid_json`.
+        ApiError: `invalid_json`.
     """
     arguments: JsonObject = dict(request.query.items())
     if request.content_type == "application/json":
         try:
             arguments |= as_object(json.loads(await request.text() or "{}"))
         except ValueError:
-            raise Refused("invalid_json") from None
+            raise ApiError("invalid_json") from None
     elif request.can_read_body:
         form = await request.post()
         arguments |= {key: str(value) for key, value in form.items()}
@@ -175,7 +175,7 @@ def odd_answer(fault: Fault) -> web.Response:
     if fault is Fault.NO_JSON:
         return web.Response(text="<html>", content_type="text/html")
     if fault is Fault.REFUSE:
-        return web.json_response(Refused("access_denied").answer())
+        return web.json_response(ApiError("access_denied").answer())
     return web.json_response({"ok": True})
 
 

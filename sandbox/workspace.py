@@ -1,10 +1,11 @@
-"""State of one Slack workspace in memory; tells watchers whom a change concerns."""
+"""In-memory state of one Slack workspace; notifies watchers of changes."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
+from twokey.sandbox.api_errors import ApiError
 from twokey.sandbox.json_types import JsonObject
 from twokey.sandbox.records import (
     AppIdentity,
@@ -15,7 +16,6 @@ from twokey.sandbox.records import (
     UserGroup,
     View,
 )
-from twokey.sandbox.refusals import Refused
 
 Blocks: TypeAlias = tuple[JsonObject, ...]
 Watcher: TypeAlias = Callable[[frozenset[str]], None]
@@ -86,14 +86,14 @@ class Workspace:
         """Return a user; raise `user_not_found` otherwise."""
         found = self.users.get(str(user_id))
         if found is None:
-            raise Refused("user_not_found")
+            raise ApiError("user_not_found")
         return found
 
     def channel(self, channel_id: object) -> Channel:
         """Return a channel; raise `channel_not_found` otherwise."""
         found = self.channels.get(str(channel_id))
         if found is None:
-            raise Refused("channel_not_found")
+            raise ApiError("channel_not_found")
         return found
 
     def people(self) -> list[User]:
@@ -135,7 +135,7 @@ class Workspace:
             or found.channel != channel_id
             or found.ephemeral_to not in (None, user_id)
         ):
-            raise Refused("message_not_found")
+            raise ApiError("message_not_found")
         return found
 
     def seen_in(self, channel: Channel, user_id: str) -> list[Message]:
@@ -205,7 +205,7 @@ class Workspace:
     def set_group(self, group_id: str, users: Iterable[str]) -> None:
         """Replace the people of a user group; raise `no_such_subteam` otherwise."""
         if group_id not in self.groups:
-            raise Refused("no_such_subteam")
+            raise ApiError("no_such_subteam")
         self.put_group(replace(self.groups[group_id], users=tuple(users)))
 
     def set_deleted(self, user_id: str, *, deleted: bool) -> None:

@@ -4,18 +4,18 @@ import math
 from collections.abc import Callable, Iterable
 
 from twokey.sandbox import messages
+from twokey.sandbox.api_errors import ApiError
 from twokey.sandbox.arguments import flag, optional, page, required
 from twokey.sandbox.fake_slack import FakeSlack
 from twokey.sandbox.json_types import JsonObject
 from twokey.sandbox.records import Channel, Message, User, UserGroup
-from twokey.sandbox.refusals import Refused
 
 
 def api_test(slack: FakeSlack, arguments: JsonObject) -> JsonObject:
     """Echo the arguments; an `error` argument comes back as the error."""
     del slack
     if error := optional(arguments, "error"):
-        raise Refused(error, args=arguments)
+        raise ApiError(error, args=arguments)
     return {"args": arguments}
 
 
@@ -43,7 +43,7 @@ def bots_info(slack: FakeSlack, arguments: JsonObject) -> JsonObject:
     """Describe the bot."""
     app = slack.workspace.app
     if optional(arguments, "bot") not in (None, app.bot_id):
-        raise Refused("bot_not_found")
+        raise ApiError("bot_not_found")
     return {
         "bot": {
             "id": app.bot_id,
@@ -80,7 +80,7 @@ def usergroups_users_list(slack: FakeSlack, arguments: JsonObject) -> JsonObject
     group = slack.workspace.groups.get(required(arguments, "usergroup"))
     with_disabled = flag(arguments, "include_disabled")
     if group is None or (group.is_disabled and not with_disabled):
-        raise Refused("no_such_subteam")
+        raise ApiError("no_such_subteam")
     return {"users": _active(slack, group.users)}
 
 
@@ -95,7 +95,7 @@ def conversations_list(slack: FakeSlack, arguments: JsonObject) -> JsonObject:
     types = (optional(arguments, "types") or "public_channel").split(",")
     for kind in types:
         if kind not in KINDS:
-            raise Refused("invalid_types")
+            raise ApiError("invalid_types")
         _need(slack, f"{KINDS[kind]}:read")
     shown = [
         _conversation(slack, channel)
@@ -120,12 +120,12 @@ def conversations_open(slack: FakeSlack, arguments: JsonObject) -> JsonObject:
     """Return the direct message with one person."""
     users = str(arguments.get("users") or "")
     if "," in users:
-        raise Refused("method_not_supported_for_channel_type")
+        raise ApiError("method_not_supported_for_channel_type")
     user = slack.workspace.user(users or required(arguments, "users"))
     if user.deleted:
-        raise Refused("user_disabled")
+        raise ApiError("user_disabled")
     if user.is_bot:
-        raise Refused("cannot_dm_bot")
+        raise ApiError("cannot_dm_bot")
     channel = slack.workspace.direct_message(user.id)
     return {"channel": {"id": channel.id}}
 
@@ -145,7 +145,7 @@ def conversations_replies(slack: FakeSlack, arguments: JsonObject) -> JsonObject
     ts = required(arguments, "ts")
     stored = slack.workspace.messages[channel.id]
     if ts not in stored:
-        raise Refused("thread_not_found")
+        raise ApiError("thread_not_found")
     rows = [
         messages.wire(slack, message)
         for message in stored.values()
@@ -167,17 +167,17 @@ def _kind(channel: Channel) -> str:
 def _need(slack: FakeSlack, scope: str) -> None:
     provided = slack.workspace.bot_scopes
     if scope not in provided:
-        raise Refused("missing_scope", needed=scope, provided=",".join(provided))
+        raise ApiError("missing_scope", needed=scope, provided=",".join(provided))
 
 
 def _channel(slack: FakeSlack, arguments: JsonObject, what: str) -> Channel:
     wanted = required(arguments, "channel")
     channel = slack.workspace.channels.get(wanted)
     if channel is None or (channel.is_private and not _bot_in(slack, channel)):
-        raise Refused("channel_not_found")
+        raise ApiError("channel_not_found")
     _need(slack, f"{KINDS[_kind(channel)]}:{what}")
     if what == "history" and not _bot_in(slack, channel):
-        raise Refused("not_in_channel")
+        raise ApiError("not_in_channel")
     return channel
 
 
@@ -199,7 +199,7 @@ def _moment(arguments: JsonObject, name: str, otherwise: float) -> float:
     try:
         return otherwise if value is None else float(value)
     except ValueError:
-        raise Refused(f"invalid_ts_{name}") from None
+        raise ApiError(f"invalid_ts_{name}") from None
 
 
 def _conversation(slack: FakeSlack, channel: Channel) -> JsonObject:

@@ -19,7 +19,7 @@ from twokey.bot.modals.fields import Field
 from twokey.bot.modals.schema import ABSENT, Kind, Value
 from twokey.gateway.errors import BadJson
 from twokey.gateway.protocol import strict_json
-from twokey.sandbox.blockkit.forms import day, number
+from twokey.sandbox.blockkit.formats import day, number
 
 _MAX_DIGITS = 400
 

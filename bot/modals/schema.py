@@ -19,7 +19,7 @@ from twokey.bot.modals.texts import number_text, option_labels, slack_length
 from twokey.bot.text import reveal
 from twokey.gateway.protocol.pointers import pointed
 from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.sandbox.blockkit.forms import day, number
+from twokey.sandbox.blockkit.formats import day, number
 from twokey.sandbox.blockkit.limits import OPTION, SELECT_OPTIONS
 
 _MAX_HOPS = 16

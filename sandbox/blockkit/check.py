@@ -1,10 +1,10 @@
-"""Compare a payload with a shape, and return every difference with its JSON path."""
+"""Validate a payload against a schema; yield each violation with its JSON pointer."""
 
 from collections.abc import Mapping, Sequence
 from typing import assert_never
 
 from twokey.sandbox.blockkit.jsontypes import ReadOnlyJSON
-from twokey.sandbox.blockkit.problem import Flaw, Flaws, step
+from twokey.sandbox.blockkit.problem import Violation, Violations, step
 from twokey.sandbox.blockkit.shape import (
     Choice,
     Flag,
@@ -21,7 +21,7 @@ from twokey.sandbox.blockkit.shape import (
 _SHOWN = 40
 
 
-def flaws(shape: Shape, value: ReadOnlyJSON, pointer: str = "") -> Flaws:
+def violations(shape: Shape, value: ReadOnlyJSON, pointer: str = "") -> Violations:
     """Yield each place where `value` is not of `shape`, from the outside in.
 
     A record's own rules run only when its fields are sound. The walk goes no deeper
@@ -43,105 +43,109 @@ def flaws(shape: Shape, value: ReadOnlyJSON, pointer: str = "") -> Flaws:
         case Tagged():
             yield from _tagged(shape, value, pointer)
         case Nullable(inner):
-            yield from () if value is None else flaws(inner, value, pointer)
+            yield from () if value is None else violations(inner, value, pointer)
         case _:
             assert_never(shape)
 
 
-def _string(shape: Str, value: ReadOnlyJSON, pointer: str) -> Flaws:
+def _string(shape: Str, value: ReadOnlyJSON, pointer: str) -> Violations:
     if not isinstance(value, str):
-        yield Flaw(pointer, f"must be a string, not {_name(value)}")
+        yield Violation(pointer, f"must be a string, not {_name(value)}")
         return
     if not is_encodable(value):
-        yield Flaw(pointer, "holds a lone surrogate, which UTF-8 cannot carry")
+        yield Violation(pointer, "holds a lone surrogate, which UTF-8 cannot carry")
     elif len(value) < shape.least:
-        yield Flaw(
+        yield Violation(
             pointer, f"must have at least {shape.least} characters, has {len(value)}"
         )
     elif len(value) > shape.most:
-        yield Flaw(
+        yield Violation(
             pointer, f"must have at most {shape.most} characters, has {len(value)}"
         )
     elif shape.form and (wanted := shape.form(value)):
-        yield Flaw(pointer, f"must be {wanted}")
+        yield Violation(pointer, f"must be {wanted}")
 
 
-def _choice(shape: Choice, value: ReadOnlyJSON, pointer: str) -> Flaws:
+def _choice(shape: Choice, value: ReadOnlyJSON, pointer: str) -> Violations:
     if not isinstance(value, str) or value not in shape.words:
-        yield Flaw(
+        yield Violation(
             pointer, f"must be one of {_listed(shape.words)}, not {_shown(value)}"
         )
 
 
-def _flag(value: ReadOnlyJSON, pointer: str) -> Flaws:
+def _flag(value: ReadOnlyJSON, pointer: str) -> Violations:
     if not isinstance(value, bool):
-        yield Flaw(pointer, f"must be true or false, not {_name(value)}")
+        yield Violation(pointer, f"must be true or false, not {_name(value)}")
 
 
-def _whole(shape: Whole, value: ReadOnlyJSON, pointer: str) -> Flaws:
+def _whole(shape: Whole, value: ReadOnlyJSON, pointer: str) -> Violations:
     if not isinstance(value, int) or isinstance(value, bool):
-        yield Flaw(pointer, f"must be an integer, not {_name(value)}")
+        yield Violation(pointer, f"must be an integer, not {_name(value)}")
     elif value < shape.least:
-        yield Flaw(pointer, f"must be at least {shape.least}, is {value}")
+        yield Violation(pointer, f"must be at least {shape.least}, is {value}")
     elif shape.most is not None and value > shape.most:
-        yield Flaw(pointer, f"must be at most {shape.most}, is {value}")
+        yield Violation(pointer, f"must be at most {shape.most}, is {value}")
 
 
-def _many(shape: Many, value: ReadOnlyJSON, pointer: str) -> Flaws:
+def _many(shape: Many, value: ReadOnlyJSON, pointer: str) -> Violations:
     if isinstance(value, str) or not isinstance(value, Sequence):
-        yield Flaw(pointer, f"must be an array, not {_name(value)}")
+        yield Violation(pointer, f"must be an array, not {_name(value)}")
         return
     if len(value) < shape.least:
-        yield Flaw(pointer, f"must have at least {shape.least} items, has {len(value)}")
+        yield Violation(
+            pointer, f"must have at least {shape.least} items, has {len(value)}"
+        )
     if shape.most is not None and len(value) > shape.most:
-        yield Flaw(pointer, f"must have at most {shape.most} items, has {len(value)}")
+        yield Violation(
+            pointer, f"must have at most {shape.most} items, has {len(value)}"
+        )
         return
     for index, item in enumerate(value):
-        yield from flaws(shape.item, item, step(pointer, index))
+        yield from violations(shape.item, item, step(pointer, index))
 
 
 def _record(
     shape: Record, value: ReadOnlyJSON, pointer: str, tag: frozenset[str] = frozenset()
-) -> Flaws:
+) -> Violations:
     if not isinstance(value, Mapping):
-        yield Flaw(pointer, f"must be an object, not {_name(value)}")
+        yield Violation(pointer, f"must be an object, not {_name(value)}")
         return
     found = [*_keys(shape, value, pointer, tag)]
     for key, inner in (*shape.required.items(), *shape.optional.items()):
         if key in value:
-            found += flaws(inner, value[key], step(pointer, key))
+            found += violations(inner, value[key], step(pointer, key))
     yield from found
     if not found:
         for rule in shape.rules:
-            yield from (flaw.below(pointer) for flaw in rule(value))
+            yield from (violation.below(pointer) for violation in rule(value))
 
 
-def _keys(shape: Record, value: Node, pointer: str, tag: frozenset[str]) -> Flaws:
+def _keys(shape: Record, value: Node, pointer: str, tag: frozenset[str]) -> Violations:
     for key in shape.required:
         if key not in value:
-            yield Flaw(step(pointer, key), "is required and missing")
+            yield Violation(step(pointer, key), "is required and missing")
     known = shape.required.keys() | shape.optional.keys() | tag
     for key in value:
         if key not in known:
-            yield Flaw(
+            yield Violation(
                 step(pointer, key), f"unknown key; known are {_listed(sorted(known))}"
             )
 
 
-def _tagged(shape: Tagged, value: ReadOnlyJSON, pointer: str) -> Flaws:
+def _tagged(shape: Tagged, value: ReadOnlyJSON, pointer: str) -> Violations:
     if not isinstance(value, Mapping):
-        yield Flaw(pointer, f"must be {shape.noun} object, not {_name(value)}")
+        yield Violation(pointer, f"must be {shape.noun} object, not {_name(value)}")
         return
     kind = value.get("type")
     where = step(pointer, "type")
     if "type" not in value:
-        yield Flaw(where, "is required and missing")
+        yield Violation(where, "is required and missing")
     elif isinstance(kind, str) and kind in shape.variants:
         yield from _record(shape.variants[kind], value, pointer, frozenset({"type"}))
     elif isinstance(kind, str) and kind in shape.refused:
-        yield Flaw(where, shape.refused[kind])
+        yield Violation(where, shape.refused[kind])
     else:
-        yield Flaw(
+        yield Violation(
             where,
             f"{_shown(kind)} is not {shape.noun} we know here; "
             f"known are {_listed(sorted(shape.variants))}",

@@ -3,7 +3,7 @@
 Source: https://docs.slack.dev/reference/block-kit/block-elements
 """
 
-from twokey.sandbox.blockkit import forms, limits
+from twokey.sandbox.blockkit import formats, limits
 from twokey.sandbox.blockkit.objects import (
     BOX_OPTION,
     CONFIRM,
@@ -50,14 +50,14 @@ _OPTIONS: dict[str, Shape] = {
 }
 _BOXES: dict[str, Shape] = {"options": Many(BOX_OPTION, limits.CHOICES)}
 _AT_MOST: dict[str, Shape] = {"max_selected_items": Whole(1)}
-_USER = Str(limits.ID, form=forms.user_id)
-_DECIMAL = Str(limits.ID, form=forms.number)
+_USER = Str(limits.ID, form=formats.user_id)
+_DECIMAL = Str(limits.ID, form=formats.number)
 _ASKED = (exactly_one_of("options", "option_groups"),)
 _SOUND = (chosen_are_offered, values_are_unique)
 
 IMAGE = Record(
     {"alt_text": Str(limits.IMAGE_ALT)},
-    {"image_url": Str(limits.URL, form=forms.web_url), "slack_file": SLACK_FILE},
+    {"image_url": Str(limits.URL, form=formats.web_url), "slack_file": SLACK_FILE},
     (exactly_one_of("image_url", "slack_file"),),
 )
 
@@ -66,7 +66,7 @@ _BUTTON = Record(
     _ACTION
     | {
         "value": Str(limits.BUTTON_VALUE),
-        "url": Str(limits.URL, form=forms.url),
+        "url": Str(limits.URL, form=formats.url),
         "style": Choice(("primary", "danger")),
         "confirm": CONFIRM,
         "accessibility_label": Str(limits.BUTTON),
@@ -103,11 +103,11 @@ _PICKERS = {
         _HINTED | _AT_MOST | {"initial_users": Many(_USER)},
         (not_more_than_allowed("initial_users"),),
     ),
-    "datepicker": Record({}, _HINTED | {"initial_date": Str(10, form=forms.day)}),
+    "datepicker": Record({}, _HINTED | {"initial_date": Str(10, form=formats.day)}),
     "timepicker": Record(
         {},
         _HINTED
-        | {"initial_time": Str(5, form=forms.clock), "timezone": Str(limits.ID)},
+        | {"initial_time": Str(5, form=formats.clock), "timezone": Str(limits.ID)},
     ),
 }
 _DATETIMEPICKER = Record(
@@ -142,7 +142,7 @@ _INPUTS = {
         {}, _TYPED | {"initial_value": Str(limits.TYPED, least=0)}
     ),
     "url_text_input": Record(
-        {}, _TYPED | {"initial_value": Str(limits.TYPED, form=forms.url)}
+        {}, _TYPED | {"initial_value": Str(limits.TYPED, form=formats.url)}
     ),
 }
 

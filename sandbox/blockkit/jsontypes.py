@@ -1,4 +1,4 @@
-"""JSON types of payloads, as we build them and as we read them.
+"""JSON types of payloads: mutable to build them, read-only to validate them.
 
 A bool is an int, for Python and for the type checkers.
 """
@@ -12,4 +12,4 @@ JSON: TypeAlias = "str | int | float | list[JSON] | dict[str, JSON] | None"
 ReadOnlyJSON: TypeAlias = (
     "str | int | float | Sequence[ReadOnlyJSON] | Mapping[str, ReadOnlyJSON] | None"
 )
-"""JSON as a reader sees it: takes lists and dicts of anything narrower as well."""
+"""Covariant: lists and dicts of narrower types are accepted too."""

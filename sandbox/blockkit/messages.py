@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 
 from twokey.sandbox.blockkit import limits
-from twokey.sandbox.blockkit.check import flaws, is_encodable
+from twokey.sandbox.blockkit.check import is_encodable, violations
 from twokey.sandbox.blockkit.jsontypes import ReadOnlyJSON
 from twokey.sandbox.blockkit.payload_rules import (
     markdown_length,
-    shared_flaws,
+    shared_violations,
     table_flaws,
     text_length,
 )
@@ -70,13 +70,13 @@ def escaped_size(text: str) -> int:
 
 def _block_problems(blocks: Sequence[ReadOnlyJSON]) -> list[Problem]:
     found = [
-        Problem("/blocks" + flaw.pointer, "invalid_blocks", flaw.message)
+        Problem("/blocks" + violation.pointer, "invalid_blocks", violation.message)
         for source in (
-            flaws(MESSAGE_BLOCKS, blocks),
-            shared_flaws(blocks),
+            violations(MESSAGE_BLOCKS, blocks),
+            shared_violations(blocks),
             table_flaws(blocks),
         )
-        for flaw in source
+        for violation in source
     ]
     sizes = (
         (

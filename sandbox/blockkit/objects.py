@@ -3,7 +3,7 @@
 Source: https://docs.slack.dev/reference/block-kit/composition-objects
 """
 
-from twokey.sandbox.blockkit import forms, limits
+from twokey.sandbox.blockkit import formats, limits
 from twokey.sandbox.blockkit.rules import exactly_one_of
 from twokey.sandbox.blockkit.shape import Choice, Flag, Many, Record, Str, Tagged
 
@@ -38,7 +38,7 @@ SELECT_OPTION = Record(
 )
 OVERFLOW_OPTION = Record(
     {"text": plain(limits.OPTION), "value": Str(limits.OPTION_VALUE)},
-    {"description": plain(limits.OPTION), "url": Str(limits.URL, form=forms.url)},
+    {"description": plain(limits.OPTION), "url": Str(limits.URL, form=formats.url)},
 )
 BOX_OPTION = Record(  # checkboxes and radio buttons take markup
     {"text": text(limits.OPTION), "value": Str(limits.OPTION_VALUE)},
@@ -69,6 +69,6 @@ DISPATCH = Record(
 )
 SLACK_FILE = Record(
     {},
-    {"id": Str(limits.ID), "url": Str(limits.URL, form=forms.web_url)},
+    {"id": Str(limits.ID), "url": Str(limits.URL, form=formats.web_url)},
     (exactly_one_of("id", "url"),),
 )

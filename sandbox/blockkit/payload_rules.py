@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from twokey.sandbox.blockkit import limits
 from twokey.sandbox.blockkit.jsontypes import ReadOnlyJSON
-from twokey.sandbox.blockkit.problem import Flaw, Flaws
+from twokey.sandbox.blockkit.problem import Violation, Violations
 from twokey.sandbox.blockkit.rules import duplicates
 from twokey.sandbox.blockkit.shape import Node
 
@@ -20,21 +20,23 @@ def of_kind(blocks: Blocks, kind: str) -> Iterator[tuple[int, Node]]:
             yield index, block
 
 
-def shared_flaws(blocks: Blocks) -> Flaws:
+def shared_violations(blocks: Blocks) -> Violations:
     """Yield repeated block ids and a second focus, which every surface refuses."""
     for index, block_id in duplicates(blocks, "block_id"):
-        yield Flaw(f"/{index}/block_id", f"{block_id!r} is already used above")
+        yield Violation(f"/{index}/block_id", f"{block_id!r} is already used above")
     yield from (
-        Flaw(pointer, "is a second focus_on_load; only one element may take the focus")
+        Violation(
+            pointer, "is a second focus_on_load; only one element may take the focus"
+        )
         for pointer in [*_focused(blocks)][1:]
     )
 
 
-def table_flaws(blocks: Blocks) -> Flaws:
+def table_flaws(blocks: Blocks) -> Violations:
     """Yield every table after the first."""
     tables = [index for index, _ in of_kind(blocks, "table")]
     for index in tables[limits.TABLES_IN_MESSAGE :]:
-        yield Flaw(
+        yield Violation(
             f"/{index}",
             f"is one table too many: a message takes {limits.TABLES_IN_MESSAGE}, "
             f"this one has {len(tables)}",

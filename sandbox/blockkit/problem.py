@@ -23,18 +23,18 @@ class Problem:
         return f"{self.pointer or '/'}: {self.message} ({self.code})"
 
 
-class Flaw(NamedTuple):
-    """Hold a place and a sentence, before a surface gives them an error name."""
+class Violation(NamedTuple):
+    """A JSON pointer and a message; the validated surface adds the error name."""
 
     pointer: str
     message: str
 
-    def below(self, pointer: str) -> "Flaw":
-        """Move the flaw under the place of its parent."""
-        return Flaw(pointer + self.pointer, self.message)
+    def below(self, pointer: str) -> "Violation":
+        """Return the violation with the pointer of its parent before its own."""
+        return Violation(pointer + self.pointer, self.message)
 
 
-Flaws = Iterator[Flaw]
+Violations = Iterator[Violation]
 
 
 def step(pointer: str, key: str | int) -> str:

@@ -3,12 +3,12 @@
 Source: https://docs.slack.dev/reference/block-kit/blocks/rich-text-block
 """
 
-from twokey.sandbox.blockkit import forms, limits
+from twokey.sandbox.blockkit import formats, limits
 from twokey.sandbox.blockkit.objects import ID
 from twokey.sandbox.blockkit.shape import (
     Choice,
     Flag,
-    Form,
+    Format,
     Many,
     Record,
     Shape,
@@ -36,12 +36,12 @@ _STYLE = Record(
 _STYLED: dict[str, Shape] = {"style": _STYLE}
 _TEXT = Record({"text": Str(limits.TEXT_IN_POST)}, _STYLED)
 _LINK = Record(
-    {"url": Str(limits.URL, form=forms.url)},
+    {"url": Str(limits.URL, form=formats.url)},
     _STYLED | {"text": Str(limits.TEXT), "unsafe": Flag()},
 )
 
 
-def _named(key: str, form: Form) -> Record:
+def _named(key: str, form: Format) -> Record:
     return Record({key: Str(limits.ID, form=form)}, _STYLED)
 
 
@@ -51,9 +51,9 @@ _INLINE = Many(
         {
             "text": _TEXT,
             "link": _LINK,
-            "user": _named("user_id", forms.user_id),
-            "usergroup": _named("usergroup_id", forms.usergroup_id),
-            "channel": _named("channel_id", forms.channel_id),
+            "user": _named("user_id", formats.user_id),
+            "usergroup": _named("usergroup_id", formats.usergroup_id),
+            "channel": _named("channel_id", formats.channel_id),
             "emoji": Record(
                 {"name": Str(limits.ID)},
                 _STYLED | {"unicode": Str(limits.ID), "skin_tone": Whole(1, 6)},
@@ -65,11 +65,11 @@ _INLINE = Many(
                 {"timestamp": Whole(0), "format": Str(limits.ID)},
                 _STYLED
                 | {
-                    "url": Str(limits.URL, form=forms.url),
+                    "url": Str(limits.URL, form=formats.url),
                     "fallback": Str(limits.TEXT),
                 },
             ),
-            "color": Record({"value": Str(7, form=forms.color)}, _STYLED),
+            "color": Record({"value": Str(7, form=formats.color)}, _STYLED),
         },
     )
 )

@@ -5,18 +5,18 @@ Each rule is handed an object whose fields already have their own shapes.
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from twokey.sandbox.blockkit.forms import to_decimal
+from twokey.sandbox.blockkit.formats import to_decimal
 from twokey.sandbox.blockkit.jsontypes import ReadOnlyJSON
-from twokey.sandbox.blockkit.problem import Flaw, Flaws, step
+from twokey.sandbox.blockkit.problem import Violation, Violations, step
 from twokey.sandbox.blockkit.shape import Node, Rule
 
 
 def at_least_one_of(*keys: str) -> Rule:
     """Ask for one or more of these keys."""
 
-    def rule(node: Node) -> Flaws:
+    def rule(node: Node) -> Violations:
         if not any(key in node for key in keys):
-            yield Flaw("", f"must have at least one of {', '.join(keys)}")
+            yield Violation("", f"must have at least one of {', '.join(keys)}")
 
     return rule
 
@@ -24,11 +24,13 @@ def at_least_one_of(*keys: str) -> Rule:
 def exactly_one_of(*keys: str) -> Rule:
     """Ask for one of these keys and for no second."""
 
-    def rule(node: Node) -> Flaws:
+    def rule(node: Node) -> Violations:
         present = [key for key in keys if key in node]
         if len(present) != 1:
             has = " and ".join(present) or "none"
-            yield Flaw("", f"must have exactly one of {', '.join(keys)}; has {has}")
+            yield Violation(
+                "", f"must have exactly one of {', '.join(keys)}; has {has}"
+            )
 
     return rule
 
@@ -36,11 +38,11 @@ def exactly_one_of(*keys: str) -> Rule:
 def ordered(low: str, high: str) -> Rule:
     """Refuse a minimum above its maximum; integers or numbers in strings."""
 
-    def rule(node: Node) -> Flaws:
+    def rule(node: Node) -> Violations:
         if low in node and high in node:
             least, most = to_decimal(str(node[low])), to_decimal(str(node[high]))
             if least > most:
-                yield Flaw(step("", low), f"{low} {least} is above {high} {most}")
+                yield Violation(step("", low), f"{low} {least} is above {high} {most}")
 
     return rule
 
@@ -48,14 +50,14 @@ def ordered(low: str, high: str) -> Rule:
 def within(key: str, low: str, high: str) -> Rule:
     """Refuse a prefilled number outside of its own bounds."""
 
-    def rule(node: Node) -> Flaws:
+    def rule(node: Node) -> Violations:
         if key not in node:
             return
         value = to_decimal(str(node[key]))
         if low in node and value < to_decimal(str(node[low])):
-            yield Flaw(step("", key), f"is below {low}")
+            yield Violation(step("", key), f"is below {low}")
         if high in node and value > to_decimal(str(node[high])):
-            yield Flaw(step("", key), f"is above {high}")
+            yield Violation(step("", key), f"is above {high}")
 
     return rule
 
@@ -63,42 +65,42 @@ def within(key: str, low: str, high: str) -> Rule:
 def whole_unless(flag: str, *keys: str) -> Rule:
     """Refuse decimals where `flag` does not allow them."""
 
-    def rule(node: Node) -> Flaws:
+    def rule(node: Node) -> Violations:
         if node.get(flag) is True:
             return
         for key in keys:
             if key in node and "." in str(node[key]):
-                yield Flaw(step("", key), f"must be whole, {flag} is false")
+                yield Violation(step("", key), f"must be whole, {flag} is false")
 
     return rule
 
 
-def prefill_fits(node: Node) -> Flaws:
+def prefill_fits(node: Node) -> Violations:
     """Refuse a prefilled text that the input itself would not accept."""
     text, most = node.get("initial_value"), node.get("max_length")
     if isinstance(text, str) and isinstance(most, int) and len(text) > most:
-        yield Flaw(
+        yield Violation(
             "/initial_value", f"has {len(text)} characters, max_length is {most}"
         )
 
 
-def chosen_are_offered(node: Node) -> Flaws:
+def chosen_are_offered(node: Node) -> Violations:
     """Refuse an initial option that is not, field by field, among the options."""
     offered = _offered(node)
     if "initial_option" in node and node["initial_option"] not in offered:
-        yield Flaw("/initial_option", "is not among the options")
+        yield Violation("/initial_option", "is not among the options")
     for index, chosen in enumerate(_items(node, "initial_options")):
         if chosen not in offered:
-            yield Flaw(f"/initial_options/{index}", "is not among the options")
+            yield Violation(f"/initial_options/{index}", "is not among the options")
 
 
-def values_are_unique(node: Node) -> Flaws:
+def values_are_unique(node: Node) -> Violations:
     """Refuse two options with one value: nobody could tell which was chosen."""
     seen: set[ReadOnlyJSON] = set()
     for option in _offered(node):
         value = option.get("value")
         if isinstance(value, str) and value in seen:
-            yield Flaw("", "has two options with the same value")
+            yield Violation("", "has two options with the same value")
             return
         seen.add(value if isinstance(value, str) else None)
 
@@ -106,10 +108,10 @@ def values_are_unique(node: Node) -> Flaws:
 def not_more_than_allowed(initial: str) -> Rule:
     """Refuse more prefilled choices than `max_selected_items` allows."""
 
-    def rule(node: Node) -> Flaws:
+    def rule(node: Node) -> Violations:
         most, chosen = node.get("max_selected_items"), _items(node, initial)
         if isinstance(most, int) and len(chosen) > most:
-            yield Flaw(
+            yield Violation(
                 step("", initial),
                 f"has {len(chosen)} items, max_selected_items is {most}",
             )
@@ -117,10 +119,10 @@ def not_more_than_allowed(initial: str) -> Rule:
     return rule
 
 
-def action_ids_are_unique(node: Node) -> Flaws:
+def action_ids_are_unique(node: Node) -> Violations:
     """Refuse two elements of one block with the same action_id."""
     for index, action_id in duplicates(_items(node, "elements"), "action_id"):
-        yield Flaw(
+        yield Violation(
             f"/elements/{index}/action_id",
             f"{action_id!r} is already used in this block",
         )

@@ -1,7 +1,7 @@
 """Schema node types that describe Block Kit.
 
-A shape is data: `check.flaws` walks it beside a payload. Everything that is not named
-by a shape is refused.
+A shape is data: `check.violations` walks it beside a payload. What a shape does not
+name is refused.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,13 +10,13 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from twokey.sandbox.blockkit.jsontypes import ReadOnlyJSON
-from twokey.sandbox.blockkit.problem import Flaws
+from twokey.sandbox.blockkit.problem import Violations
 
 Node: TypeAlias = Mapping[str, ReadOnlyJSON]
-Rule: TypeAlias = Callable[[Node], Flaws]
+Rule: TypeAlias = Callable[[Node], Violations]
 """A rule between fields of one record; it may trust each field's own shape."""
 
-Form: TypeAlias = Callable[[str], str | None]
+Format: TypeAlias = Callable[[str], str | None]
 """Look at a string and say what it should have been, or None when it is fine."""
 
 
@@ -26,7 +26,7 @@ class Str:
 
     most: int
     least: int = 1
-    form: Form | None = None
+    form: Format | None = None
 
 
 @dataclass(frozen=True, slots=True)

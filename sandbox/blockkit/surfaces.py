@@ -3,7 +3,7 @@
 Source: https://docs.slack.dev/reference/block-kit/blocks
 """
 
-from twokey.sandbox.blockkit import forms, limits
+from twokey.sandbox.blockkit import formats, limits
 from twokey.sandbox.blockkit.elements import IMAGE, IN_ACTIONS, IN_INPUT, IN_SECTION
 from twokey.sandbox.blockkit.objects import ID, SLACK_FILE, plain, text
 from twokey.sandbox.blockkit.rich_text import RICH_TEXT
@@ -62,7 +62,7 @@ _EVERYWHERE = {
         _BLOCK
         | {
             "title": plain(limits.IMAGE_TITLE),
-            "image_url": Str(limits.URL, form=forms.web_url),
+            "image_url": Str(limits.URL, form=formats.web_url),
             "slack_file": SLACK_FILE,
         },
         (exactly_one_of("image_url", "slack_file"),),

@@ -7,11 +7,11 @@ import json
 from collections.abc import Mapping, Sequence
 
 from twokey.sandbox.blockkit import limits
-from twokey.sandbox.blockkit.check import flaws
+from twokey.sandbox.blockkit.check import violations
 from twokey.sandbox.blockkit.jsontypes import ReadOnlyJSON
 from twokey.sandbox.blockkit.objects import plain
-from twokey.sandbox.blockkit.payload_rules import of_kind, shared_flaws
-from twokey.sandbox.blockkit.problem import Flaw, Flaws, Problem, step
+from twokey.sandbox.blockkit.payload_rules import of_kind, shared_violations
+from twokey.sandbox.blockkit.problem import Problem, Violation, Violations, step
 from twokey.sandbox.blockkit.shape import Flag, Node, Record, Shape, Str, Tagged
 from twokey.sandbox.blockkit.surfaces import HOME_BLOCKS, MODAL_BLOCKS
 
@@ -23,9 +23,9 @@ _VIEW: dict[str, Shape] = {
 }
 
 
-def _inputs_need_submit(view: Node) -> Flaws:
+def _inputs_need_submit(view: Node) -> Violations:
     if "submit" not in view and any(of_kind(_blocks(view), "input")):
-        yield Flaw("/submit", "is required in a modal that has an input block")
+        yield Violation("/submit", "is required in a modal that has an input block")
 
 
 _MODAL = Tagged(
@@ -66,17 +66,19 @@ def validate_home(view: ReadOnlyJSON) -> list[Problem]:
 
 def _problems(shape: Shape, view: ReadOnlyJSON) -> list[Problem]:
     found = [
-        Problem(flaw.pointer, "invalid_arguments", flaw.message)
-        for flaw in flaws(shape, view)
+        Problem(violation.pointer, "invalid_arguments", violation.message)
+        for violation in violations(shape, view)
     ]
     if isinstance(view, Mapping):
         found += [
             Problem(
-                step("", "blocks") + flaw.pointer, "invalid_arguments", flaw.message
+                step("", "blocks") + violation.pointer,
+                "invalid_arguments",
+                violation.message,
             )
-            for flaw in shared_flaws(_blocks(view))
+            for violation in shared_violations(_blocks(view))
         ]
-    # A view with flaws may be nested too deeply to write; its size is beside the point.
+    # A view with violations may be nested too deeply to serialize it for its size.
     if not found and (size := _size(view)) > limits.VIEW_BYTES:
         message = f"must have at most {limits.VIEW_BYTES} bytes as JSON, has {size}"
         found.append(Problem("", "view_too_large", message))

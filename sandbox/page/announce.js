@@ -1,4 +1,4 @@
-// Tell screen readers of new messages, through the one live region of the page.
+// Announce new messages to screen readers through the page's ARIA live region.
 // Slack's own client reads the top-level text and not the blocks, and so does this.
 
 import { el } from "./dom.js";

@@ -1,11 +1,11 @@
-// Hold what the person sees, and redraw the regions of the page when it changes.
+// Client state of the page; regions are rendered again when it changes.
 
 import { listen, loadState, sendAct } from "./api.js";
 import { announce } from "./announce.js";
 import { renderConversation, startConversation } from "./conversation.js";
 import { openDrawer, renderHeading, renderStatus } from "./heading.js";
 import { renderHome } from "./home.js";
-import { released } from "./press.js";
+import { released } from "./pointer.js";
 import { addressOf, readPlace } from "./router.js";
 import { renderSidebar } from "./sidebar.js";
 import { renderSuggestions } from "./suggestions.js";

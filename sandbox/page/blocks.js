@@ -1,4 +1,4 @@
-// Draw Block Kit blocks. A block this page does not know becomes a loud red box.
+// Render Block Kit blocks. A block that this page does not know is shown as an error.
 
 import { el } from "./dom.js";
 import { elementNode, isElement } from "./elements.js";

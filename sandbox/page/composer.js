@@ -1,4 +1,4 @@
-// Write messages and slash commands. A draft belongs to one person and one place.
+// Write messages and slash commands. Drafts are kept per person and conversation.
 // Text is sent as it was typed: the server escapes it, as Slack does.
 
 import { explain } from "./api.js";

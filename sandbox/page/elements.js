@@ -1,4 +1,4 @@
-// Draw the elements that hold nothing: buttons and overflow menus.
+// Render elements without a value: buttons and overflow menus.
 
 import { el } from "./dom.js";
 import { icon } from "./icons.js";

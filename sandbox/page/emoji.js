@@ -1,4 +1,4 @@
-// The few emoji names an approval bot uses. An unknown name stays as it was written.
+// Emoji by name, those that an approval bot uses; an unknown name stays text.
 
 const NAMES = {
   "+1": "👍", "-1": "👎", alarm_clock: "⏰", arrow_right: "➡️", ballot_box_with_check: "☑️",

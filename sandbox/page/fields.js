@@ -1,4 +1,4 @@
-// Draw the elements that hold a value, and read them back in Slack's `state.values` shape.
+// Render input elements, and read their values in the form of Slack's `state.values`.
 // https://docs.slack.dev/reference/interaction-payloads/view-interactions-payload
 
 import { choiceList, multiSelect, select } from "./choices.js";

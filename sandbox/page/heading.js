@@ -1,4 +1,4 @@
-// Draw the line above the messages, and the line that says when something is not right.
+// Render the channel header and the banner for connection errors.
 
 import { el, fill } from "./dom.js";
 import { icon } from "./icons.js";

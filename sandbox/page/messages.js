@@ -5,7 +5,7 @@ import { blockNodes } from "./blocks.js";
 import { el, keyed } from "./dom.js";
 import { collectValues } from "./fields.js";
 import { icon } from "./icons.js";
-import { editForm, isEdited, ownMenu } from "./own.js";
+import { editForm, isEdited, ownMenu } from "./own_messages.js";
 import { mrkdwn, spoken } from "./text.js";
 import { dayName, fullTime, moment, timeOfDay } from "./time.js";
 import { avatar } from "./workspace.js";

@@ -1,4 +1,4 @@
-// Draw rich_text blocks. Nothing in them is parsed: what is text stays text.
+// Draw rich_text blocks. Their text is never parsed as mrkdwn.
 
 import { el } from "./dom.js";
 import { emoji } from "./emoji.js";

@@ -1,4 +1,4 @@
-// Keep where the person is in the address, so that a reload or another tab finds it again:
+// Client-side routing: keep the person, channel and thread in the URL, for reloads:
 // `?user=U0ANA#/C0APPROVALS`, `#/C0APPROVALS/1700000000.000100` (a thread), `#/home`.
 
 /** Read the address: `{user, home, channel, thread}`. */

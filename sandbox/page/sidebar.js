@@ -1,4 +1,4 @@
-// Draw the left column: the workspace, who you are, and where you can go.
+// Render the sidebar: workspace, current person, App Home and channels.
 
 import { el, fill } from "./dom.js";
 import { icon } from "./icons.js";

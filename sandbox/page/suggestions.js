@@ -1,4 +1,4 @@
-// Draw the strip of things one can ask the agent to do.
+// Render the suggested requests to the agent.
 
 import { el, fill } from "./dom.js";
 import { explain } from "./api.js";

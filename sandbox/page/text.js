@@ -1,5 +1,5 @@
-// Turn text objects, mrkdwn and references into nodes. Links never lead anywhere, and
-// every link and mention is loud: text that should not have become one must be seen.
+// Render text objects, mrkdwn and references. Links are not clickable, and every link
+// and mention is highlighted, so that markup injection is visible.
 
 import { el } from "./dom.js";
 import { emoji, withEmoji } from "./emoji.js";

@@ -1,4 +1,4 @@
-// Switch between light and dark, and remember it in this browser.
+// Toggle between the light and dark theme; local storage keeps the choice.
 
 /** Turn the scheme that is showing into the other one. */
 export function toggleTheme() {

@@ -1,4 +1,4 @@
-// Remember, in this browser, how far each person has read each channel.
+// Unread state: keep in local storage how far each person has read each channel.
 
 const keyOf = (state) => `sandbox.read.${state.team.id}.${state.me.id}`;
 

@@ -1,4 +1,4 @@
-// Keep the open modals in step with the server without touching what a person types:
+// Synchronize open modals with the server, and keep what a person has typed:
 // a modal is redrawn only when its hash changes, and then keeps every entry whose
 // block_id and action_id stayed the same, as Slack does.
 

@@ -1,4 +1,4 @@
-// Look up people, channels and groups by id, and draw who they are.
+// Look up people, channels and groups by id, and render their names and avatars.
 
 import { el } from "./dom.js";
 import { icon } from "./icons.js";

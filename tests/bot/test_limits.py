@@ -10,7 +10,7 @@ from twokey.bot.delivery.outbox_queue import OutboxQueue
 from twokey.bot.limits import POST, UPDATE, Limits
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.sandbox.clock import Clock
-from twokey.sandbox.rates import Rates
+from twokey.sandbox.rate_limits import RateLimits
 
 
 @dataclass
@@ -83,7 +83,7 @@ def test_a_second_429_never_shortens_the_wait() -> None:
 @pytest.mark.parametrize(("method", "channel"), [(POST, "C1"), (UPDATE, "")])
 def test_slack_never_has_to_refuse_a_storm(method: str, channel: str) -> None:
     clock = Hands()
-    limits, slack = limits_at(clock), Rates(clock)
+    limits, slack = limits_at(clock), RateLimits(clock)
 
     for _ in range(300):
         clock.at += limits.wait_s(method, channel)
@@ -103,7 +103,7 @@ class Shown:
 def test_200_decisions_in_a_minute_are_all_shown_within_five() -> None:
     clock, shown = Hands(), Shown()
     queue = OutboxQueue(clock.now)
-    limits, slack = limits_at(clock), Rates(clock)
+    limits, slack = limits_at(clock), RateLimits(clock)
     start, decided = clock.at, 0
 
     while len(shown.final_at) < 200:

@@ -13,16 +13,16 @@ from tests.matrix.matrix_stack import MatrixStack, Table
 from tests.matrix.people import Kind
 from twokey.bot.ids import Action, Input, View, unseal
 from twokey.gateway.protocol.verbs import Verb
-from twokey.sandbox import inputs, payloads, view_answers
+from twokey.sandbox import inputs, payloads, view_responses
 from twokey.sandbox.delivery import Ack, Envelope
 from twokey.sandbox.elements import find
-from twokey.sandbox.entries import entered
 from twokey.sandbox.json_types import JsonObject, as_object, as_objects
 from twokey.sandbox.payloads import Gesture
 from twokey.sandbox.records import User
 from twokey.sandbox.records import View as Shown
 from twokey.sandbox.samples import OTHER_TEAM
 from twokey.sandbox.server import Sandbox
+from twokey.sandbox.state_values import entered
 
 BUTTONS = {
     Verb.APPROVE: Action.APPROVE,
@@ -103,7 +103,7 @@ async def submit(
             sandbox.slack, _gesture(sandbox, user), typed
         )
         answer = await _delivered(sandbox, envelope)
-        answered = view_answers.apply(sandbox.slack, typed, answer.body)
+        answered = view_responses.apply(sandbox.slack, typed, answer.body)
     else:
         answered = await sandbox.person(user_id).act(
             "view_submission", view_id=view.id, values=values

@@ -7,9 +7,9 @@ import aiohttp
 import pytest
 
 from tests.sandbox.bolt_app import error
+from twokey.sandbox.api_errors import ApiError
 from twokey.sandbox.client import GestureFailed, People, Person
 from twokey.sandbox.clock import Clock
-from twokey.sandbox.refusals import Refused
 from twokey.sandbox.response_urls import ResponseUrls
 from twokey.sandbox.server import Sandbox
 from twokey.sandbox.triggers import Triggers
@@ -163,7 +163,7 @@ def test_only_so_many_triggers_and_urls_are_remembered() -> None:
         triggers.issue("U0ANA")
         urls.issue("C1", "U0ANA")
 
-    with pytest.raises(Refused, match="invalid_trigger_id"):
+    with pytest.raises(ApiError, match="invalid_trigger_id"):
         triggers.check(first[0])
-    with pytest.raises(Refused, match="expired_url"):
+    with pytest.raises(ApiError, match="expired_url"):
         urls.use(first[1])

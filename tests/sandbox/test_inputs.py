@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from tests.sandbox.blocks import field, options, section
+from twokey.sandbox.api_errors import ApiError
 from twokey.sandbox.elements import HOLDINGS, initial_values, named
-from twokey.sandbox.entries import entered
 from twokey.sandbox.inputs import REQUIRED, errors_in, merged
-from twokey.sandbox.refusals import Refused
+from twokey.sandbox.state_values import entered
 
 
 def errors(element: dict[str, Any], value: object, **more: Any) -> dict[str, str]:
@@ -91,7 +91,7 @@ def test_a_value_the_form_cannot_produce_is_refused(
 ) -> None:
     blocks = [field("b", element)]
 
-    with pytest.raises(Refused, match="invalid_values"):
+    with pytest.raises(ApiError, match="invalid_values"):
         merged(blocks, {}, {"b": {"value": state}})
 
 
@@ -99,7 +99,7 @@ def test_a_value_the_form_cannot_produce_is_refused(
 def test_a_value_for_no_element_is_refused(entry: dict[str, Any]) -> None:
     blocks = [field("b", {"type": "plain_text_input"})]
 
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(ApiError) as caught:
         merged(blocks, {}, entry)
 
     assert caught.value.answer()["error"] == "invalid_values"

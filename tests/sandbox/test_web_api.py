@@ -9,7 +9,7 @@ from tests.sandbox.blocks import card, section
 from tests.sandbox.bolt_app import error, new_client, refusal
 from twokey.sandbox.client import Person
 from twokey.sandbox.server import Sandbox
-from twokey.sandbox.tokens import Kind
+from twokey.sandbox.tokens import TokenKind
 
 APPROVALS = "C0APPROVALS"
 
@@ -27,8 +27,8 @@ async def test_a_token_that_is_not_the_bots_is_refused(
     sandbox: Sandbox, token: str, expected: str
 ) -> None:
     tokens = sandbox.slack.tokens
-    known = {"app": sandbox.app_token, "revoked": tokens.issue(Kind.BOT)}
-    known["expired"] = tokens.issue(Kind.BOT, expires_at=sandbox.clock.now() - 1)
+    known = {"app": sandbox.app_token, "revoked": tokens.issue(TokenKind.BOT)}
+    known["expired"] = tokens.issue(TokenKind.BOT, expires_at=sandbox.clock.now() - 1)
     tokens.revoke(known["revoked"])
     client = new_client(sandbox, known.get(token, token))
 

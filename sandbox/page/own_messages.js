@@ -1,4 +1,4 @@
-// Edit and delete one's own messages, from a menu beside each.
+// Menu to edit and delete the person's own messages.
 
 import { explain } from "./api.js";
 import { el } from "./dom.js";

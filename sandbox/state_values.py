@@ -1,4 +1,4 @@
-"""Convert Python values into the form of Slack's ``view.state.values``."""
+"""Convert Python values into Slack's ``view.state.values``, to fill in a form."""
 
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime, time

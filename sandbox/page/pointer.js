@@ -1,4 +1,4 @@
-// Know whether somebody is pressing something right now.
+// Track whether a pointer button is held down.
 
 let pressed = false;
 let waiting = [];
@@ -9,15 +9,15 @@ function down() {
 
 function up() {
   pressed = false;
-  const told = waiting;
+  const resolvers = waiting;
   waiting = [];
-  // The click comes after the pointer went up: what waits comes after the click.
-  setTimeout(() => told.forEach((tell) => tell()));
+  // The browser fires the click after `pointerup`; the waiters run after that click.
+  setTimeout(() => resolvers.forEach((resolve) => resolve()));
 }
 
 /** Wait until nothing is pressed: a click counts only on the node it began on. */
 export function released() {
-  return pressed ? new Promise((tell) => waiting.push(tell)) : Promise.resolve();
+  return pressed ? new Promise((resolve) => waiting.push(resolve)) : Promise.resolve();
 }
 
 document.addEventListener("pointerdown", down, { capture: true });

@@ -7,12 +7,12 @@ from slack_sdk.errors import SlackApiError
 
 from tests.sandbox.bolt_app import error
 from twokey.sandbox.clock import Clock
-from twokey.sandbox.rates import LIMITS, UNLIMITED, Rates
+from twokey.sandbox.rate_limits import LIMITS, UNLIMITED, RateLimits
 from twokey.sandbox.server import Sandbox
 from twokey.sandbox.web_api import APP_METHODS, METHODS
 
 
-def taken(rates: Rates, method: str, calls: int, channel: str = "") -> int:
+def taken(rates: RateLimits, method: str, calls: int, channel: str = "") -> int:
     """Return how many of so many calls may pass."""
     return sum(rates.take(method, channel) is None for _ in range(calls))
 
@@ -27,7 +27,7 @@ def test_every_method_has_a_limit_or_is_named_unlimited() -> None:
 )
 def test_a_tier_allows_its_figure_in_any_minute(method: str, allowed: int) -> None:
     clock = Clock()
-    rates = Rates(clock)
+    rates = RateLimits(clock)
 
     assert taken(rates, method, allowed + 5) == allowed
     clock.advance(30)
@@ -38,7 +38,7 @@ def test_a_tier_allows_its_figure_in_any_minute(method: str, allowed: int) -> No
 
 def test_posting_is_counted_per_channel_one_a_second_in_bursts_of_ten() -> None:
     clock = Clock()
-    rates = Rates(clock)
+    rates = RateLimits(clock)
 
     assert taken(rates, "chat.postMessage", 15, "C1") == 10
     assert taken(rates, "chat.postMessage", 15, "C2") == 10
@@ -51,7 +51,7 @@ def test_posting_is_counted_per_channel_one_a_second_in_bursts_of_ten() -> None:
 
 def test_a_caller_who_waits_as_told_may_call_again() -> None:
     clock = Clock()
-    rates = Rates(clock)
+    rates = RateLimits(clock)
     taken(rates, "chat.update", 50)
 
     wait = rates.take("chat.update")
@@ -63,7 +63,7 @@ def test_a_caller_who_waits_as_told_may_call_again() -> None:
 
 
 def test_limits_can_be_scaled_and_switched_off() -> None:
-    rates = Rates(Clock())
+    rates = RateLimits(Clock())
     rates.scale = 0.1
 
     assert taken(rates, "chat.update", 50) == 5

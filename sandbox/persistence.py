@@ -1,4 +1,4 @@
-"""Save a workspace to a file, and load it at the next start."""
+"""Save the workspace to a JSON file, and load it at the next start."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,8 +10,8 @@ from twokey.sandbox.records import Channel, Message, User, UserGroup, View
 
 
 @dataclass(slots=True)
-class Saved:
-    """What is kept: the workspace's contents and the app's credentials.
+class Snapshot:
+    """The saved state: the workspace's contents and the app's credentials.
 
     Triggers, response URLs and notices are not: they are short-lived in Slack too.
     """
@@ -28,14 +28,14 @@ class Saved:
     homes: list[View] = field(default_factory=list[View])
 
 
-SAVED = TypeAdapter(Saved)
+_SNAPSHOT = TypeAdapter(Snapshot)
 
 
 def save(path: Path, slack: FakeSlack) -> None:
-    """Write everything to `path`, in place of what was there, as one step."""
+    """Write the state to `path` atomically."""
     workspace = slack.workspace
     lasting = [m for channel in workspace.messages.values() for m in channel.values()]
-    saved = Saved(
+    saved = Snapshot(
         bot_token=slack.bot_token,
         app_token=slack.app_token,
         signing_secret=slack.signing_secret,
@@ -48,13 +48,13 @@ def save(path: Path, slack: FakeSlack) -> None:
         homes=list(workspace.homes.values()),
     )
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f"{path.name}.draft")
-    draft.touch(mode=0o600)
-    draft.write_bytes(SAVED.dump_json(saved))
-    draft.replace(path)
+    temporary = path.with_name(f"{path.name}.draft")
+    temporary.touch(mode=0o600)
+    temporary.write_bytes(_SNAPSHOT.dump_json(saved))
+    temporary.replace(path)
 
 
-def load(path: Path) -> Saved | None:
+def load(path: Path) -> Snapshot | None:
     """Return what was saved, or None when there is no such file.
 
     Raises:
@@ -63,15 +63,15 @@ def load(path: Path) -> Saved | None:
     if not path.exists():
         return None
     try:
-        return SAVED.validate_json(path.read_bytes())
+        return _SNAPSHOT.validate_json(path.read_bytes())
     except ValueError as error:
         raise ValueError(
             f"{str(path)!r} is not a saved sandbox; move it away to start afresh."
         ) from error
 
 
-def restore(saved: Saved | None, slack: FakeSlack) -> None:
-    """Put what was saved into a fresh fake Slack, in place of what it holds."""
+def restore(saved: Snapshot | None, slack: FakeSlack) -> None:
+    """Replace the state of a new fake Slack by the saved one; None: keep it."""
     if saved is None:
         return
     slack.use_credentials(saved.bot_token, saved.app_token, saved.signing_secret)
@@ -91,23 +91,22 @@ def restore(saved: Saved | None, slack: FakeSlack) -> None:
     workspace.homes = {view.user: view for view in saved.homes}
 
 
-class Keeper:
-    """Save the workspace with each change, before anybody is told of it.
+class AutoSaver:
+    """Save the workspace at each change, before the watchers are notified.
 
-    A message that Slack has accepted is there for good, even when the process that
-    stands in for Slack is killed in the next moment.
+    So a message that was accepted is durable even when the sandbox is killed at once.
     """
 
     def __init__(self, path: Path, slack: FakeSlack) -> None:
         self._path = path
         self._slack = slack
-        slack.workspace.watchers.insert(0, self._note)
+        slack.workspace.watchers.insert(0, self._save)
 
     def close(self) -> None:
-        """Save once more, and watch no longer."""
-        self._slack.workspace.watchers.remove(self._note)
+        """Save once more, and stop watching."""
+        self._slack.workspace.watchers.remove(self._save)
         save(self._path, self._slack)
 
-    def _note(self, seen_by: frozenset[str]) -> None:
+    def _save(self, seen_by: frozenset[str]) -> None:
         del seen_by
         save(self._path, self._slack)

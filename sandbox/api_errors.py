@@ -1,10 +1,10 @@
-"""Errors that the Web API answers, by Slack's names."""
+"""Error responses of the fake Web API, with Slack's error names."""
 
 from twokey.sandbox.json_types import JsonObject
 
 
-class Refused(Exception):
-    """Carry one of Slack's error names, and the facts Slack sends with it.
+class ApiError(Exception):
+    """A call that Slack would refuse, with the error name and details of its response.
 
     Attributes:
         error: Slack's own name, such as `channel_not_found`.

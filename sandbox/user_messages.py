@@ -1,25 +1,25 @@
-"""Let people post, edit and delete messages, and send the app Slack's events.
+"""Post, edit and delete messages as a person, and send the app Slack's events.
 
 An edited message that mentions the bot comes as `app_mention` once more: with a new
 event id, the `ts` of the message and an `edited` member (bolt-js#960, slack-go#1256).
 What is written, edited or deleted in the bot's own chat comes as `message`. What is
-edited or deleted in a channel is not told otherwise: that takes `channels:history`.
+edited or deleted in a channel sends no other event: that takes `channels:history`.
 """
 
 from dataclasses import replace
 
 from twokey.sandbox import messages, payloads
+from twokey.sandbox.api_errors import ApiError
 from twokey.sandbox.delivery import Delivery
 from twokey.sandbox.fake_slack import FakeSlack
 from twokey.sandbox.json_types import JsonObject, as_text
 from twokey.sandbox.mentions import escaped, mentions_bot, notified
 from twokey.sandbox.records import Channel, Message, User
-from twokey.sandbox.refusals import Refused
 from twokey.sandbox.workspace import Workspace
 
 
-class Speaking:
-    """Everything a person does with words of their own."""
+class UserMessages:
+    """What a person of the workspace does with their own messages."""
 
     def __init__(self, slack: FakeSlack, delivery: Delivery) -> None:
         self._slack = slack
@@ -44,9 +44,9 @@ class Speaking:
         )
         workspace.put_message(message)
         if channel.is_im:
-            await self._tell_direct(user, channel, self._spoken(message))
+            await self._deliver_direct(user, channel, self._message_event(message))
         else:
-            await self._tell_mention(user, channel, message)
+            await self._deliver_mention(user, channel, message)
         return {"ok": True, "ts": message.ts}
 
     async def edit(self, user: User, request: JsonObject) -> JsonObject:
@@ -61,28 +61,28 @@ class Speaking:
         )
         self._slack.workspace.put_message(after)
         if channel.is_im:
-            await self._tell_direct(user, channel, self._changed(after, before))
+            await self._deliver_direct(user, channel, self._changed(after, before))
         else:
-            await self._tell_mention(user, channel, after)
+            await self._deliver_mention(user, channel, after)
         return {"ok": True, "ts": after.ts}
 
     async def delete(self, user: User, request: JsonObject) -> JsonObject:
         """Delete a message of one's own."""
         channel = self._writable(user, request)
         gone = self._own(user, channel, request, "cant_delete_message")
-        left = messages.remove(self._slack, gone)
+        tombstone = messages.remove(self._slack, gone)
         if channel.is_im:
-            told = self._changed(left, gone) if left else self._deleted(gone)
-            await self._tell_direct(user, channel, told)
+            body = self._changed(tombstone, gone) if tombstone else self._deleted(gone)
+            await self._deliver_direct(user, channel, body)
         return {"ok": True, "ts": gone.ts}
 
     def _writable(self, user: User, request: JsonObject) -> Channel:
         workspace = self._slack.workspace
         channel = channel_of(workspace, user, request, member=True)
         if channel.is_archived:
-            raise Refused("is_archived")
+            raise ApiError("is_archived")
         if channel.is_im and not workspace.messages_tab_enabled:
-            raise Refused("messages_tab_disabled")
+            raise ApiError("messages_tab_disabled")
         return channel
 
     def _own(
@@ -91,12 +91,12 @@ class Speaking:
         ts = as_text(request.get("ts"))
         found = self._slack.workspace.messages[channel.id].get(ts)
         if found is None or found.is_tombstone:
-            raise Refused("message_not_found")
+            raise ApiError("message_not_found")
         if found.user != user.id:
-            raise Refused(refusal)
+            raise ApiError(refusal)
         return found
 
-    async def _tell_mention(
+    async def _deliver_mention(
         self, user: User, channel: Channel, message: Message
     ) -> None:
         workspace = self._slack.workspace
@@ -109,14 +109,18 @@ class Speaking:
             "app_mention" in workspace.events
             and "app_mentions:read" in workspace.bot_scopes
         ):
-            await self._announce({**self._spoken(message), "type": "app_mention"})
+            await self._deliver_event(
+                {**self._message_event(message), "type": "app_mention"}
+            )
 
-    async def _tell_direct(
+    async def _deliver_direct(
         self, user: User, channel: Channel, body: JsonObject
     ) -> None:
         workspace = self._slack.workspace
         if "message.im" in workspace.events and "im:history" in workspace.bot_scopes:
-            await self._announce(body | {"channel": channel.id, "channel_type": "im"})
+            await self._deliver_event(
+                body | {"channel": channel.id, "channel_type": "im"}
+            )
         else:
             name = workspace.app.name
             text = (
@@ -125,10 +129,10 @@ class Speaking:
             )
             self._slack.tell(user.id, text, "info")
 
-    async def _announce(self, body: JsonObject) -> None:
+    async def _deliver_event(self, body: JsonObject) -> None:
         await self._delivery.deliver(payloads.event(self._slack, body))
 
-    def _spoken(self, message: Message) -> JsonObject:
+    def _message_event(self, message: Message) -> JsonObject:
         return {
             **messages.wire(self._slack, message),
             "team": self._slack.workspace.users[message.user].team_id,
@@ -167,18 +171,18 @@ def channel_of(
     """Return the channel that a gesture names and the person can see.
 
     Raises:
-        Refused: `channel_not_found`; with `member`, `not_in_channel` too.
+        ApiError: `channel_not_found`; with `member`, `not_in_channel` too.
     """
     channel = workspace.channels.get(as_text(request.get("channel")))
     if channel is None or not workspace.can_see(user, channel):
-        raise Refused("channel_not_found")
+        raise ApiError("channel_not_found")
     if member and user.id not in channel.members:
-        raise Refused("not_in_channel")
+        raise ApiError("not_in_channel")
     return channel
 
 
 def _text(request: JsonObject) -> str:
     text = as_text(request.get("text")).strip()
     if not text:
-        raise Refused("no_text")
+        raise ApiError("no_text")
     return text

@@ -54,7 +54,7 @@ LIMITS: dict[str, Limit] = {
 PER_CHANNEL = frozenset({"chat.postMessage"})
 
 
-class Rates:
+class RateLimits:
     """Count calls per method, and say how long a caller must wait.
 
     Attributes:

@@ -1,16 +1,16 @@
-"""Apply the app's ``response_action`` to a view submission."""
+"""Apply the ``response_action`` with which the app answers a view submission."""
 
 from dataclasses import replace
 
 from twokey.sandbox import views
+from twokey.sandbox.api_errors import ApiError
 from twokey.sandbox.elements import input_blocks
 from twokey.sandbox.fake_slack import FakeSlack
 from twokey.sandbox.json_types import JsonObject, as_object
 from twokey.sandbox.records import View
-from twokey.sandbox.refusals import Refused
 from twokey.sandbox.validation import check_view
 
-TROUBLE = "We had some trouble connecting. Try again?"
+CONNECTION_ERROR = "We had some trouble connecting. Try again?"
 
 
 def apply(slack: FakeSlack, view: View, body: object) -> JsonObject:
@@ -22,14 +22,14 @@ def apply(slack: FakeSlack, view: View, body: object) -> JsonObject:
     """
     try:
         current = views.find_view(slack, view.id)
-    except Refused:
+    except ApiError:
         return {"ok": True}
     try:
         return _apply(slack, current, as_object(body))
-    except Refused as refused:
+    except ApiError as refused:
         problem = f"bad answer to view_submission {view.id}: {refused.answer()!r}"
         slack.blame(problem)
-        slack.tell(view.user, TROUBLE, "error")
+        slack.tell(view.user, CONNECTION_ERROR, "error")
         return {**refused.answer(), "error": "invalid_response", "why": refused.error}
 
 
@@ -48,16 +48,16 @@ def _apply(slack: FakeSlack, view: View, body: JsonObject) -> JsonObject:
             document = check_view(body.get("view"), kinds=("modal",))
             views.push_modal(slack, view.user, document)
         case other:
-            raise Refused("unknown_response_action", response_action=other)
+            raise ApiError("unknown_response_action", response_action=other)
     return {"ok": True}
 
 
 def _show_errors(slack: FakeSlack, view: View, errors: JsonObject) -> JsonObject:
     unknown = sorted(set(errors) - input_blocks(view.blocks))
     if unknown:
-        raise Refused("errors_name_no_input_block", unknown=unknown)
+        raise ApiError("errors_name_no_input_block", unknown=unknown)
     shown = {block_id: str(text) for block_id, text in errors.items()}
     if not shown or not all(shown.values()):
-        raise Refused("errors_are_empty")
+        raise ApiError("errors_are_empty")
     views.store(slack, replace(view, errors=shown))
     return {"ok": True, "errors": shown}

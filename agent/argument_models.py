@@ -1,8 +1,8 @@
-"""Read and write a tool's arguments by its pydantic model, without injected ones.
+"""Parse and serialize a tool's arguments with its pydantic model.
 
-LangChain takes models of pydantic 2 and of `pydantic.v1`. Both are used through one
-interface here: `ArgumentModel`. The names that are written are those that are read,
-because a model may read an argument by one name and write it by another.
+LangChain takes models of pydantic 2 and of `pydantic.v1`; `ArgumentModel` is the one
+interface to both. Injected arguments are left out. Arguments are written under the
+names by which they are read, although a model may have another alias for each.
 """
 
 from __future__ import annotations

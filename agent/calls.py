@@ -1,4 +1,4 @@
-"""Handle one tool call from start to end: refuse, run, or wait for approval and run."""
+"""Handle one tool call: refuse it, run it, or wait for approval and then run it."""
 
 from __future__ import annotations
 

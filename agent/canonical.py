@@ -1,4 +1,4 @@
-"""Canonicalize a call's arguments: the same JSON is judged, shown and run.
+"""Canonicalize a call's arguments: policy, people and tool get the same JSON.
 
 A model writes ``"07"`` where a tool takes an integer, leaves out what has a default, or
 uses an alias. The tool makes something else of that, and a policy that judged the

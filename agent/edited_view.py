@@ -1,7 +1,7 @@
-"""Copy a conversation for display, with the arguments that really ran.
+"""Copy a conversation for display, with edited calls as they were executed.
 
-The model's own message is never rewritten, so a page that renders it shows what the
-model asked for beside a result of what a person made of it. This is a copy for pages.
+The model's own message is never rewritten, so a page that renders it would show the
+requested arguments beside the result of the edited ones. This copy shows the latter.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Give a tool a one-time grant to run, and refuse to run without one.
+"""One-time grants: the right of a tool to run once, without which it refuses.
 
 The middleware opens a grant around the execution it has cleared. A `guarded` tool
 takes it: same tool, same arguments, first use. With the middleware removed, swapped

@@ -1,4 +1,4 @@
-"""Tell the model of execution reports that arrived after people reconciled a call.
+"""Show the model execution reports that arrive after people reconciled a call.
 
 A worker that seemed dead may finish after people reconciled its call and the agent read
 their answer. Reports are not kept in state: before each model call the gateway is asked

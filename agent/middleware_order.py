@@ -1,4 +1,4 @@
-"""Warn about middleware listed after the gate that would undo its work."""
+"""Warn when middleware after ApprovalMiddleware would clear its edit messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Serialize tool results as JSON; read and change their messages and updates.
+"""Serialize tool results as JSON; rewrite their messages and state updates.
 
 The store is not trusted for integrity, so this is JSON with five known shapes and
 never a pickle or a msgpack that imports classes by name.

@@ -1,4 +1,4 @@
-"""Block tools below a gated agent unless an approval gate cleared their start.
+"""Block a nested tool's start unless an approval gate granted it.
 
 Theory of operation. A middleware gates only the agent that it was given to. An agent
 inside a tool, such as the general-purpose subagent that deepagents adds by itself, has

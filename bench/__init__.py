@@ -1,1 +1,1 @@
-"""Measure what the README claims, as ratios within one run."""
+"""Benchmarks of the figures in the README, as ratios within one run."""

@@ -1,7 +1,7 @@
-"""Measure the figures of the README, as ratios within one run.
+"""Run the benchmarks of the README's figures, as ratios within one run.
 
-``python -m bench`` measures all of them, ``python -m bench NAME`` one. A ratio that
-misses its target is told in the exit code: 1.
+``python -m bench`` measures all of them, ``python -m bench NAME`` one. The exit
+code is 1 when a ratio misses its target.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="few samples, whose targets do not count: to see that it works",
+        help="few samples, whose targets do not count: a smoke test",
     )
     parser.add_argument(
         "--json", type=Path, metavar="FILE", help="also write every sample to a file"

@@ -1,16 +1,16 @@
-"""Measure what a call costs that is gated but needs nobody.
+"""Measure the overhead of a gated call that policy allows without a person.
 
 Four agents that differ in their middleware alone make the same calls, in turns, each
 run in a thread of its own, on one SQLite checkpointer:
 
 - bare: no middleware.
 - LangChain: its own `HumanInTheLoopMiddleware`, which does not list the tool.
-- Twokey: `ApprovalMiddleware`, with a policy that says ``auto``. Every turn is judged,
-  recorded with an audit entry, and known to a durable Valkey before its tool runs.
-- Twokey, weighed: the same with a window to add up and a rule to try on each call.
+- Twokey: `ApprovalMiddleware`, with a policy of tier ``auto``. Every turn is evaluated
+  and stored in a durable Valkey, with an audit entry, before its tool runs.
+- Twokey, weighed: the same, with a rule over a counting window for each call.
 
-The model takes no time, so this is the worst case for a ratio: a real one takes about
-a second a turn, in which all of this is lost.
+The model takes no time, so this is the worst case for a ratio: a real model takes
+about a second a turn, beside which all of these are negligible.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def weigh(order: str) -> str:
     return f"{order} is a desk"
 
 
-def _curious(calls: int, uses: str) -> ScriptedModel:
+def _model(calls: int, uses: str) -> ScriptedModel:
     """Return a model that looks an order up so many times, one call a turn."""
 
     def reply(messages: list[BaseMessage]) -> AIMessage:
@@ -116,9 +116,9 @@ class Subject:
             given, {"configurable": {"thread_id": thread}}
         )
         taken = time.perf_counter() - began
-        told = [m.text for m in state["messages"] if isinstance(m, ToolMessage)]
-        if told != [f"{thread} is a desk"] * calls:
-            raise NotMeasured(f"{self.name} made other calls: {told!r}.")
+        results = [m.text for m in state["messages"] if isinstance(m, ToolMessage)]
+        if results != [f"{thread} is a desk"] * calls:
+            raise NotMeasured(f"{self.name} made other calls: {results!r}.")
         return taken * 1000 / calls
 
 
@@ -177,7 +177,7 @@ async def _subjects(calls: int) -> AsyncGenerator[list[Subject]]:
         ):
 
             def subject(name: str, *middleware: object, uses: str) -> Subject:
-                model = _curious(calls, uses)
+                model = _model(calls, uses)
                 graph = make(model, tools=[look_up, weigh], middleware=middleware)
                 return Subject(name, attached(graph, saver))
 

@@ -1,4 +1,4 @@
-"""Measure the way from a click to its acknowledgement.
+"""Measure the latency from a click in Slack to its acknowledgement.
 
 Two servers get the same signed requests from the same load generator, each of the
 three in a process of its own, in turns:
@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 
 from bench.clicks import PreparedClick, ensure_settled, prepare
 from bench.load import Report, fire
-from bench.serve import Name, Told, serving
+from bench.serve import Name, ServerSettings, serving
 from bench.stats import Figure, Measured, NotMeasured, ratio
 from twokey.gateway.store.open_store import open_store
 from twokey.gateway.store.store import Store
@@ -106,8 +106,8 @@ async def _round(
 ) -> None:
     first, rest = clicks[:1], clicks[1:]
     async with (
-        serving(_told("twokey", store, sandbox)) as twokey,
-        serving(_told("bolt", store, sandbox)) as bolt,
+        serving(_settings("twokey", store, sandbox)) as twokey,
+        serving(_settings("bolt", store, sandbox)) as bolt,
     ):
         # Who goes first changes, so that nobody always has the warmer machine.
         both: list[tuple[Name, str]] = [("twokey", twokey), ("bolt", bolt)]
@@ -136,8 +136,8 @@ async def _fired(
     return report
 
 
-def _told(name: Name, store: Store, sandbox: Sandbox) -> Told:
-    return Told(
+def _settings(name: Name, store: Store, sandbox: Sandbox) -> ServerSettings:
+    return ServerSettings(
         name=name,
         store_url=store.conn.url,
         api_url=sandbox.api_url,

@@ -1,8 +1,7 @@
-"""Prepare clicks that are real and valid: each decides an approval of its own.
+"""Prepare signed Slack clicks, each of which decides an approval of its own.
 
-The approvals are opened by an agent's submit, their cards stand in the sandbox's
-channel and are registered as posted, and every request holds what Slack would send for
-a click on Approve, signed.
+The approvals are opened by an agent's submit, and their cards are posted in the
+sandbox's channel. Each request is the signed payload of a click on Approve.
 """
 
 from __future__ import annotations
@@ -85,7 +84,7 @@ async def prepare(store: Store, sandbox: Sandbox, count: int) -> list[PreparedCl
     for number in range(count):
         approval = await _opened(store, agents, f"thread-{number}")
         prepared.append(await _click(store, sandbox, approval))
-    # The cards hang already: nothing is left to publish when the bot starts.
+    # The cards are posted already: nothing is left to publish when the bot starts.
     await store.conn.command("DEL", store.keys_of_tenant(_TENANT).outbox)
     return prepared
 

@@ -1,8 +1,8 @@
-"""Measure what the moves of an approval cost, beside one bare durable write.
+"""Measure latency and store round trips of each step of an approval.
 
-One refund after the other is asked for, approved, claimed and finished, and beside each
-the same Valkey, with ``appendfsync always``, gets a plain SET. What counts most is how
-often a move goes to the store and back: where that is a network away, it is the price.
+Refunds are requested, approved, claimed and finished one by one. Beside each, a plain
+SET goes to the same Valkey, with ``appendfsync always``. The number of round trips
+matters most: over a network they dominate the latency.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from twokey.gateway.service.reviews import ReviewService
 from twokey.gateway.store.open_store import open_store
 from twokey.gateway.store.store import Store
 
-TITLE = "The moves of an approval"
+TITLE = "The steps of an approval"
 
 WRITE, DECISION, CLAIM, FINISH = "a durable write", "decision", "claim", "finish"
 
@@ -83,7 +83,7 @@ class _Round:
 
 
 async def measure(*, is_quick: bool = False) -> Figure:
-    """Bring approvals from their request to their end, and time each move."""
+    """Run approvals from request to end, and time each step."""
     return await measured(QUICK if is_quick else FULL)
 
 
@@ -91,7 +91,7 @@ async def measured(plan: Plan) -> Figure:
     """Measure as much as the plan says.
 
     Raises:
-        NotMeasured: when a move was refused.
+        NotMeasured: when a step was refused.
     """
     rounds: list[_Round] = []
     with TemporaryDirectory(prefix="tk-bench-") as folder, _counted() as sent:
@@ -145,7 +145,7 @@ def _counted() -> Generator[list[int]]:
 
 
 async def _play(store: Store, turn: _Round, name: str, count: int) -> None:
-    """Bring so many approvals to their end."""
+    """Run so many approvals from request to end."""
     agents = AgentService(store, lambda: _POLICY)
     reviews = ReviewService(store, lambda: _POLICY)
     for number in range(count):
@@ -182,5 +182,5 @@ async def _click(reviews: ReviewService, approval_id: str) -> Click:
 
 def _ensure(reply: object, wanted: type[T]) -> T:
     if not isinstance(reply, wanted):
-        raise NotMeasured(f"A move came to {type(reply).__name__}.")
+        raise NotMeasured(f"A step ended with {type(reply).__name__}.")
     return reply

@@ -1,4 +1,4 @@
-"""Measure the way from a reviewer's decision to the first line of the tool.
+"""Measure the latency from a reviewer's decision to the first line of the tool.
 
 Three ways to the same tool of the same agent, taken in turns on one durable Valkey and
 one SQLite checkpointer, each approval in a thread of its own:
@@ -65,8 +65,8 @@ tools:
 )
 _DAN = Person(team="T0", user="U0DAN", name="Dan")
 _ANA = Reviewer(team="T0", user="U0ANA", name="Ana", account=AccountKind.MEMBER)
-_PATIENCE_S = 30.0
-_GOLDEN = 0.6180339887
+_TIMEOUT_S = 30.0
+_GOLDEN_RATIO = 0.6180339887
 """Its multiples are spread evenly between two polls, for any number of them."""
 
 
@@ -120,15 +120,15 @@ class Subject(Protocol):
     name: str
 
     async def propose(self, order: str) -> None:
-        """Let an agent ask for this order in a thread of its own, until it waits."""
+        """Let an agent request this order in a thread of its own, until it waits."""
         ...
 
     async def decide(self, order: str) -> float:
         """Approve it; return when that began. The tool may begin before or after."""
         ...
 
-    async def rest(self, order: str) -> None:
-        """Wait until the agent has said its last word."""
+    async def wait_until_idle(self, order: str) -> None:
+        """Wait until the agent's run has ended."""
         ...
 
 
@@ -140,17 +140,17 @@ class Twokey:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._reviews = ReviewService(store, lambda: _POLICY)
-        self._rested: dict[str, asyncio.Event] = {}
+        self._idle: dict[str, asyncio.Event] = {}
 
     def on_change(self, change: ThreadChange) -> None:
-        """Take note that a thread rests."""
-        self._rested[change.thread].set()
+        """Set the event of a thread that is idle."""
+        self._idle[change.thread].set()
 
     async def propose(self, order: str) -> None:
         """See `Subject.propose`."""
-        self._rested[order] = asyncio.Event()
+        self._idle[order] = asyncio.Event()
         await self._reviews.ask_agent(_AGENT, order, order, requester=_DAN, origin=None)
-        await self.rest(order)
+        await self.wait_until_idle(order)
 
     async def decide(self, order: str) -> float:
         """See `Subject.decide`."""
@@ -171,10 +171,10 @@ class Twokey:
         assert isinstance(outcome, Settled), outcome
         return began
 
-    async def rest(self, order: str) -> None:
-        """See `Subject.rest`."""
-        await self._rested[order].wait()
-        self._rested[order].clear()
+    async def wait_until_idle(self, order: str) -> None:
+        """See `Subject.wait_until_idle`."""
+        await self._idle[order].wait()
+        self._idle[order].clear()
 
 
 class Bare:
@@ -201,8 +201,8 @@ class Bare:
         await self._graph.ainvoke(answer, _config(order))
         return began
 
-    async def rest(self, order: str) -> None:
-        """See `Subject.rest`; deciding has already run it to its end."""
+    async def wait_until_idle(self, order: str) -> None:
+        """See `Subject.wait_until_idle`; deciding has already run it to its end."""
 
 
 class Poller:
@@ -223,14 +223,14 @@ class Poller:
         """See `Subject.decide`; decisions fall evenly between two polls."""
         polling = asyncio.create_task(self._poll(order))
         self._decided += 1
-        await asyncio.sleep(POLL_S * (self._decided * _GOLDEN % 1))
+        await asyncio.sleep(POLL_S * (self._decided * _GOLDEN_RATIO % 1))
         began = time.perf_counter()
         await self._conn.command("SET", _status(order), "approve", "PX", 60_000)
         await polling
         return began
 
-    async def rest(self, order: str) -> None:
-        """See `Subject.rest`; the poller has already run it to its end."""
+    async def wait_until_idle(self, order: str) -> None:
+        """See `Subject.wait_until_idle`; the poller has already run it to its end."""
 
     async def _poll(self, order: str) -> None:
         while await self._conn.command("GET", _status(order)) is None:  # noqa: ASYNC110 - polling is what it stands for
@@ -277,12 +277,12 @@ async def _round(
 
 async def _once(subject: Subject, stub: PaymentsStub, order: str) -> float:
     """Return how long one approval took from decision to tool start, in ms."""
-    async with asyncio.timeout(_PATIENCE_S):
+    async with asyncio.timeout(_TIMEOUT_S):
         await subject.propose(order)
         begun = stub.expect(order)
         decided = await subject.decide(order)
         taken = await begun - decided
-        await subject.rest(order)
+        await subject.wait_until_idle(order)
     return taken * 1000
 
 

@@ -1,4 +1,4 @@
-"""Let very many approvals end in one second, and time clicks meanwhile.
+"""Measure the latency of decisions while thousands of approvals expire at once.
 
 `python -m bench.expiry_herd 10000` opens that many approvals, lets all of them be due
 at once, and runs the sweep of one replica as the product does: in the same process as
@@ -48,7 +48,7 @@ _AT_ONCE = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Herd:
+class HerdResult:
     """Result: seconds until all had expired, and each click in milliseconds."""
 
     count: int
@@ -57,7 +57,9 @@ class Herd:
     during_ms: list[float]
 
 
-async def measure(store: Store, *, count: int = COUNT, clicks: int = CLICKS) -> Herd:
+async def measure(
+    store: Store, *, count: int = COUNT, clicks: int = CLICKS
+) -> HerdResult:
     """Let ``count`` approvals be due at once, and click beside it.
 
     Raises:
@@ -79,7 +81,7 @@ async def measure(store: Store, *, count: int = COUNT, clicks: int = CLICKS) -> 
     seconds = time.perf_counter() - began
     stop.set()
     await sweep
-    return Herd(count, seconds, before_ms, during_ms)
+    return HerdResult(count, seconds, before_ms, during_ms)
 
 
 async def _opened(
@@ -130,14 +132,16 @@ async def _click(reviews: ReviewService, approval: Approval) -> float:
     outcome = await reviews.decide(click, Approve(), ANA)
     taken_ms = 1000 * (time.perf_counter() - began)
     if not isinstance(outcome, Settled):
-        raise NotMeasured(f"A click came to {outcome.kind!r} instead of a decision.")
+        raise NotMeasured(f"A click ended with {outcome.kind!r} instead of a decision.")
     return taken_ms
 
 
-def told(herd: Herd) -> str:
+def report(result: HerdResult) -> str:
     """Return the figures as lines."""
-    rows = [f"{herd.count} approvals due in one second ended in {herd.seconds:.1f} s"]
-    for name, taken in (("before", herd.before_ms), ("meanwhile", herd.during_ms)):
+    rows = [
+        f"{result.count} approvals due in one second ended in {result.seconds:.1f} s"
+    ]
+    for name, taken in (("before", result.before_ms), ("meanwhile", result.during_ms)):
         half, most = percentile(taken, MEDIAN), percentile(taken, P95)
         rows.append(f"a decision {name}: median {half:.1f} ms, 95 % {most:.1f} ms")
     return "\n".join(rows)
@@ -153,7 +157,7 @@ async def _main(count: int) -> None:
             herd = await measure(store, count=count)
         finally:
             await store.close()
-    sys.stdout.write(told(herd) + "\n")
+    sys.stdout.write(report(herd) + "\n")
     if herd.seconds > WITHIN_S * max(1.0, count / COUNT):
         raise NotMeasured(f"The herd took {herd.seconds:.1f} s, more than {WITHIN_S}.")
 

@@ -1,8 +1,8 @@
-"""Send prepared requests over a few connections and time every answer.
+"""HTTP load generator: send prepared requests and measure their latency.
 
-The generator is a process of its own, so that it takes no time from the server it
-measures, and it speaks just enough HTTP/1.1 over a socket: a client library would cost
-more than some servers do. One JSON document goes in, one comes out.
+It runs in a subprocess, so that it takes no CPU time from the measured server, and
+speaks minimal HTTP/1.1 over a socket: a client library would cost more than some
+servers do. It reads one JSON document on stdin and writes one on stdout.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ async def fire(url: str, requests: Sequence[Request], *, connections: int) -> Re
     """Send every request once, from a process of its own.
 
     Raises:
-        NotMeasured: when the server hung up or was too slow.
+        NotMeasured: when the server closed a connection or was too slow.
     """
     process = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -63,27 +63,27 @@ async def fire(url: str, requests: Sequence[Request], *, connections: int) -> Re
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
     )
-    order = {
+    plan = {
         "url": url,
         "connections": connections,
         "requests": [asdict(one) for one in requests],
     }
-    told, _ = await process.communicate(json.dumps(order).encode())
+    output, _ = await process.communicate(json.dumps(plan).encode())
     if process.returncode:
         raise NotMeasured(f"The load on {url!r} was not answered; see above for why.")
-    return Report(**json.loads(told))
+    return Report(**json.loads(output))
 
 
 def main() -> None:
-    """Do what standard input says."""
-    order = json.load(sys.stdin)
-    requests = [Request(**one) for one in order["requests"]]
+    """Send the requests that stdin describes; print the report."""
+    plan = json.load(sys.stdin)
+    requests = [Request(**one) for one in plan["requests"]]
     try:
-        report = asyncio.run(_fired(order["url"], requests, order["connections"]))
+        report = asyncio.run(_fired(plan["url"], requests, plan["connections"]))
     except TimeoutError:
-        sys.exit(f"{order['url']} did not answer within {ANSWER_S:.0f} s.")
+        sys.exit(f"{plan['url']} did not answer within {ANSWER_S:.0f} s.")
     except (OSError, EOFError) as error:
-        sys.exit(f"{order['url']} hung up ({type(error).__name__}).")
+        sys.exit(f"{plan['url']} hung up ({type(error).__name__}).")
     json.dump(asdict(report), sys.stdout)
 
 

@@ -1,4 +1,4 @@
-"""The agent whose tool is waited for: a shop's, with a scripted model and one tool."""
+"""Agent under test: a scripted model, and a tool that records its start time."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ Graph = Pregel[Any, Any, Any, Any]
 
 
 class PaymentsStub:
-    """The shop's till: its one tool notes when its first line ran."""
+    """Payments backend: its one tool records the time at which it starts."""
 
     def __init__(self) -> None:
         self._begun: dict[str, asyncio.Future[float]] = {}
 
     def expect(self, order: str) -> asyncio.Future[float]:
-        """Return what will hold the time at which the tool began for this order."""
+        """Return a future of the time at which the tool starts for this order."""
         begun = asyncio.get_running_loop().create_future()
         self._begun[order] = begun
         return begun
@@ -43,7 +43,7 @@ class PaymentsStub:
 
 
 def _reply(messages: list[BaseMessage]) -> AIMessage:
-    """Refund the order that a person names, and then be done."""
+    """Refund the order that the user names, then end the run."""
     last = messages[-1]
     if not isinstance(last, HumanMessage):
         return AIMessage("Done.")
@@ -59,8 +59,8 @@ def agent(
 
     Args:
         stub: whose tool it has.
-        middleware: what stands before the tool.
-        wrap: makes the tool what this middleware wants it to be.
+        middleware: the gate under test.
+        wrap: prepares the tool for this middleware, such as `guarded`.
     """
     make = cast("Callable[..., Graph]", create_agent)
     return make(

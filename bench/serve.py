@@ -1,4 +1,4 @@
-"""Run one of the two web servers that are compared, as a process of its own.
+"""Run the web server under test (our bot or plain Bolt) in a subprocess.
 
 One line of JSON comes in on standard input, the request URL goes out in one line, and
 the server stops when standard input ends.
@@ -33,8 +33,8 @@ _STOP_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What a server has to know: which one it is, its store, and its Slack."""
+class ServerSettings:
+    """Which server to run, with its store and its Slack."""
 
     name: Name
     store_url: str
@@ -44,7 +44,7 @@ class Told:
 
 
 @asynccontextmanager
-async def serving(told: Told) -> AsyncGenerator[str]:
+async def serving(settings: ServerSettings) -> AsyncGenerator[str]:
     """Run a server in a process of its own while the block runs.
 
     Yields:
@@ -63,11 +63,11 @@ async def serving(told: Told) -> AsyncGenerator[str]:
     assert process.stdin is not None
     assert process.stdout is not None
     try:
-        process.stdin.write(json.dumps(asdict(told)).encode() + b"\n")
+        process.stdin.write(json.dumps(asdict(settings)).encode() + b"\n")
         async with asyncio.timeout(_START_S):
             url = (await process.stdout.readline()).decode().strip()
         if not url:
-            raise NotMeasured(f"The server {told.name!r} did not start; see above.")
+            raise NotMeasured(f"The server {settings.name!r} did not start; see above.")
         yield url
     finally:
         process.stdin.close()
@@ -81,21 +81,21 @@ async def serving(told: Told) -> AsyncGenerator[str]:
 
 async def main() -> None:
     """Serve what standard input names until it ends."""
-    told = Told(**json.loads(sys.stdin.readline()))
-    run = _twokey if told.name == "twokey" else _bolt
-    async with run(told) as url:
+    settings = ServerSettings(**json.loads(sys.stdin.readline()))
+    run = _twokey if settings.name == "twokey" else _bolt
+    async with run(settings) as url:
         print(url, flush=True)
         await asyncio.to_thread(sys.stdin.read)
 
 
 @asynccontextmanager
-async def _twokey(told: Told) -> AsyncGenerator[str]:
+async def _twokey(settings: ServerSettings) -> AsyncGenerator[str]:
     """Serve our bot, whole: ingress, listeners, publisher."""
-    store = Store(told.store_url)
+    store = Store(settings.store_url)
     config = bot_config(
-        bot_token=told.bot_token,
-        signing_secret=told.signing_secret,
-        api_url=told.api_url,
+        bot_token=settings.bot_token,
+        signing_secret=settings.signing_secret,
+        api_url=settings.api_url,
     )
     try:
         async with SlackBot(config, ReviewService(store, lambda: POLICY)) as bot:
@@ -105,12 +105,12 @@ async def _twokey(told: Told) -> AsyncGenerator[str]:
 
 
 @asynccontextmanager
-async def _bolt(told: Told) -> AsyncGenerator[str]:
+async def _bolt(settings: ServerSettings) -> AsyncGenerator[str]:
     """Serve Bolt as its documentation shows it, with a listener that only answers."""
     # Bolt is typed in part only.
     app: Any = AsyncApp(
-        client=AsyncWebClient(token=told.bot_token, base_url=told.api_url),
-        signing_secret=told.signing_secret,
+        client=AsyncWebClient(token=settings.bot_token, base_url=settings.api_url),
+        signing_secret=settings.signing_secret,
     )
 
     async def acknowledge(ack: Callable[[], Awaitable[object]]) -> None:

@@ -1,7 +1,7 @@
-"""Turn samples of several rounds into medians and ratios that show their noise.
+"""Medians and ratios of samples over several rounds, with their spread.
 
-Absolute times of a busy machine mean little; what two subjects took in the same run,
-one after the other, can be compared. So a figure is a ratio, taken round by round: its
+Absolute times of a busy machine mean little, but the times of two subjects in the same
+run, taken in turns, can be compared. So a figure is a ratio, taken round by round: its
 value is the median over the rounds, and the smallest and largest round are its noise.
 """
 
@@ -16,7 +16,7 @@ P95 = 0.95
 
 
 class NotMeasured(Exception):
-    """A run proves nothing: something did not do what it is measured for."""
+    """A run is invalid: a subject did not do what is measured."""
 
 
 @dataclass(frozen=True, slots=True)

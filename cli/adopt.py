@@ -1,4 +1,4 @@
-"""Accept new checkpoints after the old ones were lost."""
+"""Replace lost checkpoints by the database that the settings name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read the audit log."""
+"""Export the audit log as JSON Lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Play a reviewer's scenarios through the sandbox, over the same HTTP as its page."""
+"""Scripted demo scenarios: act as people over the sandbox's HTTP API, and verify."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run only the gateway, the agents' side; it needs no Slack."""
+"""Run only the gateway and its agents; it needs no Slack."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""List failed runs, retry or drop them."""
+"""List, retry and drop failed agent runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Check that a policy's people exist in Slack, and are enough for its requirements."""
+"""Check that a policy's people exist in Slack and can meet its requirements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Check a policy, explain a call by it, replay past calls."""
+"""Check a policy, explain its decision on one call, replay it on past calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parse command-line options into the facts of a policy evaluation."""
+"""Parse command-line options into the input of a policy evaluation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run the whole product in one process."""
+"""Run gateway, agents and Slack bot in one process."""
 
 from __future__ import annotations
 

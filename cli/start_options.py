@@ -1,4 +1,4 @@
-"""Shared option, examples and logging of `run`, `gateway` and `bot`."""
+"""Options, examples and logging that `run`, `gateway` and `bot` share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wait for a termination signal."""
+"""Wait for SIGINT or SIGTERM; reload on SIGHUP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answer customers of a small shop, with people in between where money moves.
+"""Support agent of a small shop whose refunds need a person's approval.
 
 The graph has no checkpointer: `twokey run` (or `Twokey(...)`) attaches one. Without a
 model of your own a scripted one plays the agent, and it really reads its messages, so

@@ -32,7 +32,7 @@ def shared_violations(blocks: Blocks) -> Violations:
     )
 
 
-def table_flaws(blocks: Blocks) -> Violations:
+def table_violations(blocks: Blocks) -> Violations:
     """Yield every table after the first."""
     tables = [index for index, _ in of_kind(blocks, "table")]
     for index in tables[limits.TABLES_IN_MESSAGE :]:

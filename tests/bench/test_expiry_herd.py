@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.expiry_herd import measure, told
+from bench.expiry_herd import measure, report
 from tests.streams import audit_entries
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.store.store import Store
@@ -17,4 +17,4 @@ async def test_a_herd_ends_within_its_time_while_people_click(store: Store) -> N
     assert len(set(expired)) == len(expired) == 300
     assert len(herd.during_ms) == 20
     assert herd.seconds < 20
-    assert "300 approvals due in one second" in told(herd)
+    assert "300 approvals due in one second" in report(herd)

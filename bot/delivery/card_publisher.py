@@ -1,7 +1,6 @@
 """Post and update one Slack message: a card, or a reply in its thread.
 
-Each function here makes one call, which the scheduler took from the rate limit before,
-so that it decides before each call what is most urgent.
+Each function makes one call, for which the scheduler has taken a rate limit token.
 """
 
 from __future__ import annotations
@@ -42,10 +41,10 @@ POLICY_DECISION_TAG = "twokey/v1/judgement"
 
 
 class RateLimitDelay(Exception):
-    """This call has to wait for its turn.
+    """Slack answered 429: the call was not made.
 
     Attributes:
-        wait_s: how long, as far as is known.
+        wait_s: Retry-After in seconds.
     """
 
     def __init__(self, method: str, channel: str, wait_s: float) -> None:
@@ -55,12 +54,12 @@ class RateLimitDelay(Exception):
 
 @dataclass(frozen=True, slots=True)
 class CardPublisher:
-    """Where cards hang: one workspace, its limits, and what we know of each card.
+    """Client for the messages of one workspace: posts, updates and registers them.
 
     Attributes:
         keys: of the tenant's shard.
-        unregistered: where messages stand whose places could not be kept, by what
-            they show: the store went away while they were posted.
+        unregistered: channel and ts of posted messages that are not in the store yet,
+            because it failed meanwhile; by the approval or outage they show.
     """
 
     slack: Slack
@@ -75,33 +74,33 @@ class CardPublisher:
     )
 
     async def find_place(self, shown: str) -> CardPlace | None:
-        """Return where a record or an outage is shown; None before it was posted.
+        """Return the message that shows an approval or outage; None before the post.
 
-        A message whose place could not be kept is registered now: posted again, the
-        first one would show for ever what was so then.
+        Registers a message that could not be registered after its post. A second post
+        would leave the first one outdated for ever.
         """
         # Registering again is safe: `CardStore.posted` never replaces a copy that is
-        # registered already, so another publisher's copy wins and ours is taken down.
+        # registered already, so another publisher's copy wins and ours is deleted.
         if shown in self.unregistered:
             await self.register(shown, *self.unregistered[shown])
         return await self.cards.place(self.keys, shown)
 
     async def register(self, shown: str, channel: str, ts: str) -> CardPlace:
-        """Keep where a message stands that was just posted; return the usable copy.
+        """Register a message that was just posted; return the registered copy.
 
-        A surplus copy, posted because an answer was lost, is taken down again.
+        Deletes the message if another copy is registered: a response was lost and the
+        message was posted again.
         """
-        # Before the store is asked: if it is away now, this is the only note that the
-        # message stands in Slack. After a restart the note is gone, and a second copy
-        # is posted; `posted` then decides which of them counts.
+        # Before the store is written: if it fails now, this is the only record of the
+        # message. After a restart it is gone and a second copy is posted; `posted` then
+        # keeps the one that was registered first.
         self.unregistered[shown] = channel, ts
         place = await self.cards.posted(self.keys, shown, channel=channel, ts=ts)
         self.unregistered.pop(shown, None)
         if (place.channel, place.ts) != (channel, ts):
-            # Slack may have posted a message although its answer was lost, so it was
-            # posted again. Its buttons would be refused as those of another copy.
+            # Its buttons would be refused: clicks count only on the registered copy.
             logger.warning("card.surplus id=%s", shown)
-            await self._take_down(channel, ts)
+            await self._delete(channel, ts)
         return place
 
     async def post_card(
@@ -112,16 +111,16 @@ class CardPublisher:
         now_ms: int,
         is_plain: bool = False,
     ) -> CardPlace:
-        """Post a card that has no place yet; return its one usable copy.
+        """Post a card that is not posted yet; return its registered copy.
 
         Args:
             record: the approval.
             channel: id, or ``#name``.
             now_ms: the time.
-            is_plain: post the card that Slack accepts in any case.
+            is_plain: post the plain card, which Slack accepts in any case.
 
         Raises:
-            NotYet: nothing was sent.
+            RateLimitDelay: nothing was sent.
             SlackError: a silent one may have posted it.
         """
         # `is_update` matters: chat.update counts `text` in bytes (4,000), and posting
@@ -138,11 +137,11 @@ class CardPublisher:
         logger.info("card.posted id=%s rev=%d", record.id, record.rev)
         return shown
 
-    async def _take_down(self, channel: str, ts: str) -> None:
+    async def _delete(self, channel: str, ts: str) -> None:
         try:
             await self.slack.call("chat.delete", channel=channel, ts=ts)
         except SlackError as error:
-            # It stays there and is of no use: its buttons refuse.
+            # It stays visible, but its buttons are refused.
             logger.warning("card.surplus_stays why=%s", error)
 
     async def update_card(
@@ -163,10 +162,9 @@ class CardPublisher:
     async def _record_shown(
         self, record: Approval, place: CardPlace, message: Message
     ) -> CardPlace:
-        """Keep what a card shows now; return its place with that."""
-        # Written after Slack took the card, never before: a crash in between shows the
-        # same state a second time, while the other order would leave an old card for
-        # ever.
+        """Store what the card shows; return its place with that."""
+        # Written after the call, never before: a crash in between repeats an update,
+        # while the other order would leave an outdated card for ever.
         shown = _display_digest(message.blocks)
         judged = policy_decision_digest(record, self.seal_key)
         await self.cards.shown(
@@ -179,16 +177,16 @@ class CardPublisher:
         )
         return place.with_(rev=record.rev, display_digest=shown, judged=judged)
 
-    async def say(
+    async def post(
         self, channel: str, message: Message, *, thread_ts: str | None = None
     ) -> tuple[str, str]:
-        """Post a line, into a thread if one is given; raises as `post_card` does.
+        """Post a message, in a thread if one is given; raises as `post_card` does.
 
         Returns:
-            The channel's id and the line's ts.
+            The channel's id and the message's ts.
         """
         try:
-            # One note that our own validator refuses must not hold up those behind it,
+            # A message that our own validator refuses must not block those behind it,
             # so it is replaced by a sentence that always fits.
             ensure_valid_message(message.blocks, message.text)
         except BadBlocks:
@@ -198,8 +196,8 @@ class CardPublisher:
         reply = await self._send(POST, channel, message, thread_ts=thread_ts)
         return text_at(reply, "channel"), text_at(reply, "ts")
 
-    async def edit(self, channel: str, ts: str, message: Message) -> None:
-        """Change a line that was said; raises as `post_card` does."""
+    async def update(self, channel: str, ts: str, message: Message) -> None:
+        """Update a posted message; raises as `post_card` does."""
         await self._send(UPDATE, channel, message, ts=ts)
 
     def _rendered(
@@ -221,13 +219,13 @@ class CardPublisher:
         self, method: str, channel: str, message: Message, **more: object
     ) -> Reply:
         if (lease := current()) is not None:
-            # Another publisher may have shown something newer since.
+            # A publisher that lost the lease could overwrite a newer card.
             lease.check()
-        # `parse` and `link_names` would let Slack read plain text of strangers as
-        # mentions and channel names.
+        # `parse` and `link_names` would let Slack turn untrusted plain text into
+        # mentions and channel links.
         safety: dict[str, object] = {"parse": "none", "link_names": False}
         if method == POST:
-            # Previews of links that an agent wrote would fetch them (CVE-2025-34072).
+            # A link preview would fetch a URL that an agent wrote (CVE-2025-34072).
             safety |= {"unfurl_links": False, "unfurl_media": False}
         try:
             reply = await self.slack.call(
@@ -240,37 +238,37 @@ class CardPublisher:
                 **more,
             )
         except RateLimited as error:
-            # The bucket learns of the 429 before anything else runs: a second topic
-            # that works at the same moment must not run into the same refusal.
+            # Recorded before anything else runs: a second task must not get the same
+            # 429.
             self.limits.refused(method, channel, error.retry_after_s)
             raise RateLimitDelay(method, channel, error.retry_after_s) from error
-        # `ok: true` without a ts leaves us without a place to update. It counts as
-        # silence, so the message is posted again and a surplus copy is taken down.
+        # Without a ts the message cannot be updated. It counts as a lost response: the
+        # message is posted again, and a surplus copy is deleted.
         if not text_at(reply, "ts"):
             raise SlackSilent(method, "an answer without a message")
-        # Slack counts by channel. Without this, "#refunds" and its id would have a
-        # bucket each, and together twice the rate that Slack allows.
+        # Slack counts posts by channel. Without this, "#refunds" and its id would have
+        # a bucket each, and together twice the allowed rate.
         self.limits.alias_channel(channel, text_at(reply, "channel") or channel)
         return reply
 
 
 def policy_decision_digest(record: Approval, key: bytes) -> str:
-    """Return a digest of what the waiting calls of a card need, and why.
+    """Return a digest of the tier, reasons and requirement of a card's pending calls.
 
-    The key that seals its buttons is in it: with another one they need a redraw.
+    It covers the key that seals the buttons: after a key change cards need a redraw.
     """
     rows: list[JsonValue] = [key_id(key)]
     for item in record.items:
         if item.is_pending:
             requirement = item.requirement.model_dump(mode="json")
-            # Only what waits: a call that is decided keeps what it was decided by, and
-            # must not make its card look outdated when the policy changes.
+            # Only pending calls: a decided one keeps its decision, so a policy change
+            # must not make its card outdated.
             rows.append([item.index, item.tier.value, [*item.reasons], requirement])
     return digest.tagged_hash(POLICY_DECISION_TAG, digest.canonical(rows))
 
 
 def plain_card(frame: Frame) -> Message:
-    """Return a card for what our own validator refuses: it can only be rejected."""
+    """Return the fallback card: ids only, and each call can only be rejected."""
     approval = frame.approval
     said = template(
         "This request cannot be displayed, so it cannot be approved here. Reject it, "
@@ -282,7 +280,7 @@ def plain_card(frame: Frame) -> Message:
         section(said, block_id=frame.block_id("plain")),
     ]
     for item in approval.items:
-        # No Approve here in any case: nobody may approve what the card does not show.
+        # Never an Approve button: nobody may approve what the card does not show.
         if item.is_pending and Verb.REJECT in item.allow:
             value = frame.value(item.index, Action.REJECT)
             words = label(f"Reject call {item.index + 1}")

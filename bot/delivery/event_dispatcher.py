@@ -1,4 +1,9 @@
-"""Post outbox events: first the card, then its thread replies, else a message."""
+"""Make the next Slack call for one topic, with backoff, fallbacks and quarantine.
+
+The card comes first, then its thread replies. A call to which Slack does not respond is
+repeated for `RETRY_FOR_S`, and for a card at least until the approval is over. Then it
+is given up, which is logged as an error.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +21,7 @@ from twokey.bot.delivery.card_updater import (
     NOT_ABOUT_THE_CARD,
     CardUpdater,
 )
-from twokey.bot.delivery.lines import message_without_card
+from twokey.bot.delivery.event_messages import message_without_card
 from twokey.bot.delivery.outbox_queue import Call, Topic
 from twokey.bot.limits import POST
 from twokey.bot.web import SlackError, SlackRefused
@@ -27,20 +32,24 @@ from twokey.gateway.failures import log_failure
 logger = logging.getLogger(__name__)
 
 GIVE_UP_AFTER = 8
-"""Failures in a row before the next fallback: drop a reply, or show a plain card,
-then quarantine the card. Failures of Slack and of the store count, too."""
+"""Errors of our own code in a row before the next fallback: drop a message; for a card,
+post a plain one, then quarantine it.
+
+Failures of Slack and of the store do not count: they say nothing about the message.
+"""
 
 _LONGEST_WAIT_S = 30.0
 _QUARANTINE_S = 600.0
+"""Until the next attempt at a quarantined card; they end when its record is deleted."""
 
 
 @dataclass(frozen=True, slots=True)
 class EventDispatcher:
-    """How topics become messages.
+    """Makes the calls for the topics of one tenant.
 
     Attributes:
-        updater: how cards do.
-        channel: returns where to say what belongs to no card and no thread.
+        updater: makes those for cards.
+        channel: returns the channel for messages without a card and a thread.
     """
 
     updater: CardUpdater
@@ -48,43 +57,42 @@ class EventDispatcher:
 
     @property
     def card_publisher(self) -> CardPublisher:
-        """Return where messages go."""
+        """Return the client that makes the calls."""
         return self.updater.card_publisher
 
     def next_call(self, topic: Topic) -> Call | None:
-        """Return the call that a topic seems to need next; None for none."""
+        """Return the call that a topic probably needs next; None for none."""
         if topic.summary_channel:
             return Call(POST, topic.summary_channel)
         if topic.is_card_next(self.updater.clock()):
             return self.updater.next_call(topic)
-        if topic.notes:
-            return Call(POST, topic.notes[0].channel)
+        if topic.messages:
+            return Call(POST, topic.messages[0].channel)
         if topic.events and run_messages.is_about_outage(topic.events[0]):
             return run_messages.call_for(topic, topic.events[0])
         channel = self._channel(topic, topic.events[0]) if topic.events else ""
         return Call(POST, channel) if channel else None
 
     async def step(self, topic: Topic, reserved: Call | None) -> float:
-        """Make the next call for a topic; return how long it then has to wait.
+        """Make the next call for a topic; return the seconds until the one after it.
 
-        Failures of Slack, of the store and of our own code are not raised: what fails
-        is tried again after a while, and what can never succeed is reported and
-        quarantined.
+        Failures of Slack, of the store and of our own code are not raised. They are
+        retried with backoff; what can never succeed is logged and quarantined.
 
         Args:
-            topic: what it is about.
-            reserved: what was taken from the rate limit for it.
+            topic: to work on.
+            reserved: the call for which a rate limit token was taken.
         """
-        # A reserved call is not returned to the rate limit after a failure or a 429:
-        # it may have reached Slack, which then counts it.
+        # The token is not given back after a failure or a 429: the call may have
+        # reached Slack, which then counts it.
         try:
             return await self._attempt(topic, reserved)
         except RateLimitDelay as error:
             return error.wait_s
-        except (SlackError, StoreUnavailable) as error:
-            logger.warning("publisher.retrying topic=%s why=%s", topic.key, error)
-            topic.failures += 1
-            return min(_LONGEST_WAIT_S, 0.5 * 2.0 ** min(topic.failures, 10))
+        except StoreUnavailable as error:
+            # Without a limit here: while the store is down the outbox cannot be read
+            # either, which ends the term of this publisher.
+            return _backoff(topic, error)
 
     async def _attempt(self, topic: Topic, reserved: Call | None) -> float:
         try:
@@ -92,10 +100,11 @@ class EventDispatcher:
                 is_made = await self._next(topic, reserved)
             except SlackRefused as error:
                 return await self._refused(topic, error)
-        # These are for `step`, which knows how long to wait. The handler below is for
-        # mistakes of ours only; SlackRefused is answered above, and what `_refused`
-        # itself raises passes through here.
-        except (RateLimitDelay, SlackError, StoreUnavailable):
+            except SlackError as error:
+                return await self._unanswered(topic, error)
+        # `step` handles these, also from the two handlers above. The next handler is
+        # for errors of our own code only.
+        except (RateLimitDelay, StoreUnavailable):
             raise
         except Exception as error:  # noqa: BLE001 - one topic must not stop the others
             log_failure(logger, error, "publisher.failed topic=%s", topic.key)
@@ -103,57 +112,58 @@ class EventDispatcher:
         # Only after success: after a failure Slack may have counted the call.
         if reserved is not None and not is_made:
             self.card_publisher.limits.give_back(*reserved)
-        topic.failures = 0
+        topic.failures, topic.errors, topic.failing_since = 0, 0, None
         return 0.0
 
     async def _next(self, topic: Topic, reserved: Call | None) -> bool:
-        """Do what comes next; return whether the reserved call was made."""
+        """Make the next call; return whether it was the reserved one."""
         if topic.summary_channel:
             return await self._post_summary(topic)
         if topic.is_card_next(self.updater.clock()):
             return await self.updater.show(topic, reserved)
-        if topic.notes:
-            return await self._post_reply(topic)
+        if topic.messages:
+            return await self._post_queued(topic)
         # There is an event: the queue drops a topic with nothing left to post.
         if run_messages.is_about_outage(topic.events[0]):
             return await self._show_outage(topic, reserved)
-        return await self._post_message(topic)
+        return await self._post_without_card(topic)
 
-    async def _post_reply(self, topic: Topic) -> bool:
-        line, keys = topic.notes[0], self.updater.keys
-        cards, message = self.card_publisher.cards, line.message
-        if line.escalated is not None:
-            # Made now and not when it was queued: it names the channels that could not
-            # be told, which is known only after the lines before it were sent.
-            message = escalation(line.escalated, topic.called)
-        await self.card_publisher.say(line.channel, message, thread_ts=line.thread_ts)
-        # From here on Slack has the message. What is noted below may be lost in a
-        # crash: then the line is said twice, and never not at all.
-        if line.called:
-            topic.called[line.called] = ""
-        if line.asks:
-            await cards.asked(keys, topic.approval, line.asks)
-            topic.asked |= line.asks
-        if line.report:
-            await cards.told(keys, topic.approval, line.report)
-        await self._drop_line(topic)
+    async def _post_queued(self, topic: Topic) -> bool:
+        queued, keys = topic.messages[0], self.updater.keys
+        cards, message = self.card_publisher.cards, queued.message
+        if queued.escalation_of is not None:
+            # Rendered now and not when it was queued: it names the channels that could
+            # not be notified, which is known after the messages before it.
+            message = escalation(queued.escalation_of, topic.escalation_results)
+        await self.card_publisher.post(
+            queued.channel, message, thread_ts=queued.thread_ts
+        )
+        # Recorded after the post: a crash in between posts the message twice, while the
+        # other order could lose it.
+        if queued.escalated_to:
+            topic.escalation_results[queued.escalated_to] = ""
+        if queued.mentioned_roles:
+            await cards.asked(keys, topic.approval, queued.mentioned_roles)
+            topic.mentioned_roles |= queued.mentioned_roles
+        if queued.report_key:
+            await cards.told(keys, topic.approval, queued.report_key)
+        await self._drop_message(topic)
         return True
 
-    async def _post_message(self, topic: Topic) -> bool:
+    async def _post_without_card(self, topic: Topic) -> bool:
         event = topic.events[0]
         channel = self._channel(topic, event)
-        # "I am working on it" is left out when the answer is already behind it in the
-        # queue.
+        # "I am working on it" is left out when the answer is queued already.
         is_last = len(topic.events) == 1
         message = message_without_card(
             event, command=self.card_publisher.command, is_last=is_last
         )
-        is_said = message is not None and bool(channel)
+        is_posted = message is not None and bool(channel)
         if message is not None and channel:
             thread_ts = event.data.get("thread_ts") or None
-            await self.card_publisher.say(channel, message, thread_ts=thread_ts)
+            await self.card_publisher.post(channel, message, thread_ts=thread_ts)
         await self.updater.acknowledge(topic, [event])
-        return is_said
+        return is_posted
 
     async def _show_outage(self, topic: Topic, reserved: Call | None) -> bool:
         event = topic.events[0]
@@ -167,14 +177,14 @@ class EventDispatcher:
         events = list(topic.events)
         ran = [one for one in events if one.name is EventName.ITEM_AUTHORIZED]
         if ran:
-            place = await self.card_publisher.say(
+            place = await self.card_publisher.post(
                 topic.summary_channel,
                 many_ran(events, command=self.card_publisher.command),
             )
-            # In order and each once: `folded` makes the message findable by the last
-            # approval, which lives longest.
-            told = [*dict.fromkeys(event.approval for event in ran)]
-            await self.card_publisher.cards.folded(self.updater.keys, told, *place)
+            # In order and each once: `folded` registers the message under the last
+            # approval, whose record lives longest.
+            approvals = [*dict.fromkeys(event.approval for event in ran)]
+            await self.card_publisher.cards.folded(self.updater.keys, approvals, *place)
         await self.updater.acknowledge(topic, events)
         return bool(ran)
 
@@ -184,32 +194,48 @@ class EventDispatcher:
         return event.data.get("channel") or event.channel
 
     async def _refused(self, topic: Topic, error: SlackRefused) -> float:
-        """Drop what Slack will never take; post a freeze in the fallback channel.
+        """Drop a message that Slack refuses; post a freeze in the fallback channel.
 
-        Not about a card: `CardUpdater.show` handles what Slack says of one.
+        Never a card: `CardUpdater.show` handles its refusals.
         """
         topic.failures += 1
         if error.error in NOT_ABOUT_THE_CARD:
             logger.error("publisher.bot_refused error=%s", error.error)
             return BROKEN_S
         fallback = self.updater.fallback_channel
-        # A freeze is told to everybody; a channel that refuses must not hide it. A
-        # reply in a thread has no other place.
-        is_stop = bool(topic.events) and topic.events[0].name in FREEZE_EVENTS
-        if is_stop and fallback not in {"", topic.channel}:
+        # Everybody has to learn of a freeze, so a channel that refuses must not hide
+        # it. A thread reply has no other channel.
+        is_freeze = bool(topic.events) and topic.events[0].name in FREEZE_EVENTS
+        if is_freeze and fallback not in {"", topic.channel}:
             topic.channel = fallback
             return 0.0
         logger.warning("note.dropped topic=%s why=%s", topic.key, error.error)
-        if topic.notes and topic.notes[0].called:
-            topic.called[topic.notes[0].called] = error.error
+        if topic.messages and topic.messages[0].escalated_to:
+            topic.escalation_results[topic.messages[0].escalated_to] = error.error
         await self._drop_first(topic)
         return 0.0
 
+    async def _unanswered(self, topic: Topic, error: SlackError) -> float:
+        """Retry a call to which Slack did not respond; give up a message at last.
+
+        `CardUpdater.show` gives up cards, as it knows when an approval is over.
+        """
+        now = self.updater.clock()
+        if topic.failing_since is None:
+            topic.failing_since = now
+        # Not reset here: in an outage that lasts, each message behind this one gets one
+        # more attempt and not another `RETRY_FOR_S`.
+        if self.updater.has_timed_out(topic) and not topic.is_card_next(now):
+            logger.error("publisher.gave_up topic=%s why=%s", topic.key, error)
+            await self._drop_first(topic)
+        return _backoff(topic, error)
+
     async def _failed(self, topic: Topic) -> float:
+        """Retry after an error of our own code; fall back after `GIVE_UP_AFTER`."""
         topic.failures += 1
-        # Exponential up to the longest wait: eight failures take about two minutes,
-        # longer than a failover of the store.
-        if topic.failures < GIVE_UP_AFTER:
+        topic.errors += 1
+        # Exponential up to the longest wait: eight errors take about two minutes.
+        if topic.errors < GIVE_UP_AFTER:
             return min(_LONGEST_WAIT_S, 2.0 ** min(topic.failures, 10))
         now = self.updater.clock()
         if not topic.is_card_next(now):
@@ -221,22 +247,28 @@ class EventDispatcher:
         else:
             logger.error("publisher.quarantined topic=%s", topic.key)
             topic.card_at = now + _QUARANTINE_S
-        topic.failures = 0
+        topic.failures = topic.errors = 0
         return 0.0
 
     async def _drop_first(self, topic: Topic) -> None:
-        if topic.notes:
-            await self._drop_line(topic)
+        if topic.messages:
+            await self._drop_message(topic)
         else:
             many = len(topic.events) if topic.summary_channel else 1
             await self.updater.acknowledge(topic, topic.events[:many])
 
-    async def _drop_line(self, topic: Topic) -> None:
-        line = topic.notes[0]
-        # Acknowledged before it leaves memory; if the store is away, the line stays
-        # first and is said again. Lines without a seq (mentions, reports) have no
-        # event.
-        await self.updater.outbox.done(*([line.seq] if line.seq else []))
-        topic.notes.pop(0)
-        if line.escalated is not None:
-            topic.called = {}
+    async def _drop_message(self, topic: Topic) -> None:
+        queued = topic.messages[0]
+        # Acknowledged before it leaves memory; if the store fails, the message stays
+        # first and is posted again. Mentions and reports have no event to acknowledge.
+        await self.updater.outbox.done(*([queued.seq] if queued.seq else []))
+        topic.messages.pop(0)
+        if queued.escalation_of is not None:
+            topic.escalation_results = {}
+
+
+def _backoff(topic: Topic, error: Exception) -> float:
+    """Count a failure; return the seconds until the retry."""
+    logger.warning("publisher.retrying topic=%s why=%s", topic.key, error)
+    topic.failures += 1
+    return min(_LONGEST_WAIT_S, 0.5 * 2.0 ** min(topic.failures, 10))

@@ -1,8 +1,8 @@
-"""Priority queue of what has to be posted to Slack, in memory.
+"""Priority queue, in memory, of cards and messages to post to Slack.
 
-Events about one approval are one topic: its card is brought up to its newest state by
-one call, however many events led there, and its history follows line by line. Events
-about one thread of an agent are one topic too. Nothing here does I/O.
+All events about one approval share a topic: one call updates the card to the newest
+state, however many events arrived, and thread replies follow in order. All events about
+one thread of an agent share a topic as well. Nothing here does I/O.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.approvals.record import Approval
 
 NOTIFICATIONS_AT_ONCE = 5
-"""How many of a channel wait to be posted before further ones are folded."""
+"""Notifications of a channel that may wait; later ones share one summary message."""
 
 
 class Urgency(IntEnum):
-    """What comes first when not everything can."""
+    """Priority of a topic or message; the lowest value goes first."""
 
     NEW_CARD = 0
     NEEDS_PEOPLE = 1
-    WORDS = 2
-    NEWS = 3
+    AGENT_MESSAGE = 2
+    CARD_UPDATE = 3
     HISTORY = 4
 
 
 class Call(NamedTuple):
-    """A call of Slack's Web API, as far as its rate limit is concerned."""
+    """A call of Slack's Web API, as its rate limit counts it."""
 
     method: str
     channel: str
@@ -51,23 +51,25 @@ NEEDS_PEOPLE = frozenset(
         EventName.ITEM_REOPENED,
     }
 )
-"""Events that wait for people."""
+"""Events after which people have to act."""
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """One line for a channel, or for a thread in it.
+class QueuedMessage:
+    """A message for a channel or a thread that waits to be posted.
 
     Attributes:
-        message: the line; of an escalation it is made when it is its turn.
-        seq: of the event that is done with it; "" for none.
+        message: what to post; of an escalation it is rendered when it is posted.
+        seq: of the event to acknowledge after posting; "" for none.
         channel: id or name.
         thread_ts: the thread; None for the channel itself.
-        urgency: how it matters.
-        escalated: what the line says that others were called to.
-        called: the channel that is told by this line of an escalation.
-        asks: names of the roles that are asked by it to decide.
-        report: what people know of a card when they have read the line.
+        urgency: its priority.
+        mentioned_roles: names of the roles that it asks to decide.
+        escalation_of: the escalated approval, in the last message of an escalation;
+            it names the channels that could not be notified.
+        escalated_to: the channel that this message notifies of an escalation.
+        report_key: kept in the store after posting, so that the failed delivery of a
+            card is reported once for each key ("waiting" or "over").
     """
 
     message: Message
@@ -75,40 +77,50 @@ class Line:
     channel: str
     thread_ts: str | None
     urgency: Urgency = Urgency.HISTORY
-    asks: frozenset[str] = frozenset()
-    escalated: Approval | None = None
-    called: str = ""
-    report: str = ""
+    mentioned_roles: frozenset[str] = frozenset()
+    escalation_of: Approval | None = None
+    escalated_to: str = ""
+    report_key: str = ""
 
 
 @dataclass(slots=True)
 class Topic:
-    """What is to be said about one approval, in one thread, or of one stop.
+    """Pending work on one approval, one agent's thread or one freeze.
+
+    All times are seconds of the queue's clock.
 
     Attributes:
-        key: approval id, agent and thread, or what was stopped.
+        key: approval id, agent and thread, or what is frozen.
         approval: its id; "" for none.
-        is_unasked: the card is a notification, which asks nobody and comes last.
-        summary_channel: where many notifications are told in one message; "" for none.
+        is_unasked: the card is a notification: it needs no decision and comes last.
+        summary_channel: where one message summarises many notifications; "" for none.
         events: read and not acknowledged, oldest first.
-        notes: lines for the thread under the card, oldest first.
-        wanted: counts what changed; the card is due while it differs from ``shown``.
-        since: when it came up, by the queue's clock.
-        not_before: when it may be tried again, by the same clock.
-        card_at: when its card may be tried again; its lines need not wait for that.
-        refusals: of the card, in a row.
-        refused: where and why the card was refused first, while another channel is
-            tried.
-        is_busy: somebody works on it.
-        failures: in a row.
-        channel_of_card: where its card has to be posted, as far as it is known here.
-        channel: where to post instead.
-        is_plain: Slack refused the card as it should be.
-        is_missed: the store holds that the card is missing or may be old.
-        called: channels that were called, and why Slack refused it ("": it did not).
-        is_new: the card is not posted yet, as far as it is known here.
-        place: channel and ts of the card, as far as they are known here.
-        asked: names of the roles that were mentioned on the card or under it.
+        messages: to post after the card, oldest first.
+        place: channel and ts of the card; None before it is known.
+        mentioned_roles: names of the roles that were mentioned on the card or under it.
+        wanted: number of changes so far; the card is due while it differs from
+            ``shown``.
+        shown: number of changes that the card shows.
+        since: when it was queued or last worked on.
+        not_before: earliest time of the next attempt.
+        card_at: earliest time of the next attempt to post or update the card; its
+            messages need not wait for that.
+        refusals: of the card by Slack, in a row.
+        refused: channel and error of the card's first refusal, while the fallback
+            channel is tried.
+        is_busy: a task works on it.
+        failures: of any kind, in a row; sets the backoff.
+        errors: failures of our own code, in a row.
+        failing_since: time of the first call in a row to which Slack did not respond;
+            None for none.
+        channel_of_card: where the card has to be posted; "" before it is known.
+        channel: the channel to use instead; "" for none.
+        is_plain: Slack or our own code cannot take the full card, so a plain one is
+            posted.
+        is_missed: the store lists the card as missing or outdated.
+        escalation_results: channels that were notified of an escalation, with Slack's
+            error, or "" for success.
+        is_new: the card is not posted yet, as far as this process knows.
     """
 
     key: str
@@ -116,9 +128,9 @@ class Topic:
     is_unasked: bool = False
     summary_channel: str = ""
     events: list[Event] = field(default_factory=list[Event])
-    notes: list[Line] = field(default_factory=list[Line])
+    messages: list[QueuedMessage] = field(default_factory=list[QueuedMessage])
     place: tuple[str, str] | None = None
-    asked: frozenset[str] = frozenset()
+    mentioned_roles: frozenset[str] = frozenset()
     wanted: int = 0
     shown: int = 0
     since: float = 0.0
@@ -128,11 +140,13 @@ class Topic:
     refused: tuple[str, str] | None = None
     is_busy: bool = False
     failures: int = 0
+    errors: int = 0
+    failing_since: float | None = None
     channel_of_card: str = ""
     channel: str = ""
     is_plain: bool = False
     is_missed: bool = False
-    called: dict[str, str] = field(default_factory=dict[str, str])
+    escalation_results: dict[str, str] = field(default_factory=dict[str, str])
     is_new: bool = False
 
     @property
@@ -142,40 +156,40 @@ class Topic:
 
     @property
     def due_at(self) -> float:
-        """Return when there is something to do for it."""
-        # Lines need not wait for a card that Slack refuses: `is_card_next` lets them
+        """Return the earliest time of the next call."""
+        # Messages need not wait for a card that Slack refuses: `is_card_next` lets them
         # pass until `card_at`.
-        is_card = self.is_card_due and not self.notes
+        is_card = self.is_card_due and not self.messages
         return max(self.not_before, self.card_at if is_card else 0.0)
 
     def is_card_next(self, now: float) -> bool:
-        """Return whether its card comes before its lines."""
-        return self.is_card_due and (self.card_at <= now or not self.notes)
+        """Return whether the next call is for the card, not for a message."""
+        return self.is_card_due and (self.card_at <= now or not self.messages)
 
     @property
     def is_done(self) -> bool:
-        """Return whether nothing is left to say."""
-        return not (self.events or self.notes or self.is_card_due)
+        """Return whether nothing is left to post."""
+        return not (self.events or self.messages or self.is_card_due)
 
     @property
     def urgency(self) -> Urgency:
-        """Return how soon it matters."""
+        """Return the priority of the next call."""
         if self.summary_channel:
             return Urgency.HISTORY
         if not self.approval:
-            return Urgency.WORDS
+            return Urgency.AGENT_MESSAGE
         if not self.is_card_due:
-            return self.notes[0].urgency if self.notes else Urgency.HISTORY
+            return self.messages[0].urgency if self.messages else Urgency.HISTORY
         needs_people = any(event.name in NEEDS_PEOPLE for event in self.events)
         if self.is_unasked:
             return Urgency.NEEDS_PEOPLE if needs_people else Urgency.HISTORY
         if self.is_new:
             return Urgency.NEW_CARD
-        return Urgency.NEEDS_PEOPLE if needs_people else Urgency.NEWS
+        return Urgency.NEEDS_PEOPLE if needs_people else Urgency.CARD_UPDATE
 
 
 class OutboxQueue:
-    """All topics of one shard, in the order in which they came up.
+    """All topics of one shard, in the order in which they were queued.
 
     Args:
         clock: seconds, never going backwards.
@@ -190,18 +204,18 @@ class OutboxQueue:
         """Count the topics."""
         return len(self._topics)
 
-    def unsaid(self) -> int:
-        """Count what is read and not said, without the cards themselves."""
-        return sum(len(topic.events) + len(topic.notes) for topic in self)
+    def backlog(self) -> int:
+        """Count the events and messages that wait, without the cards themselves."""
+        return sum(len(topic.events) + len(topic.messages) for topic in self)
 
     def __iter__(self) -> Iterator[Topic]:
         """Go through the topics, oldest first."""
         return iter(self._topics.values())
 
     def add(self, event: Event) -> None:
-        """Take up an event; news about a card makes it due again at once."""
+        """Queue an event; the card of its approval becomes due."""
         if event.name in NEEDS_PEOPLE:
-            self._folded.pop(event.approval, None)  # it needs a card of its own
+            self._folded.pop(event.approval, None)  # needs a card of its own
         fresh = self._folded.get(event.approval) or _topic(event)
         if fresh.key not in self._topics and self._is_crowded(event):
             fresh = Topic(key=f"notifications {event.channel}", approval="")
@@ -216,33 +230,33 @@ class OutboxQueue:
         topic.events.append(event)
 
     def redraw(self, approval: str) -> None:
-        """Make a card due again: what it says of its calls is so no longer."""
+        """Make a card due again: what it shows is outdated."""
         self._wanted(Topic(approval, approval))
 
     def miss(self, approval: str) -> None:
-        """Make a card due that is missing, or may be old, unless it is due already."""
+        """Queue a card that is missing or may be outdated, unless it is queued."""
         if approval not in self._topics:
             self._wanted(Topic(approval, approval, is_new=True, is_missed=True))
 
     def _wanted(self, fresh: Topic) -> Topic:
-        """Return the topic that is on the queue, or put this one there; it is due."""
+        """Return the queued topic with this key, or queue this one; its card is due."""
         topic = self._topics.get(fresh.key)
         if topic is None:
             topic = self._topics[fresh.key] = fresh
             topic.since = self._clock()
-        # A counter and not a flag: what comes in while Slack answers must make the card
-        # due again after that answer.
+        # A counter and not a flag: an event that arrives while Slack updates the card
+        # must make the card due again after that update.
         topic.wanted += 1
-        # News may end a wait for the rate limit, but not the backoff after a failure: a
-        # busy approval would otherwise ask a Slack in trouble without a pause.
+        # A new event may end a wait for the rate limit, but not the backoff after a
+        # failure: a busy approval would otherwise retry without a pause in an outage.
         if not topic.failures:
             topic.not_before = 0.0
         return topic
 
     def drop_done(self, topic: Topic) -> None:
-        """Forget a topic about which nothing is left to say."""
-        # A busy topic may get events while its task runs; dropping it would put a
-        # second one with the same key on the queue, and both would post.
+        """Remove a topic that has nothing left to post."""
+        # A busy topic may get events while its task runs. If it were removed, the next
+        # event would queue a second topic with the same key, and both would post.
         if topic.is_done and not topic.is_busy:
             self._topics.pop(topic.key, None)
             if topic.summary_channel:
@@ -250,9 +264,9 @@ class OutboxQueue:
                     del self._folded[one]
 
     def _is_crowded(self, event: Event) -> bool:
-        """Return whether a new notification has to share a message with waiting ones.
+        """Return whether a new notification has to go into a summary message.
 
-        Each takes a second or more to post, and they must not keep cards waiting.
+        Each post takes a second or more of the channel's rate limit, which cards need.
         """
         if event.name is not EventName.APPROVAL_OPENED or not event.is_unasked:
             return False
@@ -268,18 +282,18 @@ class OutboxQueue:
         return len(waiting) >= NOTIFICATIONS_AT_ONCE
 
     def waiting(self) -> list[Topic]:
-        """Return the topics on which nobody works, most urgent first."""
+        """Return the topics that no task works on, most urgent first."""
         found = [topic for topic in self if not topic.is_busy]
-        # `sorted` is stable, so among equals the oldest goes first. A card that is
-        # refused again and again goes behind its equals, so that it does not take the
-        # tokens of cards that would be accepted.
+        # `sorted` is stable, so the oldest goes first among equals. A card that Slack
+        # keeps refusing goes behind its equals, so that it does not use up the rate
+        # limit of cards that Slack would accept.
         return sorted(found, key=lambda topic: (topic.urgency, topic.refusals))
 
 
 def _topic(event: Event) -> Topic:
-    """Return what an event is about, with nothing to say yet."""
+    """Return a new, empty topic for an event."""
     if event.name in FREEZE_EVENTS:
-        # Whatever card led there, it concerns everybody.
-        return Topic(key="stop {} {}".format(*scope_of(event)), approval="")
+        # Not by approval: a freeze concerns all approvals of its scope.
+        return Topic(key="freeze {} {}".format(*scope_of(event)), approval="")
     key = event.approval or f"{event.agent} {event.thread}"
     return Topic(key=key, approval=event.approval, is_unasked=event.is_unasked)

@@ -1,14 +1,14 @@
-"""Consume the outbox: at least once, most urgent first, within rate limits.
+"""Deliver the outbox of one shard to Slack, at least once, under a lease.
 
-One publisher a shard works at a time, under a lease; others wait to take over. A `Feed`
-reads the outbox and the index of missing cards into an `OutboxQueue`, a `Scheduler`
-does one call after another, and an event is acknowledged when everything about it is
-said. What was read and not acknowledged is read again by the next publisher, so a
-crash, a restart or an outage of Slack loses nothing. Whatever is said twice after a
-crash is said about the same card: the card has one registered copy.
+One publisher per shard holds the lease; others stand by. A `Feed` reads the outbox and
+the index of missing cards into an `OutboxQueue`, a `Scheduler` runs the queue, and an
+event is acknowledged after all its messages are posted. The next publisher reads
+unacknowledged events again, so a crash, a restart or an outage of Slack loses nothing.
+A message may then be posted twice, but a card has one registered copy, and a second one
+is deleted.
 
-A publisher that leaves work undone for a while says so (`Publisher.problem`) and begins
-anew, as after a restart.
+A publisher that leaves due work undone reports it (`Publisher.problem`), gives up the
+lease and starts anew, as after a restart.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from twokey.gateway.store.store import Store
 logger = logging.getLogger(__name__)
 
 STALLED_S = 30.0
-"""How long something may wait that could be said, or read, before it is a problem."""
+"""How long a due call or an unread event may wait before it is a problem."""
 
 _RETRY_S = 1.0
 _WATCH_S = 5.0
-_LOOKS = 2
+_CHECKS = 2
 _GRACE_S = 5.0
 _REDRAW_EVERY_S = 0.5
 
 
 @dataclass(slots=True)
 class _LeaseTerm:
-    """One time of holding the lease."""
+    """State of one publisher while it holds the lease."""
 
     queue: OutboxQueue
     feed: Feed
@@ -52,14 +52,13 @@ class _LeaseTerm:
 
 
 class Publisher:
-    """Publishes one shard.
+    """Publisher of one tenant's events on one shard.
 
     Args:
         store: to read from.
-        dispatcher: how to say it, and whose events: each tenant has a place of its own
-            in the stream.
-        outdated: returns the approvals whose cards show what is so no longer, and
-            keeps in its argument what it returned them for.
+        dispatcher: makes the calls; names the tenant and its consumer group.
+        outdated: returns the approvals whose cards are outdated. Its argument is its
+            memory: what it returned each approval for, so as not to return it again.
     """
 
     def __init__(
@@ -78,15 +77,15 @@ class Publisher:
         self._term: _LeaseTerm | None = None
 
     async def problem(self) -> str:
-        """Return what is not published in time, as a sentence, or "".
+        """Return what is not delivered in time, as a sentence; "" for nothing.
 
-        Whoever leads, the oldest event that nobody has read shows that all is well.
+        A standby reports an unread outbox as well, whichever process holds the lease.
 
         Raises:
             StoreUnavailable: when the store does not answer.
         """
-        # Two looks, since either can hide the other: a leader that hangs has read the
-        # outbox, and without a leader nothing is overdue in memory.
+        # Both are needed: a leader that hangs may have read the whole outbox, and
+        # without a leader nothing is overdue in memory.
         late_s = self._term.scheduler.overdue_s() if self._term else 0.0
         if late_s > STALLED_S:
             return f"A message for Slack waits for {late_s:.0f} s and nobody sends it."
@@ -96,17 +95,17 @@ class Publisher:
         return ""
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Publish until told to stop; then finish the calls that are under way."""
+        """Publish until ``stop`` is set; then finish the running calls."""
         while not stop.is_set():
             try:
-                # No agent has the empty name, so this is nobody's thread.
+                # The lease of a thread is used, with an agent name that no agent has.
                 async with self._store.threads.lease(
                     self._keys, self._tenant, "", self._outbox.reader
                 ) as lease:
                     with holding(lease):
                         await self._lead(stop, lease.lost)
-            # Another process leads; that is the usual state of a second bot, so it is
-            # no warning.
+            # Another process holds the lease: the normal state of a second bot, so this
+            # is no warning.
             except ThreadUnavailable:
                 logger.debug("publisher.standby shard=%s", self._keys.shard)
             except StoreUnavailable as error:
@@ -118,8 +117,8 @@ class Publisher:
     async def _lead(self, stop: asyncio.Event, lost: asyncio.Event) -> None:
         term = self._term = self._new_term()
         logger.info("publisher.leading shard=%s", self._keys.shard)
-        # FIRST_COMPLETED over all of them: a reader that failed ends the term as a
-        # lost lease does, so that no term goes on with half of its loops.
+        # FIRST_COMPLETED over all of them: a failed loop ends the term as a lost lease
+        # does, so that no term goes on with only some of its loops.
         ends = [asyncio.create_task(event.wait()) for event in (stop, lost)]
         work = [
             asyncio.create_task(self._read(term)),
@@ -134,16 +133,16 @@ class Publisher:
             for task in done:
                 task.result()
         finally:
-            # A cancellation that arrives while a connection to Redis is being opened
-            # can get lost in its client, so the loops look for themselves too.
+            # The Redis client can swallow a cancellation that arrives while it opens a
+            # connection, so the loops check `is_over` as well.
             term.is_over = True
             self._term = None
             for task in (*ends, *work):
                 task.cancel()
-            # Wait for them to end before the lease is given back: a loop that still
-            # writes would do so under a fence that is no longer the newest.
+            # Before the lease is released: a loop that still writes would do so under a
+            # fence that is no longer the newest.
             await asyncio.gather(*ends, *work, return_exceptions=True)
-            # Without the lease another publisher may be at work already.
+            # After a lost lease another publisher may work already, so do not wait.
             await term.scheduler.finish(0.0 if lost.is_set() else _GRACE_S)
 
     def _new_term(self) -> _LeaseTerm:
@@ -156,7 +155,7 @@ class Publisher:
                 return await dispatcher.step(topic, given)
             finally:
                 if topic.shown != shown:
-                    # What a card says may have changed while it was on its way.
+                    # The policy decision may have changed while the card was posted.
                     happened.set()
 
         queue = OutboxQueue(clock)
@@ -184,36 +183,35 @@ class Publisher:
                 term.happened.set()
 
     async def _watch(self, term: _LeaseTerm) -> None:
-        """End a term that leaves work undone: the next one begins anew."""
-        looks = 0
-        while looks < _LOOKS and not term.is_over:
+        """Return when the scheduler has stalled, which ends the term."""
+        checks = 0
+        while checks < _CHECKS and not term.is_over:
             await asyncio.sleep(_WATCH_S)
             late_s = term.scheduler.overdue_s()
-            # Two looks in a row: after the process was paused (SIGSTOP), everything is
-            # overdue at the first one and under way at the second.
-            looks = looks + 1 if late_s > STALLED_S else 0
+            # Two checks in a row: after a pause of the process (SIGSTOP), everything is
+            # overdue at the first check and running at the second.
+            checks = checks + 1 if late_s > STALLED_S else 0
         logger.error("publisher.stalled shard=%s", self._keys.shard)
 
     async def _redraw_outdated(self, term: _LeaseTerm) -> None:
-        """Redraw cards that are judged otherwise since something happened.
+        """Redraw cards whose policy decision or reviewers changed, after each event.
 
-        Once at the start: what the publisher before did not come to is found so.
+        Also once at the start, for what the previous publisher did not get to.
         """
-        named: dict[str, str] = {}
+        returned_for: dict[str, str] = {}
         while not term.is_over:
-            # Before the look, not after it: what happens during the look has to cause
-            # another one.
+            # Cleared before the check: an event during the check has to cause another.
             term.happened.clear()
             try:
-                for approval in await self._outdated(named):
+                for approval in await self._outdated(returned_for):
                     term.queue.redraw(approval)
                     term.scheduler.changed.set()
             except StoreUnavailable:
                 raise
             except Exception as error:  # noqa: BLE001 - cards are published without it
                 log_failure(logger, error, "publisher.not_judged_again")
-            # One look judges up to fifty approvals, so a burst of events must not cause
-            # one look each.
+            # One check evaluates up to fifty approvals, so a burst of events must not
+            # cause one check each.
             await asyncio.sleep(_REDRAW_EVERY_S)
             while not (term.is_over or term.happened.is_set()):
                 await pause(term.happened, _RETRY_S)

@@ -1,9 +1,9 @@
 """Publish one message per outage in a run's thread, and update it in place.
 
-Its place is kept in the store, so that another bot goes on with the same message. It
-is posted with words that stay true, and says how the run stands when its place is
-kept: a copy whose place nobody knows, because Slack's answer was lost or the bot died,
-is never edited again.
+The store keeps its channel and ts, so another bot updates the same message. It is
+posted with a text that stays true, and updated with the run's state after it is
+registered: a copy that could not be registered (a lost response, a crash) is never
+updated again.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from twokey.gateway.approvals.events import TROUBLED_RUN, Event, EventName
 
 logger = logging.getLogger(__name__)
 
-_TOLD_ONLY_AFTER = frozenset(
+_ONLY_AFTER_FAILURE = frozenset(
     {EventName.RUN_RESUMED, EventName.RUN_RETRIED, EventName.RUN_DROPPED}
 )
-"""What needs no message when nobody was told that the run failed."""
+"""Events that need no message unless the failure of the run was posted."""
 
 
 def is_about_outage(event: Event) -> bool:
-    """Return whether an event is told in the message of its outage."""
+    """Return whether an event belongs into the message of its outage."""
     return event.name in TROUBLED_RUN and bool(event.data.get("outage"))
 
 
 def call_for(topic: Topic, event: Event) -> Call | None:
-    """Return the call that shows an event, as far as its message's place is known."""
+    """Return the call that shows an event: an update if the message is known."""
     channel = event.data.get("channel", "")
     if not channel:
         return None
@@ -41,13 +41,13 @@ def call_for(topic: Topic, event: Event) -> Call | None:
 async def show(
     card_publisher: CardPublisher, topic: Topic, given: Call | None
 ) -> tuple[bool, bool]:
-    """Bring the message of an outage up to date with a topic's first event.
+    """Post or update the message of an outage for a topic's first event.
 
     Returns:
-        Whether the given call was made, and whether the event is done with.
+        Whether the given call was made, and whether the event can be acknowledged.
 
     Raises:
-        NotYet: nothing was sent.
+        RateLimitDelay: nothing was sent.
         SlackError: a silent one may have posted it.
     """
     event, outage = topic.events[0], topic.events[0].data["outage"]
@@ -59,31 +59,31 @@ async def show(
     place = await card_publisher.find_place(outage)
     topic.place = (place.channel, place.ts) if place else None
     needed = call_for(topic, event)
-    # That a run went on is news only to those who were told that it stopped.
-    if needed is None or (place is None and event.name in _TOLD_ONLY_AFTER):
+    # That a run continues is news only where its failure was posted.
+    if needed is None or (place is None and event.name in _ONLY_AFTER_FAILURE):
         return False, True
     if needed != given:
-        return False, False  # the scheduler takes what is needed from its limit
+        return False, False  # the scheduler takes a token for the right call
     if place is None:
         thread_ts = event.data.get("thread_ts") or None
-        said = run_announced(event)
-        channel, ts = await card_publisher.say(
-            needed.channel, said, thread_ts=thread_ts
+        first = run_announced(event)
+        channel, ts = await card_publisher.post(
+            needed.channel, first, thread_ts=thread_ts
         )
         topic.place = (channel, ts)
-        # Posted in two steps, first a sentence that stays true and then its update. If
-        # the answer to the post is lost, a copy nobody knows stays in Slack, and it
-        # must not say "waits" for ever.
+        # Posted in two steps: first a text that stays true, then its update. If the
+        # response to the post is lost, an unregistered copy stays in Slack, and it must
+        # not say "waits" for ever.
         await card_publisher.register(outage, channel, ts)
         return True, False
     message = run_state(event, key=card_publisher.seal_key, team=card_publisher.team)
     topic.place = None
     try:
-        await card_publisher.edit(place.channel, place.ts, message)
+        await card_publisher.update(place.channel, place.ts, message)
     except SlackRefused as error:
         if error.error not in NEVER_UPDATED:
             raise
         logger.warning("run.message_gone outage=%s why=%s", outage, error.error)
         await card_publisher.cards.forget_place(card_publisher.keys, outage)
-        return True, event.name in _TOLD_ONLY_AFTER
+        return True, event.name in _ONLY_AFTER_FAILURE
     return True, True

@@ -1,12 +1,12 @@
-"""Schedule work on topics: most urgent first, within Slack's rate limits.
+"""Run queued topics concurrently, by priority, within Slack's rate limits.
 
-A token of a rate limit is taken here, before the work begins, in order of urgency. So
-no topic overtakes a more urgent one because its work is shorter, and what is not
-urgent leaves a token and a place at work for a new card.
+The scheduler takes a token of the rate limit before it starts a task, in order of
+priority, so a short task of low priority cannot take the token that an urgent one waits
+for. Tasks that are not for a new card leave one token and one slot free for it.
 
-Whoever changes a topic sets ``changed``. A task that ends leaves ``running`` and sets
-it in one step, its done callback. And no wait is without a limit: even a change that
-nobody told of is seen soon.
+Code that changes a topic sets ``changed`` to wake the scheduler. The done callback of a
+task removes it from ``running`` and sets ``changed`` without an await in between. The
+scheduler never sleeps longer than a second, so a missed wake-up only delays it.
 """
 
 from __future__ import annotations
@@ -24,28 +24,29 @@ from twokey.gateway.failures import log_failure
 logger = logging.getLogger(__name__)
 
 AT_ONCE = 4
-"""Topics that are worked on at the same time; the last place is for new cards."""
+"""Tasks that run at the same time; the last slot is for new cards."""
 
 STEP_S = 60.0
-"""How long the work on one topic may take, two answers of Slack and more."""
+"""Timeout of one task: enough for several calls of Slack, 10 s each at most."""
 
-_LOOK_S = 1.0
+_MAX_SLEEP_S = 1.0
 _FAILED_S = 5.0
 _RESERVED = 1
 
 Step = Callable[[Topic, Call | None], Awaitable[float]]
-"""Makes the next call for a topic, the one given; returns how long it has to wait."""
+"""Makes the next call for a topic; returns the seconds until it may be retried."""
 
 
 @dataclass(slots=True)
 class Scheduler:
-    """Work on the topics of a queue.
+    """Run the topics of a queue.
 
     Attributes:
-        queue: what there is to do.
+        queue: the pending topics.
         next_call: returns the call that a topic needs next; None for none.
-        limits: knows how long a call has to wait.
-        step: does it. It gives back a call that it was given and did not make.
+        limits: the rate limits.
+        step: makes that call. It gets the call for which a token was taken, and gives
+            the token back if it makes another call or none.
         clock: seconds, never going backwards.
     """
 
@@ -58,27 +59,27 @@ class Scheduler:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def run(self) -> None:
-        """Work until cancelled; what is under way then goes on."""
+        """Start tasks until cancelled; `finish` waits for those that still run."""
         while True:
-            # Before the look at the queue: a change that comes between the look and
-            # `pause` must wake it.
+            # Cleared before reading the queue: a change between reading and `pause`
+            # must end the pause.
             self.changed.clear()
-            await pause(self.changed, min(_LOOK_S, self.start_what_may()))
+            await pause(self.changed, min(_MAX_SLEEP_S, self.start_due()))
 
-    def start_what_may(self) -> float:
-        """Start the work on what may go now; return the seconds until more may."""
-        soonest, now = _LOOK_S, self.clock()
+    def start_due(self) -> float:
+        """Start a task for each due topic; return the seconds until the next is due."""
+        soonest, now = _MAX_SLEEP_S, self.clock()
         for topic in self.queue.waiting():
-            # `break` and not `continue`: topics come most urgent first, and what has no
-            # place now must not be overtaken by a less urgent one.
-            if not self._has_place(topic.urgency):
+            # `break` and not `continue`: topics come most urgent first, and a topic
+            # without a free slot must not be overtaken by a less urgent one.
+            if not self._has_slot(topic.urgency):
                 break
             wait_s = topic.due_at - now
             call = self.next_call(topic)
             if wait_s <= 0 and call is not None:
                 # Taken before the task starts. If the task took it, two tasks started
-                # in one pass would both count on the last token.
-                wait_s = self.limits.take(*call, keep=_kept(topic, call))
+                # in one pass could both count on the last token.
+                wait_s = self.limits.take(*call, keep=_reserve(topic, call))
             if wait_s <= 0:
                 self._start(topic, call)
             else:
@@ -86,18 +87,18 @@ class Scheduler:
         return soonest
 
     def overdue_s(self) -> float:
-        """Return for how long a topic could have been worked on, and was not."""
+        """Return for how many seconds a topic has been due without being started."""
         now = self.clock()
         ages = [
             now - self._due_at(topic)
             for topic in self.queue.waiting()
-            if self._has_place(topic.urgency)
+            if self._has_slot(topic.urgency)
         ]
         # The second 0.0 keeps `max` from a single argument when no topic waits.
         return max(0.0, *ages, 0.0)
 
     async def finish(self, grace_s: float) -> None:
-        """Wait for what is under way, and cancel what takes longer."""
+        """Wait for running tasks; cancel those that take longer."""
         if self.running:
             _, late = await asyncio.wait(self.running, timeout=grace_s)
             for task in late:
@@ -108,9 +109,9 @@ class Scheduler:
         call = self.next_call(topic)
         if call is None:
             return at
-        return max(at, self.limits.free_at(*call, keep=_kept(topic, call)))
+        return max(at, self.limits.free_at(*call, keep=_reserve(topic, call)))
 
-    def _has_place(self, urgency: Urgency) -> bool:
+    def _has_slot(self, urgency: Urgency) -> bool:
         is_card = urgency is Urgency.NEW_CARD
         return len(self.running) < (AT_ONCE if is_card else AT_ONCE - _RESERVED)
 
@@ -118,13 +119,13 @@ class Scheduler:
         topic.is_busy = True
         task = asyncio.create_task(self._work_on(topic, call))
         self.running.add(task)
-        # A callback and not a `finally` in the task: a task that is cancelled before
-        # its first step never enters its body, and the topic would stay busy for ever.
+        # A callback and not a `finally` in the task: the body of a task that is
+        # cancelled before its first step never runs, and the topic would stay busy.
         task.add_done_callback(partial(self._is_done, topic))
 
     async def _work_on(self, topic: Topic, call: Call | None) -> None:
-        # Every call inside has a time limit of its own. This one is for what has none,
-        # so that one topic cannot hold a place of four for ever.
+        # Calls of Slack and the store have timeouts of their own. This one bounds the
+        # rest, so that one topic cannot hold one of the four slots for ever.
         async with asyncio.timeout(STEP_S):
             wait_s = await self.step(topic, call)
         topic.not_before = self.clock() + wait_s if wait_s else 0.0
@@ -140,16 +141,16 @@ class Scheduler:
         self.changed.set()
 
 
-def _kept(topic: Topic, call: Call) -> int:
-    """Return how many tokens a call leaves to new cards."""
-    # Only posts are counted by channel; updates share one bucket, and no new card waits
-    # for that.
+def _reserve(topic: Topic, call: Call) -> int:
+    """Return how many tokens a call leaves for new cards."""
+    # A new card is posted, and posts have a bucket for each channel. Updates have a
+    # bucket of their own, which no new card needs.
     is_reserved = call.method == POST and topic.urgency is not Urgency.NEW_CARD
     return _RESERVED if is_reserved else 0
 
 
 async def pause(event: asyncio.Event, seconds: float) -> None:
-    """Wait until an event is set, so many seconds at most."""
+    """Wait until an event is set or a timeout passes."""
     try:
         async with asyncio.timeout(seconds):
             await event.wait()

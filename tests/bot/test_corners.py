@@ -71,7 +71,7 @@ async def test_a_note_that_we_cannot_show_says_so(stack: Stack) -> None:
     async with slack_of(stack.sandbox) as slack:
         broken = Message(blocks=({"type": "nonsense"},), text="a note")
 
-        await card_publisher_with(slack, stack).say(CHANNEL, broken)
+        await card_publisher_with(slack, stack).post(CHANNEL, broken)
 
     shown = await stack.actor("U0ANA").messages(CHANNEL)
     assert says("cannot be displayed")(shown[-1])

@@ -20,7 +20,7 @@ from twokey.bot.delivery import card_updater, event_dispatcher, feed, publisher
 from twokey.bot.delivery.card_publisher import CardPublisher
 from twokey.bot.delivery.card_updater import CardUpdater
 from twokey.bot.delivery.event_dispatcher import EventDispatcher
-from twokey.bot.delivery.outbox_queue import Line, Topic
+from twokey.bot.delivery.outbox_queue import QueuedMessage, Topic
 from twokey.bot.ids import Action
 from twokey.bot.limits import Limits
 from twokey.bot.web import Slack, SlackSilent
@@ -162,11 +162,11 @@ async def test_a_reply_is_given_up_once_the_store_can_acknowledge_it(
         raise ZeroDivisionError
 
     monkeypatch.setattr(event_dispatcher, "GIVE_UP_AFTER", 2)
-    monkeypatch.setattr(CardPublisher, "say", broken)
+    monkeypatch.setattr(CardPublisher, "post", broken)
     monkeypatch.setattr(Outbox, "done", failing)
     async with card_publisher_of(stack) as card_publisher:
         topic = Topic(key="ap", approval="ap")
-        topic.notes.append(Line(Message((), "x"), "1-0", CHANNEL, "1.0"))
+        topic.messages.append(QueuedMessage(Message((), "x"), "1-0", CHANNEL, "1.0"))
         step = dispatcher_of(stack, card_publisher, unread).step
 
         waits = [await step(topic, None) for _ in range(3)]
@@ -174,6 +174,92 @@ async def test_a_reply_is_given_up_once_the_store_can_acknowledge_it(
     assert waits == [2.0, 4.0, 0.0]
     assert topic.is_done
     assert "publisher.retrying" in caplog.text
+
+
+async def test_a_message_without_a_response_is_given_up_after_a_day(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def silent(*_: object, **__: object) -> Any:
+        raise SlackSilent("chat.postMessage", "no answer")
+
+    monkeypatch.setattr(CardPublisher, "post", silent)
+    async with card_publisher_of(stack) as card_publisher:
+        topic = Topic(key="ap", approval="ap")
+        topic.messages.append(QueuedMessage(Message((), "x"), "", CHANNEL, "1.0"))
+        step = dispatcher_of(stack, card_publisher, unread).step
+
+        for _ in range(2 * event_dispatcher.GIVE_UP_AFTER):
+            await step(topic, None)
+        is_retried = not topic.is_done
+        monkeypatch.setattr(card_updater, "RETRY_FOR_S", 0.0)
+        await step(topic, None)
+
+    assert (is_retried, topic.is_done) == (True, True)
+    assert "publisher.gave_up" in caplog.text
+
+
+async def test_failures_of_slack_do_not_count_as_errors_of_a_message(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error: Exception = SlackSilent("chat.postMessage", "no answer")
+
+    async def failing(*_: object, **__: object) -> Any:
+        raise error
+
+    monkeypatch.setattr(CardPublisher, "post", failing)
+    async with card_publisher_of(stack) as card_publisher:
+        topic = Topic(key="ap", approval="ap")
+        topic.messages.append(QueuedMessage(Message((), "x"), "", CHANNEL, "1.0"))
+        step = dispatcher_of(stack, card_publisher, unread).step
+
+        for _ in range(event_dispatcher.GIVE_UP_AFTER):
+            await step(topic, None)
+        error = ZeroDivisionError()
+        await step(topic, None)
+
+    assert not topic.is_done
+
+
+async def test_a_card_without_a_response_is_given_up_when_its_approval_is_over(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    real, failures = CardPublisher.post_card, 4
+
+    async def failing(self: CardPublisher, *args: Any, **more: Any) -> Any:
+        nonlocal failures
+        failures -= 1
+        if failures >= 0:
+            raise SlackSilent("chat.postMessage", "no answer")
+        return await real(self, *args, **more)
+
+    async def silent(*_: object, **__: object) -> Any:
+        raise SlackSilent("chat.update", "no answer")
+
+    monkeypatch.setattr(card_updater, "RETRY_FOR_S", 0.0)
+    monkeypatch.setattr(event_dispatcher, "_LONGEST_WAIT_S", 0.01)
+    monkeypatch.setattr(CardPublisher, "post_card", failing)
+    async with stack.running():
+        # A day of failures does not give up a card that people still need.
+        verdict = await stack.refund()
+        await stack.card(verdict)
+        monkeypatch.setattr(CardPublisher, "update_card", silent)
+        approval = await stack.approval(verdict)
+        click = Click(
+            approval=approval.id,
+            index=0,
+            version=approval.version,
+            action_hash=approval.items[0].action_hash,
+        )
+        ana = ANA.with_(team=TEAM, usergroups=frozenset({"S0SUPPORT"}))
+        await stack.reviews.decide(click, Reject(reason="no"), ana)
+
+        async def is_given_up() -> bool:
+            trouble = await stack.store.cards.trouble(stack.keys, approval.id)
+            return trouble is not None and trouble.why == card_updater.NO_RESPONSE
+
+        await eventually(is_given_up)
+        assert await stack.store.cards.undrawn(stack.keys, "default", 9) == []
+    assert "card.undeliverable" in caplog.text
 
 
 async def test_a_report_that_cannot_be_delivered_stops_nothing(

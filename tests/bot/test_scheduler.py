@@ -163,18 +163,18 @@ async def test_a_new_card_takes_the_token_that_many_words_wait_for(
     stand.needs = Call(POST, "C1")
     for number in range(40):
         stand.add(WORDS, f"t{number}")
-    stand.scheduler.start_what_may()
+    stand.scheduler.start_due()
     await turns()
     words = len(stand.started)
 
     stand.add(CARD, "card")
-    stand.scheduler.start_what_may()
+    stand.scheduler.start_due()
     await turns()
 
     assert stand.started[words:] == ["card"], "a token was kept for it"
     stand.add(CARD, "next")
     stand.now += stand.limits.wait_s(POST, "C1")
-    stand.scheduler.start_what_may()
+    stand.scheduler.start_due()
     await turns()
     assert stand.started[words + 1 :] == ["next"], "the next token is for a card, too"
 
@@ -183,10 +183,10 @@ async def test_words_leave_a_place_at_work_to_a_new_card(stand: Stand) -> None:
     stand.is_gated = True
     for number in range(AT_ONCE + 1):
         stand.add(WORDS, f"t{number}")
-    stand.scheduler.start_what_may()
+    stand.scheduler.start_due()
     stand.add(CARD, "card")
 
-    stand.scheduler.start_what_may()
+    stand.scheduler.start_due()
     await turns()
 
     assert stand.started[-1] == "card"
@@ -202,7 +202,7 @@ async def test_work_that_takes_too_long_is_ended_and_tried_again(
     monkeypatch.setattr("twokey.bot.delivery.scheduler.STEP_S", 0.01)
     stand.is_gated = True
     stand.add(CARD, "card")
-    stand.scheduler.start_what_may()
+    stand.scheduler.start_due()
     (task,) = stand.scheduler.running
 
     await asyncio.wait([task])
@@ -217,7 +217,7 @@ async def test_what_is_under_way_may_end_and_is_cancelled_after_a_while(
 ) -> None:
     stand.is_gated = True
     stand.add(CARD, "card")
-    stand.scheduler.start_what_may()
+    stand.scheduler.start_due()
     (task,) = stand.scheduler.running
 
     await stand.scheduler.finish(0.01)
@@ -251,9 +251,9 @@ async def test_people_who_are_called_come_before_words_and_words_before_history(
     for name, key in ((HISTORY, "h"), (WORDS, "w"), (VOTE, "v"), (CARD, "c")):
         stand.add(name, key)
 
-    stand.scheduler.start_what_may()
+    stand.scheduler.start_due()
     await turns()
-    stand.scheduler.start_what_may()
+    stand.scheduler.start_due()
     await turns()
 
     assert stand.started == ["c", "v", "a w", "h"]

@@ -37,7 +37,7 @@ async def test_a_message_that_nobody_sends_makes_the_bot_unready_until_it_is_sen
         await asyncio.Event().wait()
 
     monkeypatch.setattr(Scheduler, "run", sleeping)
-    monkeypatch.setattr(publisher, "_LOOKS", 10**6)
+    monkeypatch.setattr(publisher, "_CHECKS", 10**6)
     async with stack.running() as bot:
         verdict = await stack.refund()
 
@@ -51,7 +51,7 @@ async def test_a_message_that_nobody_sends_makes_the_bot_unready_until_it_is_sen
 
         # The next look finds it too: the term ends, and the next one begins anew.
         stuck.set()
-        monkeypatch.setattr(publisher, "_LOOKS", 1)
+        monkeypatch.setattr(publisher, "_CHECKS", 1)
         with caplog.at_level(logging.ERROR):
             await stack.card(verdict)
         assert "publisher.stalled" in caplog.text

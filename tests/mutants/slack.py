@@ -96,7 +96,7 @@ SLACK_TABLE = (
     ),
     Mutant(
         "an edit notifies those who decide what it made",
-        "bot/delivery/lines.py",
+        "bot/delivery/event_messages.py",
         "if note and item:",
         "if False and note and item:",
         NOTIFIED,
@@ -111,7 +111,7 @@ SLACK_TABLE = (
     Mutant(
         "nobody is notified twice of the same need",
         "bot/delivery/event_dispatcher.py",
-        "            await cards.asked(keys, topic.approval, line.asks)",
+        "            await cards.asked(keys, topic.approval, queued.mentioned_roles)",
         "            pass",
         NOTIFIED,
     ),
@@ -153,8 +153,8 @@ SLACK_TABLE = (
     Mutant(
         "a channel counts as told when Slack took the message",
         "bot/delivery/event_dispatcher.py",
-        "topic.called[topic.notes[0].called] = error.error",
-        'topic.called[topic.notes[0].called] = ""',
+        "topic.escalation_results[topic.messages[0].escalated_to] = error.error",
+        'topic.escalation_results[topic.messages[0].escalated_to] = ""',
         "tests/bot/listeners/test_called.py",
     ),
     Mutant(

@@ -7,7 +7,7 @@ from typing import Any, cast
 from tests.bot.readable import readable
 from tests.bot.samples import NOW
 from twokey.bot.blocks import Message
-from twokey.bot.delivery.lines import message_without_card
+from twokey.bot.delivery.event_messages import message_without_card
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.sandbox.blockkit.messages import validate_message
 

@@ -1,4 +1,4 @@
-"""Render events as text: thread replies under a card, or channel messages."""
+"""Convert outbox events to Slack messages: thread replies or channel messages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from twokey.bot.cards.reminders import (
     waits_again,
     with_reviewers,
 )
-from twokey.bot.delivery.outbox_queue import Line, Topic, Urgency
+from twokey.bot.delivery.outbox_queue import QueuedMessage, Topic, Urgency
 from twokey.bot.delivery.run_messages import is_about_outage
 from twokey.bot.text_types import template
 from twokey.gateway.approvals.events import Event, EventName
@@ -38,63 +38,69 @@ _OF_A_DOUBT = frozenset(
         EventName.ITEM_REPORTED,
     }
 )
-"""What is told under a notification, besides reports."""
+"""Events that get a thread reply under a notification, besides reports."""
 
 
 def is_silent(event: Event) -> bool:
-    """Return whether nothing is ever said of an event, nor shown on a card."""
+    """Return whether an event changes no card and causes no message."""
     if event.approval or is_about_outage(event):
         return False
     return message_without_card(event, command="", is_last=True) is None
 
 
-def event_lines(
+def messages_of(
     event: Event, approval: Approval, place: tuple[str, str] | None
-) -> list[Line]:
-    """Return what is said of an event: in the thread of its card, or elsewhere too.
+) -> list[QueuedMessage]:
+    """Return the messages for an event: thread replies, and channel escalations.
 
-    Without a card only those are told who are called in other channels.
+    Without a card there is no thread, so only other channels get a message.
     """
     if event.name is EventName.APPROVAL_ESCALATED:
         return _escalated(event, approval, place)
     if place is None:
         return []
     if event.name is EventName.APPROVAL_REPORTED:
-        return [Line(report_line(event), event.seq, *place, Urgency.NEWS)]
+        return [
+            QueuedMessage(report_line(event), event.seq, *place, Urgency.CARD_UPDATE)
+        ]
     if approval.is_unasked and event.name not in _OF_A_DOUBT:
-        return []  # the message itself shows it
+        return []  # the notification itself shows it
     return _in_thread(event, approval, place)
 
 
-def _in_thread(event: Event, approval: Approval, place: tuple[str, str]) -> list[Line]:
+def _in_thread(
+    event: Event, approval: Approval, place: tuple[str, str]
+) -> list[QueuedMessage]:
     urgency = Urgency.NEEDS_PEOPLE
     is_open = approval.state is ApprovalState.OPEN
-    asks = frozenset(mentions_for(approval).roles)
+    roles = frozenset(mentions_for(approval).roles)
     if event.name is EventName.ITEM_REOPENED and is_open:
         again = waits_again(approval, event.reason)
-        return [Line(again, event.seq, *place, urgency, asks)]
+        return [QueuedMessage(again, event.seq, *place, urgency, roles)]
     if event.name is EventName.APPROVAL_UNSETTLED:
         note, roles = unsettled(approval)
-        return [Line(note, event.seq, *place, urgency, roles)] if note else []
+        return [QueuedMessage(note, event.seq, *place, urgency, roles)] if note else []
     if event.name is not EventName.APPROVAL_REMINDED:
         return _history(event, approval, place)
-    # It was decided while the reminder waited for its turn.
+    # The approval may have been decided while the reminder was queued.
     if not is_open:
         return []
-    return [Line(reminder(approval), event.seq, *place, urgency, asks)]
+    return [QueuedMessage(reminder(approval), event.seq, *place, urgency, roles)]
 
 
-def _history(event: Event, approval: Approval, place: tuple[str, str]) -> list[Line]:
+def _history(
+    event: Event, approval: Approval, place: tuple[str, str]
+) -> list[QueuedMessage]:
     note = thread_note(event, approval)
-    item = _waits_by(event, approval)
+    item = _item_now_waiting(event, approval)
     if note and item:
         note, roles = with_reviewers(note, approval, item)
-        return [Line(note, event.seq, *place, Urgency.NEEDS_PEOPLE, roles)]
-    return [Line(note, event.seq, *place)] if note else []
+        return [QueuedMessage(note, event.seq, *place, Urgency.NEEDS_PEOPLE, roles)]
+    return [QueuedMessage(note, event.seq, *place)] if note else []
 
 
-def _waits_by(event: Event, approval: Approval) -> Item | None:
-    """Return the call that waits for people as this event made it; None for none."""
+def _item_now_waiting(event: Event, approval: Approval) -> Item | None:
+    """Return the call if this event made it wait for people; None otherwise."""
     item = next((one for one in approval.items if one.id == event.item), None)
     # An older version was replaced since, by another edit with an event of its own,
     # which mentions the people of the newest one.
@@ -106,41 +112,48 @@ def _waits_by(event: Event, approval: Approval) -> Item | None:
 
 
 def mention_newly_needed(topic: Topic, approval: Approval) -> None:
-    """Have those mentioned whose word is needed now, and was not at first."""
-    # Lines that wait to be posted count as well, or a second redraw before they are
-    # sent would mention the same people twice.
-    known = topic.asked.union(*(line.asks for line in topic.notes))
+    """Queue a reply that mentions roles required since the card was posted."""
+    # Messages in the queue count as well: a second redraw before they are posted would
+    # mention the same people twice.
+    known = topic.mentioned_roles.union(
+        *(queued.mentioned_roles for queued in topic.messages)
+    )
     others = frozenset(mentions_for(approval, but=known).roles)
     if others and topic.place is not None:
         note = newly_needed(approval, but=known)
-        line = Line(note, "", *topic.place, Urgency.NEEDS_PEOPLE, others)
-        topic.notes.append(line)
+        queued = QueuedMessage(note, "", *topic.place, Urgency.NEEDS_PEOPLE, others)
+        topic.messages.append(queued)
 
 
 def _escalated(
     event: Event, approval: Approval, place: tuple[str, str] | None
-) -> list[Line]:
-    """Call others: in their channels first, then the line that says who was told."""
+) -> list[QueuedMessage]:
+    """Notify the escalation channels first, then list the results under the card."""
     if approval.state is not ApprovalState.OPEN:
         return []
     urgency, channels = Urgency.NEEDS_PEOPLE, approval.waiting.channels
-    told = channel_escalation(approval, place[0] if place else "")
-    # Only the last line carries the event: a crash before it says all of them again,
-    # and the event is acknowledged once everybody was called.
-    called = [Line(told, "", at, None, urgency, called=at) for at in channels]
+    notification = channel_escalation(approval, place[0] if place else "")
+    # Only the last message carries the event, so it is acknowledged after all of them.
+    # A crash before that posts all of them again.
+    queued = [
+        QueuedMessage(notification, "", at, None, urgency, escalated_to=at)
+        for at in channels
+    ]
     if place is None:
-        return [*called[:-1], *(replace(one, seq=event.seq) for one in called[-1:])]
+        return [*queued[:-1], *(replace(one, seq=event.seq) for one in queued[-1:])]
     message = escalation(approval, {})
-    asks = frozenset(mentions_for(approval).roles)
-    asks |= {role.name for role in approval.waiting.roles}
-    last = Line(message, event.seq, *place, urgency, asks, escalated=approval)
-    return [*called, last]
+    roles = frozenset(mentions_for(approval).roles)
+    roles |= {role.name for role in approval.waiting.roles}
+    last = QueuedMessage(
+        message, event.seq, *place, urgency, roles, escalation_of=approval
+    )
+    return [*queued, last]
 
 
 def message_without_card(
     event: Event, *, command: str, is_last: bool
 ) -> Message | None:
-    """Return what is said about a run in its thread, or about a stop to everybody."""
+    """Return the message about a run (in its thread) or a freeze; None for none."""
     match event.name:
         case EventName.RUN_STARTED if is_last:
             text = "The agent is working on it."

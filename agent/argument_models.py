@@ -42,7 +42,7 @@ class ArgumentModel(ABC):
         """Return an instance as JSON values, under the names that `read` takes."""
 
     @abstractmethod
-    def left_out(self, instance: object) -> frozenset[str]:
+    def defaulted(self, instance: object) -> frozenset[str]:
         """Return the names of the arguments that only a default gave a value."""
 
     @abstractmethod
@@ -88,11 +88,11 @@ def argument_model(tool: BaseTool) -> ArgumentModel:
         else tuple(cast("Any", schema).__fields__)
     )
     given = tool._filter_injected_args(dict.fromkeys(names))  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - LangChain's own notion of injected
-    return _made(schema, frozenset(names).difference(given))
+    return _cached_model(schema, frozenset(names).difference(given))
 
 
 @lru_cache(maxsize=512)
-def _made(schema: type, injected: frozenset[str]) -> ArgumentModel:
+def _cached_model(schema: type, injected: frozenset[str]) -> ArgumentModel:
     if issubclass(schema, BaseModel):
         return _Model(schema, injected)
     return _ModelV1(cast("type[pydantic_v1.BaseModel]", schema), injected)
@@ -131,27 +131,27 @@ class _Model(ArgumentModel):
         model = cast("BaseModel", instance)
         # Computed fields are written but never read, so the document could not be read
         # again.
-        left = {*self._injected, *type(model).model_computed_fields}
+        excluded = {*self._injected, *type(model).model_computed_fields}
         shown = model.model_dump(
-            mode="json", by_alias=True, exclude=left, warnings=False
+            mode="json", by_alias=True, exclude=excluded, warnings=False
         )
-        return self._renamed(cast("dict[str, Any]", _settled(model, shown)))
+        return self._renamed(cast("dict[str, Any]", _normalized(model, shown)))
 
-    def left_out(self, instance: object) -> frozenset[str]:
+    def defaulted(self, instance: object) -> frozenset[str]:
         return self._unless_given(cast("BaseModel", instance).model_fields_set)
 
     def json_schema(self) -> dict[str, Any]:
         schema = self._model.model_json_schema(
-            mode="serialization", by_alias=True, schema_generator=_AsWritten
+            mode="serialization", by_alias=True, schema_generator=_SerializedSchema
         )
         names = self._fields
         properties = schema.get("properties", {})
-        left = [key for key in properties if key in names]
+        keys = [key for key in properties if key in names]
         needed = {key for key in schema.get("required", ()) if key in names}
         needed -= {key for key in needed if self._has_bad_default(names[key])}
-        schema["properties"] = self._renamed({key: properties[key] for key in left})
+        schema["properties"] = self._renamed({key: properties[key] for key in keys})
         schema["required"] = [
-            self._read_as[names[key]] for key in left if key in needed
+            self._read_as[names[key]] for key in keys if key in needed
         ]
         return schema
 
@@ -166,7 +166,7 @@ class _Model(ArgumentModel):
         return False
 
 
-class _AsWritten(GenerateJsonSchema):
+class _SerializedSchema(GenerateJsonSchema):
     """Describe what is written: what has a default is there, like everything else."""
 
     def field_is_required(self, field: Any, total: bool) -> bool:  # noqa: ANN401, FBT001 - pydantic's own signature
@@ -203,10 +203,10 @@ class _ModelV1(ArgumentModel):
     def write(self, instance: object) -> dict[str, Any]:
         model = cast("pydantic_v1.BaseModel", instance)
         text = model.json(by_alias=True, exclude=set(self._injected))
-        shown = cast("dict[str, Any]", _settled(model, json.loads(text)))
+        shown = cast("dict[str, Any]", _normalized(model, json.loads(text)))
         return self._renamed(shown)
 
-    def left_out(self, instance: object) -> frozenset[str]:
+    def defaulted(self, instance: object) -> frozenset[str]:
         model = cast("pydantic_v1.BaseModel", instance)
         return self._unless_given(model.__fields_set__)
 
@@ -249,7 +249,7 @@ def _differ(one: Any, other: Any) -> bool:  # noqa: ANN401 - a value of any clas
         return False
 
 
-def _settled(value: object, shown: object) -> object:
+def _normalized(value: object, shown: object) -> object:
     """Return what was written of a value, with secrets as they are and sets in order.
 
     A secret is written as stars, and the tool would be handed the stars. A set has
@@ -260,18 +260,18 @@ def _settled(value: object, shown: object) -> object:
         secret = reveal()
         return secret.decode() if isinstance(secret, bytes) else secret
     if isinstance(shown, dict):
-        return _settled_members(value, cast("dict[str, object]", shown))
+        return _normalized_members(value, cast("dict[str, object]", shown))
     if isinstance(shown, list):
-        return _settled_elements(value, cast("list[object]", shown))
+        return _normalized_elements(value, cast("list[object]", shown))
     return shown
 
 
-def _settled_members(value: object, shown: dict[str, object]) -> dict[str, object]:
+def _normalized_members(value: object, shown: dict[str, object]) -> dict[str, object]:
     members = _members(value)
     if members is None:
         return shown
     return {
-        key: _settled(members[key], one) if key in members else one
+        key: _normalized(members[key], one) if key in members else one
         for key, one in shown.items()
     }
 
@@ -297,13 +297,15 @@ def _members(value: object) -> dict[str, object] | None:
     return None
 
 
-def _settled_elements(value: object, shown: list[object]) -> list[object]:
+def _normalized_elements(value: object, shown: list[object]) -> list[object]:
     if not isinstance(value, list | tuple | set | frozenset | deque):
         return shown
     elements = list(cast("list[object]", value))
     if len(elements) != len(shown):
         return shown
-    settled = [_settled(one, row) for one, row in zip(elements, shown, strict=True)]
+    normalized = [
+        _normalized(one, row) for one, row in zip(elements, shown, strict=True)
+    ]
     if isinstance(value, set | frozenset):
-        settled.sort(key=lambda one: digest.canonical(cast("Any", one)))
-    return settled
+        normalized.sort(key=lambda one: digest.canonical(cast("Any", one)))
+    return normalized

@@ -58,7 +58,7 @@ class RanEarlier:
 
 async def run_auto_approved(
     run: Callable[[], Awaitable[R]],
-    kept: Callable[[R], Result],
+    store: Callable[[R], Result],
     *,
     ref: TurnRef,
     verdict: Verdict,
@@ -74,13 +74,13 @@ async def run_auto_approved(
 
     Args:
         run: runs the call.
-        kept: returns what the gateway stores of the value that ``run`` returned.
+        store: returns what the gateway stores of the value that ``run`` returned.
         ref: the turn.
         verdict: what the gateway said of the call.
         gateway: returns the gateway.
         shell: how to wait for the gateway.
         is_replayed: the call's node runs again from its start after each pause, so the
-            call may run again when its result is too large to be kept.
+            call may run again when its result is too large to be stored.
 
     Raises:
         ThreadUnavailable: when the gateway does not answer; nothing ran.
@@ -90,7 +90,7 @@ async def run_auto_approved(
     if not begun.may_run:
         return RanEarlier(begun.result)
     try:
-        with _inside(call):
+        with _current_call(call):
             result = await run()
     except ParentCommand:
         # Not a pause: the tool is done and hands off to the parent graph.
@@ -107,7 +107,7 @@ async def run_auto_approved(
             # the call.
             await call.end(failure, is_over=False)
         raise
-    done = kept(result)
+    done = store(result)
     if len(done.payload) > MAX_PAYLOAD_CHARS:
         done = done.with_(payload="")
     await call.end(done, is_over=bool(done.payload) or not is_replayed)
@@ -174,19 +174,19 @@ class _Call:
             is_over=is_over,
         )
 
-        async def told() -> None:
-            there = self.gateway()
-            await self.shell.ask(lambda: there.ended(end))
+        async def send() -> None:
+            gateway = self.gateway()
+            await self.shell.ask(lambda: gateway.ended(end))
 
-        await self._report(told())
+        await self._report(send())
 
     async def _mark(self, verb: MarkVerb) -> CallBegun:
         mark = CallMark(
             verb=verb, ref=self.ref, tool_call_id=self.verdict.tool_call_id,
             tool=self.verdict.tool,
         )  # fmt: skip
-        there = self.gateway()
-        return await ask_with_retries(self.shell, lambda: there.mark(mark))
+        gateway = self.gateway()
+        return await ask_with_retries(self.shell, lambda: gateway.mark(mark))
 
     async def _report(self, report: Coroutine[Any, Any, object]) -> None:
         try:
@@ -199,7 +199,7 @@ _running: ContextVar[_Call | None] = ContextVar("twokey_auto_approved", default=
 
 
 @contextmanager
-def _inside(call: _Call) -> Generator[None]:
+def _current_call(call: _Call) -> Generator[None]:
     token = _running.set(call)
     try:
         yield

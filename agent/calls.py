@@ -65,7 +65,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Everything that taking a call to its end needs, besides the call."""
+    """Handles the calls of one agent: its gateway, tools and caches."""
 
     agent: str
     gateway: Callable[[], Gateway]
@@ -83,7 +83,7 @@ class Caller:
         *,
         ready: Mapping[str, PreparedCall],
         history: Sequence[AnyMessage] = (),
-    ) -> turns.TurnNote:
+    ) -> turns.TurnRecord:
         """Have the gateway judge the calls of a message; deny all on failure.
 
         Args:
@@ -95,22 +95,22 @@ class Caller:
             history: the messages of the agent; a tool that was refused again and
                 again there is not submitted.
         """
-        draft = turns.Draft(calls, hints, ready, history)
-        draft.depend(await self._states(draft.proposed))
+        draft = turns.TurnDraft(calls, hints, ready, history)
+        draft.add_states(await self._states(draft.proposed))
         if not draft.proposed:
-            return draft.note(ref.message_id, ())
+            return draft.record(ref.message_id, ())
         try:
             gateway = self.gateway()
             turn = draft.turn(ref, says, self._schemas(calls))
             turn = turn.with_(around=run_context.around(ref.run_ref))
             verdicts = await ask_with_retries(self.shell, lambda: gateway.submit(turn))
         except NotAllowed as error:
-            return draft.all_denied(ref.message_id, str(error))
+            return draft.deny_all(ref.message_id, str(error))
         except LeaseLost:
             raise
         except TwokeyError:
-            return draft.all_denied(ref.message_id, turns.UNREACHABLE)
-        note = draft.note(ref.message_id, verdicts)
+            return draft.deny_all(ref.message_id, turns.UNREACHABLE)
+        note = draft.record(ref.message_id, verdicts)
         # Not reached when the gateway was away: that denial is not remembered.
         self.cache.put(ref, note.verdicts)
         return note
@@ -118,7 +118,7 @@ class Caller:
     async def _states(
         self, calls: Sequence[ProposedCall]
     ) -> dict[str, BusinessState | None]:
-        """Return the business states by call id that calls depend on; None: unknown."""
+        """Return the business state of each call with a recheck; None: unknown."""
         found: dict[str, BusinessState | None] = {}
         for call in calls:
             recheck = recheck_of(self.tools.get(call.tool))
@@ -138,33 +138,33 @@ class Caller:
         return {**own, **self.schemas}
 
     async def call(self, request: ToolCallRequest, run: Handler) -> ToolResult:
-        """Return what the model gets to read for one call.
+        """Return the tool message of one call.
 
-        Up to the pause for a held call nothing here has an effect.
+        Nothing before the pause of a held call has an effect: LangGraph replays it.
         """
         state = cast("Mapping[str, Any]", request.state)
-        message = turns.asking_message(state, request.tool_call["id"] or "")
+        message = turns.requesting_message(state, request.tool_call["id"] or "")
         # No message asks for this call: a middleware or a jump made it up.
         if message is None or message.id is None:
-            return _uncleared(request, turns.NO_VERDICT)
+            return _not_run(request, turns.NO_VERDICT, is_counted=True)
         ref = turns.turn_ref(self.agent, message.id)
         if ref is None:
-            return _explained(request, turns.NO_THREAD)
+            return _not_run(request, turns.NO_THREAD)
         verdict = turns.kept_verdict(state, message, request.tool_call)
         if verdict.kind is VerdictKind.DENY:
-            return _refused(request, verdict)
-        return await self._cleared(request, run, ref, verdict)
+            return _denied(request, verdict)
+        return await self._run_or_hold(request, run, ref, verdict)
 
-    async def _cleared(
+    async def _run_or_hold(
         self, request: ToolCallRequest, run: Handler, ref: TurnRef, verdict: Verdict
     ) -> ToolResult:
-        """Take a call to its end that is held or may run, with its exact arguments."""
+        """Run or hold a call that is not denied, with its submitted arguments."""
         state = cast("Mapping[str, Any]", request.state)
         runtime = cast("ToolRuntime[Any, Any]", cast("Any", request).runtime)
         self.tools.learn(runtime.tools)
         args = turns.submitted_args(state, request.tool_call)
         if args is None:
-            return _uncleared(request, turns.NO_VERDICT)
+            return _not_run(request, turns.NO_VERDICT, is_counted=True)
         exact = tool_invocation.with_args(request, args)
         if verdict.kind is VerdictKind.RUN and verdict.item_id:
             # Its claim asks whether it may run now.
@@ -172,37 +172,38 @@ class Caller:
         if verdict.kind is VerdictKind.HOLD:
             problem = tool_invocation.late_tool_problem(state, request, args)
             if problem:
-                return _uncleared(request, problem, verdict.item_id)
-            return await self._held(exact, run, ref, verdict)
-        confirmed = await self._confirmed(ref, state, verdict)
+                return _not_run(request, problem, verdict.item_id, is_counted=True)
+            return await self._wait_and_run(exact, run, ref, verdict)
+        confirmed = await self._confirm(ref, state, verdict)
         if confirmed.runs_unclaimed:
             return await self._run_auto_approved(exact, run, ref, confirmed)
-        return _refused(request, confirmed)
+        return _denied(request, confirmed)
 
-    async def _confirmed(
+    async def _confirm(
         self,
         ref: TurnRef,
         state: Mapping[str, Any],
         verdict: Verdict,
     ) -> Verdict:
-        """Return what the gateway says of a call that needs no claim by state."""
-        # State may have been rewritten, so what needs no claim is confirmed by what the
-        # gateway itself said: to this process just now, or when asked again.
+        """Return the gateway's own verdict on a call that state lets run unclaimed."""
+        # State may have been rewritten. A claim would detect that; without one, the
+        # verdict must come from the gateway: cached just now, or submitted again.
         known = self.cache.get(ref)
-        message = turns.asking_message(state, verdict.tool_call_id)
+        message = turns.requesting_message(state, verdict.tool_call_id)
         if known is None and message is not None:
             calls = turns.open_calls(message, state["messages"])
             hints = turns.submitted_hints(state)
-            kept = turns.submitted_kept(state)
+            kept = turns.submitted_canonical(state)
             ready = prepared_calls.prepare_calls(calls, self.tools, kept)
             note = await self.submit(ref, calls, str(message.text), hints, ready=ready)
             known = note.verdicts
-        word = (known or {}).get(verdict.tool_call_id)
+        current = (known or {}).get(verdict.tool_call_id)
         about = (verdict.tool, verdict.args_hash)
-        if word is not None and (
-            word.kind is VerdictKind.DENY or (word.tool, word.args_hash) == about
+        if current is not None and (
+            current.kind is VerdictKind.DENY
+            or (current.tool, current.args_hash) == about
         ):
-            return word
+            return current
         return turns.denial(verdict.tool, verdict.tool_call_id, turns.NO_VERDICT)
 
     async def _run_auto_approved(
@@ -229,26 +230,26 @@ class Caller:
             result = end
         else:
             if end.result is None:
-                return _explained(request, tool_messages.CUT_OFF)
+                return _not_run(request, tool_messages.CUT_OFF)
             history = request.state["messages"]
             result, inside = restore_result(request.tool_call, end.result, history)
-        return self._presented(
+        return self._present(
             request, result, ref.run_ref, item_id="", own=None, inside=inside
         )
 
-    async def _held(
+    async def _wait_and_run(
         self, request: ToolCallRequest, run: Handler, ref: TurnRef, verdict: Verdict
     ) -> ToolResult:
         item_id = verdict.item_id
         if not interrupts.is_alone(request):
-            return _uncleared(request, tool_messages.NOT_ALONE, item_id)
+            return _not_run(request, tool_messages.NOT_ALONE, item_id, is_counted=True)
         args = strict_json.accept_object(request.tool_call["args"])
         answer = interrupts.request_decision(verdict, args)
         if answer.type not in {AnswerKind.APPROVE, AnswerKind.EDIT}:
-            told = tool_messages.decision_message(
+            message = tool_messages.decision_message(
                 request.tool_call, answer, item_id=item_id
             )
-            return _closing(request, told)
+            return _to_model(request, message)
         held = HeldCall(
             ref,
             verdict,
@@ -271,47 +272,47 @@ class Caller:
         try:
             gateway = self.gateway()
         except NotAllowed as error:
-            return _explained(request, str(error), held.verdict.item_id)
+            return _not_run(request, str(error), held.verdict.item_id)
         end = await execute(
             held, gateway, self.shell, Work(run_with, results.serialize, failure)
         )
         call, item_id = request.tool_call, held.verdict.item_id
         if isinstance(end, Closed):
-            told = tool_messages.decision_message(call, end.answer, item_id=item_id)
-            return _closing(request, told)
+            message = tool_messages.decision_message(call, end.answer, item_id=item_id)
+            return _to_model(request, message)
         if isinstance(end, CutOff):
-            told = tool_messages.message_for(
+            message = tool_messages.message_for(
                 call, tool_messages.CUT_OFF, item_id=item_id
             )
             # Marked: people may reconcile it, and a late report may contradict them.
-            return _closing(request, messages.mark_settled(told))
+            return _to_model(request, messages.mark_settled(message))
         if isinstance(end, NotRun):
-            return _uncleared(request, end.reason, item_id)
-        return self._ended(request, held, end)
+            return _not_run(request, end.reason, item_id, is_counted=True)
+        return self._final_result(request, held, end)
 
-    def _ended(
+    def _final_result(
         self,
         request: ToolCallRequest,
         held: HeldCall,
         end: Ran[ToolResult] | RanBefore | Reconciled,
     ) -> ToolResult:
-        """Return what the model gets of a call that was started."""
+        """Return the model's tool message of a call that was started."""
         if isinstance(end, Reconciled):
             call, item_id = request.tool_call, held.verdict.item_id
-            told = tool_messages.finding_message(call, end.finding, item_id=item_id)
+            message = tool_messages.finding_message(call, end.finding, item_id=item_id)
             if end.edit is None:
-                return _closing(request, told)
+                return _to_model(request, message)
             # What took effect, if anything did, is what a person had made of it.
             run_ref, own = held.ref.run_ref, end.edit
-            return self._presented(
-                request, told, run_ref, item_id=item_id, own=own, inside=[]
+            return self._present(
+                request, message, run_ref, item_id=item_id, own=own, inside=[]
             )
         if isinstance(end, Ran):
             result, inside = end.result, end.inside
         else:
             history = request.state["messages"]
             result, inside = restore_result(request.tool_call, end.result, history)
-        presented = self._presented(
+        presented = self._present(
             request,
             result,
             held.ref.run_ref,
@@ -321,7 +322,7 @@ class Caller:
         )
         return reviewer_notes.with_reconciliation_note(request, presented, end.settled)
 
-    def _presented(
+    def _present(
         self,
         request: ToolCallRequest,
         result: ToolResult,
@@ -331,13 +332,13 @@ class Caller:
         own: EditRecord | None,
         inside: list[EditRecord],
     ) -> ToolResult:
-        """Return a result as the model gets it: marked, with notices and the facts."""
+        """Return a result with its item id, edit notices and edit records."""
         call_id = request.tool_call["id"]
         known = messages.known_edits(request.state)
         fresh = [record for record in inside if record not in known]
         is_silent = request.tool is not None and request.tool.return_direct
 
-        def told(message: ToolMessage) -> ToolMessage:
+        def annotate(message: ToolMessage) -> ToolMessage:
             if message.tool_call_id != call_id:
                 return message
             marked = message
@@ -346,7 +347,7 @@ class Caller:
                 marked = message.model_copy(update={"additional_kwargs": kwargs})
             return messages.with_records(marked, own, fresh, is_silent=is_silent)
 
-        presented = results.each_message(result, told)
+        presented = results.each_message(result, annotate)
         records = [*([own] if own is not None else []), *fresh]
         if not records:
             return presented
@@ -356,38 +357,38 @@ class Caller:
         )
 
 
-def _refused(request: ToolCallRequest, verdict: Verdict) -> ToolResult:
-    """Return the answer to a call that its verdict does not let run."""
+def _denied(request: ToolCallRequest, verdict: Verdict) -> ToolResult:
+    """Return the tool message of a call that its verdict denies."""
     reason = verdict.reason if verdict.kind is VerdictKind.DENY else ""
     text = tool_messages.denial_text(reason or turns.NO_VERDICT)
-    if text in turns.UNCLEARED:
-        return _uncleared(request, text)
-    return _explained(request, text)
+    return _not_run(request, text, is_counted=text in turns.UNCLEARED)
 
 
-def _explained(request: ToolCallRequest, text: str, item_id: str = "") -> ToolResult:
-    """Return the answer to a call that did not run, with a sentence of ours."""
-    told = tool_messages.message_for(request.tool_call, text, item_id=item_id)
-    return _closing(request, told)
+def _not_run(
+    request: ToolCallRequest, text: str, item_id: str = "", *, is_counted: bool = False
+) -> ToolResult:
+    """Return the tool message of a call that did not run.
+
+    ``is_counted`` lets it count for the circuit breaker: the same call would be
+    refused again.
+    """
+    message = tool_messages.message_for(request.tool_call, text, item_id=item_id)
+    if is_counted:
+        message = circuit_breaker.mark_uncleared(message)
+    return _to_model(request, message)
 
 
-def _uncleared(request: ToolCallRequest, text: str, item_id: str = "") -> ToolResult:
-    """Return the answer to a submitted call that we do not let run."""
-    told = tool_messages.message_for(request.tool_call, text, item_id=item_id)
-    return _closing(request, circuit_breaker.mark_uncleared(told))
+def _to_model(request: ToolCallRequest, message: ToolMessage) -> ToolResult:
+    """Return the message of a call that did not run, so that the model reads it.
 
-
-def _closing(request: ToolCallRequest, message: ToolMessage) -> ToolResult:
-    """Return the answer to a call that did not run.
-
-    After a turn of nothing but ``return_direct`` tools the agent would end here,
-    before the model could read why; so it is sent to the model.
+    After a turn of only ``return_direct`` tools the agent would end here, before the
+    model could read why the call did not run.
     """
     if request.tool is None or not request.tool.return_direct:
         return message
     runtime = cast("ToolRuntime[Any, Any]", cast("Any", request).runtime)
     by_name = {tool.name: tool for tool in runtime.tools}
-    asking = turns.asking_message(request.state, request.tool_call["id"] or "")
+    asking = turns.requesting_message(request.state, request.tool_call["id"] or "")
     siblings = [] if asking is None else asking.tool_calls
     if all(
         call["name"] in by_name and by_name[call["name"]].return_direct

@@ -27,9 +27,9 @@ from twokey.gateway.protocol import digest, strict_json
 from twokey.gateway.protocol.schema_validation import TooMuchWork, problems
 from twokey.gateway.protocol.strict_json import JsonObject
 
-_LISTED = 3
-_VALUE = 80
-_MESSAGE = 300
+_MAX_ERRORS = 3
+_MAX_VALUE_CHARS = 80
+_MAX_MESSAGE_CHARS = 300
 
 
 class ArgumentMismatch(ValueError):
@@ -92,7 +92,7 @@ def _canonical(model: ArgumentModel, given: JsonObject) -> JsonObject:
     second, again = _read(model, written)
     # Nobody checks a default such as ``amount: Decimal = 0``: it counts as what the
     # tool reads when it is handed in.
-    filled = model.left_out(first)
+    filled = model.defaulted(first)
     defaults = {name: value for name, value in again.items() if name in filled}
     document = {**written, **defaults}
     # With the defaults in it, the document has to be read once more.
@@ -120,56 +120,58 @@ def _read(model: ArgumentModel, given: JsonObject) -> tuple[object, JsonObject]:
     try:
         instance = model.read(given)
     except (ValidationError, pydantic_v1.ValidationError) as error:
-        raise ArgumentMismatch(_described(cast("list[Any]", error.errors()))) from error
+        raise ArgumentMismatch(
+            _error_text(cast("list[Any]", error.errors()))
+        ) from error
     except Exception as error:
         # A validator may be any code; what it cannot read does not run.
         raise ArgumentMismatch(
             f"the tool's schema could not read them ({type(error).__name__})"
         ) from error
     written = _plain(model.write(instance))
-    left_out = model.left_out(instance)
-    if left_out:
+    defaulted = model.defaulted(instance)
+    if defaulted:
         # A default such as ``limit: int = None`` does not fit its own type: it cannot
         # be handed in, so it stays out and the tool fills it in.
-        written = _without_bad_defaults(model, written, left_out)
+        written = _without_bad_defaults(model, written, defaulted)
     return instance, written
 
 
 def _without_bad_defaults(
-    model: ArgumentModel, written: JsonObject, left_out: frozenset[str]
+    model: ArgumentModel, written: JsonObject, defaulted: frozenset[str]
 ) -> JsonObject:
     try:
         model.read(written)
     except (ValidationError, pydantic_v1.ValidationError) as error:
         # Only arguments that the model left out: a value that it wrote is never
         # dropped.
-        bad = {str(row["loc"][0]) for row in error.errors() if row["loc"]} & left_out
+        bad = {str(row["loc"][0]) for row in error.errors() if row["loc"]} & defaulted
         return {key: value for key, value in written.items() if key not in bad}
     except Exception:  # noqa: BLE001 - foreign validators; the next reading says it
         return written
     return written
 
 
-def _described(rows: list[dict[str, Any]]) -> str:
-    said = [_one(row) for row in rows[:_LISTED]]
-    more = len(rows) - len(said)
-    return "; ".join(said) + (f"; and {more} more" if more > 0 else "")
+def _error_text(rows: list[dict[str, Any]]) -> str:
+    lines = [_error_line(row) for row in rows[:_MAX_ERRORS]]
+    more = len(rows) - len(lines)
+    return "; ".join(lines) + (f"; and {more} more" if more > 0 else "")
 
 
-def _one(row: dict[str, Any]) -> str:
+def _error_line(row: dict[str, Any]) -> str:
     place = ".".join(str(part) for part in row["loc"]) or "the arguments"
     text = f"{place}: {row['msg']}"
     if "input" not in row or row["type"] == "missing":
         return text
-    return f"{text} (got {_shown(row['input'])})"
+    return f"{text} (got {_value_text(row['input'])})"
 
 
-def _shown(value: object) -> str:
+def _value_text(value: object) -> str:
     try:
         text = json.dumps(value, ensure_ascii=False)
     except (TypeError, ValueError):
         text = type(value).__name__
-    return text if len(text) <= _VALUE else f"{text[:_VALUE]}…"
+    return text if len(text) <= _MAX_VALUE_CHARS else f"{text[:_MAX_VALUE_CHARS]}…"
 
 
 def _check_json_schema(schema: JsonObject, given: JsonObject) -> None:
@@ -181,10 +183,10 @@ def _check_json_schema(schema: JsonObject, given: JsonObject) -> None:
         return
     if found:
         rows = [
-            {"loc": tuple(one.absolute_path), "msg": one.message[:_MESSAGE]}
+            {"loc": tuple(one.absolute_path), "msg": one.message[:_MAX_MESSAGE_CHARS]}
             for one in found
         ]
-        raise ArgumentMismatch(_described(rows))
+        raise ArgumentMismatch(_error_text(rows))
 
 
 def _plain(args: object) -> JsonObject:

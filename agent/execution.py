@@ -163,7 +163,7 @@ async def execute(
         owner=uuid.uuid4().hex,
     )
     while True:
-        reply = await _settled_claim(held, request, gateway, shell)
+        reply = await _claim_when_free(held, request, gateway, shell)
         match reply:
             case Claimed():
                 end = await _run_once(held, reply, gateway, shell, work)
@@ -174,22 +174,22 @@ async def execute(
                 request = request.with_(owner=uuid.uuid4().hex)
             case Done():
                 drop_findings(held.verdict)
-                return _done(reply)
+                return _stored_end(reply)
             case Refused():
                 return NotRun(tool_messages.denial_text(reply.reason))
             case Reopened():
-                ended = _asked_again(held, reply)
+                ended = _decide_again(held, reply)
                 if ended is not None:
                     return ended
             case InDoubt():
-                settled = _asked_what_happened(held, reply)
+                settled = _reconcile(held, reply)
                 if settled is not None:
                     return settled
             case _:
                 assert_never(reply)
 
 
-def _asked_again(held: HeldCall, reply: Reopened) -> Closed | NotRun | None:
+def _decide_again(held: HeldCall, reply: Reopened) -> Closed | NotRun | None:
     """Wait for people to decide anew; None when the call may be claimed again."""
     if held.ask_again is None:
         return NotRun(tool_messages.denial_text(reply.reason))
@@ -198,7 +198,7 @@ def _asked_again(held: HeldCall, reply: Reopened) -> Closed | NotRun | None:
     return None if is_again else Closed(answer)
 
 
-def _asked_what_happened(held: HeldCall, reply: InDoubt) -> Reconciled | CutOff | None:
+def _reconcile(held: HeldCall, reply: InDoubt) -> Reconciled | CutOff | None:
     """Wait for people to settle a doubt; None when they let the call run again."""
     if held.ask_again is None:
         return CutOff()
@@ -206,20 +206,20 @@ def _asked_what_happened(held: HeldCall, reply: InDoubt) -> Reconciled | CutOff 
     return None if finding.type == "rerun" else Reconciled(finding, reply.edit)
 
 
-def _done(reply: Done) -> RanBefore | Reconciled:
+def _stored_end(reply: Done) -> RanBefore | Reconciled:
     if reply.found is not None:
         return Reconciled(reply.found, reply.edit)
     return RanBefore(reply.result, reply.edit, reply.settled)
 
 
-async def _settled_claim(
+async def _claim_when_free(
     held: HeldCall, request: ClaimRequest, gateway: Gateway, shell: Shell
 ) -> Claimed | Done | InDoubt | Refused | Reopened:
     deadline = time.monotonic() + BUSY_DEADLINE_S
     while True:
         reply = await _claim(request, gateway, shell)
         if isinstance(reply, CheckState):
-            state = await _state_now(held, reply, shell)
+            state = await _read_state(held, reply, shell)
             if state is None:
                 return Refused(reason=tool_messages.MISMATCH)
             request = request.with_(state=state)
@@ -247,7 +247,7 @@ async def _claim(request: ClaimRequest, gateway: Gateway, shell: Shell) -> Claim
         ) from error
 
 
-async def _state_now(
+async def _read_state(
     held: HeldCall, asked: CheckState, shell: Shell
 ) -> StateNow | None:
     """Read the state for what would run; None when that is not this call."""
@@ -277,7 +277,7 @@ async def _run_once(
         return NotRun(tool_messages.MISMATCH)
     if held.recheck is not None and state_in(claimed.action) is None:
         await _release(held, claimed, gateway, shell)
-        return NotRun(rechecks.NOT_BOUND)
+        return NotRun(rechecks.STATE_MISSING)
     grant = Grant(
         item_id=held.verdict.item_id,
         idempotency_key=claimed.idempotency_key,
@@ -323,7 +323,7 @@ def _authorized_args(
             and (edit is None or edit.executed_hash == claimed.action_hash)
             and (edit is not None or _is_as_requested(held, claimed))
             and document.get("tool") == held.verdict.tool
-            and _is_here(document.get("ctx"), held)
+            and _is_same_turn(document.get("ctx"), held)
             and wire.args_hash(base) == asked
         )
     except (BadJson, KeyError):
@@ -340,7 +340,7 @@ def _is_as_requested(held: HeldCall, claimed: Claimed | CheckState) -> bool:
     )
 
 
-def _is_here(ctx: object, held: HeldCall) -> bool:
+def _is_same_turn(ctx: object, held: HeldCall) -> bool:
     expected = {**held.ref.names, "tool_call_id": held.verdict.tool_call_id}
     # A subset: the record says more of where the call stands than the agent knows.
     return isinstance(ctx, dict) and expected.items() <= ctx.items()
@@ -348,14 +348,14 @@ def _is_here(ctx: object, held: HeldCall) -> bool:
 
 @contextmanager
 def _heartbeats(held: HeldCall, claimed: Claimed, gateway: Gateway) -> Generator[None]:
-    beats = bridge.spawn(_beat(held, claimed, gateway))
+    beats = bridge.spawn(_send_heartbeats(held, claimed, gateway))
     try:
         yield
     finally:
         beats.cancel()
 
 
-async def _beat(held: HeldCall, claimed: Claimed, gateway: Gateway) -> None:
+async def _send_heartbeats(held: HeldCall, claimed: Claimed, gateway: Gateway) -> None:
     # Two beats before the lease ends, so that one of them may fail.
     pause = max(claimed.lease_s / 3, 0.05)
     while True:

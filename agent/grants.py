@@ -47,7 +47,7 @@ class Grant:
 
 
 @dataclass(slots=True)
-class _Ticket:
+class _GrantUse:
     grant: Grant
     is_open: bool = True
     is_taken: bool = False
@@ -55,7 +55,7 @@ class _Ticket:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
-_SHARED = (
+_INSTANCE_STATE = (
     "__dict__",
     "__pydantic_extra__",
     "__pydantic_fields_set__",
@@ -65,21 +65,21 @@ _SHARED = (
 
 _RECHECK = "_twokey_recheck"
 
-_ticket: ContextVar[_Ticket | None] = ContextVar("twokey_grant", default=None)
+_current: ContextVar[_GrantUse | None] = ContextVar("twokey_grant", default=None)
 
 
 @contextmanager
 def grant_scope(grant: Grant) -> Generator[None]:
     """Make this grant available, once, to the tool that runs in this context."""
-    ticket = _Ticket(grant)
-    token = _ticket.set(ticket)
+    use = _GrantUse(grant)
+    token = _current.set(use)
     try:
         yield
     finally:
         # A thread or task that outlives the call has this context for ever; closed, the
         # grant opens nothing there.
-        ticket.is_open = False
-        _ticket.reset(token)
+        use.is_open = False
+        _current.reset(token)
 
 
 def grant() -> Grant:
@@ -88,16 +88,16 @@ def grant() -> Grant:
     Raises:
         NotAllowed: outside an execution that the middleware cleared.
     """
-    ticket = _ticket.get()
-    if ticket is None or not ticket.is_open:
+    use = _current.get()
+    if use is None or not use.is_open:
         raise NotAllowed(
             "There is no grant here. Only a tool that is run by an agent with "
             "`ApprovalMiddleware` has one."
         )
-    return ticket.grant
+    return use.grant
 
 
-def starts(tool: str, args: object, run_id: UUID) -> bool:
+def is_granted_start(tool: str, args: object, run_id: UUID) -> bool:
     """Return whether this run of a tool is the first that this context's grant is for.
 
     Args:
@@ -105,17 +105,17 @@ def starts(tool: str, args: object, run_id: UUID) -> bool:
         args: its arguments, without injected ones.
         run_id: LangChain's id of the run; the same run may be asked about again.
     """
-    ticket = _ticket.get()
-    if ticket is None or not ticket.is_open or ticket.grant.tool != tool:
+    use = _current.get()
+    if use is None or not use.is_open or use.grant.tool != tool:
         return False
     # A guarded tool has compared its arguments itself, right before it starts.
-    if not ticket.is_taken and not _has_args(ticket.grant, args):
+    if not use.is_taken and not _has_args(use.grant, args):
         return False
-    # Threads that copied the context share the ticket, and only one may have it.
-    with ticket.lock:
-        if ticket.started is None:
-            ticket.started = run_id
-        return ticket.started == run_id
+    # Threads that copied the context share the grant, and only one may use it.
+    with use.lock:
+        if use.started is None:
+            use.started = run_id
+        return use.started == run_id
 
 
 def guarded(
@@ -168,7 +168,7 @@ def share_guarded(tool: BaseTool) -> BaseTool:
     if isinstance(tool, _Guarded):
         return tool
     shared = object.__new__(_guarded_class(type(tool)))
-    for slot in _SHARED:
+    for slot in _INSTANCE_STATE:
         object.__setattr__(shared, slot, getattr(tool, slot))
     return shared
 
@@ -190,29 +190,29 @@ class _Guarded(GuardedTool, BaseTool):
         return await super().arun(tool_input, *args, **kwargs)
 
     def _take(self, tool_input: str | dict[str, Any]) -> None:
-        ticket = _ticket.get()
-        if ticket is None or not ticket.is_open:
+        use = _current.get()
+        if use is None or not use.is_open:
             raise NotAllowed(
                 f"The tool {self.name!r} is guarded and nobody cleared this call, so "
                 "it did not run. Give the agent `ApprovalMiddleware`, listed last."
             )
         if (
-            ticket.grant.tool != self.name
+            use.grant.tool != self.name
             or isinstance(tool_input, str)
-            or not _has_args(ticket.grant, visible(self, tool_input))
+            or not _has_args(use.grant, visible(self, tool_input))
         ):
             raise NotAllowed(
                 f"The tool {self.name!r} was called with something else than what was "
                 "cleared, so it did not run. List `ApprovalMiddleware` last."
             )
-        with ticket.lock:
-            if ticket.is_taken:
+        with use.lock:
+            if use.is_taken:
                 raise NotAllowed(
                     f"The tool {self.name!r} already ran under this grant, so it did "
                     "not run again. List retrying middleware before "
                     "`ApprovalMiddleware`."
                 )
-            ticket.is_taken = True
+            use.is_taken = True
 
 
 def _has_args(given: Grant, args: object) -> bool:

@@ -42,12 +42,15 @@ InterruptOn = Mapping[str, bool | InterruptOnConfig]
 When = Callable[[ToolCallRequest], object]
 Describe = Callable[[ToolCall, AgentState[Any], Runtime[Any]], object]
 
-_RUNS = CallHint(hold=False)
-_SPELLINGS = {"allowedDecisions": "allowed_decisions", "argsSchema": "args_schema"}
+_RUN_HINT = CallHint(hold=False)
+_CAMEL_CASE_KEYS = {
+    "allowedDecisions": "allowed_decisions",
+    "argsSchema": "args_schema",
+}
 
 
 @dataclass(frozen=True, slots=True)
-class Gate:
+class ToolConfig:
     """What ``interrupt_on`` says of one tool that it gates."""
 
     allow: tuple[Verb, ...]
@@ -57,18 +60,18 @@ class Gate:
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
-    """Where a wish is asked for: what LangChain gives its callables to see."""
+class HintContext:
+    """What LangChain passes to the callables of a config."""
 
     state: AgentState[Any]
     runtime: Runtime[Any]
     tools: Mapping[str, BaseTool]
 
 
-_ALL: Mapping[str, Any] = {"allowed_decisions": [str(verb) for verb in Verb]}
+_ALL_DECISIONS: Mapping[str, Any] = {"allowed_decisions": [str(verb) for verb in Verb]}
 
 
-class Gates:
+class InterruptConfig:
     """The tools that ``interrupt_on`` gates; all others it lets run.
 
     Args:
@@ -77,8 +80,8 @@ class Gates:
 
     Raises:
         ValueError: when a config has no ``allowed_decisions`` or an unknown one, as a
-            gate that nothing can open would otherwise be taken for one that is open;
-            or says the same thing in two spellings.
+            tool without a usable decision could otherwise never be decided; or has
+            the same key in snake case and camel case.
 
     Attributes:
         configs: the config of each gated tool, as LangChain for Python spells it.
@@ -88,40 +91,40 @@ class Gates:
         self, interrupt_on: InterruptOn, description_prefix: str = DESCRIPTION_PREFIX
     ) -> None:
         prefix = "" if description_prefix == DESCRIPTION_PREFIX else description_prefix
-        self._gates: dict[str, Gate] = {}
+        self._tools: dict[str, ToolConfig] = {}
         self.configs: dict[str, InterruptOnConfig] = {}
         for tool, config in _unwrapped(interrupt_on).items():
             if config is False:
                 continue
-            given = _ALL if config is True else _in_snake_case(tool, config)
-            self._gates[tool] = _gate(tool, given, prefix)
+            given = _ALL_DECISIONS if config is True else _in_snake_case(tool, config)
+            self._tools[tool] = _tool_config(tool, given, prefix)
             self.configs[tool] = cast("InterruptOnConfig", dict(given))
 
     @property
     def names(self) -> tuple[str, ...]:
         """Return the tools that may need a person, sorted."""
-        return tuple(sorted(self._gates))
+        return tuple(sorted(self._tools))
 
     @property
     def schemas(self) -> dict[str, JsonObject]:
         """Return the JSON Schemas of arguments that were given here, by tool."""
         return {
-            tool: gate.args_schema
-            for tool, gate in self._gates.items()
-            if gate.args_schema is not None
+            tool: config.args_schema
+            for tool, config in self._tools.items()
+            if config.args_schema is not None
         }
 
-    def hint(self, call: ToolCall, asking: Asking) -> CallHint:
+    def hint(self, call: ToolCall, context: HintContext) -> CallHint:
         """Return the hint for one call. Never raises: in doubt a person is asked."""
-        gate = self._gates.get(call["name"])
-        if gate is None:
-            return _RUNS
-        if gate.when is not None and not _is_held(gate.when, call, asking):
-            return _RUNS
+        config = self._tools.get(call["name"])
+        if config is None:
+            return _RUN_HINT
+        if config.when is not None and not _is_held(config.when, call, context):
+            return _RUN_HINT
         return CallHint(
             hold=True,
-            allow=gate.allow,
-            description=_described(gate.description, call, asking),
+            allow=config.allow,
+            description=_description(config.description, call, context),
         )
 
 
@@ -139,7 +142,7 @@ def _in_snake_case(tool: str, config: object) -> Mapping[str, Any]:
     if not isinstance(config, Mapping):
         return {}
     given = dict(cast("Mapping[str, Any]", config))
-    for camel, snake in _SPELLINGS.items():
+    for camel, snake in _CAMEL_CASE_KEYS.items():
         if camel not in given:
             continue
         if snake in given:
@@ -151,11 +154,11 @@ def _in_snake_case(tool: str, config: object) -> Mapping[str, Any]:
     return given
 
 
-def _gate(tool: str, given: Mapping[str, Any], prefix: str) -> Gate:
+def _tool_config(tool: str, given: Mapping[str, Any], prefix: str) -> ToolConfig:
     description = given.get("description")
     if description is None:
         description = prefix
-    return Gate(
+    return ToolConfig(
         allow=_verbs(tool, given),
         description=description if callable(description) else str(description),
         when=given.get("when"),
@@ -191,26 +194,26 @@ def _schema(tool: str, schema: object) -> JsonObject | None:
         ) from error
 
 
-def _is_held(when: When, call: ToolCall, asking: Asking) -> bool:
+def _is_held(when: When, call: ToolCall, context: HintContext) -> bool:
     try:
-        word = when(_request(call, asking))
+        answer = when(_request(call, context))
     except Exception as error:  # noqa: BLE001 - foreign code; then a person is asked
         log_failure(logger, error, "interrupt_on.when_failed tool=%s", call["name"])
         return True
-    if inspect.iscoroutine(word):
+    if inspect.iscoroutine(answer):
         # Nobody awaits it, and Python would warn when it is collected.
-        word.close()
-    if not isinstance(word, bool):
+        answer.close()
+    if not isinstance(answer, bool):
         logger.warning("interrupt_on.when_unclear tool=%s", call["name"])
     # Only a plain False: None, or a coroutine that nobody awaits, is not a reason to
     # let a call run.
-    return word is not False
+    return answer is not False
 
 
-def _request(call: ToolCall, asking: Asking) -> ToolCallRequest:
-    runtime = asking.runtime
+def _request(call: ToolCall, context: HintContext) -> ToolCallRequest:
+    runtime = context.runtime
     tool_runtime: ToolRuntime[Any, Any] = ToolRuntime(
-        state=asking.state,
+        state=context.state,
         context=runtime.context,
         config=get_config(),
         stream_writer=runtime.stream_writer,
@@ -222,17 +225,19 @@ def _request(call: ToolCall, asking: Asking) -> ToolCallRequest:
     return ToolCallRequest(
         # A copy: what `when` changes in it must not be submitted.
         tool_call=copy.deepcopy(call),
-        tool=asking.tools.get(call["name"]),
-        state=asking.state,
+        tool=context.tools.get(call["name"]),
+        state=context.state,
         runtime=tool_runtime,
     )
 
 
-def _described(description: str | Describe, call: ToolCall, asking: Asking) -> str:
+def _description(
+    description: str | Describe, call: ToolCall, context: HintContext
+) -> str:
     if isinstance(description, str):
         return printable(description)
     try:
-        text = description(copy.deepcopy(call), asking.state, asking.runtime)
+        text = description(copy.deepcopy(call), context.state, context.runtime)
         return printable(str(text))
     except Exception as error:  # noqa: BLE001 - foreign code; the card does without
         event = "interrupt_on.description_failed tool=%s"

@@ -47,7 +47,7 @@ def is_alone(request: ToolCallRequest) -> bool:
     path = cast("Any", get_config().get("metadata", {})).get("langgraph_path", ())
     if not path or path[0] != "__pregel_pull":
         return True
-    asking = turns.asking_message(request.state, request.tool_call["id"] or "")
+    asking = turns.requesting_message(request.state, request.tool_call["id"] or "")
     return asking is not None and len(asking.tool_calls) == 1
 
 

@@ -51,12 +51,12 @@ def with_reports(
     messages: Sequence[AnyMessage], reports: Mapping[str, LateReport]
 ) -> list[AnyMessage]:
     """Return the input of a model call in which every late report stands once."""
-    left = dict(reports)
+    remaining = dict(reports)
     placed: list[AnyMessage] = []
     for message in messages:
-        report = left.get(_item_of(message)) if _is_settled(message) else None
-        if report is not None and _is_news(message, report):
-            del left[report.item_id]
+        report = remaining.get(_item_of(message)) if _is_settled(message) else None
+        if report is not None and _is_new(message, report):
+            del remaining[report.item_id]
             text = edits.defuse(tool_messages.late_report_text(report))
             placed.append(prepend(message, [f"{MARK} {text}"]))
         else:
@@ -64,7 +64,7 @@ def with_reports(
     return placed
 
 
-def _is_news(message: Any, report: LateReport) -> bool:  # noqa: ANN401 - a ToolMessage
+def _is_new(message: Any, report: LateReport) -> bool:  # noqa: ANN401 - a ToolMessage
     """Return whether a report differs from what the result of its call says."""
     if message.tool_call_id != report.tool_call_id:
         return False

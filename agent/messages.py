@@ -30,7 +30,7 @@ INSIDE_KEY = "twokey_edits_inside"
 ITEM_KEY = "twokey_item"
 """Where the answer to a held call carries the id of its item."""
 ANSWER_KEY = "twokey_answer"
-"""Where the answer to a call that did not run carries what people said, as data."""
+"""Where the message of a call that did not run carries people's answer, as data."""
 SETTLED_KEY = "twokey_settled"
 """Marks a result that people reconciled, or may still reconcile."""
 OUR_KEYS = (EDIT_KEY, INSIDE_KEY, ITEM_KEY, ANSWER_KEY, SETTLED_KEY)
@@ -130,7 +130,7 @@ def notice(record: EditRecord) -> str:
 
 
 def unconfirmed_notice(record: EditRecord) -> str:
-    """Return what is said of an edit of which there is no record."""
+    """Return the notice of an edit that the gateway has no record of."""
     return _defused(edits.UNCONFIRMED_MARK, edits.unconfirmed_notice(record))
 
 
@@ -140,8 +140,8 @@ def _defused(mark: str, text: str) -> str:
 
 def notice_inside(record: EditRecord, text: str = "") -> str:
     """Return the notice for the result of a tool in which another agent acted."""
-    said = text or notice(record)
-    return f"Inside this tool, about a call of {record.tool!r}: {said}"
+    body = text or notice(record)
+    return f"Inside this tool, about a call of {record.tool!r}: {body}"
 
 
 def notice_apart(record: EditRecord, text: str = "") -> str:
@@ -160,7 +160,7 @@ def without_lookalikes(message: ToolMessage) -> ToolMessage:
         if key not in OUR_KEYS
     }
     update: dict[str, object] = {
-        "content": _each_text(message.content, edits.defuse),
+        "content": _map_texts(message.content, edits.defuse),
         "additional_kwargs": kwargs,
     }
     artifact = cast("object", message.artifact)
@@ -203,11 +203,11 @@ def with_records(
         data[EDIT_KEY] = own.model_dump(mode="json")
     if inside:
         data[INSIDE_KEY] = dump_records(inside)
-    told = with_data(message, data) if data else message
+    marked = with_data(message, data) if data else message
     if is_silent:
-        return told
+        return marked
     texts = ([notice(own)] if own else []) + [notice_inside(r) for r in inside]
-    return prepend(told, texts)
+    return prepend(marked, texts)
 
 
 def with_note(message: ToolMessage, text: str) -> ToolMessage:
@@ -232,7 +232,7 @@ def restate_edits(
     """
     doubtful = {record.item_id: record for record in unknown}
     known = doubtful | {record.item_id: record for record in records}
-    cleaned = [_cleaned(message, known.values()) for message in messages]
+    cleaned = [_without_known_notices(message, known.values()) for message in messages]
     placed: list[AnyMessage] = []
     for message in cleaned:
         texts: list[str] = []
@@ -240,14 +240,14 @@ def restate_edits(
             for named, is_own in records_on(message):
                 record = known.pop(named.item_id, None)
                 if record is not None:
-                    text = _stated(record, doubtful)
+                    text = _notice_for(record, doubtful)
                     texts.append(text if is_own else notice_inside(record, text))
         placed.append(prepend(message, texts))
-    rest = [notice_apart(one, _stated(one, doubtful)) for one in known.values()]
-    return _noted(placed, rest)
+    rest = [notice_apart(one, _notice_for(one, doubtful)) for one in known.values()]
+    return _append_notes(placed, rest)
 
 
-def _stated(record: EditRecord, doubtful: Mapping[str, EditRecord]) -> str:
+def _notice_for(record: EditRecord, doubtful: Mapping[str, EditRecord]) -> str:
     if doubtful.get(record.item_id) is record:
         return unconfirmed_notice(record)
     return notice(record)
@@ -275,17 +275,21 @@ def _records(entries: Iterable[object]) -> list[EditRecord]:
 def without_notices(message: ToolMessage) -> ToolMessage:
     """Return a result without the notices that it carries, for people to read."""
     named = [record for record, _ in records_on(message)]
-    return _changed(message, lambda text: _without(text, named)) if named else message
+    return (
+        _map_content(message, lambda text: _without(text, named)) if named else message
+    )
 
 
-def _cleaned(message: AnyMessage, records: Iterable[EditRecord]) -> AnyMessage:
+def _without_known_notices(
+    message: AnyMessage, records: Iterable[EditRecord]
+) -> AnyMessage:
     if not isinstance(message, ToolMessage | HumanMessage):
         return message
     # A look that costs little: most messages hold no mark.
     if edits.NOTICE_MARK[:8] not in str(cast("object", message.content)):
         return message
     ours = list(records)
-    return _changed(message, lambda text: edits.defuse(_without(text, ours)))
+    return _map_content(message, lambda text: edits.defuse(_without(text, ours)))
 
 
 def _without(text: str, records: Iterable[EditRecord]) -> str:
@@ -296,9 +300,9 @@ def _without(text: str, records: Iterable[EditRecord]) -> str:
     return text
 
 
-def _changed(message: _M, change: Callable[[str], str]) -> _M:
+def _map_content(message: _M, change: Callable[[str], str]) -> _M:
     content: Content = message.content
-    cleaned = _each_text(content, change)
+    cleaned = _map_texts(content, change)
     if isinstance(cleaned, list):
         # A block that held nothing but a notice is gone: providers refuse empty text.
         blocks = zip(content, cast("list[object]", cleaned), strict=True)
@@ -310,7 +314,7 @@ def _is_emptied(old: object, new: object) -> bool:
     return old != new and new in ("", {"type": "text", "text": ""})
 
 
-def _noted(messages: list[AnyMessage], notes: list[str]) -> list[AnyMessage]:
+def _append_notes(messages: list[AnyMessage], notes: list[str]) -> list[AnyMessage]:
     """Append notes to the first human message, else to the last result there is."""
     if not notes:
         return messages
@@ -344,13 +348,13 @@ def prepend(message: _M, texts: Sequence[str]) -> _M:
     return message.model_copy(update={"content": joined})
 
 
-def _each_text(content: object, change: Callable[[str], str]) -> Any:  # noqa: ANN401 - content has the shape it came with
+def _map_texts(content: object, change: Callable[[str], str]) -> Any:  # noqa: ANN401 - content has the shape it came with
     if isinstance(content, str):
         return change(content)
     if isinstance(content, list):
         elements = cast("list[object]", content)
-        return [_each_text(element, change) for element in elements]
+        return [_map_texts(element, change) for element in elements]
     if isinstance(content, dict):
         members = cast("dict[object, object]", content)
-        return {key: _each_text(value, change) for key, value in members.items()}
+        return {key: _map_texts(value, change) for key, value in members.items()}
     return content

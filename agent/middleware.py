@@ -41,7 +41,12 @@ from twokey.agent import (
 from twokey.agent.bridge import Awaiting, Blocking, Shell, drive
 from twokey.agent.calls import Caller
 from twokey.agent.grants import share_guarded
-from twokey.agent.interrupt_on import DESCRIPTION_PREFIX, Asking, Gates, InterruptOn
+from twokey.agent.interrupt_on import (
+    DESCRIPTION_PREFIX,
+    HintContext,
+    InterruptConfig,
+    InterruptOn,
+)
 from twokey.agent.prepared_calls import Toolbox
 from twokey.agent.results import ToolResult
 from twokey.agent.turns import TwokeyState
@@ -94,13 +99,13 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         self.agent = agent
         self.system_note = system_note
         self._gateway = gateway
-        self._gates: Gates | None = None
+        self._interrupts: InterruptConfig | None = None
         self.description_prefix = description_prefix
         if interrupt_on is not None:
-            self._gates = Gates(interrupt_on, description_prefix)
+            self._interrupts = InterruptConfig(interrupt_on, description_prefix)
         self._tools = Toolbox()
         self._note: AgentNote | None = None
-        self._book = VerdictCache()
+        self._cache = VerdictCache()
         self._is_order_checked = False
 
     @property
@@ -111,7 +116,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
     @property
     def interrupt_on(self) -> dict[str, InterruptOnConfig]:
         """Return the config of each tool that ``interrupt_on`` gates, as LangChain."""
-        return dict(self._gates.configs) if self._gates else {}
+        return dict(self._interrupts.configs) if self._interrupts else {}
 
     def gateway(self) -> Gateway:
         """Return the gateway to ask.
@@ -167,7 +172,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         async def run(changed: ToolCallRequest) -> ToolResult:
             return handler(changed)
 
-        with self._around(request):
+        with self._tool_scope(request):
             return _as_hook(drive(self._caller(Blocking()).call(request, run)))
 
     async def awrap_tool_call(
@@ -180,7 +185,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         async def run(changed: ToolCallRequest) -> ToolResult:
             return await handler(changed)
 
-        with self._around(request):
+        with self._tool_scope(request):
             return _as_hook(await self._caller(Awaiting()).call(request, run))
 
     def wrap_model_call(
@@ -190,9 +195,9 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
     ) -> ModelResponse[Any]:
         """State every edit exactly once, and which tools need a person."""
         self._check_order(handler)
-        told = drive(self._model_request(Blocking(), request))
+        prepared = drive(self._model_request(Blocking(), request))
         with tool_starts.checked(self.agent):
-            return handler(told)
+            return handler(prepared)
 
     async def awrap_model_call(
         self,
@@ -201,9 +206,9 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
     ) -> ModelResponse[Any]:
         """State every edit exactly once, and which tools need a person."""
         self._check_order(handler)
-        told = await self._model_request(Awaiting(), request)
+        prepared = await self._model_request(Awaiting(), request)
         with tool_starts.checked(self.agent):
-            return await handler(told)
+            return await handler(prepared)
 
     def after_agent(
         self,
@@ -222,28 +227,31 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         await self._after_agent(Awaiting(), state)
 
     @contextmanager
-    def _around(self, request: ToolCallRequest) -> Generator[None]:
+    def _tool_scope(self, request: ToolCallRequest) -> Generator[None]:
         """Surround the run of a tool with what holds for everything inside it."""
         wishes = overrides.inherit(request.state.get(overrides.STATE))
         with wishes, tool_starts.checked(self.agent):
             yield
 
     def _caller(self, shell: Shell) -> Caller:
-        schemas = self._gates.schemas if self._gates else {}
-        return Caller(self.agent, self.gateway, shell, self._book, self._tools, schemas)
+        schemas = self._interrupts.schemas if self._interrupts else {}
+        return Caller(
+            self.agent, self.gateway, shell, self._cache, self._tools, schemas
+        )
 
     async def _before_agent(
         self, shell: Shell, state: AgentState[Any], runtime: Runtime[Any]
     ) -> Update | None:
-        # First of all: cut off from here on, the call around this agent is entered
-        # again; without the note it is told to be cut off.
+        # First of all: from here on, an outer call that is cut off is entered again,
+        # since this agent's calls have records. Without the mark it is reported as
+        # cut off.
         await auto_approved.note_nested_agent()
         wishes = overrides.update(cast("Mapping[str, Any]", state), runtime.context)
         caller = self._caller(shell)
-        news = await run_edits.missed_edits(caller, state)
-        told = {"twokey_edits": messages.dump_records(news)} if news else {}
+        missed = await run_edits.missed_edits(caller, state)
+        edits = {"twokey_edits": messages.dump_records(missed)} if missed else {}
         repaired = await repair.repair_history(caller, state)
-        return repair.merge_update(repaired, {**wishes, **told})
+        return repair.merge_update(repaired, {**wishes, **edits})
 
     async def _after_model(
         self, shell: Shell, state: AgentState[Any], runtime: Runtime[Any]
@@ -256,12 +264,12 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         message_id = str(message.id)
         ref = turns.turn_ref(self.agent, message_id)
         if ref is None:
-            note = turns.Draft(calls).all_denied(message_id, turns.NO_THREAD)
+            note = turns.TurnDraft(calls).deny_all(message_id, turns.NO_THREAD)
         else:
             ready = prepared_calls.prepare_calls(calls, self._tools)
             # Wishes are about what would run, like everything else.
             exact = prepared_calls.with_args(calls, ready)
-            hints = self._hints(exact, Asking(state, runtime, self._tools))
+            hints = self._hints(exact, HintContext(state, runtime, self._tools))
             note = await self._caller(shell).submit(
                 ref,
                 calls,
@@ -277,11 +285,13 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
             found = await run_edits.confirm_edits(self._caller(shell), state)
             nested_edits.report(found.made)
 
-    def _hints(self, calls: Sequence[ToolCall], asking: Asking) -> dict[str, CallHint]:
-        wishes = cast("Mapping[str, Any]", asking.state).get(overrides.STATE)
+    def _hints(
+        self, calls: Sequence[ToolCall], context: HintContext
+    ) -> dict[str, CallHint]:
+        wishes = cast("Mapping[str, Any]", context.state).get(overrides.STATE)
         hints: dict[str, CallHint] = {}
         for call in calls:
-            gated = self._gates.hint(call, asking) if self._gates else None
+            gated = self._interrupts.hint(call, context) if self._interrupts else None
             hint = overrides.merge_hints(gated, overrides.hint(call["name"], wishes))
             if hint is not None:
                 hints[call["id"] or ""] = hint
@@ -295,19 +305,22 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         found = await run_edits.confirm_edits(caller, request.state)
         late = await late_reports.fetch_reports(caller, request.messages)
         stated = messages.restate_edits(request.messages, found.made, found.unknown)
-        told = request.override(messages=late_reports.with_reports(stated, late))
-        note = await self._noted(shell) if self.system_note else None
+        changed = request.override(messages=late_reports.with_reports(stated, late))
+        note = await self._agent_note(shell) if self.system_note else None
         if note is None:
-            return told
-        system = system_prompt.with_note(told.system_message, note)
-        return told.override(system_message=system)
+            return changed
+        system = system_prompt.with_note(changed.system_message, note)
+        return changed.override(system_message=system)
 
-    async def _noted(self, shell: Shell) -> AgentNote | None:
+    async def _agent_note(self, shell: Shell) -> AgentNote | None:
         if self._note is None:
             try:
                 gateway = self.gateway()
                 note = await shell.ask(lambda: gateway.note(self.agent))
-                gated = (*note.gated_tools, *(self._gates.names if self._gates else ()))
+                gated = (
+                    *note.gated_tools,
+                    *(self._interrupts.names if self._interrupts else ()),
+                )
                 self._note = note.with_(gated_tools=tuple(sorted(set(gated))))
             except TwokeyError:
                 # Not kept: the next call of the model asks again.

@@ -21,7 +21,7 @@ from twokey.gateway.protocol import digest, wire
 from twokey.gateway.protocol.records import Record
 from twokey.gateway.protocol.strict_json import JsonObject
 
-_NAMES = 40
+_MAX_NAMES = 40
 
 
 class Toolbox(dict[str, BaseTool]):
@@ -44,7 +44,7 @@ class Toolbox(dict[str, BaseTool]):
             if name:
                 self._names.add(name)
 
-    def lacks(self, name: str) -> bool:
+    def is_unknown(self, name: str) -> bool:
         """Return whether there is no such tool; False while none was seen at all."""
         # A process that resumes a thread has seen no tools yet; the tool node is asked
         # then.
@@ -56,14 +56,14 @@ class Toolbox(dict[str, BaseTool]):
         return tuple(sorted(self._names))
 
 
-class KeptArgs(Record):
+class CanonicalArgs(Record):
     """The canonical arguments of a call, kept where they differ from the message's.
 
-    ``spelled`` is the hash of the arguments as the message has them: what was made of
-    other arguments does not count.
+    ``original_hash`` is the hash of the message's arguments. Canonical arguments of
+    other ones are ignored.
     """
 
-    spelled: str
+    original_hash: str
     args: JsonObject
 
 
@@ -73,23 +73,23 @@ class PreparedCall:
 
     Attributes:
         args: the canonical document; what the model wrote when there is none.
-        written: what the model wrote.
+        original: what the model wrote.
         problem: a sentence for the model when the call does not fit; else empty.
-        is_read: whether nothing more has to be read once the tool is known.
+        is_checked: False while the tool is unknown, so that its schema was not applied.
     """
 
     args: JsonObject
-    written: JsonObject
+    original: JsonObject
     problem: str = ""
-    is_read: bool = False
+    is_checked: bool = False
 
     @property
-    def kept(self) -> KeptArgs | None:
+    def to_keep(self) -> CanonicalArgs | None:
         """Return what has to be kept until the call runs; None: the message has it."""
-        written_hash = wire.args_hash(self.written)
-        if wire.args_hash(self.args) == written_hash:
+        original_hash = wire.args_hash(self.original)
+        if wire.args_hash(self.args) == original_hash:
             return None
-        return KeptArgs(spelled=written_hash, args=self.args)
+        return CanonicalArgs(original_hash=original_hash, args=self.args)
 
     @property
     def original_args(self) -> JsonObject | None:
@@ -99,9 +99,9 @@ class PreparedCall:
         """
         is_other = any(
             name not in self.args or not canonical.same(self.args[name], value)
-            for name, value in self.written.items()
+            for name, value in self.original.items()
         )
-        return self.written if is_other else None
+        return self.original if is_other else None
 
 
 NO_CALLS: Mapping[str, PreparedCall] = MappingProxyType({})
@@ -110,7 +110,7 @@ NO_CALLS: Mapping[str, PreparedCall] = MappingProxyType({})
 def prepare_calls(
     calls: Sequence[ToolCall],
     tools: Toolbox,
-    kept: Mapping[str, KeptArgs] = MappingProxyType({}),
+    kept: Mapping[str, CanonicalArgs] = MappingProxyType({}),
 ) -> dict[str, PreparedCall]:
     """Return the calls of a message by their ids, prepared; bad JSON is left out.
 
@@ -123,11 +123,11 @@ def prepare_calls(
     found: dict[str, PreparedCall] = {}
     for call in calls:
         try:
-            written = canonical.plain(call["args"])
+            original = canonical.plain(call["args"])
         except BadJson:
             continue  # refused with a sentence when the turn is drafted
         call_id = call["id"] or ""
-        found[call_id] = _prepared(call["name"], written, tools, kept.get(call_id))
+        found[call_id] = _prepared(call["name"], original, tools, kept.get(call_id))
     return found
 
 
@@ -144,25 +144,25 @@ def with_args(
 
 
 def _prepared(
-    name: str, written: JsonObject, tools: Toolbox, kept: KeptArgs | None
+    name: str, original: JsonObject, tools: Toolbox, kept: CanonicalArgs | None
 ) -> PreparedCall:
-    if tools.lacks(name):
+    if tools.is_unknown(name):
         problem = unknown_tool_message(name, tools.names)
-        return PreparedCall(written, written, problem=problem, is_read=True)
+        return PreparedCall(original, original, problem=problem, is_checked=True)
     tool = tools.get(name)
     if tool is None:
-        return PreparedCall(written, written)
+        return PreparedCall(original, original)
     try:
-        if kept is not None and kept.spelled == wire.args_hash(written):
+        if kept is not None and kept.original_hash == wire.args_hash(original):
             args = canonical.plain(kept.args)
             if canonical.same(canonical.canonical_args(tool, args), args):
-                return PreparedCall(args, written, is_read=True)
+                return PreparedCall(args, original, is_checked=True)
         return PreparedCall(
-            canonical.canonical_args(tool, written), written, is_read=True
+            canonical.canonical_args(tool, original), original, is_checked=True
         )
     except (canonical.ArgumentMismatch, BadJson) as error:
         return PreparedCall(
-            written, written, mismatch_message(name, error), is_read=True
+            original, original, mismatch_message(name, error), is_checked=True
         )
 
 
@@ -195,7 +195,7 @@ def runnable(name: str, tool: BaseTool | None, args: JsonObject) -> BaseTool:
 
 def unknown_tool_message(name: str, names: Sequence[str]) -> str:
     """Return the sentence that there is no such tool."""
-    listed = ", ".join(names[:_NAMES]) + (", …" if len(names) > _NAMES else "")
+    listed = ", ".join(names[:_MAX_NAMES]) + (", …" if len(names) > _MAX_NAMES else "")
     return (
         f"There is no tool {name!r}, so nothing ran and nobody was asked. The tools "
         f"are: {listed}. Call one of them by its exact name, or answer without a tool."

@@ -23,11 +23,11 @@ from twokey.gateway.protocol.strict_json import JsonObject
 Recheck = Callable[..., Any]
 """A synchronous or asynchronous function: arguments as keywords in, JSON out."""
 
-NOT_READ = (
+STATE_UNREADABLE = (
     "The state that this call depends on could not be read, so nobody was asked about "
     "it and it did not run. Tell the user; it can be tried again later."
 )
-NOT_BOUND = (
+STATE_MISSING = (
     "This call was submitted without the state that its tool depends on, so it did "
     "not run. If it is still wanted, make it again as a new call."
 )
@@ -49,7 +49,7 @@ async def read(
 
     async def called() -> BusinessState:
         try:
-            return _accepted(await _value(recheck, args))
+            return _validated(await _value(recheck, args))
         except Exception as error:
             # Any exception of the application's function: the state is unknown.
             log_failure(logger, error, "recheck.failed tool=%s", tool)
@@ -74,7 +74,7 @@ async def _value(recheck: Recheck, args: JsonObject) -> object:
     return await returned if inspect.isawaitable(returned) else returned
 
 
-def _accepted(value: object) -> BusinessState:
+def _validated(value: object) -> BusinessState:
     found = strict_json.accept(value)
     # It becomes a part of the action that is hashed, stored and shown on the card.
     size = len(digest.canonical(found))

@@ -29,7 +29,7 @@ from twokey.agent.bridge import ask_with_retries
 from twokey.agent.calls import Caller
 from twokey.agent.messages import ITEM_KEY
 from twokey.agent.result_cleanup import restore_result
-from twokey.agent.turns import TurnNote
+from twokey.agent.turns import TurnRecord
 from twokey.gateway.errors import TwokeyError
 from twokey.gateway.failures import log_failure
 from twokey.gateway.protocol.records import EditRecord
@@ -58,7 +58,7 @@ async def repair_history(
 ) -> dict[str, Any] | None:
     """Return the update that completes every cut-off turn; None when all are whole."""
     history = cast("list[AnyMessage]", list(state.get("messages", ())))
-    note = _noted_turn(state)
+    note = _turn_record(state)
     repair = _Repair(history)
     rebuilt: list[AnyMessage] = []
     is_broken = False
@@ -70,13 +70,13 @@ async def repair_history(
         if not isinstance(message, AIMessage):
             continue
         following = history[index + 1 :]
-        noted = note.verdicts if note and note.message_id == message.id else {}
-        lost = _lost_calls(message, following, noted)
+        verdicts = note.verdicts if note and note.message_id == message.id else {}
+        lost = _lost_calls(message, following, verdicts)
         repair.answers = {}
         if lost:
             is_broken = True
             is_last = not any(isinstance(later, AIMessage) for later in following)
-            await _answer(caller, repair, message, lost, noted if is_last else {})
+            await _answer(caller, repair, message, lost, verdicts if is_last else {})
             rebuilt.extend(repair.answers[call["id"] or ""] for call in lost)
     if not is_broken:
         return None
@@ -100,15 +100,15 @@ def merge_update(
     return both
 
 
-def _noted_turn(state: Mapping[str, Any]) -> TurnNote | None:
+def _turn_record(state: Mapping[str, Any]) -> TurnRecord | None:
     try:
-        return TurnNote.model_validate(state.get("twokey_turn"))
+        return TurnRecord.model_validate(state.get("twokey_turn"))
     except ValidationError:
         return None
 
 
 def _lost_calls(
-    message: AIMessage, following: Sequence[AnyMessage], noted: Mapping[str, Verdict]
+    message: AIMessage, following: Sequence[AnyMessage], verdicts: Mapping[str, Verdict]
 ) -> list[ToolCall]:
     """Return the calls that nothing answers, or that somebody else answered for us."""
     given: dict[str, ToolMessage] = {}
@@ -120,7 +120,7 @@ def _lost_calls(
     lost: list[ToolCall] = []
     for call in message.tool_calls:
         answer = given.get(call["id"] or "")
-        verdict = noted.get(call["id"] or "")
+        verdict = verdicts.get(call["id"] or "")
         is_recorded = verdict is not None and bool(verdict.item_id)
         if answer is None or (is_recorded and ITEM_KEY not in answer.additional_kwargs):
             lost.append(call)
@@ -132,14 +132,14 @@ async def _answer(
     repair: _Repair,
     message: AIMessage,
     lost: Sequence[ToolCall],
-    noted: Mapping[str, Verdict],
+    verdicts: Mapping[str, Verdict],
 ) -> None:
     outcomes = await _outcomes(caller, message)
     for call in lost:
         call_id = call["id"] or ""
         outcome = outcomes.get(call_id)
         if outcome is None or outcome.tool != call["name"]:
-            text = _without_outcome(noted.get(call_id))
+            text = _without_outcome(verdicts.get(call_id))
             repair.answers[call_id] = tool_messages.message_for(call, text)
         else:
             repair.answers[call_id] = _from_outcome(repair, call, outcome)
@@ -171,7 +171,7 @@ def _without_outcome(verdict: Verdict | None) -> str:
     """
     if verdict is not None and verdict.kind is VerdictKind.DENY:
         return tool_messages.denial_text(verdict.reason)
-    return tool_messages.MOVED_ON
+    return tool_messages.INTERRUPTED
 
 
 def _from_outcome(repair: _Repair, call: ToolCall, outcome: CallOutcome) -> ToolMessage:
@@ -184,10 +184,10 @@ def _from_outcome(repair: _Repair, call: ToolCall, outcome: CallOutcome) -> Tool
     answer = outcome.answer
     if answer is None or answer.type in {AnswerKind.APPROVE, AnswerKind.EDIT}:
         text = tool_messages.cut_off_text(outcome.state)
-        told = tool_messages.message_for(call, text, item_id=outcome.item_id)
+        answered = tool_messages.message_for(call, text, item_id=outcome.item_id)
         # Marked: people may reconcile it later, and a late report may contradict
         # them.
-        return messages.mark_settled(told) if outcome.state in _OPEN else told
+        return messages.mark_settled(answered) if outcome.state in _OPEN else answered
     return tool_messages.decision_message(call, answer, item_id=outcome.item_id)
 
 
@@ -204,12 +204,12 @@ def _from_result(repair: _Repair, call: ToolCall, outcome: CallOutcome) -> ToolM
     )
     repair.updates.extend(results.other_updates(result))
     repair.records.extend([outcome.edit, *inside] if outcome.edit else inside)
-    told = messages.with_records(marked, outcome.edit, inside)
+    message = messages.with_records(marked, outcome.edit, inside)
     if outcome.settled is None:
-        return told
+        return message
     note = tool_messages.reconciliation_note(outcome.settled)
-    told = messages.mark_settled(told)
-    return messages.with_note(told, note) if note else told
+    message = messages.mark_settled(message)
+    return messages.with_note(message, note) if note else message
 
 
 def _update(

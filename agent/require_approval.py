@@ -168,9 +168,9 @@ def require_approval(  # noqa: PLR0913 - what a node may say of a step, by name
         return run(**step_arguments.values(run, given, tool))
 
     plain = step_arguments.canonical_step(run, args, tool)
-    there = gateway or port.current()
-    step = _Step(run, tool, plain, agent, key, says, schema, there, recheck)
-    return drive(_required(step, work, Blocking()))
+    gateway = gateway or port.current()
+    step = _Step(run, tool, plain, agent, key, says, schema, gateway, recheck)
+    return drive(_require(step, work, Blocking()))
 
 
 async def arequire_approval(  # noqa: PLR0913 - what `require_approval` takes
@@ -194,21 +194,21 @@ async def arequire_approval(  # noqa: PLR0913 - what `require_approval` takes
         return cast("R", await returned if inspect.isawaitable(returned) else returned)
 
     plain = step_arguments.canonical_step(run, args, tool)
-    there = gateway or port.current()
-    step = _Step(run, tool, plain, agent, key, says, schema, there, recheck)
-    return await _required(step, work, Awaiting())
+    gateway = gateway or port.current()
+    step = _Step(run, tool, plain, agent, key, says, schema, gateway, recheck)
+    return await _require(step, work, Awaiting())
 
 
-async def _required(step: _Step, work: _Work[R], shell: Shell) -> Outcome[R]:
+async def _require(step: _Step, work: _Work[R], shell: Shell) -> Outcome[R]:
     ref = _turn_ref(step)
-    verdict = await _verdict(step, ref, shell)
+    verdict = await _submit(step, ref, shell)
     if verdict.kind is VerdictKind.DENY:
         return NotApproved("deny", tool_messages.denial_text(verdict.reason))
     if verdict.runs_unclaimed:
         return await _run_auto_approved(step, ref, verdict, work, shell)
     call = HeldCall(ref, verdict, step.args)
     if verdict.kind is VerdictKind.RUN:
-        return await _executed(call, step, work, shell)
+        return await _execute_step(call, step, work, shell)
     answer = interrupts.request_decision(verdict, step.args)
     if answer.type not in {AnswerKind.APPROVE, AnswerKind.EDIT}:
         said = answer.message if answer.by else ""
@@ -220,7 +220,7 @@ async def _required(step: _Step, work: _Work[R], shell: Shell) -> Outcome[R]:
         ),
         recheck=step.recheck,
     )
-    return await _executed(held, step, work, shell, why=answer.why_approved)
+    return await _execute_step(held, step, work, shell, why=answer.why_approved)
 
 
 async def _run_auto_approved(
@@ -232,7 +232,7 @@ async def _run_auto_approved(
     ):
         end = await auto_approved.run_auto_approved(
             lambda: work(step.args),
-            lambda value: _kept(Approved(value, step.args), []),
+            lambda value: _to_result(Approved(value, step.args), []),
             ref=ref,
             verdict=verdict,
             gateway=lambda: step.gateway,
@@ -241,13 +241,13 @@ async def _run_auto_approved(
         )
     if not isinstance(end, auto_approved.RanEarlier):
         return Approved(end, step.args)
-    return _given_back(end.result) if end.result else Unsure(tool_messages.CUT_OFF)
+    return _from_result(end.result) if end.result else Unsure(tool_messages.CUT_OFF)
 
 
-async def _executed(
+async def _execute_step(
     held: HeldCall, step: _Step, work: _Work[R], shell: Shell, *, why: str = ""
 ) -> Outcome[R]:
-    async def once(args: JsonObject) -> Approved[R] | NotApproved | Unsure:
+    async def run_step(args: JsonObject) -> Approved[R] | NotApproved | Unsure:
         problem = signatures.binding_problem(step.run, args) or step_arguments.problem(
             step.run, args, step.tool
         )
@@ -255,7 +255,7 @@ async def _executed(
             return NotApproved("misfit", f"This did not run: {problem}.")
         return Approved(await work(args), args)
 
-    end = await execute(held, step.gateway, shell, Work(once, _kept, Unsure))
+    end = await execute(held, step.gateway, shell, Work(run_step, _to_result, Unsure))
     if isinstance(end, Ran):
         return _with_edit(end.result, end.edit, why)
     if isinstance(end, Closed):
@@ -266,7 +266,7 @@ async def _executed(
         return Unsure(tool_messages.CUT_OFF)
     if isinstance(end, Reconciled):
         return Unsure(tool_messages.reconciled_text(end.finding))
-    return _noted(_with_edit(_given_back(end.result), end.edit, why), end.settled)
+    return _with_note(_with_edit(_from_result(end.result), end.edit, why), end.settled)
 
 
 def _turn_ref(step: _Step) -> TurnRef:
@@ -285,19 +285,19 @@ def _turn_ref(step: _Step) -> TurnRef:
     node = [metadata.get("langgraph_node"), *metadata.get("langgraph_path", ())]
     name = "|".join([here.ns, *(str(part) for part in node)])
     # The first step without a key has no suffix: as before there could be several.
-    which = step.given_key or str(step_numbers.next_number())
-    name += "" if which == "1" else f"#{which}"
+    step_id = step.given_key or str(step_numbers.next_number())
+    name += "" if step_id == "1" else f"#{step_id}"
     number = metadata.get("langgraph_step")
     return here.with_(ns=name, message_id=f"{name}@{number}/{step.key}")
 
 
-async def _verdict(step: _Step, ref: TurnRef, shell: Shell) -> Verdict:
+async def _submit(step: _Step, ref: TurnRef, shell: Shell) -> Verdict:
     call = ProposedCall(tool=step.tool, args=step.args, tool_call_id=step.key)
     if step.recheck is not None:
         try:
             state = await rechecks.read(shell, step.recheck, step.tool, step.args)
         except StateUnknown:
-            return turns.denial(step.tool, step.key, rechecks.NOT_READ)
+            return turns.denial(step.tool, step.key, rechecks.STATE_UNREADABLE)
         call = call.with_(state=state)
     schemas = {} if step.schema is None else {step.tool: step.schema}
     turn = Turn(
@@ -321,10 +321,10 @@ async def _verdict(step: _Step, ref: TurnRef, shell: Shell) -> Verdict:
     return turns.denial(step.tool, step.key, turns.NO_VERDICT)
 
 
-def _kept(
+def _to_result(
     outcome: Approved[R] | NotApproved | Unsure, inside: list[EditRecord]
 ) -> Result:
-    del inside  # a plain node has no history in which to tell of them
+    del inside  # a plain node has no history in which to report them
     if isinstance(outcome, Unsure | NotApproved):
         kind = "unsure" if isinstance(outcome, Unsure) else "not_run"
         payload = json.dumps({"v": 1, kind: outcome.message})
@@ -335,11 +335,11 @@ def _kept(
     except (TypeError, ValueError):
         # It can still be told of after a crash, but not given back.
         payload = ""
-    # Never an empty summary: that stands for an end which only people could tell.
+    # Never an empty summary: that stands for an end that only people could tell.
     return Result(ok=True, summary=str(outcome.result)[:500] or "-", payload=payload)
 
 
-def _given_back(result: Result) -> Approved[Any] | NotApproved | Unsure:
+def _from_result(result: Result) -> Approved[Any] | NotApproved | Unsure:
     if not result.payload:
         return Unsure(tool_messages.lost_result_text(result))
     try:
@@ -361,7 +361,7 @@ def _with_edit(
     return Approved(outcome.result, outcome.args, edit, reasons)
 
 
-def _noted(outcome: Outcome[R], settled: ReconcileAnswer | None) -> Outcome[R]:
+def _with_note(outcome: Outcome[R], settled: ReconcileAnswer | None) -> Outcome[R]:
     """Return an unsure end with the note of those who left it as it is."""
     note = tool_messages.reconciliation_note(settled) if settled else ""
     if not note or not isinstance(outcome, Unsure):

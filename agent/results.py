@@ -35,7 +35,7 @@ def serialize(result: ToolResult, inside: Sequence[EditRecord]) -> Result:
     """Return what the gateway keeps of an execution.
 
     A result that is not plain data, or is larger than `MAX_PAYLOAD_CHARS`, is kept
-    without its payload: it can then be told of, but not given back.
+    without its payload: it can then be reported, but not returned.
     """
     document = {
         "v": 1,
@@ -77,11 +77,11 @@ def last_tool_message(result: ToolResult) -> ToolMessage | None:
     """Return the last tool message in a result, wherever it stands."""
     found: list[ToolMessage] = []
 
-    def note(message: ToolMessage) -> ToolMessage:
+    def collect(message: ToolMessage) -> ToolMessage:
         found.append(message)
         return message
 
-    each_message(result, note)
+    each_message(result, collect)
     return found[-1] if found else None
 
 
@@ -101,11 +101,11 @@ def each_message(
     messages = members.get("messages")
     if not isinstance(messages, list):
         return result
-    told = [
+    rewritten = [
         change(message) if isinstance(message, ToolMessage) else message
         for message in cast("list[object]", messages)
     ]
-    return replace(result, update={**members, "messages": told})
+    return replace(result, update={**members, "messages": rewritten})
 
 
 def without_updates(result: ToolResult, prefix: str) -> ToolResult:
@@ -210,7 +210,7 @@ def _decode(value: object) -> Any:  # noqa: ANN401 - any value of a tool
         return value
     tagged = cast("dict[str, Any]", value)
     # An unknown shape is a KeyError: the result then counts as lost.
-    return _SHAPES[tagged["$"]](tagged["is"])
+    return _DECODERS[tagged["$"]](tagged["is"])
 
 
 def _command(fields: Any) -> Command[Any]:  # noqa: ANN401 - JSON
@@ -218,7 +218,7 @@ def _command(fields: Any) -> Command[Any]:  # noqa: ANN401 - JSON
     return Command(graph=graph, update=update, resume=resume, goto=goto)
 
 
-_SHAPES: dict[str, Callable[[Any], object]] = {
+_DECODERS: dict[str, Callable[[Any], object]] = {
     "message": lambda inner: messages_from_dict([_decode(inner)])[0],
     "command": _command,
     "send": lambda inner: Send(str(inner[0]), _decode(inner[1])),

@@ -47,16 +47,16 @@ async def confirm_edits(caller: Caller, state: Mapping[str, Any]) -> ThreadEdits
         ThreadUnavailable: when the gateway cannot say. The model must neither miss
             what a person changed nor be told of a change that nobody made.
     """
-    told: dict[str, EditRecord] = {}
+    named: dict[str, EditRecord] = {}
     for record in _named_edits(state):
         with suppress(BadJson):
-            told[edits.edit_hash(record)] = record
-    ref = turns.turn_ref(caller.agent, "") if told else None
+            named[edits.edit_hash(record)] = record
+    ref = turns.turn_ref(caller.agent, "") if named else None
     if ref is None:
         return ThreadEdits()
     asked = {
         each: record.item_id
-        for each, record in told.items()
+        for each, record in named.items()
         if not caller.cache.has_edit(ref.run_ref, each)
     }
     known = EditsKnown()
@@ -64,13 +64,13 @@ async def confirm_edits(caller: Caller, state: Mapping[str, Any]) -> ThreadEdits
         known = await ask_gateway(
             caller, lambda gateway: gateway.edits_known(ref, asked)
         )
-    caller.cache.put_edits(ref.run_ref, (told[each] for each in known.made))
+    caller.cache.put_edits(ref.run_ref, (named[each] for each in known.made))
     # Only what was asked can be refuted; what this process heard from the gateway
     # stands.
     refuted = asked.keys() - known.made
     return ThreadEdits(
-        made=tuple(one for each, one in told.items() if each not in refuted),
-        unknown=tuple(one for each, one in told.items() if each in known.unknown),
+        made=tuple(one for each, one in named.items() if each not in refuted),
+        unknown=tuple(one for each, one in named.items() if each in known.unknown),
     )
 
 
@@ -100,7 +100,7 @@ async def missed_edits(caller: Caller, state: Mapping[str, Any]) -> list[EditRec
 async def ask_gateway(
     caller: Caller, question: Callable[[Gateway], Coroutine[Any, Any, T]]
 ) -> T:
-    """Ask the gateway what the model has to be told.
+    """Ask the gateway what the model has to be named.
 
     Raises:
         ThreadUnavailable: when it cannot say.

@@ -21,7 +21,7 @@ from typing_extensions import override
 
 Reply = Callable[[list[BaseMessage]], AIMessage]
 
-_KEPT = 100
+_MAX_PROMPTS = 100
 """How many prompts are kept: a demo may run for days."""
 
 
@@ -34,7 +34,7 @@ class ScriptedModel(BaseChatModel):
 
     reply: Reply
     _seen: deque[list[BaseMessage]] = PrivateAttr(
-        default_factory=lambda: deque(maxlen=_KEPT)
+        default_factory=lambda: deque(maxlen=_MAX_PROMPTS)
     )
 
     @property

@@ -12,7 +12,7 @@ from langchain_core.messages import SystemMessage
 
 from twokey.gateway.protocol.wire import AgentNote
 
-_MEANING = (
+_INSTRUCTIONS = (
     "Such a call waits until a person has decided. If its result says that the person "
     "said no, that nobody decided in time, or that it did not run, then it did not "
     "run: do not make the same call again, tell the user. If its result says that a "
@@ -22,7 +22,7 @@ _MEANING = (
 
 def with_note(system: SystemMessage | None, note: AgentNote) -> SystemMessage | None:
     """Return the system message with the note at its end."""
-    text = wording(note)
+    text = note_text(note)
     if not text:
         return system
     if system is None:
@@ -34,14 +34,14 @@ def with_note(system: SystemMessage | None, note: AgentNote) -> SystemMessage | 
     return system.model_copy(update={"content": added})
 
 
-def wording(note: AgentNote) -> str:
+def note_text(note: AgentNote) -> str:
     """Return the note as text; "" when no tool needs a person."""
     if note.gated_tools:
         names = ", ".join(note.gated_tools)
         others = " Other tools may need it too." if note.other_tools_are_gated else ""
         return f"Calls of these tools need a person's approval: {names}.{others} " + (
-            _MEANING
+            _INSTRUCTIONS
         )
     if note.other_tools_are_gated:
-        return f"Calls of tools may need a person's approval. {_MEANING}"
+        return f"Calls of tools may need a person's approval. {_INSTRUCTIONS}"
     return ""

@@ -50,7 +50,7 @@ def late_tool_problem(
 
     Its arguments were submitted uncanonicalized; "" when they are canonical anyway.
     """
-    if not turns.is_unread(state, request.tool_call):
+    if not turns.is_unchecked(state, request.tool_call):
         return ""
     try:
         prepared_calls.runnable(request.tool_call["name"], request.tool, args)

@@ -36,11 +36,11 @@ CONFIRMED = (
     "This call was cut off while it ran. A person checked and confirmed that it took "
     "effect; its output is lost. Do not repeat it; tell the user that it is done."
 )
-LEFT_BE = (
+SKIPPED = (
     "This call was cut off while it ran, and a person decided to leave it be. Treat it "
     "as not done, although it may have taken effect. Do not repeat it; tell the user."
 )
-MOVED_ON = (
+INTERRUPTED = (
     "This call was cut off when the conversation moved on, and its result is lost. "
     f"It may have run. {UNKNOWN_EFFECT}"
 )
@@ -85,8 +85,8 @@ def decision_message(call: ToolCall, answer: Answer, *, item_id: str) -> ToolMes
     """
     is_error = answer.type is not AnswerKind.RESPOND
     message = message_for(call, ended_text(answer), item_id=item_id, is_error=is_error)
-    said = answer.model_dump(mode="json", include={"type", "message", "by"})
-    return with_data(message, {ANSWER_KEY: said})
+    data = answer.model_dump(mode="json", include={"type", "message", "by"})
+    return with_data(message, {ANSWER_KEY: data})
 
 
 def denial_text(reason: str) -> str:
@@ -123,7 +123,7 @@ def lost_result_text(result: Result) -> str:
     has a summary.
     """
     if not result.summary:
-        return CONFIRMED if result.ok else LEFT_BE
+        return CONFIRMED if result.ok else SKIPPED
     return RESULT_LOST if result.ok else UNKNOWN_RESULT
 
 
@@ -169,14 +169,14 @@ def reconciliation_note(answer: ReconcileAnswer) -> str:
 
 def late_report_text(report: LateReport) -> str:
     """Return the message about a report that came after people settled the call."""
-    said = "it ran and took effect" if report.ok else "it failed"
+    outcome = "it ran and took effect" if report.ok else "it failed"
     about = "an earlier attempt at this call" if report.is_apart else "this call"
     means = "So it took effect twice" if report.is_apart else "This is what counts now"
     summary = report.summary[:500]
     quoted = f" It said: {_quoted(summary)}." if summary else ""
     return (
         f"A late report about {about}: after people had settled it, its executor "
-        f"reported that {said}.{quoted} {means}, even if the result below says "
+        f"reported that {outcome}.{quoted} {means}, even if the result below says "
         "otherwise. Do not repeat the call; tell the user."
     )
 

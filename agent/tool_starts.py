@@ -77,7 +77,7 @@ class StartCheck(BaseCallbackHandler):
         """
         tool = str((serialized or {}).get("name") or kwargs.get("name") or "")
         # Without a name nothing matches, and the start is refused.
-        if tool in self._excepted or grants.starts(tool, inputs, run_id):
+        if tool in self._excepted or grants.is_granted_start(tool, inputs, run_id):
             return
         logger.warning("tool.ungated agent=%s tool=%s", self._agent, tool)
         raise UngatedTool(self._agent, tool)

@@ -15,7 +15,7 @@ from pydantic import Field, ValidationError
 from twokey.agent import circuit_breaker, outer_run, rechecks
 from twokey.agent.canonical import plain
 from twokey.agent.messages import add_edits
-from twokey.agent.prepared_calls import NO_CALLS, KeptArgs, PreparedCall
+from twokey.agent.prepared_calls import NO_CALLS, CanonicalArgs, PreparedCall
 from twokey.gateway.errors import BadJson
 from twokey.gateway.protocol import strict_json, wire
 from twokey.gateway.protocol.business_state import BusinessState
@@ -43,7 +43,7 @@ NO_THREAD = (
     "This agent runs without a thread, so no call can be cleared and it did not run. "
     "Tell the user that the agent needs a checkpointer and a thread_id."
 )
-DOUBLE_ID = (
+DUPLICATE_ID = (
     "Two calls of this message carry the same id, so neither was cleared and neither "
     "ran. If they are still needed, make them again one at a time."
 )
@@ -61,7 +61,7 @@ NO_HINTS: Mapping[str, CallHint] = MappingProxyType({})
 class TwokeyState(AgentState[Any]):
     """What the middleware keeps in an agent's checkpointed state, as plain JSON.
 
-    ``twokey_turn`` is a dumped `TurnNote` of the latest turn with calls.
+    ``twokey_turn`` is a dumped `TurnRecord` of the latest turn with calls.
     ``twokey_edits`` are dumped `EditRecord`s: what the model must not forget.
     ``twokey_overrides`` are dumped `Overrides`: what the run wishes for its tools.
     """
@@ -73,20 +73,20 @@ class TwokeyState(AgentState[Any]):
     twokey_overrides: NotRequired[Annotated[list[Any], PrivateStateAttr]]
 
 
-class TurnNote(Record):
+class TurnRecord(Record):
     """The verdicts on one AI message, by tool call id.
 
     ``hints`` are those that the turn was submitted with, without their descriptions:
     they are never asked for again. ``args`` are canonical arguments, where they are not
-    those of the message. ``unread`` names the calls whose arguments were submitted
+    those of the message. ``unchecked`` names the calls whose arguments were submitted
     as the model wrote them, because their tool was not known.
     """
 
     message_id: str
     verdicts: dict[str, Verdict]
     hints: dict[str, CallHint] = Field(default_factory=dict)
-    args: dict[str, KeptArgs] = Field(default_factory=dict)
-    unread: tuple[str, ...] = ()
+    args: dict[str, CanonicalArgs] = Field(default_factory=dict)
+    unchecked: tuple[str, ...] = ()
 
 
 def turn_ref(agent: str, message_id: str) -> TurnRef | None:
@@ -139,7 +139,7 @@ def open_calls(message: AIMessage, messages: Sequence[AnyMessage]) -> list[ToolC
     return [call for call in message.tool_calls if call["id"] not in answered]
 
 
-class Draft:
+class TurnDraft:
     """The calls of one turn, sorted into those to submit and those refused at once."""
 
     def __init__(
@@ -154,11 +154,11 @@ class Draft:
         self._ready = ready
         self.proposed: list[ProposedCall] = []
         self.refused: dict[str, Verdict] = {}
-        uses = Counter(call["id"] for call in calls)
+        counts = Counter(call["id"] for call in calls)
         for call in calls:
-            self._sort(call, is_double=uses[call["id"]] > 1)
+            self._add(call, is_duplicate=counts[call["id"]] > 1)
 
-    def _sort(self, call: ToolCall, *, is_double: bool) -> None:
+    def _add(self, call: ToolCall, *, is_duplicate: bool) -> None:
         call_id = call["id"] or ""
         try:
             args = strict_json.accept_object(call["args"])
@@ -166,10 +166,10 @@ class Draft:
         except BadJson as error:
             self.refuse(call, f"{error} So this call did not run.")
             return
-        if not call_id or is_double:
+        if not call_id or is_duplicate:
             # Verdicts and results are found by call id: one of two could run under the
             # verdict of the other.
-            self.refuse(call, DOUBLE_ID if call_id else NO_ID)
+            self.refuse(call, DUPLICATE_ID if call_id else NO_ID)
             return
         if circuit_breaker.is_tripped(call["name"], self._history):
             self.refuse(call, circuit_breaker.TRIPPED)
@@ -190,13 +190,14 @@ class Draft:
         """Deny a call without asking anybody."""
         self.refused[call["id"] or ""] = denial(call["name"], call["id"] or "", reason)
 
-    def depend(self, states: Mapping[str, BusinessState | None]) -> None:
+    def add_states(self, states: Mapping[str, BusinessState | None]) -> None:
         """Add business states by call id; None denies a call: its state is unknown."""
         proposed, self.proposed = self.proposed, []
         for call in proposed:
             call_id, state = call.tool_call_id, states.get(call.tool_call_id)
             if call_id in states and state is None:
-                self.refused[call_id] = denial(call.tool, call_id, rechecks.NOT_READ)
+                reason = rechecks.STATE_UNREADABLE
+                self.refused[call_id] = denial(call.tool, call_id, reason)
             else:
                 self.proposed.append(call.with_(state=state))
 
@@ -212,7 +213,7 @@ class Draft:
             schemas={tool: one for tool, one in called.items() if one is not None},
         )
 
-    def note(self, message_id: str, verdicts: Sequence[Verdict]) -> TurnNote:
+    def record(self, message_id: str, verdicts: Sequence[Verdict]) -> TurnRecord:
         """Join the gateway's verdicts with the refusals; a mismatch is a denial."""
         kept = dict(self.refused)
         given = {verdict.tool_call_id: verdict for verdict in verdicts}
@@ -228,24 +229,24 @@ class Draft:
             for call in self.proposed
             if call.hint is not None
         }
-        return TurnNote(
+        return TurnRecord(
             message_id=message_id,
             verdicts=kept,
             hints=hints,
             args={
-                call_id: one.kept
+                call_id: one.to_keep
                 for call_id, one in self._ready.items()
-                if one.kept is not None
+                if one.to_keep is not None
             },
-            unread=tuple(
+            unchecked=tuple(
                 call.tool_call_id
                 for call in self.proposed
                 if call.tool_call_id in self._ready
-                and not self._ready[call.tool_call_id].is_read
+                and not self._ready[call.tool_call_id].is_checked
             ),
         )
 
-    def all_denied(self, message_id: str, reason: str) -> TurnNote:
+    def deny_all(self, message_id: str, reason: str) -> TurnRecord:
         """Deny every call with one sentence, or with what is wrong with it itself."""
         denials = {
             call.tool_call_id: denial(
@@ -253,7 +254,7 @@ class Draft:
             )
             for call in self.proposed
         }
-        return TurnNote(message_id=message_id, verdicts={**self.refused, **denials})
+        return TurnRecord(message_id=message_id, verdicts={**self.refused, **denials})
 
 
 def is_about(verdict: Verdict, call: ProposedCall) -> bool:
@@ -288,7 +289,7 @@ def kept_verdict(
     """
     refusal = denial(call["name"], call["id"] or "", NO_VERDICT)
     if [each["id"] for each in message.tool_calls].count(call["id"]) != 1:
-        return refusal.with_(reason=DOUBLE_ID)
+        return refusal.with_(reason=DUPLICATE_ID)
     note = cast("dict[str, Any]", state.get("twokey_turn") or {})
     try:
         # Only this one is parsed: every pause of a sibling comes through here again.
@@ -310,37 +311,37 @@ def submitted_args(state: Mapping[str, Any], call: ToolCall) -> JsonObject | Non
     """
     try:
         written = plain(call["args"])
-        row = submitted_kept(state).get(call["id"] or "")
+        row = submitted_canonical(state).get(call["id"] or "")
         if row is None:
             return written
         # Kept for other arguments than the message has now: one of the two was
         # rewritten.
-        return plain(row.args) if row.spelled == wire.args_hash(written) else None
+        return plain(row.args) if row.original_hash == wire.args_hash(written) else None
     except BadJson:
         return None
 
 
-def submitted_kept(state: Mapping[str, Any]) -> dict[str, KeptArgs]:
+def submitted_canonical(state: Mapping[str, Any]) -> dict[str, CanonicalArgs]:
     """Return the canonical arguments that are kept for the latest turn.
 
     One that cannot be read stands for arguments that nobody wrote.
     """
     note = cast("dict[str, Any]", state.get("twokey_turn") or {})
     rows = cast("dict[str, Any]", note.get("args") or {})
-    return {call_id: _kept_args(row) for call_id, row in rows.items()}
+    return {call_id: _canonical_args(row) for call_id, row in rows.items()}
 
 
-def is_unread(state: Mapping[str, Any], call: ToolCall) -> bool:
+def is_unchecked(state: Mapping[str, Any], call: ToolCall) -> bool:
     """Return whether a call was submitted before its tool was known."""
     note = cast("dict[str, Any]", state.get("twokey_turn") or {})
-    return call["id"] in cast("list[str]", note.get("unread") or [])
+    return call["id"] in cast("list[str]", note.get("unchecked") or [])
 
 
-def _kept_args(row: object) -> KeptArgs:
+def _canonical_args(row: object) -> CanonicalArgs:
     try:
-        return KeptArgs.model_validate(row)
+        return CanonicalArgs.model_validate(row)
     except ValidationError:
-        return KeptArgs(spelled="", args={})
+        return CanonicalArgs(original_hash="", args={})
 
 
 def submitted_hints(state: Mapping[str, Any]) -> dict[str, CallHint]:
@@ -369,7 +370,7 @@ def _is_for(verdict: Verdict, call: ToolCall, args: JsonObject | None) -> bool:
     )
 
 
-def asking_message(state: Mapping[str, Any], tool_call_id: str) -> AIMessage | None:
+def requesting_message(state: Mapping[str, Any], tool_call_id: str) -> AIMessage | None:
     """Return the last AI message when it has an id and holds a call with this id."""
     messages = cast("Sequence[AnyMessage]", state.get("messages", ()))
     for message in reversed(messages):

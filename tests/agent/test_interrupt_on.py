@@ -17,7 +17,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from tests.agent.agent_runner import Effects, Runner, agent_with, pay
 from tests.agent.fake_gateway import FakeGateway
 from twokey.agent import ApprovalMiddleware, HumanInTheLoopMiddleware
-from twokey.agent.interrupt_on import Gates
+from twokey.agent.interrupt_on import InterruptConfig
 from twokey.agent.scripted_model import calling, scripted
 from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.protocol.verbs import Verb
@@ -310,7 +310,9 @@ async def test_the_system_note_lists_what_the_agent_gates_itself(
 
 
 def test_gates_name_their_tools_and_schemas() -> None:
-    gates = Gates({"b": True, "a": {**ONLY_TWO, "args_schema": {}}, "c": False})
+    gates = InterruptConfig(
+        {"b": True, "a": {**ONLY_TWO, "args_schema": {}}, "c": False}
+    )
 
     assert gates.names == ("a", "b")
     assert gates.schemas == {"a": {}}

@@ -8,7 +8,7 @@ import pytest
 from langchain.agents.middleware import HumanInTheLoopMiddleware as Stock
 
 from twokey.agent import ApprovalMiddleware, HumanInTheLoopMiddleware
-from twokey.agent.interrupt_on import Gates
+from twokey.agent.interrupt_on import InterruptConfig
 
 SCHEMA = {"type": "object", "properties": {"amount": {"type": "number"}}}
 CAMEL: Any = {
@@ -25,7 +25,7 @@ SNAKE: Any = {
 
 @pytest.mark.parametrize("given", [CAMEL, {"interruptOn": CAMEL}])
 def test_camel_case_means_what_snake_case_means(given: Any) -> None:
-    camel, snake = Gates(given), Gates(SNAKE)
+    camel, snake = InterruptConfig(given), InterruptConfig(SNAKE)
 
     assert camel.names == snake.names == ("mail", "pay")
     assert camel.schemas == snake.schemas == {"pay": SCHEMA}
@@ -35,14 +35,14 @@ def test_camel_case_means_what_snake_case_means(given: Any) -> None:
 def test_a_tool_may_be_called_like_the_option() -> None:
     config: Any = {"interruptOn": {"allowedDecisions": ["approve"]}}
 
-    assert Gates(config).names == ("interruptOn",)
+    assert InterruptConfig(config).names == ("interruptOn",)
 
 
 def test_two_spellings_of_one_thing_are_refused() -> None:
     config: Any = {"pay": {**SNAKE["pay"], "allowedDecisions": ["approve"]}}
 
     with pytest.raises(ValueError, match="both `allowedDecisions` and `allowed_dec"):
-        Gates(config)
+        InterruptConfig(config)
 
 
 @pytest.mark.parametrize("misspelled", ["alloweddecisions", "allowed-decisions"])
@@ -50,7 +50,7 @@ def test_any_other_spelling_is_still_no_gate(misspelled: str) -> None:
     config: Any = {"pay": {misspelled: ["approve"]}}
 
     with pytest.raises(ValueError, match="must be a non-empty list"):
-        Gates(config)
+        InterruptConfig(config)
 
 
 def test_the_options_can_be_read_back_as_langchains_are() -> None:

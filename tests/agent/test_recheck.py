@@ -170,7 +170,7 @@ async def test_a_recheck_that_fails_at_the_request_asks_nobody(
     state = await runner.say(graph, "pay ada")
 
     assert gateway.items == {}
-    assert results(state)[0].text == rechecks.NOT_READ
+    assert results(state)[0].text == rechecks.STATE_UNREADABLE
 
 
 async def test_a_recheck_that_hangs_counts_as_failed(
@@ -209,7 +209,7 @@ async def test_a_call_from_before_its_tool_had_a_recheck_does_not_run(
     state = await runner.resume(newer, gateway)
 
     assert bank.paid == []
-    assert results(state)[0].text == rechecks.NOT_BOUND
+    assert results(state)[0].text == rechecks.STATE_MISSING
 
 
 async def test_a_call_with_a_state_does_not_run_where_its_tool_has_no_recheck(
@@ -296,7 +296,7 @@ async def test_a_step_whose_state_is_unknown_asks_nobody(
 
     end = await runner.run(step(runner, memory, bank, gateway), {"outcome": None})
 
-    assert end["outcome"] == NotApproved("deny", rechecks.NOT_READ)
+    assert end["outcome"] == NotApproved("deny", rechecks.STATE_UNREADABLE)
     assert gateway.items == {}
 
 

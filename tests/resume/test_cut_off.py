@@ -53,7 +53,7 @@ def failures(monkeypatch: pytest.MonkeyPatch, stack: Stack) -> list[Exception]:
     """Raise these, one an attempt, before an e-mail asks and after its sibling did."""
     stack.store.retries = AT_ONCE
     errors: list[Exception] = [RuntimeError("never seen before")]
-    held_before = Caller._held  # pyright: ignore[reportPrivateUsage] - where a call begins to ask
+    held_before = Caller._wait_and_run  # pyright: ignore[reportPrivateUsage] - where a call begins to ask
 
     async def is_asking() -> bool:
         return bool((await stack.runner.probe("t1")).pending)
@@ -70,7 +70,7 @@ def failures(monkeypatch: pytest.MonkeyPatch, stack: Stack) -> list[Exception]:
             raise errors.pop()
         return await held_before(self, request, run, ref, verdict)
 
-    monkeypatch.setattr(Caller, "_held", held)
+    monkeypatch.setattr(Caller, "_wait_and_run", held)
     return errors
 
 

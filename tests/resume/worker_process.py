@@ -32,7 +32,11 @@ from twokey.gateway.protocol.wire import (
 from twokey.gateway.service.claiming import ClaimService
 from twokey.gateway.store.store import Store
 
-_claim, _finish, _held = ClaimService.claim, ClaimService.finish, Caller._held  # pyright: ignore[reportPrivateUsage] - where a call begins to ask
+_claim, _finish, _wait_and_run = (
+    ClaimService.claim,
+    ClaimService.finish,
+    Caller._wait_and_run,
+)  # pyright: ignore[reportPrivateUsage] - where a call begins to ask
 
 
 async def claim(self: ClaimService, request: ClaimRequest) -> ClaimReply:
@@ -69,9 +73,9 @@ def die_before_a_second_question(stack: Stack) -> None:
         if verdict.tool == "email":
             await eventually(has_asked)
             die_at("second_question")
-        return await _held(self, request, run, ref, verdict)
+        return await _wait_and_run(self, request, run, ref, verdict)
 
-    Caller._held = held  # type: ignore[method-assign]  # the process is the test's own
+    Caller._wait_and_run = held  # type: ignore[method-assign]  # the process is the test's own
 
 
 def _say(word: str) -> None:

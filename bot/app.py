@@ -28,11 +28,11 @@ from twokey.bot.limits import Limits
 from twokey.bot.listener_context import ListenerContext
 from twokey.bot.listeners import LISTENERS
 from twokey.bot.listeners.router import Router
-from twokey.bot.membership import Membership
 from twokey.bot.outdated_cards import outdated_cards
 from twokey.bot.reviewers import Reviewers
 from twokey.bot.sockets import Sockets
 from twokey.bot.tasks import Tasks
+from twokey.bot.user_cache import UserCache
 from twokey.bot.web import Slack, SlackRefused
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.config import SlackMode
@@ -119,11 +119,11 @@ class SlackBot:
         me = await identify(slack, config)
         self.team_id = me.team
         token = self._token = BotToken(slack, clock=self._clock)
-        membership = Membership(
+        users = UserCache(
             slack, team=me.team, enterprise=me.enterprise, clock=self._clock
         )
         reviewers = Reviewers(
-            membership, team=me.team, enterprise=me.enterprise, clock=self._clock
+            users, team=me.team, enterprise=me.enterprise, clock=self._clock
         )
         self._registration = await opening.enter_async_context(
             registered(store, _member(config))

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
-from twokey.bot.membership import account_of
+from twokey.bot.user_cache import account_of
 from twokey.bot.web import Reply, Slack, SlackError, SlackRefused
 from twokey.cli.check import Check, State
 from twokey.gateway.approvals.decisions import AccountKind, Reviewer

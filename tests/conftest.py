@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.lifetimes import wrong_lifetimes
-from twokey.bot import membership
+from twokey.bot import user_cache
 from twokey.bot.listeners import router
 from twokey.gateway.store.connection import Connection
 from twokey.gateway.store.engine import EmbeddedEngine
@@ -41,7 +41,7 @@ def slack_waits() -> Generator[pytest.MonkeyPatch]:
         patch.setattr(delivery, "ACK_WITHIN_S", WAIT_S)
         patch.setattr(triggers, "LIFE_S", WAIT_S)
         patch.setattr(router, "LISTENER_TIMEOUT_S", WAIT_S - 5)
-        patch.setattr(membership, "LOOKUP_TIMEOUT_S", WAIT_S - 10)
+        patch.setattr(user_cache, "LOOKUP_TIMEOUT_S", WAIT_S - 10)
         yield patch
 
 

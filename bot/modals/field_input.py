@@ -16,7 +16,7 @@ from twokey.bot.inputs import (
     select,
     text_input,
 )
-from twokey.bot.modals.fields import Field
+from twokey.bot.modals.form_fields import Field
 from twokey.bot.modals.schema import ABSENT, Kind, is_same
 from twokey.bot.modals.texts import json_text, number_text, option_labels, path_label
 from twokey.bot.objects import Block, option

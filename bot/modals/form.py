@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from twokey.bot.blocks import context, section
 from twokey.bot.ids import VALUE, Input
 from twokey.bot.modals.field_input import field_input
-from twokey.bot.modals.fields import (
+from twokey.bot.modals.form_fields import (
     TOO_MANY,
     Field,
     Path,

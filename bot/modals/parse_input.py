@@ -15,7 +15,7 @@ from typing import cast
 from pydantic import JsonValue
 
 from twokey.bot.modals.field_input import FALSE, TRUE, UNSET, RawValue, initial_value
-from twokey.bot.modals.fields import Field
+from twokey.bot.modals.form_fields import Field
 from twokey.bot.modals.schema import ABSENT, Kind, Value
 from twokey.gateway.errors import BadJson
 from twokey.gateway.protocol import strict_json

@@ -18,10 +18,10 @@ from tests.attacks.attacker import (
 )
 from tests.bot.bot_stack import CHANNEL, POLICY, TEAM, Stack
 from tests.conftest import eventually
-from twokey.bot import membership
+from twokey.bot import user_cache
 from twokey.bot.app import SlackBot
 from twokey.bot.ids import Action, Input, View
-from twokey.bot.membership import FRESH_S
+from twokey.bot.user_cache import FRESH_S
 from twokey.gateway.approvals.decisions import (
     AccountKind,
     Approve,
@@ -124,7 +124,7 @@ async def test_a_reviewer_whose_account_is_at_home_elsewhere_is_a_stranger(
 async def test_who_lost_the_role_with_the_form_open_is_refused(
     stack: Stack, spoil: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(membership, "LOOKUP_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(user_cache, "LOOKUP_TIMEOUT_S", 1.0)
     async with stack.running():
         (verdict,) = await stack.submit(("wire_money", {"amount": 1}))
         form = await opened_form(stack, verdict)

@@ -22,9 +22,9 @@ from twokey.bot.delivery.card_publisher import CardPublisher
 from twokey.bot.ids import Action
 from twokey.bot.ingress import Answer, Delivery
 from twokey.bot.limits import Limits
-from twokey.bot.membership import Membership
 from twokey.bot.reviewers import Reviewers
 from twokey.bot.sockets import Sockets
+from twokey.bot.user_cache import UserCache
 from twokey.bot.web import Slack
 from twokey.gateway.approvals.decisions import AccountKind
 from twokey.gateway.approvals.record import Origin
@@ -209,8 +209,8 @@ async def test_an_envelope_is_handled_until_it_is_kept_and_then_acknowledged(
 
 
 def reviewers_of(slack: Slack) -> Reviewers:
-    membership = Membership(slack, team=TEAM, clock=lambda: 0.0)
-    return Reviewers(membership, team=TEAM, clock=lambda: 0.0)
+    users = UserCache(slack, team=TEAM, clock=lambda: 0.0)
+    return Reviewers(users, team=TEAM, clock=lambda: 0.0)
 
 
 async def test_a_refusal_that_is_not_about_the_person_leaves_them_unknown() -> None:

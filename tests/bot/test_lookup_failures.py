@@ -10,9 +10,9 @@ import pytest
 
 from tests.bot.bot_stack import CHANNEL, Stack
 from tests.conftest import eventually
-from twokey.bot import membership
+from twokey.bot import user_cache
 from twokey.bot.ids import Action
-from twokey.bot.membership import FRESH_S
+from twokey.bot.user_cache import FRESH_S
 from twokey.gateway.approvals.record import Item
 from twokey.gateway.config import SlackMode
 from twokey.gateway.protocol.states import ItemState
@@ -88,7 +88,7 @@ async def approve(stack: Stack, user: str, ts: str, verdict: Verdict) -> int:
 async def test_after_one_failed_lookup_a_second_click_ends_where_no_failure_ends(
     stack: Stack, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(membership, "LOOKUP_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(user_cache, "LOOKUP_TIMEOUT_S", 1.0)
     number = 0
     async with stack.running():
         for method, calls in CALLS:

@@ -12,9 +12,9 @@ import aiohttp
 import pytest
 
 from tests.bot.bot_stack import REFUND, TEAM, Stack
-from twokey.bot import membership as membership_module
-from twokey.bot.membership import FRESH_S, Membership
+from twokey.bot import user_cache
 from twokey.bot.reviewers import Reviewers
+from twokey.bot.user_cache import FRESH_S, UserCache
 from twokey.bot.web import Slack
 from twokey.gateway.approvals.decisions import AccountKind
 from twokey.sandbox.server import Sandbox
@@ -43,8 +43,8 @@ async def opened(*, enterprise: str = "") -> AsyncGenerator[ListenerContext]:
         def clock() -> float:
             return times[0]
 
-        membership = Membership(slack, team=TEAM, enterprise=enterprise, clock=clock)
-        reviewers = Reviewers(membership, team=TEAM, enterprise=enterprise, clock=clock)
+        users = UserCache(slack, team=TEAM, enterprise=enterprise, clock=clock)
+        reviewers = Reviewers(users, team=TEAM, enterprise=enterprise, clock=clock)
         yield ListenerContext(sandbox, reviewers, times)
 
 
@@ -167,6 +167,21 @@ async def test_more_groups_in_use_are_asked_about_less_often_each() -> None:
         assert ctx.calls("usergroups.users.list") == 4
 
 
+@pytest.mark.parametrize(("groups", "a_minute"), [(1, 12), (6, 12), (12, 12), (30, 14)])
+async def test_lookups_of_groups_stay_below_slacks_limit(
+    groups: int, a_minute: int
+) -> None:
+    async with opened() as ctx:
+        for second in range(300):
+            ctx.times[0] = float(second)
+            for number in range(groups):
+                await ctx.reviewers.users.group(f"S{number}", fresh=True)
+            if second == 119:
+                before = ctx.calls("usergroups.users.list")
+
+        assert ctx.calls("usergroups.users.list") - before <= 3 * a_minute + 1
+
+
 async def test_who_was_given_a_role_just_now_is_not_told_that_they_lack_it() -> None:
     async with opened() as ctx:
         await ctx.reviewers.resolve("U0EVE", user_team=TEAM, groups=[SUPPORT])
@@ -287,7 +302,7 @@ async def test_one_group_that_stays_unknown_leaves_the_others_known() -> None:
 async def test_a_slow_slack_costs_the_answer_and_not_the_deadline(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(membership_module, "LOOKUP_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(user_cache, "LOOKUP_TIMEOUT_S", 0.5)
     async with opened() as ctx:
         ctx.sandbox.faults.plan("slow", calls=2, seconds=9)
 
@@ -316,7 +331,7 @@ async def test_a_storm_of_clicks_asks_once() -> None:
 async def test_the_kept_answers_do_not_grow_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(membership_module, "_MAX_KEPT", 1)
+    monkeypatch.setattr(user_cache, "_MAX_KEPT", 1)
     async with opened() as ctx:
         for user in ("U0ANA", "U0BEN"):
             await ctx.reviewers.resolve(user, user_team=TEAM)

@@ -37,7 +37,7 @@ from tests.matrix.people import (
     join_group,
     leave_group,
 )
-from twokey.bot import membership
+from twokey.bot import user_cache
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.protocol.verbs import Verb
 from twokey.sandbox.client import GestureFailed
@@ -208,8 +208,8 @@ def _during(stack: MatrixStack, hour: Hour) -> Generator[None]:
         sandbox.faults.plan(Fault.HTTP_500, _FAULTS[hour], calls=1_000_000)
     is_young = hour in {Hour.APPROVING, Hour.ESCALATING}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(membership, "KEPT_S", FOR_EVER_S if is_young else 0.0)
-        patch.setattr(membership, "FRESH_S", 0.0)
+        patch.setattr(user_cache, "KEPT_S", FOR_EVER_S if is_young else 0.0)
+        patch.setattr(user_cache, "FRESH_S", 0.0)
         yield
     sandbox.faults.clear()
 

@@ -15,7 +15,7 @@ from tests.bot.bot_stack import (
 )
 from tests.bot.tampering import click_with
 from twokey.bot.ids import Action, seal
-from twokey.bot.membership import FRESH_S
+from twokey.bot.user_cache import FRESH_S
 from twokey.gateway.approvals.record import approval_of
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.protocol.states import ItemState

@@ -11,7 +11,7 @@ from tests.bot.signed import interaction, post_signed
 from tests.bot.tampering import button_value, click_with, copied, expire
 from tests.conftest import eventually
 from tests.lifetimes import lose_records
-from twokey.bot import membership
+from twokey.bot import user_cache
 from twokey.bot.ids import Action, seal
 from twokey.gateway.approvals.decisions import AccountKind, Click, Edit, Reviewer
 from twokey.gateway.protocol.states import ItemState
@@ -118,7 +118,7 @@ async def test_a_slack_that_does_not_say_who_somebody_is_lets_nobody_approve(
 async def test_a_slack_that_is_slow_costs_the_decision_and_not_the_answer(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(membership, "LOOKUP_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(user_cache, "LOOKUP_TIMEOUT_S", 1.0)
     stack.sandbox.faults.plan("slow", "users.info", calls=99, seconds=9)
     async with stack.running():
         verdict = await stack.refund()

@@ -1,13 +1,13 @@
 """Cache users and user groups from Slack, within its rate limits.
 
-Slack answers ``usergroups.users.list`` 20 times a minute for a whole workspace, and a
-click has to be answered within three seconds. So every answer is a snapshot that all
-clicks share: one question at a time for each person and group, asked again only when
-the snapshot is older than the decision allows. A limit is kept here before Slack has
-to refuse, and after a 429 nothing is asked until Retry-After is over.
+Slack allows 20 calls of ``usergroups.users.list`` a minute for a whole workspace, and a
+click has to be answered within three seconds. So all clicks share cached snapshots:
+each person or group has at most one request in flight, and is requested again only when
+its snapshot is older than the decision allows. A rate limiter (`Limits`) refuses a
+request before Slack would, and after a 429 until Retry-After is over.
 
-An answer that is missing, late or malformed is no answer. It says when it is worth
-asking again, and it is never taken for "nobody".
+A missing, late or malformed response is a `NoAnswer` with the time of the next attempt.
+It is never taken for an empty group or an unknown user.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from twokey.gateway.approvals.decisions import AccountKind
 logger = logging.getLogger(__name__)
 
 KEPT_S = 60.0
-"""Age of a snapshot that serves a decision of one person, and whatever is only read."""
+"""Maximum age in seconds for a decision of one person, and for reading."""
 
 FRESH_S = 5.0
-"""Age that serves a decision of several people, for each user group in use.
+"""Maximum age in seconds for a decision of several people, times the groups in use.
 
-Together the groups are asked about 12 times a minute, which leaves room for others.
+See `UserCache.fresh_group_s` for the calls that this costs.
 """
 
 LOOKUP_TIMEOUT_S = 1.5
@@ -52,7 +52,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What Slack says of a person."""
+    """A Slack user: kind of account and display name."""
 
     kind: AccountKind
     name: str = ""
@@ -60,7 +60,7 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot(Generic[T]):
-    """An answer of Slack, and when it was asked for (seconds of the clock)."""
+    """An answer of Slack, and when it was requested (seconds of the clock)."""
 
     value: T
     asked_at: float
@@ -68,13 +68,13 @@ class Snapshot(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class NoAnswer:
-    """Slack left it open; ``retry_in_s`` is when to ask again, 0 for at once."""
+    """No usable answer; try again in ``retry_in_s`` seconds, 0 for at once."""
 
     retry_in_s: int = 0
 
 
-class Membership:
-    """The people and user groups of one workspace, as snapshots.
+class UserCache:
+    """Cache of the users and user groups of one workspace.
 
     Args:
         slack: to ask.
@@ -101,28 +101,32 @@ class Membership:
 
     @property
     def fresh_group_s(self) -> float:
-        """Return how old a group may be in a decision of several people."""
-        # One group may be asked about every 5 s; with ten in use each is asked about
-        # every 50 s, so that together they stay below Slack's 20 a minute.
+        """Return the maximum age of a group for a decision of several people.
+
+        Up to 12 groups in use cost at most 12 calls a minute: the age grows with their
+        number (5 s for one, 60 s for twelve). The age never exceeds `KEPT_S`, so more
+        groups cost a call each a minute. Above 14 a minute, or 6 at once, the rate
+        limiter refuses, and the person is asked to click again some seconds later.
+        """
         return min(KEPT_S, FRESH_S * max(1, self._groups.in_use(KEPT_S)))
 
     async def account(
         self, user: str, *, fresh: bool = False
     ) -> Snapshot[Account] | NoAnswer:
-        """Return what account this is, within `LOOKUP_TIMEOUT_S`; never raises."""
+        """Return a user's account within `LOOKUP_TIMEOUT_S`; never raises."""
         return await self._accounts.get(user, FRESH_S if fresh else KEPT_S)
 
     async def group(
         self, group: str, *, fresh: bool = False
     ) -> Snapshot[frozenset[str]] | NoAnswer:
-        """Return the ids of a group's people; never raises, as `account`."""
+        """Return the ids of a group's members; otherwise as `account`."""
         return await self._groups.get(group, self.fresh_group_s if fresh else KEPT_S)
 
     async def _ask_account(self, user: str) -> Account:
         try:
             reply = await self._slack.ask(USER, user=user)
         except SlackRefused as error:
-            # An answer, not a failure: asking again would not help, and STRANGER may
+            # An answer, not a failure: a retry would not help, and a STRANGER may
             # decide nothing.
             if error.error in _NO_SUCH_USER:
                 return Account(AccountKind.STRANGER)
@@ -139,14 +143,13 @@ class Membership:
             reply = await self._slack.ask(GROUP_USERS, usergroup=group)
         except SlackRefused as error:
             if error.error in _NO_SUCH_GROUP:
-                # A group that was deleted has nobody in it. It is logged as an error
-                # since the policy names it; `twokey doctor` shows it, too.
+                # A deleted group has no members. It is logged as an error because the
+                # policy names it; `twokey doctor` shows it, too.
                 logger.error("membership.no_such_group group=%s", group)  # noqa: TRY400 - the name says it all
                 return frozenset()
             raise
         users = reply.get("users")
-        # No list is no answer. Taking it for an empty group would refuse everybody in
-        # it.
+        # Not an empty group, which would refuse all its members.
         if not isinstance(users, list):
             raise SlackSilent(GROUP_USERS, "an answer without users")
         return frozenset(str(user) for user in cast("list[object]", users))
@@ -167,8 +170,8 @@ def account_of(user: Reply, *, team: str, enterprise: str) -> Account:
     is_colleague = user.get("team_id") == team or bool(
         enterprise and above.get("enterprise_id") == enterprise
     )
-    # In order: a deactivated bot is told as deactivated. Only an account without any of
-    # these flags is a member.
+    # The first match counts: a deactivated bot is DEACTIVATED. Only an account without
+    # any of these flags is a member.
     flags = (
         (bool(user.get("deleted")), AccountKind.DEACTIVATED),
         (_is_bot(user), AccountKind.BOT),
@@ -181,7 +184,7 @@ def account_of(user: Reply, *, team: str, enterprise: str) -> Account:
 
 
 class _Snapshots(Generic[T]):
-    """The newest answer for each key, and one question at a time for each."""
+    """Newest answer for each key, and its request in flight."""
 
     def __init__(
         self,
@@ -198,23 +201,23 @@ class _Snapshots(Generic[T]):
         self._asking: dict[str, tuple[float, asyncio.Task[Snapshot[T]]]] = {}
 
     def in_use(self, within_s: float) -> int:
-        """Return how many keys were asked about within this time."""
+        """Return how many keys were requested within this time."""
         since = self._clock() - within_s
         recent = {key for key, one in self._newest.items() if one.asked_at >= since}
         return len(recent | self._asking.keys())
 
     async def get(self, key: str, max_age_s: float) -> Snapshot[T] | NoAnswer:
-        """Return an answer that is no older than this, or when to ask again."""
+        """Return an answer no older than this, or when to try again."""
         since = self._clock() - max_age_s
         newest = self._newest.get(key)
         if newest is not None and newest.asked_at >= since:
             return newest
-        # A question that was asked before `since` may bring an answer that is too old
-        # for this decision, so another one is asked beside it.
+        # A request in flight that began before `since` may bring an answer that is too
+        # old for this decision, so a second one is started.
         asked_at, task = self._asking.get(key, (since, None))
         if task is None or asked_at < since:
-            # No waiting here: the click has three seconds. The person is told when to
-            # try again.
+            # Not waited for: the click has to be answered within three seconds. The
+            # person is told when to try again.
             wait_s = self._limits.take(self._method)
             if wait_s:
                 return self._no_answer(math.ceil(wait_s), "rate_limit")
@@ -222,8 +225,8 @@ class _Snapshots(Generic[T]):
         return await self._answer(key, task)
 
     def _start(self, key: str) -> asyncio.Task[Snapshot[T]]:
-        # The age counts from the question, not from the answer: what Slack says may
-        # have been true only when it began to look.
+        # The age counts from the request, not from the response: Slack may have read
+        # its data when the request came in.
         asked_at = self._clock()
         task = asyncio.create_task(self._asked(key, asked_at))
         self._asking[key] = (asked_at, task)
@@ -235,10 +238,10 @@ class _Snapshots(Generic[T]):
     ) -> Snapshot[T] | NoAnswer:
         try:
             async with asyncio.timeout(LOOKUP_TIMEOUT_S):
-                # Who stops waiting must not stop the question for the others.
+                # A caller that times out must not cancel the request for the others.
                 return await asyncio.shield(task)
         except TimeoutError:
-            # A late answer still counts for later clicks; they need not wait for it.
+            # A late answer still serves later clicks, but they start a new request.
             self._forget(key, task)
             return self._no_answer(0, "slow")
         except RateLimited as error:
@@ -253,12 +256,12 @@ class _Snapshots(Generic[T]):
         except RateLimited as error:
             self._limits.refused(self._method, "", error.retry_after_s)
             raise
-        # Slack's ids come from people who click; without a bound a flood of strangers
-        # would fill the memory. Losing all costs one round of questions.
+        # The keys come from people who click: without a bound a flood of strangers
+        # would fill the memory. Clearing it costs one round of requests.
         if len(self._newest) >= _MAX_KEPT:
             self._newest.clear()
         newest = self._newest.get(key, snapshot)
-        # Two questions may overlap, and the older one may be answered last.
+        # Two requests may overlap, and the older one may be answered last.
         if newest.asked_at <= asked_at:
             self._newest[key] = snapshot
         return snapshot
@@ -266,11 +269,12 @@ class _Snapshots(Generic[T]):
     def _ended(self, key: str, task: asyncio.Task[Snapshot[T]]) -> None:
         self._forget(key, task)
         with suppress(asyncio.CancelledError):
-            task.exception()  # whoever still waits gets it; nobody may be waiting
+            # Callers that still wait get the exception. Without any, asyncio would log
+            # it as never retrieved.
+            task.exception()
 
     def _forget(self, key: str, task: asyncio.Task[Snapshot[T]]) -> None:
-        # Only its own entry: a later question for the same key may have taken its
-        # place.
+        # Only its own entry: a later request for the same key may have replaced it.
         if self._asking.get(key, (0.0, None))[1] is task:
             del self._asking[key]
 

@@ -27,14 +27,14 @@ from twokey.gateway.service.process_check import process_problems
 from twokey.gateway.store.durability import ensure_durable
 from twokey.gateway.store.open_store import open_store
 
-_NAMED = 3
+_MAX_NAMED = 3
 """How many calls a sentence names."""
 
 _REQUIREMENT = re.compile(
     r"(?P<name>[\w.-]+)[^;]*>=(?P<oldest>[\d.]+)[^;]*; extra == .(?:server|slack).",
     re.ASCII,
 )
-_HELP = {
+_SLACK_ERROR_HELP = {
     "account_inactive": "the app was removed from the workspace: install it again.",
     "channel_not_found": "there is no such channel, or it is private: invite the bot.",
     "invalid_auth": "copy the token again; it may be of another app or revoked.",
@@ -47,7 +47,7 @@ _HELP = {
 }
 
 
-async def examine(
+async def run_checks(
     command: CommandContext, *, post: bool, requester: str = ""
 ) -> AsyncGenerator[Check]:
     """Check one thing after the other; what depends on a bad one is left out.
@@ -58,7 +58,7 @@ async def examine(
         requester: Slack user id of somebody whose requests are looked at.
     """
     yield Check("python", State.GOOD, platform.python_version())
-    yield await _tried("packages", _packages())
+    yield await _run_check("packages", _packages())
     try:
         settings = command.settings()
     except TwokeyError as error:
@@ -72,19 +72,19 @@ async def examine(
         yield Check("policy", State.BAD, str(error))
     else:
         yield Check("policy", State.GOOD, policy.digest)
-    yield await _tried("secret", _secret(settings))
-    store = await _tried("store", _store(settings))
+    yield await _run_check("secret", _secret(settings))
+    store = await _run_check("store", _store(settings))
     yield store
     # What depends on a bad check is left out: it would only repeat the same cause.
     if store.state is State.GOOD:
         if policy:
-            yield await _tried("waiting", _waiting(settings, policy))
-        yield await _tried("processes", _processes(settings))
-    yield await _tried("checkpoints", _checkpoints(settings))
+            yield await _run_check("waiting", _waiting(settings, policy))
+        yield await _run_check("processes", _processes(settings))
+    yield await _run_check("checkpoints", _checkpoints(settings))
     for name, agent in settings.agents.items():
-        yield await _tried(f"agent {name}", _graph(settings, agent, policy))
+        yield await _run_check(f"agent {name}", _graph(settings, agent, policy))
     if settings.triage or (policy and policy.asks_triage):
-        yield await _tried("triage", _triage(settings, policy))
+        yield await _run_check("triage", _triage(settings, policy))
     channels = policy.channels if policy else ()
     tried = channels if post else ()
     async for check in _slack_checks(settings, policy, tried, requester):
@@ -94,11 +94,11 @@ async def examine(
         yield Check("channels", State.SKIPPED, text)
 
 
-async def _tried(name: str, work: Awaitable[str]) -> Check:
+async def _run_check(name: str, work: Awaitable[str]) -> Check:
     try:
         return Check(name, State.GOOD, await work)
     except SlackError as error:
-        return Check(name, State.BAD, _explained(error))
+        return Check(name, State.BAD, _slack_error_text(error))
     except TwokeyError as error:
         return Check(name, State.BAD, str(error))
 
@@ -158,8 +158,8 @@ async def _waiting(settings: Settings, policy: Policy) -> str:
         found = await dead_ends(store, policy, tenant=settings.tenant)
     if not found:
         return "every call that waits can be approved by somebody"
-    named = ", ".join(item.id for item in found[:_NAMED])
-    more = len(found) - _NAMED
+    named = ", ".join(item.id for item in found[:_MAX_NAMED])
+    more = len(found) - _MAX_NAMED
     others = f" and {more} more" if more > 0 else ""
     raise SettingsError(
         f"{len(found)} waiting calls can be approved by nobody, since the policy "
@@ -218,7 +218,7 @@ async def _slack_checks(
         try:
             who, granted = await slack.test()
         except SlackError as error:
-            yield Check("Slack bot token", State.BAD, _explained(error))
+            yield Check("Slack bot token", State.BAD, _slack_error_text(error))
             return
         text = f"{text_at(who, 'user')} in {text_at(who, 'team')}"
         yield Check("Slack bot token", State.GOOD, f"{text} ({text_at(who, 'url')})")
@@ -226,12 +226,12 @@ async def _slack_checks(
         app_token = settings.slack_secrets.app_token
         if settings.slack.mode is SlackMode.SOCKET and app_token is not None:
             work = _app_token(slack, app_token.get_secret_value())
-            yield await _tried("Slack app token", work)
+            yield await _run_check("Slack app token", work)
         if policy is not None:
             async for check in _people(slack, policy, who, requester):
                 yield check
         for channel in channels:
-            yield await _tried(f"channel {channel}", _channel(slack, channel))
+            yield await _run_check(f"channel {channel}", _channel(slack, channel))
 
 
 async def _people(
@@ -244,7 +244,7 @@ async def _people(
         ):
             yield one
     except SlackError as error:
-        yield Check("people", State.BAD, _explained(error))
+        yield Check("people", State.BAD, _slack_error_text(error))
 
 
 def _scopes(granted: frozenset[str]) -> Check:
@@ -276,11 +276,11 @@ async def _channel(slack: Slack, channel: str) -> str:
     return "a test message was posted"
 
 
-def _explained(error: SlackError) -> str:
+def _slack_error_text(error: SlackError) -> str:
     if not isinstance(error, SlackRefused):
         return f"{error} Check the network, a proxy, 'slack.api_url'."
     default = "see https://docs.slack.dev/reference/methods for what it means."
     return (
         f"Slack refuses {error.method} with {error.error!r}: "
-        f"{_HELP.get(error.error, default)}"
+        f"{_SLACK_ERROR_HELP.get(error.error, default)}"
     )

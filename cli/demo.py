@@ -18,7 +18,7 @@ from twokey.cli.demo_policy import with_short_timeouts
 from twokey.cli.demo_scripts import SCRIPTS, Stage
 from twokey.cli.demo_stack import (
     CHANNEL,
-    FIRST_WORDS,
+    FIRST_REQUEST,
     REQUESTER,
     REVIEWER,
     DemoStack,
@@ -129,7 +129,7 @@ async def _show(
 async def _ask_first(demo: DemoStack) -> None:
     person = demo.sandbox.person(REQUESTER)
     if not await person.messages(CHANNEL):
-        await person.say(CHANNEL, FIRST_WORDS)
+        await person.say(CHANNEL, FIRST_REQUEST)
 
 
 async def _play(

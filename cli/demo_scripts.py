@@ -16,7 +16,7 @@ from twokey.bot.cards.run_state import RUN_TEXTS
 from twokey.bot.ids import CARD_EVENT, Action, Input
 from twokey.cli.demo_stack import (
     CHANNEL,
-    FIRST_WORDS,
+    FIRST_REQUEST,
     REQUESTER,
     REVIEWER,
     SENIOR,
@@ -34,7 +34,7 @@ STEP_TIMEOUT_S = 30.0
 REASON = "Only half of it was damaged."
 ANSWER = "Please ask for a photo of the damage first."
 
-_CALLS: dict[EventName, Callable[[Approval], Message]] = {
+_ANNOUNCEMENTS: dict[EventName, Callable[[Approval], Message]] = {
     EventName.APPROVAL_REMINDED: reminder,
     EventName.APPROVAL_ESCALATED: partial(escalation, channels={}),
 }
@@ -43,12 +43,12 @@ Say = Callable[..., None]
 
 
 class StoryFailed(TwokeyError):
-    """A story did not end as it should."""
+    """A scripted scenario ended in another way than expected."""
 
 
 @dataclass
 class Stage:
-    """What a script works with.
+    """Context of a script: the demo, its output and its files.
 
     Attributes:
         demo: the sandbox and the stack.
@@ -73,7 +73,7 @@ class Stage:
         """Return the person who reviews."""
         return self.demo.sandbox.person(REVIEWER)
 
-    async def ask(self, text: str = FIRST_WORDS) -> tuple[str, Approval]:
+    async def ask(self, text: str = FIRST_REQUEST) -> tuple[str, Approval]:
         """Ask the agent and wait for the card; return its ts and the approval."""
         self.asked_at = await self.dan.say(CHANNEL, text)
         self.say("agent.asked", by=REQUESTER, text=text)
@@ -128,13 +128,13 @@ class Stage:
         self.say("item.voted", approval=approval.id, item=item, have=have, need=need)
 
     async def called(self, ts: str, approval: Approval, event: EventName) -> None:
-        """Wait for the line under a card that calls people to it."""
-        line, _, _ = _CALLS[event](approval).text.partition(".")
+        """Wait for the reminder or escalation in the thread of a card."""
+        line, _, _ = _ANNOUNCEMENTS[event](approval).text.partition(".")
 
         def is_call(message: JsonObject) -> bool:
-            # What follows says how far the call is by then.
-            said, _, _ = str(message["text"]).partition(".")
-            return message.get("thread_ts") == ts and said == line
+            # Only the first sentence: the rest depends on how far the call is then.
+            sentence, _, _ = str(message["text"]).partition(".")
+            return message.get("thread_ts") == ts and sentence == line
 
         await self.ana.message_with(CHANNEL, is_call, STEP_TIMEOUT_S)
         self.say(event.value, approval=approval.id)
@@ -358,7 +358,7 @@ async def outage(stage: Stage) -> None:
     stage.say("model.back")
     ended = await stage.run_shown(EventName.RUN_RESUMED)
     words = await stage.last_words()
-    expect(waiting == ended, "The outage was told in more than one message.")
+    expect(waiting == ended, "The outage was reported in more than one message.")
     expect(_amounts(stage) == [899], "The refund did not run once with 899.")
     expect("899" in words, "The agent does not say what it refunded.")
 

@@ -20,7 +20,7 @@ CHANNEL = "C0APPROVALS"
 REQUESTER = "U0DAN"
 REVIEWER = "U0ANA"
 SENIOR = "U0CHLOE"
-FIRST_WORDS = "@twokey refund order 78291"
+FIRST_REQUEST = "@twokey refund order 78291"
 
 SUGGESTIONS = tuple(
     # By Dan: nobody may approve their own request, and the page is shown as Ana.

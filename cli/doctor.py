@@ -10,7 +10,7 @@ from pydantic import JsonValue
 
 from twokey.cli import console
 from twokey.cli.check import Check, State
-from twokey.cli.checks import examine
+from twokey.cli.checks import run_checks
 from twokey.cli.command_context import CommandContext, command_context
 
 EXAMPLES = console.examples(
@@ -62,7 +62,7 @@ async def _examined(
     command: CommandContext, *, post: bool, requester: str, is_printed: bool
 ) -> list[Check]:
     checks: list[Check] = []
-    async for check in examine(command, post=post, requester=requester):
+    async for check in run_checks(command, post=post, requester=requester):
         checks.append(check)
         if is_printed:
             _PRINT[check.state](f"{check.name}: {check.text}")

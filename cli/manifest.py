@@ -48,8 +48,8 @@ def manifest(
     data = slack_app.render(http, command=command)
     shown = _parsed(file) if file else data
     problems = slack_app.check_manifest(shown, commands=[command])
-    # Also for the manifest that we print: a command of the settings that Slack would
-    # refuse is told here and not on Slack's page.
+    # Also for the manifest that we print: Slack would refuse a bad command of the
+    # settings only on its own page.
     if problems:
         name = str(file) if file else "This manifest"
         raise SettingsError(f"{name} does not fit:{console.bullets(problems)}")

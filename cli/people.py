@@ -16,10 +16,10 @@ from twokey.gateway.approvals.quorum import Tally, roles_of, tally
 from twokey.gateway.policy.eligibility import Reachable, merged, reachable_requirements
 from twokey.gateway.policy.rules import Policy
 
-MOST_PEOPLE = 90
+MAX_LOOKUPS = 90
 """People who are looked up; Slack answers ``users.info`` 100 times a minute."""
 
-_SHOWN_TOOLS = 3
+_MAX_TOOLS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +78,10 @@ async def check_people(
     )
     accounts: dict[str, Reviewer] = {}
     for number, user in enumerate(ids):
-        # Who is not looked up counts as a member: the check must not claim that nobody
-        # can approve only because Slack's limit was reached.
+        # A user who is not looked up counts as a member: the check must not claim that
+        # nobody can approve only because Slack's rate limit was reached.
         found = Reviewer(team=team, user=user, account=AccountKind.MEMBER)
-        if number < MOST_PEOPLE:
+        if number < MAX_LOOKUPS:
             found = await _account(slack, user, team=team, enterprise=enterprise)
         held = {group for group, one in groups.items() if _is_in(user, one)}
         accounts[user] = found.with_(usergroups=frozenset(held))
@@ -91,14 +91,13 @@ async def check_people(
         yield Check("requester", State.BAD, text)
     for role in roles:
         yield _check_role(role, people)
-    if len(ids) > MOST_PEOPLE:
-        text = f"{len(ids)} are named; {MOST_PEOPLE} were looked up, the others count."
+    if len(ids) > MAX_LOOKUPS:
+        text = f"{len(ids)} are named; {MAX_LOOKUPS} were looked up, the others count."
         yield Check("people", State.GOOD, text)
     unknown = [
         user for user, one in accounts.items() if one.account is AccountKind.UNKNOWN
     ]
-    # No word about requirements then: with people missing, each count below would be
-    # too low.
+    # Requirements are not checked then: with unknown people each count is too low.
     if unknown:
         text = f"Slack did not say who {', '.join(unknown)} is; run this again."
         yield Check("people", State.BAD, text)
@@ -114,29 +113,31 @@ def _check_role(role: Role, people: People) -> Check:
         for group in role.usergroups
         if (text := _group_problem(group, people.groups.get(group)))
     ]
-    able = [one for one in people.members if holds(one, role)]
+    eligible = [one for one in people.members if holds(one, role)]
     listed = _listed(role, people.groups)
     others = [
         one
         for user in listed
         if (one := people.accounts.get(user)) and one.account is not AccountKind.MEMBER
     ]
-    text = "; ".join([_size(able, people), *map(_no_decider, others), *problems])
+    text = "; ".join(
+        [_size(eligible, people), *map(_why_not_eligible, others), *problems]
+    )
     # Bad even where others hold the role: the policy names a group that gives nobody
     # anything.
     is_gone = any(_is_gone(people.groups.get(group)) for group in role.usergroups)
-    return Check(name, State.BAD if is_gone or not able else State.GOOD, text)
+    return Check(name, State.BAD if is_gone or not eligible else State.GOOD, text)
 
 
-def _size(able: Sequence[Reviewer], people: People) -> str:
-    many = _counted(len(able))
+def _size(eligible: Sequence[Reviewer], people: People) -> str:
+    many = _counted(len(eligible))
     if people.requester is not None:
         name = _name(people.requester)
-        left = [one for one in able if one.user != people.requester.user]
-        return f"{many}, {len(left)} could approve a request of {name}"
-    if not able:
+        others = [one for one in eligible if one.user != people.requester.user]
+        return f"{many}, {len(others)} could approve a request of {name}"
+    if not eligible:
         return "nobody can decide"
-    return f"{many}, {len(able) - 1} could approve a request of one of them"
+    return f"{many}, {len(eligible) - 1} could approve a request of one of them"
 
 
 def _check_requirement(
@@ -271,7 +272,7 @@ def _is_in(user: str, group: Group) -> bool:
     return user in group.users and not group.is_disabled
 
 
-def _no_decider(one: Reviewer) -> str:
+def _why_not_eligible(one: Reviewer) -> str:
     words = {
         AccountKind.BOT: "is a bot",
         AccountKind.DEACTIVATED: "is deactivated",
@@ -290,6 +291,6 @@ def _counted(many: int) -> str:
 
 
 def _shortened(tools: Sequence[str]) -> str:
-    more = len(tools) - _SHOWN_TOOLS
-    shown = ", ".join(tools[:_SHOWN_TOOLS])
+    more = len(tools) - _MAX_TOOLS
+    shown = ", ".join(tools[:_MAX_TOOLS])
     return f"{shown} and {more} more" if more > 0 else shown

@@ -1,4 +1,4 @@
-"""Check a policy, explain its decision on one call, replay it on past calls."""
+"""Check a policy, explain one decision, replay past calls."""
 
 from __future__ import annotations
 
@@ -119,8 +119,8 @@ def explain(
     policy = command_context(ctx).policy(file)
     proposed = _call(call)
     when = moment(at) if at else datetime.now(UTC)
-    said = (*(windows or ()), *(f"recent.{one}" for one in recent or ()))
-    facts = facts_of(policy, proposed, when, said)
+    options = (*(windows or ()), *(f"recent.{one}" for one in recent or ()))
+    facts = facts_of(policy, proposed, when, options)
     evaluation = evaluate(
         policy,
         agent=proposed.agent,

@@ -55,15 +55,15 @@ class CallFile(Record):
 
 
 def facts_of(
-    policy: Policy, call: CallFile, when: datetime, said: Iterable[str]
+    policy: Policy, call: CallFile, when: datetime, options: Iterable[str]
 ) -> Facts:
-    """Return facts: what was said, and the share of this call in every other total.
+    """Return the facts of the options, and this call's share of every other total.
 
     Args:
         policy: for its windows.
         call: what is proposed.
         when: the time.
-        said: ``name=value`` for a window, ``recent.name=count`` for the rest.
+        options: ``name=value`` for a window, ``recent.name=count`` for the rest.
 
     Raises:
         SettingsError: for a name that is not known, or a value that is not a number.
@@ -80,7 +80,7 @@ def facts_of(
     # happened.
     windows = {use.window: use.amount_micro for use in found.uses}
     recent: dict[str, int] = {}
-    for text in said:
+    for text in options:
         name, _, value = text.removeprefix(_RECENT).partition("=")
         if text.startswith(_RECENT):
             recent[_known("--recent", name, RECENT)] = _count(name, value)

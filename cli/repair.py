@@ -93,9 +93,9 @@ def _print(done: RepairReport, *, is_dry: bool) -> None:
     say = console.good if done.consistency is Consistency.SAME else console.bad
     say(_CONSISTENCY[done.consistency])
     for found in done.doubted:
-        console.bad(_doubt(found))
+        console.bad(_doubt_line(found))
     for mismatch in done.report.mismatches:
-        console.bad(_mismatch(mismatch))
+        console.bad(_mismatch_line(mismatch))
     if done.report.unserved:
         console.note(
             f"{done.report.unserved} waiting threads belong to no agent of the "
@@ -118,7 +118,7 @@ def _print(done: RepairReport, *, is_dry: bool) -> None:
         )
 
 
-def _doubt(found: Found) -> str:
+def _doubt_line(found: Found) -> str:
     run_ref = found.approval.run_ref
     tool, agent, thread = map(
         console.printable, (found.item.tool, run_ref.agent, run_ref.thread)
@@ -129,7 +129,7 @@ def _doubt(found: Found) -> str:
     return f"{found.item.id} ({tool}, agent {agent}, thread {thread}): {becomes}"
 
 
-def _mismatch(mismatch: Mismatch) -> str:
+def _mismatch_line(mismatch: Mismatch) -> str:
     agent, thread = (
         console.printable(mismatch.agent),
         console.printable(mismatch.thread),

@@ -32,8 +32,7 @@ async def open_stack(
     Raises:
         TwokeyError: one sentence about the first thing that is not as it should be.
     """
-    # Before anything starts: a missing secret is told at once, and no agent has run
-    # meanwhile.
+    # Before anything starts: a missing secret is reported before any agent runs.
     config = bot_config(settings)
     async with (
         # The bot stops first: cards and private replies still go out while the gateway

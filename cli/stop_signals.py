@@ -10,8 +10,8 @@ from contextlib import suppress
 
 from twokey.gateway.store.store import Store
 
-_TERMINAL = "/dev/tty"
-_LOOK_S = 1.0
+_CONTROLLING_TERMINAL = "/dev/tty"
+_POLL_S = 1.0
 
 
 async def until_stopped(
@@ -59,7 +59,7 @@ async def until_stopped(
         if store is not None and store.failure is not None:
             raise store.failure
         with suppress(TimeoutError):
-            async with asyncio.timeout(_LOOK_S):
+            async with asyncio.timeout(_POLL_S):
                 await stopped.wait()
 
 
@@ -68,7 +68,7 @@ def _has_terminal() -> bool:
     try:
         # `isatty` of a standard stream tells nothing when it is redirected. Opening the
         # terminal fails once it is closed. O_NOCTTY: it must not become ours.
-        os.close(os.open(_TERMINAL, os.O_RDWR | os.O_NOCTTY))
+        os.close(os.open(_CONTROLLING_TERMINAL, os.O_RDWR | os.O_NOCTTY))
     except OSError:
         return False
     return True

@@ -63,7 +63,7 @@ class Person:
         ]
 
     async def notices(self) -> list[JsonObject]:
-        """Return what Slack itself told this person, oldest first."""
+        """Return Slack's own notices to this person, oldest first."""
         return as_objects((await self.state())["notices"])
 
     async def view(self) -> JsonObject | None:

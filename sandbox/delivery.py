@@ -145,7 +145,7 @@ def _as_retry(twist: PlannedTwist | None) -> Retry | None:
     return Retry(twist.retry_num, twist.retry_reason)
 
 
-def _retry_reason(silence: NoAck) -> str:
-    if silence.reason == "timeout":
+def _retry_reason(failure: NoAck) -> str:
+    if failure.reason == "timeout":
         return "http_timeout"
-    return "http_error" if silence.reason.startswith("http_") else "connection_failed"
+    return "http_error" if failure.reason.startswith("http_") else "connection_failed"

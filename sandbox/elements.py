@@ -11,8 +11,8 @@ ELEMENT_LISTS = ("elements", "actions")
 SINGLE_ELEMENTS = ("accessory", "element")
 
 
-class Holding(NamedTuple):
-    """How one type of element keeps what a person chose.
+class ValueField(NamedTuple):
+    """Where one type of element keeps its value in the state object.
 
     `key` is the member of Slack's state (and action) object, `initial` the member
     of the element that fills it, `empty` its value when nothing is chosen.
@@ -23,44 +23,44 @@ class Holding(NamedTuple):
     empty: object
 
 
-_TEXT = Holding("value", "initial_value", None)
-_OPTION = Holding("selected_option", "initial_option", None)
-_OPTIONS = Holding("selected_options", "initial_options", [])
+_TEXT = ValueField("value", "initial_value", None)
+_OPTION = ValueField("selected_option", "initial_option", None)
+_OPTIONS = ValueField("selected_options", "initial_options", [])
 
-HOLDINGS: dict[str, Holding] = {
+VALUE_FIELDS: dict[str, ValueField] = {
     "plain_text_input": _TEXT,
     "email_text_input": _TEXT,
     "url_text_input": _TEXT,
     "number_input": _TEXT,
-    "rich_text_input": Holding("rich_text_value", "initial_value", None),
+    "rich_text_input": ValueField("rich_text_value", "initial_value", None),
     "static_select": _OPTION,
     "external_select": _OPTION,
     "radio_buttons": _OPTION,
     "checkboxes": _OPTIONS,
     "multi_static_select": _OPTIONS,
     "multi_external_select": _OPTIONS,
-    "users_select": Holding("selected_user", "initial_user", None),
-    "multi_users_select": Holding("selected_users", "initial_users", []),
-    "conversations_select": Holding(
+    "users_select": ValueField("selected_user", "initial_user", None),
+    "multi_users_select": ValueField("selected_users", "initial_users", []),
+    "conversations_select": ValueField(
         "selected_conversation", "initial_conversation", None
     ),
-    "multi_conversations_select": Holding(
+    "multi_conversations_select": ValueField(
         "selected_conversations", "initial_conversations", []
     ),
-    "channels_select": Holding("selected_channel", "initial_channel", None),
-    "multi_channels_select": Holding("selected_channels", "initial_channels", []),
-    "datepicker": Holding("selected_date", "initial_date", None),
-    "timepicker": Holding("selected_time", "initial_time", None),
-    "datetimepicker": Holding("selected_date_time", "initial_date_time", None),
-    "file_input": Holding("files", "", []),
+    "channels_select": ValueField("selected_channel", "initial_channel", None),
+    "multi_channels_select": ValueField("selected_channels", "initial_channels", []),
+    "datepicker": ValueField("selected_date", "initial_date", None),
+    "timepicker": ValueField("selected_time", "initial_time", None),
+    "datetimepicker": ValueField("selected_date_time", "initial_date_time", None),
+    "file_input": ValueField("files", "", []),
 }
 """https://docs.slack.dev/reference/interaction-payloads/view-interactions-payload"""
 
 CLICKABLE = frozenset({"button", "overflow", "workflow_button"})
-INTERACTIVE = frozenset(HOLDINGS) | CLICKABLE
+INTERACTIVE = frozenset(VALUE_FIELDS) | CLICKABLE
 
 
-class Placed(NamedTuple):
+class PlacedElement(NamedTuple):
     """An interactive element together with the block it sits in."""
 
     block: JsonObject
@@ -90,7 +90,7 @@ def walk(blocks: Sequence[JsonObject]) -> Iterator[JsonObject]:
             yield from walk(as_objects(block.get(key)))
 
 
-def placed_elements(blocks: Sequence[JsonObject]) -> Iterator[Placed]:
+def placed_elements(blocks: Sequence[JsonObject]) -> Iterator[PlacedElement]:
     """Yield every element a person can act on, in reading order."""
     for block in walk(blocks):
         found = [as_object(block.get(key)) for key in SINGLE_ELEMENTS]
@@ -98,12 +98,12 @@ def placed_elements(blocks: Sequence[JsonObject]) -> Iterator[Placed]:
             found.extend(as_objects(block.get(key)))
         for element in found:
             if element.get("type") in INTERACTIVE:
-                yield Placed(block, element)
+                yield PlacedElement(block, element)
 
 
 def find(
     blocks: Sequence[JsonObject], action_id: str, block_id: str | None = None
-) -> Placed | None:
+) -> PlacedElement | None:
     """Return the element with these ids; without `block_id`, the first match."""
     for placed in placed_elements(blocks):
         if placed.action_id == action_id and block_id in (None, placed.block_id):
@@ -111,7 +111,7 @@ def find(
     return None
 
 
-def named(blocks: Sequence[JsonObject]) -> list[JsonObject]:
+def with_ids(blocks: Sequence[JsonObject]) -> list[JsonObject]:
     """Return a copy in which every block and element has an id, as Slack stores it."""
     kept = [copied(block) for block in blocks]
     for block in walk(kept):
@@ -125,12 +125,12 @@ def named(blocks: Sequence[JsonObject]) -> list[JsonObject]:
 
 def initial_state(element: JsonObject) -> JsonObject | None:
     """Return the state an element starts with; None for those that hold nothing."""
-    holding = HOLDINGS.get(as_text(element.get("type")))
-    if holding is None:
+    field = VALUE_FIELDS.get(as_text(element.get("type")))
+    if field is None:
         return None
     return {
         "type": element["type"],
-        holding.key: element.get(holding.initial, holding.empty),
+        field.key: element.get(field.initial, field.empty),
     }
 
 

@@ -74,12 +74,12 @@ class FakeSlack:
         self.app_token = self.tokens.add(app_token, TokenKind.APP)
         self.signing_secret = signing_secret
 
-    def tell(self, user_id: str, text: str, level: str = "warning") -> None:
+    def notify(self, user_id: str, text: str, level: str = "warning") -> None:
         """Show a line of Slack's own to one person."""
         notice = Notice(secrets.token_hex(6), text, level, self.clock.now())
         self.workspace.notify(user_id, notice)
 
-    def blame(self, problem: str) -> None:
+    def add_problem(self, problem: str) -> None:
         """Record something the app must not do."""
         logger.warning("sandbox.app_problem %s", problem)
         self.problems.append(problem)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from twokey.sandbox import inputs, payloads, responses, view_responses, views
 from twokey.sandbox.api_errors import ApiError
 from twokey.sandbox.delivery import Ack, Answer, Delivery, NoAck
-from twokey.sandbox.elements import HOLDINGS, Placed, find, offers
+from twokey.sandbox.elements import VALUE_FIELDS, PlacedElement, find, offers
 from twokey.sandbox.fake_slack import FakeSlack
 from twokey.sandbox.json_types import JsonObject, as_object, as_text
 from twokey.sandbox.mentions import escaped
@@ -122,7 +122,7 @@ class Gestures:
         command = as_text(request.get("command"))
         installed = "commands" in workspace.bot_scopes
         if not installed or command not in workspace.commands:
-            self._slack.tell(user.id, f"{command} is not a valid command.")
+            self._slack.notify(user.id, f"{command} is not a valid command.")
             return {"ok": False, "error": "unknown_command"}
         text = escaped(workspace, as_text(request.get("text")), labels=True)
         gesture = Gesture(user, self._slack.triggers.issue(user.id))
@@ -136,8 +136,12 @@ class Gestures:
             try:
                 responses.respond(self._slack, place, body)
             except ApiError as refused:
-                self._slack.blame(f"bad answer to {command}: {refused.answer()!r}")
-                self._slack.tell(user.id, f"{command} failed: {refused.error}", "error")
+                self._slack.add_problem(
+                    f"bad answer to {command}: {refused.answer()!r}"
+                )
+                self._slack.notify(
+                    user.id, f"{command} failed: {refused.error}", "error"
+                )
                 return refused.answer()
         return OK
 
@@ -166,7 +170,7 @@ class Gestures:
 
     def _pressed(
         self, message: Message, request: JsonObject
-    ) -> tuple[list[JsonObject], Placed]:
+    ) -> tuple[list[JsonObject], PlacedElement]:
         """Return what the person pressed, and the blocks that it stood in.
 
         A message may change between a click and its confirmation, or on its way to
@@ -189,7 +193,7 @@ class Gestures:
         raise ApiError("view_not_found")
 
     def _action(
-        self, placed: Placed, chosen: JsonObject, values: JsonObject
+        self, placed: PlacedElement, chosen: JsonObject, values: JsonObject
     ) -> JsonObject:
         """Return the entry of `actions`, and note the choice in `values`."""
         element = placed.element
@@ -199,7 +203,7 @@ class Gestures:
             "block_id": placed.block_id,
             "action_ts": self._slack.clock.next_ts(),
         }
-        if placed.type in HOLDINGS:
+        if placed.type in VALUE_FIELDS:
             state = values[placed.block_id][placed.action_id]
             if chosen:
                 state = inputs.read_state(placed, chosen)
@@ -225,19 +229,19 @@ class Gestures:
                 text = f"{name} is not reachable."
             case reason:
                 text = f"{name} answered with an error ({reason})."
-        self._slack.tell(user.id, prefix + text)
+        self._slack.notify(user.id, prefix + text)
         error = "app_did_not_respond"
         return {"ok": False, "error": error, "reason": answer.reason}
 
 
-def _placed(blocks: list[JsonObject], request: JsonObject) -> Placed:
+def _placed(blocks: list[JsonObject], request: JsonObject) -> PlacedElement:
     placed = _found(blocks, request)
     if placed is None:
         raise ApiError("action_not_found")
     return placed
 
 
-def _found(blocks: list[JsonObject], request: JsonObject) -> Placed | None:
+def _found(blocks: list[JsonObject], request: JsonObject) -> PlacedElement | None:
     block_id = request.get("block_id")
     return find(
         blocks,
@@ -246,7 +250,7 @@ def _found(blocks: list[JsonObject], request: JsonObject) -> Placed | None:
     )
 
 
-def _dispatches(placed: Placed) -> bool:
+def _dispatches(placed: PlacedElement) -> bool:
     if placed.block.get("type") != "input":
         return True
     return bool(placed.block.get("dispatch_action"))

@@ -1,8 +1,8 @@
 """Validate a person's input as Slack's own client does before it submits.
 
-Two kinds of trouble are told apart: an answer the person may correct (an error
-beside the input, nothing is sent to the app), and a value the form could never
-have produced (refused as `invalid_values`).
+There are two kinds of errors: a value that the person may correct (shown beside the
+input; nothing is sent to the app), and one that the form could never have produced
+(refused as `invalid_values`).
 """
 
 import math
@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 
 from twokey.sandbox.api_errors import ApiError
 from twokey.sandbox.elements import (
-    HOLDINGS,
-    Placed,
+    VALUE_FIELDS,
+    PlacedElement,
     initial_values,
     offers,
     placed_elements,
@@ -40,21 +40,21 @@ def merged(
     for block_id, actions in as_object(entered).items():
         for action_id, state in as_object(actions).items():
             placed = known.get((block_id, action_id))
-            if placed is None or placed.type not in HOLDINGS:
+            if placed is None or placed.type not in VALUE_FIELDS:
                 raise ApiError("invalid_values", at=f"{block_id}/{action_id}")
             values[block_id][action_id] = read_state(placed, as_object(state))
     return values
 
 
-def read_state(placed: Placed, state: JsonObject) -> JsonObject:
+def read_state(placed: PlacedElement, state: JsonObject) -> JsonObject:
     """Return Slack's state object for one element, or refuse an impossible value."""
-    holding = HOLDINGS[placed.type]
-    value = state.get(holding.key, holding.empty)
+    field = VALUE_FIELDS[placed.type]
+    value = state.get(field.key, field.empty)
     if value == "":
         value = None
-    if not _could_hold(placed, value):
+    if not _is_possible(placed, value):
         raise ApiError("invalid_values", at=f"{placed.block_id}/{placed.action_id}")
-    return {"type": placed.type, holding.key: value}
+    return {"type": placed.type, field.key: value}
 
 
 def errors_in(blocks: Sequence[JsonObject], values: JsonObject) -> dict[str, str]:
@@ -64,7 +64,7 @@ def errors_in(blocks: Sequence[JsonObject], values: JsonObject) -> dict[str, str
         if placed.block.get("type") != "input":
             continue
         state = as_object(as_object(values.get(placed.block_id)).get(placed.action_id))
-        value = state.get(HOLDINGS[placed.type].key)
+        value = state.get(VALUE_FIELDS[placed.type].key)
         if value in (None, "", []):
             if not placed.block.get("optional"):
                 errors[placed.block_id] = REQUIRED
@@ -75,8 +75,8 @@ def errors_in(blocks: Sequence[JsonObject], values: JsonObject) -> dict[str, str
     return errors
 
 
-def _could_hold(placed: Placed, value: object) -> bool:
-    empty = HOLDINGS[placed.type].empty
+def _is_possible(placed: PlacedElement, value: object) -> bool:
+    empty = VALUE_FIELDS[placed.type].empty
     items = as_list(value) if isinstance(empty, list) else [value]
     if isinstance(empty, list) and not isinstance(value, list):
         return False

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from twokey.sandbox.api_errors import ApiError
-from twokey.sandbox.elements import named
+from twokey.sandbox.elements import with_ids
 from twokey.sandbox.fake_slack import FakeSlack
 from twokey.sandbox.json_types import JsonObject, as_object, as_objects
 from twokey.sandbox.mentions import notified
@@ -68,7 +68,7 @@ def post(
     thread_ts = content.get("thread_ts") or None
     if thread_ts is not None:
         thread_ts = _thread(slack.workspace, channel, str(thread_ts))
-    made = tuple(named(as_objects(blocks))) or None
+    made = tuple(with_ids(as_objects(blocks))) or None
     message = Message(
         channel=channel.id,
         ts=slack.clock.next_ts(),
@@ -96,7 +96,7 @@ def change(slack: FakeSlack, message: Message, content: JsonObject) -> Message:
         raise ApiError("edit_window_closed")
     text, blocks = content.get("text"), content.get("blocks")
     check_message(blocks or None, text, update=True)
-    kept = tuple(named(as_objects(blocks))) or None
+    kept = tuple(with_ids(as_objects(blocks))) or None
     if kept and _only_rich_text(message.blocks) and not _only_rich_text(kept):
         raise ApiError("block_mismatch")
     changed = replace(
@@ -120,7 +120,7 @@ def remove(slack: FakeSlack, message: Message) -> Message | None:
     if not replies:
         slack.workspace.drop_message(message)
         return None
-    left = replace(
+    tombstone = replace(
         message,
         text="This message was deleted.",
         blocks=None,
@@ -128,8 +128,8 @@ def remove(slack: FakeSlack, message: Message) -> Message | None:
         edited=False,
         is_tombstone=True,
     )
-    slack.workspace.put_message(left)
-    return left
+    slack.workspace.put_message(tombstone)
+    return tombstone
 
 
 def _thread(workspace: Workspace, channel: Channel, ts: str) -> str | None:

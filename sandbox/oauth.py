@@ -62,8 +62,8 @@ class Installer:
             raise ApiError("bad_redirect_uri")
         code = secrets.token_urlsafe(16)
         self._codes[code] = Grant(user, redirect_uri, self.clock.now())
-        joint = "&" if "?" in redirect_uri else "?"
-        return f"{redirect_uri}{joint}{urlencode({'code': code, 'state': state})}"
+        separator = "&" if "?" in redirect_uri else "?"
+        return f"{redirect_uri}{separator}{urlencode({'code': code, 'state': state})}"
 
     def exchange(self, arguments: JsonObject) -> JsonObject:
         """Answer `oauth.v2.access`, for a code or for a refresh token."""

@@ -75,7 +75,8 @@ def _channel(slack: FakeSlack, channel: Channel, user: User) -> JsonObject:
         "is_member": user.id in channel.members,
         "bot_is_member": workspace.app.bot_user in channel.members,
         "messages": [
-            _message(message, user) for message in workspace.seen_in(channel, user.id)
+            _message(message, user)
+            for message in workspace.visible_messages(channel, user.id)
         ],
     }
 

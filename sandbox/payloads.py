@@ -17,7 +17,7 @@ LEGACY_TOKEN = "sandbox-verification"  # noqa: S105 - Slack's deprecated member
 
 
 class Gesture(NamedTuple):
-    """Who acts, and the trigger their gesture earned (empty when it earns none)."""
+    """The acting user, and the trigger id of the gesture ("" for none)."""
 
     user: User
     trigger_id: str = ""

@@ -71,7 +71,7 @@ class RateLimits:
     def take(self, method: str, channel: str = "") -> int | None:
         """Count a call; return None, or the whole seconds of Slack's Retry-After.
 
-        A call that is told to wait does not count.
+        A call that is refused does not count.
         """
         limit = LIMITS.get(method)
         if not self.enabled or limit is None:

@@ -1,4 +1,4 @@
-"""Serve a sandbox from the command line until it is told to stop."""
+"""Run a sandbox server in the current task, for the command line."""
 
 import asyncio
 from collections.abc import Callable, Sequence

@@ -55,7 +55,7 @@ class Sandbox:
         self._name = f"[{host}]" if ":" in host else host
         self._port = port
         self._open = AsyncExitStack()
-        self._started: _Started | None = None
+        self._started: _RunningServer | None = None
 
     async def __aenter__(self) -> Self:
         """Start listening, with what `state_path` kept, if anything.
@@ -70,7 +70,7 @@ class Sandbox:
                 restore(load(self._state_path), self.slack)
                 saver = AutoSaver(self._state_path, self.slack)
                 opening.callback(saver.close)
-            started = _Started(self.slack, session)
+            started = _RunningServer(self.slack, session)
             runner = web.AppRunner(
                 started.application(self._name), shutdown_timeout=SHUTDOWN_S
             )
@@ -165,7 +165,7 @@ class Sandbox:
         return Person(self.url, user_id, self._running.session)
 
     @property
-    def _running(self) -> "_Started":
+    def _running(self) -> "_RunningServer":
         if self._started is None:
             raise RuntimeError(
                 "The sandbox is not running; use `async with Sandbox()`."
@@ -173,7 +173,7 @@ class Sandbox:
         return self._started
 
 
-class _Started:
+class _RunningServer:
     """The parts that exist only while the server runs."""
 
     def __init__(self, slack: FakeSlack, session: aiohttp.ClientSession) -> None:

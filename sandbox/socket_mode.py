@@ -37,7 +37,7 @@ class Connection:
     waiting: dict[str, asyncio.Future[object]] = field(
         default_factory=dict[str, "asyncio.Future[object]"]
     )
-    leaving: bool = False
+    closing: bool = False
 
     def take_ack(self, text: str) -> None:
         """Complete the delivery that this acknowledges; ignore other messages."""
@@ -49,8 +49,8 @@ class Connection:
         if future is not None and not future.done():
             future.set_result(message.get("payload"))
 
-    def give_up(self) -> None:
-        """Tell everyone who waits that this socket is gone."""
+    def fail_pending(self) -> None:
+        """Fail the deliveries that wait for an acknowledgement on this socket."""
         for future in self.waiting.values():
             if not future.done():
                 future.set_exception(ConnectionResetError("socket closed"))
@@ -94,7 +94,7 @@ class Sockets:
         await socket.prepare(request)
         connection = Connection(socket, request)
         if len(self.connections) >= CONNECTIONS:
-            await _say_goodbye(connection, "too_many_websockets")
+            await _send_disconnect(connection, "too_many_websockets")
             await socket.close()
             return socket
         self.connections.append(connection)
@@ -106,7 +106,7 @@ class Sockets:
                     connection.take_ack(str(message.data))
         finally:
             self.connections.remove(connection)
-            connection.give_up()
+            connection.fail_pending()
             self._on_change()
         return socket
 
@@ -142,12 +142,12 @@ class Sockets:
     async def ask_to_reconnect(self, count: int | None = None) -> None:
         """Send `disconnect` with `refresh_requested` to `count` sockets, or to all."""
         for connection in self.connections[:count]:
-            await _say_goodbye(connection, "refresh_requested")
+            await _send_disconnect(connection, "refresh_requested")
 
     def drop(self, count: int | None = None) -> None:
-        """Cut `count` sockets, or all, without a word."""
+        """Close `count` sockets, or all, without a `disconnect` message."""
         for connection in self.connections[:count]:
-            connection.leaving = True
+            connection.closing = True
             transport = connection.request.transport
             if transport is not None:
                 transport.abort()
@@ -155,14 +155,14 @@ class Sockets:
     async def close(self) -> None:
         """Close every socket."""
         for connection in tuple(self.connections):
-            connection.leaving = True
+            connection.closing = True
             await connection.socket.close(code=1001)
 
     def _usable(self) -> Iterator[Connection]:
         return (
             connection
             for connection in self.connections
-            if not (connection.leaving or connection.socket.closed)
+            if not (connection.closing or connection.socket.closed)
         )
 
     def _hello(self) -> JsonObject:
@@ -178,8 +178,8 @@ async def _result(future: asyncio.Future[object]) -> object:
     return await future
 
 
-async def _say_goodbye(connection: Connection, reason: str) -> None:
-    connection.leaving = True
+async def _send_disconnect(connection: Connection, reason: str) -> None:
+    connection.closing = True
     with suppress(ConnectionError):
         await connection.socket.send_json(
             {"type": "disconnect", "reason": reason, "debug_info": {"host": HOST}}

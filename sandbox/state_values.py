@@ -3,7 +3,12 @@
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime, time
 
-from twokey.sandbox.elements import HOLDINGS, Placed, options_of, placed_elements
+from twokey.sandbox.elements import (
+    VALUE_FIELDS,
+    PlacedElement,
+    options_of,
+    placed_elements,
+)
 from twokey.sandbox.json_types import JsonObject, as_object, is_list
 
 OPTION_KEYS = ("selected_option", "selected_options")
@@ -18,7 +23,7 @@ def entered(
         LookupError: a key names no element, or a value no option of its element.
     """
     result: dict[str, JsonObject] = {}
-    elements = [item for item in placed_elements(blocks) if item.type in HOLDINGS]
+    elements = [item for item in placed_elements(blocks) if item.type in VALUE_FIELDS]
     for key, value in values.items():
         found = [item for item in elements if key == item.block_id] or [
             item for item in elements if key == item.action_id
@@ -34,12 +39,12 @@ def entered(
     return result
 
 
-def choice(placed: Placed, value: object) -> JsonObject:
+def choice(placed: PlacedElement, value: object) -> JsonObject:
     """Return the state of one element for a plain value; None empties it."""
-    holding = HOLDINGS.get(placed.type)
-    key = holding.key if holding else "selected_option"
+    field = VALUE_FIELDS.get(placed.type)
+    key = field.key if field else "selected_option"
     if value is None:
-        return {"type": placed.type, key: holding.empty if holding else None}
+        return {"type": placed.type, key: field.empty if field else None}
     if key in OPTION_KEYS:
         wanted = value if is_list(value) else [value]
         chosen = [_option(placed, item) for item in wanted]
@@ -48,7 +53,7 @@ def choice(placed: Placed, value: object) -> JsonObject:
     return {"type": placed.type, key: _plain(value)}
 
 
-def _option(placed: Placed, value: object) -> JsonObject:
+def _option(placed: PlacedElement, value: object) -> JsonObject:
     if as_object(value):
         return as_object(value)
     offered = options_of(placed.element)

@@ -104,7 +104,7 @@ class UserMessages:
             return
         if workspace.app.bot_user not in channel.members:
             text = f"{workspace.app.name} is not in this channel; invite it first."
-            self._slack.tell(user.id, text, "info")
+            self._slack.notify(user.id, text, "info")
         elif (
             "app_mention" in workspace.events
             and "app_mentions:read" in workspace.bot_scopes
@@ -127,7 +127,7 @@ class UserMessages:
                 f"{name} cannot read direct messages: it needs the event message.im "
                 "and the scope im:history."
             )
-            self._slack.tell(user.id, text, "info")
+            self._slack.notify(user.id, text, "info")
 
     async def _deliver_event(self, body: JsonObject) -> None:
         await self._delivery.deliver(payloads.event(self._slack, body))

@@ -28,8 +28,8 @@ def apply(slack: FakeSlack, view: View, body: object) -> JsonObject:
         return _apply(slack, current, as_object(body))
     except ApiError as refused:
         problem = f"bad answer to view_submission {view.id}: {refused.answer()!r}"
-        slack.blame(problem)
-        slack.tell(view.user, CONNECTION_ERROR, "error")
+        slack.add_problem(problem)
+        slack.notify(view.user, CONNECTION_ERROR, "error")
         return {**refused.answer(), "error": "invalid_response", "why": refused.error}
 
 

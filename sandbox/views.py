@@ -4,7 +4,7 @@ import secrets
 from dataclasses import replace
 
 from twokey.sandbox.api_errors import ApiError
-from twokey.sandbox.elements import initial_values, named
+from twokey.sandbox.elements import initial_values, with_ids
 from twokey.sandbox.fake_slack import FakeSlack
 from twokey.sandbox.json_types import JsonObject
 from twokey.sandbox.records import View
@@ -174,7 +174,7 @@ def _document(document: JsonObject) -> JsonObject:
         "notify_on_close": False,
         "clear_on_close": False,
     }
-    return {**defaults, **document, "blocks": named(document["blocks"])}
+    return {**defaults, **document, "blocks": with_ids(document["blocks"])}
 
 
 def _check_external_id(

@@ -83,7 +83,7 @@ class WebApi:
             answer = refused.answer()
             self._log(name, arguments, refused.error)
         if fault is not None and fault.fault is Fault.LOST_RESPONSE:
-            cut(request)
+            abort(request)
         # As Slack does: a client reads here what its token may do.
         scopes = ",".join(sorted(self.slack.workspace.bot_scopes))
         return web.json_response(answer, headers={"X-OAuth-Scopes": scopes})
@@ -95,15 +95,15 @@ class WebApi:
         if name not in METHODS and name not in APP_METHODS:
             raise ApiError("unknown_method", req_method=name)
         if name not in OPEN_METHODS:
-            shown = arguments.pop("token", "")
+            argument = arguments.pop("token", "")
             bearer = request.headers.get("Authorization", "")
-            value = bearer.removeprefix("Bearer ").strip() or str(shown)
+            value = bearer.removeprefix("Bearer ").strip() or str(argument)
             token = self.slack.tokens.check(value, self.slack.clock.now())
             self._check_scope(name, token)
-        return self.slack.rates.take(name, self._place(arguments))
+        return self.slack.rates.take(name, self._rate_key(arguments))
 
-    def _place(self, arguments: JsonObject) -> str:
-        """Return the channel a call is about, under its one true name."""
+    def _rate_key(self, arguments: JsonObject) -> str:
+        """Return the id of the channel a call posts to: rate limits are per channel."""
         wanted = str(arguments.get("channel", ""))
         try:
             return messages.reachable(self.slack.workspace, wanted).id
@@ -136,14 +136,14 @@ class WebApi:
             case Fault.RATE_LIMIT:
                 return too_many_requests(max(1, int(fault.seconds)))
             case Fault.RESET:
-                cut(request)
+                abort(request)
                 return web.Response()
             case Fault.SLOW:
                 await self.slack.clock.sleep(fault.seconds)
             case Fault.LOST_RESPONSE:
                 pass
             case _:
-                return odd_answer(fault.fault)
+                return malformed_answer(fault.fault)
         return None
 
     def _log(self, name: str, arguments: JsonObject, error: str | None) -> None:
@@ -170,8 +170,8 @@ async def read_arguments(request: web.Request) -> JsonObject:
     return arguments
 
 
-def odd_answer(fault: Fault) -> web.Response:
-    """Return an answer that Slack, or a proxy before it, gives now and then."""
+def malformed_answer(fault: Fault) -> web.Response:
+    """Return a malformed answer, as Slack or a proxy before it may give."""
     if fault is Fault.NO_JSON:
         return web.Response(text="<html>", content_type="text/html")
     if fault is Fault.REFUSE:
@@ -188,8 +188,8 @@ def too_many_requests(seconds: int) -> web.Response:
     )
 
 
-def cut(request: web.Request) -> None:
-    """Close the connection under a request, so that no answer can leave."""
+def abort(request: web.Request) -> None:
+    """Close the connection of a request before its answer is sent."""
     transport = request.transport
     if transport is not None:
         transport.abort()

@@ -138,7 +138,7 @@ class Workspace:
             raise ApiError("message_not_found")
         return found
 
-    def seen_in(self, channel: Channel, user_id: str) -> list[Message]:
+    def visible_messages(self, channel: Channel, user_id: str) -> list[Message]:
         """Return all messages of a channel that a person sees, oldest first."""
         own = [
             message

@@ -189,7 +189,7 @@ async def test_what_slack_does_not_say_is_not_counted_as_nobody(doctor: Doctor) 
 async def test_a_long_list_of_people_is_looked_up_in_part_and_says_so(
     doctor: Doctor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(people, "MOST_PEOPLE", 2)
+    monkeypatch.setattr(people, "MAX_LOOKUPS", 2)
 
     _, checks = await doctor.checks()
 

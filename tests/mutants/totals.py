@@ -78,7 +78,7 @@ TOTALS_TABLE = (
         "failures: one of an unasked call is told",
         "agent/auto_approved.py",
         "            await call.end(failure, is_over=False)\n",
-        "            await call.give_back()\n",
+        "            await call.release()\n",
         "tests/agent/test_auto_approved.py",
     ),
     Mutant(

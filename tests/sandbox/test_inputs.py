@@ -7,7 +7,7 @@ import pytest
 
 from tests.sandbox.blocks import field, options, section
 from twokey.sandbox.api_errors import ApiError
-from twokey.sandbox.elements import HOLDINGS, initial_values, named
+from twokey.sandbox.elements import VALUE_FIELDS, initial_values, with_ids
 from twokey.sandbox.inputs import REQUIRED, errors_in, merged
 from twokey.sandbox.state_values import entered
 
@@ -154,9 +154,9 @@ def test_a_name_that_no_input_has_is_pointed_out() -> None:
         entered([field("b", {"type": "plain_text_input"})], {"c": "x"})
 
 
-@pytest.mark.parametrize("kind", sorted(HOLDINGS))
+@pytest.mark.parametrize("kind", sorted(VALUE_FIELDS))
 def test_every_input_type_starts_with_its_initial_value(kind: str) -> None:
-    holding = HOLDINGS[kind]
+    holding = VALUE_FIELDS[kind]
     blank, filled = field("b", {"type": kind}), field("b", {"type": kind})
     filled["element"][holding.initial or "none"] = "initial"
 
@@ -185,7 +185,7 @@ def test_elements_inside_a_container_are_found_and_named() -> None:
     del inner["element"]["action_id"]
     blocks = [{"type": "container", "child_blocks": [section("x"), inner]}]
 
-    kept = named(blocks)
+    kept = with_ids(blocks)
 
     (action_id,) = initial_values(kept)["inner"]
     assert action_id

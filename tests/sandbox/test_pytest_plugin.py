@@ -14,7 +14,7 @@ async def test_the_fixture_is_there_without_any_import(
 
 async def test_an_app_that_erred_fails_the_test(sandbox: Sandbox) -> None:
     fail_on_problems(sandbox)
-    sandbox.slack.blame("errors that name no input")
+    sandbox.slack.add_problem("errors that name no input")
 
     with pytest.raises(AssertionError, match="errors that name no input"):
         fail_on_problems(sandbox)

@@ -124,7 +124,7 @@ async def test_a_real_app_comes_back_after_losing_its_socket(
 
     await until(
         lambda: any(
-            connection is not first and not connection.leaving
+            connection is not first and not connection.closing
             for connection in sandbox.control.sockets.connections
         )
     )

@@ -285,7 +285,7 @@ class Caller:
                 call, tool_messages.CUT_OFF, item_id=item_id
             )
             # Marked: people may reconcile it, and a late report may contradict them.
-            return _to_model(request, messages.mark_settled(message))
+            return _to_model(request, messages.mark_reconciled(message))
         if isinstance(end, NotRun):
             return _not_run(request, end.reason, item_id, is_counted=True)
         return self._final_result(request, held, end)
@@ -320,7 +320,9 @@ class Caller:
             own=end.edit,
             inside=inside,
         )
-        return reviewer_notes.with_reconciliation_note(request, presented, end.settled)
+        return reviewer_notes.with_reconciliation_note(
+            request, presented, end.reconciled
+        )
 
     def _present(
         self,

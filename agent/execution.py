@@ -102,19 +102,19 @@ class Ran(Generic[R]):
     result: R
     edit: EditRecord | None
     inside: list[EditRecord]
-    settled: ReconcileAnswer | None = None
+    reconciled: ReconcileAnswer | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RanBefore:
     """It ran before; ``result`` is what was stored.
 
-    ``settled`` is what people said of a doubt about it, here and in `Ran`.
+    ``reconciled`` is what people found at its reconciliation, here and in `Ran`.
     """
 
     result: Result
     edit: EditRecord | None
-    settled: ReconcileAnswer | None = None
+    reconciled: ReconcileAnswer | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,9 +182,9 @@ async def execute(
                 if ended is not None:
                     return ended
             case InDoubt():
-                settled = _reconcile(held, reply)
-                if settled is not None:
-                    return settled
+                reconciled = _reconcile(held, reply)
+                if reconciled is not None:
+                    return reconciled
             case _:
                 assert_never(reply)
 
@@ -199,7 +199,7 @@ def _decide_again(held: HeldCall, reply: Reopened) -> Closed | NotRun | None:
 
 
 def _reconcile(held: HeldCall, reply: InDoubt) -> Reconciled | CutOff | None:
-    """Wait for people to settle a doubt; None when they let the call run again."""
+    """Wait for people to reconcile a call; None when they let the call run again."""
     if held.ask_again is None:
         return CutOff()
     finding = request_reconciliation(held.verdict)
@@ -209,7 +209,7 @@ def _reconcile(held: HeldCall, reply: InDoubt) -> Reconciled | CutOff | None:
 def _stored_end(reply: Done) -> RanBefore | Reconciled:
     if reply.found is not None:
         return Reconciled(reply.found, reply.edit)
-    return RanBefore(reply.result, reply.edit, reply.settled)
+    return RanBefore(reply.result, reply.edit, reply.reconciled)
 
 
 async def _claim_when_free(
@@ -305,7 +305,7 @@ async def _run_once(
     await _finish(held, claimed, gateway, shell, stored)
     if claimed.asks_on_failure and not stored.ok:
         return None
-    return Ran(result, claimed.edit, inside, claimed.settled)
+    return Ran(result, claimed.edit, inside, claimed.reconciled)
 
 
 def _authorized_args(

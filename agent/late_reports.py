@@ -15,7 +15,7 @@ from langchain_core.messages import AnyMessage, ToolMessage
 
 from twokey.agent import tool_messages, turns
 from twokey.agent.calls import Caller
-from twokey.agent.messages import ITEM_KEY, SETTLED_KEY, prepend
+from twokey.agent.messages import ITEM_KEY, RECONCILED_KEY, prepend
 from twokey.agent.run_edits import ask_gateway
 from twokey.gateway.protocol import edits
 from twokey.gateway.protocol.wire import LateReport
@@ -32,12 +32,12 @@ async def fetch_reports(
 ) -> dict[str, LateReport]:
     """Return the late reports about the results among these messages, by item id.
 
-    Nobody is asked about messages of which people had to settle nothing.
+    Nobody is asked about messages whose calls were never in doubt.
 
     Raises:
         ThreadUnavailable: when the gateway cannot say.
     """
-    asked = [_item_of(message) for message in messages if _is_settled(message)]
+    asked = [_item_of(message) for message in messages if _is_reconciled(message)]
     # Newest first, so that the bound leaves out the oldest.
     ids = [*dict.fromkeys(each for each in reversed(asked) if each)][:MAX_ASKED]
     ref = turns.turn_ref(caller.agent, "") if ids else None
@@ -54,7 +54,7 @@ def with_reports(
     remaining = dict(reports)
     placed: list[AnyMessage] = []
     for message in messages:
-        report = remaining.get(_item_of(message)) if _is_settled(message) else None
+        report = remaining.get(_item_of(message)) if _is_reconciled(message) else None
         if report is not None and _is_new(message, report):
             del remaining[report.item_id]
             text = edits.defuse(tool_messages.late_report_text(report))
@@ -73,9 +73,9 @@ def _is_new(message: Any, report: LateReport) -> bool:  # noqa: ANN401 - a ToolM
     return report.ok is (message.status == "error")
 
 
-def _is_settled(message: AnyMessage) -> bool:
+def _is_reconciled(message: AnyMessage) -> bool:
     is_result = isinstance(message, ToolMessage)
-    return is_result and message.additional_kwargs.get(SETTLED_KEY) is True
+    return is_result and message.additional_kwargs.get(RECONCILED_KEY) is True
 
 
 def _item_of(message: AnyMessage) -> str:

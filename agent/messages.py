@@ -31,9 +31,9 @@ ITEM_KEY = "twokey_item"
 """Where the answer to a held call carries the id of its item."""
 ANSWER_KEY = "twokey_answer"
 """Where the message of a call that did not run carries people's answer, as data."""
-SETTLED_KEY = "twokey_settled"
+RECONCILED_KEY = "twokey_reconciled"
 """Marks a result that people reconciled, or may still reconcile."""
-OUR_KEYS = (EDIT_KEY, INSIDE_KEY, ITEM_KEY, ANSWER_KEY, SETTLED_KEY)
+OUR_KEYS = (EDIT_KEY, INSIDE_KEY, ITEM_KEY, ANSWER_KEY, RECONCILED_KEY)
 
 MAX_EDITS = 64
 MAX_EDITS_CHARS = 256 * 1024
@@ -215,9 +215,9 @@ def with_note(message: ToolMessage, text: str) -> ToolMessage:
     return prepend(message, [edits.defuse(text)])
 
 
-def mark_settled(message: ToolMessage) -> ToolMessage:
+def mark_reconciled(message: ToolMessage) -> ToolMessage:
     """Return a result that a late report of its executor may contradict."""
-    kwargs = {**message.additional_kwargs, SETTLED_KEY: True}
+    kwargs = {**message.additional_kwargs, RECONCILED_KEY: True}
     return message.model_copy(update={"additional_kwargs": kwargs})
 
 

@@ -187,7 +187,9 @@ def _from_outcome(repair: _Repair, call: ToolCall, outcome: CallOutcome) -> Tool
         answered = tool_messages.message_for(call, text, item_id=outcome.item_id)
         # Marked: people may reconcile it later, and a late report may contradict
         # them.
-        return messages.mark_settled(answered) if outcome.state in _OPEN else answered
+        return (
+            messages.mark_reconciled(answered) if outcome.state in _OPEN else answered
+        )
     return tool_messages.decision_message(call, answer, item_id=outcome.item_id)
 
 
@@ -205,10 +207,10 @@ def _from_result(repair: _Repair, call: ToolCall, outcome: CallOutcome) -> ToolM
     repair.updates.extend(results.other_updates(result))
     repair.records.extend([outcome.edit, *inside] if outcome.edit else inside)
     message = messages.with_records(marked, outcome.edit, inside)
-    if outcome.settled is None:
+    if outcome.reconciled is None:
         return message
-    note = tool_messages.reconciliation_note(outcome.settled)
-    message = messages.mark_settled(message)
+    note = tool_messages.reconciliation_note(outcome.reconciled)
+    message = messages.mark_reconciled(message)
     return messages.with_note(message, note) if note else message
 
 

@@ -266,7 +266,9 @@ async def _execute_step(
         return Unsure(tool_messages.CUT_OFF)
     if isinstance(end, Reconciled):
         return Unsure(tool_messages.reconciled_text(end.finding))
-    return _with_note(_with_edit(_from_result(end.result), end.edit, why), end.settled)
+    return _with_note(
+        _with_edit(_from_result(end.result), end.edit, why), end.reconciled
+    )
 
 
 def _turn_ref(step: _Step) -> TurnRef:
@@ -361,9 +363,9 @@ def _with_edit(
     return Approved(outcome.result, outcome.args, edit, reasons)
 
 
-def _with_note(outcome: Outcome[R], settled: ReconcileAnswer | None) -> Outcome[R]:
+def _with_note(outcome: Outcome[R], reconciled: ReconcileAnswer | None) -> Outcome[R]:
     """Return an unsure end with the note of those who left it as it is."""
-    note = tool_messages.reconciliation_note(settled) if settled else ""
+    note = tool_messages.reconciliation_note(reconciled) if reconciled else ""
     if not note or not isinstance(outcome, Unsure):
         return outcome
     return Unsure(f"{note} {outcome.message}")

@@ -23,16 +23,16 @@ def with_reasons(
 
 
 def with_reconciliation_note(
-    request: ToolCallRequest, result: ToolResult, settled: ReconcileAnswer | None
+    request: ToolCallRequest, result: ToolResult, reconciled: ReconcileAnswer | None
 ) -> ToolResult:
     """Return the result with the note of the people who reconciled its call.
 
     It is also marked, because the attempt that was in doubt may still report an end.
     """
-    if settled is None:
+    if reconciled is None:
         return result
-    note = tool_messages.reconciliation_note(settled)
-    return _with_note(request, result, note, messages.mark_settled)
+    note = tool_messages.reconciliation_note(reconciled)
+    return _with_note(request, result, note, messages.mark_reconciled)
 
 
 def _with_note(

@@ -10,7 +10,7 @@ import json
 
 from langchain_core.messages import ToolCall, ToolMessage
 
-from twokey.agent.messages import ANSWER_KEY, ITEM_KEY, mark_settled, with_data
+from twokey.agent.messages import ANSWER_KEY, ITEM_KEY, mark_reconciled, with_data
 from twokey.gateway.errors import NotAllowed
 from twokey.gateway.protocol import edits
 from twokey.gateway.protocol.records import Person, Result
@@ -119,7 +119,7 @@ def ended_text(answer: Answer) -> str:
 def lost_result_text(result: Result) -> str:
     """Return the message about a result that cannot be returned.
 
-    A person who settled a doubt leaves a result without any text; every other result
+    A person who reconciled a call leaves a result without any text; every other result
     has a summary.
     """
     if not result.summary:
@@ -151,11 +151,11 @@ def finding_message(
     """Return the message for a call whose end only people could tell."""
     is_error = answer.type != "executed"
     text = reconciled_text(answer)
-    return mark_settled(message_for(call, text, item_id=item_id, is_error=is_error))
+    return mark_reconciled(message_for(call, text, item_id=item_id, is_error=is_error))
 
 
 def reconciliation_note(answer: ReconcileAnswer) -> str:
-    """Return the note with which people settled a doubt; "" when they wrote none."""
+    """Return the note with which people reconciled a call; "" when they wrote none."""
     if not answer.message:
         return ""
     did = {
@@ -168,14 +168,14 @@ def reconciliation_note(answer: ReconcileAnswer) -> str:
 
 
 def late_report_text(report: LateReport) -> str:
-    """Return the message about a report that came after people settled the call."""
+    """Return the message about a report that came after people reconciled the call."""
     outcome = "it ran and took effect" if report.ok else "it failed"
     about = "an earlier attempt at this call" if report.is_apart else "this call"
     means = "So it took effect twice" if report.is_apart else "This is what counts now"
     summary = report.summary[:500]
     quoted = f" It said: {_quoted(summary)}." if summary else ""
     return (
-        f"A late report about {about}: after people had settled it, its executor "
+        f"A late report about {about}: after people had reconciled it, its executor "
         f"reported that {outcome}.{quoted} {means}, even if the result below says "
         "otherwise. Do not repeat the call; tell the user."
     )

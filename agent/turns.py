@@ -298,9 +298,9 @@ def kept_verdict(
         return refusal
     if note.get("message_id") != message.id:
         return refusal
-    is_settled = verdict.kind is VerdictKind.DENY
+    is_denied = verdict.kind is VerdictKind.DENY
     args = submitted_args(state, call)
-    return verdict if is_settled or _is_for(verdict, call, args) else refusal
+    return verdict if is_denied or _is_for(verdict, call, args) else refusal
 
 
 def submitted_args(state: Mapping[str, Any], call: ToolCall) -> JsonObject | None:

@@ -5,7 +5,7 @@ three in a process of its own, in turns:
 
 - Twokey: the whole bot. Each click is the first decision on an approval of its own; it
   is recorded in a durable Valkey, with its job, event and audit entry, before the
-  answer. Afterwards every approval must really be settled, else this fails.
+  answer. Afterwards every approval must really be decided, else this fails.
 - default Bolt: `AsyncApp` as its documentation shows it, with one listener that does
   nothing but ``await ack()``.
 """
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from bench.clicks import PreparedClick, ensure_settled, prepare
+from bench.clicks import PreparedClick, ensure_decided, prepare
 from bench.load import Report, fire
 from bench.serve import Name, ServerSettings, serving
 from bench.stats import Figure, Measured, NotMeasured, ratio
@@ -80,7 +80,7 @@ async def measured(plan: Plan) -> Figure:
                 clicks = await prepare(store, sandbox, 1 + plan.alone + plan.together)
                 size = len(clicks[-1].request.body)
                 await _round(store, sandbox, clicks, plan, found, turn)
-                await ensure_settled(store, clicks)
+                await ensure_decided(store, clicks)
     ours, bolts = found["twokey"], found["bolt"]
     alone, together = (ours.alone(), bolts.alone()), (ours.together(), bolts.together())
     return Figure(

@@ -59,7 +59,7 @@ _SCHEMA: JsonObject = {
 
 @dataclass(frozen=True, slots=True)
 class PreparedClick:
-    """A signed request, and the approval that it will settle."""
+    """A signed request, and the approval that it will decide."""
 
     approval: str
     request: Request
@@ -89,8 +89,8 @@ async def prepare(store: Store, sandbox: Sandbox, count: int) -> list[PreparedCl
     return prepared
 
 
-async def ensure_settled(store: Store, clicks: list[PreparedClick]) -> None:
-    """Check that every click settled its approval, by the right person, once.
+async def ensure_decided(store: Store, clicks: list[PreparedClick]) -> None:
+    """Check that every click decided its approval, by the right person, once.
 
     Raises:
         NotMeasured: when one did not.
@@ -98,10 +98,10 @@ async def ensure_settled(store: Store, clicks: list[PreparedClick]) -> None:
     for click in clicks:
         loaded = await store.approvals.load(click.approval)
         item = loaded.approval.items[0] if loaded else None
-        by = item.settlement.by.user if item and item.settlement else "nobody"
+        by = item.decision.by.user if item and item.decision else "nobody"
         if item is None or item.state is not ItemState.AUTHORIZED or by != CLICKER:
             state = item.state if item else "gone"
-            raise NotMeasured(f"{click.approval!r} is {state}, settled by {by}.")
+            raise NotMeasured(f"{click.approval!r} is {state}, decided by {by}.")
     jobs = await store.queue(store.keys_of_tenant(_TENANT)).depth()
     if jobs != len(clicks):
         raise NotMeasured(f"{len(clicks)} clicks left {jobs} resume jobs.")

@@ -24,8 +24,8 @@ from twokey.gateway.approvals.decisions import (
     AccountKind,
     Approve,
     Click,
+    Decided,
     Reviewer,
-    Settled,
 )
 from twokey.gateway.approvals.record import approval_of
 from twokey.gateway.policy.load import load_policy
@@ -156,7 +156,7 @@ async def _play(store: Store, turn: _Round, name: str, count: int) -> None:
         item_id = verdict.item_id
         click = await _click(reviews, approval_of(item_id)[0])
         outcome = await turn.timed(DECISION, reviews.decide(click, Approve(), _ANA))
-        _ensure(outcome, Settled)
+        _ensure(outcome, Decided)
         request = ClaimRequest(
             item_id=item_id, ref=ref, tool="refund", tool_call_id="c", owner="bench"
         )

@@ -35,8 +35,8 @@ from twokey.gateway.approvals.decisions import (
     AccountKind,
     Approve,
     Click,
+    Decided,
     Reviewer,
-    Settled,
 )
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.protocol.records import Person, RunRef
@@ -168,7 +168,7 @@ class Twokey:
         )
         began = time.perf_counter()
         outcome = await self._reviews.decide(click, Approve(), _ANA)
-        assert isinstance(outcome, Settled), outcome
+        assert isinstance(outcome, Decided), outcome
         return began
 
     async def wait_until_idle(self, order: str) -> None:

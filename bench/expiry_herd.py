@@ -19,8 +19,8 @@ from twokey.gateway.approvals.decisions import (
     AccountKind,
     Approve,
     Click,
+    Decided,
     Reviewer,
-    Settled,
 )
 from twokey.gateway.approvals.record import Approval, approval_of
 from twokey.gateway.policy.load import load_policy
@@ -131,7 +131,7 @@ async def _click(reviews: ReviewService, approval: Approval) -> float:
     began = time.perf_counter()
     outcome = await reviews.decide(click, Approve(), ANA)
     taken_ms = 1000 * (time.perf_counter() - began)
-    if not isinstance(outcome, Settled):
+    if not isinstance(outcome, Decided):
         raise NotMeasured(f"A click ended with {outcome.kind!r} instead of a decision.")
     return taken_ms
 

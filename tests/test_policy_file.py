@@ -40,7 +40,7 @@ def tier(policy: PolicyFile) -> Tier:
     return listed_tier(policy(), agent="a", tool="pay")
 
 
-def settled(policy: PolicyFile) -> Change | None:
+def look_until_stable(policy: PolicyFile) -> Change | None:
     """Look until the file has stood still; return what came of it."""
     return policy.look() or policy.look()
 
@@ -92,12 +92,12 @@ def test_what_is_no_policy_is_refused_once_and_the_old_one_stays(
     before = policy().digest
 
     path.write_text(text, encoding="utf-8")
-    change = settled(policy)
+    change = look_until_stable(policy)
 
     assert change is not None
     assert why in change.why
     assert (change.was, change.now, policy().digest) == (before, before, before)
-    assert settled(policy) is None
+    assert look_until_stable(policy) is None
 
 
 def test_a_file_that_cannot_be_read_is_refused_and_the_old_one_stays(
@@ -106,12 +106,12 @@ def test_a_file_that_cannot_be_read_is_refused_and_the_old_one_stays(
     policy = opened(path)
 
     path.unlink()
-    gone = settled(policy)
+    gone = look_until_stable(policy)
     path.write_bytes(b"version: 1\n# \xff\n")
-    garbled = settled(policy)
+    garbled = look_until_stable(policy)
     path.unlink()
     path.mkdir()
-    folder = settled(policy)
+    folder = look_until_stable(policy)
 
     assert gone is not None
     assert "There is no file" in gone.why
@@ -125,10 +125,10 @@ def test_a_file_that_cannot_be_read_is_refused_and_the_old_one_stays(
 def test_a_mended_file_is_told_even_when_it_says_what_it_said(path: Path) -> None:
     policy = opened(path)
     path.write_text("", encoding="utf-8")
-    assert settled(policy)
+    assert look_until_stable(policy)
 
     path.write_text(OLD, encoding="utf-8")
-    change = settled(policy)
+    change = look_until_stable(policy)
 
     assert change == Change(was=policy().digest, now=policy().digest)
 
@@ -140,7 +140,7 @@ def test_a_file_replaced_by_renaming_is_taken(path: Path) -> None:
     other.write_text(NEW, encoding="utf-8")
     other.rename(path)
 
-    assert settled(policy)
+    assert look_until_stable(policy)
     assert tier(policy) is Tier.ESCALATE
 
 
@@ -161,10 +161,10 @@ def test_the_policy_inside_the_settings_is_followed(tmp_path: Path) -> None:
     policy = PolicyFile(Settings.load(path, {}).policy)
 
     path.write_text(inline.format("deny"), encoding="utf-8")
-    assert settled(policy)
+    assert look_until_stable(policy)
     taken = tier(policy)
     path.write_text("tenant: acme\n", encoding="utf-8")
-    change = settled(policy)
+    change = look_until_stable(policy)
 
     assert taken is Tier.DENY
     assert change is not None
@@ -192,7 +192,7 @@ def test_a_pipe_in_the_files_place_is_refused_and_not_waited_for(path: Path) -> 
     found: list[Change | None] = []
 
     looking = threading.Thread(
-        target=lambda: found.append(settled(policy)), daemon=True
+        target=lambda: found.append(look_until_stable(policy)), daemon=True
     )
     looking.start()
     looking.join(timeout=30)

@@ -222,10 +222,10 @@ def call_box(frame: Frame, item: Item, shown: Listing) -> Block:
         )
         parts.append(box(diff(item, budget=frame.budget.change)))
         parts += _quoted("Why:", item.edit.reason, frame)
-    if item.settlement is not None and item.settlement.verb is Verb.REJECT:
-        parts += _quoted("Reason:", item.settlement.text, frame)
-    if item.settlement is not None and item.settlement.verb is Verb.RESPOND:
-        parts += _quoted("Answer to the agent:", item.settlement.text, frame)
+    if item.decision is not None and item.decision.verb is Verb.REJECT:
+        parts += _quoted("Reason:", item.decision.text, frame)
+    if item.decision is not None and item.decision.verb is Verb.RESPOND:
+        parts += _quoted("Answer to the agent:", item.decision.text, frame)
     for one in item.observations[-_OBSERVATIONS:]:
         said = label(f" says: {_FINDINGS[one.finding]}")
         parts.append(line(bold(label("Checked: ")), _person(one.by), text_run(said)))

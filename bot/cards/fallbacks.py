@@ -63,7 +63,7 @@ def card_fallback(approval: Approval) -> str:
     """Return the sentence for a card; what is asked comes first."""
     tools = _tools(approval)
     if approval.state is not ApprovalState.OPEN:
-        return _of_settled(approval, tools)
+        return _of_closed(approval, tools)
     waiting = [item for item in approval.items if item.is_pending]
     until = f"until {utc(approval.expires_at_ms):%Y-%m-%d %H:%M} UTC."
     if approval.is_batch:
@@ -84,7 +84,7 @@ def card_fallback(approval: Approval) -> str:
     return f"{needed} needed for {tools} {until}"
 
 
-def _of_settled(approval: Approval, tools: str) -> str:
+def _of_closed(approval: Approval, tools: str) -> str:
     if approval.is_unasked:
         calls = f"{len(approval.items)} calls" if approval.is_batch else "1 call"
         return f"{calls} needed no review: {state_counts(approval)}."

@@ -66,8 +66,8 @@ _WITH_RESULT = {
     EventName.ITEM_IN_DOUBT,
 }
 _REPORTED: dict[str, LiteralString] = {
-    "executed": "⚠️ After this was settled, its executor reported that it ran.",
-    "failed": "⚠️ After this was settled, its executor reported that it failed.",
+    "executed": "⚠️ After this was reconciled, its executor reported that it ran.",
+    "failed": "⚠️ After this was reconciled, its executor reported that it failed.",
 }
 _OBSERVED: dict[str, LiteralString] = {
     Finding.EXECUTED.value: "🔎 {who} says: it took effect. Others are needed too.",
@@ -116,7 +116,7 @@ def thread_note(event: Event, approval: Approval) -> Message | None:
 
 def _is_explained(event: Event, item: Item) -> bool:
     """Return whether the reason is a sentence of ours, and not what somebody wrote."""
-    is_quoted = event.name in _WITH_WORDS and item.settlement is not None
+    is_quoted = event.name in _WITH_WORDS and item.decision is not None
     return event.name in _EXPLAINED and not is_quoted
 
 
@@ -147,7 +147,7 @@ def _said(event: Event, item: Item) -> Template | None:
 def _named(event: Event, item: Item) -> Template:
     name = event.name
     is_withdrawn = name is EventName.ITEM_WITHDRAWN
-    if is_withdrawn and item.settlement is not None:
+    if is_withdrawn and item.decision is not None:
         ran = NOT_KNOWN if item.is_restored else NOTHING_RAN
         by = template("↩ Withdrawn by {who}.", who=who(_actor(event)))
         return joined(" ", [by, template(ran)])
@@ -221,7 +221,7 @@ def _quotes(name: EventName, item: Item) -> list[str]:
     if name is EventName.ITEM_EDITED and item.edit is not None:
         return [diff(item, budget=_CHANGE), _cut(item.edit.reason)]
     if name in _WITH_WORDS:
-        return [_cut(item.settlement.text if item.settlement else "")]
+        return [_cut(item.decision.text if item.decision else "")]
     if name in {EventName.ITEM_VOTED, EventName.ITEM_AUTHORIZED} and item.votes:
         return [_cut(item.votes[-1].reason)]
     if name is EventName.ITEM_REPORTED and item.late:

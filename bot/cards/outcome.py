@@ -20,17 +20,17 @@ from twokey.bot.text_types import (
 )
 from twokey.gateway.approvals.decisions import (
     Changed,
+    Decided,
     Expired,
     Forbidden,
     Invalid,
     Outcome,
-    Settled,
     Stale,
     Unknown,
     Voted,
 )
 from twokey.gateway.approvals.lifecycle import UNEXECUTED
-from twokey.gateway.approvals.record import Settlement
+from twokey.gateway.approvals.record import DecisionRecord
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.verbs import Verb
 
@@ -52,7 +52,7 @@ _ENDED: dict[ItemState, LiteralString] = {
     ItemState.LAPSED: "This was approved but never ran, and that approval has lapsed",
 }
 _MAY_HAVE_RUN: LiteralString = "This has ended, and whether it ran before is not known"
-_SETTLED_BY: dict[Verb, LiteralString] = {
+_DECIDED_BY: dict[Verb, LiteralString] = {
     Verb.APPROVE: "approved by {who} {at}",
     Verb.EDIT: "edited and approved by {who} {at}",
     Verb.REJECT: "rejected by {who} {at}",
@@ -69,7 +69,7 @@ def outcome_text(outcome: Outcome, *, now_ms: int) -> Template | Label:
     another reviewer wrote.
     """
     match outcome:
-        case Settled():
+        case Decided():
             said = template("Recorded, thank you.")
         case Voted():
             said = _voted(outcome)
@@ -142,7 +142,7 @@ def _voted(outcome: Voted) -> Template:
     item = outcome.approval.items[outcome.index]
     if item.state is ItemState.IN_DOUBT:
         return template(
-            "What you found is recorded: {have} of {need} say so. Nothing is settled "
+            "What you found is recorded: {have} of {need} say so. Nothing is decided "
             "before enough say the same.",
             have=outcome.have,
             need=outcome.need,
@@ -158,10 +158,10 @@ def _voted(outcome: Voted) -> Template:
 
 
 def _stale(outcome: Stale) -> Template:
-    settlement = outcome.settlement
-    if settlement is not None:
+    decision = outcome.decision
+    if decision is not None:
         told = joined(
-            " ", [template("This was already"), _settled_by(outcome, settlement)]
+            " ", [template("This was already"), _decided_by(outcome, decision)]
         )
     else:
         ended = _ENDED[outcome.state]
@@ -171,12 +171,12 @@ def _stale(outcome: Stale) -> Template:
     return joined("", [told, template(". Your click changed nothing.")])
 
 
-def _settled_by(outcome: Stale, settlement: Settlement) -> Template:
+def _decided_by(outcome: Stale, decision: DecisionRecord) -> Template:
     is_withdrawn = outcome.state is ItemState.WITHDRAWN
     return template(
-        _WITHDRAWN_BY if is_withdrawn else _SETTLED_BY[settlement.verb],
-        who=who(settlement.by),
-        at=when(settlement.at_ms),
+        _WITHDRAWN_BY if is_withdrawn else _DECIDED_BY[decision.verb],
+        who=who(decision.by),
+        at=when(decision.at_ms),
     )
 
 

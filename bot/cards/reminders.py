@@ -21,11 +21,11 @@ from twokey.gateway.protocol.states import ItemState
 
 _MOST = 10
 _WAITED_FOR: LiteralString = (
-    "❓ Nobody has settled what became of a call on this card, and its agent waits for "
-    "that. Please check, and say so on the card."
+    "❓ Nobody has said whether a call on this card took effect, and its agent waits "
+    "for that. Please check, and say so on the card."
 )
 _LEFT_OPEN: LiteralString = (
-    "❓ Nobody has settled what became of a call on this card. Please check, and say "
+    "❓ Nobody has said whether a call on this card took effect. Please check, and say "
     "so on the card."
 )
 _NAMES = 200
@@ -72,7 +72,7 @@ def with_reviewers(
     return Message(blocks, text), frozenset(whom.roles)
 
 
-def unsettled(approval: Approval) -> tuple[Message | None, frozenset[str]]:
+def still_in_doubt(approval: Approval) -> tuple[Message | None, frozenset[str]]:
     """Return the line that asks again what became of calls, and whom; None for none.
 
     An agent that waits for people waits for that, however long: the call may have run.

@@ -22,7 +22,7 @@ from twokey.bot.text_types import (
 from twokey.gateway.approvals.lifecycle import ApprovalState
 from twokey.gateway.approvals.people import Vote
 from twokey.gateway.approvals.permission import is_dead_end
-from twokey.gateway.approvals.record import Approval, Item, Settlement
+from twokey.gateway.approvals.record import Approval, DecisionRecord, Item
 from twokey.gateway.protocol.records import Person
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.tiers import Tier
@@ -243,8 +243,8 @@ def status_sentence(approval: Approval, item: Item, *, now_ms: int) -> Template:
         tail = _STARTED.get(item.state, tail)
     told = template(tail, at=when(item.changed_at_ms))
     by = approvers(item)
-    # With a settlement a person withdrew it, and with `revoked` it ended by itself.
-    if item.state is _S.WITHDRAWN and not item.settlement and not item.revoked:
+    # With a decision a person withdrew it, and with `revoked` it ended by itself.
+    if item.state is _S.WITHDRAWN and not item.decision and not item.revoked:
         told = joined("", [template(" by the agent"), told])
     if item.state not in _UNDECIDED and by:
         is_editor = item.edit is not None and [item.edit.by] == by
@@ -268,7 +268,7 @@ def taken_by(approval: Approval, *, now_ms: int) -> Template | None:
 
 
 def approvers(item: Item) -> list[Person]:
-    """Return whose word brought an item where it is: voters, or who settled it."""
+    """Return whose word brought an item where it is: voters, or who decided it."""
     return [one.by for one in _signed(item)]
 
 
@@ -277,18 +277,18 @@ def by_whom(item: Item) -> Template:
     return join_list([_signature(one) for one in _signed(item)])
 
 
-def _signed(item: Item) -> Sequence[Vote | Settlement]:
-    settlement = item.settlement
-    if settlement is not None and settlement.verb in {Verb.REJECT, Verb.RESPOND}:
-        return [settlement]
+def _signed(item: Item) -> Sequence[Vote | DecisionRecord]:
+    decision = item.decision
+    if decision is not None and decision.verb in {Verb.REJECT, Verb.RESPOND}:
+        return [decision]
     if item.state is _S.WITHDRAWN:
         return []
     # Votes for the call before an edit stay in the record, and did not bring it here.
     votes = [vote for vote in item.votes if vote.action_hash == item.action_hash]
-    return votes or ([settlement] if settlement else [])
+    return votes or ([decision] if decision else [])
 
 
-def _signature(one: Vote | Settlement) -> Template:
+def _signature(one: Vote | DecisionRecord) -> Template:
     named = people([one.by])
     if not one.on_behalf_of:
         return named

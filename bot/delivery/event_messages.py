@@ -16,7 +16,7 @@ from twokey.bot.cards.reminders import (
     escalation,
     newly_needed,
     reminder,
-    unsettled,
+    still_in_doubt,
     waits_again,
     with_reviewers,
 )
@@ -31,7 +31,7 @@ from twokey.gateway.protocol.states import ItemState
 _IN_DOUBT = ItemState.IN_DOUBT
 _OF_A_DOUBT = frozenset(
     {
-        EventName.APPROVAL_UNSETTLED,
+        EventName.APPROVAL_STILL_IN_DOUBT,
         EventName.ITEM_IN_DOUBT,
         EventName.ITEM_OBSERVED,
         EventName.ITEM_RECONCILED,
@@ -77,8 +77,8 @@ def _in_thread(
     if event.name is EventName.ITEM_REOPENED and is_open:
         again = waits_again(approval, event.reason)
         return [QueuedMessage(again, event.seq, *place, urgency, roles)]
-    if event.name is EventName.APPROVAL_UNSETTLED:
-        note, roles = unsettled(approval)
+    if event.name is EventName.APPROVAL_STILL_IN_DOUBT:
+        note, roles = still_in_doubt(approval)
         return [QueuedMessage(note, event.seq, *place, urgency, roles)] if note else []
     if event.name is not EventName.APPROVAL_REMINDED:
         return _history(event, approval, place)

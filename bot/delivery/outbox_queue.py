@@ -42,7 +42,7 @@ NEEDS_PEOPLE = frozenset(
     {
         EventName.APPROVAL_REMINDED,
         EventName.APPROVAL_ESCALATED,
-        EventName.APPROVAL_UNSETTLED,
+        EventName.APPROVAL_STILL_IN_DOUBT,
         EventName.ITEM_EDITED,
         EventName.ITEM_VOTED,
         EventName.ITEM_IN_DOUBT,

@@ -10,7 +10,7 @@ from twokey.bot.listener_context import ListenerContext, UserFacingError, UserTe
 from twokey.bot.listeners.router import Router
 from twokey.bot.listeners.verify_click import log_outcome, outcome_reply, verify_click
 from twokey.bot.text_types import Template, joined, label, template
-from twokey.gateway.approvals.decisions import Approve, Outcome, Settled, Voted
+from twokey.gateway.approvals.decisions import Approve, Decided, Outcome, Voted
 from twokey.gateway.store.atomic_write import Loaded
 
 
@@ -52,7 +52,7 @@ async def _approve_all(ctx: ListenerContext, clicked: Clicked) -> UserText | Non
 
 def summarize(outcomes: list[Outcome], *, now_ms: int) -> UserText | None:
     """Say what the card does not show: votes that count, and what was refused."""
-    refused = [each for each in outcomes if not isinstance(each, Settled | Voted)]
+    refused = [each for each in outcomes if not isinstance(each, Decided | Voted)]
     voted = [each for each in outcomes if isinstance(each, Voted)]
     if len(outcomes) == 1 or not (refused or voted):
         return outcome_reply(outcomes[0], now_ms=now_ms)

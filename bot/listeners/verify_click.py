@@ -16,11 +16,11 @@ from twokey.gateway.approvals import quorum
 from twokey.gateway.approvals.deciding import REASON_POINTER
 from twokey.gateway.approvals.decisions import (
     Click,
+    Decided,
     Decision,
     Invalid,
     Outcome,
     Reviewer,
-    Settled,
     Stale,
     Unknown,
     explain_state,
@@ -269,7 +269,7 @@ async def require_permission(
 
 
 async def require_reconciler(ctx: ListenerContext, target: Target, who: Who) -> None:
-    """Refuse to open the form of a doubt that is settled, or is for others to settle.
+    """Refuse to open the form of a call that others reconcile, or have reconciled.
 
     The gateway asks all of this again when they send it.
 
@@ -295,7 +295,7 @@ def is_reason_invalid(outcome: Outcome) -> bool:
 
 def outcome_reply(outcome: Outcome, *, now_ms: int) -> UserText | None:
     """Return what to tell the person; None when the card itself shows it."""
-    if isinstance(outcome, Settled):
+    if isinstance(outcome, Decided):
         return None
     return outcome_text(outcome, now_ms=now_ms)
 

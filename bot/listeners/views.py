@@ -29,10 +29,10 @@ from twokey.bot.objects import Block
 from twokey.bot.text_types import label, template
 from twokey.bot.web import SlackError, text_at
 from twokey.gateway.approvals.decisions import (
+    Decided,
     Decision,
     Invalid,
     Outcome,
-    Settled,
     Voted,
 )
 from twokey.gateway.store.cards import ViewBinding
@@ -203,7 +203,7 @@ async def decide_from_form(
 
 def form_reply(outcome: Outcome, *, now_ms: int) -> Reply:
     """Return what becomes of a modal after a decision: gone, or a calm sentence."""
-    if isinstance(outcome, Settled):
+    if isinstance(outcome, Decided):
         return {"response_action": "clear"}
     title = "Recorded" if isinstance(outcome, Voted) else "Not done"
     view = notice(label(title), outcome_text(outcome, now_ms=now_ms))

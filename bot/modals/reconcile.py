@@ -29,7 +29,7 @@ class Submitted:
 
 
 def view(frame: Frame, index: int) -> Block:
-    """Return the modal in which one call in doubt is settled, or a word on it given."""
+    """Return the modal in which a person reconciles one call, or adds a note to it."""
     item = frame.approval.items[index]
     names = FINDINGS_OF_A_FAILURE if item.has_failed else FINDINGS
     again = label(f"{names[Finding.RERUN]}: {if_repeated(item)}")
@@ -69,7 +69,7 @@ def view(frame: Frame, index: int) -> Block:
 
 
 def submitted(state: State) -> Submitted:
-    """Read the modal; a note alone, without a choice, settles nothing."""
+    """Read the modal; a note alone, without a choice, reconciles nothing."""
     note = text_of(state, Input.NOTE)
     try:
         finding = Finding(choice_of(state, Input.FINDING))

@@ -148,7 +148,7 @@ def _local(reference: JsonValue, root: JsonObject) -> JsonObject | None:
 def _without_null(
     schema: JsonObject, value: Value, root: JsonObject
 ) -> tuple[JsonObject, bool]:
-    """Take null out of a schema, and settle on the branch that the value is of."""
+    """Take null out of a schema, and choose the branch that the value is of."""
     node, is_nullable = schema, False
     kinds = node.get("type")
     if isinstance(kinds, list):

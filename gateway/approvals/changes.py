@@ -16,7 +16,7 @@ from twokey.gateway.approvals.events import (
 )
 from twokey.gateway.approvals.people import Requirement, Role, Vote
 from twokey.gateway.approvals.policy_decision import PolicyDecision
-from twokey.gateway.approvals.record import Approval, Item, Opened, Settlement
+from twokey.gateway.approvals.record import Approval, DecisionRecord, Item, Opened
 from twokey.gateway.protocol.records import Person
 from twokey.gateway.protocol.tiers import join
 from twokey.gateway.protocol.verbs import Verb
@@ -108,9 +108,9 @@ class DecisionContext:
             reason=reason,
         )
 
-    def settlement(self, verb: Verb, text: str) -> Settlement:
+    def decision_record(self, verb: Verb, text: str) -> DecisionRecord:
         """Return this person's word as the one that ends the waiting."""
-        return Settlement(
+        return DecisionRecord(
             verb=verb,
             by=self.reviewer.person,
             at_ms=self.now_ms,
@@ -214,7 +214,7 @@ def event_of(
     """Return what is announced of a decision: who, what, under which policy."""
     actor: Person = context.reviewer.person
     policy_now, behalf = context.policy_now, listed(context.on_behalf_of)
-    text = item.settlement.text if item.settlement else ""
+    text = item.decision.text if item.decision else ""
     return approval_event(context.approval, name, item, reason=text).with_(
         version=version,
         # Of the policy that was asked for this decision, which may not be the one that

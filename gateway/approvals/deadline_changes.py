@@ -30,7 +30,7 @@ _FIRED = {
     TimerKind.REMIND: EventName.APPROVAL_REMINDED,
     TimerKind.ESCALATE: EventName.APPROVAL_ESCALATED,
     TimerKind.RELEASE: EventName.APPROVAL_RELEASED,
-    TimerKind.DOUBT: EventName.APPROVAL_UNSETTLED,
+    TimerKind.DOUBT: EventName.APPROVAL_STILL_IN_DOUBT,
 }
 
 

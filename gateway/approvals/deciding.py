@@ -307,7 +307,7 @@ def _close(
         move,
         context.now_ms,
         opened=None,
-        settlement=context.settlement(verb, text),
+        decision=context.decision_record(verb, text),
     )
     approval = following(context.approval, item)
     event = event_of(context, item, named_after(item.state), approval.version)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from twokey.gateway.approvals.record import Approval, Item, Settlement
+from twokey.gateway.approvals.record import Approval, DecisionRecord, Item
 from twokey.gateway.protocol.records import Person, Record
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.strict_json import JsonObject
@@ -108,7 +108,7 @@ class Respond(_Named):
 
 
 class Reconcile(_Named):
-    """Settle an execution in doubt: it ran, run it again, or leave it be."""
+    """Reconcile an execution in doubt: it ran, run it again, or leave it be."""
 
     finding: Finding
     note: str = ""
@@ -132,8 +132,8 @@ class Click(Record):
     is_shared: bool = False
 
 
-class Settled(_Named):
-    """This decision settled the item."""
+class Decided(_Named):
+    """This decision ended the item's wait, or its doubt."""
 
     approval: Approval
     index: int
@@ -155,7 +155,7 @@ class Stale(_Named):
     """
 
     state: ItemState
-    settlement: Settlement | None = None
+    decision: DecisionRecord | None = None
     at_ms: int = 0
     is_restored: bool = False
 
@@ -164,7 +164,7 @@ class Stale(_Named):
         """Return the answer about an item that is not open as it was seen."""
         return cls(
             state=item.state,
-            settlement=item.settlement,
+            decision=item.decision,
             at_ms=item.changed_at_ms,
             is_restored=item.is_restored,
         )
@@ -204,7 +204,7 @@ class Unknown(_Named):
 
 
 Refusal = Stale | Changed | Expired | Forbidden | Invalid | Unknown
-Outcome = Settled | Voted | Refusal
+Outcome = Decided | Voted | Refusal
 
 
 def explain_state(

@@ -22,7 +22,7 @@ class EventName(StrEnum):
     APPROVAL_EXTENDED = "approval.extended"
     APPROVAL_TAKEN = "approval.taken"
     APPROVAL_RELEASED = "approval.released"
-    APPROVAL_UNSETTLED = "approval.unsettled"
+    APPROVAL_STILL_IN_DOUBT = "approval.still_in_doubt"
     APPROVAL_REPORTED = "approval.reported"
     CALL_RAN = "call.ran"
     CALL_DENIED = "call.denied"

@@ -96,14 +96,14 @@ def finish(
 
     Returns:
         The change, or without one whether the report was recorded before. A report
-        that comes after people settled the doubt is kept beside what they said, see
+        that comes after people reconciled the doubt is kept beside what they said, see
         `is_late`.
     """
     after = state_after(item, result)
     is_owned = item.fence == fence
     # Before everything else: what people said of this start stands, whatever state
     # followed.
-    if result is not None and fence and item.settled_fence == fence:
+    if result is not None and fence and item.reconciled_fence == fence:
         return _reported_late(approval, item, result, is_owned=is_owned, now_ms=now_ms)
     is_known = item.state is after and (
         after is not ItemState.IN_DOUBT or item.result is not None
@@ -121,7 +121,7 @@ def finish(
 
 
 def is_late(change: Change) -> bool:
-    """Return whether a change by `finish` came after people had settled the doubt."""
+    """Return whether a change by `finish` came after people had reconciled it."""
     return change.events[0].name is EventName.ITEM_REPORTED
 
 

@@ -12,7 +12,7 @@ class ApprovalState(StrEnum):
     """An approval is open while one of its items is pending."""
 
     OPEN = "open"
-    SETTLED = "settled"
+    CLOSED = "closed"
 
 
 class Move(StrEnum):
@@ -100,4 +100,4 @@ def advance(state: ItemState, move: Move) -> ItemState:
 def approval_state(items: list[ItemState]) -> ApprovalState:
     """Return the state of an approval from the states of its items."""
     is_open = ItemState.PENDING in items
-    return ApprovalState.OPEN if is_open else ApprovalState.SETTLED
+    return ApprovalState.OPEN if is_open else ApprovalState.CLOSED

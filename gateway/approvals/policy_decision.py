@@ -29,7 +29,7 @@ class JudgedCall(Record):
         args_schema: what an edit is checked against; None: only strict JSON.
         redact: dotted paths that cards hide.
         requires_reason: the decisions that need a reason.
-        asks_on_failure: a call that failed is in doubt until people settle it.
+        asks_on_failure: a call that failed is in doubt until people reconcile it.
         idempotent: an execution in doubt may be repeated under the same key.
     """
 

@@ -45,7 +45,7 @@ _MOVES = {
 
 
 def reconcile(context: DecisionContext, decision: Reconcile) -> Change | Refusal:
-    """Record what a person found; settle the doubt when enough found the same."""
+    """Record what a person found; reconcile the call when enough found the same."""
     refusal = _not_open(context) or _not_permitted(context, decision)
     if refusal is not None:
         return refusal
@@ -65,29 +65,29 @@ def reconcile(context: DecisionContext, decision: Reconcile) -> Change | Refusal
         still = quorum.asked_again(same, context.voters, requirement.roles)
         count = quorum.tally(requirement, (*still, mine.vote), item.action_hash)
     if count.is_met:
-        return _settled(context, item, mine)
+        return _reconciled(context, item, mine)
     approval = following(context.approval, item)
     voted = Voted(approval=approval, index=item.index, have=count.have, need=count.need)
     event = _event(context, item, mine, EventName.ITEM_OBSERVED)
     return Change(approval, (event,), voted)
 
 
-def _settled(context: DecisionContext, item: Item, mine: Observation) -> Change:
-    settled = item.moved(
+def _reconciled(context: DecisionContext, item: Item, mine: Observation) -> Change:
+    reconciled = item.moved(
         _MOVES[mine.finding],
         context.now_ms,
         found=mine.finding,
-        # Whatever this attempt's owner says from now on comes after people settled it.
-        settled_fence=item.fence,
+        # Whatever this attempt's owner reports from now on is late.
+        reconciled_fence=item.fence,
     )
     again = mine.finding is Finding.RERUN
     if again:
         # What the last attempt came to is not a result of the next one.
-        settled = settled.with_(result=None, lapses_at_ms=context.lapses_at_ms)
+        reconciled = reconciled.with_(result=None, lapses_at_ms=context.lapses_at_ms)
     # What was seen of this attempt says nothing of the next one: see `_not_open`.
     version = context.approval.version + again
-    approval = following(context.approval, settled, version=version)
-    event = _event(context, settled, mine, EventName.ITEM_RECONCILED)
+    approval = following(context.approval, reconciled, version=version)
+    event = _event(context, reconciled, mine, EventName.ITEM_RECONCILED)
     return Change(approval, (event.with_(version=version),), resumes=True)
 
 
@@ -165,7 +165,7 @@ def _no_rerun(context: DecisionContext) -> str | None:
         return _WENT_ON
     if policy_now and policy_now.stopped:
         return policy_now.stopped
-    verb = item.settlement.verb if item.settlement else Verb.APPROVE
+    verb = item.decision.verb if item.decision else Verb.APPROVE
     if policy_now and (policy_now.tier is Tier.DENY or verb not in policy_now.allow):
         return "The policy no longer allows this call at all."
     return None

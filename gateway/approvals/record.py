@@ -50,7 +50,7 @@ class Context(Record):
         return dict[str, str](self.model_dump())
 
 
-class Settlement(Record):
+class DecisionRecord(Record):
     """The word that ended an item's waiting: whose, when, and with which text."""
 
     verb: Verb
@@ -112,10 +112,10 @@ class Item(JudgedCall):
         lapses_at_ms: when the authorization ends by itself, by the store's clock.
         fence: how often the call was started.
         owner: the attempt that runs it; empty when none does.
-        settled_fence: the start whose doubt people settled last; 0: none.
+        reconciled_fence: the start that people reconciled last; 0: none.
         observations: what people found out about executions in doubt.
-        found: as what the last doubt was settled.
-        late: what an executor reported after people had settled its doubt.
+        found: what people found at the last reconciliation.
+        late: what an executor reported after people had reconciled it.
         requests_before: what each window that counts requests held before this call, in
             millionths by the store's key of the window: a request keeps its place in
             the row, however many come later.
@@ -138,12 +138,12 @@ class Item(JudgedCall):
     principals: tuple[Person, ...] = ()
     votes: tuple[Vote, ...] = ()
     edit: EditRecord | None = None
-    settlement: Settlement | None = None
+    decision: DecisionRecord | None = None
     revoked: Revocation | None = None
     lapses_at_ms: int = 0
     fence: int = 0
     owner: str = ""
-    settled_fence: int = 0
+    reconciled_fence: int = 0
     claimed_until_ms: int = 0
     result: Result | None = None
     observations: tuple[Observation, ...] = ()
@@ -293,7 +293,7 @@ class Approval(Record):
 
     @property
     def state(self) -> ApprovalState:
-        """Return open while an item is pending, else settled."""
+        """Return open while an item is pending, else closed."""
         return lifecycle.approval_state([item.state for item in self.items])
 
     @property

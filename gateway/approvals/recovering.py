@@ -38,7 +38,7 @@ def end_with_thread(approval: Approval, item: Item, now_ms: int) -> Change | Non
 def doubt_restored(approval: Approval, item: Item, now_ms: int) -> Change | None:
     """Return the change to a call in a record that is older than what happened.
 
-    An authorized one may have run, so people settle its result. One that waits
+    An authorized one may have run, so people reconcile it. One that waits
     goes on waiting with a warning, without the votes of those who did not see it, and
     with a version of its own, so that no click on a card without it counts. None for a
     call that has ended, and for one that was started: it will be in doubt by itself.

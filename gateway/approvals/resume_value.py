@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from twokey.gateway.approvals.record import NOT_KNOWN, Item, Settlement
+from twokey.gateway.approvals.record import NOT_KNOWN, DecisionRecord, Item
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.strict_json import JsonObject
@@ -33,7 +33,7 @@ def answer_for(item: Item) -> Answer | None:
     if item.state in _ENDINGS:
         kind = AnswerKind(item.state.value)  # such an answer is named after the state
         return _answer(item, kind, message=end_reason(item))
-    text = item.settlement.text if item.settlement else ""
+    text = item.decision.text if item.decision else ""
     if item.state is ItemState.REJECTED:
         return _answer(item, AnswerKind.REJECT, message=text)
     if item.state is ItemState.ANSWERED:
@@ -65,19 +65,19 @@ def end_reason(item: Item) -> str:
     # Before all others: of such a call nobody may say that it did not run.
     if item.is_restored:
         return f"{why}. {NOT_KNOWN}; look before you ask again."
-    if item.state is ItemState.WITHDRAWN and item.settlement is not None:
-        return _taken_back(item.settlement)
+    if item.state is ItemState.WITHDRAWN and item.decision is not None:
+        return _taken_back(item.decision)
     # It was started at least once, so "did not run" would not be true.
     if item.fence:
         return f"{why}, so the call does not go on. What it did before that stays."
     return f"{why}, so the call did not run."
 
 
-def _taken_back(settlement: Settlement) -> str:
+def _taken_back(decision: DecisionRecord) -> str:
     said = "Somebody who asked for this call took it back, so it did not run."
-    if not settlement.text:
+    if not decision.text:
         return said
-    return f"{said} Their reason: {json.dumps(settlement.text, ensure_ascii=False)}."
+    return f"{said} Their reason: {json.dumps(decision.text, ensure_ascii=False)}."
 
 
 def unknown_answer(item_id: str, action_hash: str, why: str) -> Answer:
@@ -104,6 +104,6 @@ def _answer(
         action_hash=digest.action_hash(item.requested),
         args=args,
         message=message,
-        by=item.settlement.by if item.settlement else None,
+        by=item.decision.by if item.decision else None,
         has_started=item.fence > 0 or item.is_restored,
     )

@@ -154,7 +154,7 @@ def _asked_anew(
     waiting = raised_item(item, policy_now).moved(
         Move.REOPEN,
         now_ms,
-        settlement=None,
+        decision=None,
         revoked=_revocation(item, reason, now_ms),
     )
     ttl_ms = policy_now.ttl_ms or approval.ttl_ms

@@ -20,7 +20,7 @@ PAUSE_MS = 15 * 24 * 60 * 60 * 1000
 
 DOUBT_FIRST_MS = 24 * 60 * 60 * 1000
 DOUBT_THEN_MS = 7 * DOUBT_FIRST_MS
-"""When people are reminded of a doubt that nobody settles: a day later, then weekly."""
+"""When people are reminded of a call in doubt: a day later, then weekly."""
 
 _HINT_SHARE = 5  # the last fifth of the time
 

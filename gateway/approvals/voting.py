@@ -108,7 +108,7 @@ def vote(
             Move.AUTHORIZE,
             context.now_ms,
             lapses_at_ms=context.lapses_at_ms,
-            settlement=context.settlement(word, text),
+            decision=context.decision_record(word, text),
         )
     elif not is_edited:
         item = keeping_floor(context.item, item, context.policy_now)

@@ -111,7 +111,7 @@ class Gateway(Protocol):
     async def late_reports(
         self, ref: TurnRef, item_ids: Collection[str]
     ) -> tuple[LateReport, ...]:
-        """Return what executors reported after people had settled these calls.
+        """Return what executors reported after people had reconciled these calls.
 
         Only calls of the run that the ref stands in are answered about.
         """

@@ -224,7 +224,7 @@ class Claimed(Record):
 
     The claim holds for ``lease_s`` seconds and is kept by heartbeats with ``fence``.
     ``idempotency_key`` is the same for every attempt at this authorization.
-    ``asks_on_failure`` says that people settle a failure. ``settled``
+    ``asks_on_failure`` says that people reconcile a failure. ``reconciled``
     is what people said of an earlier attempt, when they had the call run again.
     ``requested`` is the document of the request where ``action`` has a newer state.
     """
@@ -237,7 +237,7 @@ class Claimed(Record):
     lease_s: float
     edit: EditRecord | None = None
     asks_on_failure: bool = False
-    settled: ReconcileAnswer | None = None
+    reconciled: ReconcileAnswer | None = None
     requested: str = ""
 
 
@@ -257,15 +257,15 @@ class CheckState(Record):
 class Done(Record):
     """It ran before, with this result.
 
-    ``settled`` is what people said of the last doubt about it; ``found`` is the same
-    when it is to be read in place of the result.
+    ``reconciled`` is what people found at the last reconciliation; ``found`` is the
+    same when it is to be read in place of the result.
     """
 
     kind: Literal["done"] = "done"
     result: Result
     edit: EditRecord | None = None
     found: ReconcileAnswer | None = None
-    settled: ReconcileAnswer | None = None
+    reconciled: ReconcileAnswer | None = None
 
 
 class Busy(Record):
@@ -351,7 +351,7 @@ class AgentNote(Record):
 class CallOutcome(Record):
     """The outcome of one held call, for repairing a turn that was cut off.
 
-    ``found`` and ``settled`` are as in `Done`.
+    ``found`` and ``reconciled`` are as in `Done`.
     """
 
     item_id: str
@@ -362,11 +362,11 @@ class CallOutcome(Record):
     edit: EditRecord | None = None
     result: Result | None = None
     found: ReconcileAnswer | None = None
-    settled: ReconcileAnswer | None = None
+    reconciled: ReconcileAnswer | None = None
 
 
 class LateReport(Record):
-    """What an executor reported after people had settled the doubt about its call.
+    """What an executor reported after people had reconciled its call.
 
     ``is_apart`` says that it is about an earlier attempt than the call's own result.
     """

@@ -4,7 +4,7 @@ Theory of operation. A job says only that something may have changed; what to do
 read from the thread's own checkpoint and from the store. So any number of jobs for a
 thread, in any order, twice or after a crash, come to the same:
 
-1. Questions whose items are settled are answered, all in one map.
+1. Questions whose items are decided are answered, all in one map.
 2. A thread with work left that waits for no answer was cut off: it is nudged, also
    while other work of it asks. One that stands so after a step that raised nothing
    was not cut off: it stopped at a breakpoint of a graph inside, and is left there.
@@ -110,7 +110,7 @@ class Advancer:
             ThreadHalted: when the thread stands at a limit or a breakpoint.
             ThreadUnknown: when there is no such thread, and calls of it are approved.
         """
-        state = await self.settle(at, runner, past_limits=past_limits)
+        state = await self.run_until_waiting(at, runner, past_limits=past_limits)
         if not state.exists:
             if await self._has_approved(at):
                 raise ThreadUnknown(at.agent, at.thread)
@@ -121,7 +121,7 @@ class Advancer:
             await self._events.finished(at, state.checkpoint, state.last_words)
         return state
 
-    async def settle(
+    async def run_until_waiting(
         self, at: ThreadRef, runner: Runner, *, past_limits: bool = False
     ) -> ThreadState:
         """Answer and nudge until nothing is left that can be done without a person."""
@@ -238,7 +238,7 @@ class Advancer:
 
     async def _finish_before(self, at: ThreadRef, runner: Runner) -> None:
         try:
-            await self.settle(at, runner)
+            await self.run_until_waiting(at, runner)
         except (StoreUnavailable, ThreadUnavailable):
             raise
         except ThreadHalted:
@@ -249,7 +249,7 @@ class Advancer:
             log_failure(
                 logger,
                 error,
-                "thread.unsettled agent=%s thread=%s",
+                "thread.finish_failed agent=%s thread=%s",
                 at.agent,
                 at.thread,
             )

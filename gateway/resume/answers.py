@@ -121,7 +121,7 @@ def asked_items(pending: Sequence[PendingInterrupt]) -> frozenset[str]:
 async def answers_for(
     store: Store, agent: str, thread: str, pending: Sequence[PendingInterrupt]
 ) -> Answers:
-    """Collect the answers of all settled items that this thread asks about.
+    """Collect the answers of all decided items that this thread asks about.
 
     A question counts only when our own record says that its item belongs to this
     thread's run and to this hash: the question itself is the agent's word.

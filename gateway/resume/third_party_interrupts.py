@@ -66,7 +66,7 @@ class ThirdPartyInterrupts:
         self._advancer = advancer
         self._events = RunEvents(store)
 
-    async def settle(
+    async def announce_or_end(
         self, at: ThreadRef, runner: Runner, state: ThreadState
     ) -> ThreadState:
         """Tell, or end, what a resting thread asks; return where it stands then.
@@ -126,7 +126,7 @@ class ThirdPartyInterrupts:
             await self._tell_end(at, job, [*answers], is_answered=True)
             after = await self._advancer.forward(at, runner)
             # The thread may ask the next question already.
-            return await self.settle(at, runner, after)
+            return await self.announce_or_end(at, runner, after)
         return await self._give_up(at, state, due, job)
 
     async def _give_up(

@@ -238,7 +238,7 @@ class Worker:
         else:
             state = await self._advancer.forward(at, runner)
         if not self._runners.is_of_a_program(at.agent, at.thread):
-            state = await self._questions.settle(at, runner, state)
+            state = await self._questions.announce_or_end(at, runner, state)
         if state.is_finished:
             self._runners.release(at.agent, at.thread)
 

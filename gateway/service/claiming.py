@@ -98,7 +98,7 @@ class ClaimService(PolicyService):
         """Record what an execution came to; without a result, give its claim back.
 
         Returns:
-            False when the claim is another's, or people had settled its doubt.
+            False when the claim is another's, or people had reconciled the call.
         """
 
         async def compute(loaded: Loaded, item: Item) -> Write | bool:
@@ -237,7 +237,7 @@ class ClaimService(PolicyService):
             lease_s=self._store.lease_ms / 1000,
             edit=item.edit,
             asks_on_failure=item.asks_on_failure,
-            settled=settled_by_people(item),
+            reconciled=last_finding(item),
             requested=requested_before(item),
         )
 
@@ -252,12 +252,12 @@ def _told(item: Item) -> ClaimReply:
     """Return the answer to a claim of a call that cannot be started now."""
     match item.state:
         case ItemState.EXECUTED | ItemState.FAILED:
-            # A person may have settled a doubt: then there is a state and no result.
+            # After a reconciliation there is a state and no result.
             return Done(
                 result=item.result or Result(ok=item.state is ItemState.EXECUTED),
                 edit=item.edit,
                 found=found_by_people(item),
-                settled=settled_by_people(item),
+                reconciled=last_finding(item),
             )
         case ItemState.IN_DOUBT:
             return InDoubt(edit=item.edit)
@@ -326,15 +326,15 @@ def found_by_people(item: Item) -> ReconcileAnswer | None:
     return None
 
 
-def settled_by_people(item: Item) -> ReconcileAnswer | None:
-    """Return as what people settled the last doubt; None when there was none."""
+def last_finding(item: Item) -> ReconcileAnswer | None:
+    """Return what people found at the last reconciliation; None without one."""
     if item.found is None:
         return None
     return reconcile_answer(item, item.found.value)
 
 
 def late_report(item: Item) -> LateReport | None:
-    """Return what was reported after people had settled a doubt; None for nothing."""
+    """Return what was reported after people had reconciled the call, or None."""
     if item.late is None or item.found is None:
         return None
     began_again = item.found is Finding.RERUN and not item.observations_now
@@ -358,7 +358,7 @@ def outcome_of(item: Item) -> CallOutcome:
         edit=item.edit,
         result=item.result,
         found=found_by_people(item),
-        settled=settled_by_people(item),
+        reconciled=last_finding(item),
     )
 
 

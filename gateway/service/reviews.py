@@ -11,12 +11,12 @@ from twokey.gateway.approvals.changes import Change
 from twokey.gateway.approvals.decisions import (
     Changed,
     Click,
+    Decided,
     Decision,
     Edit,
     Expired,
     Outcome,
     Reviewer,
-    Settled,
     Stale,
     Unknown,
 )
@@ -97,7 +97,7 @@ class ReviewService(PolicyService):
         voters: Voters | None = None,
         seen: Loaded | None = None,
     ) -> Outcome:
-        """Settle or vote on one item; atomic, and safe to repeat.
+        """Decide or vote on one item; atomic, and safe to repeat.
 
         The decision, its audit entry, its event and the job that brings the agent
         back are one write. The current policy is asked as well as the pinned one, and
@@ -145,8 +145,8 @@ class ReviewService(PolicyService):
         written = await self.store.approvals.change(click.approval, compute, seen=seen)
         if isinstance(written, Write):
             change = written.change
-            settled = Settled(approval=change.approval, index=click.index)
-            return change.voted or settled
+            decided = Decided(approval=change.approval, index=click.index)
+            return change.voted or decided
         # The click came before the sweep. Ended here and now, so that the card says so
         # when the person looks again.
         if isinstance(written, Expired):
@@ -330,11 +330,11 @@ class ReviewService(PolicyService):
 
     def _rejection(self, change: Change, index: int) -> str:
         item = change.approval.items[index]
-        if item.state is not ItemState.REJECTED or item.settlement is None:
+        if item.state is not ItemState.REJECTED or item.decision is None:
             return ""
         after = self._policy().protect.pause_after_rejections
         return rejection_effects(
-            change.approval, item, item.settlement, pause_after=after
+            change.approval, item, item.decision, pause_after=after
         )
 
 

@@ -13,7 +13,7 @@ from twokey.gateway.approvals.events import (
     EventName,
     approval_event,
 )
-from twokey.gateway.approvals.record import Approval, Item, Settlement
+from twokey.gateway.approvals.record import Approval, DecisionRecord, Item
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.records import Record, RunRef
 from twokey.gateway.protocol.strict_json import JsonObject
@@ -76,15 +76,15 @@ def fingerprint(tool: str, args: JsonObject) -> str:
 
 
 def rejection_effects(
-    approval: Approval, item: Item, settlement: Settlement, *, pause_after: int
+    approval: Approval, item: Item, decision: DecisionRecord, *, pause_after: int
 ) -> str:
     """Return, as JSON for the script, what a rejection brings with it in the same step.
 
     The call is remembered as rejected; after so many in a row its agent is paused.
     """
-    by, at_ms = settlement.by, settlement.at_ms
+    by, at_ms = decision.by, decision.at_ms
     reason = f"{pause_after} of its calls were rejected in a row"
-    rejection = Rejection(by=by.name or by.user, at_ms=at_ms, reason=settlement.text)
+    rejection = Rejection(by=by.name or by.user, at_ms=at_ms, reason=decision.text)
     pause = Freeze(
         scope=Scope(kind=ScopeKind.AGENT, name=approval.agent),
         by=BY_GATEWAY,

@@ -34,7 +34,7 @@ _NUMBERS = {
     "t": "changed_at_ms",
     "l": "lapses_at_ms",
     "f": "fence",
-    "k": "settled_fence",
+    "k": "reconciled_fence",
     "u": "claimed_until_ms",
 }
 """Field of an item in the head to its name in the record."""
@@ -60,7 +60,7 @@ _IN_DETAIL = {
     "principals",
     "votes",
     "edit",
-    "settlement",
+    "decision",
     "revoked",
     "observations",
     "found",

@@ -127,7 +127,7 @@ class Runner:
     async def answers(
         self, graph: Any, gateway: FakeGateway, config: RunnableConfig = CONFIG
     ) -> dict[str, Any]:
-        """Return what the resume worker would send: one answer per settled item."""
+        """Return what the resume worker would send: one answer per decided item."""
         snapshot = await self.state(graph, config)
         return {
             pause.id: gateway.answer(pause.value["item_id"]).model_dump(mode="json")
@@ -138,7 +138,7 @@ class Runner:
     async def resume(
         self, graph: Any, gateway: FakeGateway, config: RunnableConfig = STRICT
     ) -> dict[str, Any]:
-        """Send the answers of all settled items at once, strictly."""
+        """Send the answers of all decided items at once, strictly."""
         answers = await self.answers(graph, gateway, config)
         return await self.run(graph, Command(resume=answers), config)
 

@@ -15,7 +15,7 @@ from typing import Any
 from twokey.gateway.approvals import editing, lifecycle, resume_value
 from twokey.gateway.approvals.lifecycle import Move
 from twokey.gateway.approvals.people import Observation, Requirement, Vote
-from twokey.gateway.approvals.record import Context, Item, Revocation, Settlement
+from twokey.gateway.approvals.record import Context, DecisionRecord, Item, Revocation
 from twokey.gateway.errors import NotAllowed, StoreUnavailable
 from twokey.gateway.policy.evaluate import Evaluation
 from twokey.gateway.protocol import digest, wire
@@ -59,11 +59,11 @@ from twokey.gateway.protocol.wire import (
 )
 from twokey.gateway.service.claiming import (
     found_by_people,
+    last_finding,
     late_report,
     outcome_of,
     reconcile_answer,
     requested_before,
-    settled_by_people,
 )
 from twokey.gateway.service.hints import apply_hint
 
@@ -154,7 +154,7 @@ class FakeGateway:
                     result=item.result or Result(ok=item.state is ItemState.EXECUTED),
                     edit=item.edit,
                     found=found_by_people(item),
-                    settled=settled_by_people(item),
+                    reconciled=last_finding(item),
                 )
             case _:
                 return Refused(
@@ -287,7 +287,7 @@ class FakeGateway:
         revoked = self.items[item_id].revoked
         times = revoked.times + 1 if revoked else 1
         why = Revocation(reason="More people are needed.", at_ms=1, times=times)
-        self._move(item_id, Move.REOPEN, revoked=why, settlement=None)
+        self._move(item_id, Move.REOPEN, revoked=why, decision=None)
 
     def claim_and_die(self, item: Item) -> None:
         """Let another process claim a call, and never tell of its end."""
@@ -427,7 +427,7 @@ class FakeGateway:
                 ),
                 lease_s=self.lease_s,
                 edit=item.edit,
-                settled=settled_by_people(item),
+                reconciled=last_finding(item),
                 requested=requested_before(item),
             )
         )
@@ -458,8 +458,8 @@ class FakeGateway:
         return self.runs[item.id] == ref.run_ref and is_inside(item.ctx.ns, ref.ns)
 
     def _settle(self, item_id: str, move: Move, verb: Verb, text: str = "") -> None:
-        settlement = Settlement(verb=verb, by=ANNA, at_ms=1, text=text)
-        self._move(item_id, move, settlement=settlement)
+        decision = DecisionRecord(verb=verb, by=ANNA, at_ms=1, text=text)
+        self._move(item_id, move, decision=decision)
 
     def _move(self, item_id: str, move: Move, **changes: object) -> Item:
         item = self.items[item_id]

@@ -10,12 +10,12 @@ from tests.agent.fake_gateway import FakeGateway
 from tests.service.harness import ANA, ServiceHarness
 from twokey.gateway.approvals.decisions import (
     Approve,
+    Decided,
     Decision,
     Edit,
     Reconcile,
     Reject,
     Respond,
-    Settled,
 )
 from twokey.gateway.approvals.record import Item
 from twokey.gateway.policy.load import load_policy
@@ -157,4 +157,4 @@ class Real(Backend):
     async def _decide(self, item_id: str, decision: Decision) -> None:
         click = await self._desk.click_on(item_id)
         outcome = await self._desk.reviews.decide(click, decision, ANA)
-        assert isinstance(outcome, Settled)
+        assert isinstance(outcome, Decided)

@@ -12,7 +12,7 @@ from tests.agent.agent_runner import CONFIG, Effects, Runner, build, by_call
 from tests.agent.fake_gateway import FakeGateway
 from tests.agent.unheld_scenes import asking_inside, broken, handing_over, wiring
 from twokey.agent import Approved, Unsure, grant, guarded, tool_messages
-from twokey.agent.messages import ITEM_KEY, SETTLED_KEY
+from twokey.agent.messages import ITEM_KEY, RECONCILED_KEY
 from twokey.agent.scripted_model import calling
 from twokey.gateway.errors import ThreadUnavailable
 from twokey.gateway.protocol.states import ItemState
@@ -117,7 +117,7 @@ async def test_a_cut_off_call_is_told_of_and_the_agent_goes_on(
 
     answer = by_call(state)["c1"]
     assert answer.text == tool_messages.CUT_OFF
-    assert answer.additional_kwargs[SETTLED_KEY]
+    assert answer.additional_kwargs[RECONCILED_KEY]
     assert effects.paid == []
     assert gateway.only().state is ItemState.IN_DOUBT
 

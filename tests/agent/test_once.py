@@ -131,7 +131,7 @@ async def test_a_result_that_was_recorded_is_given_back_and_not_made_again(
 
 
 @pytest.mark.parametrize("finding", ["executed", "rerun", "skip"])
-async def test_a_kill_after_the_effect_is_settled_by_a_person(
+async def test_a_kill_after_the_effect_is_reconciled_by_a_person(
     runner: Runner, saver: Any, effects: Effects, finding: str
 ) -> None:
     gateway, graph = await _approved(runner, saver, effects)

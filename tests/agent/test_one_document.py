@@ -31,7 +31,7 @@ from twokey.agent import ApprovalMiddleware
 from twokey.agent.scripted_model import ScriptedModel, calling
 from twokey.bot.cards.listing import boxes
 from twokey.gateway.approvals import resume_value
-from twokey.gateway.approvals.decisions import Approve, Click, Settled
+from twokey.gateway.approvals.decisions import Approve, Click, Decided
 from twokey.gateway.approvals.record import Item
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.protocol import digest
@@ -143,7 +143,7 @@ async def _approve(harness: ServiceHarness, item: Item) -> None:
         outcome = await harness.reviews.decide(
             click, Approve(), person, voters=still_members
         )
-        if isinstance(outcome, Settled):
+        if isinstance(outcome, Decided):
             return
     raise AssertionError(outcome)
 

@@ -347,12 +347,12 @@ async def test_a_call_whose_owner_died_waits_for_what_people_find(
     if finding is Finding.RERUN:
         assert isinstance(after, Claimed)
         assert after.fence > first.fence
-        assert after.settled
+        assert after.reconciled
     else:
         assert isinstance(after, Done)
         assert after.result.ok == (finding is Finding.EXECUTED)
         assert after.found == outcome.found
-        assert after.settled == outcome.settled
+        assert after.reconciled == outcome.reconciled
     assert await gateway.late_reports(at(), [call.id]) == ()
 
 

@@ -210,7 +210,7 @@ async def test_a_step_that_was_recorded_is_given_back_and_not_run_again(
 
 
 @pytest.mark.parametrize("finding", ["executed", "skip"])
-async def test_a_step_in_doubt_is_settled_by_a_person(
+async def test_a_step_in_doubt_is_reconciled_by_a_person(
     runner: Runner, memory: InMemorySaver, effects: Effects, finding: str
 ) -> None:
     gateway = FakeGateway()

@@ -181,7 +181,7 @@ async def test_the_model_reads_why_people_approved_an_edited_call_too(
     assert "less" in str(end["messages"])
 
 
-async def test_calls_settled_one_by_one_run_one_by_one(
+async def test_calls_decided_one_by_one_run_one_by_one(
     runner: Runner, saver: Any, effects: Effects
 ) -> None:
     gateway = FakeGateway(FREE)

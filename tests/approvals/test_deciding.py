@@ -89,8 +89,8 @@ def test_one_reviewer_authorizes_an_approve_tier_call() -> None:
 
     assert change.approval.items[0].state is ItemState.AUTHORIZED
     assert change.voted is None
-    assert change.approval.items[0].settlement
-    assert change.approval.items[0].settlement.by == ANA
+    assert change.approval.items[0].decision
+    assert change.approval.items[0].decision.by == ANA
     assert [event.name for event in change.events] == [EventName.ITEM_AUTHORIZED]
 
 
@@ -119,8 +119,8 @@ def test_unchanged_arguments_are_an_approve_and_not_an_edit() -> None:
 
     assert change.approval.items[0].edit is None
     assert change.approval.version == 1
-    assert change.approval.items[0].settlement
-    assert change.approval.items[0].settlement.verb is Verb.APPROVE
+    assert change.approval.items[0].decision
+    assert change.approval.items[0].decision.verb is Verb.APPROVE
 
 
 @pytest.mark.parametrize(
@@ -147,8 +147,8 @@ def test_reject_and_respond_end_the_item_with_their_text() -> None:
 
     assert rejected.approval.items[0].state is ItemState.REJECTED
     assert answered.approval.items[0].state is ItemState.ANSWERED
-    assert answered.approval.items[0].settlement
-    assert answered.approval.items[0].settlement.text == "ask"
+    assert answered.approval.items[0].decision
+    assert answered.approval.items[0].decision.text == "ask"
 
 
 @pytest.mark.parametrize("message", ["", " \n"])
@@ -264,8 +264,8 @@ def test_a_second_decision_is_told_who_was_faster() -> None:
     )
 
     assert isinstance(second, Stale)
-    assert second.settlement
-    assert second.settlement.by == ANA
+    assert second.decision
+    assert second.decision.by == ANA
 
 
 def test_a_click_on_an_older_version_is_refused() -> None:

@@ -72,7 +72,7 @@ def test_an_approval_is_open_while_an_item_is_pending() -> None:
     open_ = [ItemState.EXECUTED, ItemState.PENDING]
 
     assert approval_state(open_) is ApprovalState.OPEN
-    assert approval_state([ItemState.AUTHORIZED]) is ApprovalState.SETTLED
+    assert approval_state([ItemState.AUTHORIZED]) is ApprovalState.CLOSED
 
 
 def test_the_diagram_in_the_readme_is_printed_from_the_table() -> None:

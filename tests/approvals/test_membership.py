@@ -127,14 +127,14 @@ def test_the_last_vote_waits_until_slack_knows_the_earlier_ones(
     chloe = person(CHLOE, "S0SENIOR")
 
     doubted = say(first.approval, Approve(), chloe, again)
-    settled = say(first.approval, Approve(), chloe, person(again.person, "S0SUPPORT"))
+    decided = say(first.approval, Approve(), chloe, person(again.person, "S0SUPPORT"))
 
     assert doubted == Forbidden(
         reason="Slack did not say who is in support, so nothing was recorded. "
         "Please click again in 7 seconds."
     )
-    assert isinstance(settled, Change)
-    assert settled.voted is None
+    assert isinstance(decided, Change)
+    assert decided.voted is None
 
 
 @pytest.mark.parametrize(

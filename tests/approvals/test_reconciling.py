@@ -81,7 +81,7 @@ def noted(result: Change | Outcome) -> Change:
 
 
 @pytest.mark.parametrize("state", sorted(set(ItemState) - {ItemState.IN_DOUBT}))
-def test_only_a_doubt_is_settled(state: ItemState) -> None:
+def test_only_a_doubt_is_reconciled(state: ItemState) -> None:
     approval = an_approval(an_item().with_(state=state))
 
     assert say(approval, reviewer(ANA)) == Stale(state=state)

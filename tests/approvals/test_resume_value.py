@@ -6,7 +6,7 @@ import pytest
 
 from tests.approvals.builders import ANA, CHLOE, NOW_MS, an_item
 from twokey.gateway.approvals.people import Vote
-from twokey.gateway.approvals.record import Item, Revocation, Settlement
+from twokey.gateway.approvals.record import DecisionRecord, Item, Revocation
 from twokey.gateway.approvals.recovering import RESTORED, THREAD_LOST
 from twokey.gateway.approvals.resume_value import answer_for, unknown_answer
 from twokey.gateway.protocol.states import ItemState
@@ -14,9 +14,9 @@ from twokey.gateway.protocol.verbs import Verb
 from twokey.gateway.protocol.wire import Answer, AnswerKind
 
 
-def settled(state: ItemState, verb: Verb, text: str = "") -> Item:
-    settlement = Settlement(verb=verb, by=ANA, at_ms=NOW_MS, text=text)
-    return an_item().with_(state=state, settlement=settlement)
+def in_state(state: ItemState, verb: Verb, text: str = "") -> Item:
+    decision = DecisionRecord(verb=verb, by=ANA, at_ms=NOW_MS, text=text)
+    return an_item().with_(state=state, decision=decision)
 
 
 def answer(item: Item) -> Answer:
@@ -40,7 +40,7 @@ def test_there_is_no_answer_while_people_are_asked() -> None:
 def test_what_a_person_wrote_is_the_answer(
     state: ItemState, verb: Verb, kind: AnswerKind
 ) -> None:
-    found = answer(settled(state, verb, "Ask again on Monday."))
+    found = answer(in_state(state, verb, "Ask again on Monday."))
 
     assert (found.type, found.message, found.by) == (kind, "Ask again on Monday.", ANA)
 
@@ -58,7 +58,7 @@ def test_what_a_person_wrote_is_the_answer(
 def test_an_approved_call_is_answered_as_approved_however_far_it_is(
     state: ItemState,
 ) -> None:
-    item = settled(state, Verb.APPROVE)
+    item = in_state(state, Verb.APPROVE)
     vote = Vote(by=CHLOE, roles=(), action_hash=item.action_hash, at_ms=1, reason="ok")
     old = vote.with_(action_hash="another", reason="no longer")
 
@@ -69,8 +69,8 @@ def test_an_approved_call_is_answered_as_approved_however_far_it_is(
 
 
 def test_a_call_that_was_taken_back_says_so_with_the_reason_or_without() -> None:
-    plain = answer(settled(ItemState.WITHDRAWN, Verb.REJECT))
-    reason = answer(settled(ItemState.WITHDRAWN, Verb.REJECT, 'a "typo"'))
+    plain = answer(in_state(ItemState.WITHDRAWN, Verb.REJECT))
+    reason = answer(in_state(ItemState.WITHDRAWN, Verb.REJECT, 'a "typo"'))
 
     assert plain.message == (
         "Somebody who asked for this call took it back, so it did not run."

@@ -61,9 +61,9 @@ def test_a_colleague_decides_for_a_reviewer_and_both_are_named() -> None:
     assert isinstance(approval, Approval)
     (item,) = approval.items
     assert item.state is ItemState.AUTHORIZED
-    assert item.settlement is not None
-    assert item.settlement.by == BEN.person
-    assert item.settlement.on_behalf_of == item.votes[0].on_behalf_of == (ANA.person,)
+    assert item.decision is not None
+    assert item.decision.by == BEN.person
+    assert item.decision.on_behalf_of == item.votes[0].on_behalf_of == (ANA.person,)
 
 
 def test_without_the_other_the_colleague_may_not() -> None:
@@ -127,6 +127,6 @@ def test_a_rejection_in_anothers_place_names_both() -> None:
     approval = say(one(ONE), person("U0BEN", ANA), Reject(reason="no"))
 
     assert isinstance(approval, Approval)
-    settlement = approval.items[0].settlement
-    assert settlement is not None
-    assert settlement.on_behalf_of == (ANA.person,)
+    decision = approval.items[0].decision
+    assert decision is not None
+    assert decision.on_behalf_of == (ANA.person,)

@@ -117,8 +117,8 @@ def test_nobody_takes_a_call_back_in_the_place_of_another() -> None:
     by_dan = changed(say(an_approval(an_item(requirement=TWO)), Reject(), dan))
 
     assert by_ben.approval.items[0].state is ItemState.REJECTED
-    assert by_dan.approval.items[0].settlement
-    assert by_dan.approval.items[0].settlement.on_behalf_of == ()
+    assert by_dan.approval.items[0].decision
+    assert by_dan.approval.items[0].decision.on_behalf_of == ()
 
 
 @pytest.mark.parametrize("decision", [Approve(), HALF, Respond(message="x")])

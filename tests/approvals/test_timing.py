@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.bot.samples import KIM, LATER, NOW, TEAM, a_refund, an_approval, settled
+from tests.bot.samples import KIM, LATER, NOW, TEAM, a_refund, an_approval, in_state
 from twokey.gateway.approvals.changes import Change
 from twokey.gateway.approvals.deadline_changes import extend, fire, take
 from twokey.gateway.approvals.decisions import AccountKind, Refusal, Reviewer
@@ -101,8 +101,8 @@ def test_only_who_may_decide_in_time_may_do_either(
     assert result.kind == kind
 
 
-def test_a_settled_approval_gets_no_time() -> None:
-    approval = an_approval(settled(a_refund(), ItemState.AUTHORIZED))
+def test_a_closed_approval_gets_no_time() -> None:
+    approval = an_approval(in_state(a_refund(), ItemState.AUTHORIZED))
 
     result = extend(approval, ANA, now_ms=NOW)
 
@@ -128,19 +128,21 @@ def test_who_takes_it_is_named_for_ten_minutes_and_may_be_followed() -> None:
 def test_a_timer_of_a_card_that_nobody_waits_for_does_nothing() -> None:
     for kind in TimerKind:
         assert (
-            fire(an_approval(settled(a_refund(), ItemState.EXECUTED)), kind, NOW)
+            fire(an_approval(in_state(a_refund(), ItemState.EXECUTED)), kind, NOW)
             is None
         )
         assert fire(an_approval(), kind, LATER) is None
 
 
 def test_people_are_asked_about_a_doubt_again_and_again() -> None:
-    approval = an_approval(settled(a_refund(), ItemState.IN_DOUBT))
+    approval = an_approval(in_state(a_refund(), ItemState.IN_DOUBT))
 
     change = fire(approval, TimerKind.DOUBT, NOW)
 
     assert change is not None
-    assert [event.name for event in change.events] == [EventName.APPROVAL_UNSETTLED]
+    assert [event.name for event in change.events] == [
+        EventName.APPROVAL_STILL_IN_DOUBT
+    ]
     assert change.timers == ((TimerKind.DOUBT.value, NOW + DOUBT_THEN_MS),)
     assert fire(approval, TimerKind.REMIND, NOW) is None
 

@@ -171,13 +171,13 @@ async def test_a_form_that_was_overtaken_records_nothing(
                 change if moment == "edited" else Reject(reason="no"),
                 member("U0BEN"),
             )
-        settled = (await stack.approval(verdict)).items[0].settlement
+        decided = (await stack.approval(verdict)).items[0].decision
 
         answer = await told(stack, good)
 
         assert any(words in answer for words in CALM), answer
         item = (await stack.approval(verdict)).items[0]
-        assert item.settlement == settled
+        assert item.decision == decided
         assert not item.is_pending
 
 

@@ -63,7 +63,7 @@ async def test_who_may_not_approve_by_now_has_nothing_run_again(
     needs_others = "escalate" in new or "senior" in new
     assert outcome.kind == ("voted" if needs_others else "forbidden")
     assert (await harness.item(item_id)).state is ItemState.IN_DOUBT
-    assert (await harness.reviews.decide(click, skip, ANA)).kind == "settled"
+    assert (await harness.reviews.decide(click, skip, ANA)).kind == "decided"
 
 
 async def test_an_edit_of_another_agent_in_a_thread_of_the_same_name_is_not_told(

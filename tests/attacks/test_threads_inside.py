@@ -16,7 +16,7 @@ from tests.resume import sample_tools
 from tests.resume.resume_stack import ANA, DAN, RULES, Stack
 from tests.service.harness import ServiceHarness
 from twokey.agent import guarded
-from twokey.gateway.approvals.decisions import AccountKind, Forbidden, Reviewer, Settled
+from twokey.gateway.approvals.decisions import AccountKind, Decided, Forbidden, Reviewer
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.embed import Twokey
 from twokey.gateway.errors import TooManySpeakers
@@ -104,7 +104,7 @@ async def test_whoever_asked_outside_cannot_approve_there(stack: Stack) -> None:
         [inner] = (await opened_inside(stack)).items
 
         assert isinstance(await stack.decide(inner, by=dan), Forbidden)
-        assert isinstance(await stack.decide(inner), Settled)
+        assert isinstance(await stack.decide(inner), Decided)
 
 
 @tool

@@ -10,7 +10,7 @@ import pytest
 
 from bench import __main__ as command
 from bench import click_to_ack, decision_cost, decision_to_tool, load
-from bench.clicks import ensure_settled, prepare
+from bench.clicks import ensure_decided, prepare
 from bench.stats import Figure, Measured, NotMeasured, percentile, ratio, table
 from twokey.gateway.store.store import Store
 from twokey.sandbox.server import Sandbox
@@ -57,12 +57,12 @@ async def test_the_moves_of_an_approval_keep_to_their_round_trips() -> None:
     assert all(one.is_reached for one in trips)
 
 
-async def test_a_click_that_settled_nothing_fails_the_measurement(store: Store) -> None:
+async def test_a_click_that_decided_nothing_fails_the_measurement(store: Store) -> None:
     async with Sandbox() as sandbox:
         clicks = await prepare(store, sandbox, 2)
 
-        with pytest.raises(NotMeasured, match="is pending, settled by nobody"):
-            await ensure_settled(store, clicks)
+        with pytest.raises(NotMeasured, match="is pending, decided by nobody"):
+            await ensure_decided(store, clicks)
 
 
 async def test_a_prepared_click_is_on_a_card_of_its_own(store: Store) -> None:

@@ -1,4 +1,4 @@
-"""A herd of approvals that end at once is settled, and clicks go on beside it."""
+"""A herd of approvals that end at once is ended, and clicks go on beside it."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from typing import Any
 from twokey.bot.cards.frame import Frame
 from twokey.gateway.approvals import editing
 from twokey.gateway.approvals.people import Requirement, Role, Vote
-from twokey.gateway.approvals.record import Approval, Context, Item, Settlement
+from twokey.gateway.approvals.record import Approval, Context, DecisionRecord, Item
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.records import EditRecord, Person, Result
 from twokey.gateway.protocol.states import ItemState
@@ -135,7 +135,7 @@ def edited(item: Item, args: JsonObject, *, by: Person = ANA, reason: str = "") 
     return item.with_(action=document, edit=record, votes=(), description=text)
 
 
-def settled(
+def in_state(
     item: Item,
     state: ItemState,
     *,
@@ -156,12 +156,12 @@ def settled(
     }
     verb = verbs.get(state, Verb.EDIT if item.edit else Verb.APPROVE)
     approves = verb in {Verb.APPROVE, Verb.EDIT}
-    settlement = Settlement(verb=verb, by=by, at_ms=NOW + 60_000, text=text)
+    decision = DecisionRecord(verb=verb, by=by, at_ms=NOW + 60_000, text=text)
     votes = item.votes or (a_vote(item, by),) if approves else item.votes
     return item.with_(
         state=state,
         changed_at_ms=NOW + 60_000,
-        settlement=None if state in asked else settlement,
+        decision=None if state in asked else decision,
         votes=item.votes if state in asked else votes,
         result=result,
     )

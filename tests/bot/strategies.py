@@ -18,7 +18,7 @@ from tests.bot.samples import (
     an_approval,
     an_item,
     edited,
-    settled,
+    in_state,
 )
 from twokey.gateway.approvals.record import Approval, Item, Opinion
 from twokey.gateway.protocol import digest
@@ -115,7 +115,7 @@ def items(draw: st.DrawFn, index: int = 0) -> Item:
         item = item.with_(votes=(a_vote(item, ANA),))
     state = draw(st.sampled_from(list(ItemState)))
     result = Result(ok=True, summary=draw(hostile)) if draw(st.booleans()) else None
-    return settled(item, state, text=draw(hostile), result=result)
+    return in_state(item, state, text=draw(hostile), result=result)
 
 
 @st.composite

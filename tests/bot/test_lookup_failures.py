@@ -27,7 +27,7 @@ CALLS = ((USERS, 3), (GROUPS, 4))
 """How often a two-person approval asks Slack, by method."""
 
 CUT = {Fault.RESET, Fault.LOST_RESPONSE}
-SETTLED = {"U0ANA": ("support",), "U0CHLOE": ("senior",)}
+ROLES_AT_VOTE = {"U0ANA": ("support",), "U0CHLOE": ("senior",)}
 
 
 @pytest.fixture
@@ -108,7 +108,9 @@ async def test_after_one_failed_lookup_a_second_click_ends_where_no_failure_ends
                 second = await approve(stack, "U0CHLOE", ts, verdict)
 
                 item = await item_of(stack, verdict)
-                assert {vote.by.user: vote.roles for vote in item.votes} == SETTLED
+                assert {
+                    vote.by.user: vote.roles for vote in item.votes
+                } == ROLES_AT_VOTE
                 assert item.state is ItemState.AUTHORIZED
                 clicks = {2, 3} if fault in CUT else {3}
                 assert first + second in clicks, (method, nth)

@@ -199,7 +199,7 @@ async def test_an_approval_that_is_taken_back_notifies_people_again(
         await stack.card(verdict)
         approval = await stack.approval(verdict)
         done = await stack.reviews.decide(click_on(approval), Approve(), ana())
-        assert done.kind == "settled"
+        assert done.kind == "decided"
         raising(stack)
 
         item = (await stack.approval(verdict)).items[0]
@@ -262,4 +262,4 @@ async def test_a_policy_may_leave_people_in_peace(stack: Stack) -> None:
         assert not await notified(stack, "U0ANA")
         approval = await stack.approval(verdict)
         done = await stack.reviews.decide(click_on(approval), Approve(), ana())
-        assert done.kind == "settled"
+        assert done.kind == "decided"

@@ -71,7 +71,7 @@ async def rejected(stack: Stack, verdict: Verdict) -> None:
         action_hash=approval.items[0].action_hash,
     )
     outcome = await stack.reviews.decide(click, Reject(reason="no"), BEN)
-    assert outcome.kind == "settled"
+    assert outcome.kind == "decided"
 
 
 async def expired(stack: Stack, verdict: Verdict) -> None:

@@ -206,7 +206,7 @@ class Shop:
             await asyncio.sleep(0.01)
 
     async def people(self) -> None:
-        """Approve what is asked, and settle what is in doubt by the shop's ledger."""
+        """Approve what is asked, and reconcile doubts by the shop's ledger."""
         outbox, after = self.stack.store.outbox(self.stack.keys, reader=""), "0-0"
         while True:
             try:

@@ -55,7 +55,7 @@ async def decided(stack: Stack, verdict: Verdict, how: Approve | Reject) -> None
     )
     ana = ANA.with_(team=TEAM, usergroups=frozenset({"S0SUPPORT"}))
     outcome = await stack.reviews.decide(click, how, ana)
-    assert outcome.kind == "settled"
+    assert outcome.kind == "decided"
 
 
 async def home_of(stack: Stack, user: str) -> str:

@@ -34,8 +34,8 @@ FORKS = """
 select thread_id, parent_checkpoint_id, count(*) from checkpoints
 where checkpoint_ns = '' group by 1, 2 having count(*) > 1
 """
-_SETTLED = re.compile(
-    r"click\.decided decision=\S+ outcome=settled approval=(\S+) index=(\S+)"
+_DECIDED = re.compile(
+    r"click\.decided decision=\S+ outcome=decided approval=(\S+) index=(\S+)"
 )
 
 
@@ -114,7 +114,7 @@ async def judge(stack: Stack, people: People) -> Verdict:
         forks=await _forks(stack),
         heard=frozenset(stack.heard),
         excused=len(ephemerals),
-        settled=_settled(stack),
+        decided=_decided(stack),
         told=_told(stack),
     )
     states = Counter(item.state.value for item in account.items)
@@ -126,19 +126,19 @@ async def judge(stack: Stack, people: People) -> Verdict:
         "threads": len(account.threads),
         "effects": len(account.effects),
         "clicks": people.clicks.total(),
-        "decided": len(account.settled),
+        "decided": len(account.decided),
         **{f"items {name}": number for name, number in sorted(states.items())},
         **{name.value: happened[name.value] for name in watched},
     }
     return Verdict(broken(account), counts)
 
 
-def _settled(stack: Stack) -> list[tuple[str, int | None]]:
+def _decided(stack: Stack) -> list[tuple[str, int | None]]:
     """Return the clicks of which a bot's log says that they decided something."""
     found: list[tuple[str, int | None]] = []
     for log in sorted(stack.folder.glob("bot-*.log")):
         text = log.read_text(encoding="utf-8", errors="replace")
-        for approval, index in _SETTLED.findall(text):
+        for approval, index in _DECIDED.findall(text):
             found.append((approval, None if index == "None" else int(index)))
     return found
 

@@ -85,7 +85,7 @@ class People:
             await asyncio.sleep(LOOK_S)
 
     async def decide(self) -> None:
-        """Click once on every card that can be decided, and settle every doubt."""
+        """Click once on every card that can be decided, and reconcile every doubt."""
         for card in await self.cards():
             if has_button(card, Action.REJECT) and self.dice.random() < REJECTED:
                 await self._reject(card)

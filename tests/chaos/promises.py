@@ -36,7 +36,7 @@ class Account:
         forks: checkpoints that continue the same one.
         heard: threads whose first message a bot acknowledged.
         excused: how often the person was told privately to ask again.
-        settled: clicks of which a bot said that they decided: approval, index; the
+        decided: clicks of which a bot said that they decided: approval, index; the
             index is None when the click was about the whole card.
         told: thread to the agent's last words in Slack, one text a message.
     """
@@ -47,7 +47,7 @@ class Account:
     forks: Sequence[object] = ()
     heard: frozenset[str] = frozenset()
     excused: int = 0
-    settled: Sequence[tuple[str, int | None]] = ()
+    decided: Sequence[tuple[str, int | None]] = ()
     told: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
 
     @property
@@ -88,8 +88,8 @@ def unmatched(account: Account) -> list[str]:
     wrong: list[str] = []
     for item in account.items:
         has_run = (item.tool, item.args["order"]) in orders
-        is_settled = (item.settlement or item.found) is not None
-        if item.state is ItemState.EXECUTED and not has_run and not is_settled:
+        has_decision = (item.decision or item.found) is not None
+        if item.state is ItemState.EXECUTED and not has_run and not has_decision:
             wrong.append(f"lost: {item.id} was executed and had no effect")
         if has_run and item.state not in {ItemState.EXECUTED, ItemState.IN_DOUBT}:
             wrong.append(f"unauthorized: {item.id} is {item.state} and took effect")
@@ -117,7 +117,7 @@ def unkept(account: Account) -> list[str]:
     cards = {item.rpartition(".")[0] for item in kept}
     return [
         f"lost: a decision about {approval}, item {index}, was shown and not kept"
-        for approval, index in account.settled
+        for approval, index in account.decided
         if (
             approval not in cards
             if index is None
@@ -153,7 +153,7 @@ def untrue(account: Account) -> list[str]:
     orders |= {
         (item.tool, str(item.args["order"]))
         for item in account.items
-        if (item.settlement or item.found) is not None
+        if (item.decision or item.found) is not None
     }
     return [
         f"untrue: {thread} was told {name} {order}, and it had no effect"

@@ -35,7 +35,7 @@ KEPT = Account(
     ],
     effects=[("refund", "o1.0", "k"), ("email", "o1.1", "m"), ("email", "o1.1", "m")],
     heard=frozenset({"1.5"}),
-    settled=[(approval().id, RAN.index), (approval().id, None)],
+    decided=[(approval().id, RAN.index), (approval().id, None)],
     told={"1.5": ["refund o1.0"]},
 )
 REJECTED = [*KEPT.events, event(EventName.ITEM_REJECTED, RAN.id)]

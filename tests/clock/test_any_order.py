@@ -49,7 +49,7 @@ class Story:
                 self.claims.append(claim_of(ref, verdict))
 
     async def decide(self, claim: ClaimRequest) -> None:
-        """Let somebody decide or settle a call, in whatever state it is."""
+        """Let somebody decide or reconcile a call, in whatever state it is."""
         item = await self.harness.item(claim.item_id)
         args = {**item.args, "amount": self.luck.randrange(1, 50)}
         decision = self.luck.choice(

@@ -49,7 +49,7 @@ async def test_what_waits_is_decided_and_runs_after_the_clock_went_back(
     await step(harness, clock, hours)
     await harness.sweeper.sweep()
 
-    assert (await harness.reviews.decide(click, Approve(), ANA)).kind == "settled"
+    assert (await harness.reviews.decide(click, Approve(), ANA)).kind == "decided"
     await step(harness, clock, hours)
     await harness.sweeper.sweep()
     claimed = await harness.agents.claim(claim)
@@ -76,7 +76,7 @@ async def test_what_ended_while_the_clock_was_ahead_stays_ended(
 
 
 @pytest.mark.parametrize("hours", STEPS)
-async def test_a_doubt_is_settled_whatever_the_clock_did(
+async def test_a_doubt_is_reconciled_whatever_the_clock_did(
     harness: ServiceHarness, clock: Clock, hours: tuple[int, ...]
 ) -> None:
     _, claim, _ = await started(harness)
@@ -88,7 +88,7 @@ async def test_a_doubt_is_settled_whatever_the_clock_did(
     assert isinstance(await harness.agents.claim(claim), InDoubt)
     click = await harness.click_on(claim.item_id)
     found = Reconcile(finding=Finding.EXECUTED)
-    assert (await harness.reviews.decide(click, found, BEN)).kind == "settled"
+    assert (await harness.reviews.decide(click, found, BEN)).kind == "decided"
     assert isinstance(await harness.agents.claim(claim), Done)
 
 

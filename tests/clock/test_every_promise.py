@@ -95,7 +95,7 @@ async def test_every_promise_holds(
     for who in (DAN, EVE):
         for decision in (Approve(), Reconcile(finding=Finding.RERUN)):
             outcome = await harness.reviews.decide(click, decision, who)
-            assert outcome.kind != "settled"
+            assert outcome.kind != "decided"
     assert await state_of(harness, made) is state
 
     # Only what was approved runs, as it was shown, and at no lower tier.
@@ -110,8 +110,8 @@ async def test_every_promise_holds(
 
     # One decision wins, and one authorization runs the call once.
     both = [harness.reviews.decide(click, Approve(), who) for who in (ANA, BEN)]
-    settled = [one for one in await asyncio.gather(*both) if one.kind == "settled"]
-    assert len(settled) == (state is ItemState.PENDING)
+    decided = [one for one in await asyncio.gather(*both) if one.kind == "decided"]
+    assert len(decided) == (state is ItemState.PENDING)
     runs = await claims(harness, claim, claim.with_(owner="worker-2"))
     assert runs == (state in {ItemState.PENDING, ItemState.AUTHORIZED})
     assert await claims(harness, claim.with_(owner="worker-3")) == 0

@@ -166,14 +166,14 @@ async def test_a_card_that_got_more_time_is_decided_and_runs_at_its_very_end(
     clock.move(days=19)
     outcome = await harness.reviews.decide(made[0], Approve(), BEN)
 
-    assert outcome.kind == "settled"
+    assert outcome.kind == "decided"
     assert await refunded(harness) == 10
     await ran(harness, made)
     _, again = await harness.submit(refund(10), message_id=made[1].ref.message_id)
     assert again[0].item_id == made[1].item_id, "the turn has its first answer"
 
 
-async def test_a_doubt_of_130_days_is_settled_like_a_young_one(
+async def test_a_doubt_of_130_days_is_reconciled_like_a_young_one(
     harness: ServiceHarness, clock: Clock
 ) -> None:
     made = await carded(harness)
@@ -190,7 +190,7 @@ async def test_a_doubt_of_130_days_is_settled_like_a_young_one(
         click, Reconcile(finding=Finding.EXECUTED), BEN
     )
 
-    assert outcome.kind == "settled"
+    assert outcome.kind == "decided"
     assert await harness.jobs() > 0, "its thread is brought back"
     assert isinstance(await harness.agents.claim(made[1]), Done)
 
@@ -204,7 +204,7 @@ async def test_people_are_asked_again_about_a_doubt_until_they_settle_it(
 
     async def reminders() -> int:
         found = await announced(harness.store.conn, keys)
-        return sum(one.name is EventName.APPROVAL_UNSETTLED for one in found)
+        return sum(one.name is EventName.APPROVAL_STILL_IN_DOUBT for one in found)
 
     await harness.sweeper.sweep()
     assert await reminders() == 0

@@ -109,7 +109,7 @@ async def test_a_run_of_two_months_knows_who_began_it(
 
         assert await people_of(stack, again) == {"U0DAN", "U0BEN"}
         assert await approves(stack, again, reviewer(DAN)) == "forbidden"
-        assert await approves(stack, again, ANA) == "settled"
+        assert await approves(stack, again, ANA) == "decided"
         await stack.words(2)
         await stack.idle()
 
@@ -132,7 +132,7 @@ async def test_of_a_thread_whose_people_are_forgotten_nobody_approves_alone(
         assert FORGOTTEN in item.reasons
         assert await approves(stack, item, reviewer(DAN)) == "voted"
         assert await approves(stack, item, reviewer(BEN)) == "forbidden"
-        assert await approves(stack, item, ANA) == "settled"
+        assert await approves(stack, item, ANA) == "decided"
         await stack.words(2)
         await stack.idle()
         again = await held(stack, BEN)
@@ -144,7 +144,7 @@ async def test_a_new_thread_needs_one_person(stack: Stack) -> None:
         item = await held(stack, DAN)
 
         assert FORGOTTEN not in item.reasons
-        assert await approves(stack, item, ANA) == "settled"
+        assert await approves(stack, item, ANA) == "decided"
         await stack.words()
         await stack.idle()
 

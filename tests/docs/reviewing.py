@@ -7,8 +7,8 @@ from twokey.gateway.approvals.decisions import (
     AccountKind,
     Approve,
     Click,
+    Decided,
     Reviewer,
-    Settled,
 )
 from twokey.gateway.embed import Twokey
 from twokey.gateway.protocol.records import RunRef
@@ -43,4 +43,4 @@ async def approve_all(tk: Twokey, home: RunRef) -> None:
         return bool(decided)
 
     await eventually(approved)
-    assert all(isinstance(one, Settled) for one in decided)
+    assert all(isinstance(one, Decided) for one in decided)

@@ -41,7 +41,7 @@ class Requirement(StrEnum):
 class Word(StrEnum):
     """What comes of a decision."""
 
-    SETTLED = "settled"
+    DECIDED = "decided"
     VOTED = "voted"
     REFUSED = "refused"
 
@@ -148,13 +148,13 @@ def expected(cell: Cell) -> End:
         return End(Word.REFUSED, "pending", before, is_other)
     if cell.verb in {Verb.REJECT, Verb.RESPOND}:  # one word against it is enough
         state = "withdrawn" if cell.kind in _ASKERS else _STATES[cell.verb]
-        return End(Word.SETTLED, state, before, is_other)
+        return End(Word.DECIDED, state, before, is_other)
     is_edited = cell.verb is Verb.EDIT
     # Votes are for the call as it was, and of people who may vote still.
     is_void = is_edited or cell.requirement in _VOID
     votes = {Voter.SELF} if is_void else {*before, Voter.SELF}
-    word = Word.SETTLED if _is_enough(cell, votes) else Word.VOTED
-    state = _STATES[cell.verb] if word is Word.SETTLED else "pending"
+    word = Word.DECIDED if _is_enough(cell, votes) else Word.VOTED
+    state = _STATES[cell.verb] if word is Word.DECIDED else "pending"
     return End(word, state, frozenset(votes), is_edited or is_other)
 
 
@@ -185,7 +185,7 @@ def ending(cell: Cell) -> tuple[Requirement, Verb, End]:
 
 def sentence(cell: Cell) -> str:
     """Return how the sentence for the person goes, in part; "" for none."""
-    words = {Word.SETTLED: "", Word.VOTED: _RECORDED, Word.REFUSED: refusal(cell)}
+    words = {Word.DECIDED: "", Word.VOTED: _RECORDED, Word.REFUSED: refusal(cell)}
     return words[expected(cell).word]
 
 

@@ -277,7 +277,7 @@ def _gone(stack: MatrixStack, table: Table) -> Generator[None]:
 def _end(table: Table, before: Approval, after: Approval) -> End:
     item = after.items[0]
     if not item.is_pending:
-        word = Word.SETTLED
+        word = Word.DECIDED
     else:
         word = Word.REFUSED if after.rev == before.rev else Word.VOTED
     voters = frozenset(

@@ -108,8 +108,8 @@ BY_NOW_TABLE = (
     Mutant(
         "by now: one person alone has nothing run again that needs two",
         RECONCILING,
-        "    if count.is_met:\n        return _settled(",
-        "    if True:\n        return _settled(",
+        "    if count.is_met:\n        return _reconciled(",
+        "    if True:\n        return _reconciled(",
         "tests/service/test_doubts.py",
     ),
     Mutant(
@@ -192,7 +192,7 @@ BY_NOW_TABLE = (
     Mutant(
         "a late report is never dropped",
         "gateway/approvals/executing.py",
-        "item.settled_fence == fence:",
+        "item.reconciled_fence == fence:",
         "False:",
         "tests/service/test_doubts.py",
     ),

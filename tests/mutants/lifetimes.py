@@ -9,7 +9,7 @@ KEPT = "tests/clock/test_kept_while_needed.py"
 
 LIFETIMES_TABLE = (
     Mutant(
-        "a doubt is kept until people settle it",
+        "a doubt is kept until people reconcile it",
         PRELUDE,
         "executing = true, in_doubt = true}",
         "executing = true}",
@@ -37,7 +37,7 @@ LIFETIMES_TABLE = (
         KEPT,
     ),
     Mutant(
-        "what a doubt uses counts until it is settled",
+        "what a doubt uses counts until it is reconciled",
         PRELUDE,
         "state == 'pending' and till or WHILE_OPEN",
         "till or now + 864e5",

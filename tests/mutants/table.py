@@ -309,7 +309,7 @@ TABLE = (
     Mutant(
         "a pending call counts until it ends",
         f"{LUA}/open.lua",
-        "    settle(blobs, i - 1, approval.state, now, expires + keep)",
+        "    update_uses(blobs, i - 1, approval.state, now, expires + keep)",
         "",
         WINDOWS,
     ),
@@ -358,7 +358,7 @@ TABLE = (
     Mutant(
         "an expired call is given back",
         "gateway/store/lua/change.lua",
-        "    settle(blobs, i, state, now, expires + keep)\n  end",
+        "    update_uses(blobs, i, state, now, expires + keep)\n  end",
         "  end",
         WINDOWS,
     ),

@@ -56,15 +56,15 @@ TOTALS_TABLE = (
     Mutant(
         "quarantine: what waited leaves its windows",
         "gateway/store/lua/change.lua",
-        "    pcall(settle, blobs, i, state, now, expires + keep)\n",
+        "    pcall(update_uses, blobs, i, state, now, expires + keep)\n",
         "",
         "tests/service/test_quarantine.py",
     ),
     Mutant(
         "quarantine: corrupt uses stop nothing",
         "gateway/store/lua/change.lua",
-        "pcall(settle, blobs,",
-        "settle(blobs,",
+        "pcall(update_uses, blobs,",
+        "update_uses(blobs,",
         "tests/service/test_quarantine.py",
     ),
     Mutant(

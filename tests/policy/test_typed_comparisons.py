@@ -218,7 +218,7 @@ def test_a_null_in_a_list_stands_for_no_value() -> None:
 
 
 def test_what_does_not_matter_raises_nothing() -> None:
-    """CEL's && and || know their answer when one side settles it."""
+    """CEL's && and || know their answer when one side is enough."""
     args: JsonObject = {"level": "3", "amount": 1}
 
     assert asked("args.level == 3 && args.amount > 5", args) == Answer()

@@ -68,7 +68,7 @@ class Expected:
     fence: int = 0
     executions: int = 0
     found: dict[str, Finding] = field(default_factory=dict[str, Finding])
-    settled_fence: int = 0
+    reconciled_fence: int = 0
     is_reported: bool = False
 
     def is_found(self, user: str, finding: Finding) -> bool:
@@ -157,10 +157,10 @@ class Lifecycle(RuleBasedStateMachine):
         kind = self._say(call, decision, by)
         if withdraws:
             # Dan asked for the call, so he may take it back.
-            assert kind == "settled"
+            assert kind == "decided"
             call.state = ItemState.WITHDRAWN
         elif self._may(call, by):
-            assert kind == "settled"
+            assert kind == "decided"
             call.state = ItemState.ANSWERED if responds else ItemState.REJECTED
         else:
             assert kind in {"forbidden", "stale", "expired"}
@@ -190,8 +190,8 @@ class Lifecycle(RuleBasedStateMachine):
         after = ItemState.EXECUTED if ok else ItemState.FAILED
         open_ = call.state in {ItemState.EXECUTING, ItemState.IN_DOUBT}
         owned = bool(call.fence) and not is_zombie
-        if owned and call.settled_fence == call.fence:
-            # People settled this attempt: what it reports is kept beside their word.
+        if owned and call.reconciled_fence == call.fence:
+            # People reconciled this attempt: what it reports is kept beside their word.
             assert not done
             is_left = call.state is ItemState.FAILED and ok
             if not call.is_reported and (is_left or call.state is ItemState.AUTHORIZED):
@@ -231,8 +231,8 @@ class Lifecycle(RuleBasedStateMachine):
         elif not call.is_found(by.user, finding):
             assert kind == "voted"
         else:
-            assert kind == "settled"
-            call.settled_fence = call.fence
+            assert kind == "decided"
+            call.reconciled_fence = call.fence
             call.state = {
                 Finding.EXECUTED: ItemState.EXECUTED,
                 Finding.RERUN: ItemState.AUTHORIZED,
@@ -262,7 +262,7 @@ class Lifecycle(RuleBasedStateMachine):
     def _counted(self, call: Expected, kind: str) -> None:
         if call.has_quorum:
             call.state = ItemState.AUTHORIZED
-        assert kind == ("settled" if call.has_quorum else "voted")
+        assert kind == ("decided" if call.has_quorum else "voted")
 
     def _say(self, call: Expected, decision: Decision, by: Reviewer) -> str:
         async def say() -> str:

@@ -26,7 +26,7 @@ APPROVALS = int(os.environ.get("TWOKEY_RACE_APPROVALS", "200"))
 
 DECIDERS = 8
 AT_ONCE = 10
-_SETTLING = {
+_DECIDING = {
     EventName.ITEM_AUTHORIZED,
     EventName.ITEM_REJECTED,
     EventName.ITEM_ANSWERED,
@@ -68,11 +68,11 @@ async def test_of_eight_different_decisions_one_wins_with_one_job_and_one_entry(
 
     keys = store.keys_of_tenant("default")
     audit = await audit_entries(store.conn, keys)
-    settled = Counter(event.item for event in audit if event.name in _SETTLING)
-    winners = [sum(o.kind == "settled" for o in outcomes) for outcomes in rounds]
+    decided = Counter(event.item for event in audit if event.name in _DECIDING)
+    winners = [sum(o.kind == "decided" for o in outcomes) for outcomes in rounds]
     losers = Counter(o.kind for outcomes in rounds for o in outcomes)
     assert winners == [1] * APPROVALS
-    assert set(losers) <= {"settled", "stale", "changed"}
-    assert len(settled) == APPROVALS
-    assert set(settled.values()) == {1}
+    assert set(losers) <= {"decided", "stale", "changed"}
+    assert len(decided) == APPROVALS
+    assert set(decided.values()) == {1}
     assert await harness.jobs() == APPROVALS

@@ -48,7 +48,7 @@ async def test_two_changes_of_one_reading_are_written_once(
     again = await harness.reviews.decide(click, Approve(), ANA)
     late = await written(harness, loaded, Write(no))
 
-    assert (moved, again.kind, late) == (False, "settled", False)
+    assert (moved, again.kind, late) == (False, "decided", False)
 
 
 async def test_a_decision_read_in_time_is_not_written_late(

@@ -11,7 +11,7 @@ import pytest
 
 from tests.service.harness import ANA, ServiceHarness
 from tests.streams import audit_entries
-from twokey.gateway.approvals.decisions import Approve, Click, Settled, Stale
+from twokey.gateway.approvals.decisions import Approve, Click, Decided, Stale
 from twokey.gateway.errors import StoreUnavailable
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.store.engine import EmbeddedEngine
@@ -67,7 +67,7 @@ async def decide_until_killed(
             outcome = await harness.reviews.decide(click, Approve(), ANA)
         except StoreUnavailable:
             return
-        assert isinstance(outcome, Settled | Stale)
+        assert isinstance(outcome, Decided | Stale)
         acknowledged.add(click.approval)
         if not is_killed and len(acknowledged) % (APPROVALS // 3) == 0:
             is_killed = True

@@ -94,7 +94,7 @@ async def test_of_edits_at_once_one_at_most_stays_below_escalate(store: Store) -
             )
         )
 
-        assert [one.kind for one in outcomes].count("settled") <= 1
+        assert [one.kind for one in outcomes].count("decided") <= 1
         assert await refunded(harness, customer) == 3600
 
 

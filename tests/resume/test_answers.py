@@ -41,7 +41,7 @@ async def answered(stack: Stack, *asked: PendingInterrupt, thread: str) -> Answe
     return await answers_for(stack.store, "shop", thread, asked)
 
 
-async def test_a_settled_item_answers_the_question_about_it(stack: Stack) -> None:
+async def test_a_decided_item_answers_the_question_about_it(stack: Stack) -> None:
     _, question = await decided(stack)
 
     answers = await answered(stack, question, thread="t1")

@@ -20,7 +20,7 @@ from tests.resume import sample_tools
 from tests.resume.resume_stack import DAN, POLICY, Stack
 from tests.service.harness import person
 from twokey.agent import ApprovalMiddleware, guarded
-from twokey.gateway.approvals.decisions import Forbidden, Settled, Stale
+from twokey.gateway.approvals.decisions import Decided, Forbidden, Stale
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.approvals.lifecycle import UNEXECUTED
 from twokey.gateway.approvals.record import Item
@@ -237,7 +237,7 @@ async def test_a_click_while_a_new_message_comes_has_one_end(
 
     [ended] = await stack.states()
     refunds = [line for line in sample_tools.ledger() if line.startswith("refund")]
-    if isinstance(outcome, Settled):
+    if isinstance(outcome, Decided):
         # Decided first: it was carried out before the message, or came to nothing.
         assert ended in {ItemState.EXECUTED, ItemState.LAPSED}
     else:

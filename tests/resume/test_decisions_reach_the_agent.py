@@ -6,7 +6,7 @@ import pytest
 
 from tests.resume import sample_tools
 from tests.resume.resume_stack import Stack
-from twokey.gateway.approvals.decisions import Edit, Reject, Respond, Settled
+from twokey.gateway.approvals.decisions import Decided, Edit, Reject, Respond
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.protocol.states import ItemState
 
@@ -20,7 +20,7 @@ async def test_an_approved_call_runs_once_and_the_agent_says_so(stack: Stack) ->
         [item] = await stack.asked()
         assert sample_tools.ledger() == []
 
-        assert isinstance(await stack.decide(item), Settled)
+        assert isinstance(await stack.decide(item), Decided)
 
         assert await stack.words() == "refunded 78291 899"
         assert len(sample_tools.ledger()) == 1

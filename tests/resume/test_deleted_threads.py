@@ -14,7 +14,7 @@ from tests.conftest import eventually
 from tests.resume import sample_tools
 from tests.resume.resume_stack import ANA, POLICY
 from tests.resume.test_cut_off_inside import ONE, delegate
-from twokey.gateway.approvals.decisions import Approve, Click, Outcome, Settled, Stale
+from twokey.gateway.approvals.decisions import Approve, Click, Decided, Outcome, Stale
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.embed import Twokey
 from twokey.gateway.errors import ThreadUnavailable
@@ -139,10 +139,10 @@ async def test_a_click_at_the_moment_of_the_deletion_has_one_end(
     [ended] = await states(tk)
     assert len(sample_tools.ledger()) == (ended is ItemState.EXECUTED)
     if ended is ItemState.EXECUTED:
-        assert isinstance(outcome, Settled)
+        assert isinstance(outcome, Decided)
     else:
         assert is_deleted
         assert isinstance(ends[0], ThreadUnavailable)
         assert ended is (
-            ItemState.LAPSED if isinstance(outcome, Settled) else ItemState.SUPERSEDED
+            ItemState.LAPSED if isinstance(outcome, Decided) else ItemState.SUPERSEDED
         )

@@ -18,7 +18,7 @@ from typing_extensions import TypedDict
 from tests.conftest import eventually
 from tests.resume import sample_tools
 from tests.resume.resume_stack import ANA, DAN, GIVING_UP, ORIGIN, POLICY, RULES
-from twokey.gateway.approvals.decisions import Approve, Click, Edit, Forbidden, Settled
+from twokey.gateway.approvals.decisions import Approve, Click, Decided, Edit, Forbidden
 from twokey.gateway.approvals.record import Item, approval_of
 from twokey.gateway.config import Settings
 from twokey.gateway.embed import Twokey
@@ -74,7 +74,7 @@ async def test_a_run_waits_for_the_approval_and_returns_the_final_state(
         assert not run.done()
 
         edit = Edit(args={"order": "78291", "amount": 449.5}, reason="half")
-        assert isinstance(await decide(tk, item, edit), Settled)
+        assert isinstance(await decide(tk, item, edit), Decided)
 
         final = await run
         assert "refunded 78291 449.5" in final["messages"][-1].text

@@ -15,7 +15,7 @@ from tests.resume import sample_tools
 from tests.resume.resume_stack import RULES
 from tests.resume.test_embed import asked, decide, refund
 from twokey.cli.stop_signals import until_stopped
-from twokey.gateway.approvals.decisions import Settled
+from twokey.gateway.approvals.decisions import Decided
 from twokey.gateway.embed import Twokey
 from twokey.gateway.errors import StoreUnavailable
 from twokey.gateway.store import engine
@@ -33,7 +33,7 @@ async def test_a_program_goes_on_after_its_embedded_store_was_killed(
         item = await asked(tk)
         await server_killed(tk, tmp_path)
 
-        assert isinstance(await decide(tk, item), Settled)
+        assert isinstance(await decide(tk, item), Decided)
         final = await run
 
     assert final["messages"][-1].text == "refunded 78291 899"

@@ -98,7 +98,7 @@ async def gateway(url: str, database: str) -> AsyncGenerator[Stack]:
 
 
 async def decide_all(stack: Stack, kind: Kind) -> None:
-    """Approve what waits, and settle what is in doubt, until the thread has ended.
+    """Approve what waits, and reconcile what is in doubt, until the thread has ended.
 
     Whether a call ran is known of a killed process. One that is paused may still run
     it, so nobody may say "again"; nor of a call that nobody was asked about.

@@ -97,7 +97,7 @@ async def test_a_call_that_was_approved_before_a_kill_waits_for_no_other_questio
 
 
 @pytest.mark.parametrize("point", ["claimed", "inside"])
-async def test_a_kill_inside_the_tool_is_shown_and_settled_by_a_person(
+async def test_a_kill_inside_the_tool_is_shown_and_reconciled_by_a_person(
     stack: Stack, checkpoints: Path, point: str
 ) -> None:
     async with worker(stack.store.conn.url, checkpoints, die_at=point) as first:

@@ -11,7 +11,7 @@ import pytest
 from tests.conftest import eventually
 from tests.resume import sample_tools
 from tests.resume.resume_stack import Stack, open_stack
-from twokey.gateway.approvals.decisions import Settled, Stale
+from twokey.gateway.approvals.decisions import Decided, Stale
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.errors import ThreadUnavailable
 from twokey.gateway.resume.leases import under_lease
@@ -71,7 +71,7 @@ async def test_three_clicks_during_a_slow_tool_are_one_execution(
         assert await stack.words() == "slow 1"
         await stack.idle()
 
-    assert isinstance(first, Settled)
+    assert isinstance(first, Decided)
     assert all(isinstance(outcome, Stale) for outcome in again)
     assert sample_tools.ledger() == ["begin 1", "end 1"]
     assert len(await stack.events(EventName.ITEM_EXECUTING)) == 1

@@ -58,7 +58,7 @@ async def test_people_run_it_again_alone_and_under_its_key(
         outcome = await stack.decide(item, again)
         words = await stack.words()
 
-    assert outcome.kind == "settled"
+    assert outcome.kind == "decided"
     assert 'Their note: "the bank is up".' in words
     assert words.endswith("charged 78291 | mailed ana@example.org")
     lines = [line for line in sample_tools.ledger() if line.startswith("charge")]

@@ -104,7 +104,7 @@ async def test_another_state_goes_back_to_people_who_vote_on_it_anew(
     [event] = [one for one in events if one.name is EventName.ITEM_REOPENED]
     assert event.reason == STATE_CHANGED
     again = await harness.click_on(claim.item_id)
-    assert (await harness.reviews.decide(again, Approve(), ANA)).kind == "settled"
+    assert (await harness.reviews.decide(again, Approve(), ANA)).kind == "decided"
     given = await claimed(harness, claim, state)
     assert isinstance(given, Claimed)
     assert given.requested == before.requested
@@ -157,7 +157,7 @@ async def test_an_edited_call_goes_back_with_its_edit_and_can_be_edited_back(
     again = await harness.click_on(claim.item_id)
     outcome = await harness.reviews.decide(again, Edit(args=REFUND), ANA)
 
-    assert outcome.kind == "settled"
+    assert outcome.kind == "decided"
     item = await harness.item(claim.item_id)
     assert item.edit is None, "the arguments are those of the request"
     assert state_in(item.action) == BusinessState(value=CLOSED)

@@ -46,7 +46,7 @@ def change(harness: ServiceHarness, *pairs: tuple[str, str]) -> None:
 async def approved(harness: ServiceHarness, thread: str = "t1") -> ClaimRequest:
     """Return the claim of a refund that Ana approved."""
     click, claim = await harness.refund(thread=thread)
-    assert (await harness.reviews.decide(click, Approve(), ANA)).kind == "settled"
+    assert (await harness.reviews.decide(click, Approve(), ANA)).kind == "decided"
     return claim
 
 
@@ -104,7 +104,7 @@ async def test_what_needs_more_people_by_now_goes_back_to_them(
     after = await harness.approval(claim.item_id)
     item = after.items[0]
     assert item.state is ItemState.PENDING
-    assert item.settlement is None
+    assert item.decision is None
     assert after.version == before.version + 1
     assert after.expires_at_ms >= before.expires_at_ms
     [event] = await events(harness, EventName.ITEM_REOPENED)
@@ -139,7 +139,7 @@ async def test_a_vote_that_still_counts_is_kept(harness: ServiceHarness) -> None
 
     assert [vote.by.user for vote in item.votes] == ["U0ANA"]
     assert again.kind == "forbidden", "Ana's word is used up"
-    assert second.kind == "settled"
+    assert second.kind == "decided"
     assert isinstance(await harness.agents.claim(claim), Claimed)
 
 
@@ -154,7 +154,7 @@ async def test_the_vote_of_who_lost_the_role_is_gone(harness: ServiceHarness) ->
 
     votes = (await harness.item(claim.item_id)).votes
     assert [vote.by.user for vote in votes] == ["U0BEN"]
-    assert (gone.kind, other.kind) == ("forbidden", "settled")
+    assert (gone.kind, other.kind) == ("forbidden", "decided")
     assert isinstance(await harness.agents.claim(claim), Claimed)
 
 
@@ -205,7 +205,7 @@ async def test_what_went_back_can_be_rejected_or_expire(
     await harness.overdue(claims[1].item_id.rpartition(".")[0])
     await harness.sweeper.sweep()
 
-    assert no.kind == "settled"
+    assert no.kind == "decided"
     assert (await harness.item(claims[1].item_id)).state is ItemState.EXPIRED
     for claim in claims:
         assert isinstance(await harness.agents.claim(claim), Refused)

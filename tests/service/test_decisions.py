@@ -10,13 +10,13 @@ from tests.service.harness import ANA, BEN, CHLOE, POLICY, ServiceHarness, still
 from tests.streams import audit_entries
 from twokey.gateway.approvals.decisions import (
     Approve,
+    Decided,
     Decision,
     Edit,
     Expired,
     Forbidden,
     Reject,
     Respond,
-    Settled,
     Stale,
     Unknown,
     Voted,
@@ -108,7 +108,7 @@ async def test_state_event_audit_and_job_are_one_step(
 
     keys = harness.store.keys_of_tenant("default")
     audit = await audit_entries(harness.store.conn, keys)
-    assert isinstance(outcome, Settled)
+    assert isinstance(outcome, Decided)
     assert (await harness.item(claim.item_id)).state is state
     assert audit[-1].name is event
     assert audit[-1].actor == "T0/U0ANA"
@@ -139,7 +139,7 @@ async def test_two_people_authorize_an_escalated_call(harness: ServiceHarness) -
 
     assert isinstance(first, Voted)
     assert jobs_between == 0
-    assert isinstance(second, Settled)
+    assert isinstance(second, Decided)
 
 
 async def test_voters_whom_nobody_can_resolve_complete_no_quorum(
@@ -168,7 +168,7 @@ async def test_two_who_vote_at_once_are_both_heard(harness: ServiceHarness) -> N
             harness.reviews.decide(click, Approve(), CHLOE, voters=still_members),
         )
 
-        assert sorted(each.kind for each in outcomes) == ["settled", "voted"]
+        assert sorted(each.kind for each in outcomes) == ["decided", "voted"]
 
 
 async def test_a_tightened_policy_counts_for_what_already_waits(
@@ -244,7 +244,7 @@ async def test_approve_all_is_bound_to_the_batch_that_was_seen(
     new = await harness.reviews.decide_pending(click, fresh, Approve(), ANA)
 
     assert [outcome.kind for outcome in old] == ["changed"]
-    assert [outcome.kind for outcome in new] == ["settled", "settled"]
+    assert [outcome.kind for outcome in new] == ["decided", "decided"]
 
 
 async def test_approve_all_covers_no_call_that_is_escalated_by_now(
@@ -262,7 +262,7 @@ async def test_approve_all_covers_no_call_that_is_escalated_by_now(
 
     done, refused = await harness.reviews.decide_pending(click, seen, Approve(), ANA)
 
-    assert (done.kind, refused.kind) == ("settled", "forbidden")
+    assert (done.kind, refused.kind) == ("decided", "forbidden")
     assert (await harness.item(mail.item_id)).votes == ()
     alone = await harness.reviews.decide(await harness.click(mail), Approve(), ANA)
     assert alone.kind == "voted"

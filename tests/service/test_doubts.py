@@ -1,4 +1,4 @@
-"""A doubt is settled by whom the call needs, and the executor's own word is kept."""
+"""A doubt is reconciled by whom the call needs, and the executor's own word is kept."""
 
 from __future__ import annotations
 
@@ -96,12 +96,12 @@ async def test_the_doubt_of_an_escalated_call_takes_the_people_of_the_call(
     assert isinstance(again, Forbidden)
     assert without_senior.kind == "voted"
     assert state is ItemState.IN_DOUBT
-    assert last.kind == "settled"
+    assert last.kind == "decided"
     item = await harness.item(claim.item_id)
     assert item.found is finding
 
 
-async def test_two_who_found_different_things_settle_nothing(
+async def test_two_who_found_different_things_reconcile_nothing(
     harness: ServiceHarness,
 ) -> None:
     claim, _ = await doubtful(harness, "wire_money")
@@ -112,7 +112,7 @@ async def test_two_who_found_different_things_settle_nothing(
     agreed = await say(harness, claim, Finding.SKIP, ANA)
 
     assert (other.kind, state) == ("voted", ItemState.IN_DOUBT)
-    assert agreed.kind == "settled", "Ana may think again; her last word counts"
+    assert agreed.kind == "decided", "Ana may think again; her last word counts"
     assert (await harness.item(claim.item_id)).state is ItemState.FAILED
 
 
@@ -144,7 +144,7 @@ async def test_what_was_seen_of_one_attempt_says_nothing_of_the_next(
 
     assert [outcome.kind for outcome in late] == ["changed"] * len(late)
     assert (await harness.item(claim.item_id)).state is ItemState.IN_DOUBT
-    assert (await say(harness, claim, Finding.SKIP, ANA)).kind == "settled"
+    assert (await say(harness, claim, Finding.SKIP, ANA)).kind == "decided"
 
 
 async def test_a_note_is_kept_audited_and_told_to_the_agent(
@@ -181,7 +181,7 @@ async def test_a_note_is_kept_audited_and_told_to_the_agent(
         (Finding.RERUN, BROKE, ItemState.FAILED, True),
     ],
 )
-async def test_what_the_executor_reports_after_people_settled_is_never_dropped(
+async def test_what_the_executor_reports_after_people_reconciled_is_never_dropped(
     harness: ServiceHarness,
     finding: Finding,
     result: Result,
@@ -245,7 +245,7 @@ async def test_a_note_reaches_the_agent_whatever_was_found(
     reply = await harness.agents.claim(claim.with_(owner="w2"))
 
     assert isinstance(reply, Claimed if finding is Finding.RERUN else Done)
-    for told in (reply.settled, outcome.settled):
+    for told in (reply.reconciled, outcome.reconciled):
         assert told is not None
         assert (told.type, told.message) == (finding.value, "see 4711")
         assert told.by == ANA.person
@@ -264,8 +264,8 @@ async def test_a_note_on_a_failure_that_was_left_is_beside_the_tools_own_error(
 
     assert isinstance(reply, Done)
     assert (reply.result, reply.found) == (BROKE, None)
-    assert reply.settled is not None
-    assert reply.settled.message == "try it once more"
+    assert reply.reconciled is not None
+    assert reply.reconciled.message == "try it once more"
 
 
 async def test_a_late_report_is_told_in_its_own_run_and_names_its_attempt(

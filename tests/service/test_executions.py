@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from tests.service.harness import ANA, EVE, ServiceHarness, claim_of
-from twokey.gateway.approvals.decisions import Approve, Edit, Reconcile, Reject, Settled
+from twokey.gateway.approvals.decisions import Approve, Decided, Edit, Reconcile, Reject
 from twokey.gateway.errors import CorruptRecord
 from twokey.gateway.protocol.digest import action_args, action_hash
 from twokey.gateway.protocol.records import Result
@@ -191,10 +191,10 @@ async def test_a_person_settles_a_doubt(
     await harness.sweeper.sweep()
 
     outsider = await harness.reviews.decide(click, Reconcile(finding=finding), EVE)
-    settled = await harness.reviews.decide(click, Reconcile(finding=finding), ANA)
+    decided = await harness.reviews.decide(click, Reconcile(finding=finding), ANA)
 
     assert outsider.kind == "forbidden"
-    assert isinstance(settled, Settled)
+    assert isinstance(decided, Decided)
     assert (await harness.item(claim.item_id)).state is state
 
 

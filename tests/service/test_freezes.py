@@ -11,11 +11,11 @@ from tests.service.harness import ANA, BEN, ServiceHarness, claim_of
 from tests.streams import audit_entries
 from twokey.gateway.approvals.decisions import (
     Approve,
+    Decided,
     Edit,
     Forbidden,
     Reconcile,
     Reject,
-    Settled,
 )
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.protocol.records import Result
@@ -145,7 +145,7 @@ async def test_nobody_approves_what_could_not_start(
     assert "is frozen" in early.reason
     assert loaded is not None
     assert (loaded.approval.rev, loaded.approval.items[0].is_pending) == (1, True)
-    assert isinstance(later, Settled)
+    assert isinstance(later, Decided)
 
 
 async def test_what_is_frozen_can_still_be_rejected(harness: ServiceHarness) -> None:
@@ -153,7 +153,7 @@ async def test_what_is_frozen_can_still_be_rejected(harness: ServiceHarness) -> 
     await harness.reviews.freezes.freeze(TOOL, "T0/U0ANA", "wrong refunds")
 
     assert isinstance(
-        await harness.reviews.decide(click, Reject(reason="no"), BEN), Settled
+        await harness.reviews.decide(click, Reject(reason="no"), BEN), Decided
     )
 
 
@@ -171,7 +171,7 @@ async def test_nothing_in_doubt_runs_again_while_it_is_frozen(
     left = await harness.reviews.decide(click, Reconcile(finding=Finding.SKIP), BEN)
 
     assert isinstance(rerun, Forbidden)
-    assert isinstance(left, Settled)
+    assert isinstance(left, Decided)
 
 
 async def test_what_may_have_run_is_in_doubt_when_it_is_taken_up_while_frozen(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.service.harness import ANA, POLICY, ServiceHarness, claim_of
-from twokey.gateway.approvals.decisions import Approve, Edit, Settled
+from twokey.gateway.approvals.decisions import Approve, Decided, Edit
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.tiers import Tier
@@ -49,7 +49,7 @@ async def test_a_call_raised_by_the_agent_is_decided_and_executed_once(
     assert verdict.kind is VerdictKind.HOLD
     assert item.tier is Tier.APPROVE
     assert item.agent_description == "Look"
-    assert isinstance(outcome, Settled)
+    assert isinstance(outcome, Decided)
     assert isinstance(reply, Claimed)
 
 

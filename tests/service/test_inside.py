@@ -8,7 +8,7 @@ import pytest
 
 from tests.service.harness import ANA, DAN, ServiceHarness, claim_of, person
 from tests.streams import announced
-from twokey.gateway.approvals.decisions import Approve, Forbidden, Settled, Stale
+from twokey.gateway.approvals.decisions import Approve, Decided, Forbidden, Stale
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.protocol.states import ItemState
@@ -185,7 +185,7 @@ async def test_a_click_at_the_moment_of_the_cut_off_has_one_end(
     reply = await harness.agents.claim(claim_of(at("tools:1"), inner))
 
     ended = await state(harness, inner)
-    is_click_first = isinstance(outcome, Settled)
+    is_click_first = isinstance(outcome, Decided)
     assert reply.kind == "refused"
     assert ended is (ItemState.LAPSED if is_click_first else ItemState.SUPERSEDED)
     assert is_click_first or isinstance(outcome, Stale)

@@ -42,7 +42,7 @@ async def over(harness: ServiceHarness, item_id: str) -> None:
     outcome = await harness.reviews.decide(
         await harness.click_on(item_id), Reject(reason="no"), BEN
     )
-    assert outcome.kind == "settled"
+    assert outcome.kind == "decided"
 
 
 async def test_what_a_vote_raised_is_raised_no_longer_than_its_cause(
@@ -57,11 +57,11 @@ async def test_what_a_vote_raised_is_raised_no_longer_than_its_cause(
     assert (voted.kind, raised.tier) == ("voted", Tier.ESCALATE)
     again = await shown(harness, first)
     assert (again.tier, again.opened, len(again.votes)) == (Tier.APPROVE, None, 1)
-    settled = await harness.reviews.decide(
+    decided = await harness.reviews.decide(
         await harness.click_on(first), Approve(), BEN, voters=still_members
     )
     item = await harness.item(first)
-    assert (settled.kind, item.state) == ("settled", ItemState.AUTHORIZED)
+    assert (decided.kind, item.state) == ("decided", ItemState.AUTHORIZED)
     assert [vote.by.user for vote in item.votes] == ["U0ANA", "U0BEN"]
 
 
@@ -76,9 +76,9 @@ async def test_who_voted_already_is_asked_for_nobody_else_once_they_are_enough(
     )
     await over(harness, second)
 
-    settled = await harness.reviews.decide(click, Approve(), ANA, voters=still_members)
+    decided = await harness.reviews.decide(click, Approve(), ANA, voters=still_members)
 
-    assert (too_early.kind, settled.kind) == ("forbidden", "settled")
+    assert (too_early.kind, decided.kind) == ("forbidden", "decided")
     assert len((await harness.item(first)).votes) == 1
 
 

@@ -86,7 +86,7 @@ async def test_a_newer_record_waits_whatever_is_tried_and_is_decided_later(
     assert await harness.store.conn.command("ZSCORE", keys.expiry, approval) is not None
     await newer_runs_again(harness, approval, monkeypatch)
     outcome = await harness.reviews.decide(click, Approve(), ANA)
-    assert outcome.kind == "settled"
+    assert outcome.kind == "decided"
     assert isinstance(await harness.agents.claim(claim), Claimed)
 
 

@@ -18,9 +18,9 @@ from tests.service.harness import (
 from tests.streams import audit_entries
 from twokey.gateway.approvals.decisions import (
     Approve,
+    Decided,
     Forbidden,
     Reconcile,
-    Settled,
     Stale,
 )
 from twokey.gateway.approvals.events import BY_POLICY, Event, EventName
@@ -138,10 +138,10 @@ async def test_it_opens_authorized_by_the_policy_with_its_reasons(
     assert (verdict.kind, verdict.tier) == (VerdictKind.RUN, Tier.NOTIFY)
     assert (item.state, approval.state) == (
         ItemState.AUTHORIZED,
-        ApprovalState.SETTLED,
+        ApprovalState.CLOSED,
     )
     assert item.votes == ()
-    assert item.settlement is None
+    assert item.decision is None
     (event,) = await told(harness, EventName.ITEM_AUTHORIZED)
     assert (event.actor, event.item) == (BY_POLICY, item.id)
     assert event.policy_digest == harness.policy.digest
@@ -296,7 +296,7 @@ async def test_people_settle_a_doubt_afterwards(harness: ServiceHarness) -> None
         await harness.click(verdict), Reconcile(finding=Finding.EXECUTED), ANA
     )
 
-    assert isinstance(outcome, Settled)
+    assert isinstance(outcome, Decided)
     reply = await harness.agents.claim(request.with_(owner="second"))
     assert isinstance(reply, Done)
     assert reply.found is not None

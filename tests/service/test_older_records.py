@@ -30,5 +30,5 @@ async def test_a_call_whose_requirement_has_its_older_name_is_decided(
 
     outcome = await harness.reviews.decide(click, Approve(), ANA)
 
-    assert outcome.kind == "settled"
+    assert outcome.kind == "decided"
     assert (await harness.item(claim.item_id)).state is ItemState.AUTHORIZED

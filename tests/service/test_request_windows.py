@@ -12,11 +12,11 @@ from tests.races.interleaver import Choose, Interleaver, every_order
 from tests.service.harness import ANA, POLICY, ServiceHarness, claim_of
 from twokey.gateway.approvals.decisions import (
     Approve,
+    Decided,
     Decision,
     Edit,
     Reject,
     Respond,
-    Settled,
     Voted,
 )
 from twokey.gateway.policy.load import load_policy
@@ -213,7 +213,7 @@ async def test_later_requests_change_nothing_about_an_earlier_one(
 
     outcome = await harness.reviews.decide(await harness.click(first), Approve(), ANA)
 
-    assert isinstance(outcome, Settled)
+    assert isinstance(outcome, Decided)
 
 
 async def test_an_edit_is_judged_by_the_place_that_its_request_has(

@@ -54,7 +54,7 @@ async def test_a_call_older_than_the_policy_lets_it_be_is_approved_by_nobody(
     assert isinstance(approved, Forbidden)
     assert approved.reason.startswith("The policy now gives such a call less time")
     assert isinstance(edited, Forbidden)
-    assert rejected.kind == "settled"
+    assert rejected.kind == "decided"
     item = (await harness.approval(claim.item_id)).items[0]
     assert item.state is ItemState.REJECTED
 
@@ -69,7 +69,7 @@ async def test_time_that_people_added_counts_under_a_shorter_policy(
 
     outcome = await harness.reviews.decide(click, Approve(), ANA)
 
-    assert outcome.kind == "settled"
+    assert outcome.kind == "decided"
 
 
 async def test_a_call_that_was_raised_has_the_time_of_its_tier_from_then_on(
@@ -82,7 +82,7 @@ async def test_a_call_that_was_raised_has_the_time_of_its_tier_from_then_on(
     first = await harness.reviews.decide(click, Approve(), ANA)
     second = await harness.reviews.decide(click, Approve(), CHLOE, voters=still_members)
 
-    assert (first.kind, second.kind) == ("voted", "settled")
+    assert (first.kind, second.kind) == ("voted", "decided")
 
 
 @pytest.mark.parametrize("now", ["escalate", "deny"])
@@ -122,7 +122,7 @@ async def test_who_left_a_role_and_who_joined_it_may_both_not(
     stays = await harness.reviews.decide(click, Approve(), BEN)
 
     assert isinstance(gone, Forbidden)
-    assert stays.kind == "settled"
+    assert stays.kind == "decided"
 
 
 async def test_a_larger_quorum_counts(harness: ServiceHarness) -> None:
@@ -130,7 +130,7 @@ async def test_a_larger_quorum_counts(harness: ServiceHarness) -> None:
     click = await harness.click(verdict)
     change(harness, "approvals: 2", "approvals: 3")
 
-    for who, kind in ((ANA, "voted"), (CHLOE, "voted"), (BEN, "settled")):
+    for who, kind in ((ANA, "voted"), (CHLOE, "voted"), (BEN, "decided")):
         outcome = await harness.reviews.decide(
             click, Approve(), who, voters=still_members
         )
@@ -160,7 +160,7 @@ async def test_a_reason_that_is_required_by_now_is_asked_for(
 
     assert isinstance(silent, Invalid)
     assert isinstance(changed, Invalid)
-    assert said.kind == "settled"
+    assert said.kind == "decided"
 
 
 async def test_an_edit_has_to_fit_the_schema_of_now_as_well(
@@ -178,4 +178,4 @@ async def test_an_edit_has_to_fit_the_schema_of_now_as_well(
     assert isinstance(large, Invalid)
     assert list(large.errors) == ["/amount"]
     assert isinstance(unknown, Invalid)
-    assert small.kind == "settled"
+    assert small.kind == "decided"

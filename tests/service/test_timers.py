@@ -11,7 +11,7 @@ from tests.lifetimes import listed, lose_records
 from tests.service.harness import ANA, BEN, POLICY, ServiceHarness, person
 from tests.streams import audit_entries
 from twokey.gateway.approvals.changes import Change
-from twokey.gateway.approvals.decisions import Approve, Edit, Settled, Unknown
+from twokey.gateway.approvals.decisions import Approve, Decided, Edit, Unknown
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.approvals.timing import TimerKind
@@ -166,7 +166,7 @@ async def test_whoever_is_called_later_may_decide(harness: ServiceHarness) -> No
 
     outcome = await harness.reviews.decide(click, Approve(), person("U0CHLOE"))
 
-    assert isinstance(outcome, Settled)
+    assert isinstance(outcome, Decided)
 
 
 async def test_a_decided_approval_reminds_nobody(harness: ServiceHarness) -> None:
@@ -270,7 +270,7 @@ async def test_an_edit_at_the_same_time_loses_neither(harness: ServiceHarness) -
         times.take(click.approval, BEN),
     )
 
-    assert isinstance(outcome, Settled)
+    assert isinstance(outcome, Decided)
     loaded = await harness.reviews.read(click.approval)
     assert loaded
     assert loaded.approval.items[0].args == {"amount": 1}
@@ -287,7 +287,7 @@ async def test_a_decision_after_the_old_deadline_counts_when_there_is_more_time(
     ended = await harness.sweeper.sweep()
 
     assert ended == 0, "the index was wrong, the record was not"
-    assert isinstance(await harness.reviews.decide(click, Approve(), ANA), Settled)
+    assert isinstance(await harness.reviews.decide(click, Approve(), ANA), Decided)
 
 
 async def test_whoever_is_on_it_is_released_by_the_clock(

@@ -13,7 +13,7 @@ from tests.service.harness import ANA, CHLOE, POLICY, ServiceHarness, still_memb
 from tests.service.windowed import LIMIT, WINDOWS, refunded
 from tests.service.windowed import refund as refund_of
 from tests.streams import audit_entries
-from twokey.gateway.approvals.decisions import Approve, Settled, Voted
+from twokey.gateway.approvals.decisions import Approve, Decided, Voted
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.approvals.record import Opinion
 from twokey.gateway.policy.load import load_policy
@@ -113,7 +113,7 @@ async def test_a_frozen_raise_outlives_triage_and_the_policy_that_asked_for_it(
     second = await harness.reviews.decide(click, Approve(), CHLOE, voters=still_members)
 
     assert isinstance(first, Voted)
-    assert isinstance(second, Settled)
+    assert isinstance(second, Decided)
 
 
 @pytest.mark.parametrize(

@@ -19,12 +19,12 @@ from tests.service.harness import (
 from tests.service.windowed import refund, refunded, windowed
 from twokey.gateway.approvals.decisions import (
     Approve,
+    Decided,
     Decision,
     Edit,
     Reconcile,
     Reject,
     Respond,
-    Settled,
     Voted,
 )
 from twokey.gateway.policy.load import load_policy
@@ -189,7 +189,7 @@ async def test_what_ran_stays_counted_whether_it_failed_or_not(
     assert await refunded(harness) == 900
 
 
-async def test_a_doubt_stays_counted_until_it_is_settled(
+async def test_a_doubt_stays_counted_until_it_is_reconciled(
     harness: ServiceHarness,
 ) -> None:
     ref, verdicts = await harness.submit(refund(900))
@@ -257,7 +257,7 @@ async def test_an_item_is_not_counted_twice_when_it_is_decided(
         await harness.click(verdicts[0]), Approve(), ANA
     )
 
-    assert isinstance(outcome, Settled)
+    assert isinstance(outcome, Decided)
 
 
 async def test_what_was_reserved_since_raises_what_already_waits(
@@ -270,7 +270,7 @@ async def test_what_was_reserved_since_raises_what_already_waits(
     one = await harness.reviews.decide(click, Approve(), ANA)
     two = await harness.reviews.decide(click, Approve(), CHLOE, voters=still_members)
 
-    assert (one.kind, two.kind) == ("voted", "settled")
+    assert (one.kind, two.kind) == ("voted", "decided")
 
 
 async def test_a_window_that_is_new_counts_what_waits_from_its_decision_on(

@@ -106,9 +106,9 @@ for i, state in pairs(cjson.decode(ARGV[10])) do
   end
   if corrupt then
     -- Its uses may be the corrupt part: then it counts until it is forgotten.
-    pcall(settle, blobs, i, state, now, expires + keep)
+    pcall(update_uses, blobs, i, state, now, expires + keep)
   else
-    settle(blobs, i, state, now, expires + keep)
+    update_uses(blobs, i, state, now, expires + keep)
   end
 end
 until_last(KEYS[7])

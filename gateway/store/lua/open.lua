@@ -96,7 +96,7 @@ for index, approval in ipairs(approvals) do
     redis.call('HSET', head, (i - 1) .. ':s', approval.state, (i - 1) .. ':h', from_hex(hash))
     redis.call('HSET', blobs, (i - 1) .. ':d', approval.details[i],
       (i - 1) .. ':w', approval.uses[i])
-    settle(blobs, i - 1, approval.state, now, expires + keep)
+    update_uses(blobs, i - 1, approval.state, now, expires + keep)
     if waits then
       redis.call('ZADD', KEYS[8], expires, item)
       redis.call('ZADD', KEYS[9], now + limits.asked_ms, item)

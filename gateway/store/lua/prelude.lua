@@ -61,7 +61,7 @@ local FORMAT = '2'
 
 -- One rule for every lifetime: what is still needed has none, and what has ended has one.
 -- An approval is needed while an item of it is open: people, an executor or the clock
--- may still change it. A doubt is open until people settle it, however long that takes.
+-- may still change it. A doubt is open until people reconcile it, however long that takes.
 local OPEN = {pending = true, authorized = true, executing = true, in_doubt = true}
 
 local function is_open(head)
@@ -238,7 +238,7 @@ local WHILE_OPEN = 9e15
 -- Keep an item's uses true to the state it reached: they count while it may still
 -- run, and for the window's length after it ran; what never ran counts no longer.
 -- Those of a pending item count beyond its deadline, till a moment.
-local function settle(blobs, i, state, now, till)
+local function update_uses(blobs, i, state, now, till)
   for _, row in ipairs(uses_of(blobs, i)) do
     if UNEXECUTED[state] then
       release(row[1], row[2])

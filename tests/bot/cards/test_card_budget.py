@@ -14,7 +14,7 @@ from tests.bot.samples import (
     an_item,
     edited,
     frame,
-    settled,
+    in_state,
 )
 from twokey.bot.cards.approval import card
 from twokey.bot.cards.frame import MAX_ROWS, rows_of, text_budget
@@ -74,7 +74,7 @@ def _fullest(
     share = text_budget(an_approval(*[an_item({}, index=n) for n in range(count)])).text
     link = "https://shop.example/".ljust(min(share, MAX_LINK), "x")
     item = item.with_(opened=FLOOR, votes=votes, spelled={"body": long}, link=link)
-    return settled(item, state, text=long, result=Result(ok=True, summary=long))
+    return in_state(item, state, text=long, result=Result(ok=True, summary=long))
 
 
 def _card_problems(approval: Approval) -> list[str]:
@@ -111,7 +111,7 @@ def test_the_fullest_card_is_still_accepted(
 
 def test_calls_that_wait_get_the_rows_of_a_card() -> None:
     items = [an_item({}, index=n) for n in range(MAX_ROWS + 2)]
-    items[0] = settled(items[0], ItemState.REJECTED)
+    items[0] = in_state(items[0], ItemState.REJECTED)
 
     shown = rows_of(an_approval(*items))
 

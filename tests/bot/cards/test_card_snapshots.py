@@ -20,7 +20,7 @@ from tests.bot.samples import (
     an_item,
     edited,
     frame,
-    settled,
+    in_state,
 )
 from tests.bot.snapshots import assert_same
 from twokey.bot.cards.approval import card
@@ -78,31 +78,31 @@ CARDS: dict[str, Approval] = {
         edited(ESCALATED, REFUND | {"amount": 1200.0}, reason="Plus a voucher"),
         version=2,
     ),
-    "authorized": an_approval(settled(a_refund(), ItemState.AUTHORIZED)),
-    "executing": an_approval(settled(a_refund(), ItemState.EXECUTING)),
-    "edited_done": an_approval(settled(EDITED, ItemState.EXECUTED, result=DONE)),
+    "authorized": an_approval(in_state(a_refund(), ItemState.AUTHORIZED)),
+    "executing": an_approval(in_state(a_refund(), ItemState.EXECUTING)),
+    "edited_done": an_approval(in_state(EDITED, ItemState.EXECUTED, result=DONE)),
     "edited_by_another": an_approval(
-        settled(
+        in_state(
             EDITED.with_(votes=(a_vote(EDITED, ANA), a_vote(EDITED, BEN))),
             ItemState.AUTHORIZED,
             by=BEN,
         )
     ),
-    "failed": an_approval(settled(a_refund(), ItemState.FAILED, result=BROKEN)),
-    "in_doubt": an_approval(settled(a_refund(), ItemState.IN_DOUBT)),
+    "failed": an_approval(in_state(a_refund(), ItemState.FAILED, result=BROKEN)),
+    "in_doubt": an_approval(in_state(a_refund(), ItemState.IN_DOUBT)),
     "in_doubt_idempotent": an_approval(
-        settled(a_refund(idempotent=True), ItemState.IN_DOUBT)
+        in_state(a_refund(idempotent=True), ItemState.IN_DOUBT)
     ),
     "rejected": an_approval(
-        settled(a_refund(), ItemState.REJECTED, text="Already done, ticket 412")
+        in_state(a_refund(), ItemState.REJECTED, text="Already done, ticket 412")
     ),
     "answered": an_approval(
-        settled(a_refund(), ItemState.ANSWERED, text="Ask for a photo first")
+        in_state(a_refund(), ItemState.ANSWERED, text="Ask for a photo first")
     ),
-    "expired": an_approval(settled(a_refund(), ItemState.EXPIRED)),
-    "superseded": an_approval(settled(a_refund(), ItemState.SUPERSEDED)),
-    "withdrawn": an_approval(settled(a_refund(), ItemState.WITHDRAWN)),
-    "lapsed": an_approval(settled(a_refund(), ItemState.LAPSED)),
+    "expired": an_approval(in_state(a_refund(), ItemState.EXPIRED)),
+    "superseded": an_approval(in_state(a_refund(), ItemState.SUPERSEDED)),
+    "withdrawn": an_approval(in_state(a_refund(), ItemState.WITHDRAWN)),
+    "lapsed": an_approval(in_state(a_refund(), ItemState.LAPSED)),
     "redacted": an_approval(
         an_item({"amount": 5, "card": {"number": "4111"}}, redact=("args.card.number",))
     ),
@@ -121,16 +121,16 @@ CARDS: dict[str, Approval] = {
     "batch": an_approval(
         a_refund(),
         EMAIL,
-        settled(an_item({"n": 3}, index=2), ItemState.REJECTED, text="Ask first"),
+        in_state(an_item({"n": 3}, index=2), ItemState.REJECTED, text="Ask first"),
     ),
     "batch_with_an_escalated_call": an_approval(ESCALATED, EMAIL),
     "batch_mixed": an_approval(
-        settled(a_refund(), ItemState.EXECUTED, result=DONE),
-        settled(EMAIL, ItemState.IN_DOUBT),
+        in_state(a_refund(), ItemState.EXECUTED, result=DONE),
+        in_state(EMAIL, ItemState.IN_DOUBT),
     ),
     "batch_done": an_approval(
-        settled(a_refund(), ItemState.EXECUTED),
-        settled(EMAIL, ItemState.REJECTED),
+        in_state(a_refund(), ItemState.EXECUTED),
+        in_state(EMAIL, ItemState.REJECTED),
     ),
     "batch_of_nine": an_approval(*[an_item({"n": n}, index=n) for n in range(9)]),
 }

@@ -17,7 +17,7 @@ from tests.bot.samples import (
     an_approval,
     an_item,
     edited,
-    settled,
+    in_state,
 )
 from twokey.bot.cards.history import thread_note
 from twokey.gateway.approvals.events import Event, EventName
@@ -60,7 +60,7 @@ NOTES: list[tuple[EventName, Item, str]] = [
     ),
     (
         N.ITEM_EDITED,
-        settled(EDITED, ItemState.EXECUTED),
+        in_state(EDITED, ItemState.EXECUTED),
         OWN_EDIT,
     ),
     (
@@ -70,44 +70,44 @@ NOTES: list[tuple[EventName, Item, str]] = [
     ),
     (
         N.ITEM_AUTHORIZED,
-        settled(ESCALATED, ItemState.AUTHORIZED),
+        in_state(ESCALATED, ItemState.AUTHORIZED),
         "m:🔑 Approved by <@U0ANA>.\n",
     ),
     (
         N.ITEM_AUTHORIZED,
-        settled(EDITED, ItemState.AUTHORIZED, by=BEN),
+        in_state(EDITED, ItemState.AUTHORIZED, by=BEN),
         "m:🔑 Approved by <@U0BEN>.\n",
     ),
     (
         N.ITEM_REJECTED,
-        settled(a_refund(), ItemState.REJECTED, text="*no*"),
+        in_state(a_refund(), ItemState.REJECTED, text="*no*"),
         "m:🚫 Rejected.\n+--\n| *no*\n+--\n",
     ),
     (
         N.ITEM_ANSWERED,
-        settled(a_refund(), ItemState.ANSWERED, text="ask first"),
+        in_state(a_refund(), ItemState.ANSWERED, text="ask first"),
         "m:💬 Answered.\n+--\n| ask first\n+--\n",
     ),
     (
         N.ITEM_EXPIRED,
-        settled(a_refund(), ItemState.EXPIRED),
+        in_state(a_refund(), ItemState.EXPIRED),
         "m:⌛ Nobody decided in time. Nothing ran.\n",
     ),
     (
         N.ITEM_EXECUTED,
-        settled(a_refund(), ItemState.EXECUTED, result=Result(ok=True, summary="R-1")),
+        in_state(a_refund(), ItemState.EXECUTED, result=Result(ok=True, summary="R-1")),
         "m:✅ It ran.\n+--\n| R-1\n+--\n",
     ),
     (
         N.ITEM_FAILED,
-        settled(a_refund(), ItemState.FAILED, result=Result(ok=False)),
+        in_state(a_refund(), ItemState.FAILED, result=Result(ok=False)),
         "m:❌ It failed.\n",
     ),
 ]
 
 
 def test_who_approves_alone_is_not_mentioned_for_it() -> None:
-    approved = settled(a_refund(), ItemState.AUTHORIZED)
+    approved = in_state(a_refund(), ItemState.AUTHORIZED)
 
     assert _note(N.ITEM_AUTHORIZED, an_approval(approved)) is None
 
@@ -127,7 +127,7 @@ def test_each_event_has_its_line(name: EventName, item: Item, text: str) -> None
     ],
 )
 def test_what_a_person_found_out_is_told(reason: str, text: str | None) -> None:
-    approval = an_approval(settled(a_refund(), ItemState.EXECUTED))
+    approval = an_approval(in_state(a_refund(), ItemState.EXECUTED))
 
     found = _note(N.ITEM_RECONCILED, approval, actor="T0TWOKEY/U0BEN", reason=reason)
 
@@ -136,7 +136,7 @@ def test_what_a_person_found_out_is_told(reason: str, text: str | None) -> None:
 
 def test_a_batch_names_the_call() -> None:
     approval = an_approval(
-        settled(an_item({}), ItemState.EXPIRED), an_item({}, index=1)
+        in_state(an_item({}), ItemState.EXPIRED), an_item({}, index=1)
     )
 
     assert (_note(N.ITEM_EXPIRED, approval) or "").startswith("m:*Call 1:* ⌛")
@@ -146,11 +146,11 @@ def test_a_batch_names_the_call() -> None:
     ("name", "item"),
     [
         (N.APPROVAL_OPENED, a_refund()),
-        (N.ITEM_EXECUTING, settled(a_refund(), ItemState.EXECUTING)),
+        (N.ITEM_EXECUTING, in_state(a_refund(), ItemState.EXECUTING)),
         (N.ITEM_VOTED, a_refund()),
         (N.ITEM_EDITED, a_refund()),
         (N.ITEM_AUTHORIZED, a_refund()),
-        (N.ITEM_AUTHORIZED, settled(EDITED, ItemState.AUTHORIZED)),
+        (N.ITEM_AUTHORIZED, in_state(EDITED, ItemState.AUTHORIZED)),
     ],
 )
 def test_what_is_no_news_has_no_line(name: EventName, item: Item) -> None:

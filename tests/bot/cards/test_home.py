@@ -17,7 +17,7 @@ from tests.bot.samples import (
     a_refund,
     an_approval,
     an_item,
-    settled,
+    in_state,
 )
 from twokey.bot.cards.home import home
 from twokey.bot.ids import Action, unseal, verify
@@ -91,14 +91,14 @@ def test_no_score_puts_a_call_further_back(scores: list[int], data: Any) -> None
 
 
 def test_only_calls_that_wait_count() -> None:
-    done = settled(a_refund(triage=Opinion(score=99)), ItemState.REJECTED)
+    done = in_state(a_refund(triage=Opinion(score=99)), ItemState.REJECTED)
     batch = an_approval(done, an_item({}, index=1), id="ap_batch")
 
     assert _order(batch, _scored(1, "ap_one")) == ["ap_one", "ap_batch"]
 
 
-def test_what_is_settled_or_late_is_not_listed() -> None:
-    done = an_approval(settled(a_refund(), ItemState.EXECUTED))
+def test_what_is_decided_or_late_is_not_listed() -> None:
+    done = an_approval(in_state(a_refund(), ItemState.EXECUTED))
 
     assert "Waiting for you: 0" in readable(_view(done)["blocks"])
     assert "Waiting for you: 0" in readable(
@@ -114,7 +114,7 @@ def test_more_than_fits_is_counted() -> None:
 
 def test_a_row_opens_the_first_call_that_waits() -> None:
     approval = an_approval(
-        settled(an_item({}), ItemState.REJECTED), an_item({}, index=1)
+        in_state(an_item({}), ItemState.REJECTED), an_item({}, index=1)
     )
 
     button = next(

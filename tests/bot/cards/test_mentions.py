@@ -24,7 +24,7 @@ from tests.bot.samples import (
 from twokey.bot.blocks import Message
 from twokey.bot.cards.approval import card
 from twokey.bot.cards.mentions import MOST, mentions_for
-from twokey.bot.cards.reminders import newly_needed, unsettled, with_reviewers
+from twokey.bot.cards.reminders import newly_needed, still_in_doubt, with_reviewers
 from twokey.gateway.approvals.people import Notify, Observation, Requirement, Role, Vote
 from twokey.gateway.approvals.record import Approval, Item, Waiting
 from twokey.gateway.protocol.records import Person
@@ -210,13 +210,15 @@ def test_who_is_reminded_of_a_doubt_is_who_can_settle_it_and_nobody_once_it_is()
     None
 ):
     item = an_item(requirement=ALL).with_(state=ItemState.IN_DOUBT)
-    note, roles = unsettled(an_approval(item))
+    note, roles = still_in_doubt(an_approval(item))
 
     assert note is not None
     assert roles == {"four"}
     assert "<@U0LEAD>" in readable(note.blocks)
-    assert "Nobody has settled what became of a call" in readable(note.blocks)
+    assert "Nobody has said whether a call on this card took effect" in readable(
+        note.blocks
+    )
     assert "still unknown" in note.text
 
-    settled = item.with_(state=ItemState.EXECUTED)
-    assert unsettled(an_approval(settled)) == (None, frozenset())
+    executed = item.with_(state=ItemState.EXECUTED)
+    assert still_in_doubt(an_approval(executed)) == (None, frozenset())

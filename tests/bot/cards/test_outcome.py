@@ -22,26 +22,26 @@ from twokey.bot.listeners.approve_all import summarize
 from twokey.bot.text_types import Label
 from twokey.gateway.approvals.decisions import (
     Changed,
+    Decided,
     Expired,
     Forbidden,
     Invalid,
     Outcome,
-    Settled,
     Stale,
     Unknown,
     Voted,
 )
-from twokey.gateway.approvals.record import Settlement
+from twokey.gateway.approvals.record import DecisionRecord
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.verbs import Verb
 
-BY_ANA = Settlement(verb=Verb.APPROVE, by=ANA, at_ms=NOW, text=CANARY)
+BY_ANA = DecisionRecord(verb=Verb.APPROVE, by=ANA, at_ms=NOW, text=CANARY)
 ESCALATED = a_refund(requirement=TWO)
 NO_SENIOR = ESCALATED.with_(votes=(a_vote(ESCALATED, ANA), a_vote(ESCALATED, BEN)))
 ONE_JUNIOR = ESCALATED.with_(votes=(a_vote(ESCALATED, ANA),))
 
 SENTENCES: list[tuple[Outcome, tuple[str, ...]]] = [
-    (Settled(approval=an_approval(), index=0), ("Recorded, thank you.",)),
+    (Decided(approval=an_approval(), index=0), ("Recorded, thank you.",)),
     (
         Voted(approval=an_approval(ONE_JUNIOR), index=0, have=1, need=2),
         ("1 of 2; 1 from `senior` still needed.",),
@@ -55,13 +55,13 @@ SENTENCES: list[tuple[Outcome, tuple[str, ...]]] = [
         ("Somebody else has to approve",),
     ),
     (
-        Stale(state=ItemState.EXECUTED, settlement=BY_ANA, at_ms=NOW),
+        Stale(state=ItemState.EXECUTED, decision=BY_ANA, at_ms=NOW),
         ("already approved by <@U0ANA> <!date^1795255200^", "changed nothing"),
     ),
     (
         Stale(
             state=ItemState.REJECTED,
-            settlement=BY_ANA.with_(verb=Verb.REJECT),
+            decision=BY_ANA.with_(verb=Verb.REJECT),
             at_ms=NOW,
         ),
         ("already rejected by <@U0ANA>",),
@@ -69,7 +69,7 @@ SENTENCES: list[tuple[Outcome, tuple[str, ...]]] = [
     (
         Stale(
             state=ItemState.WITHDRAWN,
-            settlement=BY_ANA.with_(verb=Verb.REJECT),
+            decision=BY_ANA.with_(verb=Verb.REJECT),
             at_ms=NOW,
         ),
         ("already withdrawn by <@U0ANA>",),
@@ -132,7 +132,7 @@ def test_a_refusal_of_one_call_hides_no_other_that_was_recorded() -> None:
     approval = an_approval(a_refund(), ONE_JUNIOR.with_(index=1))
     told = summarize(
         [
-            Settled(approval=approval, index=0),
+            Decided(approval=approval, index=0),
             Voted(approval=approval, index=1, have=1, need=2),
             Forbidden(reason="the policy does not allow that"),
         ],

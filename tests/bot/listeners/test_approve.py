@@ -19,8 +19,8 @@ async def test_a_click_on_approve_authorizes_the_call_and_changes_the_card(
 
         item = (await stack.approval(verdict)).items[0]
         assert item.state is ItemState.AUTHORIZED
-        assert item.settlement is not None
-        assert item.settlement.by.user == "U0ANA"
+        assert item.decision is not None
+        assert item.decision.by.user == "U0ANA"
         changed = await stack.card(verdict, lambda m: not has_button(m, Action.APPROVE))
         assert changed["ts"] == card["ts"]
     assert stack.sandbox.problems == []

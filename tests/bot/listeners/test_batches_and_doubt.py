@@ -1,4 +1,4 @@
-"""Several calls share a card; a call in doubt is settled by a person who looked."""
+"""Several calls share a card; a call in doubt is reconciled by a person who looked."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ async def test_who_left_a_group_counts_for_a_few_seconds_at_most(stack: Stack) -
         (Action.RECONCILE_SKIP, ItemState.FAILED),
     ],
 )
-async def test_a_call_in_doubt_is_settled_by_what_a_person_found(
+async def test_a_call_in_doubt_is_reconciled_by_what_a_person_found(
     stack: Stack, action: Action, state: ItemState
 ) -> None:
     async with stack.running():

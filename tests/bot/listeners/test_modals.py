@@ -100,8 +100,8 @@ async def test_a_rejection_carries_its_reason(each_stack: Stack) -> None:
 
         item = (await stack.approval(verdict)).items[0]
         assert item.state is ItemState.REJECTED
-        assert item.settlement is not None
-        assert "wrong customer" in item.settlement.text
+        assert item.decision is not None
+        assert "wrong customer" in item.decision.text
         await stack.card(verdict, says("wrong customer"))
 
 
@@ -117,8 +117,8 @@ async def test_an_answer_goes_to_the_agent_instead_of_the_call(
 
         item = (await stack.approval(verdict)).items[0]
         assert item.state is ItemState.ANSWERED
-        assert item.settlement is not None
-        assert item.settlement.text == "offer a voucher"
+        assert item.decision is not None
+        assert item.decision.text == "offer a voucher"
 
 
 async def test_a_form_that_is_too_late_says_so_inside(stack: Stack) -> None:

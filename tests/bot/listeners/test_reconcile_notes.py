@@ -1,4 +1,4 @@
-"""A doubt is settled with one click, or in a form that takes a note along."""
+"""A doubt is reconciled with one click, or in a form that takes a note along."""
 
 from __future__ import annotations
 

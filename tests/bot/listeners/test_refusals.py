@@ -144,8 +144,8 @@ async def test_who_comes_second_reads_who_was_first(stack: Stack) -> None:
         )
 
         item = (await stack.approval(verdict)).items[0]
-        assert item.settlement is not None
-        winner = item.settlement.by.user
+        assert item.decision is not None
+        winner = item.decision.by.user
         loser = "U0BEN" if winner == "U0ANA" else "U0ANA"
         refusals = [each for each in answers if isinstance(each, GestureFailed)]
         if not refusals:
@@ -286,7 +286,7 @@ async def edit_by_somebody_else(stack: Stack, verdict: Verdict) -> None:
     )
     decision = Edit(args={"amount": 449.5, "order_id": "78291"})
     outcome = await stack.reviews.decide(click, decision, ben)
-    assert outcome.kind == "settled", outcome
+    assert outcome.kind == "decided", outcome
 
 
 async def deliver_click(

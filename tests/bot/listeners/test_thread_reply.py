@@ -73,8 +73,8 @@ async def test_what_is_submitted_is_the_decision(stack: Stack) -> None:
 
         item = (await stack.approval(verdict)).items[0]
         assert item.state is ItemState.ANSWERED
-        assert item.settlement is not None
-        assert item.settlement.text == WORDS
+        assert item.decision is not None
+        assert item.decision.text == WORDS
 
 
 async def test_an_edit_of_those_words_offers_the_new_ones(stack: Stack) -> None:

@@ -45,7 +45,7 @@ def watched(stack: Stack, triage: Any) -> Stack:
     return stack
 
 
-def settled(
+def in_state(
     read: Callable[[], Awaitable[Approval]], state: ItemState
 ) -> Callable[[], Awaitable[bool]]:
     async def is_so() -> bool:
@@ -65,7 +65,9 @@ async def test_a_raise_is_shown_as_an_opinion_and_two_people_decide(
         for user in ("U0ANA", "U0CHLOE"):
             await stack.actor(user).click(CHANNEL, str(card["ts"]), Action.APPROVE)
 
-        await eventually(settled(lambda: stack.approval(verdict), ItemState.AUTHORIZED))
+        await eventually(
+            in_state(lambda: stack.approval(verdict), ItemState.AUTHORIZED)
+        )
 
     item = (await stack.approval(verdict)).items[0]
     assert "Triage (a model's opinion, unverified):" in shown
@@ -83,7 +85,9 @@ async def test_a_note_that_talks_a_model_round_changes_nothing(stack: Stack) -> 
 
         await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
 
-        await eventually(settled(lambda: stack.approval(verdict), ItemState.AUTHORIZED))
+        await eventually(
+            in_state(lambda: stack.approval(verdict), ItemState.AUTHORIZED)
+        )
 
     item = (await stack.approval(verdict)).items[0]
     assert item.tier is Tier.APPROVE

@@ -21,7 +21,7 @@ from tests.bot.samples import (
     an_item,
     edited,
     frame,
-    settled,
+    in_state,
 )
 from tests.bot.slack_state import chosen, typed, untouched
 from tests.bot.snapshots import assert_same
@@ -41,7 +41,7 @@ LONG = an_approval(
     an_item({"body": "abcdefg " * 2_300}, tier=Tier.ESCALATE), an_item({}, index=1)
 )
 EDITED = an_approval(
-    settled(
+    in_state(
         edited(a_refund(), REFUND | {"amount": 1.5}, reason="too much"),
         ItemState.EXECUTED,
         result=Result(ok=True, summary="booked"),
@@ -140,7 +140,7 @@ def test_the_words_of_triage_stay_when_the_call_was_edited_or_ran() -> None:
     item = a_refund(triage=opinion)
     changed = edited(item, REFUND | {"amount": 1.5})
 
-    for state in (item, changed, settled(changed, ItemState.EXECUTED)):
+    for state in (item, changed, in_state(changed, ItemState.EXECUTED)):
         shown = as_text(_page(an_approval(state)))
         title = "Triage (a model's opinion, unverified)"
         assert f"{title}\n+--\n| It pays a new account." in shown

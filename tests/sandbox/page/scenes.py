@@ -116,7 +116,7 @@ def approval_card(arguments: str = ARGUMENTS) -> list[Json]:
     ]
 
 
-def settled_card() -> list[Json]:
+def answered_card() -> list[Json]:
     """Return a card after an edit was approved."""
     rows = [
         ["argument", "asked for", "runs with"],
@@ -159,7 +159,7 @@ def message(at: str, user: str, text: str, **more: Any) -> Json:
 
 
 CARD_TS = ts(3)
-SETTLED_TS = ts(41)
+ANSWERED_TS = ts(41)
 
 
 def approvals_messages() -> list[Json]:
@@ -168,9 +168,9 @@ def approvals_messages() -> list[Json]:
     waiting = "Twokey: process_refund waits for an approval (ap_7F3K)."
     return [
         message(ts(1500), "U0BEN", "I am on refunds *today*, back at 14:00."),
-        message(SETTLED_TS, BOT, said, blocks=settled_card(), thread_ts=SETTLED_TS),
-        message(ts(40), BOT, "<@U0BEN> changed `amount`.", thread_ts=SETTLED_TS),
-        message(ts(39), "U0BEN", "Half is fair here.", thread_ts=SETTLED_TS),
+        message(ANSWERED_TS, BOT, said, blocks=answered_card(), thread_ts=ANSWERED_TS),
+        message(ts(40), BOT, "<@U0BEN> changed `amount`.", thread_ts=ANSWERED_TS),
+        message(ts(39), "U0BEN", "Half is fair here.", thread_ts=ANSWERED_TS),
         message(ts(8), "U0DAN", "Customer of 78291 wrote again, please have a look."),
         message(ts(8, 2), "U0DAN", "She sent photos: https://example.com/p/1"),
         message(CARD_TS, BOT, waiting, blocks=approval_card()),

@@ -5,9 +5,9 @@ from selenium.webdriver.common.keys import Keys
 
 from tests.sandbox.page.fake_slack import FakeSlack, Json
 from tests.sandbox.page.scenes import (
+    ANSWERED_TS,
     BOT,
     CHANNEL,
-    SETTLED_TS,
     approvals_messages,
     channel,
     message,
@@ -151,8 +151,8 @@ def test_a_thread_opens_beside_and_replies_go_into_it(
     screen.one(THREAD_BOX).send_keys("agreed", Keys.ENTER)
 
     screen.wait(lambda: slack.acts, "the reply")
-    assert slack.acts[0]["thread_ts"] == SETTLED_TS
-    assert f"#/{CHANNEL}/{SETTLED_TS}" in screen.driver.current_url
+    assert slack.acts[0]["thread_ts"] == ANSWERED_TS
+    assert f"#/{CHANNEL}/{ANSWERED_TS}" in screen.driver.current_url
     screen.click(".thread-close")
     screen.wait(
         lambda: not screen.one("#main").text.startswith("Thread"), "the channel"

@@ -12,8 +12,8 @@ import pytest
 from tests.sandbox.page.block_scenes import edit_modal, every_block, home_view
 from tests.sandbox.page.fake_slack import FakeSlack
 from tests.sandbox.page.scenes import (
+    ANSWERED_TS,
     BOT,
-    SETTLED_TS,
     approval_card,
     channel,
     message,
@@ -125,7 +125,7 @@ def test_a_thread_can_be_read(screen: Screen, gallery: Path, kind: str) -> None:
     width, height, scheme = SCREENS[kind]
     screen.size(width, height, scheme=scheme)
 
-    screen.open(place=f"C0APPROVALS/{SETTLED_TS}")
+    screen.open(place=f"C0APPROVALS/{ANSWERED_TS}")
     screen.one("#thread article")
 
     check(screen, gallery, f"thread-{kind}")

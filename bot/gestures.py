@@ -17,7 +17,7 @@ class Clicked:
 
     @property
     def who(self) -> tuple[str, str]:
-        """Return user id and home team of whoever clicked."""
+        """Return user id and home team of the person who clicked."""
         return self.action.user, self.action.user_team
 
     @property
@@ -37,7 +37,7 @@ class Submitted:
 
     @property
     def who(self) -> tuple[str, str]:
-        """Return user id and home team of whoever submitted."""
+        """Return user id and home team of the person who submitted."""
         return self.view.user, self.view.user_team
 
     @property

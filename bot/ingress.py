@@ -226,9 +226,10 @@ async def handle_once(
 def _again_later() -> Answer:
     """Ask Slack to repeat an event once more.
 
-    Slack repeats at once what broke off, and within the same second it is signed alike.
-    Whoever had the first one may have died with it, so this is no acknowledgement; the
-    next one comes a minute later, has a signature of its own, and counts once.
+    Slack repeats a request at once when its connection broke, and within the same
+    second the signature is the same. The process that got the first one may have
+    crashed, so this is no acknowledgement. The next repetition comes a minute later
+    with its own signature, and is handled once.
     """
     return Answer(
         HTTPStatus.SERVICE_UNAVAILABLE, "This came before; try again later.\n"
@@ -236,14 +237,13 @@ def _again_later() -> Answer:
 
 
 class _Guarded(web.Server):
-    """A server that does not wait for ever, and not for everybody at once.
+    """HTTP server with a timeout for incomplete requests and a connection limit.
 
-    When it is full, whoever has waited longest without a whole request makes room for
-    a new client: holding connections keeps nobody else out, and a request that came
-    whole is always answered.
+    At the limit, a new connection replaces the one that has been incomplete longest, so
+    idle connections keep no client out. A complete request is always answered.
 
-    A body of more than 1 MiB is refused by aiohttp itself (413), packed ones included:
-    they are never unpacked here.
+    aiohttp refuses a body of more than 1 MiB (413). Compressed bodies are never
+    decompressed.
     """
 
     def __init__(
@@ -252,7 +252,7 @@ class _Guarded(web.Server):
         super().__init__(
             self._heard,
             access_log=None,
-            # A small packed body may unpack to gigabytes; Slack packs nothing.
+            # A small compressed body may expand to gigabytes; Slack compresses nothing.
             auto_decompress=False,
             # Above the 60 s after which usual proxies drop an idle connection, so that
             # the proxy closes it first and sends no request into a closing one.
@@ -260,8 +260,8 @@ class _Guarded(web.Server):
             lingering_time=1.0,
         )
         self._handler = handler
-        # Connections without a whole request, whoever waits longest first, each with
-        # the clock that ends its first silence.
+        # Connections without a complete request, oldest first, each with the timer that
+        # closes it.
         self._waiting: dict[web.RequestHandler, asyncio.TimerHandle | None] = {}
 
     def connection_made(

@@ -125,8 +125,8 @@ class ListenerContext:
     ) -> tuple[Reviewer, Voters]:
         """Return who decides, and how to resolve those who voted before.
 
-        All of them are asked about at once: Slack waits three seconds for the answer.
-        Only whoever votes in the meantime is asked about later.
+        All of them are looked up at once: Slack waits three seconds for the response.
+        Only people who vote in the meantime are looked up later.
         """
         voted = {vote.by.user for item in items for vote in item.votes}
         reviewer, *found = await asyncio.gather(

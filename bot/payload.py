@@ -75,7 +75,7 @@ class ViewSubmission:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """A slash command; Slack says no home team of whoever typed it."""
+    """A slash command; Slack does not name the home team of its author."""
 
     team: str
     user: str

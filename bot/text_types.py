@@ -33,7 +33,7 @@ class Untrusted:
     text: str
 
     def __post_init__(self) -> None:
-        """Reveal, whoever made the object."""
+        """Reveal hidden characters, however the object was made."""
         object.__setattr__(self, "text", reveal(self.text))
 
 

@@ -116,7 +116,7 @@ class Slack:
     Args:
         token: the bot's.
         api_url: with a slash at its end.
-        session: closed by whoever opened it.
+        session: the caller closes it.
 
     Attributes:
         token_error: Slack's name for why it refused the token last; "" when it works.

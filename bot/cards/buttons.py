@@ -203,7 +203,7 @@ def _findings(frame: Frame, item: Item) -> list[Block]:
             Action.RECONCILE_NOTE,
             label("Add a note…"),
             value=frame.value(item.index, Action.RECONCILE_NOTE),
-            accessibility_label=label(f"Say what became of {nth}, with a note"),
+            accessibility_label=label(f"Record whether {nth} took effect, with a note"),
         ),
     ]
 

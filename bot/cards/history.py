@@ -1,7 +1,7 @@
 """Render an approval's events as replies in the card's thread.
 
-Slack notifies whoever a new message mentions, and of every reply from then on. So a
-line names people only where several take part; who decided alone stands on the card.
+Slack notifies each person whom a new message mentions, also of every later reply. So a
+reply names people only where several take part; the card shows who decided alone.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Choose which people and user groups a card mentions.
 
 Slack notifies people of a mention in a new message, and of none in a changed one. So a
-card mentions its reviewers when it is posted, and whoever is needed later is mentioned
-in a line under it. Ids come from the policy alone.
+card mentions its reviewers when it is posted, and a thread reply mentions those who are
+needed later. All ids come from the policy.
 """
 
 from __future__ import annotations
@@ -75,9 +75,9 @@ def mentions_for(approval: Approval, *, but: Collection[str] = ()) -> Mentions:
 
 
 def is_for_people(item: Item) -> bool:
-    """Return whether people have to decide about a call, or say what became of it.
+    """Return whether people have to decide about a call or reconcile it.
 
-    What the policy denies by now, nobody is asked to look at.
+    Nobody is asked about a call that the current policy denies.
     """
     is_pending = item.is_pending and item.tier is not Tier.DENY
     return is_pending or item.state is ItemState.IN_DOUBT
@@ -121,7 +121,7 @@ def _needed(approval: Approval, item: Item, later: Sequence[Role]) -> list[Role]
 
 
 def _votes(item: Item) -> tuple[Vote, ...]:
-    """Return who decided about a call as it is, or said what became of it."""
+    """Return the votes on the current version of a call, or its observations."""
     if item.state is ItemState.IN_DOUBT:
         return tuple(one.vote for one in item.observations_now)
     return item.votes_now

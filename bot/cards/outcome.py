@@ -43,7 +43,7 @@ _ENDED: dict[ItemState, LiteralString] = {
     ItemState.EXECUTING: "This is already approved and running",
     ItemState.EXECUTED: "This already ran",
     ItemState.FAILED: "This ended as failed",
-    ItemState.IN_DOUBT: "This waits for people to say what became of it",
+    ItemState.IN_DOUBT: "This waits for people to check whether it took effect",
     ItemState.REJECTED: "This is already rejected",
     ItemState.ANSWERED: "This is already answered",
     ItemState.EXPIRED: "The time to decide is over and nothing ran",
@@ -120,9 +120,9 @@ def agent_answer(text: str) -> Message:
 def corrupt_record(approval_id: str) -> Message:
     """Say under a card that its record is corrupt, so nothing on it counts."""
     said = template(
-        "⚠️ The record of {id} is corrupt, so nothing of it is decided or run, "
-        "whatever the card says. The agent is told; please tell whoever runs the "
-        "gateway to see who else writes to its store.",
+        "⚠️ The record of {id} is corrupt, so none of its calls can be decided or "
+        "run, even if the card says otherwise. The agent is told. Please ask the "
+        "gateway's operator to check who else writes to its store.",
         id=code(approval_id),
     )
     text = "The record of an approval is corrupt, so nothing of it runs."
@@ -130,10 +130,10 @@ def corrupt_record(approval_id: str) -> Message:
 
 
 def run_failed() -> Message:
-    """Return the notice that an agent could not be brought back after a decision."""
+    """Return the message that an agent could not be resumed after a decision."""
     said = template(
         "⚠️ The agent could not be resumed, and the gateway stopped trying. The "
-        "decision is kept; please tell whoever runs the agent."
+        "decision is kept. Please tell the operator of the agent."
     )
     return Message((section(said),), "The agent could not be resumed.")
 

@@ -12,7 +12,7 @@ from twokey.gateway.approvals.events import Event, EventName
 _WORDS = 3_000
 _SECTION = 2_800
 _ENDED = "ended"
-_HOW = "Whoever runs the agent can answer it in the agent's own program."
+_HOW = "The operator of the agent can answer it in the agent's own program."
 
 
 def question_message(event: Event) -> Message | None:

@@ -32,7 +32,7 @@ _NAMES = 200
 
 
 def reminder(approval: Approval) -> Message:
-    """Return the line under a card that reminds those whose word it still needs."""
+    """Return the reply that reminds the reviewers who are still needed."""
     said = template(
         "⏰ This still waits for a decision. It expires {at}, and then nothing runs.",
         at=when(approval.expires_at_ms),
@@ -42,17 +42,17 @@ def reminder(approval: Approval) -> Message:
 
 
 def newly_needed(approval: Approval, *, but: Collection[str]) -> Message:
-    """Return the line that mentions those whom a card did not need at first.
+    """Return the reply that mentions roles required since the card was posted.
 
     Args:
         approval: the record, as it is to be shown.
         but: names of the roles that were mentioned before.
     """
     said = template(
-        "🔔 This needs your decision too by now. It expires {at}.",
+        "🔔 This now needs your decision, too. It expires {at}.",
         at=when(approval.expires_at_ms),
     )
-    text = f"This needs more people by now. {card_fallback(approval)}"
+    text = f"This now needs more people. {card_fallback(approval)}"
     return Message((section(mentions_for(approval, but=but).before(said)),), text)
 
 
@@ -61,7 +61,7 @@ def with_reviewers(
 ) -> tuple[Message, frozenset[str]]:
     """Return a note that mentions who has to decide about its call now, and the roles.
 
-    After an edit, and when it is unknown what became of a call.
+    For an edited call, or one of which it is unknown whether it took effect.
     """
     whom = mentions_for(approval.with_(items=(item,)))
     if not whom.roles:
@@ -73,21 +73,21 @@ def with_reviewers(
 
 
 def still_in_doubt(approval: Approval) -> tuple[Message | None, frozenset[str]]:
-    """Return the line that asks again what became of calls, and whom; None for none.
+    """Return the reply that asks again about calls in doubt, and the roles it mentions.
 
-    An agent that waits for people waits for that, however long: the call may have run.
+    There is no timeout: the call may have run, so only people can say.
     """
     doubts = tuple(one for one in approval.items if one.state is ItemState.IN_DOUBT)
     if not doubts:
         return None, frozenset()
     whom = mentions_for(approval.with_(items=doubts))
     said = template(_LEFT_OPEN if approval.is_unasked else _WAITED_FOR)
-    text = f"It is still unknown what became of a call. {card_fallback(approval)}"
+    text = f"It is still unknown whether a call took effect. {card_fallback(approval)}"
     return Message((section(whom.before(said)),), text), frozenset(whom.roles)
 
 
 def waits_again(approval: Approval, reason: str) -> Message:
-    """Return the line under a card whose call went back to people, and why."""
+    """Return the reply about a call that waits for a decision again, and why."""
     said = template(
         "↩ An approval was taken back before the call ran, so this waits for a "
         "decision again. It expires {at}, and then nothing more runs.",
@@ -101,9 +101,9 @@ def waits_again(approval: Approval, reason: str) -> Message:
 
 
 def escalation(approval: Approval, channels: Mapping[str, str]) -> Message:
-    """Return the line under a card that calls those whom the policy calls later.
+    """Return the reply that mentions the reviewers of an escalation.
 
-    Where a channel could not be told, whoever may decide is called here instead.
+    If a channel could not be told, the first reviewers are mentioned again.
 
     Args:
         approval: what waits.
@@ -117,8 +117,8 @@ def escalation(approval: Approval, channels: Mapping[str, str]) -> Message:
         at=when(approval.expires_at_ms),
     )
     whom = escalation_mentions(approval)
-    # Where a channel did not hear of it, those of the first round are mentioned again:
-    # somebody has to.
+    # If a channel could not be told, the first reviewers are mentioned again, so that
+    # somebody is notified.
     if refused:
         others = mentions_for(approval)
         mentions = tuple(dict.fromkeys((*whom.mentions, *others.mentions)))
@@ -137,7 +137,7 @@ def escalation(approval: Approval, channels: Mapping[str, str]) -> Message:
 
 
 def channel_escalation(approval: Approval, place: str) -> Message:
-    """Return the line for another channel: which tools wait, and where the card is.
+    """Return the message for another channel: which tools wait, and where the card is.
 
     It holds no argument: who reads it may not be allowed to see the card.
 
@@ -152,8 +152,8 @@ def channel_escalation(approval: Approval, place: str) -> Message:
         )
         if place
         else template(
-            "It has no card yet and expires {at}. Whoever may decide finds it on the "
-            "Home tab of this app.",
+            "It has no card yet and expires {at}. Reviewers find it on the Home tab of "
+            "this app.",
             at=at,
         )
     )

@@ -116,13 +116,13 @@ def _if_parked(event: Event) -> Template:
     said: LiteralString = (
         "It is retried when its gateway starts again, or by *Try again*"
         if can_pass
-        else "It is not retried by itself; when the cause is mended, press *Try again*"
+        else "It is not retried by itself. Once the cause is fixed, press *Try again*"
     )
     return joined(
         "",
         [
             template(said),
-            template(": whoever asked for it may, and who may decide its calls."),
+            template(" (its requester and the reviewers of its calls may)."),
         ],
     )
 

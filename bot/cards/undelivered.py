@@ -24,7 +24,7 @@ _UNFINISHED = frozenset(
 
 
 def needs_people(approval: Approval) -> bool:
-    """Return whether somebody still has to decide, or to look what became of a call."""
+    """Return whether people still have to decide about or reconcile a call."""
     waiting = {ItemState.PENDING, ItemState.IN_DOUBT}
     return any(item.state in waiting for item in approval.items)
 
@@ -78,8 +78,7 @@ def _next(approval: Approval) -> list[Template]:
     if not any(item.is_pending for item in approval.items):
         return [trying]
     waits = template(
-        "It waits until {at}, and whoever may decide finds it on the Home tab of this "
-        "app.",
+        "It waits until {at}, and its reviewers find it on the Home tab of this app.",
         at=when(approval.expires_at_ms),
     )
     return [waits, trying]

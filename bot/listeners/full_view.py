@@ -31,7 +31,7 @@ async def record_page(
 
 
 async def require_every_page(ctx: ListenerContext, target: Target, user: str) -> None:
-    """Refuse whoever has not been shown every page; raises `UserFacingError`."""
+    """Refuse a person who has not opened every page; raises `UserFacingError`."""
     approval, index = target.approval, target.item.index
     has_opened = await ctx.service.store.cards.has_opened(
         target.keys,
@@ -44,7 +44,7 @@ async def require_every_page(ctx: ListenerContext, target: Target, user: str) ->
 
 
 async def require_full_view(ctx: ListenerContext, target: Target, user: str) -> None:
-    """Refuse whoever has not seen all of a call longer than its card.
+    """Refuse a person who has not seen all of a call longer than its card.
 
     Raises:
         UserFacingError: says why not.

@@ -32,8 +32,7 @@ _EMPTY = template(
     "agent that I should ask."
 )
 _NO_AGENT = template(
-    "No agent is set up here, so there is nobody to ask. Whoever runs the gateway "
-    "names agents in its settings."
+    "No agent is set up here. The gateway's operator can add one in its settings."
 )
 _ASKED_BEFORE = template(
     "The agent has your message as it was before, and editing it changes nothing. To "
@@ -44,8 +43,8 @@ _TOO_OLD = template(
     "Please write a new message."
 )
 _DELETED = template(
-    "You deleted a message that the agent has already read. That stops nothing: what "
-    "waits for approval goes on waiting. Whoever may decide can still reject it."
+    "You deleted a message that the agent has already read. That stops nothing: calls "
+    "that wait for approval still wait. A reviewer can reject them."
 )
 # A day less than the store remembers a message: an edit near the end could otherwise
 # ask a second time.

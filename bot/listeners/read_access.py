@@ -1,8 +1,8 @@
 """Decide which approvals a person may read: as reviewer, requester or in a channel.
 
-The bot knows the members of no channel. But whoever types a command in a channel can
-read it, so what has its card there may be told there, and about other channels nothing
-is said but what a person may decide or asked for.
+The bot does not know the members of a channel. A person who types a command in a
+channel can read it, so the answer may name the approvals whose cards are there. Of
+other channels it names only those that the person may decide or asked for.
 """
 
 from __future__ import annotations

@@ -51,16 +51,16 @@ NOT_CONFIRMED = label(
 )
 CORRUPT = label(
     "The record of this approval is corrupt, so nothing was recorded and nothing "
-    "of it will run. Please tell whoever runs the gateway; the agent can ask anew."
+    "of it will run. Please tell the gateway's operator; the agent can ask anew."
 )
 NEWER = label(
     "A newer version of Twokey wrote this approval than the one that runs now, so "
     "nothing was recorded. Nothing of it is lost: it can be decided as soon as the "
-    "newer version runs again. Please tell whoever runs the gateway."
+    "newer version runs again. Please tell the gateway's operator."
 )
 BROKEN = label(
     "Something went wrong on our side, so this is not confirmed. Please look at the "
-    "card: it shows what is recorded. Whoever runs the bot finds the cause in its log."
+    "card: it shows what is recorded. The bot's operator finds the cause in its log."
 )
 
 _TITLE = label("Not done")

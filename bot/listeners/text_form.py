@@ -55,7 +55,7 @@ class _TextForm:
     block: Input
 
     async def open(self, ctx: ListenerContext, clicked: Clicked) -> None:
-        """Open the form for whoever may decide."""
+        """Open the form for a person who may decide."""
         target = await verify_click(ctx, clicked, self.action)
         await require_permission(ctx, target, self.verb, clicked.who)
         await open_form(ctx, clicked, target, self.form)

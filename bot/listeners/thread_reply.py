@@ -1,8 +1,8 @@
 """Handle a thread reply to the bot under a card: it is about that card.
 
-It never starts an agent. Whoever may decide is offered to pass the words on as an
-answer, as the reason of an edit or of a rejection. Slack opens a form only for a
-click, so they get buttons, and the words wait on the server for that click.
+It never starts an agent. A reviewer is offered to use the text as an answer to the
+agent, or as the reason of an edit or a rejection. Slack opens a modal only for a click,
+so the reviewer gets buttons, and the server keeps the text until one is clicked.
 """
 
 from __future__ import annotations

@@ -188,7 +188,7 @@ async def verify_seal(ctx: ListenerContext, sealed: Sealed, *purposes: str) -> T
         purposes: what it may be good for; one of them has to be it.
 
     Raises:
-        UserFacingError: says what became of it, or that it is not ours.
+        UserFacingError: the value is not ours, or the record has changed.
     """
     loaded = await ctx.service.read(sealed.approval)
     keys = ctx.service.store.keys_of_approval(sealed.approval)
@@ -303,7 +303,7 @@ def outcome_reply(outcome: Outcome, *, now_ms: int) -> UserText | None:
 def log_outcome(
     target: Target, outcome: Outcome, kind: str, reviewer: Reviewer
 ) -> None:
-    """Write one line about what came of a decision, ids only."""
+    """Log the outcome of a decision, ids only."""
     logger.info(
         "click.decided decision=%s outcome=%s approval=%s index=%s user=%s",
         kind,

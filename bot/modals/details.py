@@ -1,7 +1,7 @@
 """Build the details modal: all of a call, page by page; the last page can approve.
 
 Each button to another page is sealed for exactly that page, and only the last page is
-sealed for approval: whoever submits it has opened every page before.
+sealed for approval: the person who submits it has opened every page before.
 """
 
 from __future__ import annotations

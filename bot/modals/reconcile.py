@@ -16,7 +16,7 @@ from twokey.bot.text_types import label
 from twokey.gateway.approvals.reconciling import MAX_NOTE
 from twokey.gateway.protocol.verbs import Finding
 
-_NEEDED = "Please choose what became of this call."
+_NEEDED = "Please choose whether this call took effect."
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Submitted:
 
 
 def view(frame: Frame, index: int) -> Block:
-    """Return the modal in which a person reconciles one call, or adds a note to it."""
+    """Return the modal that reconciles one call in doubt, or adds a note to it."""
     item = frame.approval.items[index]
     names = FINDINGS_OF_A_FAILURE if item.has_failed else FINDINGS
     again = label(f"{names[Finding.RERUN]}: {if_repeated(item)}")
@@ -38,14 +38,14 @@ def view(frame: Frame, index: int) -> Block:
         [
             option(label(words), finding.value)
             for finding, words in names.items()
-            # The agent of a call that nobody was asked about has gone on.
+            # The agent of a call without review has gone on without its result.
             if not (item.is_unasked and finding is Finding.RERUN)
         ],
         placeholder=label("Choose one"),
     )
     blocks = [
         input_block(
-            label("What became of it"),
+            label("Did it take effect?"),
             menu,
             block_id=Input.FINDING.value,
             hint=None if item.is_unasked else again,
@@ -54,7 +54,7 @@ def view(frame: Frame, index: int) -> Block:
             Input.NOTE,
             "What did you find?",
             max_length=MAX_NOTE,
-            hint="The agent reads this. It stands on the card and in the audit log.",
+            hint="The agent, the card and the audit log show this.",
             optional=True,
         ),
     ]
@@ -63,13 +63,13 @@ def view(frame: Frame, index: int) -> Block:
         index,
         blocks,
         purpose=View.RECONCILE,
-        title="What became of it?",
+        title="Did it take effect?",
         submit="Record this",
     )
 
 
 def submitted(state: State) -> Submitted:
-    """Read the modal; a note alone, without a choice, reconciles nothing."""
+    """Read the modal; a note without a choice is an error."""
     note = text_of(state, Input.NOTE)
     try:
         finding = Finding(choice_of(state, Input.FINDING))

@@ -37,7 +37,7 @@ WINDOWS = """
 windows:
   refunds: {tools: [process_refund], by: args.order_id, sum: args.amount, within: 24h}
 """
-LINE = "This needs your decision too by now"
+LINE = "This now needs your decision, too"
 
 
 def raising(stack: Stack) -> Stack:

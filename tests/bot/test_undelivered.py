@@ -194,7 +194,7 @@ async def test_a_deleted_card_whose_call_was_approved_elsewhere_says_nothing_unt
 
         stack.sandbox.control.advance(60)
         note = await told(stack, "was approved and ran")
-        assert not says("Whoever may decide")(note)
+        assert not says("reviewers find it")(note)
         await nothing_is_left(stack)
 
 

@@ -174,7 +174,7 @@ def test_a_line_for_others_names_only_those_who_were_not_mentioned() -> None:
 
     assert "m:<@U0BEN> 🔔" in readable(note.blocks)
     assert "S0SUPPORT" not in readable(note.blocks)
-    assert note.text.startswith("This needs more people by now. 2 approvals needed")
+    assert note.text.startswith("This now needs more people. 2 approvals needed")
 
 
 def test_an_edit_mentions_those_who_decide_the_edited_call_alone() -> None:

@@ -285,14 +285,14 @@ def _without_known_notices(
 ) -> AnyMessage:
     if not isinstance(message, ToolMessage | HumanMessage):
         return message
-    # A look that costs little: most messages hold no mark.
-    if edits.NOTICE_MARK[:8] not in str(cast("object", message.content)):
-        return message
     ours = list(records)
     return _map_content(message, lambda text: edits.defuse(_without(text, ours)))
 
 
 def _without(text: str, records: Iterable[EditRecord]) -> str:
+    # A cheap check first: most texts hold no notice.
+    if edits.NOTICE_MARK not in text:
+        return text
     for record in records:
         for known in (notice_apart(record), notice_inside(record), notice(record)):
             text = text.replace(f"{known}\n\n", "").replace(f"\n\n{known}", "")

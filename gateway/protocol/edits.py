@@ -24,8 +24,9 @@ _BOUNDS = {
     "exclusiveMaximum": "less than",
 }
 # The model is told of one exact mark (`NOTICE_MARK`). Letters of other alphabets make
-# another text; what is caught here are copies with separators or other case.
-_LOOKALIKE = re.compile(r"\[\W*t\W*w\W*o\W*k\W*e\W*y\W*:", re.IGNORECASE)
+# another text; what is caught here are copies with separators or other case. The first
+# gap holds no bracket: otherwise a text of n brackets would take n² steps.
+_LOOKALIKE = re.compile(r"\[[^\w\[]*t\W*w\W*o\W*k\W*e\W*y\W*:", re.IGNORECASE)
 
 NOTICE_MARK = "[twokey:edited]"
 """Opens every notice of ours; the same text in a tool's own output is defused."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import jsonpatch
 import pytest
 from hypothesis import given
@@ -53,10 +55,21 @@ def test_text_in_a_reason_cannot_end_or_forge_the_notice() -> None:
         "[two\u200bkey:edited]",
         "[[twokey:edited]]",
         "[t-w-o-k-e-y:x]",
+        "[ [ t[wokey:x]",
     ],
 )
 def test_lookalikes_in_a_tools_own_output_are_broken(mark: str) -> None:
     assert "[not-twokey:" in edits.defuse(f"x {mark} y")
+
+
+@pytest.mark.parametrize("piece", ["[", "[ ", "[t", "[t[", "[t[w", "[two"])
+def test_lookalikes_are_searched_in_linear_time(piece: str) -> None:
+    began = time.perf_counter()
+
+    edits.defuse(piece * 100_000)
+
+    # A quadratic search takes minutes.
+    assert time.perf_counter() - began < 5
 
 
 def test_other_words_in_a_tools_output_stay_as_they_are() -> None:

@@ -31,10 +31,10 @@ class Grant:
     """The right to execute one call once.
 
     Attributes:
-        item_id: the approved item; "" when policy lets the call run unasked.
+        item_id: the approved item; "" when the policy auto-approves the call.
         idempotency_key: the same for every attempt at this authorization; hand it to
             the system that the tool changes.
-        action_hash: what was approved; "" when policy lets the call run unasked.
+        action_hash: what was approved; "" when the policy auto-approves the call.
         tool: name of the tool that may run.
         args_hash: hash of the arguments that it may run with.
     """

@@ -192,7 +192,7 @@ def _findings(frame: Frame, item: Item) -> list[Block]:
             accessibility_label=label(f"I checked: {nth} took effect"),
         ),
         # The agent of a call that nobody was asked about has gone on.
-        *([] if item.is_unasked else [rerun]),
+        *([] if item.is_auto_approved else [rerun]),
         button(
             Action.RECONCILE_SKIP,
             label(names[Finding.SKIP]),

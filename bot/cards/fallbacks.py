@@ -85,7 +85,7 @@ def card_fallback(approval: Approval) -> str:
 
 
 def _of_closed(approval: Approval, tools: str) -> str:
-    if approval.is_unasked:
+    if approval.is_auto_approved:
         calls = f"{len(approval.items)} calls" if approval.is_batch else "1 call"
         return f"{calls} needed no review: {state_counts(approval)}."
     if approval.is_batch:

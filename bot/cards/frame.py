@@ -22,7 +22,7 @@ MAX_ROWS = 5
 # the buttons with their questions; measured at their longest by a test.
 _HEAD_AND_TAIL = {False: 1_690, True: 1_900}
 _ROW_WORDS = {False: 1_005, True: 580}
-_HEAD_AND_TAIL_UNASKED = 2_700
+_HEAD_AND_TAIL_AUTO_APPROVED = 2_700
 _OTHERS = 300
 """What the list of calls without rows takes."""
 
@@ -97,7 +97,11 @@ def text_budget(approval: Approval) -> TextBudget:
     """Return the text budget of one row on the card of this approval."""
     rows = min(len(approval.items), MAX_ROWS)
     is_batch = approval.is_batch
-    around = _HEAD_AND_TAIL_UNASKED if approval.is_unasked else _HEAD_AND_TAIL[is_batch]
+    around = (
+        _HEAD_AND_TAIL_AUTO_APPROVED
+        if approval.is_auto_approved
+        else _HEAD_AND_TAIL[is_batch]
+    )
     free = TEXT_IN_ALL_BLOCKS - around
     free -= _OTHERS if len(approval.items) > MAX_ROWS else 0
     free = free // rows - _ROW_WORDS[is_batch]
@@ -115,7 +119,7 @@ def rows_of(approval: Approval) -> tuple[Item, ...]:
 
     On a notification these are the calls in doubt.
     """
-    first = ItemState.IN_DOUBT if approval.is_unasked else ItemState.PENDING
+    first = ItemState.IN_DOUBT if approval.is_auto_approved else ItemState.PENDING
     waiting = [item for item in approval.items if item.state is first]
     others = [item for item in approval.items if item.state is not first]
     # What waits comes first, then all are put back in their order: rows must not move

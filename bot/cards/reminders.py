@@ -81,7 +81,7 @@ def still_in_doubt(approval: Approval) -> tuple[Message | None, frozenset[str]]:
     if not doubts:
         return None, frozenset()
     whom = mentions_for(approval.with_(items=doubts))
-    said = template(_LEFT_OPEN if approval.is_unasked else _WAITED_FOR)
+    said = template(_LEFT_OPEN if approval.is_auto_approved else _WAITED_FOR)
     text = f"It is still unknown whether a call took effect. {card_fallback(approval)}"
     return Message((section(whom.before(said)),), text), frozenset(whom.roles)
 

@@ -223,7 +223,7 @@ def _one(item: Item) -> Label:
 def state_counts(approval: Approval) -> str:
     """Return how many items are in which state: "2 done, 1 rejected"."""
     counts = Counter(item.state for item in approval.items)
-    words = UNREVIEWED_STATE_NAMES if approval.is_unasked else STATE_NAMES
+    words = UNREVIEWED_STATE_NAMES if approval.is_auto_approved else STATE_NAMES
     return ", ".join(
         f"{counts[state]} {words[state]}" for state in ItemState if counts[state]
     )

@@ -204,10 +204,10 @@ class CardPublisher:
         self, record: Approval, now_ms: int, *, is_update: bool, is_plain: bool
     ) -> Message:
         frame = Frame(record, self.seal_key, self.team, now_ms)
-        plain = plain_notification if record.is_unasked else plain_card
+        plain = plain_notification if record.is_auto_approved else plain_card
         if is_plain:
             return plain(frame)
-        message = notification(frame) if record.is_unasked else card(frame)
+        message = notification(frame) if record.is_auto_approved else card(frame)
         try:
             ensure_valid_message(message.blocks, message.text, update=is_update)
         except BadBlocks:

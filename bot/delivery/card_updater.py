@@ -243,7 +243,7 @@ class CardUpdater:
         topic.is_new, topic.place = False, (place.channel, place.ts)
         # `posted` looks up the reviewers in advance. Nobody reviews a notification, and
         # its lookups would use up Slack's 20 a minute for user groups.
-        if needs_people(record) or not record.is_unasked:
+        if needs_people(record) or not record.is_auto_approved:
             self.posted(record)
         return place if is_plain else await self._record_mentions(place, record)
 
@@ -266,7 +266,7 @@ class CardUpdater:
         elif why in _ABOUT_THE_BLOCKS and not topic.is_plain:
             logger.error("card.refused topic=%s why=%s", topic.key, why)
             topic.is_plain = True
-        elif record.is_unasked and not needs_people(record):
+        elif record.is_auto_approved and not needs_people(record):
             # Nobody waits for it, and the audit log records it.
             logger.error("notification.undeliverable topic=%s why=%s", topic.key, why)
             topic.shown = topic.wanted
@@ -380,7 +380,7 @@ class CardUpdater:
 def _mention_needed(
     topic: Topic, record: Approval, place: CardPlace | None, now_ms: int
 ) -> None:
-    if place is not None and not record.is_unasked:
+    if place is not None and not record.is_auto_approved:
         topic.mentioned_roles |= place.asked
         # After the expiry nobody can decide, so nobody is mentioned.
         if now_ms < record.expires_at_ms:

@@ -63,7 +63,7 @@ def messages_of(
         return [
             QueuedMessage(report_line(event), event.seq, *place, Urgency.CARD_UPDATE)
         ]
-    if approval.is_unasked and event.name not in _OF_A_DOUBT:
+    if approval.is_auto_approved and event.name not in _OF_A_DOUBT:
         return []  # the notification itself shows it
     return _in_thread(event, approval, place)
 

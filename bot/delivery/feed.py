@@ -119,5 +119,5 @@ class Feed:
 def _is_urgent(event: Event) -> bool:
     """Return whether an event calls people."""
     if event.name is EventName.APPROVAL_OPENED:
-        return not event.is_unasked
+        return not event.is_auto_approved
     return event.name in NEEDS_PEOPLE or event.name in FREEZE_EVENTS

@@ -92,7 +92,7 @@ class Topic:
     Attributes:
         key: approval id, agent and thread, or what is frozen.
         approval: its id; "" for none.
-        is_unasked: the card is a notification: it needs no decision and comes last.
+        is_auto_approved: the card is a notification, and comes last.
         summary_channel: where one message summarises many notifications; "" for none.
         events: read and not acknowledged, oldest first.
         messages: to post after the card, oldest first.
@@ -125,7 +125,7 @@ class Topic:
 
     key: str
     approval: str
-    is_unasked: bool = False
+    is_auto_approved: bool = False
     summary_channel: str = ""
     events: list[Event] = field(default_factory=list[Event])
     messages: list[QueuedMessage] = field(default_factory=list[QueuedMessage])
@@ -181,7 +181,7 @@ class Topic:
         if not self.is_card_due:
             return self.messages[0].urgency if self.messages else Urgency.HISTORY
         needs_people = any(event.name in NEEDS_PEOPLE for event in self.events)
-        if self.is_unasked:
+        if self.is_auto_approved:
             return Urgency.NEEDS_PEOPLE if needs_people else Urgency.HISTORY
         if self.is_new:
             return Urgency.NEW_CARD
@@ -268,12 +268,12 @@ class OutboxQueue:
 
         Each post takes a second or more of the channel's rate limit, which cards need.
         """
-        if event.name is not EventName.APPROVAL_OPENED or not event.is_unasked:
+        if event.name is not EventName.APPROVAL_OPENED or not event.is_auto_approved:
             return False
         waiting = [
             topic
             for topic in self
-            if topic.is_unasked
+            if topic.is_auto_approved
             and topic.place is None
             and topic.events
             and topic.events[0].name is EventName.APPROVAL_OPENED
@@ -296,4 +296,6 @@ def _topic(event: Event) -> Topic:
         # Not by approval: a freeze concerns all approvals of its scope.
         return Topic(key="freeze {} {}".format(*scope_of(event)), approval="")
     key = event.approval or f"{event.agent} {event.thread}"
-    return Topic(key=key, approval=event.approval, is_unasked=event.is_unasked)
+    return Topic(
+        key=key, approval=event.approval, is_auto_approved=event.is_auto_approved
+    )

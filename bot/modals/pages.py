@@ -54,7 +54,7 @@ def pages(approval: Approval, item: Item) -> tuple[tuple[Part, ...], ...]:
 def _parts(approval: Approval, item: Item) -> list[Part]:
     ends = item.decision
     reasons = "\n".join(item.reasons)
-    needed = f"Why it needs {'no ' if item.is_unasked else ''}review"
+    needed = f"Why it needs {'no ' if item.is_auto_approved else ''}review"
     call = "What runs if approved" if item.is_pending else "The call"
     sections = [
         (call, _call(item, item.args)),

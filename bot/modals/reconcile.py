@@ -39,7 +39,7 @@ def view(frame: Frame, index: int) -> Block:
             option(label(words), finding.value)
             for finding, words in names.items()
             # The agent of a call without review has gone on without its result.
-            if not (item.is_unasked and finding is Finding.RERUN)
+            if not (item.is_auto_approved and finding is Finding.RERUN)
         ],
         placeholder=label("Choose one"),
     )
@@ -48,7 +48,7 @@ def view(frame: Frame, index: int) -> Block:
             label("Did it take effect?"),
             menu,
             block_id=Input.FINDING.value,
-            hint=None if item.is_unasked else again,
+            hint=None if item.is_auto_approved else again,
         ),
         text_field(
             Input.NOTE,

@@ -125,7 +125,7 @@ class Event(Record):
         return self.outer or RunRef(agent=self.agent, thread=self.thread)
 
     @property
-    def is_unasked(self) -> bool:
+    def is_auto_approved(self) -> bool:
         """Return whether it is about an approval that the policy decided."""
         return bool(self.approval) and self.tier == Tier.NOTIFY
 
@@ -150,7 +150,7 @@ def approval_event(
         version=approval.version,
         policy_digest=approval.policy_digest,
         channel=approval.channel,
-        tier=Tier.NOTIFY if approval.is_unasked else "",
+        tier=Tier.NOTIFY if approval.is_auto_approved else "",
         reason=reason,
     )
     if item is None:

@@ -161,7 +161,7 @@ def _no_rerun(context: DecisionContext) -> str | None:
     item, policy_now = context.item, context.policy_now
     # Its agent went on without the call, so nobody would read what a second run comes
     # to.
-    if item.is_unasked:
+    if item.is_auto_approved:
         return _WENT_ON
     if policy_now and policy_now.stopped:
         return policy_now.stopped

@@ -201,9 +201,9 @@ class Item(JudgedCall):
         return self.state is ItemState.PENDING
 
     @property
-    def is_unasked(self) -> bool:
-        """Return whether the policy decided it: no person was asked, and none is."""
-        return self.tier.runs_unasked
+    def is_auto_approved(self) -> bool:
+        """Return whether its tier (auto, notify) lets it run without a decision."""
+        return self.tier.is_auto_approved
 
     def moved(self, move: Move, now_ms: int, **changes: object) -> Item:
         """Return the item after a move at this time, with what else it changes.
@@ -305,9 +305,9 @@ class Approval(Record):
         return digest.batch_digest(self.id, rows)
 
     @property
-    def is_unasked(self) -> bool:
-        """Return whether the policy decided its calls: its card is a notification."""
-        return all(item.is_unasked for item in self.items)
+    def is_auto_approved(self) -> bool:
+        """Return whether all calls are auto-approved: its card is a notification."""
+        return all(item.is_auto_approved for item in self.items)
 
     @property
     def is_batch(self) -> bool:

@@ -53,7 +53,7 @@ def revoke(
         policy_now: what the policy of now says of what would run.
         now_ms: the store's clock.
     """
-    if item.is_unasked:
+    if item.is_auto_approved:
         return _uncleared(approval, item, policy_now, now_ms)
     # A policy that lets nobody approve this tool any more forbids it as well.
     if policy_now.tier is Tier.DENY or not _CAN_APPROVE & set(policy_now.allow):
@@ -86,7 +86,7 @@ def _uncleared(
     # Under the same policy only the facts have moved since, such as the totals of
     # windows; the call was cleared by the facts at its opening.
     is_same = policy_now.policy_digest == approval.policy_digest
-    if is_same or policy_now.tier.runs_unasked:
+    if is_same or policy_now.tier.is_auto_approved:
         return None
     reason = NOT_CLEARED if policy_now.tier is Tier.DENY else NEEDS_A_PERSON
     return _ended(approval, item, policy_now, reason, now_ms)

@@ -29,8 +29,8 @@ class Tier(StrEnum):
         return self in {Tier.APPROVE, Tier.ESCALATE}
 
     @property
-    def runs_unasked(self) -> bool:
-        """Return whether the call runs without anybody's decision."""
+    def is_auto_approved(self) -> bool:
+        """Return whether the call runs without a person's decision."""
         return self in {Tier.AUTO, Tier.NOTIFY}
 
 

@@ -309,7 +309,8 @@ class Advancer:
         found = await self._store.approvals.load_each(await self.unfinished(at))
         items = [item for one in found for item in one.approval.items]
         return any(
-            item.state is ItemState.AUTHORIZED and not item.is_unasked for item in items
+            item.state is ItemState.AUTHORIZED and not item.is_auto_approved
+            for item in items
         )
 
     async def unfinished(self, at: ThreadRef) -> list[str]:

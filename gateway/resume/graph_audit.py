@@ -63,7 +63,7 @@ def described(
     Args:
         graph: the compiled graph.
         ungated: names of the tools that may start without a gate.
-        policy: says which gated tools run unasked; None leaves that open.
+        policy: says which gated tools are auto-approved; None leaves that open.
     """
     found = reachable(graph)
     groups: dict[str, list[str]] = {}

@@ -266,7 +266,7 @@ class Retries:
                 item.lapses_at_ms
                 for loaded in await approvals.load_each(ids)
                 for item in loaded.approval.items
-                if item.state is ItemState.AUTHORIZED and not item.is_unasked
+                if item.state is ItemState.AUTHORIZED and not item.is_auto_approved
             ),
             default=0,
         )

@@ -29,9 +29,9 @@ from twokey.gateway.protocol.wire import (
     TurnRef,
     Verdict,
 )
+from twokey.gateway.service.auto_runs import AutoRunService
 from twokey.gateway.service.claiming import ClaimService, late_report, outcome_of
 from twokey.gateway.service.submitting import Submitter
-from twokey.gateway.service.unasked import UnaskedService
 from twokey.gateway.store.atomic_write import Loaded, Write
 from twokey.gateway.store.keys import shard_of_approval
 from twokey.gateway.store.store import Store
@@ -47,7 +47,7 @@ MAX_HISTORY = 64
 _RAN = {ItemState.EXECUTED, ItemState.FAILED}
 
 
-class AgentService(ClaimService, UnaskedService):
+class AgentService(ClaimService, AutoRunService):
     """What agents may ask. Nothing here can approve anything.
 
     Args:

@@ -44,7 +44,7 @@ def apply_hint(judge: Judge, hint: CallHint | None) -> Evaluation:
 
 
 def _wished(evaluation: Evaluation, hint: CallHint) -> Tier | None:
-    if hint.hold is True and evaluation.tier.runs_unasked:
+    if hint.hold is True and evaluation.tier.is_auto_approved:
         return Tier.APPROVE
     # Not `escalate`: what a rule raised stays raised, whatever the agent's code wishes.
     may_loosen = evaluation.overridable and evaluation.tier is Tier.APPROVE

@@ -350,7 +350,7 @@ def _refused(one: EvaluatedCall, source: Source, reason: str) -> Event:
 def _opened(approval: Approval) -> list[Event]:
     event = approval_event(approval, EventName.APPROVAL_OPENED)
     event = event.with_(action_hash=approval.digest)
-    if not approval.is_unasked:
+    if not approval.is_auto_approved:
         return [event]
     decided = (
         approval_event(

@@ -1,6 +1,6 @@
 """Replay the verdicts of a turn, and revoke those that the current policy denies.
 
-A turn is judged once. What was cleared to run unasked may still be asked about later,
+A turn is judged once. What was auto-approved may still be asked about later,
 by a process that takes the turn over; then a freeze or another policy counts.
 """
 
@@ -66,7 +66,7 @@ class StoredVerdicts(Record):
 def judged_again(verdict: Verdict, tier: Tier) -> Verdict:
     """Return the verdict for a call that has this tier now."""
     # Held calls keep their verdict: their claim asks the policy again.
-    if not verdict.runs_unclaimed or tier.runs_unasked:
+    if not verdict.runs_unclaimed or tier.is_auto_approved:
         return verdict
     reason = FORBIDDEN if tier is Tier.DENY else NEEDS_A_PERSON
     return refused(verdict, reason)

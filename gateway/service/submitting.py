@@ -319,7 +319,7 @@ def _is_returned(policy: Policy, call: ProposedCall) -> bool:
 
 
 def _misfit(call: ProposedCall) -> Sequence[Raise]:
-    """Never let a call run unasked that does not fit: nobody knows what it would do."""
+    """Never auto-approve a call that does not fit: nobody knows what it would do."""
     return (Raise(to=Tier.APPROVE, reason=denials.MISFIT),) if call.problem else ()
 
 

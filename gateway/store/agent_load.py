@@ -155,7 +155,7 @@ class AgentLoadStore:
         )
 
     async def count_failure(self, keys: Keys, name: str, event: Event) -> bool:
-        """Count a failed call that ran unasked; False when it was counted before.
+        """Count an auto-approved call that failed; False when it was counted before.
 
         ``name`` is the same for the same call; ``event`` tells of it.
         """

@@ -221,7 +221,7 @@ class JobQueue:
             # A third of the lease: two heartbeats may get lost.
             await asyncio.sleep(self._lease_ms / 3000)
             with suppress(StoreUnavailable):
-                # Without JUSTID, whose reply redis-py cannot read unasked.
+                # Without JUSTID, whose reply redis-py cannot parse by itself.
                 # Claimed from ourselves, which sets the idle time to zero.
                 await self._conn.command(
                     "XCLAIM", self._keys.jobs, GROUP, consumer, 0, delivery.id

@@ -146,7 +146,7 @@ class Keys:
         return f"{self._base}:turn:{turn_key.removeprefix('sha256:')}"
 
     def begun(self, turn_key: str) -> str:
-        """Hash: calls of a turn that run unasked: who began each, and its end."""
+        """Hash: auto-approved calls of a turn: who began each, and its end."""
         return f"{self._base}:begun:{turn_key.removeprefix('sha256:')}"
 
     def run(self, tenant: str, run_ref: RunRef) -> str:

@@ -7,6 +7,7 @@ from twokey.gateway.retention import AUDIT_KEPT
 from twokey.gateway.retrying import RetrySettings
 from twokey.gateway.store.agent_load import AgentLoadStore
 from twokey.gateway.store.approvals import ApprovalStore
+from twokey.gateway.store.auto_runs import AutoRunStore
 from twokey.gateway.store.cards import CardStore
 from twokey.gateway.store.connection import Connection
 from twokey.gateway.store.delegations import DelegationStore
@@ -22,7 +23,6 @@ from twokey.gateway.store.questions import QuestionStore
 from twokey.gateway.store.stalled import StalledRuns
 from twokey.gateway.store.threads import ThreadStore
 from twokey.gateway.store.timers import TimerStore
-from twokey.gateway.store.unasked import UnaskedStore
 from twokey.gateway.store.windows import WindowStore
 
 
@@ -62,7 +62,7 @@ class Store:
         self.agent_load = AgentLoadStore(self.conn)
         self.freezes = FreezeStore(self.conn)
         self.stalled = StalledRuns(self.conn)
-        self.unasked = UnaskedStore(self.conn)
+        self.auto_runs = AutoRunStore(self.conn)
         self.timers = TimerStore(self.conn)
         self.delegations = DelegationStore(self.conn)
         self.pending = PendingIndex(self.conn)

@@ -345,10 +345,10 @@ class FakeGateway:
         if tier is Tier.DENY:
             return Verdict(kind=VerdictKind.DENY, reason="Policy forbids it.", **base)
         item = self._open(turn, index, evaluation)
-        if item.is_unasked:
+        if item.is_auto_approved:
             item = self._move(item.id, Move.CLEAR)
         return Verdict(
-            kind=VerdictKind.RUN if item.is_unasked else VerdictKind.HOLD,
+            kind=VerdictKind.RUN if item.is_auto_approved else VerdictKind.HOLD,
             item_id=item.id,
             action_hash=item.action_hash,
             allow=item.allow,

@@ -116,7 +116,7 @@ async def test_unlisted_tools_run_only_as_far_as_policy_says(
     await runner.say(agent, "pay")
 
     assert {i.ctx.tool_call_id for i in gateway.pending()} == pauses
-    assert effects.looked == (["x"] if tier.runs_unasked else [])
+    assert effects.looked == (["x"] if tier.is_auto_approved else [])
     assert effects.paid == []
 
 

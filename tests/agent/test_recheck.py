@@ -256,7 +256,7 @@ async def test_a_state_of_null_is_a_state_too(
     assert gateway.only().is_pending is (now is not None)
 
 
-async def test_a_call_that_runs_unasked_is_not_compared(
+async def test_an_auto_approved_call_is_not_compared(
     runner: Runner, memory: InMemorySaver, bank: Bank
 ) -> None:
     gateway = FakeGateway({"pay": Tier.AUTO})

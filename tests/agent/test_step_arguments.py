@@ -66,7 +66,7 @@ async def test_what_is_approved_is_what_the_function_reads(
     assert end["outcome"] == Approved("3 on 02 January", item.args)
 
 
-async def test_a_step_that_runs_unasked_reads_alike(
+async def test_an_auto_approved_step_reads_alike(
     runner: Runner, memory: InMemorySaver
 ) -> None:
     gateway = FakeGateway({"book": Tier.AUTO})

@@ -118,7 +118,7 @@ async def test_the_subagent_that_deepagents_adds_starts_no_tool(
     assert end["messages"][-1].text == "over"
 
 
-async def test_a_tool_that_policy_lets_run_unasked_needs_a_gate_too(
+async def test_a_tool_that_policy_auto_approves_needs_a_gate_too(
     runner: Runner, effects: Effects
 ) -> None:
     inner = _inner(effects, calling(("look_up", {"query": "ada"}, "c1")))

@@ -9,7 +9,7 @@ from twokey.gateway.protocol.tiers import Tier
 
 
 @pytest.mark.parametrize(
-    ("approval", "tier", "is_unasked"),
+    ("approval", "tier", "is_auto_approved"),
     [
         ("ap_1", Tier.NOTIFY, True),
         ("ap_1", Tier.APPROVE, False),
@@ -19,7 +19,7 @@ from twokey.gateway.protocol.tiers import Tier
     ],
 )
 def test_only_what_has_a_card_that_asks_nobody_is_about_a_notification(
-    approval: str, tier: str, *, is_unasked: bool
+    approval: str, tier: str, *, is_auto_approved: bool
 ) -> None:
     event = Event(
         name=EventName.ITEM_AUTHORIZED,
@@ -30,4 +30,4 @@ def test_only_what_has_a_card_that_asks_nobody_is_about_a_notification(
         tier=tier,
     )
 
-    assert event.is_unasked is is_unasked
+    assert event.is_auto_approved is is_auto_approved

@@ -129,7 +129,7 @@ async def whole_life(stack: Stack, number: int, text: str) -> None:
 
 
 async def say_last_words(stack: Stack, agent: str, text: str) -> None:
-    """Let an agent end its run, and another call run unasked, in these words."""
+    """Let an agent end its run, and another auto-approved call run, in these words."""
     outbox = stack.store.outbox(stack.keys, reader="")
     event = Event(name=EventName.RUN_FINISHED, tenant="default", agent=agent)
     data = {"channel": CHANNEL, "text": text}

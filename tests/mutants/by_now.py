@@ -185,7 +185,7 @@ BY_NOW_TABLE = (
     Mutant(
         "by now: a cleared call is refused by a stricter policy",
         "gateway/service/stored_verdicts.py",
-        "if not verdict.runs_unclaimed or tier.runs_unasked:",
+        "if not verdict.runs_unclaimed or tier.is_auto_approved:",
         "if True:",
         "tests/service/test_cleared_by_then.py",
     ),

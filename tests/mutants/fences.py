@@ -6,7 +6,7 @@ from tests.mutants.mutant import Mutant
 
 FENCES = "tests/resume/test_fences.py"
 
-ONCE = "tests/resume/test_unasked_once.py"
+ONCE = "tests/resume/test_auto_runs_once.py"
 
 CUT_OFF = "tests/resume/test_cut_off.py"
 
@@ -19,21 +19,21 @@ FENCES_TABLE = (
         CUT_OFF,
     ),
     Mutant(
-        "a call that runs unasked is not repeated by who takes over",
-        "gateway/store/lua/unasked.lua",
+        "an auto-approved call is not repeated by who takes over",
+        "gateway/store/lua/auto_run.lua",
         "if not entered and ARGV[5] ~= '1' then return {'cut_off'} end",
         "",
         ONCE,
     ),
     Mutant(
-        "what ran unasked is given back, and not run again",
-        "gateway/store/lua/unasked.lua",
+        "what ran auto-approved is given back, and not run again",
+        "gateway/store/lua/auto_run.lua",
         "if result then return {'ran', result} end",
         "",
         ONCE,
     ),
     Mutant(
-        "an agent inside an unasked call goes on where it was cut off",
+        "an agent inside an auto-approved call goes on where it was cut off",
         "agent/middleware.py",
         "        await auto_approved.note_nested_agent()\n",
         "",

@@ -300,7 +300,7 @@ TABLE = (
         WINDOWS,
     ),
     Mutant(
-        "what runs unasked counts",
+        "what is auto-approved counts",
         f"{LUA}/open.lua",
         "for _, row in ipairs(cjson.decode(ARGV[7])) do",
         "for _, row in ipairs({}) do",

@@ -12,7 +12,7 @@ REQUESTS = "tests/service/test_request_windows.py"
 
 TOTALS_TABLE = (
     Mutant(
-        "requests: one that was refused unasked counts",
+        "requests: one that was refused without asking counts",
         SUBMITTING,
         "counted=[*self._uses(lambda one: one.runs_unclaimed), *requests],",
         "counted=self._uses(lambda one: one.runs_unclaimed),",
@@ -75,7 +75,7 @@ TOTALS_TABLE = (
         "tests/store/test_audit_retention.py",
     ),
     Mutant(
-        "failures: one of an unasked call is told",
+        "failures: one of an auto-approved call is told",
         "agent/auto_approved.py",
         "            await call.end(failure, is_over=False)\n",
         "            await call.release()\n",
@@ -83,17 +83,17 @@ TOTALS_TABLE = (
     ),
     Mutant(
         "failures: one of a call that never was counts nothing",
-        "gateway/service/unasked.py",
+        "gateway/service/auto_runs.py",
         "one.runs_unclaimed and (one.tool, one.tool_call_id) == told",
         "True",
-        "tests/service/test_unasked_failures.py",
+        "tests/service/test_auto_run_failures.py",
     ),
     Mutant(
         "failures: each counts once",
         "gateway/store/lua/fail.lua",
         "if redis.call('ZSCORE', KEYS[1], ARGV[1]) then return {'same'} end",
         "if false then return {'same'} end",
-        "tests/service/test_unasked_failures.py",
+        "tests/service/test_auto_run_failures.py",
     ),
     Mutant(
         "types: equality tells them apart",

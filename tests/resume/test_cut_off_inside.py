@@ -85,7 +85,7 @@ def flow() -> Pregel[Any, Any, Any, Any]:
 
 
 class Nested(Stack):
-    """A stack whose agent lets another one pay, unasked."""
+    """A stack whose agent lets another one pay, auto-approved."""
 
     def __init__(self, store: Store, runner: LangGraphLocal) -> None:
         super().__init__(store, runner)

@@ -108,7 +108,7 @@ async def decide_all(stack: Stack, kind: Kind) -> None:
             await stack.decide(item, Approve())
         elif item.state is ItemState.IN_DOUBT:
             has_run = any(line.startswith(item.tool) for line in sample_tools.ledger())
-            again = kind == "kill" and not (has_run or item.is_unasked)
+            again = kind == "kill" and not (has_run or item.is_auto_approved)
             finding = Finding.RERUN if again else Finding.EXECUTED
             await stack.decide(item, Reconcile(finding=finding))
 

@@ -1,4 +1,4 @@
-"""An older copy of the store or of the checkpoints runs nothing twice unasked."""
+"""An older copy of the store or of the checkpoints runs nothing twice by itself."""
 
 from __future__ import annotations
 

@@ -233,7 +233,7 @@ async def test_failures_count_for_an_hour(store: Store) -> None:
     assert 0 < left <= FAILED_MS
 
 
-async def test_a_call_that_ran_unasked_and_failed_counts_once(store: Store) -> None:
+async def test_an_auto_approved_call_that_failed_counts_once(store: Store) -> None:
     harness = guarded(store)
     harness.policy = load_policy(POLICY.replace("{tier: auto}", "{tier: notify}"), "p")
     ref, (verdict,) = await harness.submit(("look_up_order", {}))

@@ -1,4 +1,4 @@
-"""A call that was cleared to run unasked does not run when the policy changed."""
+"""An auto-approved call does not run when the policy changed."""
 
 from __future__ import annotations
 

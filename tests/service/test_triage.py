@@ -225,7 +225,7 @@ async def test_triage_is_asked_only_where_the_policy_switches_it_on(
     assert (auto.kind, deny.kind) == (VerdictKind.RUN, VerdictKind.DENY)
 
 
-async def test_a_call_that_would_run_unasked_waits_when_triage_says_so(
+async def test_an_auto_approved_call_waits_when_triage_says_so(
     store: Store,
 ) -> None:
     harness = desk_with(store, saying("approve", 9, "Bulk reading."), ASKED)

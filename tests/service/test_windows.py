@@ -166,7 +166,7 @@ async def test_what_the_policy_denies_counts_nothing(harness: ServiceHarness) ->
     assert await refunded(harness) == 0
 
 
-async def test_what_runs_unasked_counts(harness: ServiceHarness) -> None:
+async def test_what_is_auto_approved_counts(harness: ServiceHarness) -> None:
     _, small = await harness.submit(refund(300, tool="small_refund"))
 
     _, large = await harness.submit(refund(900), thread="t2")

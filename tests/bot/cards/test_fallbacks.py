@@ -81,8 +81,8 @@ def messages() -> list[Message]:
                 )
                 note = thread_note(event, approval)
                 made += [note] if note else []
-    for unasked in MESSAGES.values():
-        made += [notified(unasked), plain_notification(frame(unasked))]
+    for approval in MESSAGES.values():
+        made += [notified(approval), plain_notification(frame(approval))]
     stopped = [
         Event(name=name, tenant="acme", agent="a") for name in sorted(FREEZE_EVENTS)
     ]

@@ -1,4 +1,4 @@
-"""What ran unasked is shown in one message, with a way to stop it and to report it."""
+"""An auto-approved call is shown in one message, with ways to stop and to report it."""
 
 from __future__ import annotations
 

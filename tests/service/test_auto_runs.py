@@ -31,7 +31,7 @@ def trips(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return made
 
 
-async def test_a_call_that_runs_unasked_takes_two_round_trips(
+async def test_an_auto_approved_call_takes_two_round_trips(
     store: Store, trips: list[str]
 ) -> None:
     harness = ServiceHarness(store)

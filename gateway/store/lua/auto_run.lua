@@ -1,7 +1,7 @@
 #!lua
--- Begin a call that runs unasked, at most once for all holders of its thread's lease,
+-- Begin an auto-approved call, at most once for all holders of its thread's lease,
 -- or note what happens to it.
--- KEYS[1] begun    hash  calls of one turn that run unasked: who began each, its end
+-- KEYS[1] begun    hash  auto-approved calls of one turn: who began each, its end
 -- ARGV[1] verb     text  begin; enter: an agent began inside it; end; give_back
 -- ARGV[2] call     text  the call's id
 -- ARGV[3] fence    int   of the lease that it runs under

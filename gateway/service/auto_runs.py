@@ -13,21 +13,21 @@ from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.wire import CallBegun, CallEnd, CallMark, TurnRef
 from twokey.gateway.service.stored_verdicts import StoredVerdicts
 from twokey.gateway.service.tenant_service import PolicyService
-from twokey.gateway.store.unasked import Note
+from twokey.gateway.store.auto_runs import Note
 
 logger = logging.getLogger(__name__)
 
 
-class UnaskedService(PolicyService):
+class AutoRunService(PolicyService):
     """Calls without a record."""
 
     async def mark(self, mark: CallMark) -> CallBegun:
-        """Return whether a call may run unasked, or note what happens to it.
+        """Return whether a call may run, or note what happens to it.
 
         Raises:
             LeaseLost: the thread is run by somebody else now.
         """
-        calls, turn_key = self._store.unasked, self._turn_key(mark.ref)
+        calls, turn_key = self._store.auto_runs, self._turn_key(mark.ref)
         if mark.verb != "begin":
             await calls.note(self._keys, turn_key, mark.verb, mark.tool_call_id)
             return CallBegun()
@@ -43,7 +43,7 @@ class UnaskedService(PolicyService):
 
     async def ended(self, end: CallEnd) -> None:
         """Keep how a call ended, and count a failure once."""
-        calls, turn_key = self._store.unasked, self._turn_key(end.ref)
+        calls, turn_key = self._store.auto_runs, self._turn_key(end.ref)
         body = end.result.model_dump_json()
         verb: Note = "end" if end.is_over else "give_back"
         await calls.note(self._keys, turn_key, verb, end.tool_call_id, body)

@@ -1,4 +1,4 @@
-"""A call that ran unasked and failed counts among the failures of its agent."""
+"""An auto-approved call that failed counts among the failures of its agent."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ async def test_what_our_record_does_not_know_counts_nothing(
     assert await failures(harness) == 0
 
 
-async def test_a_call_that_waits_is_no_failure_of_an_unasked_one(
+async def test_a_call_that_waits_is_no_failure_of_an_auto_approved_one(
     harness: ServiceHarness,
 ) -> None:
     ref, _ = await harness.submit(("process_refund", {"amount": 1}))

@@ -16,8 +16,8 @@ from twokey.gateway.store.fences import current
 from twokey.gateway.store.keys import KEEP_MS, Keys
 from twokey.gateway.store.script import Script
 
-UNASKED = Script("unasked", is_fenced=True)
-NOTED = Script("unasked")
+BEGIN = Script("auto_run", is_fenced=True)
+NOTE = Script("auto_run")
 
 
 Word = Literal["run", "ran", "cut_off"]
@@ -33,8 +33,8 @@ class Begun:
     result: Result | None = None
 
 
-class UnaskedStore:
-    """Calls that run unasked under leases. Without a lease nothing is kept of them."""
+class AutoRunStore:
+    """Auto-approved calls under leases. Without a lease nothing is kept of them."""
 
     def __init__(self, conn: Connection) -> None:
         self._conn = conn
@@ -76,7 +76,7 @@ class UnaskedStore:
             return []
         # What a call came to is the truth, however late it is told.
         # Only the beginning is fenced.
-        script = UNASKED if verb == "begin" else NOTED
+        script = BEGIN if verb == "begin" else NOTE
         return await script(
             self._conn,
             begun=keys.begun(turn_key),

@@ -29,7 +29,7 @@ class ArgumentModel(ABC):
 
     def __init__(self, injected: frozenset[str]) -> None:
         self._injected = injected
-        # What each field is read as; and which field is written under which name.
+        # Field name to the name it is parsed by; serialized name to field name.
         self._read_as: dict[str, str] = {}
         self._fields: dict[str, str] = {}
 
@@ -105,8 +105,8 @@ class _Model(ArgumentModel):
         super().__init__(injected)
         self._model = schema
         if injected:
-            # Optional: the runtime adds injected arguments after this, and the model
-            # never has them.
+            # Optional: the model (LLM) never gives injected arguments; the runtime adds
+            # them later.
             anything: dict[str, Any] = dict.fromkeys(injected, (Any, None))
             self._model = create_model(schema.__name__, __base__=schema, **anything)
         config = self._model.model_config
@@ -117,8 +117,7 @@ class _Model(ArgumentModel):
             self._fields[field.serialization_alias or name] = name
             alias = field.validation_alias
             if isinstance(alias, AliasChoices):
-                # The first text: the document is written with a name that the tool
-                # reads.
+                # Any alias that the tool parses will do: the first string is taken.
                 texts = [one for one in alias.choices if isinstance(one, str)]
                 alias = texts[0] if texts else None
             is_named = bool(by_name) or not isinstance(alias, str)
@@ -129,8 +128,8 @@ class _Model(ArgumentModel):
 
     def write(self, instance: object) -> dict[str, Any]:
         model = cast("BaseModel", instance)
-        # Computed fields are written but never read, so the document could not be read
-        # again.
+        # Computed fields are serialized but not parsed: with them in it, the document
+        # could not be parsed again.
         excluded = {*self._injected, *type(model).model_computed_fields}
         shown = model.model_dump(
             mode="json", by_alias=True, exclude=excluded, warnings=False
@@ -156,6 +155,8 @@ class _Model(ArgumentModel):
         return schema
 
     def _has_bad_default(self, name: str) -> bool:
+        # `canonical` leaves such a default out of the document, which would then lack
+        # a required property.
         field = self._model.model_fields[name]
         if field.is_required() or field.default_factory is not None:
             return False
@@ -239,8 +240,8 @@ def _differ(one: Any, other: Any) -> bool:  # noqa: ANN401 - a value of any clas
         pairs = zip(ours, theirs, strict=False)
         return len(ours) != len(theirs) or any(_differ(*pair) for pair in pairs)
     kind: Any = type(cast("object", one))
-    # Without an `__eq__` of their own two readings are never equal; their classes are
-    # all that can be compared.
+    # Instances without an `__eq__` are equal only to themselves, so only their classes
+    # are compared.
     if kind.__eq__ is object.__eq__:
         return kind is not type(cast("object", other))
     try:

@@ -97,14 +97,13 @@ async def run_auto_approved(
         await call.end(HANDED_OFF)
         raise
     except Exception as error:
-        # Not `BaseException`: a call that is cancelled stays begun, since nobody knows
-        # how far it came.
+        # Not `BaseException`: a cancelled call stays begun, since how far it came is
+        # unknown.
         if isinstance(error, GraphBubbleUp) or is_invalid_resume(error):
             await call.release()
         else:
             failure = Result(ok=False, summary=tool_messages.failure_text(error))
-            # Told, but not over: the error is raised, and a retry of the node may run
-            # the call.
+            # Reported, but not as over: a retry of the node may run the call again.
             await call.end(failure, is_over=False)
         raise
     done = store(result)
@@ -157,8 +156,8 @@ class _Call:
     async def enter(self) -> None:
         if not self.is_entered:
             await self._report(self._mark("enter"))
-            # Also when the report failed: not noted, the call is one that a later
-            # holder of the lease does not enter again, which is the safe side.
+            # Set even when the report failed. A later holder of the lease then does not
+            # enter the call again, which is the safe side.
             self.is_entered = True
 
     async def release(self) -> None:

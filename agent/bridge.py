@@ -129,7 +129,7 @@ class _Background:
 
     def loop(self) -> asyncio.AbstractEventLoop:
         with self._lock:
-            # Threads do not survive a fork: in the child this loop would never run.
+            # Threads do not survive a fork: in the child the loop's thread is missing.
             if self._loop is None or self._pid != os.getpid():
                 self._loop = asyncio.new_event_loop()
                 self._pid = os.getpid()

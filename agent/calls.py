@@ -92,8 +92,7 @@ class Caller:
             says: the model's own text.
             hints: what the agent's code wishes, by call id.
             ready: the calls, prepared.
-            history: the messages of the agent; a tool that was refused again and
-                again there is not submitted.
+            history: the messages of the agent, for the circuit breaker.
         """
         draft = turns.TurnDraft(calls, hints, ready, history)
         draft.add_states(await self._states(draft.proposed))
@@ -107,11 +106,12 @@ class Caller:
         except NotAllowed as error:
             return draft.deny_all(ref.message_id, str(error))
         except LeaseLost:
+            # No denial: another process owns the thread now and goes on with the turn.
             raise
         except TwokeyError:
             return draft.deny_all(ref.message_id, turns.UNREACHABLE)
         note = draft.record(ref.message_id, verdicts)
-        # Not reached when the gateway was away: that denial is not remembered.
+        # Not cached when the gateway was unreachable: the next attempt asks it again.
         self.cache.put(ref, note.verdicts)
         return note
 
@@ -144,7 +144,7 @@ class Caller:
         """
         state = cast("Mapping[str, Any]", request.state)
         message = turns.requesting_message(state, request.tool_call["id"] or "")
-        # No message asks for this call: a middleware or a jump made it up.
+        # No message requests this call: a middleware or a jump made it up.
         if message is None or message.id is None:
             return _not_run(request, turns.NO_VERDICT, is_counted=True)
         ref = turns.turn_ref(self.agent, message.id)
@@ -167,7 +167,7 @@ class Caller:
             return _not_run(request, turns.NO_VERDICT, is_counted=True)
         exact = tool_invocation.with_args(request, args)
         if verdict.kind is VerdictKind.RUN and verdict.item_id:
-            # Its claim asks whether it may run now.
+            # No need to confirm the verdict: the claim asks the gateway.
             return await self._execute(exact, run, HeldCall(ref, verdict, args))
         if verdict.kind is VerdictKind.HOLD:
             problem = tool_invocation.late_tool_problem(state, request, args)
@@ -193,6 +193,7 @@ class Caller:
         if known is None and message is not None:
             calls = turns.open_calls(message, state["messages"])
             hints = turns.submitted_hints(state)
+            # The kept ones: a generated default would differ now, and make other calls.
             kept = turns.submitted_canonical(state)
             ready = prepared_calls.prepare_calls(calls, self.tools, kept)
             note = await self.submit(ref, calls, str(message.text), hints, ready=ready)
@@ -302,7 +303,7 @@ class Caller:
             message = tool_messages.finding_message(call, end.finding, item_id=item_id)
             if end.edit is None:
                 return _to_model(request, message)
-            # What took effect, if anything did, is what a person had made of it.
+            # If it took effect, then with the edited arguments.
             run_ref, own = held.ref.run_ref, end.edit
             return self._present(
                 request, message, run_ref, item_id=item_id, own=own, inside=[]
@@ -341,6 +342,7 @@ class Caller:
         is_silent = request.tool is not None and request.tool.return_direct
 
         def annotate(message: ToolMessage) -> ToolMessage:
+            # A handoff tool also returns the messages of other calls.
             if message.tool_call_id != call_id:
                 return message
             marked = message
@@ -369,11 +371,7 @@ def _denied(request: ToolCallRequest, verdict: Verdict) -> ToolResult:
 def _not_run(
     request: ToolCallRequest, text: str, item_id: str = "", *, is_counted: bool = False
 ) -> ToolResult:
-    """Return the tool message of a call that did not run.
-
-    ``is_counted`` lets it count for the circuit breaker: the same call would be
-    refused again.
-    """
+    """Return the message of a call that did not run; the breaker may count it."""
     message = tool_messages.message_for(request.tool_call, text, item_id=item_id)
     if is_counted:
         message = circuit_breaker.mark_uncleared(message)

@@ -43,7 +43,7 @@ def visible(tool: BaseTool, args: Mapping[str, Any]) -> dict[str, Any]:
     declared: Mapping[str, Any] = {}
     if isinstance(schema, dict):
         declared = schema.get("properties") or {}
-    # LangChain filters two names of its own, which another server's tool may declare.
+    # LangChain removes two names of its own, which a tool of an MCP server may declare.
     return {key: args[key] for key in args if key in shown or key in declared}
 
 
@@ -90,12 +90,12 @@ def same(one: JsonValue, other: JsonValue) -> bool:
 def _canonical(model: ArgumentModel, given: JsonObject) -> JsonObject:
     first, written = _read(model, given)
     second, again = _read(model, written)
-    # Nobody checks a default such as ``amount: Decimal = 0``: it counts as what the
-    # tool reads when it is handed in.
+    # Pydantic does not validate defaults: ``amount: Decimal = 0`` is an int here. The
+    # document gets the value that parsing it as an argument gives.
     filled = model.defaulted(first)
     defaults = {name: value for name, value in again.items() if name in filled}
     document = {**written, **defaults}
-    # With the defaults in it, the document has to be read once more.
+    # With parsed defaults it is another document, and must be stable too.
     if not same(document, written):
         second, again = _read(model, document)
     if not same(document, again):
@@ -104,8 +104,7 @@ def _canonical(model: ArgumentModel, given: JsonObject) -> JsonObject:
             f"the tool's schema reads its own output differently at {place}, so nobody "
             "can say what would run"
         )
-    # The documents may be equal although the values are not, where a type writes two of
-    # them alike.
+    # Documents can be equal where values differ: a type may serialize two values alike.
     lost = model.first_difference(first, second, ignoring=filled)
     if lost is not None:
         raise ArgumentMismatch(
@@ -124,15 +123,15 @@ def _read(model: ArgumentModel, given: JsonObject) -> tuple[object, JsonObject]:
             _error_text(cast("list[Any]", error.errors()))
         ) from error
     except Exception as error:
-        # A validator may be any code; what it cannot read does not run.
+        # A validator may be any code; arguments that it fails on do not run.
         raise ArgumentMismatch(
             f"the tool's schema could not read them ({type(error).__name__})"
         ) from error
     written = _plain(model.write(instance))
     defaulted = model.defaulted(instance)
     if defaulted:
-        # A default such as ``limit: int = None`` does not fit its own type: it cannot
-        # be handed in, so it stays out and the tool fills it in.
+        # A default such as ``limit: int = None`` does not fit its own type. Parsing
+        # would refuse it, so it is left out and the tool fills it in.
         written = _without_bad_defaults(model, written, defaulted)
     return instance, written
 
@@ -143,8 +142,7 @@ def _without_bad_defaults(
     try:
         model.read(written)
     except (ValidationError, pydantic_v1.ValidationError) as error:
-        # Only arguments that the model left out: a value that it wrote is never
-        # dropped.
+        # Only defaults: a value that the model (LLM) wrote is never dropped.
         bad = {str(row["loc"][0]) for row in error.errors() if row["loc"]} & defaulted
         return {key: value for key, value in written.items() if key not in bad}
     except Exception:  # noqa: BLE001 - foreign validators; the next reading says it
@@ -178,8 +176,8 @@ def _check_json_schema(schema: JsonObject, given: JsonObject) -> None:
     try:
         found = problems(schema, given)
     except (Unresolvable, TooMuchWork, ArithmeticError, ValueError, RecursionError):
-        # A schema that nothing can be checked with changes nothing either. The
-        # gateway takes the decision to edit away from such a tool.
+        # The schema is unusable, so the arguments stay unchecked. The gateway does not
+        # allow edits of calls of such a tool.
         return
     if found:
         rows = [

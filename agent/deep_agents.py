@@ -74,7 +74,7 @@ def _gated(
     gate = ApprovalMiddleware(
         agent, gateway=gateway, interrupt_on=spec.get("interrupt_on")
     )
-    # An empty mapping also keeps deepagents from handing down that of the parent.
+    # Empty, not removed: without one deepagents would pass down the parent's.
     return {**spec, "middleware": [*middleware, gate], "interrupt_on": {}}
 
 

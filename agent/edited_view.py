@@ -39,8 +39,7 @@ def edited_view(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
         for record, is_own in records_on(message):
             asking = _asking(view, place, message.tool_call_id) if is_own else None
             if asking is not None:
-                # From the view, not from the messages: one message may have several
-                # edited calls.
+                # From the view: an earlier edit of the same message is in it already.
                 shown = cast("AIMessage", view[asking])
                 view[asking] = _edited(shown, message.tool_call_id, record)
     return view

@@ -169,8 +169,7 @@ async def execute(
                 end = await _run_once(held, reply, gateway, shell, work)
                 if end is not None:
                     return end
-                # An owner of its own: if nothing was recorded, the claim of this one
-                # would be given again.
+                # Under the old owner an unrecorded claim would be granted again.
                 request = request.with_(owner=uuid.uuid4().hex)
             case Done():
                 drop_findings(held.verdict)
@@ -225,7 +224,7 @@ async def _claim_when_free(
             request = request.with_(state=state)
         elif not isinstance(reply, Busy):
             return reply
-        # After `CheckState`, too: a state that is another at each look would never end.
+        # Also after `CheckState`: a state that changes at each read would never end.
         if time.monotonic() >= deadline:
             raise ThreadUnavailable(
                 f"Item {request.item_id!r} is still being executed elsewhere after "
@@ -272,7 +271,7 @@ async def _run_once(
     args = _authorized_args(held, claimed)
     if args is None:
         logger.warning("execution.mismatch item=%s", held.verdict.item_id)
-        # Given back at once: nothing ran, and a claim that runs out becomes a doubt.
+        # Released at once: nothing ran, and a claim that expires becomes a doubt.
         await _release(held, claimed, gateway, shell)
         return NotRun(tool_messages.MISMATCH)
     if held.recheck is not None and state_in(claimed.action) is None:
@@ -295,7 +294,7 @@ async def _run_once(
             raise
         except Exception as error:
             if isinstance(error, GraphBubbleUp) or is_invalid_resume(error):
-                # It pauses, or its own question refused an answer: no failure.
+                # The tool pauses, or its own interrupt refused an answer: no failure.
                 await _release(held, claimed, gateway, shell)
                 raise
             # Every exception of a tool: the effect may have happened, so the failure is
@@ -317,6 +316,7 @@ def _authorized_args(
         args = digest.action_args(claimed.action)
         asked = wire.args_hash(held.args)
         edit = claimed.edit
+        # The message has the requested arguments, also after an edit.
         base = args if edit is None else edit.requested
         matches = (
             digest.action_hash(claimed.action) == claimed.action_hash
@@ -342,7 +342,7 @@ def _is_as_requested(held: HeldCall, claimed: Claimed | CheckState) -> bool:
 
 def _is_same_turn(ctx: object, held: HeldCall) -> bool:
     expected = {**held.ref.names, "tool_call_id": held.verdict.tool_call_id}
-    # A subset: the record says more of where the call stands than the agent knows.
+    # A subset: the recorded context has fields that the agent does not know.
     return isinstance(ctx, dict) and expected.items() <= ctx.items()
 
 
@@ -363,7 +363,7 @@ async def _send_heartbeats(held: HeldCall, claimed: Claimed, gateway: Gateway) -
         try:
             is_ours = await gateway.heartbeat(held.verdict.item_id, claimed.fence)
         except (TwokeyError, OSError):
-            # The gateway may be back before the lease ends.
+            # Not given up: the gateway may be back before the lease ends.
             logger.warning("execution.heartbeat_failed item=%s", held.verdict.item_id)
             continue
         if not is_ours:
@@ -396,5 +396,5 @@ async def _release(
             shell, lambda: gateway.release(held.verdict.item_id, claimed.fence)
         )
     except TwokeyError as error:
-        # The claim then runs out and shows as a doubt, which is the safe side.
+        # The claim then expires and becomes a doubt, which is the safe side.
         log_failure(logger, error, "execution.unreleased item=%s", held.verdict.item_id)

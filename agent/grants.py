@@ -76,8 +76,8 @@ def grant_scope(grant: Grant) -> Generator[None]:
     try:
         yield
     finally:
-        # A thread or task that outlives the call has this context for ever; closed, the
-        # grant opens nothing there.
+        # A thread or task that outlives the call keeps this context. Closed, the grant
+        # is of no use there.
         use.is_open = False
         _current.reset(token)
 
@@ -142,12 +142,12 @@ def guarded(
         return plain
     # A copy: the same tool may be given unguarded to other agents.
     copy = plain.model_copy()
-    # Only run() and arun() differ, so the copy may change its class in place: a
-    # proxy would have to repeat every way in which LangChain looks into a tool.
+    # Only run() and arun() differ, so the class is replaced in place: a proxy would
+    # have to repeat every attribute that LangChain inspects.
     if not isinstance(plain, _Guarded):
         object.__setattr__(copy, "__class__", _guarded_class(type(plain)))
     if recheck is not None:
-        # A private attribute: no field of the tool's own class is in its way.
+        # A private attribute cannot collide with a field of the tool's class.
         private = {**(copy.__pydantic_private__ or {}), _RECHECK: recheck}
         object.__setattr__(copy, "__pydantic_private__", private)
     return copy

@@ -201,12 +201,11 @@ def _is_held(when: When, call: ToolCall, context: HintContext) -> bool:
         log_failure(logger, error, "interrupt_on.when_failed tool=%s", call["name"])
         return True
     if inspect.iscoroutine(answer):
-        # Nobody awaits it, and Python would warn when it is collected.
+        # Closed, as nobody awaits it: Python would warn when it is collected.
         answer.close()
     if not isinstance(answer, bool):
         logger.warning("interrupt_on.when_unclear tool=%s", call["name"])
-    # Only a plain False: None, or a coroutine that nobody awaits, is not a reason to
-    # let a call run.
+    # Only a plain False lets a call run: None or a coroutine is a mistake in `when`.
     return answer is not False
 
 
@@ -223,7 +222,7 @@ def _request(call: ToolCall, context: HintContext) -> ToolCallRequest:
         server_info=runtime.server_info,
     )
     return ToolCallRequest(
-        # A copy: what `when` changes in it must not be submitted.
+        # A copy: a change that `when` makes to it must not be submitted.
         tool_call=copy.deepcopy(call),
         tool=context.tools.get(call["name"]),
         state=context.state,

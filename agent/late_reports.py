@@ -32,7 +32,7 @@ async def fetch_reports(
 ) -> dict[str, LateReport]:
     """Return the late reports about the results among these messages, by item id.
 
-    Nobody is asked about messages whose calls were never in doubt.
+    Without a message whose call was in doubt the gateway is not asked.
 
     Raises:
         ThreadUnavailable: when the gateway cannot say.

@@ -304,7 +304,7 @@ def _map_content(message: _M, change: Callable[[str], str]) -> _M:
     content: Content = message.content
     cleaned = _map_texts(content, change)
     if isinstance(cleaned, list):
-        # A block that held nothing but a notice is gone: providers refuse empty text.
+        # A block of only a notice is removed: providers refuse empty text.
         blocks = zip(content, cast("list[object]", cleaned), strict=True)
         cleaned = [new for old, new in blocks if not _is_emptied(old, new)]
     return message.model_copy(update={"content": cleaned})

@@ -1,8 +1,9 @@
 """Gate an agent's tool calls: the hooks of the LangChain middleware.
 
-``after_model`` submits the turn, ``wrap_tool_call`` asks and executes, ``before_agent``
-repairs a turn that was cut off, ``wrap_model_call`` tells of edits, ``after_agent``
-reports them to an agent outside. The synchronous and asynchronous hooks share one core.
+``before_agent`` repairs a turn that was cut off, ``wrap_model_call`` adds edits to the
+model's input, ``after_model`` submits the calls of a turn, ``wrap_tool_call`` waits for
+approval and executes, ``after_agent`` reports edits to the outer agent. Synchronous
+and asynchronous hooks share one core.
 """
 
 from __future__ import annotations
@@ -135,7 +136,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         state: AgentState[Any],
         runtime: Runtime[Any],
     ) -> Update | None:
-        """Put back what was cut off; note edits of other agents and what is wished."""
+        """Repair cut-off turns; read overrides and the edits of other agents."""
         return drive(self._before_agent(Blocking(), state, runtime))
 
     async def abefore_agent(
@@ -143,7 +144,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         state: AgentState[Any],
         runtime: Runtime[Any],
     ) -> Update | None:
-        """Put back what was cut off; note edits of other agents and what is wished."""
+        """Repair cut-off turns; read overrides and the edits of other agents."""
         return await self._before_agent(Awaiting(), state, runtime)
 
     def after_model(
@@ -167,7 +168,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         request: ToolCallRequest,
         handler: Callable[[ToolCallRequest], ToolMessage | Command[Any]],
     ) -> ToolMessage | Command[Any]:
-        """Run a cleared call, ask about a held one, or say why it does not run."""
+        """Run a cleared call, hold it for people, or return why it does not run."""
 
         async def run(changed: ToolCallRequest) -> ToolResult:
             return handler(changed)
@@ -180,7 +181,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         request: ToolCallRequest,
         handler: Callable[[ToolCallRequest], Awaitable[ToolMessage | Command[Any]]],
     ) -> ToolMessage | Command[Any]:
-        """Run a cleared call, ask about a held one, or say why it does not run."""
+        """Run a cleared call, hold it for people, or return why it does not run."""
 
         async def run(changed: ToolCallRequest) -> ToolResult:
             return await handler(changed)
@@ -193,7 +194,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         request: ModelRequest[Any],
         handler: Callable[[ModelRequest[Any]], ModelResponse[Any]],
     ) -> ModelResponse[Any]:
-        """State every edit exactly once, and which tools need a person."""
+        """Add each edit once, late reports and the note on gated tools to the input."""
         self._check_order(handler)
         prepared = drive(self._model_request(Blocking(), request))
         with tool_starts.checked(self.agent):
@@ -204,7 +205,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         request: ModelRequest[Any],
         handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]],
     ) -> ModelResponse[Any]:
-        """State every edit exactly once, and which tools need a person."""
+        """Add each edit once, late reports and the note on gated tools to the input."""
         self._check_order(handler)
         prepared = await self._model_request(Awaiting(), request)
         with tool_starts.checked(self.agent):
@@ -228,7 +229,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
 
     @contextmanager
     def _tool_scope(self, request: ToolCallRequest) -> Generator[None]:
-        """Surround the run of a tool with what holds for everything inside it."""
+        """Pass overrides and the check of tool starts to everything inside a tool."""
         wishes = overrides.inherit(request.state.get(overrides.STATE))
         with wishes, tool_starts.checked(self.agent):
             yield
@@ -267,7 +268,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
             note = turns.TurnDraft(calls).deny_all(message_id, turns.NO_THREAD)
         else:
             ready = prepared_calls.prepare_calls(calls, self._tools)
-            # Wishes are about what would run, like everything else.
+            # The canonical arguments: `when` and descriptions see what would run.
             exact = prepared_calls.with_args(calls, ready)
             hints = self._hints(exact, HintContext(state, runtime, self._tools))
             note = await self._caller(shell).submit(
@@ -304,6 +305,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         caller = self._caller(shell)
         found = await run_edits.confirm_edits(caller, request.state)
         late = await late_reports.fetch_reports(caller, request.messages)
+        # Edits first: restating defuses every mark, also that of a late report.
         stated = messages.restate_edits(request.messages, found.made, found.unknown)
         changed = request.override(messages=late_reports.with_reports(stated, late))
         note = await self._agent_note(shell) if self.system_note else None
@@ -323,7 +325,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
                 )
                 self._note = note.with_(gated_tools=tuple(sorted(set(gated))))
             except TwokeyError:
-                # Not kept: the next call of the model asks again.
+                # Without a note this time; the next model call asks again.
                 logger.info("note.unavailable agent=%s", self.agent)
         return self._note
 
@@ -334,6 +336,6 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
 
 
 def _as_hook(result: ToolResult) -> ToolMessage | Command[Any]:
-    # LangGraph's tool node takes the lists that tools return, and LangChain hands
-    # them through; only the annotation of the hook does not say so.
+    # LangGraph's tool node accepts lists, and LangChain passes them on; only the
+    # annotation of the hook lacks them.
     return cast("ToolMessage | Command[Any]", result)

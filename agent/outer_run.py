@@ -69,8 +69,8 @@ def conversation_of(ns: str) -> str:
     It is "" for one that is in no tool: its conversation is that of the whole run.
     """
     outer = _conversation.get()
-    # With the separator: "a:1" is no part of "a:12".
+    # With the separator, as "a:1" is not a parent of "a:12".
     if not outer or not f"{ns}|".startswith(f"{outer}|"):
         return ""
-    # The second graph that one task runs is beside the first, and talks to itself.
+    # A second graph that the same task runs has a conversation of its own.
     return outer if ns == outer or is_inside(ns, outer) else ns

@@ -46,8 +46,7 @@ class Toolbox(dict[str, BaseTool]):
 
     def is_unknown(self, name: str) -> bool:
         """Return whether there is no such tool; False while none was seen at all."""
-        # A process that resumes a thread has seen no tools yet; the tool node is asked
-        # then.
+        # A process that resumes a thread has seen no tools yet; its tool node decides.
         return bool(self._names) and name not in self._names
 
     @property

@@ -64,7 +64,8 @@ async def repair_history(
     is_broken = False
     for index, message in enumerate(history):
         if isinstance(message, ToolMessage) and message.tool_call_id in repair.answers:
-            # Somebody else's guess about a recorded call gives way to what is known.
+            # Another middleware's guess (deepagents adds such messages) is replaced by
+            # the gateway's record.
             continue
         rebuilt.append(message)
         if not isinstance(message, AIMessage):
@@ -72,6 +73,7 @@ async def repair_history(
         following = history[index + 1 :]
         verdicts = note.verdicts if note and note.message_id == message.id else {}
         lost = _lost_calls(message, following, verdicts)
+        # Per message: some providers repeat call ids from message to message.
         repair.answers = {}
         if lost:
             is_broken = True
@@ -110,7 +112,7 @@ def _turn_record(state: Mapping[str, Any]) -> TurnRecord | None:
 def _lost_calls(
     message: AIMessage, following: Sequence[AnyMessage], verdicts: Mapping[str, Verdict]
 ) -> list[ToolCall]:
-    """Return the calls that nothing answers, or that somebody else answered for us."""
+    """Return the calls without an answer, or with an answer that is not ours."""
     given: dict[str, ToolMessage] = {}
     for later in following:
         if isinstance(later, AIMessage):
@@ -152,8 +154,8 @@ async def _outcomes(caller: Caller, message: AIMessage) -> dict[str, CallOutcome
         return {}
     try:
         gateway = caller.gateway()
-        # Ended before it is read: a decision in between would authorize a call of which
-        # the model is told that it did not run.
+        # Ended first, then read: a decision in between would authorize a call that the
+        # model reads of as not run.
         await ask_with_retries(caller.shell, lambda: gateway.supersede(ref))
         found = await ask_with_retries(caller.shell, lambda: gateway.outcomes(ref))
     except TwokeyError as error:
@@ -219,8 +221,8 @@ def _update(
 ) -> dict[str, Any]:
     known = messages.known_edits(state)
     update: dict[str, Any] = {
-        # All anew: results have to follow their call at once, and the reducer only
-        # appends.
+        # All messages are replaced: results must follow their call, and the reducer
+        # can only append.
         "messages": [RemoveMessage(id=REMOVE_ALL_MESSAGES), *rebuilt]
     }
     fresh = [record for record in repair.records if record not in known]
@@ -228,8 +230,8 @@ def _update(
         update[_EDITS] = messages.dump_records(fresh)
     if not repair.updates:
         return update
-    # Each tool's own state update goes through the reducers by itself, as it would
-    # have; LangGraph takes a list of updates, LangChain's annotation does not say so.
+    # One update per tool: each goes through the reducers as it would have. LangGraph
+    # accepts a list of updates, LangChain's annotation lacks it.
     updates: list[Command[Any]] = [Command(update=update)]
     updates.extend(Command(update=members) for members in repair.updates)
     return cast("dict[str, Any]", updates)

@@ -189,7 +189,7 @@ async def arequire_approval(  # noqa: PLR0913 - what `require_approval` takes
     signatures.check(run, args, tool)
 
     async def work(given: JsonObject) -> R:
-        # A plain function does too: what it returned is there already.
+        # A synchronous function is accepted too.
         returned = cast("Any", run(**step_arguments.values(run, given, tool)))
         return cast("R", await returned if inspect.isawaitable(returned) else returned)
 
@@ -286,7 +286,7 @@ def _turn_ref(step: _Step) -> TurnRef:
     metadata = get_config().get("metadata", {})
     node = [metadata.get("langgraph_node"), *metadata.get("langgraph_path", ())]
     name = "|".join([here.ns, *(str(part) for part in node)])
-    # The first step without a key has no suffix: as before there could be several.
+    # The first step without a key has no suffix, as when a node had only one step.
     step_id = step.given_key or str(step_numbers.next_number())
     name += "" if step_id == "1" else f"#{step_id}"
     number = metadata.get("langgraph_step")
@@ -335,9 +335,9 @@ def _to_result(
         row = {"v": 1, "result": outcome.result, "args": outcome.args}
         payload = json.dumps(row, allow_nan=False)
     except (TypeError, ValueError):
-        # It can still be told of after a crash, but not given back.
+        # After a crash its end can still be reported, but not its value.
         payload = ""
-    # Never an empty summary: that stands for an end that only people could tell.
+    # Never an empty summary: that marks a result that people reconciled.
     return Result(ok=True, summary=str(outcome.result)[:500] or "-", payload=payload)
 
 

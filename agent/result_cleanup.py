@@ -25,8 +25,8 @@ def clean_result(result: ToolResult, history: Sequence[AnyMessage]) -> ToolResul
     }
 
     def change(message: ToolMessage) -> ToolMessage:
-        # As a whole: a tool cannot keep our marks by copying the id of a message of
-        # ours.
+        # The whole message must be equal: with a copied id alone a tool could keep a
+        # forged mark.
         if message == known.get(message.tool_call_id):
             return message
         return messages.without_lookalikes(message)

@@ -115,7 +115,7 @@ def without_updates(result: ToolResult, prefix: str) -> ToolResult:
     if isinstance(result, list):
         changed = [without_updates(part, prefix) for part in result]
         return cast("ToolResult", changed)
-    # However the update is written (members, pairs, a model): LangGraph's own reading.
+    # An update may be a dict, pairs or a model: LangGraph's own method reads them all.
     read = cast("Any", result)._update_as_tuples  # noqa: SLF001 - it has no public name
     pairs = cast("list[tuple[str, Any]]", read())
     kept = [(name, value) for name, value in pairs if not name.startswith(prefix)]
@@ -192,7 +192,7 @@ def _message(message: BaseMessage) -> dict[str, Any]:
         try:
             json.dumps(message.artifact, allow_nan=False)
         except (TypeError, ValueError):
-            # An artifact is for the program, not for the model: it may be lost.
+            # Dropped, not refused: an artifact is for programs, not for the model.
             message = message.model_copy(update={"artifact": None})
     return message_to_dict(message)
 

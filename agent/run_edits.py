@@ -65,8 +65,7 @@ async def confirm_edits(caller: Caller, state: Mapping[str, Any]) -> ThreadEdits
             caller, lambda gateway: gateway.edits_known(ref, asked)
         )
     caller.cache.put_edits(ref.run_ref, (named[each] for each in known.made))
-    # Only what was asked can be refuted; what this process heard from the gateway
-    # stands.
+    # Only edits that were asked about can be refuted; cached ones were confirmed.
     refuted = asked.keys() - known.made
     return ThreadEdits(
         made=tuple(one for each, one in named.items() if each not in refuted),

@@ -79,7 +79,7 @@ def scripted(replies: Iterable[AIMessage]) -> ScriptedModel:
     def reply(messages: list[BaseMessage]) -> AIMessage:
         del messages
         following = next(coming, None)
-        # A copy: the graph writes an id into what it gets.
+        # A copy: the graph writes an id into the message.
         return following.model_copy() if following else AIMessage("done")
 
     return ScriptedModel(reply=reply)

@@ -25,7 +25,7 @@ def declared(run: Callable[..., Any], tool: str) -> BaseTool | None:
         parameters = inspect.signature(run).parameters.values()
         is_open = any(one.kind is one.VAR_KEYWORD for one in parameters)
         annotated = [one for one in parameters if one.annotation is not one.empty]
-        # A function with **kwargs takes anything: there is nothing to read by.
+        # A function with **kwargs accepts any argument: there is no schema to apply.
         if is_open or not annotated:
             return None
         return StructuredTool.from_function(func=run, name=tool, description=tool)

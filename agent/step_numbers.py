@@ -25,7 +25,8 @@ def next_number() -> int:
     """Return how often this attempt of the running task asked, this time included."""
     configurable: dict[str, Any] = get_config().get("configurable", {})
     scratchpad: Any = configurable.get(_SCRATCHPAD)
-    # One a run of the body, and the only member of it that takes a weak reference.
+    # A closure that LangGraph makes per run of the body. The scratchpad itself has
+    # slots and takes no weak reference.
     body = getattr(scratchpad, "get_null_resume", None)
     if body is None:
         return 1

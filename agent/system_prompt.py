@@ -1,7 +1,8 @@
 """Describe in the system prompt which tools need approval and what that means.
 
-The note holds names that policy gave and nothing that a person or a model wrote, so it
-adds no untrusted text to the prompt, and it is the same in every call of one agent.
+The note holds tool names of the policy and of the agent's code. No person and no model
+writes any of it, so it cannot inject instructions. It is the same in every model call
+of an agent, so that a provider's prompt cache stays valid.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _INSTRUCTIONS = (
 
 
 def with_note(system: SystemMessage | None, note: AgentNote) -> SystemMessage | None:
-    """Return the system message with the note at its end."""
+    """Return the system message with the note appended."""
     text = note_text(note)
     if not text:
         return system

@@ -32,8 +32,8 @@ async def invoke(
     the arguments, the tool does not run.
     """
     try:
-        # Once more, right before the run: a new version of the program may read the
-        # same arguments in another way than when people were asked.
+        # Checked again right before the run: a new version of the program may parse the
+        # same arguments differently than when people decided.
         tool = prepared_calls.runnable(request.tool_call["name"], request.tool, args)
         exact = with_args(request, args).override(tool=share_guarded(tool))
         return clean_result(await run(exact), request.state["messages"])

@@ -69,7 +69,7 @@ def message_for(
 ) -> ToolMessage:
     """Return the message that answers a call with words of ours."""
     return ToolMessage(
-        # Words of people and of tools stand in it; none may look like a notice of ours.
+        # It quotes people and tools, and their text must not look like our notice.
         content=edits.defuse(text),
         name=call["name"],
         tool_call_id=call["id"] or "",
@@ -203,6 +203,6 @@ def _name(by: Person | None) -> str:
 
 
 def _quoted(text: str) -> str:
-    # A name of a file in an error may hold half of a pair, which nobody can store.
+    # A file name in an error may hold a lone surrogate, which cannot be stored.
     storable = text.encode("utf-8", "replace").decode("utf-8")
     return json.dumps(storable, ensure_ascii=False)

@@ -47,7 +47,7 @@ class StartCheck(BaseCallbackHandler):
         excepted: names of the tools that may start without a grant.
     """
 
-    # Otherwise LangChain logs what a handler raises, and runs the tool.
+    # Without it LangChain only logs the exception of a handler, and runs the tool.
     raise_error = True
     run_inline = True
     """An asynchronous manager otherwise calls this in a thread, after the fact."""
@@ -76,7 +76,7 @@ class StartCheck(BaseCallbackHandler):
             UngatedTool: instead of the tool's run.
         """
         tool = str((serialized or {}).get("name") or kwargs.get("name") or "")
-        # Without a name nothing matches, and the start is refused.
+        # A tool without a name matches no grant and is refused.
         if tool in self._excepted or grants.is_granted_start(tool, inputs, run_id):
             return
         logger.warning("tool.ungated agent=%s tool=%s", self._agent, tool)

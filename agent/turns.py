@@ -131,7 +131,7 @@ def open_calls(message: AIMessage, messages: Sequence[AnyMessage]) -> list[ToolC
     """Return the calls of a message that no tool message after it answers."""
     answered: set[str] = set()
     for later in reversed(messages):
-        # By identity: the same message may stand in a history twice.
+        # By identity: a history may hold an equal message twice.
         if later is message:
             break
         if isinstance(later, ToolMessage):
@@ -167,8 +167,8 @@ class TurnDraft:
             self.refuse(call, f"{error} So this call did not run.")
             return
         if not call_id or is_duplicate:
-            # Verdicts and results are found by call id: one of two could run under the
-            # verdict of the other.
+            # Verdicts are found by call id: of two calls with one id, one could run
+            # under the verdict of the other.
             self.refuse(call, DUPLICATE_ID if call_id else NO_ID)
             return
         if circuit_breaker.is_tripped(call["name"], self._history):
@@ -292,7 +292,7 @@ def kept_verdict(
         return refusal.with_(reason=DUPLICATE_ID)
     note = cast("dict[str, Any]", state.get("twokey_turn") or {})
     try:
-        # Only this one is parsed: every pause of a sibling comes through here again.
+        # Only this one is parsed: each resume of a sibling runs this again.
         verdict = Verdict.model_validate(note["verdicts"][call["id"]])
     except (KeyError, TypeError, ValidationError):
         return refusal
@@ -314,8 +314,7 @@ def submitted_args(state: Mapping[str, Any], call: ToolCall) -> JsonObject | Non
         row = submitted_canonical(state).get(call["id"] or "")
         if row is None:
             return written
-        # Kept for other arguments than the message has now: one of the two was
-        # rewritten.
+        # Another hash: the message or the kept arguments were rewritten.
         return plain(row.args) if row.original_hash == wire.args_hash(written) else None
     except BadJson:
         return None

@@ -38,17 +38,19 @@ class UserFacingError(Exception):
     """Stop here and tell the person one sentence; nothing changed.
 
     Attributes:
-        said: the sentence.
+        message: the sentence for the person.
     """
 
-    def __init__(self, said: UserText) -> None:
-        self.said = said
-        super().__init__(said.text)
+    def __init__(self, message: UserText) -> None:
+        self.message = message
+        super().__init__(message.text)
 
 
-def to_mrkdwn(said: UserText) -> str:
+def to_mrkdwn(message: UserText) -> str:
     """Return a sentence as the text of a message, which Slack reads as markup."""
-    return said.text if isinstance(said, Template) else escape_mrkdwn(said.text)
+    return (
+        message.text if isinstance(message, Template) else escape_mrkdwn(message.text)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,13 +153,13 @@ class ListenerContext:
 
         return reviewer, voters
 
-    def tell(self, click: Clicked, said: UserText) -> None:
+    def tell(self, click: Clicked, message: UserText) -> None:
         """Tell the person who clicked, and nobody else, after the answer.
 
         Inside a modal the sentence takes the place of the modal; on a card it is a
         message that only they see.
         """
-        self.tasks.later(self._tell(click, said), name="tell")
+        self.tasks.later(self._tell(click, message), name="tell")
 
     async def send(self, method: str, *, to: str, **arguments: object) -> None:
         """Post a message that may get lost: one that is not sent is logged.
@@ -203,22 +205,22 @@ class ListenerContext:
             raise UserFacingError(refusal)
         return found
 
-    async def _tell(self, click: Clicked, said: UserText) -> None:
+    async def _tell(self, click: Clicked, message: UserText) -> None:
         action = click.action
         try:
             # Slack shows no ephemeral message inside a modal or on the Home tab.
             if action.is_home or (action.view_id and not action.channel):
-                await self._tell_in_view(click, notice(label("Not done"), said))
+                await self._tell_in_view(click, notice(label("Not done"), message))
             elif action.response_url:
                 body = {"response_type": "ephemeral", "replace_original": False}
-                text = {"text": to_mrkdwn(said)}
+                text = {"text": to_mrkdwn(message)}
                 await self.slack.respond(action.response_url, body | text)
             elif action.channel:
                 await self.slack.call(
                     "chat.postEphemeral",
                     channel=action.channel,
                     user=action.user,
-                    text=to_mrkdwn(said),
+                    text=to_mrkdwn(message),
                 )
         except SlackError as error:
             logger.warning("person.untold user=%s why=%s", action.user, error)

@@ -14,7 +14,7 @@ from typing import Final
 
 from twokey.bot.payload import BadPayload, Json, Node, root_of
 
-_SAID: Final = frozenset({"", "file_share", "thread_broadcast"})
+_USER_SUBTYPES: Final = frozenset({"", "file_share", "thread_broadcast"})
 """Subtypes of a message in which a person says something."""
 
 _CHANGED = "message_changed"
@@ -78,30 +78,30 @@ def mention(body: Json) -> Mention | None:
     # twice.
     if event.text("type") == "message" and not is_direct:
         return None
-    said = event
+    message = event
     if is_direct and event.optional("subtype") == _CHANGED:
-        said = event.child("message")
+        message = event.child("message")
         # Replies and previews change a message, too: nobody edited it then.
-        if not said.has("edited"):
+        if not message.has("edited"):
             return None
     # Two agents that mention each other would never end.
-    if event.has("bot_id") or said.has("bot_id"):
+    if event.has("bot_id") or message.has("bot_id"):
         return None
-    if said.optional("subtype") not in _SAID:
+    if message.optional("subtype") not in _USER_SUBTYPES:
         return None
-    ts = said.text("ts")
+    ts = message.text("ts")
     return Mention(
         team=root.text("team_id"),
-        user=said.text("user"),
-        user_team=said.optional("user_team")
-        or said.optional("team")
+        user=message.text("user"),
+        user_team=message.optional("user_team")
+        or message.optional("team")
         or root.text("team_id"),
         channel=event.text("channel"),
         ts=ts,
-        thread_ts=said.optional("thread_ts") or ts,
-        text=said.optional("text"),
+        thread_ts=message.optional("thread_ts") or ts,
+        text=message.optional("text"),
         event_id=root.text("event_id"),
-        edited_ts=said.maybe("edited").optional("ts"),
+        edited_ts=message.maybe("edited").optional("ts"),
     )
 
 

@@ -15,7 +15,7 @@ from slack_sdk.socket_mode.request import SocketModeRequest
 from slack_sdk.socket_mode.response import SocketModeResponse
 
 from twokey.bot.ingress import Answer, Delivery, Handle, Nonces, handle_once
-from twokey.bot.web import Slack, SlackSilent
+from twokey.bot.web import Slack, SlackNoResponse
 
 PING_S = 5.0
 """An abrupt loss is noticed after this long; the SDK's own default is 10 s."""
@@ -79,7 +79,7 @@ class Sockets:
             except (aiohttp.ClientError, OSError, TimeoutError) as error:
                 await client.close()
                 problem = f"no connection ({type(error).__name__})"
-                raise SlackSilent("apps.connections.open", problem) from error
+                raise SlackNoResponse("apps.connections.open", problem) from error
             self._clients.append(client)
 
     def _client(self) -> SocketModeClient:

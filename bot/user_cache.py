@@ -23,11 +23,11 @@ from typing import Generic, TypeVar, cast
 from twokey.bot.limits import GROUP_USERS, USER, Limits
 from twokey.bot.web import (
     RateLimited,
-    Reply,
     Slack,
+    SlackBody,
     SlackError,
+    SlackNoResponse,
     SlackRefused,
-    SlackSilent,
 )
 from twokey.gateway.approvals.decisions import AccountKind
 
@@ -133,9 +133,9 @@ class UserCache:
             raise
         found = reply.get("user")
         if not isinstance(found, Mapping) or "id" not in found:
-            raise SlackSilent(USER, "an answer without a user")
+            raise SlackNoResponse(USER, "an answer without a user")
         return account_of(
-            cast("Reply", found), team=self._team, enterprise=self._enterprise
+            cast("SlackBody", found), team=self._team, enterprise=self._enterprise
         )
 
     async def _ask_group(self, group: str) -> frozenset[str]:
@@ -151,11 +151,11 @@ class UserCache:
         users = reply.get("users")
         # Not an empty group, which would refuse all its members.
         if not isinstance(users, list):
-            raise SlackSilent(GROUP_USERS, "an answer without users")
+            raise SlackNoResponse(GROUP_USERS, "an answer without users")
         return frozenset(str(user) for user in cast("list[object]", users))
 
 
-def account_of(user: Reply, *, team: str, enterprise: str) -> Account:
+def account_of(user: SlackBody, *, team: str, enterprise: str) -> Account:
     """Return what kind of account ``users.info`` describes.
 
     Args:
@@ -288,11 +288,11 @@ class _Snapshots(Generic[T]):
         return NoAnswer(retry_in_s)
 
 
-def _is_bot(user: Reply) -> bool:
+def _is_bot(user: SlackBody) -> bool:
     return bool(user.get("is_bot") or user.get("is_workflow_bot")) or (
         user.get("id") == "USLACKBOT"
     )
 
 
-def _is_guest(user: Reply) -> bool:
+def _is_guest(user: SlackBody) -> bool:
     return bool(user.get("is_restricted") or user.get("is_ultra_restricted"))

@@ -12,14 +12,14 @@ from slack_sdk.web.async_client import AsyncWebClient
 
 from twokey.gateway.errors import TwokeyError
 
-Reply = Mapping[str, object]
+SlackBody = Mapping[str, object]
 
 TIMEOUT_S = 10.0
 _CLIENT_ERROR = 400
 _SERVER_ERROR = 500
 _TOO_MANY = 429
 _WAIT_S = 30.0
-_TROUBLE = frozenset(
+_SERVER_ERRORS = frozenset(
     {"fatal_error", "internal_error", "request_timeout", "service_unavailable"}
 )
 
@@ -103,7 +103,7 @@ class SlackRefused(SlackError):
         super().__init__(method, f"it was refused with {error!r}")
 
 
-class SlackSilent(SlackError):
+class SlackNoResponse(SlackError):
     """No answer: the call may or may not have had its effect."""
 
 
@@ -138,26 +138,26 @@ class Slack:
         self._session = session
         self.token_error = ""
 
-    async def call(self, method: str, **arguments: object) -> Reply:
+    async def call(self, method: str, **arguments: object) -> SlackBody:
         """Call a method that takes JSON.
 
         Raises:
-            RateLimited, SlackRefused, SlackSilent: see there.
+            RateLimited, SlackRefused, SlackNoResponse: see there.
         """
         # Left out and not sent as null, which Slack does not take for absent
         # everywhere.
         given = {key: value for key, value in arguments.items() if value is not None}
         return _body(await self._response(method, json=given))
 
-    async def ask(self, method: str, **arguments: str) -> Reply:
+    async def ask(self, method: str, **arguments: str) -> SlackBody:
         """Call a method that only reads and takes a query; raises as `call` does."""
         return _body(await self._response(method, params=arguments))
 
-    async def test(self) -> tuple[Reply, frozenset[str]]:
+    async def test(self) -> tuple[SlackBody, frozenset[str]]:
         """Return what ``auth.test`` says, and the scopes that were granted.
 
         Raises:
-            RateLimited, SlackRefused, SlackSilent: see there.
+            RateLimited, SlackRefused, SlackNoResponse: see there.
         """
         response = await self._response("auth.test", json={})
         scopes = _header(response, "x-oauth-scopes").split(",")
@@ -178,7 +178,7 @@ class Slack:
                 status = response.status
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             problem = f"no answer ({type(error).__name__})"
-            raise SlackSilent("response_url", problem) from error
+            raise SlackNoResponse("response_url", problem) from error
         # How long is not read from the answer: a private reply is not sent again
         # anyway.
         if status == _TOO_MANY:
@@ -204,22 +204,24 @@ class Slack:
                     headers=headers,
                 )
         except SlackApiError as error:
-            said = _said(method, error)
+            failure = _failure_of(method, error)
             # A call with headers of its own uses the app-level token (`open_socket`),
             # which says nothing of the bot's.
-            if headers is None and isinstance(said, SlackRefused):
+            if headers is None and isinstance(failure, SlackRefused):
                 # Any other refusal shows that the token works.
-                is_token = said.error in TOKEN_ERRORS
-                self.token_error = said.error if is_token else ""
-            raise said from error
+                is_token = failure.error in TOKEN_ERRORS
+                self.token_error = failure.error if is_token else ""
+            raise failure from error
         except (aiohttp.ClientError, SlackClientError, OSError, TimeoutError) as error:
-            raise SlackSilent(method, f"no answer ({type(error).__name__})") from error
+            raise SlackNoResponse(
+                method, f"no answer ({type(error).__name__})"
+            ) from error
         if headers is None:
             self.token_error = ""
         return response
 
 
-def text_at(reply: Reply, *path: str) -> str:
+def text_at(reply: SlackBody, *path: str) -> str:
     """Return a text from inside a reply, "" when it is not there."""
     node: object = reply
     for key in path:
@@ -229,9 +231,9 @@ def text_at(reply: Reply, *path: str) -> str:
     return node if isinstance(node, str) else ""
 
 
-def _body(response: _Response) -> Reply:
+def _body(response: _Response) -> SlackBody:
     data = response.data
-    return cast("Reply", data) if isinstance(data, dict) else {}
+    return cast("SlackBody", data) if isinstance(data, dict) else {}
 
 
 def _header(response: _Response, name: str) -> str:
@@ -239,11 +241,11 @@ def _header(response: _Response, name: str) -> str:
     return next(found, "")
 
 
-def _said(method: str, error: SlackApiError) -> SlackError:
+def _failure_of(method: str, error: SlackApiError) -> SlackError:
     answer = cast("object", error.response)  # pyright: ignore[reportUnknownMemberType] - the SDK leaves it open
     if not (hasattr(answer, "data") and hasattr(answer, "status_code")):
         # An answer that is no JSON: from a proxy, or from a Slack in trouble.
-        return SlackSilent(method, "an answer that is no JSON")
+        return SlackNoResponse(method, "an answer that is no JSON")
     response = cast("_Response", answer)
     body, status = _body(response), response.status_code
     name = str(body.get("error", ""))
@@ -252,8 +254,8 @@ def _said(method: str, error: SlackApiError) -> SlackError:
         return RateLimited(method, _retry_after(response))
     # Silence and not refusal: the call may have had its effect, so a caller that posts
     # has to reckon with a second copy.
-    if status >= _SERVER_ERROR or name in _TROUBLE or not name:
-        return SlackSilent(method, f"status {status}")
+    if status >= _SERVER_ERROR or name in _SERVER_ERRORS or not name:
+        return SlackNoResponse(method, f"status {status}")
     return SlackRefused(method, name)
 
 

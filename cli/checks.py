@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from twokey.bot.manifest import SCOPES
-from twokey.bot.web import Reply, Slack, SlackError, SlackRefused, text_at
+from twokey.bot.web import Slack, SlackBody, SlackError, SlackRefused, text_at
 from twokey.cli.check import Check, State
 from twokey.cli.command_context import CommandContext
 from twokey.cli.people import check_people
@@ -235,7 +235,7 @@ async def _slack_checks(
 
 
 async def _people(
-    slack: Slack, policy: Policy, who: Reply, requester: str
+    slack: Slack, policy: Policy, who: SlackBody, requester: str
 ) -> AsyncGenerator[Check]:
     team, enterprise = text_at(who, "team_id"), text_at(who, "enterprise_id")
     try:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from twokey.bot.user_cache import account_of
-from twokey.bot.web import Reply, Slack, SlackError, SlackRefused
+from twokey.bot.web import Slack, SlackBody, SlackError, SlackRefused
 from twokey.cli.check import Check, State
 from twokey.gateway.approvals.decisions import AccountKind, Reviewer
 from twokey.gateway.approvals.membership import holds
@@ -243,7 +243,7 @@ async def _account(slack: Slack, user: str, *, team: str, enterprise: str) -> Re
         return unknown.with_(account=AccountKind.STRANGER)
     except SlackError:
         return unknown
-    found = cast("Reply", reply.get("user") or {})
+    found = cast("SlackBody", reply.get("user") or {})
     account = account_of(found, team=team, enterprise=enterprise)
     return unknown.with_(account=account.kind, name=account.name)
 

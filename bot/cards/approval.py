@@ -18,7 +18,7 @@ from twokey.bot.blocks import (
     section,
 )
 from twokey.bot.cards import buttons
-from twokey.bot.cards.batch import row, says, tail
+from twokey.bot.cards.call_rows import agent_statement, batch_footer, call_row
 from twokey.bot.cards.fallbacks import card_fallback
 from twokey.bot.cards.frame import Frame, rows_of
 from twokey.bot.cards.mentions import mentions_for
@@ -56,15 +56,15 @@ def card(frame: Frame) -> Message:
         _origin(frame),
         *_time(frame),
         *reviewers(frame),
-        *(says(frame) if approval.is_batch else []),
+        *(agent_statement(frame) if approval.is_batch else []),
     ]
     for item in rows_of(approval):
         if approval.is_batch:
             blocks.append(divider(block_id=frame.block_id(f"{item.index}.line")))
-        blocks += row(frame, item)
+        blocks += call_row(frame, item)
     if approval.is_batch:
         blocks.append(divider(block_id=frame.block_id("line")))
-    blocks += [*tail(frame), *_of_time(frame), _ids(frame)]
+    blocks += [*batch_footer(frame), *_of_time(frame), _ids(frame)]
     return Message(
         blocks=tuple(blocks), text=card_fallback(approval), metadata=metadata(approval)
     )
@@ -119,17 +119,17 @@ def _origin(frame: Frame) -> Block:
 
 def _time(frame: Frame) -> list[Block]:
     approval = frame.approval
-    said: list[Template | Plain] = _how_many(approval)
+    sentence: list[Template | Plain] = _how_many(approval)
     if approval.escalated_at_ms:
         at = when(approval.escalated_at_ms)
-        said.append(template("📣 *Escalated* {at} to", at=at))
+        sentence.append(template("📣 *Escalated* {at} to", at=at))
         roles = ", ".join(role.name for role in approval.waiting.roles)
-        said += [label(fit(roles, _CALLED))] if roles else []
-        said += places(approval.waiting.channels[:_PLACES])
+        sentence += [label(fit(roles, _CALLED))] if roles else []
+        sentence += places(approval.waiting.channels[:_PLACES])
     taken = taken_by(approval, now_ms=frame.now_ms)
     if taken is not None:
-        said.append(taken)
-    return [context(*said, block_id=frame.block_id("time"))] if said else []
+        sentence.append(taken)
+    return [context(*sentence, block_id=frame.block_id("time"))] if sentence else []
 
 
 def reviewers(frame: Frame) -> list[Block]:
@@ -144,8 +144,10 @@ def reviewers(frame: Frame) -> list[Block]:
     whom = mentions_for(approval.with_(items=tuple(asking)))
     if not whom.roles:
         return []
-    said = template("*Reviewers:*")
-    return [section(joined(" ", [said, whom.named]), block_id=frame.block_id("people"))]
+    sentence = template("*Reviewers:*")
+    return [
+        section(joined(" ", [sentence, whom.named]), block_id=frame.block_id("people"))
+    ]
 
 
 def _how_many(approval: Approval) -> list[Template | Plain]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import LiteralString
+
 from pydantic import JsonValue
 
 from twokey.bot.cards.listing import one_line, readable
@@ -52,10 +54,13 @@ def state_text(item: Item) -> str:
     return "\n".join(row for _, row in sorted({**changed, **same}.items()))
 
 
-def is_in_another_state(item: Item) -> bool:
-    """Return whether the business state is another than when the call was asked for."""
+def state_title(item: Item) -> LiteralString:
+    """Return the title of `state_text`, by whether the state has changed."""
     asked, now = state_in(item.requested), state_in(item.action)
-    return asked is not None and now is not None and not asked.is_same(now)
+    has_changed = asked is not None and now is not None and not asked.is_same(now)
+    if has_changed:
+        return "State now (when asked → now, where it changed)"
+    return "State when asked"
 
 
 def _by_keys(value: JsonValue, other: JsonValue) -> JsonObject:

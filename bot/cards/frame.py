@@ -20,8 +20,10 @@ MAX_ROWS = 5
 
 # What surrounds the rows, and in a row the sentence, the reasons, the warnings and
 # the buttons with their questions; measured at their longest by a test.
-_HEAD_AND_TAIL = {False: 1_690, True: 1_900}
-_ROW_WORDS = {False: 1_005, True: 580}
+_HEAD_AND_TAIL = 1_690
+_HEAD_AND_TAIL_OF_BATCH = 1_900
+_ROW_TEXT = 1_005
+_ROW_TEXT_IN_BATCH = 580
 _HEAD_AND_TAIL_AUTO_APPROVED = 2_700
 _OTHERS = 300
 """What the list of calls without rows takes."""
@@ -97,14 +99,12 @@ def text_budget(approval: Approval) -> TextBudget:
     """Return the text budget of one row on the card of this approval."""
     rows = min(len(approval.items), MAX_ROWS)
     is_batch = approval.is_batch
-    around = (
-        _HEAD_AND_TAIL_AUTO_APPROVED
-        if approval.is_auto_approved
-        else _HEAD_AND_TAIL[is_batch]
-    )
+    around = _HEAD_AND_TAIL_OF_BATCH if is_batch else _HEAD_AND_TAIL
+    if approval.is_auto_approved:
+        around = _HEAD_AND_TAIL_AUTO_APPROVED
     free = TEXT_IN_ALL_BLOCKS - around
     free -= _OTHERS if len(approval.items) > MAX_ROWS else 0
-    free = free // rows - _ROW_WORDS[is_batch]
+    free = free // rows - (_ROW_TEXT_IN_BATCH if is_batch else _ROW_TEXT)
     return TextBudget(
         title=max(MIN_EXCERPT, free * 6 // 100),
         call=free * 45 // 100,

@@ -20,7 +20,7 @@ FREEZE_EVENTS = frozenset(
 _NAME = 200
 _REASON = 600
 
-_SAID: dict[EventName, tuple[LiteralString, LiteralString]] = {
+_HEADLINES: dict[EventName, tuple[LiteralString, LiteralString]] = {
     EventName.AGENT_PAUSED: ("⏸️ *Paused*", "An agent is paused."),
     EventName.FREEZE_SET: ("🧊 *Frozen* by {who}", "Something is frozen."),
     EventName.FREEZE_LIFTED: (
@@ -45,13 +45,13 @@ def freeze_message(event: Event, *, command: str = COMMAND) -> Message:
         event: what happened.
         command: the slash command that the app has.
     """
-    said, text = _SAID[event.name]
-    told = (
-        template(said)
+    headline, text = _HEADLINES[event.name]
+    head = (
+        template(headline)
         if _is_pause(event)
-        else template(said, who=actor_ref(event.actor))
+        else template(headline, who=actor_ref(event.actor))
     )
-    blocks: list[Block] = [section(told), section(untrusted(fit(_what(event), _NAME)))]
+    blocks: list[Block] = [section(head), section(untrusted(fit(_what(event), _NAME)))]
     if event.reason:
         reason = excerpt(event.reason, _REASON).text
         blocks.append(rich_text(box(reason), block_id=f"stop:{event.seq}"))

@@ -97,12 +97,12 @@ def thread_note(event: Event, approval: Approval) -> Message | None:
     if event.name is EventName.APPROVAL_EXTENDED:
         return _extended(event, approval)
     item = next((each for each in approval.items if each.id == event.item), None)
-    said = None if item is None else _said(event, item)
-    if item is None or said is None:
+    sentence = None if item is None else _sentence(event, item)
+    if item is None or sentence is None:
         return None
     if approval.is_batch:
-        said = joined(" ", [template("*Call {n}:*", n=item.index + 1), said])
-    blocks: list[Block] = [section(said)]
+        sentence = joined(" ", [template("*Call {n}:*", n=item.index + 1), sentence])
+    blocks: list[Block] = [section(sentence)]
     # As a label, which is plain text: only reasons that our own code wrote. What people
     # wrote goes into a box.
     if event.reason and _is_explained(event, item):
@@ -122,16 +122,16 @@ def _is_explained(event: Event, item: Item) -> bool:
 
 def _extended(event: Event, approval: Approval) -> Message:
     until_ms = int(event.data.get("expires_at_ms", approval.expires_at_ms))
-    said = template(
+    sentence = template(
         "⏳ {who} gave this more time: it expires {at} now.",
         who=who(_actor(event)),
         at=when(until_ms),
     )
     text = f"There is more time to decide: until {utc(until_ms):%Y-%m-%d %H:%M} UTC."
-    return Message((section(said),), text)
+    return Message((section(sentence),), text)
 
 
-def _said(event: Event, item: Item) -> Template | None:
+def _sentence(event: Event, item: Item) -> Template | None:
     name, by = event.name, approvers(item)
     if name in _NAMED:
         return _named(event, item)
@@ -152,20 +152,20 @@ def _named(event: Event, item: Item) -> Template:
         by = template("↩ Withdrawn by {who}.", who=who(_actor(event)))
         return joined(" ", [by, template(ran)])
     is_by_us = is_withdrawn and (event.reason or item.is_restored)
-    said = _ENDED if is_by_us else _NAMED[name]
+    sentence = _ENDED if is_by_us else _NAMED[name]
     if item.is_restored:
-        unknown = said.replace(NOTHING_RAN, NOT_KNOWN)
+        unknown = sentence.replace(NOTHING_RAN, NOT_KNOWN)
         return template(_RESTORED.get(name, unknown))
     if name is EventName.ITEM_IN_DOUBT and item.has_failed:
         return template(_FAILED)
-    return template(said)
+    return template(sentence)
 
 
 def _of_doubt(event: Event) -> Template | None:
-    said = _OF_DOUBT[event.name].get(event.reason)
-    if said is None or event.name is EventName.ITEM_REPORTED:
-        return template(said) if said else None
-    return template(said, who=who(_actor(event)))
+    sentence = _OF_DOUBT[event.name].get(event.reason)
+    if sentence is None or event.name is EventName.ITEM_REPORTED:
+        return template(sentence) if sentence else None
+    return template(sentence, who=who(_actor(event)))
 
 
 def _decided(name: EventName, item: Item) -> Template | None:
@@ -204,13 +204,13 @@ def _edited(item: Item, editor: Person) -> Template:
 
 
 def _voted(item: Item, lost: list[Person]) -> Template:
-    told = template("👍 {who} approved: ", who=who(item.votes[-1].by))
+    approved = template("👍 {who} approved: ", who=who(item.votes[-1].by))
     gone = [
         template("{who} may not decide this any more: that vote is gone.", who=who(one))
         for one in lost
     ]
-    said = joined("", [told, so_far(item), still_needed(item), template(".")])
-    return joined(" ", [said, *gone])
+    sentence = joined("", [approved, so_far(item), still_needed(item), template(".")])
+    return joined(" ", [sentence, *gone])
 
 
 def _lost(event: Event) -> list[Person]:

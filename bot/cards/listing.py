@@ -123,12 +123,12 @@ def act(item: Item) -> str:
         for name in schema_order(item)
         if isinstance(required, list) and name in required
     ]
-    told = [
+    shown_values = [
         f"{name} {text}"
         for name, text in _rows(item.args, item.redact, main_first)
         if _is_short(name, text) and len(text) <= _ACT_VALUE
     ]
-    main = ", ".join(told[:_ACT_VALUES])
+    main = ", ".join(shown_values[:_ACT_VALUES])
     return f"{one_line(item.tool)}: {main}" if main else one_line(item.tool)
 
 

@@ -43,9 +43,9 @@ class Mentions:
         rest = [template("(and {more} more, not mentioned)", more=more)]
         return joined(" ", [*shown, *(rest if more > 0 else [])])
 
-    def before(self, said: Template) -> Template:
+    def before(self, sentence: Template) -> Template:
         """Return a sentence with the mentions in front of it, if there are any."""
-        return joined(" ", [self.named, said]) if self.mentions else said
+        return joined(" ", [self.named, sentence]) if self.mentions else sentence
 
 
 def mentions_for(approval: Approval, *, but: Collection[str] = ()) -> Mentions:

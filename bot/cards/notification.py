@@ -13,7 +13,7 @@ from typing import LiteralString
 from twokey.bot.blocks import Message, actions, box, button, context, rich_text, section
 from twokey.bot.cards import buttons
 from twokey.bot.cards.approval import asked_by, metadata, reviewers
-from twokey.bot.cards.batch import call_box, call_budget, title
+from twokey.bot.cards.call_rows import call_box, call_budget, title
 from twokey.bot.cards.fallbacks import card_fallback
 from twokey.bot.cards.frame import Frame, rows_of
 from twokey.bot.cards.freeze_messages import actor_ref
@@ -88,11 +88,11 @@ def notification(frame: Frame) -> Message:
 def plain_notification(frame: Frame) -> Message:
     """Return a message about calls that Slack does not take as they should be."""
     approval = frame.approval
-    said = template(
+    sentence = template(
         "🔔 Calls ran without review that cannot be displayed: {id}.",
         id=code(approval.id),
     )
-    return Message((section(said),), card_fallback(approval), metadata(approval))
+    return Message((section(sentence),), card_fallback(approval), metadata(approval))
 
 
 def report_line(event: Event) -> Message:
@@ -118,7 +118,7 @@ def many_ran(events: Sequence[Event], *, command: str = COMMAND) -> Message:
         f"{n} of {fit(tool, _NOTE)} ({fit(agent, _AGENT)})"
         for (tool, agent), n in counts.most_common()
     ]
-    said = template(
+    sentence = template(
         "🔔 *{n} more calls without review*, too many at once for a message each. "
         "{failed} of them failed so far.",
         n=len(ran),
@@ -128,7 +128,7 @@ def many_ran(events: Sequence[Event], *, command: str = COMMAND) -> Message:
     stop = label(f"{command} freeze tool NAME")
     return Message(
         (
-            section(said),
+            section(sentence),
             rich_text(box(text), block_id=f"many:{events[0].seq}"),
             context(template("To stop a tool, write:"), stop),
         ),
@@ -155,16 +155,16 @@ def _origin(frame: Frame) -> Block:
 def _row(frame: Frame, item: Item) -> list[Block]:
     budget = call_budget(frame.approval, item)
     shown = listing_of(item, budget=budget)
-    told = [_standing(item, frame.approval)]
+    sentences = [_standing(item, frame.approval)]
     if not shown.is_complete:
         part = template(
             "Showing {shown} of {total} characters.",
             shown=shown.shown,
             total=shown.total,
         )
-        told.append(part)
+        sentences.append(part)
     if is_misleading(item):
-        told.append(template("⚠️ *Hidden or look-alike characters* are in it."))
+        sentences.append(template("⚠️ *Hidden or look-alike characters* are in it."))
     why = " · ".join(item.reasons)
     reasons = [untrusted(fit(why, _NOTE))] if why else []
     ended = [label(fit(item.revoked.reason, _NOTE))] if item.revoked else []
@@ -174,7 +174,7 @@ def _row(frame: Frame, item: Item) -> list[Block]:
         *title(frame, item),
         call_box(frame, item, shown),
         context(
-            joined(" ", told),
+            joined(" ", sentences),
             template(TIER_BEFORE_REASONS[item.tier]),
             *reasons,
             *ended,
@@ -185,14 +185,14 @@ def _row(frame: Frame, item: Item) -> list[Block]:
 
 
 def _standing(item: Item, approval: Approval) -> Template:
-    said = _ENDS[item.state]
+    sentence = _ENDS[item.state]
     if item.is_restored and item.state is _S.IN_DOUBT:
-        said = _RESTORED
+        sentence = _RESTORED
     # The fence of a claim stays on the item: it shows that the call had been started
     # once.
     elif item.fence:
-        said = _STARTED.get(item.state, said)
-    return template(said, at=when(item.changed_at_ms or approval.created_at_ms))
+        sentence = _STARTED.get(item.state, sentence)
+    return template(sentence, at=when(item.changed_at_ms or approval.created_at_ms))
 
 
 def _others(frame: Frame) -> list[Block]:
@@ -223,8 +223,8 @@ def _remarks(frame: Frame) -> list[Block]:
     ]
     more = len(remarks) - _REMARKS
     if more > 0:
-        said = template("Reports before that: {more}.", more=more)
-        blocks.append(context(said, block_id=frame.block_id("remarks")))
+        sentence = template("Reports before that: {more}.", more=more)
+        blocks.append(context(sentence, block_id=frame.block_id("remarks")))
     return blocks
 
 

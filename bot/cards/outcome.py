@@ -70,13 +70,13 @@ def outcome_text(outcome: Outcome, *, now_ms: int) -> Template | Label:
     """
     match outcome:
         case Decided():
-            said = template("Recorded, thank you.")
+            sentence = template("Recorded, thank you.")
         case Voted():
-            said = _voted(outcome)
+            sentence = _voted(outcome)
         case Stale():
-            said = _stale(outcome)
+            sentence = _stale(outcome)
         case Changed():
-            said = template(
+            sentence = template(
                 "This changed after you opened it: you saw version {seen}, it "
                 "is version {now} now. Nothing was recorded; please look at the card "
                 "again.",
@@ -84,25 +84,25 @@ def outcome_text(outcome: Outcome, *, now_ms: int) -> Template | Label:
                 now=outcome.version,
             )
         case Expired():
-            said = _expired(outcome, now_ms=now_ms)
+            sentence = _expired(outcome, now_ms=now_ms)
         case Forbidden():
             # The gateway's own sentence; it may name roles of the policy.
             return label(outcome.reason)
         case Invalid():
             # Its sentences may quote the arguments; they are shown in the form.
-            said = template(
+            sentence = template(
                 "This was not accepted, and nothing was recorded: it is not allowed "
                 "for this call, or something in it does not fit. Please open it again "
                 "from the card."
             )
         case Unknown():
-            said = template(
+            sentence = template(
                 "This approval is not known any more, so nothing was recorded. It may "
                 "be too old; the agent can ask again."
             )
         case _:
             assert_never(outcome)
-    return said
+    return sentence
 
 
 def agent_answer(text: str) -> Message:
@@ -119,23 +119,23 @@ def agent_answer(text: str) -> Message:
 
 def corrupt_record(approval_id: str) -> Message:
     """Say under a card that its record is corrupt, so nothing on it counts."""
-    said = template(
+    sentence = template(
         "⚠️ The record of {id} is corrupt, so none of its calls can be decided or "
         "run, even if the card says otherwise. The agent is told. Please ask the "
         "gateway's operator to check who else writes to its store.",
         id=code(approval_id),
     )
     text = "The record of an approval is corrupt, so nothing of it runs."
-    return Message((section(said),), text)
+    return Message((section(sentence),), text)
 
 
 def run_failed() -> Message:
     """Return the message that an agent could not be resumed after a decision."""
-    said = template(
+    sentence = template(
         "⚠️ The agent could not be resumed, and the gateway stopped trying. The "
         "decision is kept. Please tell the operator of the agent."
     )
-    return Message((section(said),), "The agent could not be resumed.")
+    return Message((section(sentence),), "The agent could not be resumed.")
 
 
 def _voted(outcome: Voted) -> Template:
@@ -153,22 +153,22 @@ def _voted(outcome: Voted) -> Template:
             "Your change is recorded. Somebody else has to approve it as it is now."
         )
     item = outcome.approval.items[outcome.index]
-    told = template("Your approval is recorded: ")
-    return joined("", [told, so_far(item), still_needed(item), template(".")])
+    sentence = template("Your approval is recorded: ")
+    return joined("", [sentence, so_far(item), still_needed(item), template(".")])
 
 
 def _stale(outcome: Stale) -> Template:
     decision = outcome.decision
     if decision is not None:
-        told = joined(
+        sentence = joined(
             " ", [template("This was already"), _decided_by(outcome, decision)]
         )
     else:
         ended = _ENDED[outcome.state]
         if outcome.is_restored and outcome.state in UNEXECUTED:
             ended = _MAY_HAVE_RUN
-        told = joined(" ", [template(ended), *_at(outcome.at_ms)])
-    return joined("", [told, template(". Your click changed nothing.")])
+        sentence = joined(" ", [template(ended), *_at(outcome.at_ms)])
+    return joined("", [sentence, template(". Your click changed nothing.")])
 
 
 def _decided_by(outcome: Stale, decision: DecisionRecord) -> Template:

@@ -46,14 +46,18 @@ def _question(text: str, *, until_ms: int, is_end: bool) -> Message:
 
 def _unanswered(*, is_end: bool) -> Message:
     if is_end:
-        said = template(
+        sentence = template(
             "⌛ Nobody answered the agent's question in time, so the run ended there. "
             "Calls that had not run do not run. Write here again to go on: the agent "
             "is told then."
         )
-        return Message((section(said),), "Nobody answered in time, so the run ended.")
-    said = template(
+        return Message(
+            (section(sentence),), "Nobody answered in time, so the run ended."
+        )
+    sentence = template(
         "⌛ Nobody answered the agent's question in time. The agent was told so, and "
         "what it asked about did not run."
     )
-    return Message((section(said),), "Nobody answered the agent's question in time.")
+    return Message(
+        (section(sentence),), "Nobody answered the agent's question in time."
+    )

@@ -33,12 +33,12 @@ _NAMES = 200
 
 def reminder(approval: Approval) -> Message:
     """Return the reply that reminds the reviewers who are still needed."""
-    said = template(
+    sentence = template(
         "⏰ This still waits for a decision. It expires {at}, and then nothing runs.",
         at=when(approval.expires_at_ms),
     )
     text = f"This is not decided yet. {card_fallback(approval)}"
-    return Message((section(mentions_for(approval).before(said)),), text)
+    return Message((section(mentions_for(approval).before(sentence)),), text)
 
 
 def newly_needed(approval: Approval, *, but: Collection[str]) -> Message:
@@ -48,12 +48,12 @@ def newly_needed(approval: Approval, *, but: Collection[str]) -> Message:
         approval: the record, as it is to be shown.
         but: names of the roles that were mentioned before.
     """
-    said = template(
+    sentence = template(
         "🔔 This now needs your decision, too. It expires {at}.",
         at=when(approval.expires_at_ms),
     )
     text = f"This now needs more people. {card_fallback(approval)}"
-    return Message((section(mentions_for(approval, but=but).before(said)),), text)
+    return Message((section(mentions_for(approval, but=but).before(sentence)),), text)
 
 
 def with_reviewers(
@@ -66,8 +66,8 @@ def with_reviewers(
     whom = mentions_for(approval.with_(items=(item,)))
     if not whom.roles:
         return note, frozenset()
-    said = template("🔔 This needs your decision now.")
-    blocks = (*note.blocks, section(whom.before(said)))
+    sentence = template("🔔 This needs your decision now.")
+    blocks = (*note.blocks, section(whom.before(sentence)))
     text = f"{note.text} {card_fallback(approval)}" if item.is_pending else note.text
     return Message(blocks, text), frozenset(whom.roles)
 
@@ -81,19 +81,19 @@ def still_in_doubt(approval: Approval) -> tuple[Message | None, frozenset[str]]:
     if not doubts:
         return None, frozenset()
     whom = mentions_for(approval.with_(items=doubts))
-    said = template(_LEFT_OPEN if approval.is_auto_approved else _WAITED_FOR)
+    sentence = template(_LEFT_OPEN if approval.is_auto_approved else _WAITED_FOR)
     text = f"It is still unknown whether a call took effect. {card_fallback(approval)}"
-    return Message((section(whom.before(said)),), text), frozenset(whom.roles)
+    return Message((section(whom.before(sentence)),), text), frozenset(whom.roles)
 
 
 def waits_again(approval: Approval, reason: str) -> Message:
     """Return the reply about a call that waits for a decision again, and why."""
-    said = template(
+    sentence = template(
         "↩ An approval was taken back before the call ran, so this waits for a "
         "decision again. It expires {at}, and then nothing more runs.",
         at=when(approval.expires_at_ms),
     )
-    blocks: list[Block] = [section(mentions_for(approval).before(said))]
+    blocks: list[Block] = [section(mentions_for(approval).before(sentence))]
     if reason:
         blocks.append(context(label(fit(reason, _NAMES))))
     text = f"This waits for a person again. {card_fallback(approval)}"
@@ -111,8 +111,8 @@ def escalation(approval: Approval, channels: Mapping[str, str]) -> Message:
             told; "" for one that was.
     """
     refused = {name: why for name, why in channels.items() if why}
-    told = [name for name in channels if name not in refused]
-    said = template(
+    notified = [name for name in channels if name not in refused]
+    sentence = template(
         "📣 This is not decided yet, so others are asked too. It expires {at}.",
         at=when(approval.expires_at_ms),
     )
@@ -123,9 +123,9 @@ def escalation(approval: Approval, channels: Mapping[str, str]) -> Message:
         others = mentions_for(approval)
         mentions = tuple(dict.fromkeys((*whom.mentions, *others.mentions)))
         whom = Mentions((*whom.roles, *others.roles), mentions)
-    blocks: list[Block] = [section(whom.before(said))]
-    if told:
-        blocks.append(context(label("Told in"), *places(told[:_MOST])))
+    blocks: list[Block] = [section(whom.before(sentence))]
+    if notified:
+        blocks.append(context(label("Told in"), *places(notified[:_MOST])))
     for name, why in [*refused.items()][:_MOST]:
         where = places([name])
         because = joined("", [reason(why), template(".")])
@@ -158,11 +158,11 @@ def channel_escalation(approval: Approval, place: str) -> Message:
         )
     )
     waits = template("📣 {id} is not decided yet.", id=code(approval.id))
-    said = joined(" ", [waits, card])
+    sentence = joined(" ", [waits, card])
     # Names of tools only: this channel may have readers who must not see the arguments.
     tools = dict.fromkeys(item.tool for item in approval.items if item.is_pending)
     named = untrusted(fit(f"{', '.join(tools)} ({approval.agent})", _NAMES))
     text = (
         f"This is not decided yet, so others are asked too. {card_fallback(approval)}"
     )
-    return Message((section(said), section(named)), text)
+    return Message((section(sentence), section(named)), text)

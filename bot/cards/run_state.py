@@ -41,9 +41,9 @@ def run_announced(event: Event) -> Message:
         event: one of `twokey.gateway.approvals.events.TROUBLED_RUN`, with an outage.
     """
     since = when(_ms(event, "since_ms"))
-    said = template("⚠️ *This run came to a halt* {since}.", since=since)
+    sentence = template("⚠️ *This run came to a halt* {since}.", since=since)
     rest = template("What comes of it is said here in a moment, or further below.")
-    return Message((section(said), context(rest)), ANNOUNCED)
+    return Message((section(sentence), context(rest)), ANNOUNCED)
 
 
 def run_state(event: Event, *, key: bytes, team: str) -> Message:
@@ -113,7 +113,7 @@ def _what_follows(event: Event) -> Template:
 
 def _if_parked(event: Event) -> Template:
     can_pass = event.data.get("can_pass") == "1"
-    said: LiteralString = (
+    sentence: LiteralString = (
         "It is retried when its gateway starts again, or by *Try again*"
         if can_pass
         else "It is not retried by itself. Once the cause is fixed, press *Try again*"
@@ -121,7 +121,7 @@ def _if_parked(event: Event) -> Template:
     return joined(
         "",
         [
-            template(said),
+            template(sentence),
             template(" (its requester and the reviewers of its calls may)."),
         ],
     )

@@ -81,19 +81,12 @@ TIER_NAMES: dict[Tier, LiteralString] = {
 """How a tier is named in a line of ours."""
 
 TIER_BEFORE_REASONS: dict[Tier, LiteralString] = {
-    tier: said + ", because:" for tier, said in TIER_NAMES.items()
+    tier: sentence + ", because:" for tier, sentence in TIER_NAMES.items()
 }
 """The same, when the policy's reasons stand behind it."""
 
 TRIAGE_TITLE = "Triage (a model's opinion, unverified)"
-"""What stands before the words of a model that raised a call."""
-
-
-BUSINESS_STATE_TITLES = {
-    False: "State when asked:",
-    True: "State now (when asked → now, where it changed):",
-}
-"""What stands above a business state, and above one that changed meanwhile."""
+"""Title of the rationale of a model that raised a call's tier."""
 
 
 def reasons_line(reasons: Sequence[str]) -> str:
@@ -167,10 +160,10 @@ LATE = "⌛ The time is over"
 
 def header_text(approval: Approval, *, now_ms: int) -> Plain:
     """Return the header of a card: what the one call does, or how many there are."""
-    said = headline(approval, now_ms=now_ms)
+    sentence = headline(approval, now_ms=now_ms)
     if approval.is_batch:
-        return said
-    sign = said.text.split()[0]
+        return sentence
+    sign = sentence.text.split()[0]
     return untrusted(f"{sign} {fit(act(approval.items[0]), MAX_ACT)}")
 
 
@@ -181,8 +174,8 @@ def status_label(approval: Approval, *, now_ms: int) -> list[Label]:
     """
     if approval.is_batch:
         return []
-    said = headline(approval, now_ms=now_ms)
-    return [label(said.text.partition(" ")[2])]
+    sentence = headline(approval, now_ms=now_ms)
+    return [label(sentence.text.partition(" ")[2])]
 
 
 def headline(approval: Approval, *, now_ms: int) -> Label:
@@ -241,17 +234,17 @@ def status_sentence(approval: Approval, item: Item, *, now_ms: int) -> Template:
         tail = _RESTORED.get(item.state, unknown)
     elif item.fence:
         tail = _STARTED.get(item.state, tail)
-    told = template(tail, at=when(item.changed_at_ms))
+    sentence = template(tail, at=when(item.changed_at_ms))
     by = approvers(item)
     # With a decision a person withdrew it, and with `revoked` it ended by itself.
     if item.state is _S.WITHDRAWN and not item.decision and not item.revoked:
-        told = joined("", [template(" by the agent"), told])
+        sentence = joined("", [template(" by the agent"), sentence])
     if item.state not in _UNDECIDED and by:
         is_editor = item.edit is not None and [item.edit.by] == by
         if is_editor:
             head = head.replace("*Approved*", "*Edited and approved*")
-        return joined("", [template(head), template(" by "), by_whom(item), told])
-    return joined("", [template(head), told])
+        return joined("", [template(head), template(" by "), by_whom(item), sentence])
+    return joined("", [template(head), sentence])
 
 
 def taken_by(approval: Approval, *, now_ms: int) -> Template | None:

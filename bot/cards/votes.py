@@ -41,12 +41,12 @@ def still_needed(item: Item) -> Template:
     parts = list(counted_votes(item).lacking.items())
     if not parts:
         return template("")
-    told = [
+    lacking = [
         joined("", [template("{n} from ", n=missing), _roles(names)])
         for names, missing in parts[:_MAX_NAMES]
     ]
     more = [template("others")] if parts[_MAX_NAMES:] else []
-    lack = joined(" and ", [*told, *more])
+    lack = joined(" and ", [*lacking, *more])
     return joined("", [template("; "), lack, template(" still needed")])
 
 

@@ -27,7 +27,14 @@ from twokey.bot.ids import COMMAND, Action, key_id
 from twokey.bot.limits import POST, UPDATE, Limits
 from twokey.bot.objects import Block
 from twokey.bot.text_types import code, label, template
-from twokey.bot.web import RateLimited, Reply, Slack, SlackError, SlackSilent, text_at
+from twokey.bot.web import (
+    RateLimited,
+    Slack,
+    SlackBody,
+    SlackError,
+    SlackNoResponse,
+    text_at,
+)
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.verbs import Verb
@@ -126,10 +133,10 @@ class CardPublisher:
         # `is_update` matters: chat.update counts `text` in bytes (4,000), and posting
         # in characters (40,000). A card that fits one call may not fit the other.
         message = self._rendered(record, now_ms, is_update=False, is_plain=is_plain)
-        reply = await self._send(POST, channel, message)
+        response = await self._send(POST, channel, message)
         # The policy may name "#refunds"; Slack answers with the id. Only ids are kept:
         # a channel can be renamed, and clicks name the id.
-        channel, ts = text_at(reply, "channel"), text_at(reply, "ts")
+        channel, ts = text_at(response, "channel"), text_at(response, "ts")
         place = await self.register(record.id, channel, ts)
         if (place.channel, place.ts) != (channel, ts):
             return place
@@ -193,8 +200,8 @@ class CardPublisher:
             logger.exception("note.invalid")
             plain = section(template("This note cannot be displayed."))
             message = Message((plain,), message.text)
-        reply = await self._send(POST, channel, message, thread_ts=thread_ts)
-        return text_at(reply, "channel"), text_at(reply, "ts")
+        response = await self._send(POST, channel, message, thread_ts=thread_ts)
+        return text_at(response, "channel"), text_at(response, "ts")
 
     async def update(self, channel: str, ts: str, message: Message) -> None:
         """Update a posted message; raises as `post_card` does."""
@@ -217,7 +224,7 @@ class CardPublisher:
 
     async def _send(
         self, method: str, channel: str, message: Message, **more: object
-    ) -> Reply:
+    ) -> SlackBody:
         if (lease := current()) is not None:
             # A publisher that lost the lease could overwrite a newer card.
             lease.check()
@@ -228,7 +235,7 @@ class CardPublisher:
             # A link preview would fetch a URL that an agent wrote (CVE-2025-34072).
             safety |= {"unfurl_links": False, "unfurl_media": False}
         try:
-            reply = await self.slack.call(
+            response = await self.slack.call(
                 method,
                 channel=channel,
                 blocks=message.blocks,
@@ -244,12 +251,12 @@ class CardPublisher:
             raise RateLimitDelay(method, channel, error.retry_after_s) from error
         # Without a ts the message cannot be updated. It counts as a lost response: the
         # message is posted again, and a surplus copy is deleted.
-        if not text_at(reply, "ts"):
-            raise SlackSilent(method, "an answer without a message")
+        if not text_at(response, "ts"):
+            raise SlackNoResponse(method, "an answer without a message")
         # Slack counts posts by channel. Without this, "#refunds" and its id would have
         # a bucket each, and together twice the allowed rate.
-        self.limits.alias_channel(channel, text_at(reply, "channel") or channel)
-        return reply
+        self.limits.alias_channel(channel, text_at(response, "channel") or channel)
+        return response
 
 
 def policy_decision_digest(record: Approval, key: bytes) -> str:
@@ -270,14 +277,14 @@ def policy_decision_digest(record: Approval, key: bytes) -> str:
 def plain_card(frame: Frame) -> Message:
     """Return the fallback card: ids only, and each call can only be rejected."""
     approval = frame.approval
-    said = template(
+    text = template(
         "This request cannot be displayed, so it cannot be approved here. Reject it, "
         "or let it expire: {id}.",
         id=code(approval.id),
     )
     blocks: list[Block] = [
         header(label("A request that cannot be displayed")),
-        section(said, block_id=frame.block_id("plain")),
+        section(text, block_id=frame.block_id("plain")),
     ]
     for item in approval.items:
         # Never an Approve button: nobody may approve what the card does not show.

@@ -6,7 +6,7 @@ from twokey.bot.gestures import Clicked, Submitted
 from twokey.bot.ids import Action, Input, View
 from twokey.bot.listener_context import ListenerContext, UserText
 from twokey.bot.listeners.full_view import require_full_view
-from twokey.bot.listeners.router import Reply, Router
+from twokey.bot.listeners.router import AckBody, Router
 from twokey.bot.listeners.verify_click import (
     decide,
     is_reason_invalid,
@@ -43,13 +43,13 @@ async def _approve(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
     return None
 
 
-async def _submit(ctx: ListenerContext, submitted: Submitted) -> Reply:
+async def _submit(ctx: ListenerContext, submitted: Submitted) -> AckBody:
     target = await verify_submission(ctx, submitted, View.APPROVE)
     # The seal of a form proves that it was opened, not that the pages were; the Approve
     # button of a short card leads here, too.
     await require_full_view(ctx, target, submitted.view.user)
-    said = approve.submitted(submitted.view.values)
-    if said.errors:
-        return rejected_inputs(said.errors)
-    decision = Approve(reason=said.text)
+    inputs = approve.submitted(submitted.view.values)
+    if inputs.errors:
+        return rejected_inputs(inputs.errors)
+    decision = Approve(reason=inputs.text)
     return await decide_from_form(ctx, target, submitted, decision, block=Input.REASON)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from twokey.bot.cards.batch import needs_own_click
+from twokey.bot.cards.call_rows import needs_own_click
 from twokey.bot.cards.outcome import outcome_text
 from twokey.bot.gestures import Clicked
 from twokey.bot.ids import Action
@@ -66,7 +66,9 @@ def summarize(outcomes: list[Outcome], *, now_ms: int) -> UserText | None:
     first = outcome_text(refused[0], now_ms=now_ms)
     done, all_ = len(outcomes) - len(refused), len(outcomes)
     if isinstance(first, Template):
-        said = template("{done} of {all} calls are recorded.", done=done, all=all_)
-        return joined(" ", [said, first])
+        done_so_far = template(
+            "{done} of {all} calls are recorded.", done=done, all=all_
+        )
+        return joined(" ", [done_so_far, first])
     # It names roles of the policy, so it stands in plain text.
     return label(f"{done} of {all_} calls are recorded. {first.text}")

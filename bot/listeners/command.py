@@ -17,7 +17,7 @@ from twokey.bot.listener_context import (
 from twokey.bot.listeners.delegate import delegate
 from twokey.bot.listeners.freeze_command import freeze, list_freezes, unfreeze
 from twokey.bot.listeners.read_access import access_to
-from twokey.bot.listeners.router import Reply, Router
+from twokey.bot.listeners.router import AckBody, Router
 from twokey.bot.payload import Command
 from twokey.bot.text_types import Label, Template, joined, slash_command, template
 from twokey.gateway.approvals.record import Approval
@@ -96,7 +96,7 @@ def register(router: Router) -> None:
     router.on_command(_command)
 
 
-async def _command(ctx: ListenerContext, command: Command) -> Reply:
+async def _command(ctx: ListenerContext, command: Command) -> AckBody:
     # An app can be installed in several workspaces; this bot has the token, and the
     # approvals, of one.
     if command.team != ctx.team:
@@ -118,10 +118,10 @@ async def _command(ctx: ListenerContext, command: Command) -> Reply:
     return _answer(_help(ctx))
 
 
-def _answer(said: UserText) -> Reply:
+def _answer(message: UserText) -> AckBody:
     """Return a sentence; a plain one may hold a name, so Slack must not read it."""
-    shown = {"blocks": [section(said)]} if isinstance(said, Label) else {}
-    return {"text": to_mrkdwn(said), **shown}
+    shown = {"blocks": [section(message)]} if isinstance(message, Label) else {}
+    return {"text": to_mrkdwn(message), **shown}
 
 
 def _line(approval: Approval) -> str:

@@ -6,7 +6,7 @@ from twokey.bot.gestures import Clicked, Submitted
 from twokey.bot.ids import PAGE, Action, View
 from twokey.bot.listener_context import ListenerContext, UserText
 from twokey.bot.listeners.full_view import record_page, require_every_page
-from twokey.bot.listeners.router import Reply, Router
+from twokey.bot.listeners.router import AckBody, Router
 from twokey.bot.listeners.verify_click import (
     Target,
     decide,
@@ -62,7 +62,7 @@ async def _turn(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
     return None
 
 
-async def _submit(ctx: ListenerContext, submitted: Submitted) -> Reply:
+async def _submit(ctx: ListenerContext, submitted: Submitted) -> AckBody:
     target = await verify_submission(ctx, submitted, View.DETAILS)
     errors = details.submitted(target.item, submitted.view.values)
     if errors:

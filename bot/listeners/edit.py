@@ -8,7 +8,7 @@ from twokey.bot.gestures import Clicked, Submitted
 from twokey.bot.ids import Action, View
 from twokey.bot.listener_context import ListenerContext, UserFacingError
 from twokey.bot.listeners.full_view import require_full_view
-from twokey.bot.listeners.router import Reply, Router
+from twokey.bot.listeners.router import AckBody, Router
 from twokey.bot.listeners.verify_click import (
     Target,
     decide,
@@ -47,14 +47,14 @@ async def _edit(ctx: ListenerContext, clicked: Clicked) -> None:
     await open_form(ctx, clicked, target, edit.view)
 
 
-async def _submit(ctx: ListenerContext, submitted: Submitted) -> Reply:
+async def _submit(ctx: ListenerContext, submitted: Submitted) -> AckBody:
     target = await verify_submission(ctx, submitted, View.EDIT, View.EDIT_RAISED)
     item = target.item
     await require_full_view(ctx, target, submitted.view.user)
-    said = edit.submitted(item, submitted.view.values)
-    if said.errors:
-        return rejected_inputs(said.errors)
-    if not said.changed and Verb.APPROVE not in item.allow:
+    inputs = edit.submitted(item, submitted.view.values)
+    if inputs.errors:
+        return rejected_inputs(inputs.errors)
+    if not inputs.changed and Verb.APPROVE not in item.allow:
         raise UserFacingError(
             template(
                 "Nothing was changed, and this call may not be approved as it is. "
@@ -63,11 +63,11 @@ async def _submit(ctx: ListenerContext, submitted: Submitted) -> Reply:
         )
     # EDIT_RAISED is the same form after its warning. Asking again would show the
     # warning without end; the decision itself is judged anew in any case.
-    if submitted.view.callback_id == View.EDIT and said.changed:
-        warning = await _warning(ctx, target, submitted, said.args)
+    if submitted.view.callback_id == View.EDIT and inputs.changed:
+        warning = await _warning(ctx, target, submitted, inputs.args)
         if warning is not None:
             return warning
-    decision = Edit(args=said.args, reason=said.reason)
+    decision = Edit(args=inputs.args, reason=inputs.reason)
     outcome = await decide(ctx, target, decision, submitted)
     if isinstance(outcome, Invalid):
         return rejected_inputs(errors_by_block(item, outcome.errors))
@@ -76,7 +76,7 @@ async def _submit(ctx: ListenerContext, submitted: Submitted) -> Reply:
 
 async def _warning(
     ctx: ListenerContext, target: Target, submitted: Submitted, args: JsonObject
-) -> Reply | None:
+) -> AckBody | None:
     """Show the form once more, with what the change would bring, if it asks for more.
 
     Arguments that do not fit a schema, and a change that this person may not make, are

@@ -19,7 +19,7 @@ from twokey.bot.listener_context import (
     UserText,
     to_mrkdwn,
 )
-from twokey.bot.listeners.router import Reply
+from twokey.bot.listeners.router import AckBody
 from twokey.bot.objects import Block
 from twokey.bot.payload import Command
 from twokey.bot.text import fit
@@ -78,7 +78,7 @@ async def unfreeze(ctx: ListenerContext, command: Command, rest: str) -> UserTex
     return label(f"{_named(scope)} may run again.")
 
 
-async def list_freezes(ctx: ListenerContext, command: Command) -> Reply:
+async def list_freezes(ctx: ListenerContext, command: Command) -> AckBody:
     """Return what is frozen or paused, by whom and why, for a member.
 
     Raises:

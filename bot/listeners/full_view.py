@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import LiteralString
 
-from twokey.bot.cards.batch import needs_full_view
+from twokey.bot.cards.call_rows import needs_full_view
 from twokey.bot.listener_context import ListenerContext, UserFacingError
 from twokey.bot.listeners.verify_click import Target
 from twokey.bot.modals.details import page_count

@@ -93,11 +93,11 @@ def parse_request(
         agents: the names that are known.
         default_agent: who is asked when no name comes first.
     """
-    said = message_events.without_bot(text, bot_user)
-    first, _, rest = said.partition(" ")
+    mention = message_events.without_bot(text, bot_user)
+    first, _, rest = mention.partition(" ")
     named = {agent.lower(): agent for agent in agents}
     agent = named.get(first.rstrip(":,").lower())
-    words = said if agent is None else rest.strip()
+    words = mention if agent is None else rest.strip()
     return AgentRequest(agent or default_agent, html.unescape(words))
 
 
@@ -106,30 +106,30 @@ async def _mentioned(ctx: ListenerContext, body: Json) -> None:
     if gone is not None:
         await _deleted(ctx, gone)
         return
-    said = message_events.mention(body)
+    mention = message_events.mention(body)
     # The bot's own messages come as events, too; one would ask an agent with the
     # agent's answer.
-    if said is None or said.user == ctx.bot_user or said.team != ctx.team:
+    if mention is None or mention.user == ctx.bot_user or mention.team != ctx.team:
         return
     # Under a card first: the person there answers the card, and must not become the
     # requester of a new run, who may not decide.
-    if await handle_thread_reply(ctx, said) or await _refused_edit(ctx, said):
+    if await handle_thread_reply(ctx, mention) or await _refused_edit(ctx, mention):
         return
-    await _ask(ctx, said)
+    await _ask(ctx, mention)
 
 
-async def _ask(ctx: ListenerContext, said: Mention) -> None:
+async def _ask(ctx: ListenerContext, mention: Mention) -> None:
     config = ctx.config
     wanted = parse_request(
-        said.text,
+        mention.text,
         bot_user=ctx.bot_user,
         agents=config.agents,
         default_agent=config.default_agent,
     )
-    asker = await ctx.reviewers.resolve(said.user, user_team=said.user_team)
+    asker = await ctx.reviewers.resolve(mention.user, user_team=mention.user_team)
     problem = _problem(asker, wanted)
     if problem is not None:
-        await _tell_once(ctx, said, problem)
+        await _tell_once(ctx, mention, problem)
         if problem is _UNKNOWN:
             # Slack may not have delivered that sentence either. An error makes it send
             # the event again.
@@ -138,40 +138,40 @@ async def _ask(ctx: ListenerContext, said: Mention) -> None:
     try:
         is_new = await ctx.service.ask_agent(
             wanted.agent,
-            f"slack:{said.team}:{said.channel}:{said.thread_ts}",
+            f"slack:{mention.team}:{mention.channel}:{mention.thread_ts}",
             wanted.text,
-            requester=Person(team=ctx.team, user=said.user, name=asker.name),
-            origin=Origin(channel=said.channel, thread_ts=said.thread_ts),
+            requester=Person(team=ctx.team, user=mention.user, name=asker.name),
+            origin=Origin(channel=mention.channel, thread_ts=mention.thread_ts),
             # Slack delivers an event again when our answer was late or lost, and a
             # mention as another event when its message was edited.
-            once=said.once,
+            once=mention.once,
         )
     except StoreUnavailable:
-        ctx.tasks.later(_tell(ctx, said, _NOT_KEPT_YET), name="tell")
+        ctx.tasks.later(_tell(ctx, mention, _NOT_KEPT_YET), name="tell")
         raise
     except TooManySpeakers:
-        await _tell_once(ctx, said, _CROWDED)
+        await _tell_once(ctx, mention, _CROWDED)
         return
-    if said.edited_ts and not is_new:
-        await _tell_once(ctx, said, _ASKED_BEFORE)
+    if mention.edited_ts and not is_new:
+        await _tell_once(ctx, mention, _ASKED_BEFORE)
     word = "asked" if is_new else "asked_before"
-    logger.info("agent.%s agent=%s user=%s", word, wanted.agent, said.user)
+    logger.info("agent.%s agent=%s user=%s", word, wanted.agent, mention.user)
 
 
-async def _refused_edit(ctx: ListenerContext, said: Mention) -> bool:
+async def _refused_edit(ctx: ListenerContext, mention: Mention) -> bool:
     """Tell a person who edited a message that the agent keeps the first text.
 
     An edit that mentions the bot for the first time asks, as a new message does.
     """
-    if not said.edited_ts:
+    if not mention.edited_ts:
         return False
-    if await _was_asked(ctx, said.once):
-        await _tell_once(ctx, said, _ASKED_BEFORE)
+    if await _was_asked(ctx, mention.once):
+        await _tell_once(ctx, mention, _ASKED_BEFORE)
         return True
-    if _seconds(said.edited_ts) - _seconds(said.ts) < _EDITABLE_S:
+    if _seconds(mention.edited_ts) - _seconds(mention.ts) < _EDITABLE_S:
         return False
     # Whether so old a message asked before is not known any more.
-    await _tell_once(ctx, said, _TOO_OLD)
+    await _tell_once(ctx, mention, _TOO_OLD)
     return True
 
 
@@ -204,9 +204,11 @@ def _seconds(ts: str) -> float:
         raise BadPayload("event.ts", "is not a time stamp") from None
 
 
-async def _tell_once(ctx: ListenerContext, said: Mention, sentence: UserText) -> None:
-    if await ctx.is_first(said.event_id):
-        ctx.tasks.later(_tell(ctx, said, sentence), name="tell")
+async def _tell_once(
+    ctx: ListenerContext, mention: Mention, sentence: UserText
+) -> None:
+    if await ctx.is_first(mention.event_id):
+        ctx.tasks.later(_tell(ctx, mention, sentence), name="tell")
 
 
 def _problem(asker: Reviewer, wanted: AgentRequest) -> UserText | None:
@@ -217,12 +219,12 @@ def _problem(asker: Reviewer, wanted: AgentRequest) -> UserText | None:
     return None if wanted.text else _EMPTY
 
 
-async def _tell(ctx: ListenerContext, said: Mention, sentence: UserText) -> None:
+async def _tell(ctx: ListenerContext, mention: Mention, sentence: UserText) -> None:
     await ctx.send(
         "chat.postEphemeral",
-        to=said.user,
-        channel=said.channel,
-        user=said.user,
-        thread_ts=said.thread_ts if said.thread_ts != said.ts else None,
+        to=mention.user,
+        channel=mention.channel,
+        user=mention.user,
+        thread_ts=mention.thread_ts if mention.thread_ts != mention.ts else None,
         text=to_mrkdwn(sentence),
     )

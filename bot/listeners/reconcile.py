@@ -5,7 +5,7 @@ from __future__ import annotations
 from twokey.bot.gestures import Clicked, Submitted
 from twokey.bot.ids import Action, Input, View
 from twokey.bot.listener_context import ListenerContext, UserText
-from twokey.bot.listeners.router import Reply, Router
+from twokey.bot.listeners.router import AckBody, Router
 from twokey.bot.listeners.verify_click import (
     decide,
     outcome_reply,
@@ -53,10 +53,10 @@ async def _with_note(ctx: ListenerContext, clicked: Clicked) -> None:
     await open_form(ctx, clicked, target, reconcile.view)
 
 
-async def _submit(ctx: ListenerContext, submitted: Submitted) -> Reply:
+async def _submit(ctx: ListenerContext, submitted: Submitted) -> AckBody:
     target = await verify_submission(ctx, submitted, View.RECONCILE)
-    said = reconcile.submitted(submitted.view.values)
-    if said.finding is None:
-        return rejected_inputs(said.errors)
-    decision = Reconcile(finding=said.finding, note=said.note)
+    inputs = reconcile.submitted(submitted.view.values)
+    if inputs.finding is None:
+        return rejected_inputs(inputs.errors)
+    decision = Reconcile(finding=inputs.finding, note=inputs.note)
     return await decide_from_form(ctx, target, submitted, decision, block=Input.NOTE)

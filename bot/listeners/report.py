@@ -7,7 +7,7 @@ import logging
 from twokey.bot.gestures import Clicked, Submitted
 from twokey.bot.ids import Action, View
 from twokey.bot.listener_context import ListenerContext, UserFacingError
-from twokey.bot.listeners.router import Reply, Router
+from twokey.bot.listeners.router import AckBody, Router
 from twokey.bot.listeners.verify_click import Who, verify_click
 from twokey.bot.listeners.views import open_form, verify_submission
 from twokey.bot.modals import report
@@ -33,7 +33,7 @@ async def _report(ctx: ListenerContext, clicked: Clicked) -> None:
     await open_form(ctx, clicked, target, report.view)
 
 
-async def _submit(ctx: ListenerContext, submitted: Submitted) -> Reply:
+async def _submit(ctx: ListenerContext, submitted: Submitted) -> AckBody:
     target = await verify_submission(ctx, submitted, View.REPORT)
     reporter = await _member(ctx, submitted.who)
     reporter = reporter.with_(gesture=submitted.gesture)

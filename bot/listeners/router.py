@@ -66,17 +66,17 @@ BROKEN = label(
 _TITLE = label("Not done")
 
 T = TypeVar("T")
-Reply = Mapping[str, object]
+AckBody = Mapping[str, object]
 Context = Mapping[str, object]
 
 
 OnClick = Callable[[ListenerContext, Clicked], Awaitable[UserText | None]]
 """Returns a sentence for the person, or None when there is nothing to say."""
 
-OnSubmit = Callable[[ListenerContext, Submitted], Awaitable[Reply]]
+OnSubmit = Callable[[ListenerContext, Submitted], Awaitable[AckBody]]
 """Returns what becomes of the modal."""
 
-OnCommand = Callable[[ListenerContext, Command], Awaitable[Reply]]
+OnCommand = Callable[[ListenerContext, Command], Awaitable[AckBody]]
 OnEvent = Callable[[ListenerContext, Json], Awaitable[None]]
 
 _Listener = Callable[[dict[str, object], Context], Awaitable[BoltResponse]]
@@ -138,11 +138,11 @@ class Router:
             """Answer one click."""
             click = Clicked(payload.block_action(body), _digest(context))
             try:
-                said = await _guarded(lambda: handle(self._ctx, click), context)
+                message = await _guarded(lambda: handle(self._ctx, click), context)
             except UserFacingError as error:
-                said = error.said
-            if said:
-                self._ctx.tell(click, said)
+                message = error.message
+            if message:
+                self._ctx.tell(click, message)
             return BoltResponse(status=HTTPStatus.OK, body="")
 
         self._bolt.action(action)(listener)
@@ -159,7 +159,7 @@ class Router:
             except UserFacingError as error:
                 reply = {
                     "response_action": "update",
-                    "view": notice(_TITLE, error.said),
+                    "view": notice(_TITLE, error.message),
                 }
             return _answer(reply)
 
@@ -175,7 +175,7 @@ class Router:
             try:
                 reply = await _guarded(lambda: handle(self._ctx, asked), context)
             except UserFacingError as error:
-                reply = {"text": to_mrkdwn(error.said)}
+                reply = {"text": to_mrkdwn(error.message)}
             return _answer({"response_type": "ephemeral", **reply})
 
         self._bolt.command(self._ctx.config.command)(listener)
@@ -192,7 +192,7 @@ class Router:
                 # Slack repeats an event that is answered with an error, up to three
                 # times. Only these two may go better then; any other refusal would come
                 # again.
-                if error.said in {NOT_RECORDED, NOT_CONFIRMED}:
+                if error.message in {NOT_RECORDED, NOT_CONFIRMED}:
                     return BoltResponse(status=HTTPStatus.SERVICE_UNAVAILABLE, body="")
             return BoltResponse(status=HTTPStatus.OK, body="")
 
@@ -235,5 +235,5 @@ def _digest(context: Context) -> str:
     return str(context.get(DIGEST, ""))
 
 
-def _answer(reply: Reply) -> BoltResponse:
+def _answer(reply: AckBody) -> BoltResponse:
     return BoltResponse(status=HTTPStatus.OK, body=dict(reply))

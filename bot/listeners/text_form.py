@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from twokey.bot.gestures import Clicked, Submitted
 from twokey.bot.ids import Action, Input, View
 from twokey.bot.listener_context import ListenerContext
-from twokey.bot.listeners.router import Reply, Router
+from twokey.bot.listeners.router import AckBody, Router
 from twokey.bot.listeners.verify_click import require_permission, verify_click
 from twokey.bot.listeners.views import (
     Form,
@@ -60,13 +60,13 @@ class _TextForm:
         await require_permission(ctx, target, self.verb, clicked.who)
         await open_form(ctx, clicked, target, self.form)
 
-    async def submit(self, ctx: ListenerContext, submitted: Submitted) -> Reply:
+    async def submit(self, ctx: ListenerContext, submitted: Submitted) -> AckBody:
         """Decide by the text of the form."""
         target = await verify_submission(ctx, submitted, self.view)
-        said = self.read(target.item, submitted.view.values)
-        if said.errors:
-            return rejected_inputs(said.errors)
-        decision = self.decision(said.text)
+        inputs = self.read(target.item, submitted.view.values)
+        if inputs.errors:
+            return rejected_inputs(inputs.errors)
+        decision = self.decision(inputs.text)
         return await decide_from_form(
             ctx, target, submitted, decision, block=self.block
         )

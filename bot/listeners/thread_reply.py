@@ -62,41 +62,41 @@ def register(router: Router) -> None:
         router.on_action(action, partial(_chosen, action=action, verb=verb))
 
 
-async def handle_thread_reply(ctx: ListenerContext, said: Mention) -> bool:
+async def handle_thread_reply(ctx: ListenerContext, mention: Mention) -> bool:
     """Answer a message under a card; False when it is under none."""
-    if said.thread_ts == said.ts:
+    if mention.thread_ts == mention.ts:
         return False
     cards = ctx.service.store.cards
-    shown = await cards.shown_at(ctx.keys, said.channel, said.thread_ts)
+    shown = await cards.shown_at(ctx.keys, mention.channel, mention.thread_ts)
     if not shown:
         return False
     # Slack delivers an event again when our answer is late; the offer is private and
     # would stand there twice.
-    if await ctx.is_first(said.event_id):
-        ctx.tasks.later(_answer(ctx, said, shown), name="offer")
+    if await ctx.is_first(mention.event_id):
+        ctx.tasks.later(_answer(ctx, mention, shown), name="offer")
     return True
 
 
-async def _answer(ctx: ListenerContext, said: Mention, approval: str) -> None:
+async def _answer(ctx: ListenerContext, mention: Mention, approval: str) -> None:
     try:
-        message = await _offer(ctx, said, approval)
+        message = await _offer(ctx, mention, approval)
     except UserFacingError as error:
-        message = Message((), to_mrkdwn(error.said))
+        message = Message((), to_mrkdwn(error.message))
     except (StoreUnavailable, CorruptRecord) as error:
         log_failure(logger, error, "words.not_offered approval=%s", approval)
         message = Message((), to_mrkdwn(_why(error)))
     await ctx.send(
         "chat.postEphemeral",
-        to=said.user,
-        channel=said.channel,
-        user=said.user,
-        thread_ts=said.thread_ts,
+        to=mention.user,
+        channel=mention.channel,
+        user=mention.user,
+        thread_ts=mention.thread_ts,
         blocks=message.blocks or None,
         text=message.text,
     )
 
 
-async def _offer(ctx: ListenerContext, said: Mention, approval_id: str) -> Message:
+async def _offer(ctx: ListenerContext, mention: Mention, approval_id: str) -> Message:
     """Return what this person may do with their words.
 
     Raises:
@@ -109,7 +109,7 @@ async def _offer(ctx: ListenerContext, said: Mention, approval_id: str) -> Messa
     )
     if loaded is None or keys is None or not waiting:
         raise UserFacingError(_NOTHING_WAITS)
-    words = html.unescape(without_bot(said.text, ctx.bot_user))
+    words = html.unescape(without_bot(mention.text, ctx.bot_user))
     if not words:
         raise UserFacingError(_NO_WORDS)
     if len(words) > MAX_WORDS:
@@ -121,7 +121,7 @@ async def _offer(ctx: ListenerContext, said: Mention, approval_id: str) -> Messa
                 most=MAX_WORDS,
             )
         )
-    who, allowed = (said.user, said.user_team), dict[int, list[Verb]]()
+    who, allowed = (mention.user, mention.user_team), dict[int, list[Verb]]()
     refused: UserText = _NOTHING_WAITS
     for item in waiting:
         target = Target(loaded.approval, item.index, "", loaded.now_ms, keys)
@@ -129,7 +129,7 @@ async def _offer(ctx: ListenerContext, said: Mention, approval_id: str) -> Messa
             try:
                 await require_permission(ctx, target, verb, who)
             except UserFacingError as error:
-                refused = error.said
+                refused = error.message
             else:
                 allowed.setdefault(item.index, []).append(verb)
     if not allowed:
@@ -137,10 +137,10 @@ async def _offer(ctx: ListenerContext, said: Mention, approval_id: str) -> Messa
     # On the server and not in the button: a value holds 2,000 characters, and what is
     # in a button comes back through the client.
     await ctx.service.store.cards.keep_words(
-        keys, approval_id, user=said.user, ts=said.ts, words=words
+        keys, approval_id, user=mention.user, ts=mention.ts, words=words
     )
     frame = ctx.frame(loaded.approval, loaded.now_ms)
-    return reply_buttons.offer(frame, allowed, words, ts=said.ts)
+    return reply_buttons.offer(frame, allowed, words, ts=mention.ts)
 
 
 async def _chosen(

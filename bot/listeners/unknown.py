@@ -7,7 +7,7 @@ import re
 
 from twokey.bot.gestures import Clicked, Submitted
 from twokey.bot.listener_context import ListenerContext, UserFacingError, UserText
-from twokey.bot.listeners.router import Reply, Router
+from twokey.bot.listeners.router import AckBody, Router
 from twokey.bot.payload import Json
 from twokey.bot.text_types import template
 
@@ -29,7 +29,7 @@ async def _clicked(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
     return template("This button is not known any more. Please use the newest card.")
 
 
-async def _submitted(ctx: ListenerContext, submitted: Submitted) -> Reply:
+async def _submitted(ctx: ListenerContext, submitted: Submitted) -> AckBody:
     del ctx
     logger.warning("view.unknown callback=%r", submitted.view.callback_id[:80])
     raise UserFacingError(

@@ -17,7 +17,7 @@ from twokey.bot.cards.outcome import outcome_text
 from twokey.bot.gestures import Clicked, Submitted
 from twokey.bot.ids import Input, View
 from twokey.bot.listener_context import ListenerContext, UserFacingError
-from twokey.bot.listeners.router import Reply
+from twokey.bot.listeners.router import AckBody
 from twokey.bot.listeners.verify_click import (
     Target,
     decide,
@@ -90,7 +90,7 @@ async def open_form(
 
 async def replace_form(
     ctx: ListenerContext, submitted: Submitted, target: Target, form: Form
-) -> Reply:
+) -> AckBody:
     """Return the answer that shows another form in place of the one submitted."""
     view = _filled(ctx, target, form)
     # Bound before Slack shows it, for once: the view id is known already. A crash in
@@ -185,7 +185,7 @@ async def decide_from_form(
     decision: Decision,
     *,
     block: Input,
-) -> Reply:
+) -> AckBody:
     """Let the gateway decide what a form says; return what becomes of the form.
 
     Args:
@@ -201,7 +201,7 @@ async def decide_from_form(
     return form_reply(outcome, now_ms=target.now_ms)
 
 
-def form_reply(outcome: Outcome, *, now_ms: int) -> Reply:
+def form_reply(outcome: Outcome, *, now_ms: int) -> AckBody:
     """Return what becomes of a modal after a decision: gone, or a calm sentence."""
     if isinstance(outcome, Decided):
         return {"response_action": "clear"}
@@ -210,6 +210,6 @@ def form_reply(outcome: Outcome, *, now_ms: int) -> Reply:
     return {"response_action": "update", "view": view}
 
 
-def rejected_inputs(errors: Mapping[str, str]) -> Reply:
+def rejected_inputs(errors: Mapping[str, str]) -> AckBody:
     """Return the answer that keeps a modal open, with sentences under its inputs."""
     return {"response_action": "errors", "errors": dict(errors)}

@@ -98,11 +98,11 @@ def _is_approvable(frame: Frame, item: Item) -> bool:
 def _odd(item: Item) -> list[Block]:
     if not is_misleading(item):
         return []
-    said = template(
+    text = template(
         "Hidden or look-alike characters are in this call. Hidden ones are shown as "
         "⟦U+…⟧."
     )
-    return [warning(said)]
+    return [warning(text)]
 
 
 def _shown(

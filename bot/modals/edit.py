@@ -118,14 +118,14 @@ def _reason(item: Item, words: str) -> Block:
 
 
 def _raised(frame: Frame, item: Item, raised: Raised) -> list[Block]:
-    said = _needs(item, raised)
+    text = _needs(item, raised)
     if raised.tier is Tier.DENY:
-        said = template(
+        text = template(
             "The policy does not allow this call with these arguments at all."
         )
     change = changes(item.args, raised.args, item.redact, budget=_CHANGE)
     return [
-        warning(said),
+        warning(text),
         rich_text(box(change), block_id=frame.block_id("raised")),
     ]
 

@@ -137,8 +137,8 @@ def errors_by_block(item: Item, errors: Mapping[str, str]) -> dict[str, str]:
         is_exact = field is not None and path == field.path
         place = "" if is_exact else path_label(path)
         hidden = is_redacted(path, redact)
-        said = "A value hidden by policy does not fit." if hidden else sentence
-        text = fit(f"{place}: {said}" if place else said, _SENTENCE)
+        message = "A value hidden by policy does not fit." if hidden else sentence
+        text = fit(f"{place}: {message}" if place else message, _SENTENCE)
         found[block_id] = f"{found[block_id]} {text}" if block_id in found else text
     return found
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from twokey.bot.cards.chunks import chunks
-from twokey.bot.cards.diff import is_in_another_state, state_text
+from twokey.bot.cards.diff import state_text, state_title
 from twokey.bot.cards.listing import boxes, schema_order
-from twokey.bot.cards.states import BUSINESS_STATE_TITLES, TRIAGE_TITLE
+from twokey.bot.cards.states import TRIAGE_TITLE
 from twokey.bot.modals.heading import REASONS
 from twokey.bot.text import reveal
 from twokey.gateway.approvals.record import Approval, Item
@@ -58,10 +58,7 @@ def _parts(approval: Approval, item: Item) -> list[Part]:
     call = "What runs if approved" if item.is_pending else "The call"
     sections = [
         (call, _call(item, item.args)),
-        (
-            BUSINESS_STATE_TITLES[is_in_another_state(item)].removesuffix(":"),
-            [state_text(item)],
-        ),
+        (state_title(item), [state_text(item)]),
         ("What the agent asked for", _requested(item)),
         ("Why it was edited", [item.edit.reason] if item.edit else []),
         (needed, [reasons] if len(reasons) > REASONS else []),

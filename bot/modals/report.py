@@ -16,14 +16,14 @@ MAX_REMARK = 1_000
 
 def view(frame: Frame, index: int) -> Block:
     """Return the modal in which the calls of a notification are reported."""
-    said = template(
+    text = template(
         "Something is wrong with what ran here? Everybody in the channel sees your "
         "report, and it is kept in the audit log. It undoes nothing."
     )
     return modal(
         label("Report this"),
         [
-            section(said),
+            section(text),
             text_field(
                 Input.REMARK, "What is wrong", max_length=MAX_REMARK, optional=True
             ),

@@ -23,7 +23,7 @@ from twokey.bot.delivery.event_dispatcher import EventDispatcher
 from twokey.bot.delivery.outbox_queue import QueuedMessage, Topic
 from twokey.bot.ids import Action
 from twokey.bot.limits import Limits
-from twokey.bot.web import Slack, SlackSilent
+from twokey.bot.web import Slack, SlackNoResponse
 from twokey.gateway.approvals.decisions import Click, Reject
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.errors import StoreUnavailable
@@ -136,7 +136,7 @@ async def test_a_silent_slack_is_asked_more_and_more_rarely(stack: Stack) -> Non
         topic = Topic(key="ap", approval="ap", wanted=1)
 
         async def silent(_: str) -> None:
-            raise SlackSilent("chat.update", "no answer")
+            raise SlackNoResponse("chat.update", "no answer")
 
         step = dispatcher_of(stack, card_publisher, silent).step
 
@@ -180,7 +180,7 @@ async def test_a_message_without_a_response_is_given_up_after_a_day(
     stack: Stack, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def silent(*_: object, **__: object) -> Any:
-        raise SlackSilent("chat.postMessage", "no answer")
+        raise SlackNoResponse("chat.postMessage", "no answer")
 
     monkeypatch.setattr(CardPublisher, "post", silent)
     async with card_publisher_of(stack) as card_publisher:
@@ -201,7 +201,7 @@ async def test_a_message_without_a_response_is_given_up_after_a_day(
 async def test_failures_of_slack_do_not_count_as_errors_of_a_message(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    error: Exception = SlackSilent("chat.postMessage", "no answer")
+    error: Exception = SlackNoResponse("chat.postMessage", "no answer")
 
     async def failing(*_: object, **__: object) -> Any:
         raise error
@@ -229,11 +229,11 @@ async def test_a_card_without_a_response_is_given_up_when_its_approval_is_over(
         nonlocal failures
         failures -= 1
         if failures >= 0:
-            raise SlackSilent("chat.postMessage", "no answer")
+            raise SlackNoResponse("chat.postMessage", "no answer")
         return await real(self, *args, **more)
 
     async def silent(*_: object, **__: object) -> Any:
-        raise SlackSilent("chat.update", "no answer")
+        raise SlackNoResponse("chat.update", "no answer")
 
     monkeypatch.setattr(card_updater, "RETRY_FOR_S", 0.0)
     monkeypatch.setattr(event_dispatcher, "_LONGEST_WAIT_S", 0.01)

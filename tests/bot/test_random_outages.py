@@ -33,7 +33,7 @@ from twokey.bot.cards.outcome import agent_answer
 from twokey.bot.cards.run_state import RUN_TEXTS
 from twokey.bot.ids import Action
 from twokey.bot.limits import POST
-from twokey.bot.web import Slack, SlackSilent
+from twokey.bot.web import Slack, SlackNoResponse
 from twokey.gateway.approvals.decisions import Approve, Click, Decision, Reconcile
 from twokey.gateway.approvals.events import TROUBLED_RUN, Event, EventName
 from twokey.gateway.approvals.record import Origin
@@ -129,7 +129,7 @@ def break_things(outages: Outages, monkeypatch: pytest.MonkeyPatch) -> None:
     async def called(self: Slack, method: str, **arguments: object) -> Any:
         if "slack" in outages.away and outages.rng.random() < 0.1:
             await call(self, method, **arguments)  # only its answer gets lost
-        outages.check("slack", lambda: SlackSilent(method, "it is away"))
+        outages.check("slack", lambda: SlackNoResponse(method, "it is away"))
         return await call(self, method, **arguments)
 
     def unavailable() -> StoreUnavailable:

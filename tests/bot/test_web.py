@@ -17,8 +17,8 @@ from twokey.bot.web import (
     RateLimited,
     Slack,
     SlackError,
+    SlackNoResponse,
     SlackRefused,
-    SlackSilent,
     text_at,
 )
 from twokey.gateway.errors import SettingsError
@@ -89,12 +89,12 @@ def answering_text(text: str, status: int, kind: str) -> Handler:
             RateLimited,
             {"retry_after_s": 30.0},
         ),
-        (answering({"ok": False, "error": "internal_error"}), SlackSilent, {}),
-        (answering({"ok": False, "error": "x"}, 503), SlackSilent, {}),
-        (answering({"ok": False}), SlackSilent, {}),
-        (answering_text("<html>", 502, "text/html"), SlackSilent, {}),
-        (answering_text("{not json", 200, "application/json"), SlackSilent, {}),
-        (answering_text("gateway down", 502, "text/plain"), SlackSilent, {}),
+        (answering({"ok": False, "error": "internal_error"}), SlackNoResponse, {}),
+        (answering({"ok": False, "error": "x"}, 503), SlackNoResponse, {}),
+        (answering({"ok": False}), SlackNoResponse, {}),
+        (answering_text("<html>", 502, "text/html"), SlackNoResponse, {}),
+        (answering_text("{not json", 200, "application/json"), SlackNoResponse, {}),
+        (answering_text("gateway down", 502, "text/plain"), SlackNoResponse, {}),
     ],
 )
 async def test_a_failure_says_whether_it_may_be_tried_again(
@@ -118,9 +118,9 @@ async def test_no_answer_in_time_is_silence(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(bot_web, "TIMEOUT_S", 0.05)
     async with slack_that(hang) as (slack, url):
-        with pytest.raises(SlackSilent):
+        with pytest.raises(SlackNoResponse):
             await slack.call("auth.test")
-        with pytest.raises(SlackSilent):
+        with pytest.raises(SlackNoResponse):
             await slack.respond(url, {"text": "x"})
 
 
@@ -144,7 +144,7 @@ async def test_nothing_is_tried_again_by_itself() -> None:
         return web.Response()
 
     async with slack_that(cut) as (slack, _):
-        with pytest.raises(SlackSilent):
+        with pytest.raises(SlackNoResponse):
             await slack.call("chat.postMessage", channel="C1", text="x")
 
     assert count == 1

@@ -19,7 +19,7 @@ SLACK_TABLE = (
     ),
     Mutant(
         "Approve all never covers an escalated call",
-        "bot/cards/batch.py",
+        "bot/cards/call_rows.py",
         "return has_reason or is_escalated or needs_full_view",
         "return has_reason or needs_full_view",
         BATCHES,

@@ -10,7 +10,7 @@ from pydantic import JsonValue
 from tests.service.harness import ANA, BEN, POLICY, ServiceHarness, claim_of
 from tests.streams import announced
 from twokey.bot.cards.approval import card
-from twokey.bot.cards.batch import needs_full_view
+from twokey.bot.cards.call_rows import needs_full_view
 from twokey.bot.cards.frame import Frame
 from twokey.bot.modals.pages import pages
 from twokey.gateway.approvals.decisions import Approve, Changed, Click, Edit

@@ -12,7 +12,7 @@ from tests.bot.strategies import CANARY, approvals, hostile, moments
 from tests.levels import examples
 from twokey.bot.blocks import Message
 from twokey.bot.cards.approval import card
-from twokey.bot.cards.batch import needs_full_view
+from twokey.bot.cards.call_rows import needs_full_view
 from twokey.bot.cards.history import thread_note
 from twokey.bot.cards.home import home
 from twokey.bot.cards.outcome import agent_answer

@@ -1,4 +1,4 @@
-"""Render the items of a card: one row of blocks per tool call."""
+"""Render each tool call of a card as blocks, and the footer of a batch."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ from twokey.bot.blocks import (
     text_run,
 )
 from twokey.bot.cards import buttons
-from twokey.bot.cards.diff import diff, is_in_another_state, state_text
+from twokey.bot.cards.diff import diff, state_text, state_title
 from twokey.bot.cards.frame import MIN_EXCERPT, Frame, TextBudget, rows_of, text_budget
 from twokey.bot.cards.listing import Listing, act, all_text, listing_of
 from twokey.bot.cards.refs import hash_ref, when, who
 from twokey.bot.cards.states import (
-    BUSINESS_STATE_TITLES,
     MAX_ACT,
     STATE_NAMES,
     TIER_BEFORE_REASONS,
@@ -55,7 +54,8 @@ from twokey.gateway.protocol.verbs import Finding, Verb
 
 _MAX_MIXED = 2
 _OTHERS = 300
-_SAYS = {False: 700, True: 300}
+_STATEMENT_CHARS = 700
+_STATEMENT_CHARS_IN_BATCH = 300
 _OBSERVATIONS = 2
 _LABEL_CHARS = 40
 """Characters that the label of one note takes, at most."""
@@ -116,7 +116,7 @@ def needs_own_click(approval: Approval, item: Item) -> bool:
     return has_reason or is_escalated or needs_full_view(approval, item.index)
 
 
-def row(frame: Frame, item: Item) -> list[Block]:
+def call_row(frame: Frame, item: Item) -> list[Block]:
     """Return the blocks of one call, from what it is to what may be said of it."""
     budget = call_budget(frame.approval, item)
     shown = listing_of(item, budget=budget)
@@ -126,7 +126,7 @@ def row(frame: Frame, item: Item) -> list[Block]:
         call_box(frame, item, shown),
         *_warning(frame, item),
         *_why(frame, item),
-        *([] if frame.approval.is_batch else says(frame)),
+        *([] if frame.approval.is_batch else agent_statement(frame)),
         section(
             _standing(frame, item, shown), block_id=frame.block_id(f"{name}.state")
         ),
@@ -138,17 +138,19 @@ def row(frame: Frame, item: Item) -> list[Block]:
     return blocks
 
 
-def says(frame: Frame) -> list[Block]:
-    """Return what the agent wrote beside its calls, marked as its word."""
+def agent_statement(frame: Frame) -> list[Block]:
+    """Return the agent's text beside its calls, marked as unverified."""
     text = frame.approval.says
     if not text:
         return []
-    cut = excerpt(text, _SAYS[frame.approval.is_batch]).text
+    is_batch = frame.approval.is_batch
+    limit = _STATEMENT_CHARS_IN_BATCH if is_batch else _STATEMENT_CHARS
+    cut = excerpt(text, limit).text
     named = line(bold(label("Agent says (unverified):")))
     return [rich_text(named, box(cut), block_id=frame.block_id("says"))]
 
 
-def tail(frame: Frame) -> list[Block]:
+def batch_footer(frame: Frame) -> list[Block]:
     """Return what concerns the batch as a whole; nothing for a single call."""
     approval = frame.approval
     waiting = [item for item in approval.items if item.is_pending]
@@ -192,9 +194,9 @@ def title(frame: Frame, item: Item, *, is_in_header: bool = False) -> list[Block
         item: the call.
         is_in_header: the card's header says what it does, as far as it fits there.
     """
-    told = act(item)
-    lines = [f"{item.index + 1}. {told}" if frame.approval.is_batch else told]
-    if is_in_header and len(reveal(told)) <= MAX_ACT:
+    summary = act(item)
+    lines = [f"{item.index + 1}. {summary}" if frame.approval.is_batch else summary]
+    if is_in_header and len(reveal(summary)) <= MAX_ACT:
         lines = []
     if item.agent_description:
         lines.append(f"The agent says: {item.agent_description}")
@@ -211,7 +213,7 @@ def call_box(frame: Frame, item: Item, shown: Listing) -> Block:
         host = label(f"Open in {urlsplit(item.link).hostname}")
         parts.append(line(link(item.link, host)))
     if item.is_pending and state_text(item):
-        parts += [line(bold(label(BUSINESS_STATE_TITLES[is_in_another_state(item)])))]
+        parts += [line(bold(label(f"{state_title(item)}:")))]
         parts += [box(_state(item, frame.budget).text)]
     if item.triage is not None and item.is_pending and item.edit is None:
         # After an edit its words would be about what does not run.
@@ -227,14 +229,16 @@ def call_box(frame: Frame, item: Item, shown: Listing) -> Block:
     if item.decision is not None and item.decision.verb is Verb.RESPOND:
         parts += _quoted("Answer to the agent:", item.decision.text, frame)
     for one in item.observations[-_OBSERVATIONS:]:
-        said = label(f" says: {_FINDINGS[one.finding]}")
-        parts.append(line(bold(label("Checked: ")), _person(one.by), text_run(said)))
+        sentence = label(f" says: {_FINDINGS[one.finding]}")
+        parts.append(
+            line(bold(label("Checked: ")), _person(one.by), text_run(sentence))
+        )
         parts += _quoted("Note:", one.note, frame)
     if item.late is not None:
-        told = "it ran" if item.late.ok else "it failed"
+        result = "it ran" if item.late.ok else "it failed"
         against = ", unlike what people found" if item.is_contradicted else ""
-        title = f"Its executor reported later that {told}{against}:"
-        parts += _quoted(title, item.late.summary or told, frame)
+        title = f"Its executor reported later that {result}{against}:"
+        parts += _quoted(title, item.late.summary or result, frame)
     if item.result is not None and item.late is None:
         parts += _quoted("Result (as the tool says):", item.result.summary, frame)
     return rich_text(*parts, block_id=frame.block_id(f"{item.index}.call"))
@@ -266,17 +270,23 @@ def _person(person: Person) -> Block:
 def _warning(frame: Frame, item: Item) -> list[Block]:
     text = all_text(item)
     mixed = mixed_script_warnings(text)
-    told: list[Template] = []
+    warnings: list[Template] = []
     if has_hidden(text):
-        told.append(template("⚠️ *Hidden characters* are in this call, shown as ⟦U+…⟧."))
+        warnings.append(
+            template("⚠️ *Hidden characters* are in this call, shown as ⟦U+…⟧.")
+        )
     if mixed:
-        told.append(template("⚠️ *Look-alike letters* of several alphabets are in it:"))
-    if not told:
+        warnings.append(
+            template("⚠️ *Look-alike letters* of several alphabets are in it:")
+        )
+    if not warnings:
         return []
     most = 1 if frame.approval.is_batch else _MAX_MIXED
     names = [untrusted(fit(each, frame.budget.note)) for each in mixed[:most]]
     return [
-        context(joined(" ", told), *names, block_id=frame.block_id(f"{item.index}.odd"))
+        context(
+            joined(" ", warnings), *names, block_id=frame.block_id(f"{item.index}.odd")
+        )
     ]
 
 
@@ -334,18 +344,18 @@ def _revoked(frame: Frame, item: Item) -> list[Template | Label]:
     head = _ENDED_BECAUSE if item.state is ItemState.WITHDRAWN else _REVOKED
     if revoked.is_restored and item.is_pending:
         head = _RESTORED
-    said = template(head, at=when(revoked.at_ms))
-    return [said, label(fit(revoked.reason, frame.budget.note))]
+    sentence = template(head, at=when(revoked.at_ms))
+    return [sentence, label(fit(revoked.reason, frame.budget.note))]
 
 
 def _standing(frame: Frame, item: Item, shown: Listing) -> Template:
-    told = status_sentence(frame.approval, item, now_ms=frame.now_ms)
+    status = status_sentence(frame.approval, item, now_ms=frame.now_ms)
     if shown.is_complete:
-        return told
+        return status
     part = template(
         "Showing {shown} of {total} characters (sha256 {hash}). View all has them.",
         shown=shown.shown,
         total=shown.total,
         hash=hash_ref(item.action_hash),
     )
-    return joined("\n", [told, part])
+    return joined("\n", [status, part])

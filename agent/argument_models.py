@@ -25,7 +25,7 @@ from twokey.gateway.protocol.strict_json import JsonObject
 
 
 class ArgumentModel(ABC):
-    """How one tool's arguments are read from JSON and written as JSON."""
+    """Parser and serializer of one tool's arguments."""
 
     def __init__(self, injected: frozenset[str]) -> None:
         self._injected = injected
@@ -43,7 +43,7 @@ class ArgumentModel(ABC):
 
     @abstractmethod
     def defaulted(self, instance: object) -> frozenset[str]:
-        """Return the names of the arguments that only a default gave a value."""
+        """Return the names of the arguments that were not given but have a default."""
 
     @abstractmethod
     def json_schema(self) -> dict[str, Any]:
@@ -74,7 +74,7 @@ class ArgumentModel(ABC):
 
 
 def argument_model(tool: BaseTool) -> ArgumentModel:
-    """Return the model that a tool's arguments are read by, made once for each model.
+    """Return the parser and serializer of a tool's arguments, cached per model.
 
     Raises:
         TypeError: when the tool has no pydantic model.
@@ -168,7 +168,7 @@ class _Model(ArgumentModel):
 
 
 class _SerializedSchema(GenerateJsonSchema):
-    """Describe what is written: what has a default is there, like everything else."""
+    """JSON Schema of serialized arguments: fields with a default are required."""
 
     def field_is_required(self, field: Any, total: bool) -> bool:  # noqa: ANN401, FBT001 - pydantic's own signature
         if field["type"] == "typed-dict-field":
@@ -228,7 +228,7 @@ class _ModelV1(ArgumentModel):
 def _differ(one: Any, other: Any) -> bool:  # noqa: ANN401 - a value of any class
     """Return whether two values are known to differ, compared member by member.
 
-    A union may read a document as one class at first and as its twin later.
+    By member, as a union may parse one document as either of two similar classes.
     """
     left, right = _members(one), _members(other)
     if left is not None and right is not None:
@@ -251,10 +251,10 @@ def _differ(one: Any, other: Any) -> bool:  # noqa: ANN401 - a value of any clas
 
 
 def _normalized(value: object, shown: object) -> object:
-    """Return what was written of a value, with secrets as they are and sets in order.
+    """Return a serialized value with secrets revealed and sets sorted.
 
-    A secret is written as stars, and the tool would be handed the stars. A set has
-    another order in another process, and the document another hash.
+    Pydantic serializes a secret as stars, which the tool would get. The order of a set
+    differs between processes, and would change the hash.
     """
     reveal = getattr(value, "get_secret_value", None)
     if callable(reveal) and isinstance(shown, str):
@@ -278,7 +278,7 @@ def _normalized_members(value: object, shown: dict[str, object]) -> dict[str, ob
 
 
 def _members(value: object) -> dict[str, object] | None:
-    """Return the members of a value by the names under which they are written."""
+    """Return the members of a value by their serialized names."""
     if isinstance(value, BaseModel):
         own = {
             field.serialization_alias or name: getattr(value, name, None)

@@ -126,7 +126,7 @@ def grant_for(ref: TurnRef, verdict: Verdict) -> Grant:
 
 
 async def note_nested_agent() -> None:
-    """Note that an agent begins inside the call that this code runs in, if any does."""
+    """Report that a nested agent begins inside the running call, if there is one."""
     call = _running.get()
     if call is not None:
         await call.enter()

@@ -33,7 +33,7 @@ _MAX_MESSAGE_CHARS = 300
 
 
 class ArgumentMismatch(ValueError):
-    """Arguments do not fit their tool; the text is a clause that says how."""
+    """Arguments do not fit their tool; the text says how, as a clause."""
 
 
 def visible(tool: BaseTool, args: Mapping[str, Any]) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def canonical_args(tool: BaseTool, args: JsonObject) -> JsonObject:
 
 
 def plain(args: object) -> JsonObject:
-    """Return arguments as their canonical bytes read.
+    """Return arguments as parsed from their canonical bytes.
 
     Raises:
         BadJson: when they are not strict JSON.
@@ -115,7 +115,7 @@ def _canonical(model: ArgumentModel, given: JsonObject) -> JsonObject:
 
 
 def _read(model: ArgumentModel, given: JsonObject) -> tuple[object, JsonObject]:
-    """Return what a schema makes of arguments, and that written as JSON."""
+    """Return arguments parsed by the schema, and serialized again."""
     try:
         instance = model.read(given)
     except (ValidationError, pydantic_v1.ValidationError) as error:

@@ -70,7 +70,7 @@ R = TypeVar("R")
 class HeldCall:
     """One call with a record as this agent knows it; ``args`` are the model's.
 
-    ``ask_again`` pauses until people decided about it anew; None for a call that the
+    ``ask_again`` pauses until people have decided it again; None for a call that the
     policy decided: its agent never waits for people. ``recheck`` reads the business
     state that must be as people approved it.
     """
@@ -84,7 +84,7 @@ class HeldCall:
 
 @dataclass(frozen=True, slots=True)
 class Work(Generic[R]):
-    """What differs between executors: how to run, to store and to speak of failure.
+    """How an executor runs a call, stores its result and reports a failure.
 
     ``run`` gets the arguments that are authorized. ``store`` turns what it returned
     into what the gateway keeps, with the edits that were made inside it.
@@ -131,14 +131,14 @@ class CutOff:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """It went back to people, who ended it; ``answer`` is what they said."""
+    """It went back to people, who closed it; ``answer`` is their decision."""
 
     answer: Answer
 
 
 @dataclass(frozen=True, slots=True)
 class Reconciled:
-    """It was cut off while it ran; a person found out what happened, or let it be."""
+    """It was cut off while it ran, and a person reconciled it."""
 
     finding: ReconcileAnswer
     edit: EditRecord | None = None
@@ -189,7 +189,7 @@ async def execute(
 
 
 def _decide_again(held: HeldCall, reply: Reopened) -> Closed | NotRun | None:
-    """Wait for people to decide anew; None when the call may be claimed again."""
+    """Wait for people to decide again; None when the call may be claimed again."""
     if held.ask_again is None:
         return NotRun(tool_messages.denial_text(reply.reason))
     answer = held.ask_again()

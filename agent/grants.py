@@ -160,10 +160,10 @@ def recheck_of(tool: BaseTool | None) -> Recheck | None:
 
 
 def share_guarded(tool: BaseTool) -> BaseTool:
-    """Return a guarded tool that shares everything with this one.
+    """Return a guarded tool that shares its instance state with this one.
 
-    Unlike the copy that `guarded` makes: what the tool keeps in itself between its
-    calls, it keeps in both.
+    Unlike the copy that `guarded` makes: a tool that keeps state between calls sees it
+    in both.
     """
     if isinstance(tool, _Guarded):
         return tool
@@ -174,7 +174,7 @@ def share_guarded(tool: BaseTool) -> BaseTool:
 
 
 class _Guarded(GuardedTool, BaseTool):
-    """What a guarded class does differently from the class it was made of."""
+    """Mixin of a guarded tool class: take the grant before each run."""
 
     def run(self, tool_input: str | dict[str, Any], *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the shape of BaseTool.run
         self._take(tool_input)

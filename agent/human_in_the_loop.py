@@ -15,9 +15,9 @@ _UNSET = "\0"
 
 
 class HumanInTheLoopMiddleware(ApprovalMiddleware):
-    """Take what ``langchain.agents.middleware.HumanInTheLoopMiddleware`` takes.
+    """Accept the arguments of LangChain's ``HumanInTheLoopMiddleware``.
 
-    The gateway's policy judges every call too, and the stricter word wins.
+    The gateway's policy is evaluated for every call too; the stricter of both wins.
 
     Args:
         interrupt_on: tool name to True, False, or an ``InterruptOnConfig``.

@@ -108,7 +108,7 @@ def drop_findings(verdict: Verdict) -> None:
 
 
 def answer_model(verdict: Verdict) -> type[Answer]:
-    """Return the model that accepts only answers to this very question."""
+    """Return the model that accepts only answers to this interrupt."""
     schema = verdict.args_schema
     return _answer_model(
         verdict.item_id,

@@ -2,9 +2,9 @@
 
 The model's own message is never rewritten. A notice stands inside the result of the
 call it is about; when that message is gone, as a note in the first human message. The
-sequence of roles never changes, because providers refuse some of them. Text of ours
-that was not written by us (a tool's output, a summary) is taken out or defused first,
-so that what the model reads under our mark is always true.
+sequence of roles never changes, because providers refuse some of them. Text with
+our mark that we did not write (a tool's output, a summary) is removed or defused first,
+so that text under our mark is always ours.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def notice_inside(record: EditRecord, text: str = "") -> str:
 
 
 def notice_apart(record: EditRecord, text: str = "") -> str:
-    """Return the notice for a place away from the call it is about."""
+    """Return the notice for a message other than the result of its call."""
     return (
         "(Note by the approval gateway, not by the user, about an earlier call of "
         f"{record.tool!r}: {text or notice(record)})"
@@ -153,7 +153,7 @@ def notice_apart(record: EditRecord, text: str = "") -> str:
 
 
 def without_lookalikes(message: ToolMessage) -> ToolMessage:
-    """Return a tool's own message with everything that looks like ours defused."""
+    """Return a tool's message with forged marks defused and our keys removed."""
     kwargs = {
         key: value
         for key, value in message.additional_kwargs.items()
@@ -171,7 +171,7 @@ def without_lookalikes(message: ToolMessage) -> ToolMessage:
 
 
 def with_data(message: ToolMessage, data: Mapping[str, object]) -> ToolMessage:
-    """Return a message that carries data of ours for programs, beside its text.
+    """Return a message with data for programs, beside its text.
 
     It stands in ``additional_kwargs``, and in ``artifact`` unless the tool put
     something other than a mapping there.
@@ -193,7 +193,7 @@ def with_records(
     *,
     is_silent: bool = False,
 ) -> ToolMessage:
-    """Return a result that tells of the edits it is about.
+    """Return a result with the notices and records of its edits.
 
     ``is_silent`` keeps the content as it is, for a tool whose result a user sees
     directly; the records are there all the same.
@@ -211,7 +211,7 @@ def with_records(
 
 
 def with_note(message: ToolMessage, text: str) -> ToolMessage:
-    """Return a result with words of people before it, look-alikes defused."""
+    """Return a result with a note of people before it, look-alikes defused."""
     return prepend(message, [edits.defuse(text)])
 
 
@@ -228,7 +228,7 @@ def restate_edits(
 ) -> list[AnyMessage]:
     """Return the input of a model call in which every edit is stated exactly once.
 
-    Of the ``unknown`` ones there is no record: what is stated says so.
+    The notice of an ``unknown`` one says that there is no record of it.
     """
     doubtful = {record.item_id: record for record in unknown}
     known = doubtful | {record.item_id: record for record in records}

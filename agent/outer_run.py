@@ -24,9 +24,9 @@ _conversation: ContextVar[str] = ContextVar("twokey_conversation", default="")
 
 
 def check_name(agent: str, thread: str, ns: str) -> None:
-    """Refuse an outermost agent that calls itself otherwise than who runs its thread.
+    """Refuse an outermost agent whose name differs from that of its run.
 
-    Its approvals would belong to another run, which nobody brings back.
+    Its approvals would belong to another run, which no worker resumes.
 
     Raises:
         GraphError: names both names; nobody was asked.

@@ -3,9 +3,9 @@
     wishes = {"tools": {"pay": {"hold": True, "allow": ["approve", "reject"]}}}
     agent.invoke(given, {"configurable": {"thread_id": "7", "twokey": wishes}})
 
-or ``agent.invoke(given, config, context={"twokey": wishes})``. A wish holds until the
-thread gets new input: it is read when a run starts and kept in state, because a thread
-that a reviewer's decision brings forward runs without the caller's context. It can
+or ``agent.invoke(given, config, context={"twokey": wishes})``. An override holds until
+the thread gets new input: it is read when a run starts and kept in state, because a
+thread that a decision resumes runs without the caller's context. It can
 raise and narrow; it loosens only what the policy marks overridable, as every hint.
 """
 
@@ -35,14 +35,14 @@ CORRUPT_OVERRIDES = CallHint(
 
 
 class ToolOverride(Record):
-    """What one run wishes for one tool."""
+    """Overrides of one run for one tool."""
 
     hold: bool | None = Field(default=None, strict=True)
     allow: tuple[Verb, ...] | None = Field(default=None, min_length=1)
 
 
 class Overrides(Record):
-    """What one run wishes, by tool name."""
+    """Overrides of one run, by tool name."""
 
     tools: dict[str, ToolOverride] = Field(default_factory=dict)
 
@@ -82,13 +82,13 @@ def read_overrides(context: object) -> list[Any]:
 
 
 def update(state: Mapping[str, Any], context: object) -> dict[str, Any]:
-    """Return what a run that starts has to note in state; empty: nothing new."""
+    """Return the state update with the overrides of a run that starts."""
     rows = read_overrides(context)
     return {} if rows == (state.get(STATE) or []) else {STATE: rows}
 
 
 def hint(tool: str, rows: object) -> CallHint | None:
-    """Return what was wished for a tool; None for nothing.
+    """Return the hint of the overrides for a tool; None without one.
 
     Args:
         tool: its name.
@@ -107,7 +107,7 @@ def hint(tool: str, rows: object) -> CallHint | None:
 
 
 def merge_hints(*hints: CallHint | None) -> CallHint | None:
-    """Join wishes: one that holds wins, and only what all of them allow is allowed."""
+    """Merge hints: one that holds wins; only what all of them allow is allowed."""
     whole: CallHint | None = None
     for one in hints:
         if one is not None:
@@ -137,5 +137,5 @@ def _plain(value: object) -> Any:  # noqa: ANN401 - any JSON of a caller
     try:
         return Overrides.model_validate(value).model_dump(mode="json")
     except ValidationError:
-        # Not left out: the run would go on with fewer wishes than it was given.
+        # Not left out: the run would go on with fewer overrides than it was given.
         return "corrupt"

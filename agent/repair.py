@@ -45,7 +45,7 @@ _RAN = {ItemState.EXECUTED, ItemState.FAILED}
 
 @dataclass(slots=True)
 class _Repair:
-    """What is put back: answers by call id of one message, facts, other updates."""
+    """What the repair adds: tool messages by call id, edit records, state updates."""
 
     history: Sequence[AnyMessage]
     answers: dict[str, ToolMessage] = field(default_factory=dict[str, ToolMessage])
@@ -56,7 +56,7 @@ class _Repair:
 async def repair_history(
     caller: Caller, state: Mapping[str, Any]
 ) -> dict[str, Any] | None:
-    """Return the update that completes every cut-off turn; None when all are whole."""
+    """Return the state update that answers all open calls; None without any."""
     history = cast("list[AnyMessage]", list(state.get("messages", ())))
     note = _turn_record(state)
     repair = _Repair(history)

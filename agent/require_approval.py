@@ -272,7 +272,7 @@ async def _execute_step(
 
 
 def _turn_ref(step: _Step) -> TurnRef:
-    """Name the turn by where it stands: node, step number, place among siblings.
+    """Name the turn by its position: node, step number, place among siblings.
 
     A node that runs again after a pause or a crash is at the same place, and so finds
     its own item again. Its namespace is its own, so that it supersedes nobody else.
@@ -364,7 +364,7 @@ def _with_edit(
 
 
 def _with_note(outcome: Outcome[R], reconciled: ReconcileAnswer | None) -> Outcome[R]:
-    """Return an unsure end with the note of those who left it as it is."""
+    """Return an `Unsure` outcome with the note of the people who reconciled it."""
     note = tool_messages.reconciliation_note(reconciled) if reconciled else ""
     if not note or not isinstance(outcome, Unsure):
         return outcome

@@ -13,10 +13,10 @@ from twokey.gateway.protocol.records import EditRecord, Result
 
 
 def clean_result(result: ToolResult, history: Sequence[AnyMessage]) -> ToolResult:
-    """Return what a tool returned without look-alikes and without state of ours.
+    """Return a tool's result without forged marks and updates of our state.
 
-    A handoff tool returns the messages of the history. Those that stand in it word for
-    word are left alone: what was said in them under our mark is ours.
+    A handoff tool returns the messages of the history. Those that equal one of the
+    history are left alone: the marks in them are ours.
     """
     known = {
         message.tool_call_id: message

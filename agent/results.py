@@ -109,7 +109,7 @@ def each_message(
 
 
 def without_updates(result: ToolResult, prefix: str) -> ToolResult:
-    """Return a result that changes nothing in state whose name begins like this."""
+    """Return a result without updates of state keys with this prefix."""
     if isinstance(result, ToolMessage):
         return result
     if isinstance(result, list):

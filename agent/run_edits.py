@@ -26,14 +26,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class ThreadEdits:
-    """Edits that a state names, oldest first; of the unknown there is no record."""
+    """Edits that a state names, oldest first; ``unknown`` have no record."""
 
     made: tuple[EditRecord, ...] = ()
     unknown: tuple[EditRecord, ...] = ()
 
 
 async def confirm_edits(caller: Caller, state: Mapping[str, Any]) -> ThreadEdits:
-    """Return the edits that state knows of and people made here, or may have made.
+    """Return the edits in an agent's state that the gateway confirms or cannot deny.
 
     State knows them from this agent's own record and from the results in its
     messages, which may be of other agents of the run. It is not believed: what
@@ -99,7 +99,7 @@ async def missed_edits(caller: Caller, state: Mapping[str, Any]) -> list[EditRec
 async def ask_gateway(
     caller: Caller, question: Callable[[Gateway], Coroutine[Any, Any, T]]
 ) -> T:
-    """Ask the gateway what the model has to be named.
+    """Ask the gateway a question before a model call, with retries.
 
     Raises:
         ThreadUnavailable: when it cannot say.

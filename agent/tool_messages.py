@@ -1,7 +1,7 @@
 """Build the tool messages for held calls that did not run as the model proposed.
 
-Every sentence says whether the call ran, because a model that has to guess calls
-again. Words of people are quoted as JSON, so that they cannot end the sentence.
+Every text says whether the call ran: a model that has to guess calls again. Text of
+people is quoted as JSON, so that it cannot end the sentence.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _CUT_OFF_STATES = {
 def message_for(
     call: ToolCall, text: str, *, item_id: str = "", is_error: bool = True
 ) -> ToolMessage:
-    """Return the message that answers a call with words of ours."""
+    """Return a tool message with this text, look-alikes defused."""
     return ToolMessage(
         # It quotes people and tools, and their text must not look like our notice.
         content=edits.defuse(text),
@@ -148,7 +148,7 @@ def reconciled_text(answer: ReconcileAnswer) -> str:
 def finding_message(
     call: ToolCall, answer: ReconcileAnswer, *, item_id: str
 ) -> ToolMessage:
-    """Return the message for a call whose end only people could tell."""
+    """Return the message for a call that people reconciled."""
     is_error = answer.type != "executed"
     text = reconciled_text(answer)
     return mark_reconciled(message_for(call, text, item_id=item_id, is_error=is_error))

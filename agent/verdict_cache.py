@@ -54,7 +54,7 @@ class VerdictCache:
         return known if time.monotonic() - at < CACHE_AGE_S else None
 
     def put_edits(self, run_ref: RunRef, records: Iterable[EditRecord]) -> None:
-        """Remember edits that the gateway told or confirmed in a run."""
+        """Remember edits that the gateway reported or confirmed in a run."""
         hashes = [edits.edit_hash(record) for record in records]
         with self._lock:
             for each in hashes:
@@ -63,6 +63,6 @@ class VerdictCache:
                 self._edits.popitem(last=False)
 
     def has_edit(self, run_ref: RunRef, edit_hash: str) -> bool:
-        """Return whether the gateway told or confirmed exactly this edit in a run."""
+        """Return whether the gateway reported or confirmed this very edit in a run."""
         with self._lock:
             return (run_ref, edit_hash) in self._edits

@@ -23,7 +23,7 @@ def adopt(ctx: typer.Context) -> None:
     """Replace lost checkpoints by those of the settings.
 
     They are used although calls wait whose threads are elsewhere. Threads that these
-    checkpoints do not have are lost: what waits in them ends, and people are told.
+    checkpoints do not have are lost: their calls end, and people are notified.
     """
     for before, now in asyncio.run(_accepted(command_context(ctx))):
         was = before.shown if before else "nowhere yet"

@@ -71,7 +71,7 @@ def run(
     try:
         _commands(given)(given, prog_name="twokey", obj=command)
     except SystemExit as ended:
-        # `sys.exit` takes any object; a text means failure.
+        # `sys.exit` takes any object; a string means failure.
         return ended.code if isinstance(ended.code, int) else int(bool(ended.code))
     except TwokeyError as error:
         if command.debug:
@@ -111,8 +111,8 @@ def _commands(words: Sequence[str]) -> typer.Typer:
         try:
             add(app, module, import_module(f"twokey.cli.{module}"))
         except ModuleNotFoundError as error:
-            # A module of ours that is missing is a mistake of ours. "Install an extra"
-            # would hide it.
+            # A missing module of this package is a bug, which the advice to install an
+            # extra would hide.
             if str(error.name).partition(".")[0] == "twokey":
                 raise
             extra = "slack" if module in _WITH_SLACK else "server"

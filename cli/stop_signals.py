@@ -50,11 +50,10 @@ async def until_stopped(
             reload()
 
     loop.add_signal_handler(signal.SIGHUP, hung_up)
-    # After the handlers are set. Said before, a script that waits for this line and
-    # sends SIGINT at once would not be heard.
+    # After the handlers are set: a script may wait for this line and then send SIGINT
+    # at once.
     ready()
-    # A look each second, since nothing wakes this loop when the embedded server is
-    # given up.
+    # Polled each second: no event is set when the embedded server is given up.
     while not stopped.is_set():
         if store is not None and store.failure is not None:
             raise store.failure

@@ -35,8 +35,8 @@ from twokey.gateway.protocol.records import Result
 from twokey.gateway.protocol.wire import (
     CallBegun,
     CallEnd,
-    CallMark,
-    MarkVerb,
+    CallProgress,
+    ProgressVerb,
     TurnRef,
     Verdict,
 )
@@ -144,7 +144,7 @@ class _Call:
 
     async def begin(self) -> CallBegun:
         try:
-            return await self._mark("begin")
+            return await self._progress("begin")
         except (LeaseLost, NotAllowed):
             raise
         except TwokeyError as error:
@@ -155,13 +155,13 @@ class _Call:
 
     async def enter(self) -> None:
         if not self.is_entered:
-            await self._report(self._mark("enter"))
+            await self._report(self._progress("enter"))
             # Set even when the report failed. A later holder of the lease then does not
             # enter the call again, which is the safe side.
             self.is_entered = True
 
     async def release(self) -> None:
-        await self._report(self._mark("give_back"))
+        await self._report(self._progress("give_back"))
 
     async def end(self, result: Result, *, is_over: bool = True) -> None:
         verdict = self.verdict
@@ -179,13 +179,15 @@ class _Call:
 
         await self._report(send())
 
-    async def _mark(self, verb: MarkVerb) -> CallBegun:
-        mark = CallMark(
+    async def _progress(self, verb: ProgressVerb) -> CallBegun:
+        progress = CallProgress(
             verb=verb, ref=self.ref, tool_call_id=self.verdict.tool_call_id,
             tool=self.verdict.tool,
         )  # fmt: skip
         gateway = self.gateway()
-        return await ask_with_retries(self.shell, lambda: gateway.mark(mark))
+        return await ask_with_retries(
+            self.shell, lambda: gateway.report_progress(progress)
+        )
 
     async def _report(self, report: Coroutine[Any, Any, object]) -> None:
         try:

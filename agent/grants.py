@@ -22,7 +22,7 @@ from langchain_core.tools import tool as make_tool
 from twokey.agent.canonical import visible
 from twokey.agent.rechecks import Recheck
 from twokey.gateway.errors import BadJson, NotAllowed
-from twokey.gateway.gates.marks import GuardedTool
+from twokey.gateway.gates.gate import GuardedTool
 from twokey.gateway.protocol import strict_json, wire
 
 

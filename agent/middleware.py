@@ -53,7 +53,7 @@ from twokey.agent.results import ToolResult
 from twokey.agent.turns import TwokeyState
 from twokey.agent.verdict_cache import VerdictCache
 from twokey.gateway.errors import TwokeyError
-from twokey.gateway.gates.marks import Gate
+from twokey.gateway.gates.gate import Gate
 from twokey.gateway.protocol import port
 from twokey.gateway.protocol.port import Gateway
 from twokey.gateway.protocol.wire import AgentNote, CallHint

@@ -1,1 +1,1 @@
-"""Approval gates of a graph: how they are marked, and how they are found."""
+"""Approval gates of a graph: their base types, and how they are found."""

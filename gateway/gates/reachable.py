@@ -27,7 +27,7 @@ from langgraph.pregel._utils import (
     get_function_nonlocals,  # pyright: ignore[reportUnknownVariableType] - partly typed
 )
 
-from twokey.gateway.gates.marks import Gate, is_guarded
+from twokey.gateway.gates.gate import Gate, is_guarded
 
 _LIBRARIES = frozenset(
     {"deepagents", "langchain", "langchain_core", "langgraph", "langsmith"}

@@ -164,8 +164,8 @@ def compiled(source: str) -> Expression:
         paths=_paths(row),
         members=_members(row),
         depth=depth(row, MACROS),
-        literals=row.count(Token(Kind.MARK, ",")),
-        additions=row.count(Token(Kind.MARK, "+")),
+        literals=row.count(Token(Kind.SYMBOL, ",")),
+        additions=row.count(Token(Kind.SYMBOL, "+")),
     )
     # Even on the smallest call: such a rule could never be checked.
     if expression.work(1) > MAX_WORK:
@@ -344,6 +344,6 @@ def _no_cel(source: str, row: tuple[Token, ...], error: Exception) -> str:
     hint = "write a comparison such as args.amount > 500"
     if names & {"and", "or", "not"}:
         hint = "write && for and, || for or, ! for not"
-    elif Token(Kind.MARK, "=") in row:
+    elif Token(Kind.SYMBOL, "=") in row:
         hint = "write == to compare"
     return f"{source!r} is no CEL (at {where}); {hint}"

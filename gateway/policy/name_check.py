@@ -129,7 +129,7 @@ def _check_hours(call: Call) -> None:
 
 def _check_range(call: Call, behind: tuple[Token, ...]) -> None:
     """Refuse a comparison of an hour or a weekday that no moment fulfils."""
-    known, (sign, *rest) = _RANGES[call.name], (*behind, Token(Kind.MARK, ""))
+    known, (sign, *rest) = _RANGES[call.name], (*behind, Token(Kind.SYMBOL, ""))
     numbers = takewhile(lambda one: one.text != "]", rest[:1])
     compare = _COMPARE.get(sign.text)
     if sign == (Kind.NAME, "in"):

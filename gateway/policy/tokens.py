@@ -21,7 +21,7 @@ class Kind(StrEnum):
     NAME = "name"
     TEXT = "text"
     NUMBER = "number"
-    MARK = "mark"
+    SYMBOL = "symbol"
 
 
 class Token(NamedTuple):
@@ -57,7 +57,7 @@ _TOKEN = re.compile(
     | (?P<number>0[xX][0-9a-fA-F]+[uU]?|[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?[uU]?
                  |\.[0-9]+(?:[eE][-+]?[0-9]+)?)
     | (?P<name>[A-Za-z_][A-Za-z0-9_]*)
-    | (?P<mark>&&|\|\||[<>=!]=|.)
+    | (?P<symbol>&&|\|\||[<>=!]=|.)
     """,
     re.VERBOSE | re.DOTALL,
 )
@@ -117,13 +117,13 @@ def depth(row: Row, names: frozenset[str] | None = None) -> int:
     """
     deepest = 0
     opened: list[bool] = []
-    before = Token(Kind.MARK, "")
+    before = Token(Kind.SYMBOL, "")
     for token in row:
-        if token.kind is Kind.MARK and token.text in _OPENING:
+        if token.kind is Kind.SYMBOL and token.text in _OPENING:
             is_call = token.text == "(" and before.kind is Kind.NAME
             opened.append(names is None or (is_call and before.text in names))
             deepest = max(deepest, sum(opened))
-        elif token.kind is Kind.MARK and token.text in _CLOSING and opened:
+        elif token.kind is Kind.SYMBOL and token.text in _CLOSING and opened:
             opened.pop()
         before = token
     return deepest
@@ -136,12 +136,12 @@ def operands(row: Row) -> Iterator[Row]:
     """
     while inside := _inside(row):
         row = inside
-    marks = {at: row[at].text for at in _outside(row) if row[at].kind is Kind.MARK}
+    symbols = {at: row[at].text for at in _outside(row) if row[at].kind is Kind.SYMBOL}
     # "||" first, because it binds less.
     for joint in ("||", "&&"):
-        places = [at for at, text in marks.items() if text == joint]
+        places = [at for at, text in symbols.items() if text == joint]
         # A condition binds less than both: its parts are not operands.
-        if places and "?" not in marks.values():
+        if places and "?" not in symbols.values():
             for part in _between(row, places):
                 yield from operands(part)
             return
@@ -151,7 +151,7 @@ def operands(row: Row) -> Iterator[Row]:
 def written(row: Row) -> str:
     """Write tokens as an expression that is cut into the same ones again."""
     text = ""
-    for before, token in pairwise((Token(Kind.MARK, "("), *row)):
+    for before, token in pairwise((Token(Kind.SYMBOL, "("), *row)):
         is_read = before.kind is Kind.NAME and before.text != "in"
         # Blanks only where they keep tokens apart: `1 .size()` is cut otherwise than
         # `1.size()`.
@@ -178,7 +178,7 @@ def closing(row: Row, opening: int) -> int:
 
 def elements(row: Row) -> Iterator[Row]:
     """Yield what commas separate; nothing stands behind a trailing one."""
-    commas = [at for at in _outside(row) if row[at] == (Kind.MARK, ",")]
+    commas = [at for at in _outside(row) if row[at] == (Kind.SYMBOL, ",")]
     return filter(None, _between(row, commas))
 
 
@@ -191,7 +191,7 @@ def _outside(row: Row) -> Iterator[int]:
     """Yield where the tokens are that stand in no brackets, brackets included."""
     level = 0
     for at, token in enumerate(row):
-        text = token.text if token.kind is Kind.MARK else ""
+        text = token.text if token.kind is Kind.SYMBOL else ""
         level -= text in _CLOSING
         if not level:
             yield at

@@ -1,4 +1,4 @@
-"""Type-check a rule against its tool's argument schema when the policy is loaded.
+"""Reject rules that fail on every sample call generated from a tool's schema.
 
 CEL has types, and the library checks them only while it runs. So a rule is tried on
 sample calls of every type that the tool's schema admits. A rule that ends in a type

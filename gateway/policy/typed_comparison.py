@@ -35,12 +35,15 @@ _PLAIN = frozenset({bool, float, int, str})
 """Types of which Python compares two values as CEL does: most of what is compared."""
 
 _NULL = Token(Kind.NAME, "null")
-_COMMA = Token(Kind.MARK, ",")
-_LOOSER = frozenset(Token(Kind.MARK, text) for text in ("?", ":", ",", "&&", "||"))
+_COMMA = Token(Kind.SYMBOL, ",")
+_LOOSER = frozenset(Token(Kind.SYMBOL, text) for text in ("?", ":", ",", "&&", "||"))
 _IN = Token(Kind.NAME, "in")
-_EQUALITIES = frozenset(Token(Kind.MARK, text) for text in ("==", "!="))
-_RELATIONS = _EQUALITIES | {_IN, *(Token(Kind.MARK, s) for s in ("<", "<=", ">", ">="))}
-_OPENING = frozenset(Token(Kind.MARK, text) for text in "([{")
+_EQUALITIES = frozenset(Token(Kind.SYMBOL, text) for text in ("==", "!="))
+_RELATIONS = _EQUALITIES | {
+    _IN,
+    *(Token(Kind.SYMBOL, s) for s in ("<", "<=", ">", ">=")),
+}
+_OPENING = frozenset(Token(Kind.SYMBOL, text) for text in "([{")
 
 # The library writes a warning for each function that fails; the evaluation names the
 # rule instead, and a sample call of `twokey policy check` fails on purpose.
@@ -137,7 +140,7 @@ def _joined(left: Row, sign: Token | None, right: list[Row]) -> Row:
         return flat
     if sign in _EQUALITIES and (_NULL,) not in {left, flat}:
         call = _call(EQUAL, left, flat)
-        return (Token(Kind.MARK, "!"), *call) if sign.text == "!=" else call
+        return (Token(Kind.SYMBOL, "!"), *call) if sign.text == "!=" else call
     if sign == _IN:
         return _contained(left, flat, right)
     return (*left, sign, *flat)
@@ -155,7 +158,7 @@ def _contained(left: Row, flat: Row, right: list[Row]) -> Row:
 
 
 def _call(name: str, left: Row, right: Row) -> Row:
-    opening, closing = Token(Kind.MARK, "("), Token(Kind.MARK, ")")
+    opening, closing = Token(Kind.SYMBOL, "("), Token(Kind.SYMBOL, ")")
     return (Token(Kind.NAME, name), opening, *left, _COMMA, *right, closing)
 
 

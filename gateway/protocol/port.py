@@ -18,8 +18,8 @@ from twokey.gateway.protocol.wire import (
     AgentNote,
     CallBegun,
     CallEnd,
-    CallMark,
     CallOutcome,
+    CallProgress,
     ClaimReply,
     ClaimRequest,
     EditsKnown,
@@ -62,7 +62,7 @@ class Gateway(Protocol):
         """Give a claim back unused, for a pause inside the tool."""
         ...
 
-    async def mark(self, mark: CallMark) -> CallBegun:
+    async def report_progress(self, progress: CallProgress) -> CallBegun:
         """Ask to run a call without a record, or say what happens to one."""
         ...
 

@@ -306,15 +306,15 @@ ClaimReply = Annotated[
 ]
 
 
-MarkVerb = Literal["begin", "enter", "give_back"]
+ProgressVerb = Literal["begin", "enter", "give_back"]
 """``begin`` asks to run a call, ``enter`` says that an agent began inside it, and
 ``give_back`` that it paused: it may run again."""
 
 
-class CallMark(Record):
+class CallProgress(Record):
     """What happens to a call that runs without a record: one step of it."""
 
-    verb: MarkVerb
+    verb: ProgressVerb
     ref: TurnRef
     tool: str
     tool_call_id: str

@@ -19,7 +19,7 @@ from twokey.gateway.store.store import Store
 logger = logging.getLogger(__name__)
 
 TICK_S = 5.0
-"""How often a mark is written, and the store is seen to be the same."""
+"""How often the restore counters rise and are compared."""
 HOURLY_S = 3600.0
 PATIENCE_S, RETRY_S = 30.0, 0.5
 """How long a start waits for a store that is away, and how soon it asks again."""
@@ -64,8 +64,8 @@ class RecoveryLoop:
     async def tick(self) -> None:
         """Detect a loss, and compare store and checkpoints when that is due."""
         await self._compare()
-        # A look reads every waiting thread, so it is hourly; the comparison of marks is
-        # done at each tick.
+        # A look reads every waiting thread, so it is hourly; counters are compared at
+        # each tick.
         if self._ticks_left > 0:
             self._ticks_left -= 1
             return
@@ -89,4 +89,4 @@ class RecoveryLoop:
             # sees the difference and does it again.
             await self._detector.align()
             self._ticks_left = 0
-        await self._detector.mark()
+        await self._detector.advance()

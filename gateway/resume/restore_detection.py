@@ -1,10 +1,10 @@
 """Detect that the store or the checkpoint database was lost or restored.
 
-Both keep the number of the last mark, which rises while anything happens. A mark is
-written to the store first, so after a crash in between the store is one ahead. Behind
-the checkpoints it is only when it lost what was written to it.
+Both keep a restore counter, which rises while anything happens. It is raised in the
+store first, so after a crash in between the store is one ahead. Behind the checkpoints
+it is only when it lost what was written to it.
 
-Each store has marks of its own in the checkpoints, because several may share them; a
+Each store has counters of its own in the checkpoints, because several may share them; a
 copy of a store has the same id. An empty store is not behind: it says nothing untrue.
 """
 
@@ -22,23 +22,23 @@ from langgraph.checkpoint.base import (
     empty_checkpoint,
 )
 
-from twokey.gateway.store.marks import Marks
+from twokey.gateway.store.restore_counters import RestoreCounters
 from twokey.gateway.store.store import Store
 
-THREAD = "twokey:mark:"
-"""Begin of the thread under which checkpoints keep their mark for one store."""
+THREAD = "twokey:restore-counter:"
+"""Prefix of the thread under which checkpoints keep their counter for one store."""
 CHECKPOINT = "00000000-0000-6000-8000-000000000000"
 """The one checkpoint of it, written over each time."""
-ID_KEY, NUMBER_KEY = "twokey_checkpoints", "twokey_mark"
+ID_KEY, NUMBER_KEY = "twokey_checkpoints", "twokey_restore_counter"
 
 ALIVE_MS = 600_000
-"""How long after their last mark checkpoints may still belong to a gateway that only
+"""How long after their last write checkpoints may still belong to a gateway that only
 restarts: what waits for threads that ours do not have is left alone so long."""
 # Far below ALIVE_MS: a gateway with nothing to do must not count as gone.
 IDLE_MS = 40_000
-"""How soon a mark is written again while nothing happens."""
+"""How soon the counters rise again while nothing happens."""
 _SLACK = 16
-"""How many marks the store may be ahead of the checkpoints: processes mark at once."""
+"""How far the store may be ahead: several processes raise the counter at once."""
 
 
 class Consistency(StrEnum):
@@ -50,7 +50,7 @@ class Consistency(StrEnum):
 
 
 class RestoreDetector:
-    """The marks of one store and one set of checkpoints.
+    """The counters of one store and one set of checkpoints.
 
     Args:
         store: the gateway's store.
@@ -61,7 +61,7 @@ class RestoreDetector:
     def __init__(
         self, store: Store, saver: BaseCheckpointSaver[Any], *, tenant: str = "default"
     ) -> None:
-        self._marks = store.marks
+        self._counters = store.restore_counters
         self._saver = saver
         self._keys = store.keys_of_tenant(tenant)
         self._tenant = tenant
@@ -69,7 +69,7 @@ class RestoreDetector:
         self._id = ""
         self._last = 0
         self._changes = -1
-        self._marked_ms = 0
+        self._advanced_ms = 0
 
     async def compare(self) -> Consistency:
         """Return which of the two is older, if any; nothing is written."""
@@ -79,9 +79,9 @@ class RestoreDetector:
         checkpoints, written = await self._read(store)
         # The checkpoints first: what another process writes meanwhile is in the store
         # before it is there.
-        marks = await self._known()
-        marked = marks.of.get(checkpoints)
-        kept = marked.number if marked else 0
+        counters = await self._known()
+        counter = counters.of.get(checkpoints)
+        kept = counter.number if counter else 0
         # What this process wrote itself counts, too: store and checkpoints can have
         # been put back to one moment while it ran, and then agree with each other.
         last = self._last if checkpoints == self._id else 0
@@ -93,52 +93,52 @@ class RestoreDetector:
             return Consistency.CHECKPOINTS_ARE_OLDER
         return Consistency.SAME
 
-    async def mark(self) -> None:
-        """Write a mark to both, if something happened or time has passed."""
-        # Read before the mark is made: what changes in between makes another mark due.
-        changes = await self._marks.changes(self._keys)
+    async def advance(self) -> None:
+        """Raise both counters, if something happened or time has passed."""
+        # Read before the counters rise: what changes in between lets them rise again.
+        changes = await self._counters.changes(self._keys)
         now_ms = (await self._known()).now_ms
         is_idle = changes == self._changes
-        if is_idle and now_ms - self._marked_ms < IDLE_MS:
+        if is_idle and now_ms - self._advanced_ms < IDLE_MS:
             return
         if not self._store:
             fresh = secrets.token_hex(16)
-            self._store = await self._marks.named(self._keys, self._tenant, fresh)
+            self._store = await self._counters.named(self._keys, self._tenant, fresh)
         if not self._id:
             self._id, _ = await self._read(self._store)
             self._id = self._id or secrets.token_hex(16)
         # The store first. Killed in between, it is one ahead, which is allowed; the
         # other way round it would look like an older copy.
-        self._last = await self._marks.add(self._keys, self._tenant, self._id)
+        self._last = await self._counters.add(self._keys, self._tenant, self._id)
         await self._write(self._last)
-        self._changes, self._marked_ms = changes, now_ms
+        self._changes, self._advanced_ms = changes, now_ms
 
     async def align(self) -> None:
-        """Make both marks equal again, after differences were recovered."""
-        marks = await self._known()
-        self._store = marks.store
-        self._id, written = await self._read(marks.store)
+        """Make both counters equal again, after differences were recovered."""
+        counters = await self._known()
+        self._store = counters.store
+        self._id, written = await self._read(counters.store)
         if self._id:
-            kept = marks.of[self._id].number if self._id in marks.of else 0
-            # Never the smaller one: to every other process a mark that fell is a loss.
+            kept = counters.of[self._id].number if self._id in counters.of else 0
+            # Never the smaller one: others take a counter that fell for a loss.
             newest = max(kept, written)
-            await self._marks.put(self._keys, self._tenant, self._id, newest)
+            await self._counters.put(self._keys, self._tenant, self._id, newest)
         self._changes = -1
-        await self.mark()
+        await self.advance()
 
     async def is_alone(self) -> bool:
         """Return True if no process used other checkpoints with this store lately."""
-        marks = await self._known()
+        counters = await self._known()
         return all(
-            one == self._id or marked.at_ms < marks.now_ms - ALIVE_MS
-            for one, marked in marks.of.items()
+            one == self._id or counter.at_ms < counters.now_ms - ALIVE_MS
+            for one, counter in counters.of.items()
         )
 
-    async def _known(self) -> Marks:
-        return await self._marks.read(self._keys, self._tenant)
+    async def _known(self) -> RestoreCounters:
+        return await self._counters.read(self._keys, self._tenant)
 
     async def _read(self, store: str) -> tuple[str, int]:
-        """Return the id of the checkpoints and the mark that they have of a store."""
+        """Return the id of the checkpoints and their counter for a store."""
         found = await self._saver.aget_tuple(_place(store)) if store else None
         if found is None:
             return "", 0

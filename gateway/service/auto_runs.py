@@ -10,7 +10,7 @@ import logging
 from twokey.gateway.approvals.events import EventName, call_event
 from twokey.gateway.policy.evaluate import is_idempotent
 from twokey.gateway.protocol import digest
-from twokey.gateway.protocol.wire import CallBegun, CallEnd, CallMark, TurnRef
+from twokey.gateway.protocol.wire import CallBegun, CallEnd, CallProgress, TurnRef
 from twokey.gateway.service.stored_verdicts import StoredVerdicts
 from twokey.gateway.service.tenant_service import PolicyService
 from twokey.gateway.store.auto_runs import Note
@@ -21,21 +21,21 @@ logger = logging.getLogger(__name__)
 class AutoRunService(PolicyService):
     """Calls without a record."""
 
-    async def mark(self, mark: CallMark) -> CallBegun:
+    async def report_progress(self, progress: CallProgress) -> CallBegun:
         """Return whether a call may run, or note what happens to it.
 
         Raises:
             LeaseLost: the thread is run by somebody else now.
         """
-        calls, turn_key = self._store.auto_runs, self._turn_key(mark.ref)
-        if mark.verb != "begin":
-            await calls.note(self._keys, turn_key, mark.verb, mark.tool_call_id)
+        calls, turn_key = self._store.auto_runs, self._turn_key(progress.ref)
+        if progress.verb != "begin":
+            await calls.note(self._keys, turn_key, progress.verb, progress.tool_call_id)
             return CallBegun()
-        agent, tool = mark.ref.agent, mark.tool
+        agent, tool = progress.ref.agent, progress.tool
         # By the current policy: the question is whether the tool may run again now.
         repeats = is_idempotent(self._policy(), agent=agent, tool=tool)
         begun = await calls.begin(
-            self._keys, turn_key, mark.tool_call_id, repeats=repeats
+            self._keys, turn_key, progress.tool_call_id, repeats=repeats
         )
         if begun.word == "cut_off":
             logger.warning("call.cut_off agent=%s tool=%s", agent, tool)

@@ -59,7 +59,7 @@ PERMANENT = frozenset(
         "stalled",
         "stalled_waiting",
         "stalled_parked",
-        "marks",
+        "restore_counters",
     }
 )
 """Last part of the keys that live as long as the store: indexes, streams, freezes."""
@@ -184,9 +184,9 @@ class Keys:
         """
         return f"{self._base}:w:{_hashed(tenant, window, resource)}"
 
-    def marks(self, tenant: str) -> str:
-        """Hash: the store's id and the newest mark of each set of checkpoints."""
-        return f"{self._base}:{_hashed(tenant)}:marks"
+    def restore_counters(self, tenant: str) -> str:
+        """Hash: the store's id, and a counter for each set of checkpoints."""
+        return f"{self._base}:{_hashed(tenant)}:restore_counters"
 
     def frozen(self, tenant: str) -> str:
         """Hash: what is frozen of a tenant, and who is paused."""

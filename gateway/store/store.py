@@ -15,11 +15,11 @@ from twokey.gateway.store.engine import EmbeddedEngine
 from twokey.gateway.store.freezes import FreezeStore
 from twokey.gateway.store.jobs import JobQueue
 from twokey.gateway.store.keys import LEASE_MS, Keys, shard_of_approval, shard_of_tenant
-from twokey.gateway.store.marks import MarkStore
 from twokey.gateway.store.members import MemberStore
 from twokey.gateway.store.outbox import Outbox
 from twokey.gateway.store.pending import PendingIndex
 from twokey.gateway.store.questions import QuestionStore
+from twokey.gateway.store.restore_counters import RestoreCounterStore
 from twokey.gateway.store.stalled import StalledRuns
 from twokey.gateway.store.threads import ThreadStore
 from twokey.gateway.store.timers import TimerStore
@@ -27,7 +27,7 @@ from twokey.gateway.store.windows import WindowStore
 
 
 class Store:
-    """One server's rooms, for every event loop of this process.
+    """All repositories of one Redis server; every event loop of a process shares it.
 
     Args:
         url: ``redis://``, ``rediss://`` or ``unix://`` address.
@@ -67,7 +67,7 @@ class Store:
         self.delegations = DelegationStore(self.conn)
         self.pending = PendingIndex(self.conn)
         self.questions = QuestionStore(self.conn)
-        self.marks = MarkStore(self.conn)
+        self.restore_counters = RestoreCounterStore(self.conn)
 
     @property
     def failure(self) -> StoreUnavailable | None:

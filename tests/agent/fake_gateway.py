@@ -38,8 +38,8 @@ from twokey.gateway.protocol.wire import (
     Busy,
     CallBegun,
     CallEnd,
-    CallMark,
     CallOutcome,
+    CallProgress,
     CheckState,
     Claimed,
     ClaimReply,
@@ -162,8 +162,8 @@ class FakeGateway:
                     state=item.state,
                 )
 
-    async def mark(self, mark: CallMark) -> CallBegun:
-        with self._entered(mark.verb):
+    async def report_progress(self, progress: CallProgress) -> CallBegun:
+        with self._entered(progress.verb):
             return CallBegun()
 
     async def ended(self, end: CallEnd) -> None:

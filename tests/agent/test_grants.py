@@ -12,7 +12,7 @@ from langgraph.prebuilt import InjectedState
 from twokey.agent import Grant, grant, guarded
 from twokey.agent.grants import grant_scope
 from twokey.gateway.errors import NotAllowed
-from twokey.gateway.gates.marks import is_guarded
+from twokey.gateway.gates.gate import is_guarded
 from twokey.gateway.protocol import wire
 
 

@@ -24,7 +24,7 @@ from tests.resume.test_halted_threads import agent, items, saying
 from twokey.agent import ApprovalMiddleware
 from twokey.gateway.embed import Twokey
 from twokey.gateway.errors import NotAllowed
-from twokey.gateway.gates.marks import is_guarded
+from twokey.gateway.gates.gate import is_guarded
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.store.store import Store
 

@@ -80,7 +80,7 @@ async def test_an_approved_call_whose_thread_is_gone_ends_at_the_next_start(
     forget_checkpoints(tmp_path)
 
     # As ten minutes later: nobody used other checkpoints in the meantime.
-    await store.conn.command("DEL", stack.keys.marks("default"))
+    await store.conn.command("DEL", stack.keys.restore_counters("default"))
     async with open_stack(store, file) as stack:
         assert await problems(stack) == [recovery.THREAD_GONE] * 2
         async with stack.working():

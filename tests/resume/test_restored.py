@@ -202,7 +202,7 @@ async def test_two_stores_share_checkpoints_without_doubting_each_other(
 async def test_a_store_that_is_emptied_under_a_process_is_noticed(stack: Stack) -> None:
     assert stack.saver
     detector = RestoreDetector(stack.store, stack.saver)
-    await detector.mark()
+    await detector.advance()
     await stack.store.conn.command("FLUSHALL")
 
     assert await detector.compare() is Consistency.STORE_IS_OLDER
@@ -215,13 +215,13 @@ async def test_a_mark_of_another_gateway_during_a_look_is_no_loss(
 ) -> None:
     assert stack.saver
     saver = stack.saver
-    await RestoreDetector(stack.store, saver).mark()
+    await RestoreDetector(stack.store, saver).advance()
     read = saver.aget_tuple
 
     async def while_another_marks(config: RunnableConfig) -> CheckpointTuple | None:
         with monkeypatch.context() as alone:
             alone.setattr(saver, "aget_tuple", read)
-            await RestoreDetector(stack.store, saver).mark()
+            await RestoreDetector(stack.store, saver).advance()
         return await read(config)
 
     monkeypatch.setattr(saver, "aget_tuple", while_another_marks)

@@ -59,7 +59,7 @@ async def threads_in(file: Path) -> int:
         "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]);"
         "print(c.execute('PRAGMA integrity_check').fetchone()[0],"
         "c.execute('SELECT count(DISTINCT thread_id) FROM checkpoints '"
-        "\"WHERE thread_id NOT LIKE 'twokey:mark:%'\").fetchone()[0])"
+        "\"WHERE thread_id NOT LIKE 'twokey:restore-counter:%'\").fetchone()[0])"
     )
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", code, str(file), stdout=asyncio.subprocess.PIPE

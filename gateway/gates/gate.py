@@ -1,4 +1,4 @@
-"""Mark gates and guarded tools, so that they are found without importing ``agent``."""
+"""Base types Gate and GuardedTool, which gateway code recognises without `agent`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Write progress marks to the store and the checkpoints, to detect data loss."""
+"""Keep the store's restore counters, to detect a lost or restored store."""
 
 from __future__ import annotations
 
@@ -18,66 +18,68 @@ _STORE = "store"
 
 
 @dataclass(frozen=True)
-class Marked:
-    """The newest mark of one set of checkpoints, and when it was written."""
+class RestoreCounter:
+    """The counter of one set of checkpoints, and when it was written."""
 
     number: int = 0
     at_ms: int = 0
 
 
 @dataclass(frozen=True)
-class Marks:
-    """The marks of a tenant.
+class RestoreCounters:
+    """The restore counters of a tenant.
 
     Attributes:
-        store: id of this data set, which its copies share; empty before the first mark.
-        of: the newest mark of all checkpoints that are known, by their id.
+        store: id of this data set, which its copies share; empty at first.
+        of: the counter of all checkpoints that are known, by their id.
         now_ms: the store's clock.
     """
 
     store: str
-    of: dict[str, Marked]
+    of: dict[str, RestoreCounter]
     now_ms: int
 
 
-class MarkStore:
-    """The store's side of the marks."""
+class RestoreCounterStore:
+    """The restore counters as the store has them; checkpoints keep their own."""
 
     def __init__(self, conn: Connection) -> None:
         self._conn = conn
 
-    async def read(self, keys: Keys, tenant: str) -> Marks:
-        """Return all marks and the store's clock."""
+    async def read(self, keys: Keys, tenant: str) -> RestoreCounters:
+        """Return all counters and the store's clock."""
         rows, time = await self._conn.together(
-            ["HGETALL", keys.marks(tenant)], ["TIME"]
+            ["HGETALL", keys.restore_counters(tenant)], ["TIME"]
         )
         found = fields(rows)
         store = text(found.pop(_STORE, b""))
         of = {
-            one: Marked(number(kept), number(found.get(one + _AT)))
+            one: RestoreCounter(number(kept), number(found.get(one + _AT)))
             for one, kept in found.items()
             if not one.endswith(_AT)
         }
-        return Marks(store, of, milliseconds(time))
+        return RestoreCounters(store, of, milliseconds(time))
 
     async def named(self, keys: Keys, tenant: str, store: str) -> str:
         """Give the data set this id, unless it has one; return the one it has."""
-        key = keys.marks(tenant)
+        key = keys.restore_counters(tenant)
         await self._conn.command("HSETNX", key, _STORE, store)
         return text(await self._conn.command("HGET", key, _STORE))
 
     async def add(self, keys: Keys, tenant: str, checkpoints: str) -> int:
-        """Write the next mark; return its number."""
-        key = keys.marks(tenant)
+        """Raise a counter by one; return it."""
+        key = keys.restore_counters(tenant)
         now = await self._conn.now_ms()
         replies = await self._conn.together(
             ["HINCRBY", key, checkpoints, 1], ["HSET", key, checkpoints + _AT, now]
         )
         return number(replies[0])
 
-    async def put(self, keys: Keys, tenant: str, checkpoints: str, mark: int) -> None:
-        """Write a mark of this number."""
-        await self._conn.command("HSET", keys.marks(tenant), checkpoints, mark)
+    async def put(self, keys: Keys, tenant: str, checkpoints: str, value: int) -> None:
+        """Set a counter."""
+        await self._conn.command(
+            "HSET", keys.restore_counters(tenant), checkpoints, value
+        )
 
     async def changes(self, keys: Keys) -> int:
         """Return how many audit entries were ever written: it rises with any change."""

@@ -1,4 +1,4 @@
-"""Revoke an authorization when the current policy requires more review.
+"""Re-check an authorization when its call is claimed: keep it, end it, or reopen it.
 
 Time passes between a decision and the execution. The claim asks the policy again; it
 may only be stricter. What it forbids ends; what needs more people goes back to them,

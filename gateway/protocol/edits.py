@@ -1,4 +1,4 @@
-"""Validate, hash and describe edits of a call's arguments."""
+"""Validate edits of arguments, and write (or neutralise) the model's edit messages."""
 
 from __future__ import annotations
 

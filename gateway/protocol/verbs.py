@@ -1,4 +1,4 @@
-"""Verbs of a reviewer's decision, and which of them need a reason."""
+"""Enums of what reviewers say: decisions (`Verb`) and findings of a reconciliation."""
 
 from __future__ import annotations
 

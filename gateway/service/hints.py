@@ -33,7 +33,7 @@ def apply_hint(judge: Judge, hint: CallHint | None) -> Evaluation:
     evaluation = judge(None)
     if hint is None:
         return evaluation
-    tier = _wished(evaluation, hint)
+    tier = _tier_by_hint(evaluation, hint)
     if tier is not None:
         # Time, people and channel depend on the tier, so policy is asked again.
         evaluation = judge(tier)
@@ -43,10 +43,12 @@ def apply_hint(judge: Judge, hint: CallHint | None) -> Evaluation:
     )
 
 
-def _wished(evaluation: Evaluation, hint: CallHint) -> Tier | None:
+def _tier_by_hint(evaluation: Evaluation, hint: CallHint) -> Tier | None:
+    """Return the tier to which a hint moves a call; None when it moves nothing."""
     if hint.hold is True and evaluation.tier.is_auto_approved:
         return Tier.APPROVE
-    # Not `escalate`: what a rule raised stays raised, whatever the agent's code wishes.
+    # Only `approve` can be loosened. A call that a rule raised to `escalate` must not
+    # lose its review by a hint of the agent's own code.
     may_loosen = evaluation.overridable and evaluation.tier is Tier.APPROVE
     if hint.hold is False and may_loosen:
         return Tier.AUTO

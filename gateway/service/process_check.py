@@ -1,4 +1,4 @@
-"""Check a process's configuration against others on the same store before it joins.
+"""Register a process with a heartbeat; refuse one whose settings contradict another's.
 
 Two gateways of one agent have to keep its threads in one database: a job is taken by
 either, and only the database has the thread. Two bots have to know each other's keys:

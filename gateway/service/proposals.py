@@ -1,4 +1,4 @@
-"""Build a turn's verdicts and approvals; deterministic given its `Source`."""
+"""Build the verdicts, approvals and events of a turn from its evaluated calls; pure."""
 
 from __future__ import annotations
 
@@ -299,7 +299,10 @@ def _context(one: EvaluatedCall, source: Source) -> Context:
 
 
 def _recorded(one: EvaluatedCall, item: Item) -> Verdict:
-    """Return the verdict on a call that is claimed: it waits, or may run at once."""
+    """Return the verdict on an item of an approval: hold it for people, or run it.
+
+    The agent has to claim the item before it runs the call, in both cases.
+    """
     kind = VerdictKind.HOLD if item.is_pending else VerdictKind.RUN
     return _verdict(one, kind).with_(
         item_id=item.id,

@@ -1,10 +1,10 @@
 """Build the blocks and views the bot sends, as plain dicts.
 
-Every text comes as one of the types of `twokey.bot.text_types`, so that a type checker
-refuses a plain `str`, and text of strangers in markup. Plain text is cut to Slack's
-limits with a visible mark; markup is never cut, since that could tear a reference. What
-these functions return is what Slack is sent; `ensure_valid_message` and
-`ensure_valid_view` hold it to Slack's rules as a whole.
+Every text has one of the types of `twokey.bot.text_types`, so a type checker refuses a
+plain `str`, and untrusted text in markup. Plain text is cut to Slack's limits with a
+visible mark; markup is never cut, since that could split a mention. The results are
+sent as they are; `ensure_valid_message` and `ensure_valid_view` check Slack's rules for
+the whole message.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """Track whether Slack still accepts the bot's token.
 
-Every answer of Slack's Web API says it. A bot that calls nothing for a while asks
-``auth.test``, at most once in `CHECKED_S`, so that a health check costs Slack nothing.
+Every response of Slack's Web API shows it. A bot without recent calls asks
+``auth.test`` at most once in `CHECKED_S`, so health checks do not use up the limit.
 """
 
 from __future__ import annotations

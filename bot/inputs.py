@@ -1,7 +1,7 @@
 """Build Block Kit input blocks: text, numbers, choices, dates.
 
-What a person edits is never cut or altered on its way into an input: a value that does
-not fit is an error here, and the caller offers another way to edit it.
+A value is never cut or altered to fit an input: one that does not fit raises an error,
+and the caller offers another way to edit it.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,8 @@
 """Track Slack's rate limits: how long the next call has to wait.
 
-Slack counts per method, workspace and app; posting also per channel. A bucket holds
-tokens: a call takes one, and they come back at a steady rate. After a 429 only the
-method (and channel) it was about stands still, for as long as Slack said.
+Slack counts per method, workspace and app, and posts per channel as well. Each has a
+token bucket: a call takes a token, and tokens come back at a steady rate. After a 429
+only calls of that method (and channel) wait, for as long as Retry-After says.
 Source: https://docs.slack.dev/apis/web-api/rate-limits
 """
 

@@ -24,7 +24,7 @@ from twokey.gateway.approvals.membership import click_again
 from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.service.reviews import ReviewService, Voters
-from twokey.gateway.store.freezes import Scope
+from twokey.gateway.store.freezes import FreezeScope
 from twokey.gateway.store.keys import Keys
 
 logger = logging.getLogger(__name__)
@@ -102,8 +102,10 @@ class ListenerContext:
         fresh = decides and any(_takes_several(item) for item in items)
         return await self._resolved(user, user_team, groups, fresh=fresh)
 
-    async def stopper_of(self, user: str, user_team: str, scope: Scope) -> Reviewer:
-        """Return who somebody is with regard to stopping this."""
+    async def resolve_freezer(
+        self, user: str, user_team: str, scope: FreezeScope
+    ) -> Reviewer:
+        """Return a person with the roles that may freeze or unfreeze this scope."""
         groups = self.service.stops.usergroups(scope)
         return await self._resolved(user, user_team, groups, fresh=True)
 

@@ -1,9 +1,9 @@
 """Parse Slack's message events: app mentions and direct messages to the bot.
 
-Slack tells of one message more than once. It delivers an event again when our answer
-was late. It sends ``app_mention`` anew, with another event id, when a message that
-mentions the bot was edited; in the bot's own chat an edit comes as
-``message_changed``. So a message is named by its team, channel and ``ts``.
+Slack sends more than one event for a message. It repeats an event when our response was
+late. It sends another ``app_mention``, with another event id, when a message that
+mentions the bot is edited; in a direct message an edit comes as ``message_changed``. So
+a message is identified by its team, channel and ``ts``.
 """
 
 from __future__ import annotations

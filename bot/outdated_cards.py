@@ -1,9 +1,9 @@
 """Find cards whose policy decision or reviewers changed since they were drawn.
 
-A call that waits may need more people, or fewer, because of other calls: they share its
-windows. Whatever happens is an event in the outbox, so the publisher asks after each
-few of them which cards have to be redrawn. What a card shows authorizes nothing: every
-click is judged for itself, so a redraw that is late or lost costs no safety.
+A pending call may need more or fewer reviewers because of other calls: they count in
+the same windows of the policy. Every change is an event in the outbox, so the publisher
+looks for outdated cards after new events. A card authorizes nothing: each click is
+evaluated by the current policy, so a late redraw is not a security problem.
 """
 
 from __future__ import annotations

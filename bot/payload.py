@@ -1,11 +1,10 @@
 """Parse verified Slack payloads into typed records, strictly and completely.
 
-What comes in was signed by Slack, so it is well meant; it may still be of a kind, or
-from a kind of installation, that nobody thought of. Every reader here either returns
-a record or raises `BadPayload` with the place that is missing; none ever raises
-anything else.
+Slack signed the payloads, but they may be of an unknown kind or from an unknown kind of
+installation. Every parser here returns a record or raises `BadPayload` with the path
+that is missing, and nothing else.
 
-Two ids say where a person comes from. ``team`` is the workspace in which they acted,
+Two ids name a person's workspace. ``team`` is the workspace in which they acted,
 ``user_team`` the home of their account: with Slack Connect it is another company's. An
 app that is installed on a whole organization gets ``team: null`` in some payloads; then
 the view's ``app_installed_team_id`` or the user's own team stands in.

@@ -1,8 +1,7 @@
 """Run background tasks after an acknowledgement, and finish them at shutdown.
 
-A bare ``asyncio.create_task`` may be collected half-way and is forgotten when the
-process stops. Nothing that decides belongs here: decisions are written before the
-answer.
+A bare ``asyncio.create_task`` may be garbage-collected while it runs, and is dropped at
+shutdown. No decision belongs here: decisions are written before the acknowledgement.
 """
 
 from __future__ import annotations

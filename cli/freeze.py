@@ -14,7 +14,7 @@ from twokey.cli.store_access import use_store
 from twokey.gateway.approvals.decisions import Gesture
 from twokey.gateway.errors import SettingsError
 from twokey.gateway.service.freezing import FreezeService
-from twokey.gateway.store.freezes import Freeze, Scope, ScopeKind
+from twokey.gateway.store.freezes import Freeze, FreezeScope, ScopeKind
 
 T = TypeVar("T")
 
@@ -104,11 +104,11 @@ def _line(freeze: Freeze) -> str:
     return f"{what}: {word} by {who} since {console.utc(freeze.at_ms)}: {why}"
 
 
-def _named(scope: Scope) -> str:
+def _named(scope: FreezeScope) -> str:
     return f"The {scope.kind} {scope.name!r}" if scope.name else "Everything"
 
 
-def _scope(kind: ScopeKind, name: str) -> Scope:
+def _scope(kind: ScopeKind, name: str) -> FreezeScope:
     if kind is ScopeKind.TENANT and name:
         raise SettingsError(
             f"A tenant has no name here, yet {name!r} was given; the tenant is the "
@@ -116,7 +116,7 @@ def _scope(kind: ScopeKind, name: str) -> Scope:
         )
     if kind is not ScopeKind.TENANT and not name:
         raise SettingsError(f"Which {kind}? Write 'twokey freeze {kind} NAME'.")
-    return Scope(kind=kind, name=name)
+    return FreezeScope(kind=kind, name=name)
 
 
 def _ask(ctx: typer.Context, ask: Callable[[FreezeService], Awaitable[T]]) -> T:

@@ -1,10 +1,9 @@
 """Render an approval as one Slack message (the card), in every state.
 
-From top to bottom: what the call does, where it stands and who asked for it, then each
-call with its arguments, what the agent says about it and the buttons, what concerns all
-calls at once, and the ids to look something up. Arguments stay in every state; only
-words and buttons change. Text that others wrote is only ever in preformatted or plain
-text.
+From top to bottom: the headline, state and requester; each call with its arguments, the
+agent's description and the buttons; the batch footer; and the ids. The arguments stay
+in every state; only sentences and buttons change. Untrusted text is always preformatted
+or plain text.
 """
 
 from __future__ import annotations

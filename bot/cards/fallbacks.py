@@ -1,7 +1,7 @@
-"""Fallback texts for notifications, lists and screen readers.
+"""Build the plain-text fallback of messages, for notifications and screen readers.
 
-These are sentences of ours with the names of tools and numbers in them: no ids, and
-nothing that an agent, a customer or a reviewer wrote.
+They contain only our own sentences, names of tools and numbers: no ids, and nothing
+that an agent, a customer or a reviewer wrote.
 """
 
 from __future__ import annotations

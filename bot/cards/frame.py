@@ -1,9 +1,9 @@
 """Rendering context of one card: record, keys, time and size budget.
 
 Slack refuses a message whose blocks hold too much text, by a rule it does not publish;
-`twokey.sandbox.blockkit.limits.TEXT_IN_ALL_BLOCKS` is our budget. It is shared out in
-advance and by the number of calls alone, so that whether a call is shown whole never
-depends on what happened to its neighbours.
+`twokey.sandbox.blockkit.limits.TEXT_IN_ALL_BLOCKS` is our budget. It is divided by the
+number of calls alone, so whether a call is shown whole never depends on the state of
+the other calls.
 """
 
 from __future__ import annotations

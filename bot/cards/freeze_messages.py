@@ -54,7 +54,7 @@ def freeze_message(event: Event, *, command: str = COMMAND) -> Message:
     blocks: list[Block] = [section(head), section(untrusted(fit(_what(event), _NAME)))]
     if event.reason:
         reason = excerpt(event.reason, _REASON).text
-        blocks.append(rich_text(box(reason), block_id=f"stop:{event.seq}"))
+        blocks.append(rich_text(box(reason), block_id=f"freeze:{event.seq}"))
     if event.name is not EventName.FREEZE_LIFTED:
         blocks.append(_hint(event, command))
     return Message(tuple(blocks), text)

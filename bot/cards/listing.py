@@ -1,9 +1,9 @@
 """Render a tool call as plain text: its name and one argument per line.
 
-Short arguments stand aligned under the tool's name. A long one, or one of several
-lines, gets a box of its own, so that no value can draw a line that looks like another
-argument. The texts are untrusted; hidden characters are already shown as marks, and
-only we write marks: two calls that differ never read the same.
+Short arguments are aligned under the tool's name. A long or multi-line one gets a box
+of its own, so that no value can imitate the line of another argument. The texts are
+untrusted; hidden characters are already replaced by visible marks, and only our code
+writes marks, so two different calls never look the same.
 """
 
 from __future__ import annotations

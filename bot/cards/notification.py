@@ -1,7 +1,8 @@
 """Render the card of calls that run without review (tier ``notify``).
 
-The calls stand as on a card: in boxes, redacted, nothing hidden. Buttons stop a tool
-and report the calls. Only a call in doubt asks people to act: did it take effect?
+The calls are rendered as on a card: in boxes, redacted, with hidden characters shown.
+Buttons freeze a tool and report the calls. Only a call in doubt asks people to act: did
+it take effect?
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Feedback on a click, an agent's final answer, and failure notices, as texts."""
+"""Texts that answer a click, an agent's final answer, and failure messages."""
 
 from __future__ import annotations
 

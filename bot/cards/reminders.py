@@ -1,6 +1,6 @@
 """Render reminders and escalations: messages that mention reviewers.
 
-These lines notify people, so each names only those whose word still counts.
+Each message notifies people, so it mentions only those who can still decide.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from functools import partial
 from twokey.bot.delivery.event_dispatcher import EventDispatcher
 from twokey.bot.delivery.feed import Feed
 from twokey.bot.delivery.outbox_queue import Call, OutboxQueue, Topic
-from twokey.bot.delivery.scheduler import Scheduler, pause
+from twokey.bot.delivery.scheduler import Scheduler, wait_until_set
 from twokey.gateway.errors import StoreUnavailable, ThreadUnavailable
 from twokey.gateway.failures import log_failure
 from twokey.gateway.store.fences import holding
@@ -112,7 +112,7 @@ class Publisher:
                 logger.warning("publisher.store_unavailable why=%s", error)
             except Exception as error:  # noqa: BLE001 - nothing may end publishing
                 log_failure(logger, error, "publisher.failed_and_leads_again")
-            await pause(stop, _RETRY_S)
+            await wait_until_set(stop, _RETRY_S)
 
     async def _lead(self, stop: asyncio.Event, lost: asyncio.Event) -> None:
         term = self._term = self._new_term()
@@ -214,4 +214,4 @@ class Publisher:
             # cause one check each.
             await asyncio.sleep(_REDRAW_EVERY_S)
             while not (term.is_over or term.happened.is_set()):
-                await pause(term.happened, _RETRY_S)
+                await wait_until_set(term.happened, _RETRY_S)

@@ -61,10 +61,10 @@ class Scheduler:
     async def run(self) -> None:
         """Start tasks until cancelled; `finish` waits for those that still run."""
         while True:
-            # Cleared before reading the queue: a change between reading and `pause`
-            # must end the pause.
+            # Cleared before reading the queue: a change between reading and the wait
+            # must end the wait.
             self.changed.clear()
-            await pause(self.changed, min(_MAX_SLEEP_S, self.start_due()))
+            await wait_until_set(self.changed, min(_MAX_SLEEP_S, self.start_due()))
 
     def start_due(self) -> float:
         """Start a task for each due topic; return the seconds until the next is due."""
@@ -149,7 +149,7 @@ def _reserve(topic: Topic, call: Call) -> int:
     return _RESERVED if is_reserved else 0
 
 
-async def pause(event: asyncio.Event, seconds: float) -> None:
+async def wait_until_set(event: asyncio.Event, seconds: float) -> None:
     """Wait until an event is set or a timeout passes."""
     try:
         async with asyncio.timeout(seconds):

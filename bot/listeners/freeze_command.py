@@ -26,7 +26,7 @@ from twokey.bot.text import fit
 from twokey.bot.text_types import label, slash_command, template, untrusted
 from twokey.gateway.approvals.decisions import Forbidden, Gesture, Reviewer
 from twokey.gateway.service.stopping import MAX_REASON
-from twokey.gateway.store.freezes import Freeze, Scope, ScopeKind
+from twokey.gateway.store.freezes import Freeze, FreezeScope, ScopeKind
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ _USAGE: LiteralString = (
     "place of `freeze`."
 )
 
-Change = Callable[[Scope, Reviewer, str], Awaitable[bool | Forbidden]]
+Change = Callable[[FreezeScope, Reviewer, str], Awaitable[bool | Forbidden]]
 
 
 async def freeze(ctx: ListenerContext, command: Command, rest: str) -> UserText:
@@ -109,21 +109,25 @@ def _row(freeze: Freeze) -> list[Block]:
 
 
 async def _changed(
-    ctx: ListenerContext, command: Command, scope: Scope, reason: str, change: Change
+    ctx: ListenerContext,
+    command: Command,
+    scope: FreezeScope,
+    reason: str,
+    change: Change,
 ) -> bool:
-    reviewer = await ctx.stopper_of(command.user, command.team, scope)
+    reviewer = await ctx.resolve_freezer(command.user, command.team, scope)
     reviewer = reviewer.with_(gesture=Gesture.SLASH_COMMAND)
     result = await change(scope, reviewer, reason)
     if isinstance(result, Forbidden):
-        logger.info("stop.refused user=%s kind=%s", command.user, scope.kind)
+        logger.info("freeze.refused user=%s kind=%s", command.user, scope.kind)
         raise UserFacingError(label(result.reason))
     return result
 
 
-def _read(rest: str, command: str) -> tuple[Scope, str]:
+def _read(rest: str, command: str) -> tuple[FreezeScope, str]:
     kind, _, more = rest.strip().partition(" ")
     if kind.lower() in {EVERYTHING, ScopeKind.TENANT.value}:
-        return Scope(kind=ScopeKind.TENANT), _reason(more)
+        return FreezeScope(kind=ScopeKind.TENANT), _reason(more)
     name, _, why = more.strip().partition(" ")
     # Slack escapes & < > in what people type, and the store knows the tool by its real
     # name.
@@ -138,7 +142,7 @@ def _read(rest: str, command: str) -> tuple[Scope, str]:
                 most=_LONGEST_NAME,
             )
         )
-    return Scope(kind=ScopeKind(kind.lower()), name=name), _reason(why)
+    return FreezeScope(kind=ScopeKind(kind.lower()), name=name), _reason(why)
 
 
 def _reason(text: str) -> str:
@@ -155,13 +159,13 @@ def _reason(text: str) -> str:
     return reason
 
 
-def _named(scope: Scope) -> str:
+def _named(scope: FreezeScope) -> str:
     return f"The {scope.kind} {_shown(scope)}" if scope.name else "Everything"
 
 
-def _words(scope: Scope) -> str:
+def _words(scope: FreezeScope) -> str:
     return f"{scope.kind} {_shown(scope)}" if scope.name else EVERYTHING
 
 
-def _shown(scope: Scope) -> str:
+def _shown(scope: FreezeScope) -> str:
     return fit(scope.name, _LONGEST_NAME)

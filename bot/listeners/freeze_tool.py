@@ -11,7 +11,7 @@ from twokey.bot.listeners.router import Router
 from twokey.bot.listeners.verify_click import verify_click
 from twokey.bot.text_types import label, template
 from twokey.gateway.approvals.decisions import Forbidden
-from twokey.gateway.store.freezes import Scope, ScopeKind
+from twokey.gateway.store.freezes import FreezeScope, ScopeKind
 
 logger = logging.getLogger(__name__)
 
@@ -23,15 +23,15 @@ def register(router: Router) -> None:
 
 async def _freeze(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
     target = await verify_click(ctx, clicked, Action.FREEZE_TOOL)
-    scope = Scope(kind=ScopeKind.TOOL, name=target.item.tool)
-    reviewer = await ctx.stopper_of(*clicked.who, scope)
+    scope = FreezeScope(kind=ScopeKind.TOOL, name=target.item.tool)
+    reviewer = await ctx.resolve_freezer(*clicked.who, scope)
     approval_id = target.approval.id
     reason = f"frozen from notification {approval_id}"
     result = await ctx.service.stops.freeze(
         scope, reviewer.with_(gesture=clicked.gesture), reason
     )
     if isinstance(result, Forbidden):
-        logger.info("stop.refused user=%s approval=%s", reviewer.user, approval_id)
+        logger.info("freeze.refused user=%s approval=%s", reviewer.user, approval_id)
         raise UserFacingError(label(result.reason))
     # The tool's name is the agent's text, and Slack reads this as markup.
     if not result:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from twokey.bot.listener_context import ListenerContext
 from twokey.bot.payload import Command
 from twokey.gateway.approvals.decisions import AccountKind
-from twokey.gateway.approvals.membership import open_roles
+from twokey.gateway.approvals.membership import unresolved_roles
 from twokey.gateway.approvals.permission import objection
 from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.protocol.verbs import Verb
@@ -56,7 +56,7 @@ async def may_decide(
     # UNKNOWN counts as open, not as yes: the person reads that the list may be
     # incomplete.
     is_colleague = reviewer.account in {AccountKind.MEMBER, AccountKind.UNKNOWN}
-    is_unknown = bool(open_roles(reviewer, item.requirement.roles))
+    is_unknown = bool(unresolved_roles(reviewer, item.requirement.roles))
     return Access(is_given=False, is_unknown=is_colleague and is_unknown)
 
 

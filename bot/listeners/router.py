@@ -1,8 +1,8 @@
 """Register listeners with Bolt; turn every exception into a private message.
 
-A listener gets a typed record and may stop with `UserFacingError`. Whatever else
-happens in it is logged and answered with a sentence: an exception that left a listener
-would be a 500, and Slack does not deliver an interaction twice.
+A listener gets a typed record and may raise `UserFacingError`. Any other exception is
+logged and answered with a sentence: an exception that left a listener would be a 500,
+and Slack does not deliver an interaction twice.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Handle a thread reply to the bot under a card: it is about that card.
+"""Handle a thread reply to the bot: offer it as the reason or answer of a card.
 
 It never starts an agent. A reviewer is offered to use the text as an answer to the
 agent, or as the reason of an edit or a rejection. Slack opens a modal only for a click,

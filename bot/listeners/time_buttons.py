@@ -1,4 +1,4 @@
-"""Extend an approval's deadline, or tell others that somebody is looking at it."""
+"""Handle the buttons that extend an approval's deadline or mark it as taken."""
 
 from __future__ import annotations
 

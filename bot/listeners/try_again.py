@@ -11,7 +11,7 @@ from twokey.bot.listener_context import ListenerContext, UserFacingError, UserTe
 from twokey.bot.listeners.router import Router
 from twokey.bot.listeners.verify_click import is_usable_copy, read_seal
 from twokey.bot.text_types import label, template
-from twokey.gateway.store.freezes import Scope, ScopeKind
+from twokey.gateway.store.freezes import FreezeScope, ScopeKind
 from twokey.gateway.store.stalled import RunState, StalledRun
 
 logger = logging.getLogger(__name__)
@@ -49,8 +49,8 @@ async def _try_again(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
     # nothing. Read again a few times, and give up rather than hold the click.
     for _ in range(_ATTEMPTS):
         run = await _stopped(ctx, outage)
-        scope = Scope(kind=ScopeKind.AGENT, name=run.agent)
-        reviewer = await ctx.stopper_of(*clicked.who, scope)
+        scope = FreezeScope(kind=ScopeKind.AGENT, name=run.agent)
+        reviewer = await ctx.resolve_freezer(*clicked.who, scope)
         forbidden = await ctx.service.runs.forbidden(run, reviewer)
         if forbidden is not None:
             logger.info("run.try_refused user=%s run=%s", reviewer.user, run.id)

@@ -1,8 +1,7 @@
 """Open modals, bind each to its call on the server, and verify submissions.
 
-What a modal is about stands on the server, bound to its ``view.id``: a submission
-counts for the person, the item, the version and the hash that it was opened for, and
-for no other, whatever the submission itself says.
+The server stores what a modal was opened for under its ``view.id``: a person, item,
+version and hash. A submission counts for these alone; what it claims itself is ignored.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Flatten a call's arguments into form fields, nested objects by path.
 
-Every argument gets exactly one field or is inside one, and a field that cannot be
-edited says why. The walk depends on nothing but the item, so the same fields are laid
-out again when the form comes back.
+Every argument is one field or part of one, and a read-only field says why. The fields
+depend on nothing but the item, so they are the same when the form is submitted.
 """
 
 from __future__ import annotations

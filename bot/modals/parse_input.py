@@ -1,7 +1,7 @@
 """Parse what a person entered in an input into a JSON value.
 
-An input that nobody touched keeps the exact value it was made from, whatever Slack
-may have done to its text on the way. Numbers are read as decimals and refused when a
+An unchanged input keeps the exact value it was made from, even if Slack altered its
+text. Numbers are read as decimals and refused when a
 JSON number could not hold them exactly; none of them passes through a float unseen.
 """
 

@@ -1,9 +1,8 @@
 """Choose the input for a value from its JSON Schema, if any input fits.
 
-Only what one Slack input can show and give back without loss gets an input of its own
-kind; everything else is a box of checked JSON. The schema is the tool's own and is
-checked in full when the form comes back, so a kind chosen too generously can refuse a
-value but never let a wrong one through.
+A value gets a specific input only if Slack can show and return it without loss; any
+other gets a text box with validated JSON. The submitted form is validated against the
+tool's full schema, so a wrong choice here cannot let an invalid value through.
 """
 
 from __future__ import annotations

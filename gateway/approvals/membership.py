@@ -20,11 +20,11 @@ def holds(reviewer: Reviewer, role: Role) -> bool:
     )
 
 
-def open_roles(reviewer: Reviewer, roles: Iterable[Role]) -> tuple[str, ...]:
-    """Return the names of the roles that Slack left open.
+def unresolved_roles(reviewer: Reviewer, roles: Iterable[Role]) -> tuple[str, ...]:
+    """Return the names of the roles that could not be looked up.
 
-    A role is open when Slack did not say whether this person, or one whom they stand
-    in for, holds it, and nothing else shows that one of them does.
+    A role is unresolved when Slack did not say whether this person, or one whom they
+    stand in for, holds it, and nothing else shows that one of them does.
     """
     actors = (reviewer, *reviewer.stands_in_for)
     # While the person is unknown, what others handed to them counts for nothing.
@@ -37,8 +37,8 @@ def open_roles(reviewer: Reviewer, roles: Iterable[Role]) -> tuple[str, ...]:
     )
 
 
-def not_told(names: Iterable[str], people: Sequence[Reviewer]) -> str:
-    """Return what to tell a person whose click needs an answer that is missing."""
+def unresolved_reason(names: Iterable[str], people: Sequence[Reviewer]) -> str:
+    """Return the sentence for a click that needs a lookup which failed."""
     who = " or ".join(names)
     return (
         f"Slack did not say who is in {who}, so nothing was recorded. "

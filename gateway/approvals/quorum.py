@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from twokey.gateway.approvals.decisions import AccountKind, Reviewer
-from twokey.gateway.approvals.membership import click_again, holds, not_told, open_roles
+from twokey.gateway.approvals.membership import (
+    click_again,
+    holds,
+    unresolved_reason,
+    unresolved_roles,
+)
 from twokey.gateway.approvals.people import Notify, Requirement, Role, Vote
 from twokey.gateway.protocol.records import Person, Record
 
@@ -106,8 +111,8 @@ def objection(
         return "No reviewers are set for this call, so nobody can approve it."
     if roles_of(standing_in(reviewer, roles, (*principals, *editors)), roles):
         return None
-    if left_open := open_roles(reviewer, roles):
-        return not_told(left_open, [reviewer])
+    if unresolved := unresolved_roles(reviewer, roles):
+        return unresolved_reason(unresolved, [reviewer])
     names = " or ".join(role.name for role in roles)
     return f"Only {names} can decide this, and you are not on that list."
 
@@ -199,8 +204,8 @@ def doubtful_roles(
     for vote in votes:
         voter, *others = _actors(vote, people)
         actors = voter.with_(stands_in_for=tuple(others))
-        left_open = open_roles(actors, roles)
-        found |= dict.fromkeys(name for name in vote.roles if name in left_open)
+        unresolved = unresolved_roles(actors, roles)
+        found |= dict.fromkeys(name for name in vote.roles if name in unresolved)
     return tuple(found)
 
 

@@ -61,7 +61,9 @@ def reconcile(context: DecisionContext, decision: Reconcile) -> Change | Refusal
     if count.is_met:
         doubtful = quorum.doubtful_roles(same, context.voters, requirement.roles)
         if doubtful:
-            return Forbidden(reason=membership.not_told(doubtful, context.voters))
+            return Forbidden(
+                reason=membership.unresolved_reason(doubtful, context.voters)
+            )
         still = quorum.asked_again(same, context.voters, requirement.roles)
         count = quorum.tally(requirement, (*still, mine.vote), item.action_hash)
     if count.is_met:
@@ -135,8 +137,10 @@ def _not_permitted(context: DecisionContext, decision: Reconcile) -> Refusal | N
         objection = _no_rerun(context)
     if objection is not None:
         return Forbidden(reason=objection)
-    if left_open := membership.open_roles(context.resolved, requirement.roles):
-        return Forbidden(reason=membership.not_told(left_open, [context.resolved]))
+    if unresolved := membership.unresolved_roles(context.resolved, requirement.roles):
+        return Forbidden(
+            reason=membership.unresolved_reason(unresolved, [context.resolved])
+        )
     if any(
         one.finding is decision.finding and one.vote.by.is_same(context.reviewer.person)
         for one in item.observations_now

@@ -69,8 +69,10 @@ def vote(
     roles = item.requirement.roles
     # Asked of everybody who handed their queue over, not of those alone whose roles
     # count: one of the others may hold a role that Slack left open.
-    if left_open := membership.open_roles(context.resolved, roles):
-        return Forbidden(reason=membership.not_told(left_open, [context.resolved]))
+    if unresolved := membership.unresolved_roles(context.resolved, roles):
+        return Forbidden(
+            reason=membership.unresolved_reason(unresolved, [context.resolved])
+        )
     is_edited = item.action != context.item.action
     # Buttons carry the version: with a new one every click on the old card is refused.
     version = context.approval.version + (1 if is_edited else 0)
@@ -90,7 +92,9 @@ def vote(
         # Unknown is not lost: the vote stays, nothing is recorded, and the person
         # clicks again.
         if doubtful:
-            return Forbidden(reason=membership.not_told(doubtful, context.voters))
+            return Forbidden(
+                reason=membership.unresolved_reason(doubtful, context.voters)
+            )
         earlier = quorum.asked_again(before, context.voters, roles)
         count = quorum.tally(item.requirement, (*earlier, vote), item.action_hash)
     lost = [

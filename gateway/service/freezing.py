@@ -9,7 +9,7 @@ from __future__ import annotations
 from twokey.gateway.approvals.decisions import Gesture
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.service.tenant_service import TenantService
-from twokey.gateway.store.freezes import Freeze, Scope, ScopeKind
+from twokey.gateway.store.freezes import Freeze, FreezeScope, ScopeKind
 
 
 class FreezeService(TenantService):
@@ -17,7 +17,7 @@ class FreezeService(TenantService):
 
     async def freeze(
         self,
-        scope: Scope,
+        scope: FreezeScope,
         by: str,
         reason: str,
         *,
@@ -44,7 +44,7 @@ class FreezeService(TenantService):
 
     async def unfreeze(
         self,
-        scope: Scope,
+        scope: FreezeScope,
         by: str,
         reason: str = "",
         *,
@@ -65,7 +65,12 @@ class FreezeService(TenantService):
         return await self._store.freezes.all(self._keys, self._tenant)
 
     def _event(
-        self, name: EventName, scope: Scope, by: str, behalf: str, gesture: Gesture
+        self,
+        name: EventName,
+        scope: FreezeScope,
+        by: str,
+        behalf: str,
+        gesture: Gesture,
     ) -> Event:
         data = {"scope": str(scope), "gesture": gesture.value}
         return Event(

@@ -12,7 +12,7 @@ from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.service.agents import AgentService
 from twokey.gateway.service.stopping import StopService
 from twokey.gateway.service.tenant_service import PolicyService
-from twokey.gateway.store.freezes import Scope, ScopeKind
+from twokey.gateway.store.freezes import FreezeScope, ScopeKind
 from twokey.gateway.store.jobs import DeadLetter, Job
 from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.stalled import HALTED, RunState, StalledRun
@@ -106,7 +106,7 @@ class RunService(PolicyService):
         asked = (*((facts.requester,) if facts.requester else ()), *facts.principals)
         if is_among(reviewer.person, asked):
             return None
-        scope = Scope(kind=ScopeKind.AGENT, name=run.agent)
+        scope = FreezeScope(kind=ScopeKind.AGENT, name=run.agent)
         return self._stops.forbidden(scope, reviewer)
 
     async def retry(

@@ -12,7 +12,7 @@ from twokey.gateway.policy.eligibility import lifters, stoppers
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.service.freezing import FreezeService
 from twokey.gateway.service.tenant_service import PolicyService
-from twokey.gateway.store.freezes import Scope, ScopeKind
+from twokey.gateway.store.freezes import FreezeScope, ScopeKind
 from twokey.gateway.store.store import Store
 
 MAX_REASON = 500
@@ -37,7 +37,7 @@ class StopService(PolicyService):
         super().__init__(store, policy, tenant=tenant)
         self._freezes = FreezeService(store, tenant=tenant)
 
-    def usergroups(self, scope: Scope) -> frozenset[str]:
+    def usergroups(self, scope: FreezeScope) -> frozenset[str]:
         """Return the user groups that matter for who may stop this."""
         roles = (*self._stoppers(scope).roles, *self._lifters(scope).roles)
         return frozenset(group for role in roles for group in role.usergroups)
@@ -48,12 +48,12 @@ class StopService(PolicyService):
         of_agents = (rule.tools for rule in policy.agents.values())
         return any(name in tools for tools in (policy.tools, *of_agents))
 
-    def forbidden(self, scope: Scope, reviewer: Reviewer) -> Forbidden | None:
+    def forbidden(self, scope: FreezeScope, reviewer: Reviewer) -> Forbidden | None:
         """Return why somebody may not stop this; None when they may."""
         return _forbidden(reviewer, self._stoppers(scope), _NOBODY_STOPS)
 
     async def freeze(
-        self, scope: Scope, reviewer: Reviewer, reason: str
+        self, scope: FreezeScope, reviewer: Reviewer, reason: str
     ) -> bool | Forbidden:
         """Stop something; False when it is frozen already.
 
@@ -69,7 +69,7 @@ class StopService(PolicyService):
         )
 
     async def unfreeze(
-        self, scope: Scope, reviewer: Reviewer, reason: str
+        self, scope: FreezeScope, reviewer: Reviewer, reason: str
     ) -> bool | Forbidden:
         """Let something run again, and end an agent's pause; False when neither was.
 
@@ -85,14 +85,14 @@ class StopService(PolicyService):
             scope, by, reason, on_behalf_of=behalf, gesture=reviewer.gesture
         )
 
-    def _stoppers(self, scope: Scope) -> Requirement:
+    def _stoppers(self, scope: FreezeScope) -> Requirement:
         return stoppers(self._policy(), **_what(scope))
 
-    def _lifters(self, scope: Scope) -> Requirement:
+    def _lifters(self, scope: FreezeScope) -> Requirement:
         return lifters(self._policy(), **_what(scope))
 
 
-def _what(scope: Scope) -> dict[str, str]:
+def _what(scope: FreezeScope) -> dict[str, str]:
     return {} if scope.kind is ScopeKind.TENANT else {scope.kind.value: scope.name}
 
 

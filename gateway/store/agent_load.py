@@ -18,7 +18,7 @@ from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.records import Record, RunRef
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.store.connection import Connection, Reply, fields, number, text
-from twokey.gateway.store.freezes import Freeze, Scope, ScopeKind
+from twokey.gateway.store.freezes import Freeze, FreezeScope, ScopeKind
 from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.script import Script, texts
 from twokey.gateway.store.threads import ThreadFacts, read_facts
@@ -86,7 +86,7 @@ def rejection_effects(
     reason = f"{pause_after} of its calls were rejected in a row"
     rejection = Rejection(by=by.name or by.user, at_ms=at_ms, reason=decision.text)
     pause = Freeze(
-        scope=Scope(kind=ScopeKind.AGENT, name=approval.agent),
+        scope=FreezeScope(kind=ScopeKind.AGENT, name=approval.agent),
         by=BY_GATEWAY,
         reason=reason,
         at_ms=at_ms,

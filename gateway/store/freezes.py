@@ -24,14 +24,14 @@ class ScopeKind(StrEnum):
     TOOL = "tool"
 
 
-class Scope(Record):
+class FreezeScope(Record):
     """One agent, one tool, or everything of a tenant (then without a name)."""
 
     kind: ScopeKind
     name: str = ""
 
     @model_validator(mode="after")
-    def _named(self) -> Scope:
+    def _named(self) -> FreezeScope:
         if bool(self.name) == (self.kind is ScopeKind.TENANT):
             raise ValueError("an agent or a tool needs its name, a tenant has none.")
         return self
@@ -48,7 +48,7 @@ class Freeze(Record):
     what people authorized before may still run.
     """
 
-    scope: Scope
+    scope: FreezeScope
     by: str
     reason: str
     at_ms: int = 0
@@ -73,8 +73,8 @@ def names_of(agent: str, *tools: str) -> tuple[str, ...]:
     return (
         _name_in_store(ScopeKind.TENANT, ""),
         _name_in_store(ScopeKind.AGENT, agent),
-        # Plain text and no `Scope`: what a call names need not be a name that people
-        # can freeze.
+        # Plain text and no `FreezeScope`: what a call names need not be a name that
+        # people can freeze.
         *(_name_in_store(ScopeKind.TOOL, tool) for tool in dict.fromkeys(tools)),
     )
 
@@ -95,7 +95,9 @@ class FreezeStore:
             keys, tenant, "set", (freeze.name,), freeze.model_dump_json(), event
         )
 
-    async def lift(self, keys: Keys, tenant: str, scope: Scope, event: Event) -> bool:
+    async def lift(
+        self, keys: Keys, tenant: str, scope: FreezeScope, event: Event
+    ) -> bool:
         """Lift a freeze and the pause of an agent; False when there is none."""
         names = [str(scope)]
         if scope.kind is ScopeKind.AGENT:

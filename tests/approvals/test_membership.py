@@ -24,7 +24,7 @@ from twokey.gateway.approvals.decisions import (
     Reject,
     Reviewer,
 )
-from twokey.gateway.approvals.membership import open_roles
+from twokey.gateway.approvals.membership import unresolved_roles
 from twokey.gateway.approvals.people import Requirement, Role
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.protocol.records import Person
@@ -109,7 +109,7 @@ def test_an_unknown_person_holds_nothing_by_those_they_stand_in_for() -> None:
         stands_in_for=(person(CHLOE, "S0SENIOR"),),
     )
 
-    assert open_roles(ben, [SUPPORT, SENIOR]) == ("support", "senior")
+    assert unresolved_roles(ben, [SUPPORT, SENIOR]) == ("support", "senior")
 
 
 @pytest.mark.parametrize(

@@ -105,8 +105,8 @@ TABLE = (
     Mutant(
         "unresolved groups approve nothing",
         QUORUM,
-        "    if left_open := open_roles(reviewer, roles):",
-        "    if open_roles(reviewer, roles):\n        return None\n    if False:",
+        "    if unresolved := unresolved_roles(reviewer, roles):",
+        "    if unresolved_roles(reviewer, roles):\n        return None\n    if False:",
     ),
     Mutant(
         "only members decide",
@@ -463,8 +463,8 @@ TABLE = (
     Mutant(
         "no vote is recorded while Slack leaves a role of it open",
         "gateway/approvals/voting.py",
-        "if left_open := membership.open_roles(context.resolved, roles):",
-        "if left_open := ():",
+        "if unresolved := membership.unresolved_roles(context.resolved, roles):",
+        "if unresolved := ():",
         "tests/approvals",
     ),
     Mutant(

@@ -15,10 +15,10 @@ from twokey.gateway.protocol.records import Result, RunRef
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.wire import Claimed, Verdict, VerdictKind
 from twokey.gateway.store.agent_load import FAILED_MS, AgentLoad
-from twokey.gateway.store.freezes import Scope, ScopeKind
+from twokey.gateway.store.freezes import FreezeScope, ScopeKind
 from twokey.gateway.store.store import Store
 
-AGENT = Scope(kind=ScopeKind.AGENT, name="support")
+AGENT = FreezeScope(kind=ScopeKind.AGENT, name="support")
 
 
 def guarded(store: Store, **limits: int) -> ServiceHarness:

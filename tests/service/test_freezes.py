@@ -30,12 +30,12 @@ from twokey.gateway.protocol.wire import (
     VerdictKind,
 )
 from twokey.gateway.service.freezing import FreezeService
-from twokey.gateway.store.freezes import Scope, ScopeKind
+from twokey.gateway.store.freezes import FreezeScope, ScopeKind
 from twokey.gateway.store.store import Store
 
-TENANT = Scope(kind=ScopeKind.TENANT)
-AGENT = Scope(kind=ScopeKind.AGENT, name="support")
-TOOL = Scope(kind=ScopeKind.TOOL, name="process_refund")
+TENANT = FreezeScope(kind=ScopeKind.TENANT)
+AGENT = FreezeScope(kind=ScopeKind.AGENT, name="support")
+TOOL = FreezeScope(kind=ScopeKind.TOOL, name="process_refund")
 SCOPES = [TENANT, AGENT, TOOL]
 
 
@@ -52,7 +52,7 @@ async def authorized(harness: ServiceHarness, thread: str = "t1") -> ClaimReques
 
 @pytest.mark.parametrize("scope", SCOPES, ids=str)
 async def test_what_was_authorized_does_not_start_once_it_is_frozen(
-    harness: ServiceHarness, scope: Scope
+    harness: ServiceHarness, scope: FreezeScope
 ) -> None:
     claims = [await authorized(harness, thread=f"t{n}") for n in range(8)]
 
@@ -68,7 +68,7 @@ async def test_what_was_authorized_does_not_start_once_it_is_frozen(
 
 @pytest.mark.parametrize("scope", SCOPES, ids=str)
 async def test_what_is_frozen_is_denied_before_anybody_is_asked(
-    harness: ServiceHarness, scope: Scope
+    harness: ServiceHarness, scope: FreezeScope
 ) -> None:
     await harness.reviews.freezes.freeze(scope, "T0/U0ANA", "wrong refunds")
 
@@ -131,7 +131,7 @@ async def test_the_script_that_opens_sees_a_freeze_that_came_while_judging(
 @pytest.mark.parametrize("scope", SCOPES, ids=str)
 @pytest.mark.parametrize("decision", [Approve(), Edit(args={"amount": 2})])
 async def test_nobody_approves_what_could_not_start(
-    harness: ServiceHarness, scope: Scope, decision: Approve | Edit
+    harness: ServiceHarness, scope: FreezeScope, decision: Approve | Edit
 ) -> None:
     click, _ = await harness.refund()
     await harness.reviews.freezes.freeze(scope, "T0/U0ANA", "wrong refunds")
@@ -255,4 +255,4 @@ async def test_everything_that_is_frozen_is_listed_in_order(
 )
 def test_a_scope_without_its_name_is_no_scope(kind: str, name: str) -> None:
     with pytest.raises(ValidationError, match="needs its name"):
-        Scope.model_validate({"kind": kind, "name": name})
+        FreezeScope.model_validate({"kind": kind, "name": name})

@@ -44,7 +44,7 @@ from twokey.gateway.protocol.wire import (
 from twokey.gateway.service.pending_calls import PendingCalls
 from twokey.gateway.service.reviews import ReviewService
 from twokey.gateway.store.connection import text
-from twokey.gateway.store.freezes import Scope, ScopeKind
+from twokey.gateway.store.freezes import FreezeScope, ScopeKind
 from twokey.gateway.store.store import Store
 
 NOTIFYING = (
@@ -367,7 +367,7 @@ async def test_what_the_policy_let_run_by_its_rules_is_not_judged_anew_by_it(
 
 async def test_a_freeze_stops_it_before_it_starts(harness: ServiceHarness) -> None:
     _, request = await submitted(harness)
-    scope = Scope(kind=ScopeKind.TOOL, name="post")
+    scope = FreezeScope(kind=ScopeKind.TOOL, name="post")
     await harness.reviews.stops.freeze(scope, ANA, "look first")
 
     reply = await harness.agents.claim(request)

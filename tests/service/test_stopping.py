@@ -10,7 +10,7 @@ from twokey.gateway.approvals.decisions import AccountKind, Forbidden, Reviewer
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.service.freezing import FreezeService
 from twokey.gateway.service.stopping import StopService
-from twokey.gateway.store.freezes import Scope, ScopeKind
+from twokey.gateway.store.freezes import FreezeScope, ScopeKind
 from twokey.gateway.store.store import Store
 
 POLICY = """
@@ -29,15 +29,15 @@ agents:
   billing: {reviewers: senior, tools: {refund: {tier: approve}}}
 """
 EVERYBODY = (ANA, BEN, EVE, CHLOE)
-EVERYTHING = Scope(kind=ScopeKind.TENANT)
+EVERYTHING = FreezeScope(kind=ScopeKind.TENANT)
 
 
-def agent(name: str) -> Scope:
-    return Scope(kind=ScopeKind.AGENT, name=name)
+def agent(name: str) -> FreezeScope:
+    return FreezeScope(kind=ScopeKind.AGENT, name=name)
 
 
-def tool(name: str) -> Scope:
-    return Scope(kind=ScopeKind.TOOL, name=name)
+def tool(name: str) -> FreezeScope:
+    return FreezeScope(kind=ScopeKind.TOOL, name=name)
 
 
 def stops(store: Store, policy: str = POLICY) -> StopService:
@@ -60,7 +60,7 @@ def stops(store: Store, policy: str = POLICY) -> StopService:
     ids=str,
 )
 def test_whoever_may_review_some_of_it_may_stop_it(
-    store: Store, scope: Scope, people: list[Reviewer]
+    store: Store, scope: FreezeScope, people: list[Reviewer]
 ) -> None:
     service = stops(store)
 

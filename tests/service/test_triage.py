@@ -28,7 +28,7 @@ from twokey.gateway.protocol.wire import (
     VerdictKind,
 )
 from twokey.gateway.service.agents import AgentService
-from twokey.gateway.store.freezes import Scope, ScopeKind
+from twokey.gateway.store.freezes import FreezeScope, ScopeKind
 from twokey.gateway.store.store import Store
 from twokey.gateway.triage.request import TriageRequest
 
@@ -320,7 +320,7 @@ async def test_a_freeze_while_triage_thinks_stops_the_call(store: Store) -> None
     submitting = asyncio.create_task(harness.submit(("look_up_order", {})))
     await triage.asked.wait()
 
-    scope = Scope(kind=ScopeKind.TOOL, name="look_up_order")
+    scope = FreezeScope(kind=ScopeKind.TOOL, name="look_up_order")
     await harness.reviews.freezes.freeze(scope, "Ana", "too much")
     triage.may_answer.set()
     _, (verdict,) = await submitting

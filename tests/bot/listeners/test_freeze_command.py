@@ -16,7 +16,7 @@ from twokey.gateway.approvals.decisions import AccountKind, Click, Reject, Revie
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.protocol.wire import VerdictKind
-from twokey.gateway.store.freezes import Scope, ScopeKind
+from twokey.gateway.store.freezes import FreezeScope, ScopeKind
 from twokey.sandbox.json_types import JsonObject
 
 HOSTILE = f"<!channel> *bold* {CANARY} <https://evil.example|click>"
@@ -47,13 +47,21 @@ async def posted(stack: Stack, *words: str) -> JsonObject:
 @pytest.mark.parametrize(
     ("words", "scope", "named"),
     [
-        ("tool send_email", Scope(kind=ScopeKind.TOOL, name="send_email"), "The tool"),
-        ("agent support", Scope(kind=ScopeKind.AGENT, name="support"), "The agent"),
-        ("everything", Scope(kind=ScopeKind.TENANT), "Everything"),
+        (
+            "tool send_email",
+            FreezeScope(kind=ScopeKind.TOOL, name="send_email"),
+            "The tool",
+        ),
+        (
+            "agent support",
+            FreezeScope(kind=ScopeKind.AGENT, name="support"),
+            "The agent",
+        ),
+        ("everything", FreezeScope(kind=ScopeKind.TENANT), "Everything"),
     ],
 )
 async def test_a_reviewer_stops_something_and_lets_it_run_again(
-    stack: Stack, words: str, scope: Scope, named: str
+    stack: Stack, words: str, scope: FreezeScope, named: str
 ) -> None:
     async with stack.running():
         await ask(
@@ -82,7 +90,7 @@ async def test_a_reviewer_stops_something_and_lets_it_run_again(
 async def test_who_could_review_nothing_of_it_stops_and_starts_nothing(
     stack: Stack, verb: str, user: str
 ) -> None:
-    tool = Scope(kind=ScopeKind.TOOL, name="send_email")
+    tool = FreezeScope(kind=ScopeKind.TOOL, name="send_email")
     if verb == "unfreeze":
         await stack.reviews.freezes.freeze(tool, "cli/root", "")
     before = await stack.reviews.freezes.frozen()
@@ -134,7 +142,7 @@ async def test_hostile_names_and_reasons_are_shown_and_never_read(stack: Stack) 
     agent = f"sup\u202eport `*_<!here>{CANARY}"
     async with stack.running():
         await stack.reviews.freezes.freeze(
-            Scope(kind=ScopeKind.AGENT, name=agent), f"{TEAM}/<!channel>", HOSTILE
+            FreezeScope(kind=ScopeKind.AGENT, name=agent), f"{TEAM}/<!channel>", HOSTILE
         )
 
         message = await posted(stack, HOSTILE)
@@ -152,7 +160,7 @@ async def test_members_read_what_is_frozen_and_by_whom(stack: Stack) -> None:
     async with stack.running():
         await ask(stack, "frozen", "Nothing is frozen")
         for number in range(17):
-            scope = Scope(kind=ScopeKind.TOOL, name=f"tool_{number}")
+            scope = FreezeScope(kind=ScopeKind.TOOL, name=f"tool_{number}")
             await stack.reviews.freezes.freeze(scope, "cli/root", "a drill")
 
         await ask(stack, "frozen", "Frozen or paused: 17.")

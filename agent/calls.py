@@ -90,7 +90,7 @@ class Caller:
             ref: the turn.
             calls: of its message, as the model wrote them.
             says: the model's own text.
-            hints: what the agent's code wishes, by call id.
+            hints: those of the agent's code, by call id.
             ready: the calls, prepared.
             history: the messages of the agent, for the circuit breaker.
         """

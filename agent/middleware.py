@@ -230,8 +230,8 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
     @contextmanager
     def _tool_scope(self, request: ToolCallRequest) -> Generator[None]:
         """Pass overrides and the check of tool starts to everything inside a tool."""
-        wishes = overrides.inherit(request.state.get(overrides.STATE))
-        with wishes, tool_starts.checked(self.agent):
+        inherited = overrides.inherit(request.state.get(overrides.STATE))
+        with inherited, tool_starts.checked(self.agent):
             yield
 
     def _caller(self, shell: Shell) -> Caller:
@@ -247,12 +247,12 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         # since this agent's calls have records. Without the mark it is reported as
         # cut off.
         await auto_approved.note_nested_agent()
-        wishes = overrides.update(cast("Mapping[str, Any]", state), runtime.context)
+        changes = overrides.update(cast("Mapping[str, Any]", state), runtime.context)
         caller = self._caller(shell)
         missed = await run_edits.missed_edits(caller, state)
         edits = {"twokey_edits": messages.dump_records(missed)} if missed else {}
         repaired = await repair.repair_history(caller, state)
-        return repair.merge_update(repaired, {**wishes, **edits})
+        return repair.merge_update(repaired, {**changes, **edits})
 
     async def _after_model(
         self, shell: Shell, state: AgentState[Any], runtime: Runtime[Any]
@@ -289,11 +289,11 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
     def _hints(
         self, calls: Sequence[ToolCall], context: HintContext
     ) -> dict[str, CallHint]:
-        wishes = cast("Mapping[str, Any]", context.state).get(overrides.STATE)
+        rows = cast("Mapping[str, Any]", context.state).get(overrides.STATE)
         hints: dict[str, CallHint] = {}
         for call in calls:
             gated = self._interrupts.hint(call, context) if self._interrupts else None
-            hint = overrides.merge_hints(gated, overrides.hint(call["name"], wishes))
+            hint = overrides.merge_hints(gated, overrides.hint(call["name"], rows))
             if hint is not None:
                 hints[call["id"] or ""] = hint
         return hints

@@ -6,7 +6,8 @@
 or ``agent.invoke(given, config, context={"twokey": wishes})``. An override holds until
 the thread gets new input: it is read when a run starts and kept in state, because a
 thread that a decision resumes runs without the caller's context. It can
-raise and narrow; it loosens only what the policy marks overridable, as every hint.
+raise a tier and narrow decisions; like every hint, it loosens only what the policy
+marks overridable.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ class TwokeyState(AgentState[Any]):
 
     ``twokey_turn`` is a dumped `TurnRecord` of the latest turn with calls.
     ``twokey_edits`` are dumped `EditRecord`s: what the model must not forget.
-    ``twokey_overrides`` are dumped `Overrides`: what the run wishes for its tools.
+    ``twokey_overrides`` are dumped `Overrides`: the per-run overrides of tools.
     """
 
     twokey_turn: NotRequired[Annotated[dict[str, Any], PrivateStateAttr]]

@@ -32,11 +32,8 @@ from twokey.gateway.protocol.wire import (
 from twokey.gateway.service.claiming import ClaimService
 from twokey.gateway.store.store import Store
 
-_claim, _finish, _wait_and_run = (
-    ClaimService.claim,
-    ClaimService.finish,
-    Caller._wait_and_run,
-)  # pyright: ignore[reportPrivateUsage] - where a call begins to ask
+_claim, _finish = ClaimService.claim, ClaimService.finish
+_wait_and_run = Caller._wait_and_run  # pyright: ignore[reportPrivateUsage] - where a call begins to ask
 
 
 async def claim(self: ClaimService, request: ClaimRequest) -> ClaimReply:

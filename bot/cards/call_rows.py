@@ -94,7 +94,7 @@ def call_budget(approval: Approval, item: Item) -> int:
     taken = len(item.observations[-_OBSERVATIONS:]) * (share.text + _LABEL_CHARS)
     if item.spelled is not None:
         taken += share.note + _LABEL_CHARS
-    if item.late is not None:
+    if item.late_result is not None:
         taken += share.text + 2 * _LABEL_CHARS
     if item.revoked is not None:
         taken += share.note + 2 * _LABEL_CHARS
@@ -234,12 +234,12 @@ def call_box(frame: Frame, item: Item, shown: Listing) -> Block:
             line(bold(label("Checked: ")), _person(one.by), text_run(sentence))
         )
         parts += _quoted("Note:", one.note, frame)
-    if item.late is not None:
-        result = "it ran" if item.late.ok else "it failed"
+    if item.late_result is not None:
+        result = "it ran" if item.late_result.ok else "it failed"
         against = ", unlike what people found" if item.is_contradicted else ""
         title = f"Its executor reported later that {result}{against}:"
-        parts += _quoted(title, item.late.summary or result, frame)
-    if item.result is not None and item.late is None:
+        parts += _quoted(title, item.late_result.summary or result, frame)
+    if item.result is not None and item.late_result is None:
         parts += _quoted("Result (as the tool says):", item.result.summary, frame)
     return rich_text(*parts, block_id=frame.block_id(f"{item.index}.call"))
 
@@ -311,7 +311,7 @@ def _why(frame: Frame, item: Item) -> list[Block]:
 
 def _raised(frame: Frame, item: Item) -> list[Template]:
     """Say that a call that waits needs more now than when it was opened."""
-    first = item.opened
+    first = item.floor
     if first is None or not item.is_pending or frame.approval.is_batch:
         return []  # a row of a batch has room for its tier and reasons only
     if item.tier is first.tier and not asks_more(item.requirement, first.requirement):

@@ -224,8 +224,8 @@ def _quotes(name: EventName, item: Item) -> list[str]:
         return [_cut(item.decision.text if item.decision else "")]
     if name in {EventName.ITEM_VOTED, EventName.ITEM_AUTHORIZED} and item.votes:
         return [_cut(item.votes[-1].reason)]
-    if name is EventName.ITEM_REPORTED and item.late:
-        return [_cut(item.late.summary)]
+    if name is EventName.ITEM_REPORTED and item.late_result:
+        return [_cut(item.late_result.summary)]
     if name in _WITH_RESULT and item.result:
         return [_cut(item.result.summary)]
     return []

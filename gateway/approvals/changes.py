@@ -16,7 +16,7 @@ from twokey.gateway.approvals.events import (
 )
 from twokey.gateway.approvals.people import Requirement, Role, Vote
 from twokey.gateway.approvals.policy_decision import PolicyDecision
-from twokey.gateway.approvals.record import Approval, DecisionRecord, Item, Opened
+from twokey.gateway.approvals.record import Approval, DecisionRecord, Floor, Item
 from twokey.gateway.protocol.records import Person
 from twokey.gateway.protocol.tiers import join
 from twokey.gateway.protocol.verbs import Verb
@@ -157,17 +157,17 @@ def first_of(item: Item, policy_now: PolicyDecision | None) -> Item:
 
     What raised it may be over, such as another call in the same window.
     """
-    first = item.opened
+    first = item.floor
     # After a decision the raise stays: people decided about the call as it was raised.
     if first is None or policy_now is None or not item.is_pending:
         return item
     if first.policy_digest != policy_now.policy_digest:
-        return item.with_(opened=None)  # another policy lowers nothing
+        return item.with_(floor=None)  # another policy lowers nothing
     return item.with_(
         tier=first.tier,
         reasons=first.reasons,
         requirement=first.requirement,
-        opened=None,
+        floor=None,
     )
 
 
@@ -182,13 +182,13 @@ def keeping_floor(first: Item, raised: Item, policy_now: PolicyDecision | None) 
     is_same = (raised.tier, raised.requirement) == (first.tier, first.requirement)
     if policy_now is None or is_same:
         return raised
-    floor = Opened(
+    floor = Floor(
         tier=first.tier,
         reasons=first.reasons,
         requirement=first.requirement,
         policy_digest=policy_now.policy_digest,
     )
-    return raised.with_(opened=floor)
+    return raised.with_(floor=floor)
 
 
 def following(approval: Approval, *items: Item, **changes: object) -> Approval:

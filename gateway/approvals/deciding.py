@@ -306,7 +306,7 @@ def _close(
     item = shown_item(context.item, context.policy_now).moved(
         move,
         context.now_ms,
-        opened=None,
+        floor=None,
         decision=context.decision_record(verb, text),
     )
     approval = following(context.approval, item)

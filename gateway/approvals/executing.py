@@ -1,8 +1,10 @@
 """Execution state changes of an authorized call: claim, release, finish.
 
-An execution is one attempt of one owner, and ``fence`` counts them. The owner holds its
-claim by a lease that it renews. When the lease ends without a report, nobody knows
-whether the tool had its effect: the item is in doubt, unless the tool is idempotent.
+An execution is one attempt of one owner. ``fence`` is its fencing token, a number that
+rises with each attempt: a report of an older attempt is refused, but for the one that
+people reconciled. The owner holds its claim by a lease that it renews. When the lease
+ends without a report, nobody knows whether the tool had its effect: the item is in
+doubt, unless the tool is idempotent.
 """
 
 from __future__ import annotations
@@ -90,7 +92,7 @@ def finish(
     Args:
         approval: the record as it stands.
         item: of it.
-        fence: the start that reports.
+        fence: of the attempt that reports.
         result: what it came to; None gives the claim back unused.
         now_ms: the store's clock.
 
@@ -137,12 +139,12 @@ def state_after(item: Item, result: Result | None) -> ItemState:
 def _reported_late(
     approval: Approval, item: Item, result: Result, *, is_owned: bool, now_ms: int
 ) -> Change | bool:
-    if item.late is not None:
+    if item.late_result is not None:
         return False  # the first report counts
     reason = "executed" if result.ok else "failed"
     event = approval_event(approval, EventName.ITEM_REPORTED, item, reason=reason)
     # Never dropped, even if it changes nothing: it may contradict what people found.
-    noted = item.with_(late=result)
+    noted = item.with_(late_result=result)
     # What was to run again, and has not begun to, has ended by this; what was left
     # alone did run.
     corrects = item.state is ItemState.AUTHORIZED or (

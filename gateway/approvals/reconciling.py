@@ -78,7 +78,7 @@ def _reconciled(context: DecisionContext, item: Item, mine: Observation) -> Chan
     reconciled = item.moved(
         _MOVES[mine.finding],
         context.now_ms,
-        found=mine.finding,
+        finding=mine.finding,
         # Whatever this attempt's owner reports from now on is late.
         reconciled_fence=item.fence,
     )

@@ -89,7 +89,7 @@ class Opinion(Record):
     rationale: str = ""
 
 
-class Opened(Record):
+class Floor(Record):
     """What a call needed when it was opened, or by its last edit: its floor.
 
     ``policy_digest`` is of the policy that raised it since. While that one is in force,
@@ -106,16 +106,16 @@ class Item(JudgedCall):
     """One call inside an approval.
 
     Attributes:
-        opened: what it needs at least, while ``tier``, ``reasons`` and ``requirement``
+        floor: what it needs at least, while ``tier``, ``reasons`` and ``requirement``
             are stricter by a later judgement; None when they are what was opened.
         revoked: why an authorization was taken back; kept when it was given anew.
         lapses_at_ms: when the authorization ends by itself, by the store's clock.
-        fence: how often the call was started.
+        fence: fencing token of the newest attempt, from 1; 0 before the first.
         owner: the attempt that runs it; empty when none does.
-        reconciled_fence: the start that people reconciled last; 0: none.
+        reconciled_fence: fence of the attempt that people reconciled last; 0: none.
         observations: what people found out about executions in doubt.
-        found: what people found at the last reconciliation.
-        late: what an executor reported after people had reconciled it.
+        finding: what people found at the last reconciliation.
+        late_result: what an executor reported after people had reconciled it.
         requests_before: what each window that counts requests held before this call, in
             millionths by the store's key of the window: a request keeps its place in
             the row, however many come later.
@@ -134,7 +134,7 @@ class Item(JudgedCall):
     spelled: JsonObject | None = None
     triage: Opinion | None = None
     requests_before: dict[str, int] = Field(default_factory=dict)
-    opened: Opened | None = None
+    floor: Floor | None = None
     principals: tuple[Person, ...] = ()
     votes: tuple[Vote, ...] = ()
     edit: EditRecord | None = None
@@ -147,8 +147,8 @@ class Item(JudgedCall):
     claimed_until_ms: int = 0
     result: Result | None = None
     observations: tuple[Observation, ...] = ()
-    found: Finding | None = None
-    late: Result | None = None
+    finding: Finding | None = None
+    late_result: Result | None = None
 
     @property
     def args(self) -> JsonObject:
@@ -185,10 +185,10 @@ class Item(JudgedCall):
     @property
     def is_contradicted(self) -> bool:
         """Return whether the executor reported something else than people had found."""
-        if self.late is None or self.found is None:
+        if self.late_result is None or self.finding is None:
             return False
-        is_as_found = self.late.ok is (self.found is Finding.EXECUTED)
-        return self.found is Finding.RERUN or not is_as_found
+        is_as_found = self.late_result.ok is (self.finding is Finding.EXECUTED)
+        return self.finding is Finding.RERUN or not is_as_found
 
     @property
     def is_restored(self) -> bool:

@@ -15,7 +15,25 @@ from typing import cast
 
 
 class ErrorKind(StrEnum):
-    """What kept a run from going on."""
+    """What kept a run from going on.
+
+    Attributes:
+        CONNECTION: a service cannot be reached.
+        OVERLOAD: a service answers with a server error (5xx).
+        RATE_LIMIT: a service limits our requests (429).
+        TIMEOUT: a service did not answer in time.
+        DATABASE: the agent's database does not answer.
+        MACHINE: memory, disk or file descriptors of this machine ran out.
+        STORE: the gateway's Redis does not answer.
+        STATE: the business state that a call depends on cannot be read.
+        UNSERVED: no running process serves the agent.
+        UNKNOWN: no rule knows the error; it is retried for a while.
+        REFUSED: a service refused the request itself, such as its key or its form.
+        CODE: the agent's own code failed.
+        LIMIT: the graph reached a limit, such as its recursion limit.
+        BREAKPOINT: the graph stands at a breakpoint.
+        GRAPH: the graph cannot be built or cannot go on.
+    """
 
     CONNECTION = "connection"
     OVERLOAD = "overload"

@@ -319,30 +319,30 @@ def reconcile_answer(item: Item, word: FindingWord) -> ReconcileAnswer:
 def found_by_people(item: Item) -> ReconcileAnswer | None:
     """Return what people found out, unless the executor's own result is to be read."""
     result = item.result
-    if item.found is Finding.EXECUTED and not (result and result.ok):
+    if item.finding is Finding.EXECUTED and not (result and result.ok):
         return reconcile_answer(item, "executed")
-    if item.found is Finding.SKIP and result is None:
+    if item.finding is Finding.SKIP and result is None:
         return reconcile_answer(item, "skip")
     return None
 
 
 def last_finding(item: Item) -> ReconcileAnswer | None:
     """Return what people found at the last reconciliation; None without one."""
-    if item.found is None:
+    if item.finding is None:
         return None
-    return reconcile_answer(item, item.found.value)
+    return reconcile_answer(item, item.finding.value)
 
 
 def late_report(item: Item) -> LateReport | None:
     """Return what was reported after people had reconciled the call, or None."""
-    if item.late is None or item.found is None:
+    if item.late_result is None or item.finding is None:
         return None
-    began_again = item.found is Finding.RERUN and not item.observations_now
+    began_again = item.finding is Finding.RERUN and not item.observations_now
     return LateReport(
         item_id=item.id,
         tool_call_id=item.ctx.tool_call_id,
-        ok=item.late.ok,
-        summary=item.late.summary,
+        ok=item.late_result.ok,
+        summary=item.late_result.summary,
         is_apart=began_again,
     )
 

@@ -67,9 +67,9 @@ def usage_of(
     # From where the call comes, so that the same call holds the same use again when it
     # is submitted again.
     call = digest.tagged_hash(USE_TAG, digest.canonical({**ctx.as_dict()}))
-    uses: dict[bool, list[Use]] = {False: [], True: []}
+    uses, requests = list[Use](), list[Use]()
     for one in found.uses:
-        uses[one.is_request].append(
+        (requests if one.is_request else uses).append(
             use_of(
                 keys.window(ctx.tenant, one.window, one.key),
                 name=one.window,
@@ -81,7 +81,7 @@ def usage_of(
             )
         )
     return CallUsage(
-        uses=tuple(uses[False]), requests=tuple(uses[True]), problems=found.problems
+        uses=tuple(uses), requests=tuple(requests), problems=found.problems
     )
 
 

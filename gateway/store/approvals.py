@@ -25,7 +25,7 @@ from twokey.gateway.store.connection import (
 from twokey.gateway.store.keys import KEEP_MS, Keys, shard_of_approval
 from twokey.gateway.store.pending import PendingIndex
 from twokey.gateway.store.script import Script, texts
-from twokey.gateway.store.turn_opening import Listed, Opened, Preconditions
+from twokey.gateway.store.turn_opening import Listed, OpenedTurn, Preconditions
 from twokey.gateway.store.windows import as_rows
 
 OPEN = Script("open", is_fenced=True)
@@ -65,7 +65,7 @@ class ApprovalStore:
         events: Sequence[Event],
         thread: tuple[str, str],
         preconditions: Preconditions,
-    ) -> Opened | None:
+    ) -> OpenedTurn | None:
         """Store the approvals of one turn, their events and the verdicts, once.
 
         Args:
@@ -127,9 +127,9 @@ class ApprovalStore:
         )
         match text(reply[0]):
             case "opened":
-                return Opened(verdicts, older=_listed(reply[1]))
+                return OpenedTurn(verdicts, older=_listed(reply[1]))
             case "exists":
-                return Opened(text(reply[1]))
+                return OpenedTurn(text(reply[1]))
             case _:
                 return None
 

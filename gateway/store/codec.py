@@ -47,7 +47,7 @@ _TIMES = {
 }
 """The same of the approval itself."""
 
-_IN_HEAD = {"state", "owner", "result", "late", *_NUMBERS.values()}
+_IN_HEAD = {"state", "owner", "result", "late_result", *_NUMBERS.values()}
 _IN_DETAIL = {
     "tier",
     "reasons",
@@ -55,7 +55,7 @@ _IN_DETAIL = {
     "agent_description",
     "link",
     "requirement",
-    "opened",
+    "floor",
     "action",
     "principals",
     "votes",
@@ -63,7 +63,7 @@ _IN_DETAIL = {
     "decision",
     "revoked",
     "observations",
-    "found",
+    "finding",
 }
 _APPROVAL_IN_HEAD = {"version", "rev", "created_at_ms", "taken", "remarks"} | {
     *_TIMES.values()
@@ -117,7 +117,7 @@ def blobs(approval: Approval, items: Sequence[Item]) -> dict[str, str]:
         found["remarks"] = json.dumps(rows, ensure_ascii=False)
     for item in items:
         found[f"{item.index}:d"] = detail(item)
-        for key, result in (("r", item.result), ("late", item.late)):
+        for key, result in (("r", item.result), ("late", item.late_result)):
             if result is not None:
                 found[f"{item.index}:{key}"] = result.model_dump_json()
     return found
@@ -237,7 +237,7 @@ def _item(
                 for field, name in _NUMBERS.items()
             },
             "result": Result.model_validate_json(result) if result else None,
-            "late": Result.model_validate_json(late) if late else None,
+            "late_result": Result.model_validate_json(late) if late else None,
         }
     )
 
@@ -291,7 +291,7 @@ def _says(item: Item, document: str) -> bool:
 def _detail(text: bytes) -> dict[str, JsonValue]:
     """Read what `detail` wrote, also before formats had numbers."""
     found = _object(text)
-    for part in (found, found.get("opened")):
+    for part in (found, found.get("floor")):
         # Its name in the oldest records, which nothing rewrites.
         if isinstance(part, dict) and "demand" in part:
             part["requirement"] = part.pop("demand")

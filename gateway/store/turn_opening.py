@@ -27,7 +27,7 @@ class Listed:
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenedTurn:
     """The result of a submit: stored now, or answered from an earlier one.
 
     Attributes:

@@ -304,7 +304,7 @@ class FakeGateway:
         vote = Vote(by=ANNA, roles=(), action_hash=item.action_hash, at_ms=1)
         said = Observation(finding=found, vote=vote, note=note, fence=item.fence)
         self.items[item_id] = item.with_(
-            found=found, observations=(*item.observations, said)
+            finding=found, observations=(*item.observations, said)
         )
         moves = {
             Finding.EXECUTED: Move.EXECUTE,

@@ -86,7 +86,7 @@ async def test_an_agent_that_went_on_reads_the_late_truth_once_at_every_call(
 ) -> None:
     await played.reconcile(finding)
     before = await played.say()
-    played.change(late=late)
+    played.change(late_result=late)
 
     reads = [await played.say(text) for text in ("and now?", "really?")]
 
@@ -108,7 +108,7 @@ async def test_a_report_that_agrees_with_what_people_found_is_no_news(
     played: Played, finding: Finding, late: Result
 ) -> None:
     await played.reconcile(finding)
-    played.change(late=late)
+    played.change(late_result=late)
 
     assert MARK not in (await played.say()).text
 
@@ -119,7 +119,7 @@ async def test_a_first_attempt_that_took_effect_beside_the_second_is_told(
 ) -> None:
     await played.reconcile(Finding.RERUN)
     before = await played.say()
-    played.change(late=late)
+    played.change(late_result=late)
 
     read = await played.say()
 

@@ -59,4 +59,7 @@ def test_the_same_report_again_was_recorded_before(result: Result | None) -> Non
 def test_a_late_report_contradicts_what_people_found_or_does_not(
     found: Finding | None, late: Result | None, *, is_contradicted: bool
 ) -> None:
-    assert an_item().with_(found=found, late=late).is_contradicted is is_contradicted
+    assert (
+        an_item().with_(finding=found, late_result=late).is_contradicted
+        is is_contradicted
+    )

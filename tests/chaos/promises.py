@@ -88,7 +88,7 @@ def unmatched(account: Account) -> list[str]:
     wrong: list[str] = []
     for item in account.items:
         has_run = (item.tool, item.args["order"]) in orders
-        has_decision = (item.decision or item.found) is not None
+        has_decision = (item.decision or item.finding) is not None
         if item.state is ItemState.EXECUTED and not has_run and not has_decision:
             wrong.append(f"lost: {item.id} was executed and had no effect")
         if has_run and item.state not in {ItemState.EXECUTED, ItemState.IN_DOUBT}:
@@ -153,7 +153,7 @@ def untrue(account: Account) -> list[str]:
     orders |= {
         (item.tool, str(item.args["order"]))
         for item in account.items
-        if (item.decision or item.found) is not None
+        if (item.decision or item.finding) is not None
     }
     return [
         f"untrue: {thread} was told {name} {order}, and it had no effect"

@@ -98,7 +98,7 @@ async def test_the_doubt_of_an_escalated_call_takes_the_people_of_the_call(
     assert state is ItemState.IN_DOUBT
     assert last.kind == "decided"
     item = await harness.item(claim.item_id)
-    assert item.found is finding
+    assert item.finding is finding
 
 
 async def test_two_who_found_different_things_reconcile_nothing(
@@ -196,7 +196,7 @@ async def test_what_the_executor_reports_after_people_reconciled_is_never_droppe
     await harness.agents.finish(claim.item_id, fence, result)
 
     item = await harness.item(claim.item_id)
-    assert (item.state, item.late) == (state, result)
+    assert (item.state, item.late_result) == (state, result)
     assert item.is_contradicted is is_contradicted
     [event] = await audited(harness, EventName.ITEM_REPORTED)
     assert event.reason == ("executed" if result.ok else "failed")
@@ -228,7 +228,11 @@ async def test_a_report_beside_a_second_run_is_kept_and_changes_nothing_of_it(
     assert await harness.agents.finish(claim.item_id, second.fence, BROKE)
 
     item = await harness.item(claim.item_id)
-    assert (item.state, item.result, item.late) == (ItemState.FAILED, BROKE, PAID)
+    assert (item.state, item.result, item.late_result) == (
+        ItemState.FAILED,
+        BROKE,
+        PAID,
+    )
     assert item.is_contradicted
 
 

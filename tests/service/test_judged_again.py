@@ -56,7 +56,7 @@ async def test_what_a_vote_raised_is_raised_no_longer_than_its_cause(
 
     assert (voted.kind, raised.tier) == ("voted", Tier.ESCALATE)
     again = await shown(harness, first)
-    assert (again.tier, again.opened, len(again.votes)) == (Tier.APPROVE, None, 1)
+    assert (again.tier, again.floor, len(again.votes)) == (Tier.APPROVE, None, 1)
     decided = await harness.reviews.decide(
         await harness.click_on(first), Approve(), BEN, voters=still_members
     )
@@ -108,14 +108,14 @@ async def test_what_an_edit_raised_stays_raised(harness: ServiceHarness) -> None
     await over(harness, other[0].item_id)
 
     item = await shown(harness, verdicts[0].item_id)
-    assert (item.tier, item.opened) == (Tier.ESCALATE, None)
+    assert (item.tier, item.floor) == (Tier.ESCALATE, None)
 
 
 async def test_what_is_shown_is_never_written(harness: ServiceHarness) -> None:
     first, _ = await two(harness)
     before = await harness.approval(first)
 
-    assert (await shown(harness, first)).opened is not None
+    assert (await shown(harness, first)).floor is not None
 
     assert await harness.approval(first) == before
 

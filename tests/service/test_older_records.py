@@ -19,7 +19,7 @@ async def test_a_call_whose_requirement_has_its_older_name_is_decided(
     blobs = store.keys_of_tenant("default").blobs(click.approval)
     detail = json.loads(text(await store.conn.command("HGET", blobs, "0:d")))
     detail["demand"] = detail.pop("requirement")
-    detail["opened"] = {
+    detail["floor"] = {
         "tier": "approve",
         "reasons": [],
         "demand": detail["demand"],

@@ -21,8 +21,8 @@ from twokey.bot.cards.frame import MAX_ROWS, rows_of, text_budget
 from twokey.gateway.approvals.people import Role
 from twokey.gateway.approvals.record import (
     Approval,
+    Floor,
     Item,
-    Opened,
     Opinion,
     Taken,
     Waiting,
@@ -42,7 +42,7 @@ MANY = (
     Role(name="s" * 64, usergroups=tuple(f"S{'0' * 19}{n}" for n in range(9))),
     Role(name="u" * 64, users=tuple(f"U{'0' * 18}{n}" for n in range(10, 99))),
 )
-FLOOR = Opened(tier=Tier.APPROVE, reasons=(), requirement=TWO, policy_digest="p")
+FLOOR = Floor(tier=Tier.APPROVE, reasons=(), requirement=TWO, policy_digest="p")
 
 
 def _fullest(
@@ -73,7 +73,7 @@ def _fullest(
     votes = tuple(a_vote(item, voter) for voter in VOTERS)
     share = text_budget(an_approval(*[an_item({}, index=n) for n in range(count)])).text
     link = "https://shop.example/".ljust(min(share, MAX_LINK), "x")
-    item = item.with_(opened=FLOOR, votes=votes, spelled={"body": long}, link=link)
+    item = item.with_(floor=FLOOR, votes=votes, spelled={"body": long}, link=link)
     return in_state(item, state, text=long, result=Result(ok=True, summary=long))
 
 

@@ -117,7 +117,7 @@ async def test_a_form_that_was_overtaken_changes_nothing_and_says_so(
         view = await ana.wait_for_view()
         assert "Your click changed nothing" in str(view["blocks"])
         item = (await stack.approval(verdict)).items[0]
-        assert (item.found, len(item.observations)) == (Finding.SKIP, 1)
+        assert (item.finding, len(item.observations)) == (Finding.SKIP, 1)
 
 
 async def test_whoever_asked_for_the_call_gets_no_form(stack: Stack) -> None:

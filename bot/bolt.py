@@ -26,8 +26,8 @@ logger = logging.getLogger(__name__)
 def bolt_app(config: BotConfig, me: Identity, session: aiohttp.ClientSession) -> Bolt:
     """Return Bolt's app: it answers when a listener is done.
 
-    Its own ``auth.test`` for every request is replaced by what we know already. Whose
-    request it is, listeners check: they can say no in a calm sentence, Bolt cannot.
+    Bolt's own ``auth.test`` for every request is replaced by the result at start.
+    Listeners check who sent a request, since they can refuse with a sentence.
     """
 
     async def authorize() -> AuthorizeResult:

@@ -1,7 +1,7 @@
 """Define action ids and callback ids, and sign the values of buttons (HMAC).
 
 A seal is the ``value`` of a button or the ``private_metadata`` of a modal: the
-approval, its version and the item in the open, and a short MAC over those plus what
+approval, its version and the item in plain text, and a short MAC over those plus what
 they stood for when they were written (team, action hash or batch digest, purpose). The
 server re-reads the record and computes the MAC again, so a value that was made for
 another approval, item, version, team or button, or had a bit flipped, is refused
@@ -106,7 +106,7 @@ class BadSeal(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """What a seal says in the open; `verify` tells whether to believe it.
+    """The unverified parts of a seal; `verify` checks its MAC.
 
     Attributes:
         approval: id of the approval.
@@ -186,8 +186,8 @@ def verify(
     """
     if (sealed.approval, sealed.version) != (approval.id, approval.version):
         return False
-    # The index stands in the open and is not proven yet; without this a forged one
-    # would raise IndexError instead of being refused.
+    # The index is not verified yet; without this check a forged one would raise
+    # IndexError instead of being refused.
     if sealed.index is not None and sealed.index >= len(approval.items):
         return False
     wanted = _mac(

@@ -208,10 +208,10 @@ async def handle_once(
             logger.warning("ingress.replayed request=%s", delivery.digest)
             return None
     except StoreUnavailable:
-        # One calm line, and no trace: the store says the rest at its own place.
+        # A warning without a traceback: the store's own log has the cause.
         logger.warning("ingress.unrecorded why=store_unavailable")
-        # It is handed on all the same, to be answered in a sentence; `router._guarded`
-        # lets nothing be decided by it.
+        # Passed on all the same, so that the person gets an answer; `router._guarded`
+        # lets it decide nothing.
         delivery = replace(delivery, is_recorded=False)
     answer = await handle(delivery)
     is_kept = answer.status != HTTPStatus.SERVICE_UNAVAILABLE

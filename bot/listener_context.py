@@ -179,7 +179,7 @@ class ListenerContext:
     async def is_first(self, event_id: str) -> bool:
         """Return True if this event was not delivered before.
 
-        Slack delivers an event again, signed anew, when our answer was late or lost.
+        Slack repeats an event, newly signed, when our response was late or lost.
         """
         digest = hashlib.sha256(f"event:{event_id}".encode()).hexdigest()
         return await self.service.store.cards.is_first(self.keys, f"sha256:{digest}")

@@ -20,7 +20,7 @@ from twokey.gateway.store.keys import Keys
 logger = logging.getLogger(__name__)
 
 _LOOKED = ""
-"""Among the named approvals: there was a first look."""
+"""Key of ``named`` that is there after the first check."""
 
 
 async def outdated_cards(
@@ -30,42 +30,43 @@ async def outdated_cards(
     seal_key: bytes,
     named: MutableMapping[str, str],
 ) -> list[str]:
-    """Return the approvals whose cards have to be redrawn; a bounded look.
+    """Return the approvals whose cards have to be redrawn, a bounded number.
 
     Args:
-        service: judges.
-        cards: knows what each card shows.
+        service: evaluates the current policy.
+        cards: stores what each card shows.
         keys: of the tenant's shard.
-        seal_key: what cards are sealed with now; one that was sealed with another key
-            is found by the first look, which is at all that waits.
-        named: the judgement that each approval was returned for last. A card is named
-            once for each, so that one that Slack refuses is not tried for ever.
+        seal_key: signs the buttons; the first check, which is of all pending approvals,
+            finds cards that were signed with another key.
+        named: for each approval, the policy decision it was last returned for; updated.
+            A card is returned once for each decision, so that one that Slack refuses is
+            not redrawn for ever.
 
     Raises:
         StoreUnavailable: when the store does not answer.
     """
     found: list[str] = []
-    # A copy, then cleared: an approval that is not outdated at this look is forgotten,
-    # so it may be named again when it is outdated once more.
+    # A copy, then cleared: an approval that is not outdated now is forgotten, so it is
+    # returned again when it becomes outdated once more.
     before = dict(named)
     named.clear()
     named[_LOOKED] = ""
-    # The first look is at all that waits, for what happened while no bot ran; later
-    # ones only at what an event may have changed.
+    # The first check is of all pending approvals, since no bot may have run before;
+    # later ones only of those that an event may have changed.
     is_first = _LOOKED not in before
     looked_at = await (service.judged_waiting() if is_first else service.judged_again())
     for loaded in looked_at:
         approval = loaded.approval
         judged = policy_decision_digest(approval, seal_key)
         place = await cards.place(keys, approval.id)
-        # A card that is not posted yet will be made by the judgement of then.
+        # A card that is not posted yet will be rendered by the policy decision of then.
         if place is None:
             continue
         if place.judged == judged and not mentions_for(approval, but=place.asked).roles:
             continue
         named[approval.id] = judged
-        # Named once for each judgement: a card that Slack refuses would otherwise be
-        # redrawn every half second.
+        # Once for each decision: a card that Slack refuses would otherwise be redrawn
+        # every half second.
         if before.get(approval.id) != judged:
             found.append(approval.id)
     if found:

@@ -132,7 +132,7 @@ def _time(frame: Frame) -> list[Block]:
 
 
 def reviewers(frame: Frame) -> list[Block]:
-    """Mention those whose word is needed; Slack notifies them of the posted card."""
+    """Mention the reviewers who are needed; Slack notifies them of the posted card."""
     approval = frame.approval
     # Once the time is over, only what may have run still needs people.
     asking = [

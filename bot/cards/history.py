@@ -169,8 +169,8 @@ def _of_doubt(event: Event) -> Template | None:
 
 
 def _decided(name: EventName, item: Item) -> Template | None:
-    # A mention subscribes the person to the thread. Who decided alone stands on the
-    # card, and need not hear of every later reply.
+    # A mention subscribes the person to the thread. The card shows who decided
+    # alone, and that person need not be notified of every later reply.
     whom = [template(" by "), by_whom(item)] if needs_several_people(item) else []
     has_reason = bool(item.votes and item.votes[-1].reason)
     if name is EventName.ITEM_AUTHORIZED and not whom and not has_reason:

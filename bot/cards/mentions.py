@@ -84,7 +84,7 @@ def is_for_people(item: Item) -> bool:
 
 
 def escalation_mentions(approval: Approval) -> Mentions:
-    """Return those whom the policy calls later, as far as their word still counts."""
+    """Return the reviewers of an escalation who can still decide."""
     barred = _barred_everywhere(approval)
     roles = [_without(role, barred) for role in approval.waiting.roles]
     return Mentions(tuple(role.name for role in roles), _in_turn(map(_mentions, roles)))

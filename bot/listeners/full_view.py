@@ -56,5 +56,5 @@ async def require_full_view(ctx: ListenerContext, target: Target, user: str) -> 
 
 
 def _reader(target: Target, user: str) -> str:
-    # With the hash in it, an edit makes everybody start anew.
+    # With the hash in the key, an edit makes every reviewer read all pages again.
     return f"{user} {target.item.index} {target.item.action_hash}"

@@ -185,14 +185,14 @@ async def decide_from_form(
     *,
     block: Input,
 ) -> AckBody:
-    """Let the gateway decide what a form says; return what becomes of the form.
+    """Submit the decision of a form; return the response to the form.
 
     Args:
-        ctx: what the listener works with.
-        target: what the form is about.
+        ctx: of the listener.
+        target: the call that the form is about.
         submitted: the form.
-        decision: what it says.
-        block: the input under which to say why it is not acceptable.
+        decision: made from the form.
+        block: the input under which an error is shown.
     """
     outcome = await decide(ctx, target, decision, submitted)
     if isinstance(outcome, Invalid):
@@ -201,7 +201,7 @@ async def decide_from_form(
 
 
 def form_reply(outcome: Outcome, *, now_ms: int) -> AckBody:
-    """Return what becomes of a modal after a decision: gone, or a calm sentence."""
+    """Return the response to a modal after a decision: close it, or show a sentence."""
     if isinstance(outcome, Decided):
         return {"response_action": "clear"}
     title = "Recorded" if isinstance(outcome, Voted) else "Not done"

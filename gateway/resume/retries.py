@@ -1,9 +1,8 @@
 """Retry failed runs with backoff, and park those that a retry cannot help.
 
-The caller of `failed` and `went_on` holds the thread's lease, so that the record of a
-run holds the result of its last attempt. People change it too
-(`twokey.gateway.service.runs`), without the lease; each change is made only of what was
-read.
+The caller of `failed` and `record_resumed` holds the thread's lease, so the record of a
+run is that of its last attempt. People change it too (`twokey.gateway.service.runs`),
+without the lease: every write is a compare-and-set against the record that was read.
 """
 
 from __future__ import annotations
@@ -36,8 +35,8 @@ take its job, or to start."""
 UNSERVED_MS, _UNSERVED_LONGEST_MS = 1000, 600_000
 """How soon, and how late at most, a job is offered again that no process serves."""
 _UNSERVED_PARKED_MS = 5000
-_WOKEN_MS = 60_000
-"""How long after one start another one wakes no parked run again."""
+_START_MS = 60_000
+"""A process that starts so soon after another one retries no parked run again."""
 # An attempt fails only when somebody else changed the same run meanwhile: this many in
 # a row are a bug or a flood.
 _ATTEMPTS = 32
@@ -114,8 +113,8 @@ class Retries:
                 return after
         raise _too_many_changes(at)
 
-    async def went_on(self, at: ThreadRef, delivery: Delivery | None) -> None:
-        """Note that a run went on, and acknowledge the job that brought it forward."""
+    async def record_resumed(self, at: ThreadRef, delivery: Delivery | None) -> None:
+        """Record that a run goes on again, and acknowledge the job that resumed it."""
         done = delivery.id if delivery else ""
         # The usual case in one step: it succeeds only when no record is kept.
         if await self._stalled.change(at.keys, at.run, None, None, delivery=done):
@@ -146,14 +145,16 @@ class Retries:
                 return
         raise _too_many_changes(at)
 
-    async def parked(self, at: ThreadRef) -> StalledRun | None:
+    async def find_parked(self, at: ThreadRef) -> StalledRun | None:
         """Return the thread's run if it is parked."""
         found = await self._stalled.find(at.keys, at.run)
         is_parked = found is not None and found.state is RunState.PARKED
         return found if is_parked else None
 
-    async def unserved(self, at: ThreadRef, delivery: Delivery, why: str = "") -> None:
-        """Put a job back that this process does not serve; later and later.
+    async def requeue_unserved(
+        self, at: ThreadRef, delivery: Delivery, why: str = ""
+    ) -> None:
+        """Requeue a job that this process does not serve, with growing delay.
 
         ``why`` is a sentence about it, where it is not simply that nobody serves it.
         """
@@ -176,12 +177,12 @@ class Retries:
                 return
         raise _too_many_changes(at)
 
-    async def wake(
+    async def retry_now(
         self, keys: Keys, tenant: str, serves: Callable[[str], bool]
     ) -> None:
-        """Retry at once what can pass, because a process that serves it has started.
+        """Retry failed runs at once, because a process that serves them has started.
 
-        A parked run is tried once more; it is told only when something came of it.
+        A parked run gets one attempt; people are told only if its result is new.
         """
         for before in await self._stalled.all(keys):
             is_ours = before.tenant == tenant and serves(before.agent)
@@ -189,10 +190,10 @@ class Retries:
             if not is_ours or not (is_waiting or before.can_pass) or not before.jobs:
                 continue
             now_ms = await self._store.conn.now_ms()
-            if before.next_ms and before.next_ms <= now_ms < before.next_ms + _WOKEN_MS:
+            if before.next_ms and before.next_ms <= now_ms < before.next_ms + _START_MS:
                 continue  # it is being tried right now
             after = before.with_(next_ms=now_ms)
-            # False: somebody else woke or changed the run, and saw to its jobs.
+            # False: another process changed the run first, and queued its jobs.
             await self._stalled.change(keys, before.id, before, after, again=after.jobs)
 
     async def forget_old(self) -> None:
@@ -232,7 +233,7 @@ class Retries:
         *,
         delivery: str,
     ) -> bool:
-        """Keep a run as it is now, with its jobs and what people are told of it."""
+        """Store a run in its new state, its jobs and the event that tells people."""
         events: list[Event] = []
         is_parked = after.state is RunState.PARKED
         if after.is_told and after.is_listed and what_is_told(after) != after.told:

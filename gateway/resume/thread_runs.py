@@ -210,7 +210,7 @@ class ThreadRuns:
 
     async def _raise_if_parked(self, at: ThreadRef) -> None:
         """Raise what another process parked the run for."""
-        parked = await self._retries.parked(at)
+        parked = await self._retries.find_parked(at)
         if parked is not None:
             raise _given_up(at.agent, at.thread, parked.reason)
 
@@ -259,7 +259,7 @@ class ThreadRuns:
         except Exception as error:  # noqa: BLE001 - raised again, unless it can pass
             await self._failed(at, runner, given, error)
             return None
-        await self._retries.went_on(at, None)
+        await self._retries.record_resumed(at, None)
         if state.is_finished or not state.exists:
             self._runners.release(at.agent, at.thread)
         return state

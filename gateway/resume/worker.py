@@ -107,7 +107,7 @@ class Worker:
 
     async def _read(self, keys: Keys, stop: asyncio.Event) -> None:
         queue = self._store.queue(keys)
-        is_prepared = is_awake = False
+        is_prepared = has_retried = False
         pause = FIRST_PAUSE_S
         while not stop.is_set():
             # A slot before a job: one that is taken and waits here would age until
@@ -118,10 +118,10 @@ class Worker:
                 if not is_prepared:
                     await queue.prepare()
                     is_prepared = True
-                if not is_awake:
+                if not has_retried:
                     serves = self._runners.serves
-                    await self._retries.wake(keys, self._tenant, serves)
-                    is_awake = True
+                    await self._retries.retry_now(keys, self._tenant, serves)
+                    has_retried = True
                 delivery = await queue.take(self._consumer, block_ms=BLOCK_MS)
                 pause = FIRST_PAUSE_S
                 if delivery is not None:
@@ -156,7 +156,7 @@ class Worker:
         is_resume = job.kind is JobKind.RESUME
         try:
             if is_ours and is_resume and await self._is_of_no_use(at):
-                await self._retries.went_on(at, delivery)
+                await self._retries.record_resumed(at, delivery)
                 return
             if runner is None or not is_ours:
                 await self._leave(keys, delivery)
@@ -208,7 +208,7 @@ class Worker:
         except Exception as error:  # noqa: BLE001 - the worker survives
             await self._failed(at, runner, delivery, error)
         else:
-            await self._retries.went_on(at, delivery)
+            await self._retries.record_resumed(at, delivery)
             self._at_rest(ThreadChange(at.agent, at.thread))
 
     async def _failed(
@@ -280,7 +280,7 @@ class Worker:
                 "thread.not_run_here agent=%s thread=%s", job.agent, job.thread
             )
         at = ThreadRef(keys, job.tenant, job.agent, job.thread)
-        await self._retries.unserved(at, delivery, why)
+        await self._retries.requeue_unserved(at, delivery, why)
 
 
 def _key(delivery: Delivery) -> str:

@@ -68,7 +68,7 @@ class Run:
 
     async def goes_on(self) -> None:
         """Let an attempt succeed."""
-        await self.retries.went_on(self.at, None)
+        await self.retries.record_resumed(self.at, None)
 
     async def message(self, *words: str) -> JsonObject:
         """Wait until the run's message says this."""

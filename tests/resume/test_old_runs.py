@@ -84,7 +84,7 @@ async def test_a_run_that_nobody_serves_is_forgotten_with_its_job(
     await queue.put(RESUME)
     taken = await queue.take("another", block_ms=1)
     assert taken
-    await retries.unserved(place(stack), taken)
+    await retries.requeue_unserved(place(stack), taken)
     await aged(stack)
     await stack.store.conn.command(
         "ZADD", stack.keys.retry, "XX", 0, RESUME.model_dump_json()
@@ -92,7 +92,7 @@ async def test_a_run_that_nobody_serves_is_forgotten_with_its_job(
     await queue.requeue_due()
     taken = await queue.take("another", block_ms=1)
     assert taken
-    await retries.unserved(place(stack), taken)
+    await retries.requeue_unserved(place(stack), taken)
     assert await stack.store.stalled.counts(stack.keys) == (1, 0)
 
     assert not await is_kept(stack)

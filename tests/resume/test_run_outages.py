@@ -244,10 +244,10 @@ async def test_no_run_waits_for_a_message_whose_job_was_put_back_as_what_was_lef
     second = await delivered(stack)
     await queue.later(Delivery(second.id, resume), delay_ms=0)
 
-    await retries.went_on(at, await delivered(stack))
+    await retries.record_resumed(at, await delivered(stack))
     last = await delivered(stack)
     assert last.job == start
-    await retries.went_on(at, last)
+    await retries.record_resumed(at, last)
 
     assert await stalled(stack) is None
     assert await queue.depth() == 0

@@ -45,14 +45,14 @@ async def test_a_job_that_cannot_be_put_away_is_delivered_again(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     troubles: list[Exception] = [StoreUnavailable("gone"), RuntimeError("a bug")]
-    went_on = Retries.went_on
+    record_resumed = Retries.record_resumed
 
     async def troubled(self: Retries, at: ThreadRef, delivery: Delivery | None) -> None:
         if troubles:
             raise troubles.pop(0)
-        await went_on(self, at, delivery)
+        await record_resumed(self, at, delivery)
 
-    monkeypatch.setattr(Retries, "went_on", troubled)
+    monkeypatch.setattr(Retries, "record_resumed", troubled)
     monkeypatch.setattr(stack.store, "lease_ms", 300)
     async with stack.working():
         await stack.say("hello")

@@ -172,6 +172,7 @@ async def test_lookups_of_groups_stay_below_slacks_limit(
     groups: int, a_minute: int
 ) -> None:
     async with opened() as ctx:
+        before = 0
         for second in range(300):
             ctx.times[0] = float(second)
             for number in range(groups):

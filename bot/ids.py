@@ -29,6 +29,10 @@ class Action(StrEnum):
 
     APPROVE = "approve"
     APPROVE_ALL = "approve_all"
+    REJECT_ALL = "reject_all"
+    CHOOSE = "choose"
+    CHOOSE_EDIT = "choose_edit"
+    CHOOSE_CALLS = "choose_calls"
     EDIT = "edit"
     REJECT = "reject"
     RESPOND = "respond"
@@ -57,6 +61,9 @@ class View(StrEnum):
     EDIT = "edit_modal"
     EDIT_RAISED = "edit_raised_modal"
     REJECT = "reject_modal"
+    REJECT_ALL = "reject_all_modal"
+    CHOOSE = "choose_modal"
+    CHOOSE_EDIT = "choose_edit_modal"
     RESPOND = "respond_modal"
     RECONCILE = "reconcile_modal"
     DETAILS = "details_modal"
@@ -88,6 +95,21 @@ CARD_EVENT = "twokey_card"
 
 PAGE = "page"
 """The purpose of a seal that opens one page of the details."""
+
+OF_WAITING = frozenset(
+    {
+        Action.APPROVE_ALL,
+        Action.REJECT_ALL,
+        Action.CHOOSE,
+        View.REJECT_ALL,
+        View.CHOOSE,
+    }
+)
+"""Purposes about all calls that wait: their seals hold which these are.
+
+The batch digest covers the calls and not their states; a click on a card on which a
+call was decided meanwhile would else be about fewer calls than its reviewer saw.
+"""
 
 # 128 bits: a forger has one try a click, and each is logged. The value stays short,
 # since every card carries some twenty of them.
@@ -252,7 +274,11 @@ def _mac(
     # A page only where there is one, so that seals of versions before pages had numbers
     # keep their MAC. The lists differ in length, and canonical JSON keeps that apart.
     place = [index, page] if page else [index]
-    stated = [approval.id, approval.version, *place, bound, str(purpose)]
+    waiting: list[JsonValue] = [
+        item.index for item in approval.items if item.is_pending
+    ]
+    of_all: list[JsonValue] = [waiting] if purpose in OF_WAITING else []
+    stated = [approval.id, approval.version, *place, bound, *of_all, str(purpose)]
     return _mac_of([_SEAL_TAG, team, *stated], key)
 
 

@@ -116,7 +116,9 @@ def block_action(payload: Json) -> BlockAction:
         message_ts=container.optional("message_ts"),
         action_id=action.text("action_id"),
         block_id=action.text("block_id"),
-        value=action.optional("value"),
+        # Of a button, or of the option that was chosen in a menu.
+        value=action.optional("value")
+        or action.maybe("selected_option").optional("value"),
         trigger_id=root.text("trigger_id"),
         response_url=root.optional("response_url"),
         view_id=view.optional("id"),

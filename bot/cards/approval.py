@@ -19,10 +19,11 @@ from twokey.bot.blocks import (
 from twokey.bot.cards import buttons
 from twokey.bot.cards.call_rows import agent_statement, batch_footer, call_row
 from twokey.bot.cards.fallbacks import card_fallback
-from twokey.bot.cards.frame import Frame, rows_of
+from twokey.bot.cards.frame import Frame, is_table, rows_of
 from twokey.bot.cards.mentions import mentions_for
 from twokey.bot.cards.refs import hash_ref, places, when, who
 from twokey.bot.cards.states import header_text, status_label, taken_by
+from twokey.bot.cards.table import table
 from twokey.bot.ids import CARD_EVENT
 from twokey.bot.objects import Block
 from twokey.bot.text import fit
@@ -57,7 +58,9 @@ def card(frame: Frame) -> Message:
         *reviewers(frame),
         *(agent_statement(frame) if approval.is_batch else []),
     ]
-    for item in rows_of(approval):
+    if is_table(approval):
+        blocks += table(frame)
+    for item in () if is_table(approval) else rows_of(approval):
         if approval.is_batch:
             blocks.append(divider(block_id=frame.block_id(f"{item.index}.line")))
         blocks += call_row(frame, item)

@@ -6,7 +6,8 @@ from twokey.bot.blocks import button
 from twokey.bot.cards.frame import Frame
 from twokey.bot.cards.listing import act
 from twokey.bot.ids import Action
-from twokey.bot.objects import Block, confirm
+from twokey.bot.inputs import select
+from twokey.bot.objects import Block, confirm, option
 from twokey.bot.text import fit
 from twokey.bot.text_types import Untrusted, label, untrusted
 from twokey.gateway.approvals.lifecycle import ApprovalState
@@ -34,7 +35,7 @@ def decisions(frame: Frame, item: Item, *, is_shown_whole: bool) -> list[Block]:
     View all stands first, and its last page has Approve.
     """
     if item.state is ItemState.IN_DOUBT:
-        return [*_findings(frame, item), _view_all(frame, item, is_shown_whole=True)]
+        return [*findings(frame, item), _view_all(frame, item, is_shown_whole=True)]
     # Past the deadline no button decides, although the record may still be open: the
     # sweeper closes it within seconds.
     if not item.is_pending or frame.is_late:
@@ -92,6 +93,34 @@ def approve_all(frame: Frame) -> Block:
             yes=label("Approve all"),
             no=label("Back"),
         ),
+    )
+
+
+def reject_all(frame: Frame) -> Block:
+    """Return the button that opens a form to reject every waiting call of a batch."""
+    waiting = [item for item in frame.approval.items if item.is_pending]
+    return button(
+        Action.REJECT_ALL,
+        label("Reject all…"),
+        value=frame.value(None, Action.REJECT_ALL),
+        style="danger",
+        accessibility_label=label(f"Reject all {len(waiting)} waiting calls"),
+    )
+
+
+def open_call(frame: Frame) -> Block:
+    """Return the menu that opens one call of a table, what waits first."""
+    items = sorted(frame.approval.items, key=lambda item: not item.is_pending)
+    return select(
+        Action.VIEW_ALL,
+        [
+            option(
+                label(f"Call {item.index + 1}"),
+                frame.value(item.index, Action.VIEW_ALL),
+            )
+            for item in items
+        ],
+        placeholder=label("Open a call…"),
     )
 
 
@@ -169,7 +198,8 @@ def _view_all(frame: Frame, item: Item, *, is_shown_whole: bool) -> Block:
     )
 
 
-def _findings(frame: Frame, item: Item) -> list[Block]:
+def findings(frame: Frame, item: Item) -> list[Block]:
+    """Return the buttons with which people say what happened to a call in doubt."""
     again = label(if_repeated(item))
     question = confirm(
         label("Run it again?"), again, yes=label("Run again"), no=label("Back")

@@ -19,7 +19,14 @@ from twokey.bot.blocks import (
 )
 from twokey.bot.cards import buttons
 from twokey.bot.cards.diff import diff, state_text, state_title
-from twokey.bot.cards.frame import MIN_EXCERPT, Frame, TextBudget, rows_of, text_budget
+from twokey.bot.cards.frame import (
+    MIN_EXCERPT,
+    Frame,
+    TextBudget,
+    is_table,
+    rows_of,
+    text_budget,
+)
 from twokey.bot.cards.listing import Listing, act, all_text, listing_of
 from twokey.bot.cards.refs import hash_ref, when, who
 from twokey.bot.cards.states import (
@@ -30,6 +37,7 @@ from twokey.bot.cards.states import (
     TRIAGE_TITLE,
     status_sentence,
 )
+from twokey.bot.cards.table import table_of
 from twokey.bot.cards.votes import counted_votes
 from twokey.bot.mixed_scripts import mixed_script_warnings
 from twokey.bot.objects import Block
@@ -73,6 +81,8 @@ _RESTORED: LiteralString = "⚠️ *Restored from an older copy* {at}:"
 
 def needs_full_view(approval: Approval, index: int) -> bool:
     """Return whether a call is too long for its card, so that View all has Approve."""
+    if is_table(approval):
+        return index not in table_of(approval).whole
     item = approval.items[index]
     has_row = any(each.index == index for each in rows_of(approval))
     left = call_budget(approval, item)
@@ -105,15 +115,29 @@ def call_budget(approval: Approval, item: Item) -> int:
     return max(MIN_EXCERPT, share.call - taken)
 
 
-def needs_own_click(approval: Approval, item: Item) -> bool:
-    """Return True if "Approve all" must not cover this call.
+def decided_alone(approval: Approval) -> frozenset[int]:
+    """Return the waiting calls that no gesture on the whole card may approve.
 
     These are calls that the card cannot show whole, that need a reason to be approved,
     or that are escalated: an edit may have raised the tier of one call of a batch.
     """
-    has_reason = Verb.APPROVE in item.requires_reason
-    is_escalated = item.tier is Tier.ESCALATE
-    return has_reason or is_escalated or needs_full_view(approval, item.index)
+    # Once for all calls: a table is made as a whole.
+    whole = table_of(approval).whole if is_table(approval) else None
+    return frozenset(
+        item.index
+        for item in approval.items
+        if item.is_pending
+        and (
+            Verb.APPROVE in item.requires_reason
+            or Verb.APPROVE not in item.allow
+            or item.tier is Tier.ESCALATE
+            or (
+                needs_full_view(approval, item.index)
+                if whole is None
+                else item.index not in whole
+            )
+        )
+    )
 
 
 def call_row(frame: Frame, item: Item) -> list[Block]:
@@ -153,6 +177,8 @@ def agent_statement(frame: Frame) -> list[Block]:
 def batch_footer(frame: Frame) -> list[Block]:
     """Return what concerns the batch as a whole; nothing for a single call."""
     approval = frame.approval
+    if is_table(approval):
+        return [actions(*_of_table(frame), block_id=frame.block_id("batch"))]
     waiting = [item for item in approval.items if item.is_pending]
     listed = {item.index for item in rows_of(approval)}
     others = [item for item in approval.items if item.index not in listed]
@@ -167,7 +193,7 @@ def batch_footer(frame: Frame) -> list[Block]:
     if len(waiting) > 1 and not frame.is_late:
         # All or none: "Approve all" that leaves one out would be read as having
         # approved it.
-        if all(_is_approvable(approval, item) for item in waiting):
+        if not decided_alone(approval):
             offered.append(buttons.approve_all(frame))
         else:
             why = template(
@@ -182,8 +208,17 @@ def batch_footer(frame: Frame) -> list[Block]:
     return blocks
 
 
-def _is_approvable(approval: Approval, item: Item) -> bool:
-    return Verb.APPROVE in item.allow and not needs_own_click(approval, item)
+def _of_table(frame: Frame) -> list[Block]:
+    """Return the buttons of a card with a table."""
+    approval = frame.approval
+    waiting = [item for item in approval.items if item.is_pending]
+    offered: list[Block] = []
+    if waiting and not frame.is_late:
+        if not decided_alone(approval):
+            offered.append(buttons.approve_all(frame))
+        if all(Verb.REJECT in item.allow for item in waiting):
+            offered.append(buttons.reject_all(frame))
+    return [*offered, buttons.open_call(frame)]
 
 
 def title(frame: Frame, item: Item, *, is_in_header: bool = False) -> list[Block]:

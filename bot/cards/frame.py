@@ -18,6 +18,9 @@ from twokey.sandbox.blockkit.limits import TEXT_IN_ALL_BLOCKS
 MAX_ROWS = 5
 """How many calls of a batch have rows of their own on the card."""
 
+TABLE_FROM = 7
+"""From how many calls of one tool on they stand in a table instead of rows."""
+
 # What surrounds the rows, and in a row the sentence, the reasons, the warnings and
 # the buttons with their questions; measured at their longest by a test.
 _HEAD_AND_TAIL = 1_690
@@ -93,6 +96,13 @@ class Frame:
     def block_id(self, name: str) -> str:
         """Return the id of a block on this card."""
         return block_id(self.approval, name)
+
+
+def is_table(approval: Approval) -> bool:
+    """Return whether the calls of an approval stand in a table."""
+    is_of_one_tool = len({item.tool for item in approval.items}) == 1
+    is_many = len(approval.items) >= TABLE_FROM
+    return is_many and is_of_one_tool and not approval.is_auto_approved
 
 
 def text_budget(approval: Approval) -> TextBudget:

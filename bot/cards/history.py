@@ -17,7 +17,8 @@ from twokey.bot.cards.votes import counted_votes, so_far, still_needed
 from twokey.bot.objects import Block
 from twokey.bot.text import excerpt
 from twokey.bot.text_types import Template, joined, label, template
-from twokey.gateway.approvals.events import Event, EventName
+from twokey.gateway.approvals.batch_deciding import count_ranges
+from twokey.gateway.approvals.events import BATCH_MEMBER, Event, EventName
 from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.protocol.records import Person
 from twokey.gateway.protocol.verbs import Finding
@@ -96,6 +97,11 @@ def thread_note(event: Event, approval: Approval) -> Message | None:
     """
     if event.name is EventName.APPROVAL_EXTENDED:
         return _extended(event, approval)
+    if event.name is EventName.APPROVAL_DECIDED:
+        return _decided_together(event, approval)
+    # One note tells of them all; only a change of arguments has a note of its own.
+    if BATCH_MEMBER in event.data and event.name is not EventName.ITEM_EDITED:
+        return None
     item = next((each for each in approval.items if each.id == event.item), None)
     sentence = None if item is None else _sentence(event, item)
     if item is None or sentence is None:
@@ -129,6 +135,34 @@ def _extended(event: Event, approval: Approval) -> Message:
     )
     text = f"There is more time to decide: until {utc(until_ms):%Y-%m-%d %H:%M} UTC."
     return Message((section(sentence),), text)
+
+
+_PARTS: dict[str, LiteralString] = {
+    "approved": "{n} approved",
+    "edited": "{n} edited",
+    "rejected": "{n} rejected",
+    "waiting": "{n} need more people",
+    "left_out": "{n} left out, because they are escalated now",
+}
+
+
+def _decided_together(event: Event, approval: Approval) -> Message:
+    """Say how many calls one gesture decided, and how."""
+    parts = {
+        name: count_ranges(event.data[name]) for name in _PARTS if name in event.data
+    }
+    told = [template(_PARTS[name], n=n) for name, n in parts.items()]
+    # Without a name, which would subscribe that person to the thread; see `_decided`.
+    head = template("☑️ *Decided together:*")
+    said = joined(" ", [head, joined(" · ", told)])
+    blocks: list[Block] = [section(said)]
+    if event.reason:
+        words = rich_text(
+            box(_cut(event.reason)), block_id=f"{approval.id}:{event.name}"
+        )
+        blocks.append(words)
+    total = sum(parts.get(name, 0) for name in ("approved", "edited", "rejected"))
+    return Message(tuple(blocks), f"{total} calls were decided together.")
 
 
 def _sentence(event: Event, item: Item) -> Template | None:

@@ -58,9 +58,9 @@ def boxes(
 
     Each of the two in the given order of names (see `schema_order`), then by name.
     """
-    shown = _rows(args, redact, order)
-    short = [row for row in shown if _is_short(*row)]
-    long = [row for row in shown if not _is_short(*row)]
+    shown = named_values(args, redact, order)
+    short = [row for row in shown if is_short(*row)]
+    long = [row for row in shown if not is_short(*row)]
     width = min(_COLUMN, max((len(name) for name, _ in short), default=0))
     rows = [f"  {name:<{width}}{_BETWEEN}{text}" for name, text in short]
     if not shown:
@@ -125,8 +125,8 @@ def act(item: Item) -> str:
     ]
     shown_values = [
         f"{name} {text}"
-        for name, text in _rows(item.args, item.redact, main_first)
-        if _is_short(name, text) and len(text) <= _ACT_VALUE
+        for name, text in named_values(item.args, item.redact, main_first)
+        if is_short(name, text) and len(text) <= _ACT_VALUE
     ]
     main = ", ".join(shown_values[:_ACT_VALUES])
     return f"{one_line(item.tool)}: {main}" if main else one_line(item.tool)
@@ -162,7 +162,7 @@ def readable(argument: Argument) -> str:
     return reveal(kind + _with_edges(text))
 
 
-def _rows(
+def named_values(
     args: JsonObject, redact: Iterable[str], order: Sequence[str]
 ) -> list[tuple[str, str]]:
     """Return the arguments as names and values that can be read."""
@@ -170,7 +170,7 @@ def _rows(
     return [(one_line(one.name), readable(one)) for one in shown]
 
 
-def _is_short(name: str, text: str) -> bool:
+def is_short(name: str, text: str) -> bool:
     """Return whether a value stands beside its name, and needs no box of its own."""
     is_plain = not (_GAP.search(text) or _GAP.search(name))
     return len(name) <= _SHORT_NAME and len(text) <= _SHORT_VALUE and is_plain

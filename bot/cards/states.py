@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import LiteralString
 
-from twokey.bot.cards.listing import act
+from twokey.bot.cards.frame import is_table
+from twokey.bot.cards.listing import act, one_line
 from twokey.bot.cards.refs import join_list, people, when, who
 from twokey.bot.cards.votes import approvals, counted_votes, still_needed
 from twokey.bot.text import fit
@@ -30,6 +31,9 @@ from twokey.gateway.protocol.verbs import Verb
 
 MAX_ACT = 140
 """Characters of a header for what a call does; Slack takes 150 in all."""
+
+MAX_TOOL = 120
+"""The same for the name of a tool beside a number of calls."""
 
 _S = ItemState
 STATE_NAMES: dict[ItemState, str] = {
@@ -161,18 +165,21 @@ LATE = "⌛ The time is over"
 def header_text(approval: Approval, *, now_ms: int) -> Plain:
     """Return the header of a card: what the one call does, or how many there are."""
     sentence = headline(approval, now_ms=now_ms)
+    sign = sentence.text.split()[0]
+    if is_table(approval):
+        tool = one_line(approval.items[0].tool)
+        return untrusted(f"{sign} {len(approval.items)} calls: {fit(tool, MAX_TOOL)}")
     if approval.is_batch:
         return sentence
-    sign = sentence.text.split()[0]
     return untrusted(f"{sign} {fit(act(approval.items[0]), MAX_ACT)}")
 
 
 def status_label(approval: Approval, *, now_ms: int) -> list[Label]:
     """Return the state of a card's one call in a few words, to stand below its header.
 
-    The header of several calls says it already.
+    The header of a few calls says it already.
     """
-    if approval.is_batch:
+    if approval.is_batch and not is_table(approval):
         return []
     sentence = headline(approval, now_ms=now_ms)
     return [label(sentence.text.partition(" ")[2])]

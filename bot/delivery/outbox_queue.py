@@ -40,6 +40,7 @@ class Call(NamedTuple):
 
 NEEDS_PEOPLE = frozenset(
     {
+        EventName.APPROVAL_DECIDED,
         EventName.APPROVAL_REMINDED,
         EventName.APPROVAL_ESCALATED,
         EventName.APPROVAL_STILL_IN_DOUBT,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from twokey.bot.cards.outcome import outcome_text
 from twokey.bot.gestures import Clicked, Submitted
 from twokey.bot.ids import Action, Input, View
 from twokey.bot.listener_context import ListenerContext, UserText
@@ -44,6 +45,9 @@ async def _reconcile(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
     target = await verify_click(ctx, clicked, action)
     decision = Reconcile(finding=_FINDINGS[action])
     outcome = await decide(ctx, target, decision, clicked)
+    if clicked.action.view_id:
+        # A modal is not drawn again by the event, as the card is.
+        return outcome_text(outcome, now_ms=target.now_ms)
     return outcome_reply(outcome, now_ms=target.now_ms)
 
 

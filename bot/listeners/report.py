@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 from twokey.bot.gestures import Clicked, Submitted
 from twokey.bot.ids import Action, View
@@ -30,7 +31,8 @@ async def _report(ctx: ListenerContext, clicked: Clicked) -> None:
     reporter = await _member(ctx, clicked.who)
     if any(one.by.is_same(reporter.person) for one in target.approval.remarks):
         raise UserFacingError(_ALREADY)
-    await open_form(ctx, clicked, target, report.view)
+    # The form is sealed for the first call; the report is about all of them.
+    await open_form(ctx, clicked, replace(target, index=0), report.view)
 
 
 async def _submit(ctx: ListenerContext, submitted: Submitted) -> AckBody:

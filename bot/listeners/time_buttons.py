@@ -47,7 +47,7 @@ async def _retime(
     binding = await find_binding(ctx, view_id) if view_id else None
     if binding is None:
         return None
-    view = details.view(ctx.frame(approval, target.now_ms), binding.index, _LAST)
-    shown = replace(target, approval=approval, index=binding.index)
+    view = details.view(ctx.frame(approval, target.now_ms), binding.index or 0, _LAST)
+    shown = replace(target, approval=approval, index=binding.index or 0)
     await update_view(ctx, clicked, shown, view)
     return None

@@ -8,13 +8,14 @@ from typing import LiteralString
 
 from twokey.bot.cards.outcome import outcome_text
 from twokey.bot.gestures import Clicked, Submitted
-from twokey.bot.ids import Action, BadSeal, Sealed, unseal, verify
+from twokey.bot.ids import OF_WAITING, Action, BadSeal, Sealed, unseal, verify
 from twokey.bot.listener_context import ListenerContext, UserFacingError, UserText
 from twokey.bot.payload import BlockAction
 from twokey.bot.text_types import label, template
 from twokey.gateway.approvals import quorum
 from twokey.gateway.approvals.deciding import REASON_POINTER
 from twokey.gateway.approvals.decisions import (
+    BatchOutcome,
     Click,
     Decided,
     Decision,
@@ -52,6 +53,10 @@ _OTHER_KEY: LiteralString = (
     "nothing was recorded. Cards that wait are drawn again with the new key: use the "
     "card once it has changed."
 )
+_MOVED: LiteralString = (
+    "The calls that wait on this card are not those of this button any more, so "
+    "nothing was recorded. Please use the card as it is now."
+)
 
 
 Who = tuple[str, str]
@@ -77,13 +82,18 @@ class Target:
         """Return the item it is about; the first one of a batch as a whole."""
         return self.approval.items[self.index or 0]
 
+    @property
+    def action_hash(self) -> str:
+        """Return the hash of its item, or the digest of the batch as a whole."""
+        return self.approval.digest if self.index is None else self.item.action_hash
+
     def click(self, request_digest: str) -> Click:
         """Return what the gateway is told about it."""
         return Click(
             approval=self.approval.id,
             index=self.index or 0,
             version=self.approval.version,
-            action_hash=self.item.action_hash,
+            action_hash=self.action_hash,
             request_digest=request_digest,
         )
 
@@ -212,7 +222,8 @@ async def verify_seal(ctx: ListenerContext, sealed: Sealed, *purposes: str) -> T
     ]
     if not proven:
         logger.warning("click.refused why=bad_seal approval=%s", approval.id)
-        raise UserFacingError(template(_OTHER_KEY))
+        said = _OTHER_KEY if OF_WAITING.isdisjoint(purposes) else _MOVED
+        raise UserFacingError(template(said))
     return Target(approval, sealed.index, proven[0], now_ms, keys)
 
 
@@ -301,7 +312,7 @@ def outcome_reply(outcome: Outcome, *, now_ms: int) -> UserText | None:
 
 
 def log_outcome(
-    target: Target, outcome: Outcome, kind: str, reviewer: Reviewer
+    target: Target, outcome: Outcome | BatchOutcome, kind: str, reviewer: Reviewer
 ) -> None:
     """Log the outcome of a decision, ids only."""
     logger.info(

@@ -135,9 +135,9 @@ async def bind_view(
     binding = ViewBinding(
         user=user,
         approval=target.approval.id,
-        index=target.item.index,
+        index=target.index,
         version=target.approval.version,
-        action_hash=target.item.action_hash,
+        action_hash=target.action_hash,
         purpose=str(view["callback_id"]),
     )
     await ctx.service.store.cards.bind_view(ctx.keys, view_id, binding)
@@ -169,7 +169,7 @@ async def verify_submission(
     # The seal proves the version. The hash is compared as well: what was bound is what
     # this person looked at, and a purpose bound for one form is good for no other.
     if (binding.action_hash, binding.purpose) != (
-        target.item.action_hash,
+        target.action_hash,
         target.purpose,
     ):
         logger.warning("view.refused why=other_hash approval=%s", binding.approval)

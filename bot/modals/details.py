@@ -19,8 +19,8 @@ from twokey.bot.blocks import (
     rich_text,
     warning,
 )
-from twokey.bot.cards.buttons import form_buttons, time_buttons
-from twokey.bot.cards.frame import Frame
+from twokey.bot.cards.buttons import findings, form_buttons, time_buttons
+from twokey.bot.cards.frame import Frame, is_table
 from twokey.bot.cards.listing import is_misleading
 from twokey.bot.cards.refs import when
 from twokey.bot.cards.states import taken_by
@@ -32,6 +32,7 @@ from twokey.bot.modals.pages import Part, pages
 from twokey.bot.objects import Block, option
 from twokey.bot.text_types import code, label, template
 from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.protocol.verbs import Verb
 
@@ -138,6 +139,9 @@ def _buttons(frame: Frame, item: Item, number: int, of: int) -> list[Block]:
         offered.append(_turn(frame, item.index, number + 1, Action.PAGE_NEXT))
     if number == of and item.is_pending and not frame.is_late:
         offered += form_buttons(frame, item)
+    # A call in a table has no buttons of its own on the card.
+    if number == of and item.state is ItemState.IN_DOUBT and is_table(frame.approval):
+        offered += findings(frame, item)
     if number == of and item.index + 1 < len(frame.approval.items):
         offered.append(_next_call(frame, item))
     if not offered:

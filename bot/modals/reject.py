@@ -1,7 +1,10 @@
-"""Modal to reject a call with a reason that the agent reads."""
+"""Modal to reject a call, or all of a batch, with a reason that the agent reads."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from twokey.bot.blocks import modal, section
 from twokey.bot.cards.frame import Frame
 from twokey.bot.ids import Input, View
 from twokey.bot.inputs import input_block, select
@@ -10,7 +13,7 @@ from twokey.bot.modals.form import State, choice_of, text_of
 from twokey.bot.modals.heading import tell
 from twokey.bot.modals.parse_input import BadInput
 from twokey.bot.objects import Block, option
-from twokey.bot.text_types import label
+from twokey.bot.text_types import label, template
 from twokey.gateway.approvals.deciding import MAX_TEXT
 from twokey.gateway.approvals.record import Item
 from twokey.gateway.protocol.verbs import Verb
@@ -35,13 +38,53 @@ _NEEDED = "Please choose a reason above or write one here."
 def view(frame: Frame, index: int, *, words: str = "") -> Block:
     """Return the modal in which one call is rejected; ``words`` stand in it."""
     item = frame.approval.items[index]
+    return call_form(
+        frame,
+        index,
+        [
+            *_reason(needed=Verb.REJECT in item.requires_reason, words=words),
+            tell("Rejecting means: this call does not run, and the agent is told."),
+        ],
+        purpose=View.REJECT,
+        title="Reject this call",
+        submit="Reject",
+    )
+
+
+def view_of_all(frame: Frame) -> Block:
+    """Return the modal in which every waiting call of a batch is rejected."""
+    waiting = [item for item in frame.approval.items if item.is_pending]
+    return modal(
+        label("Reject all"),
+        [
+            section(
+                template(
+                    "*{n} calls* are rejected together. None of them runs, and the "
+                    "agent is told.",
+                    n=len(waiting),
+                )
+            ),
+            *_reason(needed=needs_reason(waiting)),
+        ],
+        callback_id=View.REJECT_ALL,
+        submit=label(f"Reject {len(waiting)} calls"),
+        close=label("Cancel"),
+        private_metadata=frame.value(None, View.REJECT_ALL),
+    )
+
+
+def needs_reason(items: Iterable[Item]) -> bool:
+    """Return whether one of these calls needs a reason to be rejected."""
+    return any(Verb.REJECT in item.requires_reason for item in items)
+
+
+def _reason(*, needed: bool, words: str = "") -> list[Block]:
     menu = select(
         Input.PRESET.value,
         [option(label(words), value) for value, words in PRESETS.items()],
         placeholder=label("Choose a reason"),
     )
-    needs_reason = Verb.REJECT in item.requires_reason
-    blocks = [
+    return [
         input_block(label("Reason"), menu, block_id=Input.PRESET.value, optional=True),
         text_field(
             Input.REASON,
@@ -49,24 +92,20 @@ def view(frame: Frame, index: int, *, words: str = "") -> Block:
             initial=words,
             max_length=MAX_REASON,
             hint="The agent reads this. A reason is needed for this tool."
-            if needs_reason
+            if needed
             else "The agent reads this.",
             optional=True,
         ),
-        tell("Rejecting means: this call does not run, and the agent is told."),
     ]
-    return call_form(
-        frame,
-        index,
-        blocks,
-        purpose=View.REJECT,
-        title="Reject this call",
-        submit="Reject",
-    )
 
 
 def submitted(item: Item, state: State) -> SubmittedText:
     """Read the modal; a tool that requires a reason needs a choice or words."""
+    return submitted_reason(state, needed=needs_reason([item]))
+
+
+def submitted_reason(state: State, *, needed: bool) -> SubmittedText:
+    """Read the reason of one rejection or many."""
     text = text_of(state, Input.REASON)
     try:
         preset = PRESETS.get(choice_of(state, Input.PRESET), "")
@@ -75,6 +114,6 @@ def submitted(item: Item, state: State) -> SubmittedText:
     # Preset and words together stay below `MAX_TEXT`: `MAX_REASON` leaves the space for
     # the longest preset.
     reason = _SEPARATOR.join(part for part in (preset, text) if part)
-    if Verb.REJECT in item.requires_reason and not reason:
+    if needed and not reason:
         return SubmittedText("", {Input.REASON.value: _NEEDED})
     return SubmittedText(reason, {})

@@ -64,9 +64,12 @@ REASON_POINTER = "/reason"
 Not of an edit: pointers lead into its arguments, and one may be called ``reason``.
 """
 
-_OWN_DECISION = (
-    "One of these calls is now escalated, so it needs a decision of its own; "
+NEEDS_OWN_DECISION = Forbidden(
+    reason="One of these calls is now escalated, so it needs a decision of its own; "
     "nothing was recorded for it. Please look at it and decide it alone."
+)
+ALREADY_APPROVED = Forbidden(
+    reason="You already approved this call. Somebody else is needed, too."
 )
 
 
@@ -208,11 +211,9 @@ def _approve(
         return Forbidden(reason="The policy no longer allows this call at all.")
     # "Approve all" was clicked on a card on which this call was not escalated yet.
     if item.tier is Tier.ESCALATE and context.click.is_shared:
-        return Forbidden(reason=_OWN_DECISION)
+        return NEEDS_OWN_DECISION
     if is_counted(context, item):
-        return Forbidden(
-            reason="You already approved this call. Somebody else is needed, too."
-        )
+        return ALREADY_APPROVED
     problem = _too_long(reason, pointer)
     if context.needs_reason(Verb.APPROVE) and not reason.strip():
         problem = {pointer: "A reason is needed to approve this call."}

@@ -203,8 +203,31 @@ class Unknown(_Named):
     """No such approval: never existed, or kept no longer."""
 
 
+class BatchDecided(_Named):
+    """One gesture decided these calls of a batch; each is named by its index.
+
+    ``waiting`` are those of them that need more people; ``left_out`` was escalated
+    meanwhile and needs a decision of its own.
+    """
+
+    approval: Approval
+    approved: tuple[int, ...] = ()
+    edited: tuple[int, ...] = ()
+    rejected: tuple[int, ...] = ()
+    waiting: tuple[int, ...] = ()
+    left_out: tuple[int, ...] = ()
+
+
+class BatchRefused(_Named):
+    """Nothing of a gesture on a batch was recorded, because of this one call."""
+
+    index: int
+    refusal: Stale | Changed | Expired | Forbidden | Invalid | Unknown
+
+
 Refusal = Stale | Changed | Expired | Forbidden | Invalid | Unknown
 Outcome = Decided | Voted | Refusal
+BatchOutcome = BatchDecided | BatchRefused | Refusal
 
 
 def explain_state(

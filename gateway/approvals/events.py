@@ -17,6 +17,7 @@ class EventName(StrEnum):
     """Past-tense names; an event about an item is named after the state it reached."""
 
     APPROVAL_OPENED = "approval.opened"
+    APPROVAL_DECIDED = "approval.decided"
     APPROVAL_REMINDED = "approval.reminded"
     APPROVAL_ESCALATED = "approval.escalated"
     APPROVAL_EXTENDED = "approval.extended"
@@ -75,6 +76,10 @@ BY_GATEWAY = "twokey"
 
 BY_POLICY = "policy"
 """Who acted, in events about calls that the policy alone decided."""
+
+BATCH_MEMBER = "batch"
+"""In the data of an event about a call that was decided together with others: the
+digest of their batch, which the `APPROVAL_DECIDED` before it names."""
 
 TROUBLED_RUN = frozenset(
     {

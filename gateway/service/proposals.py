@@ -44,7 +44,10 @@ from twokey.gateway.service import denials
 from twokey.gateway.store.threads import ThreadFacts
 
 MAX_ITEMS = 6
-"""Items on one card: what fits Slack's 50 blocks and 9,000 characters with buttons."""
+"""Calls on one card with buttons for each: what fits Slack's 50 blocks."""
+
+MAX_BATCH = 99
+"""Calls of one tool on one card: rows of Slack's table, without its heading."""
 
 FORGOTTEN = (
     "Who asked earlier in this conversation is no longer known, so two people have to "
@@ -109,8 +112,9 @@ def propose(evaluated: Sequence[EvaluatedCall], source: Source) -> Proposal:
     """Give every call its verdict, and put on cards what people decide or are told of.
 
     Calls that wait are grouped by channel, `MAX_ITEMS` a card, in the order of the
-    turn; one at tier ``escalate`` has a card of its own, so that no click on many
-    calls covers it. Calls of tier ``notify`` are authorized by the policy alone, one
+    turn; more calls of one tool that need the same people share a card, `MAX_BATCH` at
+    most. One at tier ``escalate`` has a card of its own, so that no click on many calls
+    covers it. Calls of tier ``notify`` are authorized by the policy alone, one
     approval a channel. Two calls with one id in a turn are both denied: nobody could
     tell later which of them a decision was about.
     """
@@ -141,20 +145,18 @@ def propose(evaluated: Sequence[EvaluatedCall], source: Source) -> Proposal:
     approvals: list[Approval] = []
     # Counted over the cards of this turn as well, so that each shows its own number.
     nth = source.asked + 1
+    positions: _Rows = []
     for (channel, _), rows in waiting.items():
-        for start in range(0, len(rows), MAX_ITEMS):
-            chosen = rows[start : start + MAX_ITEMS]
+        for chosen in _by_card(rows):
             approval = _approval(channel, chosen, source)
             approvals.append(approval.with_(nth_request=nth))
+            positions += chosen
             nth += len(chosen)
-    approvals += [
-        _cleared(_approval(channel, rows, source)) for channel, rows in cleared.items()
-    ]
-    both = (*waiting.values(), *cleared.values())
-    positions = [row for rows in both for row in rows]
+    for channel, rows in cleared.items():
+        approvals.append(_cleared(_approval(channel, rows, source)))
+        positions += rows
     items = [item for approval in approvals for item in approval.items]
-    # Both run over ``waiting``, then ``cleared``, and a card keeps the order of its
-    # rows; so the n-th item was made of the n-th row.
+    # A card keeps the order of its rows, so the n-th item was made of the n-th row.
     for (position, one, _), item in zip(positions, items, strict=True):
         verdicts[position] = _recorded(one, item)
     events += [event for approval in approvals for event in _opened(approval)]
@@ -163,6 +165,26 @@ def propose(evaluated: Sequence[EvaluatedCall], source: Source) -> Proposal:
         approvals=tuple(approvals),
         events=tuple(events),
     )
+
+
+def _by_card(rows: _Rows) -> list[_Rows]:
+    """Return the calls of each card: many of one kind together, then all others."""
+    kinds: dict[tuple[str, str], _Rows] = {}
+    for row in rows:
+        evaluation = row[1].evaluation
+        kind = (row[1].call.tool, evaluation.requirement.model_dump_json())
+        kinds.setdefault(kind, []).append(row)
+    many = [kind for kind in kinds.values() if len(kind) > MAX_ITEMS]
+    taken = {row[0] for kind in many for row in kind}
+    others = [row for row in rows if row[0] not in taken]
+    return [
+        *(card for kind in many for card in _in_parts(kind, MAX_BATCH)),
+        *_in_parts(others, MAX_ITEMS),
+    ]
+
+
+def _in_parts(rows: _Rows, size: int) -> list[_Rows]:
+    return [rows[start : start + size] for start in range(0, len(rows), size)]
 
 
 def _by_two(one: EvaluatedCall) -> EvaluatedCall:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-import hmac
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 
 from twokey.gateway.approvals import deciding, reporting
+from twokey.gateway.approvals.batch_deciding import (
+    BatchChange,
+    Partition,
+    decide_batch,
+)
 from twokey.gateway.approvals.changes import Change
 from twokey.gateway.approvals.decisions import (
-    Changed,
+    BatchDecided,
+    BatchOutcome,
     Click,
     Decided,
     Decision,
@@ -17,7 +22,6 @@ from twokey.gateway.approvals.decisions import (
     Expired,
     Outcome,
     Reviewer,
-    Stale,
     Unknown,
 )
 from twokey.gateway.approvals.policy_decision import PolicyDecision
@@ -139,7 +143,7 @@ class ReviewService(PolicyService):
             return Write(
                 result,
                 judged={index: used} if used else {},
-                rejection=self._rejection(result, index),
+                rejection=self._rejection(result, result.approval.items[index]),
             )
 
         written = await self.store.approvals.change(click.approval, compute, seen=seen)
@@ -153,41 +157,75 @@ class ReviewService(PolicyService):
             await self._sweeper.expire(self._keys, click.approval)
         return Unknown() if written is None else written
 
-    async def decide_pending(
+    async def decide_batch(
         self,
         click: Click,
-        digest: str,
-        decision: Decision,
+        partition: Partition,
         reviewer: Reviewer,
         *,
         voters: Voters | None = None,
-    ) -> list[Outcome]:
-        """Decide every pending item of a batch, if it is the batch that was seen.
+        seen: Loaded | None = None,
+    ) -> BatchOutcome:
+        """Decide every waiting call of an approval by one gesture, in one write.
 
-        No call is approved that the policy of this moment escalates.
+        All of the partition counts or nothing; only calls that the policy of this
+        moment escalates are left out and named.
 
         Args:
-            click: approval and version; its index and hash are filled in per item.
-            digest: the batch digest that was shown.
-            decision: the same word for every pending item.
+            click: approval and version; its hash is the batch digest that was shown.
+            partition: what is decided of each call that waits.
             reviewer: who says it.
             voters: as for `decide`.
+            seen: as for `decide`.
+
+        Raises:
+            StoreUnavailable: when it is not known to be written.
+            UnreadableRecord: when the record is not what we wrote.
         """
-        loaded = await self.read(click.approval)
-        if loaded is None:
-            return [Unknown()]
-        approval = loaded.approval
-        # The digest is over items, order and hashes: a card that somebody edited
-        # meanwhile is another batch.
-        if not hmac.compare_digest(approval.digest, digest):
-            return [Changed(seen_version=click.version, version=approval.version)]
-        pending = [item for item in approval.items if item.is_pending]
-        if not pending:
-            return [Stale.of(approval.items[-1])]
-        return [
-            await self.decide(_for_item(click, item), decision, reviewer, voters=voters)
-            for item in pending
-        ]
+        settled: list[BatchDecided] = []
+
+        async def compute(loaded: Loaded) -> Write | BatchOutcome:
+            approval = loaded.approval
+            if approval.tenant != self._tenant:
+                return Unknown()
+            judged = {
+                index: found
+                for index, decision in partition.items()
+                if (found := await self._judge(approval, index, decision))
+            }
+            result = decide_batch(
+                approval,
+                click,
+                partition,
+                reviewer,
+                now_ms=loaded.now_ms,
+                policies={index: one.policy_now for index, one in judged.items()},
+                voters={
+                    index: await _asked(approval, index, voters) for index in partition
+                },
+            )
+            if not isinstance(result, BatchChange):
+                return result
+            settled[:] = [result.outcome]
+            after = result.change.approval.items
+            return Write(
+                result.change,
+                judged={
+                    index: one.used
+                    for index, one in judged.items()
+                    if one.used and _may_run(after[index])
+                },
+                rejection=self._rejection(
+                    result.change, *(after[index] for index in result.outcome.rejected)
+                ),
+            )
+
+        written = await self.store.approvals.change(click.approval, compute, seen=seen)
+        if isinstance(written, Write):
+            return settled[0]
+        if isinstance(written, Expired):
+            await self._sweeper.expire(self._keys, click.approval)
+        return Unknown() if written is None else written
 
     async def report(self, approval_id: str, reporter: Reviewer, text: str) -> bool:
         """Keep what somebody reports of calls; False when they did before.
@@ -328,14 +366,10 @@ class ReviewService(PolicyService):
                 return None  # the decision itself is refused for the same reason
         return await judge_now(self.store, self._policy(), approval, item, args)
 
-    def _rejection(self, change: Change, index: int) -> str:
-        item = change.approval.items[index]
-        if item.state is not ItemState.REJECTED or item.decision is None:
-            return ""
+    def _rejection(self, change: Change, *items: Item) -> dict[str, object]:
+        rejected = [item for item in items if item.state is ItemState.REJECTED]
         after = self._policy().protect.pause_after_rejections
-        return rejection_effects(
-            change.approval, item, item.decision, pause_after=after
-        )
+        return rejection_effects(change.approval, rejected, pause_after=after)
 
 
 async def _asked(
@@ -354,7 +388,3 @@ async def _asked(
 
 def _may_run(item: Item) -> bool:
     return item.state in {ItemState.PENDING, ItemState.AUTHORIZED}
-
-
-def _for_item(click: Click, item: Item) -> Click:
-    return click.with_(index=item.index, action_hash=item.action_hash, is_shared=True)

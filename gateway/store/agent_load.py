@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -76,15 +75,18 @@ def fingerprint(tool: str, args: JsonObject) -> str:
 
 
 def rejection_effects(
-    approval: Approval, item: Item, decision: DecisionRecord, *, pause_after: int
-) -> str:
-    """Return, as JSON for the script, what a rejection brings with it in the same step.
+    approval: Approval, rejected: Sequence[Item], *, pause_after: int
+) -> dict[str, object]:
+    """Return what rejections bring with them in the same step, as the script reads it.
 
-    The call is remembered as rejected; after so many in a row its agent is paused.
+    The calls are remembered as rejected; after so many in a row their agent is paused.
+    Nothing when no call is rejected.
     """
-    by, at_ms = decision.by, decision.at_ms
+    words = [(item, item.decision) for item in rejected if item.decision]
+    if not words:
+        return {}
+    at_ms = words[0][1].at_ms
     reason = f"{pause_after} of its calls were rejected in a row"
-    rejection = Rejection(by=by.name or by.user, at_ms=at_ms, reason=decision.text)
     pause = Freeze(
         scope=FreezeScope(kind=ScopeKind.AGENT, name=approval.agent),
         by=BY_GATEWAY,
@@ -93,16 +95,22 @@ def rejection_effects(
         is_pause=True,
     )
     told = approval_event(approval, EventName.AGENT_PAUSED, reason=reason)
-    return json.dumps(
-        {
-            "call": fingerprint(item.tool, item.requested_args),
-            "body": rejection.model_dump_json(),
-            "after": pause_after,
-            "name": pause.name,
-            "pause": pause.model_dump_json(),
-            "event": told.with_(actor=BY_GATEWAY, tool=item.tool).model_dump_json(),
-        }
-    )
+    tool = words[0][0].tool
+    return {
+        "calls": [
+            [fingerprint(item.tool, item.requested_args), _rejection(word)]
+            for item, word in words
+        ],
+        "after": pause_after,
+        "name": pause.name,
+        "pause": pause.model_dump_json(),
+        "event": told.with_(actor=BY_GATEWAY, tool=tool).model_dump_json(),
+    }
+
+
+def _rejection(word: DecisionRecord) -> str:
+    by = word.by.name or word.by.user
+    return Rejection(by=by, at_ms=word.at_ms, reason=word.text).model_dump_json()
 
 
 class AgentLoadStore:

@@ -49,14 +49,14 @@ class Write:
         judged: what items use of windows from now on, by index. The change is computed
             again when a window holds more than was judged by.
         unfrozen: names of which none may be frozen.
-        rejection: from `rejection_effects`; "" when nothing is rejected.
+        rejection: from `rejection_effects`; empty when nothing is rejected.
         is_fenced: the holder of a thread's lease writes it: refuse it of a former one.
     """
 
     change: Change
     judged: Mapping[int, Judged] = field(default_factory=dict[int, Judged])
     unfrozen: Sequence[str] = ()
-    rejection: str = ""
+    rejection: Mapping[str, object] = field(default_factory=dict[str, object])
     is_fenced: bool = False
 
     @property
@@ -105,7 +105,7 @@ async def write(conn: Connection, keys: Keys, seen: Loaded, what: Write) -> bool
         set=json.dumps([*timing.timers(before, after), *change.timers]),
         events=texts(change.events),
         job=job.model_dump_json() if job else "",
-        rejection=what.rejection or _end_of_rejections(before, after),
+        rejection=_rejection(before, what),
         failed=json.dumps(_failed(before, after)),
         failed_ms=FAILED_MS,
         keep_ms=KEEP_MS,
@@ -222,11 +222,12 @@ def _failed(before: Approval, after: Approval) -> list[str]:
     ]
 
 
-def _end_of_rejections(before: Approval, after: Approval) -> str:
+def _rejection(before: Approval, what: Write) -> str:
     # An authorization by people ends the row of rejections, also when an earlier call
     # of the same card was rejected.
     is_authorized = any(
         item.state is ItemState.AUTHORIZED and was.state is ItemState.PENDING
-        for item, was in zip(after.items, before.items, strict=True)
+        for item, was in zip(what.approval.items, before.items, strict=True)
     )
-    return json.dumps({"ends": True}) if is_authorized else ""
+    effects = {**what.rejection, **({"ends": True} if is_authorized else {})}
+    return json.dumps(effects) if effects else ""

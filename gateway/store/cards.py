@@ -59,12 +59,13 @@ class CardTrouble(Record):
 class ViewBinding(Record):
     """What an open modal was opened for: a person, an item, a version, a hash.
 
+    ``index`` is None for a batch as a whole, and the hash is then its digest;
     ``place`` is the card it was opened from.
     """
 
     user: str
     approval: str
-    index: int
+    index: int | None
     version: int
     action_hash: str
     purpose: str

@@ -65,6 +65,9 @@ _WRITERS: dict[str, Callable[[Any], list[str]]] = {
     "section": lambda block: [_text(block["text"])],
     "context": lambda block: ["~ " + " | ".join(map(_text, block["elements"]))],
     "divider": lambda _: ["-----"],
+    "table": lambda block: [
+        "| " + " | ".join(cell["text"] for cell in row) for row in block["rows"]
+    ],
     "alert": lambda block: [f"! {block['level']}: {_text(block['text'])}"],
     "actions": lambda block: ["  ".join(map(_button, block["elements"]))],
     "rich_text": lambda block: [line for e in block["elements"] for line in _rich(e)],

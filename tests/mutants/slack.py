@@ -18,10 +18,17 @@ SLACK_TABLE = (
         BATCHES,
     ),
     Mutant(
+        "a button for all calls is good for the calls that its card showed",
+        "bot/ids.py",
+        "[waiting] if purpose in OF_WAITING else []",
+        "[]",
+        "tests/bot/listeners/test_large_batches.py",
+    ),
+    Mutant(
         "Approve all never covers an escalated call",
         "bot/cards/call_rows.py",
-        "return has_reason or is_escalated or needs_full_view",
-        "return has_reason or needs_full_view",
+        "            or item.tier is Tier.ESCALATE\n",
+        "",
         BATCHES,
     ),
     Mutant(

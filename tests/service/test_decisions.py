@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 
 import pytest
 
@@ -10,6 +11,7 @@ from tests.service.harness import ANA, BEN, CHLOE, POLICY, ServiceHarness, still
 from tests.streams import audit_entries
 from twokey.gateway.approvals.decisions import (
     Approve,
+    BatchDecided,
     Decided,
     Decision,
     Edit,
@@ -76,18 +78,31 @@ async def test_two_calls_with_one_id_are_both_denied(harness: ServiceHarness) ->
     assert "share the id 'c0'" in verdicts[0].reason
 
 
-async def test_seven_waiting_calls_are_put_on_two_cards(
-    harness: ServiceHarness,
+@pytest.mark.parametrize(
+    ("refunds", "mails", "cards"),
+    [
+        (7, 0, [7]),  # many of one tool share a card
+        (4, 3, [6, 1]),  # a few of each do not get a table
+        (56, 2, [56, 2]),
+        (3, 8, [8, 3]),
+        (100, 0, [99, 1]),  # Slack's table has 100 rows, one of them its heading
+    ],
+)
+async def test_waiting_calls_are_put_on_as_few_cards_as_can_show_them(
+    harness: ServiceHarness, refunds: int, mails: int, cards: list[int]
 ) -> None:
-    calls: list[tuple[str, JsonObject]] = [
-        ("process_refund", {"amount": index}) for index in range(7)
-    ]
+    refund: list[JsonObject] = [{"amount": n} for n in range(refunds)]
+    mail: list[JsonObject] = [{"to": f"{n}"} for n in range(mails)]
+    calls = [("process_refund", one) for one in refund]
+    calls += [("send_email", one) for one in mail]
 
     _, verdicts = await harness.submit(*calls)
 
-    approvals = {verdict.item_id.split(".")[0] for verdict in verdicts}
-    assert len(approvals) == 2
-    assert len({verdict.item_id for verdict in verdicts}) == 7
+    found = Counter(verdict.item_id.split(".")[0] for verdict in verdicts)
+    assert sorted(found.values(), reverse=True) == cards
+    for (tool, args), verdict in zip(calls, verdicts, strict=True):
+        item = await harness.item(verdict.item_id)
+        assert (item.tool, item.args) == (tool, args)
 
 
 @pytest.mark.parametrize(
@@ -239,12 +254,14 @@ async def test_approve_all_is_bound_to_the_batch_that_was_seen(
     await harness.reviews.decide(await harness.click(verdicts[2]), edit, BEN)
     click = await harness.click(verdicts[0])
 
-    old = await harness.reviews.decide_pending(click, seen, Approve(), ANA)
+    both: dict[int, Decision] = {0: Approve(), 1: Approve()}
+    old = await harness.reviews.decide_batch(click.with_(action_hash=seen), both, ANA)
     fresh = (await harness.approval(verdicts[0].item_id)).digest
-    new = await harness.reviews.decide_pending(click, fresh, Approve(), ANA)
+    new = await harness.reviews.decide_batch(click.with_(action_hash=fresh), both, ANA)
 
-    assert [outcome.kind for outcome in old] == ["changed"]
-    assert [outcome.kind for outcome in new] == ["decided", "decided"]
+    assert old.kind == "changed"
+    assert isinstance(new, BatchDecided)
+    assert new.approved == (0, 1)
 
 
 async def test_approve_all_covers_no_call_that_is_escalated_by_now(
@@ -260,9 +277,12 @@ async def test_approve_all_covers_no_call_that_is_escalated_by_now(
     harness.policy = load_policy(stricter, "policy.yml")
     click = await harness.click(refund)
 
-    done, refused = await harness.reviews.decide_pending(click, seen, Approve(), ANA)
+    done = await harness.reviews.decide_batch(
+        click.with_(action_hash=seen), {0: Approve(), 1: Approve()}, ANA
+    )
 
-    assert (done.kind, refused.kind) == ("decided", "forbidden")
+    assert isinstance(done, BatchDecided)
+    assert (done.approved, done.left_out) == ((0,), (1,))
     assert (await harness.item(mail.item_id)).votes == ()
     alone = await harness.reviews.decide(await harness.click(mail), Approve(), ANA)
     assert alone.kind == "voted"

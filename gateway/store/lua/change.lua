@@ -30,8 +30,9 @@
 -- ARGV[12] set        json    rows of {kind, at_ms}: timers to set; at 0: to take out
 -- ARGV[13] events     json    array of event texts
 -- ARGV[14] job        json    the resume job, or empty
--- ARGV[15] rejection  json    {call, body, after, name, pause, event} of a rejection,
---                             {"ends": true} of an authorization, or empty
+-- ARGV[15] rejection  json    {calls: rows of {call, body}, after, name, pause, event} of
+--                             rejections; with "ends" where a call of the same change was
+--                             authorized; {"ends": true} of an authorization; or empty
 -- ARGV[16] failed     json    array of items whose execution failed
 -- ARGV[17] failed_ms  int     how long a failure counts, milliseconds
 -- ARGV[18] keep_ms    int     lifetime of what has ended, milliseconds
@@ -137,14 +138,21 @@ for _, item in ipairs(cjson.decode(ARGV[16])) do
 end
 if ARGV[15] ~= '' then
   local rejection = cjson.decode(ARGV[15])
+  local calls = rejection.calls or {}
+  if #calls > 0 then
+    -- By 0: reads the count, and makes the field that open.lua goes on counting in.
+    local turns = redis.call('HINCRBY', KEYS[11], 'turns', 0)
+    for _, row in ipairs(calls) do
+      redis.call('HSET', KEYS[11], row[1], turns .. ' ' .. row[2])
+    end
+    redis.call('PEXPIRE', KEYS[11], keep)
+  end
+  -- An authorization ends the row of rejections, also by the same gesture.
   if rejection.ends then
     redis.call('DEL', KEYS[10])
     return {'done'}
   end
-  -- By 0: reads the count, and makes the field that open.lua goes on counting in.
-  local turns = redis.call('HINCRBY', KEYS[11], 'turns', 0)
-  redis.call('HSET', KEYS[11], rejection.call, turns .. ' ' .. rejection.body)
-  redis.call('PEXPIRE', KEYS[11], keep)
+  -- Many calls that are rejected together count once: somebody said no once.
   local count = redis.call('INCR', KEYS[10])
   redis.call('PEXPIRE', KEYS[10], keep)
   -- The count begins anew with the pause, so that lifting it gives the agent its full

@@ -18,9 +18,12 @@ from tests.bot.samples import (
 from tests.bot.strategies import CANARY, hostile
 from twokey.bot.cards.outcome import agent_answer, outcome_text, run_failed
 from twokey.bot.listener_context import to_mrkdwn
-from twokey.bot.listeners.approve_all import summarize
+from twokey.bot.listeners.batch_decision import batch_reply
 from twokey.bot.text_types import Label
 from twokey.gateway.approvals.decisions import (
+    BatchDecided,
+    BatchOutcome,
+    BatchRefused,
     Changed,
     Decided,
     Expired,
@@ -128,18 +131,38 @@ def test_a_failed_resume_is_told_calmly() -> None:
     assert run_failed().text == "The agent could not be resumed."
 
 
-def test_a_refusal_of_one_call_hides_no_other_that_was_recorded() -> None:
+def said(outcome: BatchOutcome) -> str:
+    told = batch_reply(outcome, now_ms=NOW)
+    return to_mrkdwn(told) if told else ""
+
+
+def test_a_gesture_that_settled_every_call_needs_no_words() -> None:
     approval = an_approval(a_refund(), ONE_JUNIOR.with_(index=1))
-    told = summarize(
-        [
-            Decided(approval=approval, index=0),
-            Voted(approval=approval, index=1, have=1, need=2),
-            Forbidden(reason="the policy does not allow that"),
-        ],
-        now_ms=NOW,
+
+    assert said(BatchDecided(approval=approval, approved=(0, 1))) == ""
+
+
+def test_what_a_gesture_left_open_is_said() -> None:
+    approval = an_approval(a_refund(), ONE_JUNIOR.with_(index=1))
+    outcome = BatchDecided(
+        approval=approval, approved=(0, 1), edited=(2,), waiting=(1,), left_out=(3, 4)
     )
 
-    assert told
-    said = to_mrkdwn(told)
-    assert said.startswith("2 of 3 calls are recorded. ")
-    assert "the policy does not allow that" in said
+    assert said(outcome) == (
+        "Your decision on 3 calls is recorded; 1 of them need more people. 2 calls "
+        "were escalated meanwhile and are left out: please decide each of them on its "
+        "own."
+    )
+
+
+def test_the_call_that_stopped_a_gesture_is_named() -> None:
+    forbidden = Forbidden(reason="The policy does not allow that.")
+
+    assert said(BatchRefused(index=2, refusal=forbidden)) == (
+        "Nothing was recorded, because of call 3. The policy does not allow that."
+    )
+    invalid = Invalid(errors={"/amount": "-1 is too small"})
+    assert "-1" not in said(BatchRefused(index=0, refusal=invalid))
+    stale = said(BatchRefused(index=0, refusal=Stale(state=ItemState.REJECTED)))
+    assert stale.startswith("Nothing was recorded, because of call 1. This is already")
+    assert said(forbidden) == "The policy does not allow that."

@@ -304,10 +304,10 @@ async def test_a_batch_that_changed_is_not_approved_as_it_was(stack: Stack) -> N
 async def test_a_batch_that_is_not_shown_whole_is_not_approved_whole(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def never_whole(*_: object) -> bool:
-        return True
+    def never_whole(*_: object) -> frozenset[int]:
+        return frozenset({0})
 
-    monkeypatch.setattr(approve_all, "needs_own_click", never_whole)
+    monkeypatch.setattr(approve_all, "decided_alone", never_whole)
     async with stack.running():
         first, _ = await stack.submit(
             ("process_refund", REFUND), ("send_email", {"to": "x"})

@@ -1,0 +1,222 @@
+"""Apply one gesture to every waiting call of an approval, as a pure function.
+
+The partition says what is decided of each waiting call. It is applied as a whole or not
+at all: if one call moved since the reviewer saw the card, or may not be decided like
+this, nothing is recorded. Only what the policy escalated since then is left out, as it
+needs a decision of its own; the outcome names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from twokey.gateway.approvals.changes import Change, first_of, raised_item
+from twokey.gateway.approvals.deciding import (
+    ALREADY_APPROVED,
+    NEEDS_OWN_DECISION,
+    decide,
+)
+from twokey.gateway.approvals.decisions import (
+    Approve,
+    BatchDecided,
+    BatchRefused,
+    Changed,
+    Click,
+    Decision,
+    Edit,
+    Expired,
+    Refusal,
+    Reject,
+    Reviewer,
+    Stale,
+)
+from twokey.gateway.approvals.events import BATCH_MEMBER, Event, EventName
+from twokey.gateway.approvals.policy_decision import PolicyDecision
+from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.protocol.tiers import Tier
+
+Partition = Mapping[int, Decision]
+"""Index of each waiting call to what is decided of it."""
+
+_OF_ALL = ("gesture", "on_behalf_of")
+"""What an event of each call says of the person, and so of the whole gesture."""
+
+
+@dataclass(frozen=True)
+class BatchChange:
+    """The next version of an approval, and what to tell the person who decided."""
+
+    change: Change
+    outcome: BatchDecided
+
+
+def decide_batch(
+    approval: Approval,
+    click: Click,
+    partition: Partition,
+    reviewer: Reviewer,
+    *,
+    now_ms: int,
+    policies: Mapping[int, PolicyDecision],
+    voters: Mapping[int, Sequence[Reviewer]],
+) -> BatchChange | BatchRefused | Refusal:
+    """Apply a partition to an approval, or say why none of it counts.
+
+    Args:
+        approval: the record as it stands.
+        click: what the reviewer saw; its ``action_hash`` is the batch digest.
+        partition: a decision for exactly the calls that wait.
+        reviewer: who they are, resolved now.
+        now_ms: the store's clock.
+        policies: by index, what the current policy says of what would run.
+        voters: by index, those who voted before, resolved now.
+    """
+    refusal = _moved(approval, click, partition, now_ms)
+    if refusal is not None:
+        return refusal
+    left_out = frozenset(
+        index
+        for index, decision in partition.items()
+        if isinstance(decision, Approve)
+        and _is_escalated(approval.items[index], policies.get(index))
+    )
+    if left_out == partition.keys():
+        return NEEDS_OWN_DECISION
+    after = approval
+    changes: dict[int, Change] = {}
+    for index in sorted(partition.keys() - left_out):
+        seen = click.with_(
+            index=index,
+            action_hash=approval.items[index].action_hash,
+            is_shared=True,
+        )
+        result = decide(
+            after,
+            seen,
+            partition[index],
+            reviewer,
+            now_ms=now_ms,
+            policy_now=policies.get(index),
+            voters=voters.get(index, ()),
+        )
+        # Who approved one of several calls before approves the others now.
+        if result == ALREADY_APPROVED:
+            continue
+        if not isinstance(result, Change):
+            return BatchRefused(index=index, refusal=result)
+        changes[index] = result
+        # Each call is judged beside those that were decided before it. The version
+        # stands still meanwhile: it is the one that the reviewer saw.
+        after = result.approval.with_(version=approval.version)
+    if not changes:
+        return ALREADY_APPROVED
+    is_edited = after.digest != approval.digest
+    after = after.with_(
+        rev=approval.rev + 1, version=approval.version + (1 if is_edited else 0)
+    )
+    outcome = BatchDecided(
+        approval=after,
+        approved=_of_kind(partition, changes, Approve),
+        edited=_of_kind(partition, changes, Edit),
+        rejected=_of_kind(partition, changes, Reject),
+        waiting=tuple(index for index in changes if after.items[index].is_pending),
+        left_out=tuple(sorted(left_out)),
+    )
+    change = Change(
+        after,
+        _events(approval, outcome, changes),
+        before_ms=approval.expires_at_ms,
+        resumes=any(one.resumes for one in changes.values()),
+    )
+    return BatchChange(change, outcome)
+
+
+def _moved(
+    approval: Approval, click: Click, partition: Partition, now_ms: int
+) -> Refusal | None:
+    """Return why the batch is not the one that the reviewer decided."""
+    items = approval.items
+    waiting = {item.index for item in items if item.is_pending}
+    if not waiting:
+        return Stale.of(items[-1])
+    if now_ms >= approval.expires_at_ms:
+        return Expired(expires_at_ms=approval.expires_at_ms)
+    # The digest covers order, ids and hashes. States are not in it: a call that
+    # somebody decided meanwhile is found by the partition, which has to be exact.
+    ended = [item for item in items if item.index in partition.keys() - waiting]
+    if ended:
+        return Stale.of(ended[0])
+    seen = (click.version, click.action_hash)
+    if seen != (approval.version, approval.digest) or partition.keys() != waiting:
+        return Changed(seen_version=click.version, version=approval.version)
+    return None
+
+
+def _is_escalated(item: Item, policy_now: PolicyDecision | None) -> bool:
+    raised = raised_item(first_of(item, policy_now), policy_now)
+    return raised.tier in {Tier.ESCALATE, Tier.DENY}
+
+
+def _of_kind(
+    partition: Partition, done: Iterable[int], kind: type[Decision]
+) -> tuple[int, ...]:
+    return tuple(index for index in done if isinstance(partition[index], kind))
+
+
+def _events(
+    before: Approval, outcome: BatchDecided, changes: Mapping[int, Change]
+) -> tuple[Event, ...]:
+    """Return the entry about the whole gesture, then what it did to each call."""
+    after = outcome.approval
+    of_calls = [
+        event.with_(
+            version=after.version, data=event.data | {BATCH_MEMBER: before.digest}
+        )
+        for change in changes.values()
+        for event in change.events
+    ]
+    parts = {
+        "approved": outcome.approved,
+        "edited": outcome.edited,
+        "rejected": outcome.rejected,
+        "waiting": outcome.waiting,
+        "left_out": outcome.left_out,
+    }
+    reasons = (item.decision.text for item in after.items if item.decision)
+    tools = {event.tool for event in of_calls}
+    # Who, in whose place and by which gesture is the same for all of them.
+    first = of_calls[0]
+    whole = first.with_(
+        name=EventName.APPROVAL_DECIDED,
+        item="",
+        tool=tools.pop() if len(tools) == 1 else "",
+        tier="",
+        # What the reviewer saw; `digest` is what it is after their edits.
+        action_hash=before.digest,
+        roles=tuple(dict.fromkeys(role for event in of_calls for role in event.roles)),
+        reason=" · ".join(dict.fromkeys(filter(None, reasons))),
+        data={
+            **{key: first.data[key] for key in _OF_ALL if key in first.data},
+            "digest": after.digest,
+            **{name: index_ranges(part) for name, part in parts.items() if part},
+        },
+    )
+    return (whole, *of_calls)
+
+
+def index_ranges(indexes: Iterable[int]) -> str:
+    """Return sorted indexes as text: "0-53,55" for 0 to 53 and 55."""
+    rows: list[list[int]] = []
+    for index in sorted(indexes):
+        if rows and index == rows[-1][1] + 1:
+            rows[-1][1] = index
+        else:
+            rows.append([index, index])
+    return ",".join(f"{a}" if a == b else f"{a}-{b}" for a, b in rows)
+
+
+def count_ranges(ranges: str) -> int:
+    """Return how many indexes a text of `index_ranges` names."""
+    rows = [part.partition("-") for part in ranges.split(",") if part]
+    return sum(int(last or first) - int(first) + 1 for first, _, last in rows)

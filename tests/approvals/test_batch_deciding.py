@@ -1,0 +1,365 @@
+"""One gesture decides every waiting call of a batch, or none of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.approvals.builders import (
+    ANA,
+    BEN,
+    CHLOE,
+    DAN,
+    HOUR_MS,
+    NOW_MS,
+    ONE,
+    TWO,
+    an_approval,
+    an_item,
+    reviewer,
+)
+from tests.levels import examples
+from twokey.gateway.approvals.batch_deciding import (
+    BatchChange,
+    Partition,
+    count_ranges,
+    decide_batch,
+    index_ranges,
+)
+from twokey.gateway.approvals.decisions import (
+    Approve,
+    BatchDecided,
+    BatchOutcome,
+    BatchRefused,
+    Changed,
+    Click,
+    Decision,
+    Edit,
+    Expired,
+    Forbidden,
+    Reject,
+    Reviewer,
+    Stale,
+)
+from twokey.gateway.approvals.events import BATCH_MEMBER, EventName
+from twokey.gateway.approvals.people import Requirement
+from twokey.gateway.approvals.policy_decision import PolicyDecision
+from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.protocol.records import Person
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.tiers import Tier
+
+EDIT = Edit(args={"order_id": "55", "amount": 5}, reason="half")
+REJECT = Reject(reason="already got a replacement")
+
+
+def a_batch(count: int, requirement: Requirement = ONE) -> Approval:
+    """Return this many refunds, each of another order."""
+    return an_approval(
+        *(
+            an_item(
+                index,
+                args={"order_id": f"{index}", "amount": index + 1},
+                requirement=requirement,
+            )
+            for index in range(count)
+        )
+    )
+
+
+def seen(approval: Approval) -> Click:
+    """Return a click on the batch as it stands now."""
+    return Click(
+        approval=approval.id,
+        index=0,
+        version=approval.version,
+        action_hash=approval.digest,
+    )
+
+
+def say(
+    approval: Approval,
+    partition: Partition,
+    *,
+    by: Reviewer | None = None,
+    click: Click | None = None,
+    now_ms: int = NOW_MS,
+    policies: Mapping[int, PolicyDecision] | None = None,
+    voters: Mapping[int, Sequence[Reviewer]] | None = None,
+) -> BatchChange | BatchOutcome:
+    return decide_batch(
+        approval,
+        click or seen(approval),
+        partition,
+        by or reviewer(ANA),
+        now_ms=now_ms,
+        policies=policies or {},
+        voters=voters or {},
+    )
+
+
+def approve_all(approval: Approval) -> dict[int, Decision]:
+    return {item.index: Approve() for item in approval.items if item.is_pending}
+
+
+def settled(result: BatchChange | BatchOutcome) -> BatchChange:
+    assert isinstance(result, BatchChange), result
+    return result
+
+
+def test_56_calls_are_54_approved_1_edited_and_1_rejected_in_one_change() -> None:
+    batch = a_batch(56)
+
+    result = settled(
+        say(batch, {**approve_all(batch), 54: EDIT, 55: REJECT}),
+    )
+
+    after = result.change.approval
+    assert (after.rev, after.version) == (batch.rev + 1, batch.version + 1)
+    assert [item.state for item in after.items[:55]] == [ItemState.AUTHORIZED] * 55
+    assert after.items[54].args == EDIT.args
+    assert after.items[55].state is ItemState.REJECTED
+    assert result.change.resumes
+    assert result.change.before_ms == batch.expires_at_ms
+    assert result.outcome == BatchDecided(
+        approval=after, approved=tuple(range(54)), edited=(54,), rejected=(55,)
+    )
+
+
+def test_the_gesture_has_one_entry_that_names_digest_gesture_and_partition() -> None:
+    batch = a_batch(56)
+
+    result = settled(say(batch, {**approve_all(batch), 54: EDIT, 55: REJECT}))
+
+    event, *of_calls = result.change.events
+    assert event.name is EventName.APPROVAL_DECIDED
+    assert (event.item, event.tool, event.actor) == ("", "process_refund", "T0/U0ANA")
+    assert event.action_hash == batch.digest
+    assert event.reason == f"{EDIT.reason} · {REJECT.reason}"
+    assert event.data == {
+        "gesture": "api",
+        "digest": result.change.approval.digest,
+        "approved": "0-53",
+        "edited": "54",
+        "rejected": "55",
+    }
+    assert {one.data[BATCH_MEMBER] for one in of_calls} == {batch.digest}
+    assert Counter(one.name for one in of_calls) == {
+        EventName.ITEM_AUTHORIZED: 55,
+        EventName.ITEM_EDITED: 1,
+        EventName.ITEM_REJECTED: 1,
+    }
+
+
+def _dropped(batch: Approval) -> Approval:
+    return batch.with_(items=batch.items[:-1])
+
+
+def _inserted(batch: Approval) -> Approval:
+    return batch.with_(items=(*batch.items, an_item(len(batch.items))))
+
+
+def _reordered(batch: Approval) -> Approval:
+    first, second, *others = batch.items
+    return batch.with_(
+        items=(second.with_(index=0), first.with_(index=1), *others),
+    )
+
+
+def _duplicated(batch: Approval) -> Approval:
+    twin = batch.items[0].with_(index=1)
+    return batch.with_(items=(batch.items[0], twin, *batch.items[2:]))
+
+
+def _borrowed(batch: Approval) -> Approval:
+    other = an_item(1, args={"order_id": "of another batch", "amount": 1})
+    return batch.replacing(other.with_(id="ap_other.1"))
+
+
+def _swapped(batch: Approval) -> Approval:
+    first, second = batch.items[:2]
+    return batch.replacing(
+        first.with_(action=second.action), second.with_(action=first.action)
+    )
+
+
+@pytest.mark.parametrize(
+    "manipulate", [_dropped, _inserted, _reordered, _duplicated, _borrowed, _swapped]
+)
+def test_a_manipulated_batch_is_refused_as_a_whole(
+    manipulate: Callable[[Approval], Approval],
+) -> None:
+    batch = a_batch(4)
+    other = manipulate(batch)
+
+    # With the partition of either batch.
+    for partition in (approve_all(batch), approve_all(other)):
+        refused = say(other, partition, click=seen(batch))
+
+        assert isinstance(refused, Changed)
+
+
+def test_a_call_that_somebody_decided_meanwhile_stops_the_whole_gesture() -> None:
+    batch = a_batch(3)
+    rejected = batch.replacing(batch.items[1].with_(state=ItemState.REJECTED))
+
+    refused = say(rejected, approve_all(batch))
+
+    assert isinstance(refused, Stale)
+    assert refused.state is ItemState.REJECTED
+
+
+@pytest.mark.parametrize("partition", [{}, {0: Approve()}, {0: Approve(), 9: REJECT}])
+def test_a_partition_of_other_calls_than_those_that_wait_is_refused(
+    partition: Partition,
+) -> None:
+    assert isinstance(say(a_batch(3), partition), Changed)
+
+
+def test_a_late_gesture_decides_nothing() -> None:
+    batch = a_batch(3)
+
+    late = say(batch, approve_all(batch), now_ms=NOW_MS + HOUR_MS)
+
+    assert late == Expired(expires_at_ms=batch.expires_at_ms)
+
+
+def test_one_call_that_may_not_be_decided_stops_the_whole_gesture() -> None:
+    batch = a_batch(3)
+    bad = Edit(args={"order_id": "1", "amount": -1})
+
+    refused = say(batch, {**approve_all(batch), 2: bad})
+
+    assert isinstance(refused, BatchRefused)
+    assert (refused.index, refused.refusal.kind) == (2, "invalid")
+
+
+def test_who_asked_for_the_calls_cannot_approve_them_together() -> None:
+    batch = a_batch(3)
+
+    refused = say(batch, approve_all(batch), by=reviewer(DAN))
+
+    assert isinstance(refused, BatchRefused)
+    assert isinstance(refused.refusal, Forbidden)
+
+
+def _policy(tier: Tier, requirement: Requirement = ONE) -> PolicyDecision:
+    return PolicyDecision(tier=tier, requirement=requirement, policy_digest="p")
+
+
+def test_a_call_that_is_escalated_meanwhile_is_left_out_and_named() -> None:
+    batch = a_batch(3)
+
+    result = settled(
+        say(
+            batch,
+            approve_all(batch),
+            policies={1: _policy(Tier.ESCALATE, TWO), 2: _policy(Tier.APPROVE)},
+        )
+    )
+
+    assert result.outcome.approved == (0, 2)
+    assert result.outcome.left_out == (1,)
+    assert result.change.approval.items[1] == batch.items[1]
+    assert result.change.events[0].data["left_out"] == "1"
+
+
+def test_a_batch_of_which_every_call_is_escalated_is_refused() -> None:
+    batch = a_batch(2)
+    escalated = _policy(Tier.ESCALATE, TWO)
+
+    refused = say(batch, approve_all(batch), policies={0: escalated, 1: escalated})
+
+    assert isinstance(refused, Forbidden)
+
+
+def test_calls_that_need_two_people_wait_for_the_second_gesture() -> None:
+    batch = a_batch(3, TWO)
+
+    first = settled(say(batch, approve_all(batch)))
+    after = first.change.approval
+    again = say(after, approve_all(after))
+    second = settled(
+        say(
+            after,
+            approve_all(after),
+            by=reviewer(CHLOE),
+            voters=dict.fromkeys(range(3), (reviewer(ANA),)),
+        )
+    )
+
+    assert first.outcome.waiting == (0, 1, 2)
+    assert not first.change.resumes
+    assert isinstance(again, Forbidden)
+    assert second.outcome.waiting == ()
+    assert all(
+        item.state is ItemState.AUTHORIZED for item in second.change.approval.items
+    )
+
+
+def test_who_approved_one_call_before_approves_the_others() -> None:
+    alone = settled(say(a_batch(1, TWO), {0: Approve()})).change.approval.items[0]
+    batch = a_batch(3, TWO).replacing(alone)
+
+    result = settled(say(batch, approve_all(batch)))
+
+    assert result.outcome.approved == (1, 2)
+    assert result.change.approval.items[0] == alone
+
+
+def test_ranges_name_each_index_once() -> None:
+    assert index_ranges([]) == ""
+    assert index_ranges([55, 0, 1, 2]) == "0-2,55"
+    assert index_ranges([4, 6, 7]) == "4,6-7"
+
+
+@given(st.sets(st.integers(0, 99)))
+def test_ranges_can_be_counted(indexes: set[int]) -> None:
+    assert count_ranges(index_ranges(indexes)) == len(indexes)
+
+
+def _ended(item: Item, state: ItemState) -> Item:
+    return item if state is ItemState.PENDING else item.with_(state=state)
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(
+    st.lists(
+        st.sampled_from(
+            [ItemState.PENDING, ItemState.PENDING, ItemState.REJECTED, ItemState.FAILED]
+        ),
+        min_size=1,
+        max_size=8,
+    ),
+    st.dictionaries(
+        st.integers(0, 8), st.sampled_from([Approve(), EDIT, REJECT]), max_size=9
+    ),
+    st.sampled_from([ANA, BEN, CHLOE, DAN]),
+    st.integers(0, 2 * HOUR_MS),
+)
+def test_all_or_nothing(
+    states: list[ItemState],
+    partition: dict[int, Decision],
+    person: Person,
+    after_ms: int,
+) -> None:
+    batch = a_batch(len(states))
+    batch = batch.replacing(*map(_ended, batch.items, states))
+    waiting = {item.index for item in batch.items if item.is_pending}
+
+    result = say(batch, partition, by=reviewer(person), now_ms=NOW_MS + after_ms)
+
+    if not isinstance(result, BatchChange):
+        return
+    assert partition.keys() == waiting
+    assert after_ms < HOUR_MS
+    assert person in {ANA, BEN} or not any(
+        isinstance(one, Approve | Edit) for one in partition.values()
+    )
+    for before, item in zip(batch.items, result.change.approval.items, strict=True):
+        assert (item == before) is (item.index not in waiting)
+        assert not item.is_pending

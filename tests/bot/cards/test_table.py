@@ -1,0 +1,198 @@
+"""Many calls of one tool stand in a table: whole, or decided one by one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.bot.samples import TWO, an_approval, an_item, edited, frame, in_state
+from tests.bot.strategies import hostile
+from tests.levels import examples
+from twokey.bot.cards.approval import card
+from twokey.bot.cards.call_rows import decided_alone, needs_full_view
+from twokey.bot.cards.frame import TABLE_FROM, is_table
+from twokey.bot.cards.table import TABLE_CHARS, numbers, table_of
+from twokey.bot.ids import Action
+from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.protocol.business_state import BusinessState, with_state
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.protocol.verbs import Verb
+from twokey.gateway.service.proposals import MAX_BATCH
+from twokey.sandbox.blockkit import validate_message
+
+
+def refunds(count: int, **changes: Any) -> Approval:
+    """Return this many refunds of different orders."""
+    return an_approval(*(a_refund_of(index, **changes) for index in range(count)))
+
+
+def a_refund_of(index: int, **changes: Any) -> Item:
+    args: JsonObject = {"order_id": f"{78200 + index}", "amount": 10.5 + index}
+    schema: JsonObject = {
+        "type": "object",
+        "properties": {"order_id": {"type": "string"}, "amount": {"type": "number"}},
+    }
+    return an_item(args, index=index, **{"args_schema": schema, **changes})
+
+
+def replaced(approval: Approval, *items: Item) -> Approval:
+    return approval.replacing(*items)
+
+
+def buttons(approval: Approval) -> list[str]:
+    message = card(frame(approval))
+    problems = validate_message([*message.blocks], message.text, update=True)
+    assert [*map(str, problems)] == []
+    last = [block for block in message.blocks if block["type"] == "actions"]
+    found: list[str] = []
+    for block in last:
+        elements = block["elements"]
+        assert isinstance(elements, list)
+        for one in elements:
+            assert isinstance(one, dict)
+            found.append(str(one["action_id"]))
+    return found
+
+
+def test_56_refunds_are_one_table_with_three_ways_to_decide() -> None:
+    approval = refunds(56)
+
+    rows = table_of(approval).rows
+    offered = buttons(approval)
+
+    assert rows[0] == ("#", "order_id", "amount", "Status")
+    assert rows[1] == ("1", "78200", "10.5", "waiting")
+    assert rows[56] == ("56", "78255", "65.5", "waiting")
+    assert len(rows) == 57
+    assert not decided_alone(approval)
+    assert offered[:3] == [Action.APPROVE_ALL, Action.REJECT_ALL, Action.VIEW_ALL]
+
+
+@pytest.mark.parametrize("count", [TABLE_FROM, 56, MAX_BATCH])
+def test_the_largest_batch_is_accepted_in_every_state(count: int) -> None:
+    for state in ItemState:
+        items = [in_state(item, state) for item in refunds(count).items]
+        assert buttons(an_approval(*items))
+
+
+def test_a_few_calls_and_calls_of_several_tools_have_rows_of_their_own() -> None:
+    other = an_item({}, index=0, tool="send_email")
+
+    assert not is_table(refunds(TABLE_FROM - 1))
+    assert is_table(refunds(TABLE_FROM))
+    assert not is_table(replaced(refunds(TABLE_FROM), other))
+
+
+def test_a_call_that_does_not_fit_into_its_row_is_decided_alone() -> None:
+    long = an_item({"order_id": "1", "amount": 1, "note": "x" * 400}, index=3)
+    approval = replaced(refunds(20), long)
+
+    assert decided_alone(approval) == {3}
+    assert needs_full_view(approval, 3)
+    assert not needs_full_view(approval, 4)
+    assert Action.APPROVE_ALL not in buttons(approval)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"tier": Tier.ESCALATE, "requirement": TWO},
+        {"requires_reason": (Verb.APPROVE,)},
+        {"allow": (Verb.REJECT,)},
+    ],
+)
+def test_what_needs_a_decision_of_its_own_is_not_approved_with_others(
+    changes: dict[str, Any],
+) -> None:
+    approval = replaced(refunds(20), a_refund_of(7, **changes))
+
+    assert decided_alone(approval) == {7}
+    assert Action.APPROVE_ALL not in buttons(approval)
+
+
+def test_a_row_shows_what_would_run_and_where_it_stands() -> None:
+    changed = edited(a_refund_of(2), {"order_id": "78202", "amount": 5})
+    done = in_state(a_refund_of(3), ItemState.EXECUTED)
+    two = a_refund_of(4, requirement=TWO)
+
+    rows = table_of(replaced(refunds(8), changed, done, two)).rows
+
+    assert rows[3][2:] == ("5", "waiting, edited")
+    assert rows[4][-1] == "done"
+    assert rows[5][-1] == "0 of 2"
+
+
+def test_texts_that_look_like_numbers_are_quoted_unless_the_schema_says_text() -> None:
+    bare = an_item({"order_id": "78202", "amount": 5}, index=2, args_schema=None)
+    number = a_refund_of(3)
+    number = an_item(
+        {"order_id": 78203, "amount": 5}, index=3, args_schema=number.args_schema
+    )
+    blank = an_item(
+        {"order_id": " 7", "amount": 5}, index=4, args_schema=number.args_schema
+    )
+
+    table = table_of(replaced(refunds(8), bare, number, blank))
+
+    assert [row[1] for row in table.rows[1:5]] == ["78200", "78201", '"78202"', "78203"]
+    assert table.rows[5][1] == '" 7"'
+    assert 3 not in table.whole
+
+
+def test_the_business_state_has_a_column() -> None:
+    item = a_refund_of(1)
+    state = BusinessState(value={"balance": 7})
+    item = item.with_(
+        requested=with_state(item.requested, state),
+        action=with_state(item.action, state),
+    )
+
+    table = table_of(replaced(refunds(8), item))
+
+    assert table.rows[2][3] == "balance  7"
+    assert 1 in table.whole
+
+
+def test_a_table_of_long_arguments_keeps_its_numbers_and_shows_that_it_is_cut() -> None:
+    args: JsonObject = {f"field_{n}": "some words " * 5 for n in range(20)}
+    approval = an_approval(*(an_item(args, index=n) for n in range(MAX_BATCH)))
+
+    table = table_of(approval)
+
+    assert not table.whole
+    assert len(table.rows) == MAX_BATCH + 1
+    assert sum(len(cell) for row in table.rows for cell in row) <= TABLE_CHARS
+    assert buttons(approval) == [Action.REJECT_ALL, Action.VIEW_ALL, Action.TAKE]
+
+
+def test_calls_are_named_by_the_numbers_that_people_see() -> None:
+    assert numbers([0, 1, 2, 6]) == "1-3, 7"
+
+
+@settings(max_examples=examples(40), deadline=None)
+@given(
+    st.lists(
+        st.dictionaries(hostile, hostile | st.floats(-9, 9) | st.none(), max_size=4),
+        min_size=TABLE_FROM,
+        max_size=12,
+    )
+)
+def test_nothing_hostile_leaves_the_cells(values: list[dict[str, Any]]) -> None:
+    items = [an_item({**args}, index=n) for n, args in enumerate(values)]
+    approval = an_approval(*items)
+    message = card(frame(approval))
+
+    assert validate_message([*message.blocks], message.text) == []
+    tables = [block for block in message.blocks if block["type"] == "table"]
+    assert len(tables) == 1
+    whole = table_of(approval).whole
+    # Two calls that are whole and differ never read the same.
+    rows = table_of(approval).rows[1:]
+    seen = {rows[index][1:-1]: items[index].args for index in sorted(whole)}
+    for index in whole:
+        assert seen[rows[index][1:-1]] == items[index].args

@@ -1,0 +1,164 @@
+"""56 calls of one turn are one card, which is decided by one gesture."""
+
+from __future__ import annotations
+
+from tests.bot.bot_stack import CHANNEL, POLICY, TEAM, Stack, has_button, says
+from tests.bot.tampering import click_with
+from tests.streams import audit_entries
+from twokey.bot.ids import Action, Input, seal
+from twokey.gateway.approvals.decisions import AccountKind, Approve, Click, Reviewer
+from twokey.gateway.approvals.events import Event, EventName
+from twokey.gateway.approvals.record import Approval
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.protocol.wire import Verdict
+from twokey.sandbox.json_types import as_object, as_objects
+
+REFUNDS: list[tuple[str, JsonObject]] = [
+    ("process_refund", {"amount": n + 0.5, "order_id": f"{78200 + n}"})
+    for n in range(56)
+]
+
+
+async def decisions(stack: Stack) -> list[Event]:
+    entries = await audit_entries(stack.store.conn, stack.keys)
+    return [one for one in entries if one.name is EventName.APPROVAL_DECIDED]
+
+
+def states(approval: Approval) -> set[ItemState]:
+    return {item.state for item in approval.items}
+
+
+async def opened(stack: Stack) -> tuple[Verdict, JsonObject, str]:
+    """Submit the refunds; return the first, their one card and its ts."""
+    verdicts = await stack.submit(*REFUNDS)
+    assert len({verdict.item_id.split(".")[0] for verdict in verdicts}) == 1
+    card = await stack.card(verdicts[0])
+    return verdicts[0], card, str(card["ts"])
+
+
+async def test_one_click_approves_56_calls_in_one_write(stack: Stack) -> None:
+    async with stack.running():
+        first, card, ts = await opened(stack)
+
+        await stack.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE_ALL)
+
+        approval = await stack.approval(first)
+        assert (states(approval), approval.rev) == ({ItemState.AUTHORIZED}, 2)
+        (entry,) = await decisions(stack)
+        assert entry.data["approved"] == "0-55"
+        assert entry.data["gesture"] == "button"
+        await stack.drawn(first)
+        assert [
+            "56 approved" in str(note["blocks"]) for note in await stack.notes(card)
+        ] == [True]
+
+
+async def test_one_form_rejects_56_calls_with_one_reason(stack: Stack) -> None:
+    async with stack.running():
+        first, _, ts = await opened(stack)
+        ana = stack.actor("U0ANA")
+
+        await ana.click(CHANNEL, ts, Action.REJECT_ALL)
+        await ana.wait_for_view()
+        assert await ana.submit({Input.REASON: "wrong month"}) == {}
+
+        approval = await stack.approval(first)
+        assert states(approval) == {ItemState.REJECTED}
+        assert {item.decision.text for item in approval.items if item.decision} == {
+            "wrong month"
+        }
+        (entry,) = await decisions(stack)
+        assert (entry.data["rejected"], entry.reason) == ("0-55", "wrong month")
+        # 56 calls rejected by one gesture are one rejection in a row.
+        assert not await stack.store.freezes.all(stack.keys, "default")
+
+
+async def test_a_card_that_shows_other_calls_than_those_that_wait_decides_nothing(
+    stack: Stack,
+) -> None:
+    async with stack.running():
+        first, card, _ = await opened(stack)
+        approval = await stack.approval(first)
+        value = seal(
+            approval,
+            None,
+            key=stack.config.seal_key,
+            team=TEAM,
+            purpose=Action.APPROVE_ALL,
+        )
+        click = Click(
+            approval=approval.id,
+            index=7,
+            version=approval.version,
+            action_hash=approval.items[7].action_hash,
+        )
+        ben = Reviewer(
+            team=TEAM,
+            user="U0BEN",
+            usergroups=frozenset({"S0SUPPORT"}),
+            account=AccountKind.MEMBER,
+        )
+        assert (await stack.reviews.decide(click, Approve(), ben)).kind == "decided"
+
+        await click_with(stack, card, Action.APPROVE_ALL, value, user="U0ANA")
+
+        await stack.told("U0ANA", "are not those of this button any more")
+        assert not await decisions(stack)
+        assert (await stack.approval(first)).rev == 2
+
+
+async def test_what_the_policy_escalates_meanwhile_is_left_out_and_said(
+    stack: Stack,
+) -> None:
+    async with stack.running():
+        first, _, ts = await opened(stack)
+        raised = POLICY.replace(
+            "  process_refund:\n",
+            "  process_refund:\n"
+            "    raise: [{to: escalate, when: args.amount > 54, because: big}]\n",
+        )
+        stack.policy = load_policy(raised, "policy.yml")
+
+        await stack.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE_ALL)
+
+        await stack.told("U0ANA", "2 calls were escalated meanwhile and are left out")
+        approval = await stack.approval(first)
+        assert [item.index for item in approval.items if item.is_pending] == [54, 55]
+
+
+async def test_one_call_is_opened_from_the_menu_and_decided_alone(
+    stack: Stack,
+) -> None:
+    async with stack.running():
+        first, card, ts = await opened(stack)
+        ana = stack.actor("U0ANA")
+
+        await ana.click(CHANNEL, ts, Action.VIEW_ALL, chosen=option_of(card, "Call 8"))
+        view = await ana.wait_for_view()
+        assert "78207" in str(view)
+        await ana.submit({})
+
+        approval = await stack.approval(first)
+        waiting = [item.index for item in approval.items if not item.is_pending]
+        assert waiting == [7]
+        after = await stack.card(first, says("55 of 56"))
+        assert has_button(after, Action.APPROVE_ALL)
+
+
+def option_of(card: JsonObject, name: str) -> str:
+    """Return the value of an option by what it says."""
+    rows = [row for row in as_objects(card["blocks"]) if row["type"] == "actions"]
+    menus = [
+        element
+        for row in rows
+        for element in as_objects(row["elements"])
+        if element["type"] == "static_select"
+    ]
+    (found,) = (
+        one
+        for one in as_objects(menus[0]["options"])
+        if as_object(one["text"])["text"] == name
+    )
+    return str(found["value"])

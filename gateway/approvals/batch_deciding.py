@@ -81,7 +81,7 @@ def decide_batch(
         if isinstance(decision, Approve)
         and _is_escalated(approval.items[index], policies.get(index))
     )
-    if left_out == partition.keys():
+    if len(left_out) == len(partition):
         return NEEDS_OWN_DECISION
     after = approval
     changes: dict[int, Change] = {}
@@ -148,7 +148,7 @@ def _moved(
     if ended:
         return Stale.of(ended[0])
     seen = (click.version, click.action_hash)
-    if seen != (approval.version, approval.digest) or partition.keys() != waiting:
+    if seen != (approval.version, approval.digest) or {*partition} != waiting:
         return Changed(seen_version=click.version, version=approval.version)
     return None
 

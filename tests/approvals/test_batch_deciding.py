@@ -357,7 +357,7 @@ def test_all_or_nothing(
         return
     assert partition.keys() == waiting
     assert after_ms < HOUR_MS
-    assert person in {ANA, BEN} or not any(
+    assert person in (ANA, BEN) or not any(
         isinstance(one, Approve | Edit) for one in partition.values()
     )
     for before, item in zip(batch.items, result.change.approval.items, strict=True):

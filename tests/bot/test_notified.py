@@ -172,7 +172,9 @@ async def test_who_is_needed_because_of_another_call_is_notified_once(
     async with stack.running():
         first = await stack.refund()
         await stack.card(first)
-        await stack.refund(thread="t2", amount=800)
+        second = await stack.refund(thread="t2", amount=800)
+        # A card that is posted only after the third call mentions people itself.
+        await stack.card(second)
         assert not await notified(stack, "U0CHLOE")
 
         third = await stack.refund(thread="t3", amount=850)

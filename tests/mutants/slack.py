@@ -18,6 +18,30 @@ SLACK_TABLE = (
         BATCHES,
     ),
     Mutant(
+        "approve all is bound to what was seen",
+        "gateway/approvals/batch_deciding.py",
+        "if seen != (approval.version, approval.digest) or",
+        "if",
+    ),
+    Mutant(
+        "a gesture decides exactly the calls that wait",
+        "gateway/approvals/batch_deciding.py",
+        "or {*partition} != waiting:",
+        "or not partition:",
+    ),
+    Mutant(
+        "one call that may not be decided stops the whole gesture",
+        "gateway/approvals/batch_deciding.py",
+        "            return BatchRefused(index=index, refusal=result)",
+        "            continue",
+    ),
+    Mutant(
+        "a call that is escalated by now is left out of a gesture",
+        "gateway/approvals/batch_deciding.py",
+        "return raised.tier in {Tier.ESCALATE, Tier.DENY}",
+        "return raised.tier is Tier.DENY",
+    ),
+    Mutant(
         "a button for all calls is good for the calls that its card showed",
         "bot/ids.py",
         "[waiting] if purpose in OF_WAITING else []",

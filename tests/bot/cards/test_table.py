@@ -37,7 +37,8 @@ def a_refund_of(index: int, **changes: Any) -> Item:
         "type": "object",
         "properties": {"order_id": {"type": "string"}, "amount": {"type": "number"}},
     }
-    return an_item(args, index=index, **{"args_schema": schema, **changes})
+    item = an_item(args, index=index, args_schema=schema)
+    return item.with_(**changes)
 
 
 def replaced(approval: Approval, *items: Item) -> Approval:

@@ -11,6 +11,7 @@ from typing import LiteralString
 from twokey.bot.blocks import Message, box, context, rich_text, section
 from twokey.bot.cards.diff import diff
 from twokey.bot.cards.fallbacks import event_fallback
+from twokey.bot.cards.frame import is_table
 from twokey.bot.cards.refs import utc, when, who
 from twokey.bot.cards.states import NOT_KNOWN, NOTHING_RAN, approvers, by_whom
 from twokey.bot.cards.votes import counted_votes, so_far, still_needed
@@ -99,6 +100,9 @@ def thread_note(event: Event, approval: Approval) -> Message | None:
         return _extended(event, approval)
     if event.name is EventName.APPROVAL_DECIDED:
         return _decided_together(event, approval)
+    # A table says it of each call; 99 replies would hide what needs people.
+    if event.name is EventName.ITEM_EXECUTED and is_table(approval):
+        return None
     # One note tells of them all; only a change of arguments has a note of its own.
     if BATCH_MEMBER in event.data and event.name is not EventName.ITEM_EDITED:
         return None

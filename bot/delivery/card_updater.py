@@ -16,7 +16,11 @@ from twokey.bot.cards.mentions import mentions_for
 from twokey.bot.cards.outcome import corrupt_record
 from twokey.bot.cards.undelivered import is_over, needs_people, undelivered
 from twokey.bot.delivery.card_publisher import CardPublisher, policy_decision_digest
-from twokey.bot.delivery.event_messages import mention_newly_needed, messages_of
+from twokey.bot.delivery.event_messages import (
+    is_progress,
+    mention_newly_needed,
+    messages_of,
+)
 from twokey.bot.delivery.outbox_queue import Call, QueuedMessage, Topic
 from twokey.bot.limits import POST, UPDATE
 from twokey.bot.web import (
@@ -162,7 +166,7 @@ class CardUpdater:
         # was not read yet, it will mention the same people; mentioning them now would
         # notify them twice.
         if is_known:
-            _mention_needed(topic, record, place, now_ms)
+            mention_newly_needed(topic, record, place, now_ms)
         return needed is not None
 
     def _why_refused(self, topic: Topic, record: Approval, error: SlackError) -> str:
@@ -213,6 +217,8 @@ class CardUpdater:
         """Return the call that brings the card up to date; None when it is."""
         if place is None:
             return self.next_call(topic)
+        if not topic.is_missed and is_progress(record, topic.events):
+            return None
         # Not `!=`: a publisher that was paused between its two reads may hold an older
         # record than the card shows, and must not overwrite the newer card.
         is_older = place.rev < record.rev
@@ -375,16 +381,6 @@ class CardUpdater:
         await self.outbox.done(*(event.seq for event in events))
         for event in events:
             topic.events.remove(event)
-
-
-def _mention_needed(
-    topic: Topic, record: Approval, place: CardPlace | None, now_ms: int
-) -> None:
-    if place is not None and not record.is_auto_approved:
-        topic.mentioned_roles |= place.asked
-        # After the expiry nobody can decide, so nobody is mentioned.
-        if now_ms < record.expires_at_ms:
-            mention_newly_needed(topic, record)
 
 
 def _report_target(

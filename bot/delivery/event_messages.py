@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from twokey.bot.blocks import Message, section
+from twokey.bot.cards.frame import is_table
 from twokey.bot.cards.freeze_messages import FREEZE_EVENTS, freeze_message
 from twokey.bot.cards.history import thread_note
 from twokey.bot.cards.mentions import mentions_for
@@ -27,8 +29,10 @@ from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.approvals.lifecycle import ApprovalState
 from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.store.cards import CardPlace
 
 _IN_DOUBT = ItemState.IN_DOUBT
+_PROGRESS = frozenset({EventName.ITEM_EXECUTING, EventName.ITEM_EXECUTED})
 _OF_A_DOUBT = frozenset(
     {
         EventName.APPROVAL_STILL_IN_DOUBT,
@@ -111,8 +115,32 @@ def _item_now_waiting(event: Event, approval: Approval) -> Item | None:
     return item if is_edited or is_doubt else None
 
 
-def mention_newly_needed(topic: Topic, approval: Approval) -> None:
+def is_progress(approval: Approval, events: Sequence[Event]) -> bool:
+    """Return whether calls of a table only run, so that its card may wait for the last.
+
+    Slack takes about one update a second, and a table of 99 calls would use them up.
+    The card is drawn again when the last call has ended, or one needs people.
+    """
+    states = {item.state for item in approval.items}
+    return (
+        is_table(approval)
+        and bool(events)
+        and all(event.name in _PROGRESS for event in events)
+        and not states.isdisjoint({ItemState.AUTHORIZED, ItemState.EXECUTING})
+        and states.isdisjoint({ItemState.PENDING, _IN_DOUBT})
+    )
+
+
+def mention_newly_needed(
+    topic: Topic, approval: Approval, place: CardPlace | None, now_ms: int
+) -> None:
     """Queue a reply that mentions roles required since the card was posted."""
+    if place is None or approval.is_auto_approved:
+        return
+    topic.mentioned_roles |= place.asked
+    # After the expiry nobody can decide, so nobody is mentioned.
+    if now_ms >= approval.expires_at_ms:
+        return
     # Messages in the queue count as well: a second redraw before they are posted would
     # mention the same people twice.
     known = topic.mentioned_roles.union(

@@ -42,6 +42,13 @@ SLACK_TABLE = (
         "return raised.tier is Tier.DENY",
     ),
     Mutant(
+        "a table is not drawn again for each of its calls that runs",
+        "bot/delivery/card_updater.py",
+        "if not topic.is_missed and is_progress(record, topic.events):",
+        "if False:",
+        "tests/bot/listeners/test_large_batches.py",
+    ),
+    Mutant(
         "a button for all calls is good for the calls that its card showed",
         "bot/ids.py",
         "[waiting] if purpose in OF_WAITING else []",
@@ -135,7 +142,7 @@ SLACK_TABLE = (
     Mutant(
         "who is needed because of another call is notified",
         "bot/delivery/card_updater.py",
-        "            mention_newly_needed(topic, record)",
+        "            mention_newly_needed(topic, record, place, now_ms)",
         "            pass",
         NOTIFIED,
     ),

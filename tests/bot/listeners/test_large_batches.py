@@ -55,6 +55,30 @@ async def test_one_click_approves_56_calls_in_one_write(stack: Stack) -> None:
         ] == [True]
 
 
+async def test_a_batch_is_drawn_three_times_at_most_whatever_its_size(
+    stack: Stack,
+) -> None:
+    async with stack.running():
+        verdicts = await stack.submit(*REFUNDS)
+        card = await stack.card(verdicts[0])
+        ts = str(card["ts"])
+        await stack.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE_ALL)
+        await stack.card(verdicts[0], says("56 approved"))
+
+        for verdict in verdicts:
+            await stack.execute(verdict)
+
+        await stack.card(verdicts[0], says("56 done"))
+        await stack.drawn(verdicts[0])
+        drawn = [
+            call
+            for call in stack.sandbox.calls
+            if call.method == "chat.update" and call.arguments["ts"] == ts
+        ]
+        assert len(drawn) <= 3
+        assert len(await stack.notes(card)) == 1
+
+
 async def test_one_form_rejects_56_calls_with_one_reason(stack: Stack) -> None:
     async with stack.running():
         first, _, ts = await opened(stack)

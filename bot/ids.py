@@ -32,7 +32,6 @@ class Action(StrEnum):
     REJECT_ALL = "reject_all"
     CHOOSE = "choose"
     CHOOSE_EDIT = "choose_edit"
-    CHOOSE_CALLS = "choose_calls"
     EDIT = "edit"
     REJECT = "reject"
     RESPOND = "respond"
@@ -64,6 +63,7 @@ class View(StrEnum):
     REJECT_ALL = "reject_all_modal"
     CHOOSE = "choose_modal"
     CHOOSE_EDIT = "choose_edit_modal"
+    CHOOSE_CONFIRM = "choose_confirm_modal"
     RESPOND = "respond_modal"
     RECONCILE = "reconcile_modal"
     DETAILS = "details_modal"
@@ -79,6 +79,7 @@ class Input(StrEnum):
     PRESET = "preset"
     MESSAGE = "message"
     READ_ALL = "read_all"
+    OTHERS = "others"
     REMARK = "remark"
     FINDING = "finding"
     NOTE = "note"
@@ -103,6 +104,7 @@ OF_WAITING = frozenset(
         Action.CHOOSE,
         View.REJECT_ALL,
         View.CHOOSE,
+        View.CHOOSE_CONFIRM,
     }
 )
 """Purposes about all calls that wait: their seals hold which these are.

@@ -111,10 +111,16 @@ def multi_select(
     )
 
 
-def checkboxes(action_id: str, options: Sequence[Block]) -> Block:
+def checkboxes(
+    action_id: str, options: Sequence[Block], *, are_ticked: bool = False
+) -> Block:
     """Make up to ten boxes, any of which can be ticked."""
+    offered = _distinct(options)
     return block_object(
-        "checkboxes", action_id=action_id, options=[*_distinct(options)]
+        "checkboxes",
+        action_id=action_id,
+        options=[*offered],
+        initial_options=[*offered] if are_ticked else None,
     )
 
 

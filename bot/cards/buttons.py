@@ -108,6 +108,16 @@ def reject_all(frame: Frame) -> Block:
     )
 
 
+def choose(frame: Frame) -> Block:
+    """Return the button that opens the form in which each call gets its decision."""
+    return button(
+        Action.CHOOSE,
+        label("Choose…"),
+        value=frame.value(None, Action.CHOOSE),
+        accessibility_label=label("Choose what to approve, edit and reject"),
+    )
+
+
 def open_call(frame: Frame) -> Block:
     """Return the menu that opens one call of a table, what waits first."""
     items = sorted(frame.approval.items, key=lambda item: not item.is_pending)

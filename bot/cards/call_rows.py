@@ -214,8 +214,11 @@ def _of_table(frame: Frame) -> list[Block]:
     waiting = [item for item in approval.items if item.is_pending]
     offered: list[Block] = []
     if waiting and not frame.is_late:
-        if not decided_alone(approval):
+        alone = decided_alone(approval)
+        if not alone:
             offered.append(buttons.approve_all(frame))
+        if len(alone) < len(waiting):
+            offered.append(buttons.choose(frame))
         if all(Verb.REJECT in item.allow for item in waiting):
             offered.append(buttons.reject_all(frame))
     return [*offered, buttons.open_call(frame)]

@@ -6,6 +6,7 @@ from typing import Final
 from twokey.bot.listeners import (
     approve,
     approve_all,
+    choose,
     command,
     details,
     edit,
@@ -27,6 +28,7 @@ from twokey.bot.listeners.router import Router
 LISTENERS: Final[tuple[Callable[[Router], None], ...]] = (
     approve.register,
     approve_all.register,
+    choose.register,
     command.register,
     details.register,
     edit.register,

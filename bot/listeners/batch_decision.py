@@ -33,7 +33,8 @@ async def decide_batch(
         partition: what they said of each call that waits.
         act: the click or the submitted form: who, by which signed request.
     """
-    items = [target.approval.items[index] for index in partition]
+    decided = [index for index, decision in partition.items() if decision]
+    items = [target.approval.items[index] for index in decided]
     reviewer, voters = await ctx.deciders_of(*act.who, *items)
     outcome = await ctx.service.decide_batch(
         target.click(act.digest),

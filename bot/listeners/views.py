@@ -51,7 +51,7 @@ _NOT_BOUND: LiteralString = (
 
 
 async def open_view(
-    ctx: ListenerContext, clicked: Clicked, target: Target, view: Block
+    ctx: ListenerContext, clicked: Clicked, target: Target, view: Block, **kept: str
 ) -> None:
     """Open a modal for the person who clicked, bound to the call they look at.
 
@@ -73,7 +73,8 @@ async def open_view(
         raise UserFacingError(template(_NOT_OPENED)) from None
     # Slack names the view in its answer, so it cannot be bound earlier. A submission
     # that finds no binding, as after a failure of the store, is refused: `_NOT_BOUND`.
-    await bind_view(ctx, text_at(reply, "view", "id"), action.user, target, view)
+    view_id = text_at(reply, "view", "id")
+    await bind_view(ctx, view_id, action.user, target, view, **kept)
 
 
 Form = Callable[[Frame, int], Block]
@@ -129,9 +130,14 @@ async def update_view(
 
 
 async def bind_view(
-    ctx: ListenerContext, view_id: str, user: str, target: Target, view: Block
+    ctx: ListenerContext,
+    view_id: str,
+    user: str,
+    target: Target,
+    view: Block,
+    **kept: str,
 ) -> None:
-    """Remember what a modal is opened for."""
+    """Remember what a modal is opened for; ``kept`` are more fields of the binding."""
     binding = ViewBinding(
         user=user,
         approval=target.approval.id,
@@ -139,6 +145,7 @@ async def bind_view(
         version=target.approval.version,
         action_hash=target.action_hash,
         purpose=str(view["callback_id"]),
+        **kept,
     )
     await ctx.service.store.cards.bind_view(ctx.keys, view_id, binding)
 

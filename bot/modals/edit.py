@@ -48,6 +48,7 @@ def view(
     *,
     raised: Raised | None = None,
     words: str = "",
+    is_staged: bool = False,
 ) -> Block:
     """Return the modal with the form for one call.
 
@@ -58,15 +59,20 @@ def view(
             same form again, with the change and what it brings on top. Slack keeps
             what was typed.
         words: stand in it as the reason.
+        is_staged: the edit is kept for a decision on several calls.
     """
     item = frame.approval.items[index]
     purpose = View.EDIT if raised is None else View.EDIT_RAISED
+    if is_staged:
+        purpose = View.CHOOSE_EDIT
     is_raised = raised is not None and raised.tier is not Tier.DENY
     # Without a vote of its editor, an edit approves nothing.
     plain = "Approve edit" if item.requirement.editor_may_vote else "Submit edit"
     title = (
         "Edit and approve" if item.requirement.editor_may_vote else "Edit for others"
     )
+    if is_staged:
+        plain, title = "Keep this edit", "Edit one of the calls"
     # The call with the tier and the reasons that the change would give it.
     changed = item.with_(tier=raised.tier, reasons=raised.reasons) if raised else item
     blocks = [

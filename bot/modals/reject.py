@@ -42,7 +42,7 @@ def view(frame: Frame, index: int, *, words: str = "") -> Block:
         frame,
         index,
         [
-            *_reason(needed=Verb.REJECT in item.requires_reason, words=words),
+            *reason_inputs(needed=Verb.REJECT in item.requires_reason, words=words),
             tell("Rejecting means: this call does not run, and the agent is told."),
         ],
         purpose=View.REJECT,
@@ -64,7 +64,7 @@ def view_of_all(frame: Frame) -> Block:
                     n=len(waiting),
                 )
             ),
-            *_reason(needed=needs_reason(waiting)),
+            *reason_inputs(needed=needs_reason(waiting)),
         ],
         callback_id=View.REJECT_ALL,
         submit=label(f"Reject {len(waiting)} calls"),
@@ -78,7 +78,8 @@ def needs_reason(items: Iterable[Item]) -> bool:
     return any(Verb.REJECT in item.requires_reason for item in items)
 
 
-def _reason(*, needed: bool, words: str = "") -> list[Block]:
+def reason_inputs(*, needed: bool, words: str = "") -> list[Block]:
+    """Return the inputs for the reason of a rejection."""
     menu = select(
         Input.PRESET.value,
         [option(label(words), value) for value, words in PRESETS.items()],

@@ -26,6 +26,7 @@ from twokey.gateway.approvals.decisions import (
     Decision,
     Edit,
     Expired,
+    Invalid,
     Refusal,
     Reject,
     Reviewer,
@@ -36,8 +37,10 @@ from twokey.gateway.approvals.policy_decision import PolicyDecision
 from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.protocol.tiers import Tier
 
-Partition = Mapping[int, Decision]
-"""Index of each waiting call to what is decided of it."""
+Partition = Mapping[int, Decision | None]
+"""Index of each waiting call to what is decided of it; None leaves it waiting."""
+
+_NOTHING_CHOSEN = Invalid(errors={"": "Nothing is chosen, so nothing was recorded."})
 
 _OF_ALL = ("gesture", "on_behalf_of")
 """What an event of each call says of the person, and so of the whole gesture."""
@@ -81,11 +84,16 @@ def decide_batch(
         if isinstance(decision, Approve)
         and _is_escalated(approval.items[index], policies.get(index))
     )
-    if len(left_out) == len(partition):
-        return NEEDS_OWN_DECISION
+    decided = {
+        index: decision
+        for index, decision in sorted(partition.items())
+        if decision is not None and index not in left_out
+    }
+    if not decided:
+        return NEEDS_OWN_DECISION if left_out else _NOTHING_CHOSEN
     after = approval
     changes: dict[int, Change] = {}
-    for index in sorted(partition.keys() - left_out):
+    for index, decision in decided.items():
         seen = click.with_(
             index=index,
             action_hash=approval.items[index].action_hash,
@@ -94,7 +102,7 @@ def decide_batch(
         result = decide(
             after,
             seen,
-            partition[index],
+            decision,
             reviewer,
             now_ms=now_ms,
             policy_now=policies.get(index),
@@ -117,9 +125,9 @@ def decide_batch(
     )
     outcome = BatchDecided(
         approval=after,
-        approved=_of_kind(partition, changes, Approve),
-        edited=_of_kind(partition, changes, Edit),
-        rejected=_of_kind(partition, changes, Reject),
+        approved=_of_kind(decided, changes, Approve),
+        edited=_of_kind(decided, changes, Edit),
+        rejected=_of_kind(decided, changes, Reject),
         waiting=tuple(index for index in changes if after.items[index].is_pending),
         left_out=tuple(sorted(left_out)),
     )

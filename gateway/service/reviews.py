@@ -191,7 +191,8 @@ class ReviewService(PolicyService):
             judged = {
                 index: found
                 for index, decision in partition.items()
-                if (found := await self._judge(approval, index, decision))
+                if decision is not None
+                and (found := await self._judge(approval, index, decision))
             }
             result = decide_batch(
                 approval,
@@ -201,7 +202,7 @@ class ReviewService(PolicyService):
                 now_ms=loaded.now_ms,
                 policies={index: one.policy_now for index, one in judged.items()},
                 voters={
-                    index: await _asked(approval, index, voters) for index in partition
+                    index: await _asked(approval, index, voters) for index in judged
                 },
             )
             if not isinstance(result, BatchChange):

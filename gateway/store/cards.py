@@ -60,7 +60,8 @@ class ViewBinding(Record):
     """What an open modal was opened for: a person, an item, a version, a hash.
 
     ``index`` is None for a batch as a whole, and the hash is then its digest;
-    ``place`` is the card it was opened from.
+    ``place`` is the card it was opened from, ``parent`` the view that it was pushed
+    on, and ``staged`` what the person chose in it so far, as the bot wrote it.
     """
 
     user: str
@@ -71,6 +72,8 @@ class ViewBinding(Record):
     purpose: str
     channel: str = ""
     ts: str = ""
+    parent: str = ""
+    staged: str = ""
 
 
 class CardStore:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.bot.bot_stack import CHANNEL, POLICY, TEAM, Stack, has_button, says
 from tests.bot.tampering import click_with
 from tests.streams import audit_entries
-from twokey.bot.ids import Action, Input, seal
+from twokey.bot.ids import Action, Input, View, seal
 from twokey.gateway.approvals.decisions import AccountKind, Approve, Click, Reviewer
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.approvals.record import Approval
@@ -13,6 +13,7 @@ from twokey.gateway.policy.load import load_policy
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.wire import Verdict
+from twokey.sandbox.client import Person as Actor
 from twokey.sandbox.json_types import as_object, as_objects
 
 REFUNDS: list[tuple[str, JsonObject]] = [
@@ -77,6 +78,145 @@ async def test_a_batch_is_drawn_three_times_at_most_whatever_its_size(
         ]
         assert len(drawn) <= 3
         assert len(await stack.notes(card)) == 1
+
+
+async def choose(stack: Stack, user: str, ts: str) -> Actor:
+    """Open the form with a box for each call."""
+    person = stack.actor(user)
+    await person.click(CHANNEL, ts, Action.CHOOSE)
+    await person.wait_for_view(lambda view: view["callback_id"] == View.CHOOSE)
+    return person
+
+
+async def edit_call(person: Actor, number: int, amount: str, reason: str) -> None:
+    """Edit one call from the form with the boxes."""
+    form = await person.wait_for_view()
+    chosen = option_of(form, f"Call {number}")
+    await person.act_in_view(Action.CHOOSE_EDIT, chosen=chosen)
+    view = await person.wait_for_view(
+        lambda view: view["callback_id"] == View.CHOOSE_EDIT
+    )
+    block = next(
+        str(one["block_id"])
+        for one in as_objects(view["blocks"])
+        if one["type"] == "input" and "amount" in str(one["label"])
+    )
+    assert await person.submit({block: amount, Input.REASON: reason}) == {}
+
+
+def without(*numbers: int) -> dict[str, object]:
+    """Return what the boxes hold when these calls are not ticked."""
+    return {
+        f"calls.{group}": [
+            f"{index}"
+            for index in range(group * 10, min(group * 10 + 10, 56))
+            if index + 1 not in numbers
+        ]
+        for group in range(6)
+    }
+
+
+async def test_54_are_approved_1_is_edited_and_1_rejected_by_one_gesture(
+    stack: Stack,
+) -> None:
+    async with stack.running():
+        first, card, ts = await opened(stack)
+        ana = await choose(stack, "U0ANA", ts)
+        await edit_call(ana, 55, "5", "half of it")
+        form = await ana.wait_for_view(lambda view: "55, edited" in str(view["blocks"]))
+        assert "54.5 → 5" in str(form["blocks"])
+
+        assert await ana.submit({**without(56), Input.OTHERS: "reject"}) == {}
+        page = await ana.wait_for_view(
+            lambda view: view["callback_id"] == View.CHOOSE_CONFIRM
+        )
+        assert "*54 approve* · *1 edit* · *1 reject*" in str(page["blocks"])
+        assert (await stack.approval(first)).rev == 1
+        assert await ana.submit({Input.REASON: "already refunded"}) == {}
+
+        approval = await stack.approval(first)
+        assert approval.rev == 2
+        assert {item.state for item in approval.items[:55]} == {ItemState.AUTHORIZED}
+        assert approval.items[54].args["amount"] == 5
+        assert approval.items[55].state is ItemState.REJECTED
+        (entry,) = await decisions(stack)
+        assert entry.data["gesture"] == "modal"
+        assert (
+            entry.data["approved"],
+            entry.data["edited"],
+            entry.data["rejected"],
+        ) == ("0-53", "54", "55")
+        await stack.card(first, says("55 approved, 1 rejected"))
+        assert card
+
+
+async def test_calls_that_are_not_ticked_stay_waiting_unless_the_form_rejects_them(
+    stack: Stack,
+) -> None:
+    async with stack.running():
+        first, _, ts = await opened(stack)
+        ana = await choose(stack, "U0ANA", ts)
+
+        assert await ana.submit(without(1, 12)) == {}
+        page = await ana.wait_for_view(
+            lambda view: view["callback_id"] == View.CHOOSE_CONFIRM
+        )
+        assert "*54 approve* · *2 stay waiting*" in str(page["blocks"])
+        assert await ana.submit({}) == {}
+
+        approval = await stack.approval(first)
+        assert [item.index for item in approval.items if item.is_pending] == [0, 11]
+
+
+async def test_a_form_in_which_nothing_is_chosen_says_so(stack: Stack) -> None:
+    async with stack.running():
+        first, _, ts = await opened(stack)
+        ana = await choose(stack, "U0ANA", ts)
+
+        errors = await ana.submit(without(*range(1, 57)))
+
+        assert "Nothing is chosen" in errors[Input.OTHERS]
+        assert (await stack.approval(first)).rev == 1
+
+
+async def test_a_form_over_a_batch_that_moved_records_nothing(stack: Stack) -> None:
+    async with stack.running():
+        first, card, ts = await opened(stack)
+        ana = await choose(stack, "U0ANA", ts)
+        assert await ana.submit({}) == {}
+        await ana.wait_for_view(lambda view: view["callback_id"] == View.CHOOSE_CONFIRM)
+        ben = stack.actor("U0BEN")
+        await ben.click(CHANNEL, ts, Action.VIEW_ALL, chosen=option_of(card, "Call 8"))
+        await ben.wait_for_view()
+        await ben.submit({})
+
+        await ana.submit({})
+
+        await ana.wait_for_view(lambda view: "nothing was recorded" in str(view))
+        approval = await stack.approval(first)
+        assert [item.index for item in approval.items if not item.is_pending] == [7]
+
+
+async def test_an_edit_that_needs_more_people_is_not_kept_for_the_gesture(
+    stack: Stack,
+) -> None:
+    raised = POLICY.replace(
+        "  process_refund:\n",
+        "  process_refund:\n"
+        "    raise: [{to: escalate, when: args.amount > 500, because: big}]\n",
+    )
+    stack.policy = load_policy(raised, "policy.yml")
+    async with stack.running():
+        first, _, ts = await opened(stack)
+        ana = await choose(stack, "U0ANA", ts)
+
+        await edit_call(ana, 3, "501", "more")
+
+        await ana.wait_for_view(lambda view: "decision of its own" in str(view))
+        await ana.close_view()
+        form = await ana.wait_for_view(lambda view: view["callback_id"] == View.CHOOSE)
+        assert "edited" not in str(form["blocks"])
+        assert (await stack.approval(first)).rev == 1
 
 
 async def test_one_form_rejects_56_calls_with_one_reason(stack: Stack) -> None:

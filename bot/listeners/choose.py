@@ -1,0 +1,159 @@
+"""Decide each waiting call of a batch in one form, by one gesture."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from twokey.bot.blocks import ensure_valid_view
+from twokey.bot.gestures import Clicked, Submitted
+from twokey.bot.ids import Action, Input, View
+from twokey.bot.listener_context import ListenerContext, UserFacingError
+from twokey.bot.listeners.batch_decision import batch_form_reply, decide_batch
+from twokey.bot.listeners.full_view import require_full_view
+from twokey.bot.listeners.router import AckBody, Router
+from twokey.bot.listeners.verify_click import (
+    Target,
+    find_binding,
+    require_permission,
+    verify_click,
+)
+from twokey.bot.listeners.views import (
+    bind_view,
+    open_view,
+    rejected_inputs,
+    verify_submission,
+)
+from twokey.bot.modals import choose, edit, reject
+from twokey.bot.modals.choose import Choice, StagedEdit
+from twokey.bot.modals.form import errors_by_block
+from twokey.bot.text_types import template
+from twokey.gateway.approvals.changes import edit_asks_more, first_of, raised_item
+from twokey.gateway.protocol.edits import argument_errors
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.protocol.verbs import Verb
+
+
+def register(router: Router) -> None:
+    """Answer the button Choose, its form, the edits in it, and the last page."""
+    router.on_action(Action.CHOOSE, _open)
+    router.on_action(Action.CHOOSE_EDIT, _edit)
+    router.on_submit(View.CHOOSE_EDIT, _keep_edit)
+    router.on_submit(View.CHOOSE, _review)
+    router.on_submit(View.CHOOSE_CONFIRM, _decide)
+
+
+async def _open(ctx: ListenerContext, clicked: Clicked) -> None:
+    target = await verify_click(ctx, clicked, Action.CHOOSE)
+    # The seal holds which calls wait, so there is one; they need the same people.
+    first = next(item for item in target.approval.items if item.is_pending)
+    verb = Verb.APPROVE if Verb.APPROVE in first.allow else Verb.REJECT
+    one = replace(target, index=first.index)
+    await require_permission(ctx, one, verb, clicked.who)
+    view = choose.view(ctx.frame(target.approval, target.now_ms), Choice())
+    await open_view(ctx, clicked, target, view)
+
+
+async def _edit(ctx: ListenerContext, clicked: Clicked) -> None:
+    target = await verify_click(ctx, clicked, Action.CHOOSE_EDIT)
+    await require_permission(ctx, target, Verb.EDIT, clicked.who)
+    await require_full_view(ctx, target, clicked.action.user)
+    frame = ctx.frame(target.approval, target.now_ms)
+    view = edit.view(frame, target.item.index, is_staged=True)
+    await open_view(ctx, clicked, target, view, parent=clicked.action.view_id)
+
+
+async def _keep_edit(ctx: ListenerContext, submitted: Submitted) -> AckBody:
+    target = await verify_submission(ctx, submitted, View.CHOOSE_EDIT)
+    item = target.item
+    said = edit.submitted(item, submitted.view.values)
+    if said.errors:
+        return rejected_inputs(said.errors)
+    if not said.changed:
+        nothing = "Nothing is changed. Close this form to leave the call as it is."
+        return rejected_inputs({Input.REASON.value: nothing})
+    errors = await _problems(ctx, target, said.args)
+    if errors:
+        return rejected_inputs(errors)
+    staged = StagedEdit(args=said.args, reason=said.reason)
+    await _stage(ctx, submitted, target, staged)
+    # Slack closes this form, and shows the one below it.
+    return {}
+
+
+async def _problems(
+    ctx: ListenerContext, target: Target, args: JsonObject
+) -> dict[str, str]:
+    """Return, by block id, why an edit cannot be part of a decision on many calls.
+
+    Raises:
+        UserFacingError: the change needs more, so it takes a decision of its own.
+    """
+    item = target.item
+    judged = await ctx.service.preview(target.approval, item.index, args)
+    for schema in (item.args_schema, judged.args_schema if judged else None):
+        if errors := argument_errors(schema, args):
+            return errors_by_block(item, errors)
+    if judged is None:
+        return {}
+    first = first_of(item, judged)
+    if edit_asks_more(first, raised_item(first, judged), judged):
+        raise UserFacingError(
+            template(
+                "With this change the call needs more than before, so it takes a "
+                "decision of its own. Nothing was kept; open the call from the card "
+                "and edit it there."
+            )
+        )
+    return {}
+
+
+async def _stage(
+    ctx: ListenerContext, submitted: Submitted, target: Target, staged: StagedEdit
+) -> None:
+    """Keep an edit with the form below, and show it there."""
+    pushed = await find_binding(ctx, submitted.view.view_id)
+    parent = pushed.parent if pushed else ""
+    choice = await _staged(ctx, parent)
+    edits = choice.edits | {target.item.index: staged}
+    choice = choice.with_(edits=edits)
+    whole = replace(target, index=None, purpose=View.CHOOSE)
+    view = choose.view(ctx.frame(target.approval, target.now_ms), choice)
+    ensure_valid_view(view)
+    kept = choice.model_dump_json()
+    # Kept before it is shown: what the form shows is then always what is decided.
+    await bind_view(ctx, parent, submitted.view.user, whole, view, staged=kept)
+    await ctx.slack.call("views.update", view_id=parent, view=view)
+
+
+async def _review(ctx: ListenerContext, submitted: Submitted) -> AckBody:
+    target = await verify_submission(ctx, submitted, View.CHOOSE)
+    staged = await _staged(ctx, submitted.view.view_id)
+    choice, errors = choose.submitted(target.approval, submitted.view.values, staged)
+    if errors:
+        return rejected_inputs(errors)
+    view = choose.confirmation(ctx.frame(target.approval, target.now_ms), choice)
+    user, kept = submitted.view.user, choice.model_dump_json()
+    await bind_view(ctx, submitted.view.view_id, user, target, view, staged=kept)
+    return {"response_action": "update", "view": view}
+
+
+async def _decide(ctx: ListenerContext, submitted: Submitted) -> AckBody:
+    target = await verify_submission(ctx, submitted, View.CHOOSE_CONFIRM)
+    choice = await _staged(ctx, submitted.view.view_id)
+    items = [target.approval.items[index] for index in choice.reject]
+    said = reject.submitted_reason(
+        submitted.view.values, needed=reject.needs_reason(items)
+    )
+    if said.errors:
+        return rejected_inputs(said.errors)
+    partition = choice.partition(target.approval, said.text)
+    outcome = await decide_batch(ctx, target, partition, submitted)
+    return batch_form_reply(outcome, now_ms=target.now_ms)
+
+
+async def _staged(ctx: ListenerContext, view_id: str) -> Choice:
+    """Return what was chosen in a form so far."""
+    binding = await find_binding(ctx, view_id)
+    if binding is None or not binding.staged:
+        return Choice()
+    return Choice.model_validate_json(binding.staged)

@@ -1,0 +1,260 @@
+"""Modals to decide each waiting call of a batch: boxes, edits, then a summary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from pydantic import Field
+
+from twokey.bot.blocks import (
+    actions,
+    bold,
+    box,
+    context,
+    line,
+    modal,
+    rich_text,
+    section,
+)
+from twokey.bot.cards.call_rows import decided_alone
+from twokey.bot.cards.diff import changes
+from twokey.bot.cards.frame import Frame
+from twokey.bot.cards.listing import named_values, schema_order
+from twokey.bot.cards.table import numbers
+from twokey.bot.ids import Action, Input, View
+from twokey.bot.inputs import checkboxes, input_block, radio_buttons, select
+from twokey.bot.modals.form import State, choice_of
+from twokey.bot.modals.parse_input import BadInput, raw_value
+from twokey.bot.modals.reject import needs_reason, reason_inputs
+from twokey.bot.modals.schema import Kind
+from twokey.bot.objects import Block, option
+from twokey.bot.text import fit
+from twokey.bot.text_types import Template, joined, label, template, untrusted
+from twokey.gateway.approvals.decisions import Approve, Decision, Edit, Reject
+from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.protocol.records import Record
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.protocol.verbs import Verb
+from twokey.sandbox.blockkit import limits
+
+_LEAVE, _REJECT = "leave", "reject"
+_CHANGE = 300
+_EDITS_SHOWN = 20
+_NOTHING = "Nothing is chosen: tick a call, edit one, or reject the others."
+
+
+class StagedEdit(Record):
+    """An edit that is kept until its batch is decided."""
+
+    args: JsonObject
+    reason: str = ""
+
+
+class Choice(Record):
+    """What a person chose so far; calls are named by their index.
+
+    ``edits`` win over what is ticked. What is in none of the three stays waiting.
+    """
+
+    approve: tuple[int, ...] = ()
+    reject: tuple[int, ...] = ()
+    edits: dict[int, StagedEdit] = Field(default_factory=dict[int, StagedEdit])
+
+    def partition(self, approval: Approval, reason: str) -> dict[int, Decision | None]:
+        """Return what is decided of each waiting call."""
+        partition = dict[int, Decision | None].fromkeys(
+            item.index for item in approval.items if item.is_pending
+        )
+        partition |= dict.fromkeys(self.approve, Approve())
+        partition |= dict.fromkeys(self.reject, Reject(reason=reason))
+        for index, edit in self.edits.items():
+            partition[index] = Edit(args=edit.args, reason=edit.reason)
+        return partition
+
+
+def view(frame: Frame, choice: Choice) -> Block:
+    """Return the form with a box for each call that may be approved together."""
+    approval = frame.approval
+    alone = decided_alone(approval)
+    offered = _offered(approval)
+    editable = [item for item in offered if Verb.EDIT in item.allow]
+    intro = template(
+        "Ticked calls are approved as the card shows them. Nothing is recorded before "
+        "the next page."
+    )
+    return modal(
+        label("Choose"),
+        [
+            section(intro),
+            *([_alone(alone)] if alone else []),
+            *_boxes(offered),
+            *([_rest()] if _may_reject(offered) else []),
+            *([_edit_menu(frame, editable)] if editable else []),
+            *_edits(frame, choice),
+        ],
+        callback_id=View.CHOOSE,
+        submit=label("Review"),
+        close=label("Cancel"),
+        private_metadata=frame.value(None, View.CHOOSE),
+    )
+
+
+def submitted(
+    approval: Approval, state: State, staged: Choice
+) -> tuple[Choice, dict[str, str]]:
+    """Read the form: the choice, and by block id why it cannot be taken."""
+    offered = _offered(approval)
+    below = Input.OTHERS.value if _may_reject(offered) else f"{_BOX}0"
+    try:
+        ticked = _ticked(state, len(_groups(offered)))
+        rejects = _may_reject(offered) and choice_of(state, Input.OTHERS) == _REJECT
+    except BadInput as error:
+        return staged, {below: str(error)}
+    # What was edited is decided as it was edited, whether its box is ticked or not.
+    open_calls = {item.index for item in offered} - staged.edits.keys()
+    approve = sorted(open_calls & ticked)
+    reject = sorted(open_calls - ticked) if rejects else []
+    choice = staged.with_(approve=tuple(approve), reject=tuple(reject))
+    if not (choice.approve or choice.reject or choice.edits):
+        return staged, {below: _NOTHING}
+    return choice, {}
+
+
+def confirmation(frame: Frame, choice: Choice) -> Block:
+    """Return the page that says what will be recorded, before it is."""
+    approval = frame.approval
+    left = {
+        index
+        for index, decision in choice.partition(approval, "").items()
+        if decision is None
+    }
+    rejected = [approval.items[index] for index in choice.reject]
+    parts: Sequence[tuple[Template, Iterable[int]]] = (
+        (template("*{n} approve*", n=len(choice.approve)), choice.approve),
+        (template("*{n} edit*", n=len(choice.edits)), sorted(choice.edits)),
+        (template("*{n} reject*", n=len(choice.reject)), choice.reject),
+        (template("*{n} stay waiting*", n=len(left)), sorted(left)),
+    )
+    told = [(head, [*indexes]) for head, indexes in parts]
+    decided = len(choice.approve) + len(choice.edits) + len(choice.reject)
+    return modal(
+        label("Decide together"),
+        [
+            section(joined(" · ", [head for head, indexes in told if indexes])),
+            *(
+                context(head, untrusted(f"calls {numbers(indexes)}"))
+                for head, indexes in told
+                if indexes
+            ),
+            *_edits(frame, choice),
+            *(reason_inputs(needed=needs_reason(rejected)) if rejected else []),
+            context(template("All of it is recorded in one step, or none of it.")),
+        ],
+        callback_id=View.CHOOSE_CONFIRM,
+        submit=label(f"Decide {decided} calls"),
+        close=label("Cancel"),
+        private_metadata=frame.value(None, View.CHOOSE_CONFIRM),
+    )
+
+
+_BOX = "calls."
+
+
+def _offered(approval: Approval) -> list[Item]:
+    """Return the waiting calls that have a box."""
+    alone = decided_alone(approval)
+    return [
+        item for item in approval.items if item.is_pending and item.index not in alone
+    ]
+
+
+def _groups(items: Sequence[Item]) -> list[Sequence[Item]]:
+    return [
+        items[start : start + limits.CHOICES]
+        for start in range(0, len(items), limits.CHOICES)
+    ]
+
+
+def _boxes(items: Sequence[Item]) -> list[Block]:
+    # Ids that stay: Slack keeps what is ticked when an edit draws the form again.
+    return [
+        input_block(
+            label(f"Calls {numbers(item.index for item in group)}"),
+            checkboxes(
+                f"{_BOX}{place}",
+                [option(untrusted(_line(item)), str(item.index)) for item in group],
+                are_ticked=True,
+            ),
+            block_id=f"{_BOX}{place}",
+            optional=True,
+        )
+        for place, group in enumerate(_groups(items))
+    ]
+
+
+def _ticked(state: State, groups: int) -> set[int]:
+    """Return the calls that are ticked.
+
+    Raises:
+        BadInput: Slack left out a group of boxes, which is not the same as no tick.
+    """
+    ticked: set[int] = set()
+    for place in range(groups):
+        held = state.get(f"{_BOX}{place}", {}).get(f"{_BOX}{place}")
+        if held is None:
+            raise BadInput("Slack did not send all boxes; please submit again.")
+        ticked |= {int(one) for one in raw_value(held, Kind.CHOICES) or ()}
+    return ticked
+
+
+def _line(item: Item) -> str:
+    values = named_values(item.args, item.redact, schema_order(item))
+    told = " · ".join(f"{name} {text}" for name, text in values)
+    return fit(f"{item.index + 1}. {told}", limits.OPTION)
+
+
+def _alone(alone: frozenset[int]) -> Block:
+    told = template("These need a decision of their own and stay waiting: calls")
+    return context(told, untrusted(numbers(alone)))
+
+
+def _may_reject(waiting: Iterable[Item]) -> bool:
+    return all(Verb.REJECT in item.allow for item in waiting)
+
+
+def _rest() -> Block:
+    offered = [
+        option(label("stay waiting"), _LEAVE),
+        option(label("are rejected"), _REJECT),
+    ]
+    return input_block(
+        label("Calls that are not ticked"),
+        radio_buttons(Input.OTHERS.value, offered, initial=_LEAVE),
+        block_id=Input.OTHERS.value,
+    )
+
+
+def _edit_menu(frame: Frame, items: Sequence[Item]) -> Block:
+    menu = select(
+        Action.CHOOSE_EDIT,
+        [
+            option(
+                label(f"Call {item.index + 1}"),
+                frame.value(item.index, Action.CHOOSE_EDIT),
+            )
+            for item in items
+        ],
+        placeholder=label("Edit a call…"),
+    )
+    return actions(menu, block_id="choose.edit")
+
+
+def _edits(frame: Frame, choice: Choice) -> list[Block]:
+    """Show what was edited, each with what it was and what it would be."""
+    blocks: list[Block] = []
+    for index, edit in sorted(choice.edits.items())[:_EDITS_SHOWN]:
+        item = frame.approval.items[index]
+        change = changes(item.args, edit.args, item.redact, budget=_CHANGE)
+        head = line(bold(label(f"Call {index + 1}, edited:")))
+        blocks.append(rich_text(head, box(change), block_id=f"edited.{index}"))
+    return blocks

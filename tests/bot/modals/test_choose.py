@@ -1,0 +1,116 @@
+"""The form with a box for each call is valid at any size and hides no call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.bot.cards.test_table import refunds
+from tests.bot.samples import an_approval, an_item, frame
+from tests.bot.strategies import hostile
+from tests.levels import examples
+from twokey.bot.cards.frame import TABLE_FROM
+from twokey.bot.ids import Input
+from twokey.bot.modals import choose
+from twokey.bot.modals.choose import Choice, StagedEdit
+from twokey.gateway.approvals.decisions import Approve, Edit, Reject
+from twokey.gateway.approvals.record import Approval
+from twokey.gateway.service.proposals import MAX_BATCH
+from twokey.sandbox.blockkit import validate_modal
+
+EDITED = StagedEdit(args={"order_id": "1", "amount": 2}, reason="half")
+
+
+def ticked(approval: Approval, *numbers: int, rest: str = "leave") -> dict[str, Any]:
+    """Return what Slack sends when these calls are ticked."""
+    state: dict[str, Any] = {
+        Input.OTHERS.value: {
+            Input.OTHERS.value: {"selected_option": {"value": rest}},
+        }
+    }
+    for start in range(0, len(approval.items), 10):
+        name = f"calls.{start // 10}"
+        chosen = [
+            {"value": f"{number - 1}"}
+            for number in numbers
+            if start < number <= start + 10
+        ]
+        state[name] = {name: {"selected_options": chosen}}
+    return state
+
+
+@pytest.mark.parametrize("count", [TABLE_FROM, 56, MAX_BATCH])
+def test_the_forms_are_accepted_at_any_size(count: int) -> None:
+    approval = refunds(count)
+    edits = dict.fromkeys(range(count), EDITED)
+    choice = Choice(approve=tuple(range(count)), edits=edits)
+
+    assert validate_modal(choose.view(frame(approval), choice)) == []
+    assert validate_modal(choose.confirmation(frame(approval), choice)) == []
+
+
+def test_what_is_ticked_is_approved_and_the_rest_is_as_the_form_says() -> None:
+    approval = refunds(12)
+
+    left, _ = choose.submitted(approval, ticked(approval, 1, 12), Choice())
+    gone, _ = choose.submitted(
+        approval, ticked(approval, 1, 12, rest="reject"), Choice()
+    )
+
+    assert (left.approve, left.reject) == ((0, 11), ())
+    assert (gone.approve, gone.reject) == ((0, 11), tuple(range(1, 11)))
+    partition = gone.partition(approval, "no")
+    assert partition[0] == Approve()
+    assert partition[5] == Reject(reason="no")
+    assert left.partition(approval, "")[5] is None
+
+
+def test_an_edited_call_is_decided_as_edited_whether_ticked_or_not() -> None:
+    approval = refunds(12)
+    staged = Choice(edits={0: EDITED, 5: EDITED})
+
+    choice, errors = choose.submitted(
+        approval, ticked(approval, 1, 2, rest="reject"), staged
+    )
+
+    assert not errors
+    assert choice.approve == (1,)
+    assert not {0, 5} & {*choice.approve, *choice.reject}
+    assert choice.partition(approval, "")[5] == Edit(args=EDITED.args, reason="half")
+
+
+def test_boxes_that_slack_did_not_send_are_not_read_as_not_ticked() -> None:
+    approval = refunds(12)
+    state = ticked(approval, 1, rest="reject")
+    del state["calls.1"]
+
+    choice, errors = choose.submitted(approval, state, Choice())
+
+    assert "did not send all boxes" in errors[Input.OTHERS]
+    assert choice == Choice()
+
+
+def test_a_choice_survives_its_storage() -> None:
+    choice = Choice(approve=(1, 2), reject=(3,), edits={4: EDITED})
+
+    assert Choice.model_validate_json(choice.model_dump_json()) == choice
+
+
+@settings(max_examples=examples(40), deadline=None)
+@given(
+    st.lists(
+        st.dictionaries(hostile, hostile | st.none(), max_size=3),
+        min_size=TABLE_FROM,
+        max_size=12,
+    )
+)
+def test_hostile_arguments_make_no_form_invalid(values: list[dict[str, Any]]) -> None:
+    approval = an_approval(
+        *(an_item({**args}, index=index) for index, args in enumerate(values))
+    )
+    view = choose.view(frame(approval), Choice(edits={0: EDITED}))
+
+    assert validate_modal(view) == []

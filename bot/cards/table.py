@@ -56,7 +56,7 @@ class Table:
 
 def table_of(approval: Approval) -> Table:
     """Return the table of an approval, as much of it as fits on a card."""
-    values = [_values(item) for item in approval.items]
+    values = [cell_values(item) for item in approval.items]
     names = [*dict.fromkeys(name for row in values for name in row)]
     states = [state_text(item).replace("\n", " · ") for item in approval.items]
     if any(states):
@@ -77,7 +77,7 @@ def table_of(approval: Approval) -> Table:
     return _cut(approval, shown[: max(few, 1)], values, states, _CELLS[-1])
 
 
-def _values(item: Item) -> dict[str, str]:
+def cell_values(item: Item) -> dict[str, str]:
     """Return the arguments by their names, as they can be read.
 
     A text that reads as another kind of value, such as ``78291``, needs no quotes where
@@ -167,13 +167,13 @@ def _warnings(frame: Frame) -> list[Block]:
     told: list[Template | Plain] = []
     if hidden:
         told += [
-            template("⚠️ *Hidden characters*, shown as ⟦U+…⟧, are in calls"),
-            untrusted(numbers(hidden)),
+            template("⚠️ *Hidden characters*, shown as ⟦U+…⟧, are in"),
+            untrusted(calls_named(hidden)),
         ]
     if mixed:
         told += [
-            template("⚠️ *Look-alike letters* of several alphabets are in calls"),
-            untrusted(numbers(mixed)),
+            template("⚠️ *Look-alike letters* of several alphabets are in"),
+            untrusted(calls_named(mixed)),
         ]
     return [context(*told, block_id=frame.block_id("odd"))] if told else []
 
@@ -188,9 +188,15 @@ def _reasons(frame: Frame) -> list[Block]:
     told: list[Plain] = []
     for reason, indexes in [*found.items()][:_REASONS]:
         is_all = len(indexes) == len(frame.approval.items)
-        of = "" if is_all else f" (calls {numbers(indexes)})"
+        of = "" if is_all else f" ({calls_named(indexes)})"
         told.append(untrusted(fit(reason, _REASON) + fit(of, _REASON)))
     return [context(*told, block_id=frame.block_id("why"))] if told else []
+
+
+def calls_named(indexes: Iterable[int]) -> str:
+    """Return "call 4", or "calls 1-3, 7"."""
+    named = numbers(indexes)
+    return f"call {named}" if named.isdecimal() else f"calls {named}"
 
 
 def numbers(indexes: Iterable[int]) -> str:

@@ -19,8 +19,7 @@ from twokey.bot.blocks import (
 from twokey.bot.cards.call_rows import decided_alone
 from twokey.bot.cards.diff import changes
 from twokey.bot.cards.frame import Frame
-from twokey.bot.cards.listing import named_values, schema_order
-from twokey.bot.cards.table import numbers
+from twokey.bot.cards.table import calls_named, cell_values, numbers
 from twokey.bot.ids import Action, Input, View
 from twokey.bot.inputs import checkboxes, input_block, radio_buttons, select
 from twokey.bot.modals.form import State, choice_of
@@ -142,7 +141,7 @@ def confirmation(frame: Frame, choice: Choice) -> Block:
         [
             section(joined(" · ", [head for head, indexes in told if indexes])),
             *(
-                context(head, untrusted(f"calls {numbers(indexes)}"))
+                context(head, untrusted(calls_named(indexes)))
                 for head, indexes in told
                 if indexes
             ),
@@ -208,14 +207,13 @@ def _ticked(state: State, groups: int) -> set[int]:
 
 
 def _line(item: Item) -> str:
-    values = named_values(item.args, item.redact, schema_order(item))
-    told = " · ".join(f"{name} {text}" for name, text in values)
+    told = " · ".join(f"{name} {text}" for name, text in cell_values(item).items())
     return fit(f"{item.index + 1}. {told}", limits.OPTION)
 
 
 def _alone(alone: frozenset[int]) -> Block:
-    told = template("These need a decision of their own and stay waiting: calls")
-    return context(told, untrusted(numbers(alone)))
+    told = template("These need a decision of their own and stay waiting:")
+    return context(told, untrusted(calls_named(alone)))
 
 
 def _may_reject(waiting: Iterable[Item]) -> bool:

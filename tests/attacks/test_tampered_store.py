@@ -258,7 +258,7 @@ async def test_what_is_quarantined_is_said_under_its_card(stack: Stack) -> None:
 
         async def is_said() -> bool:
             notes = str(await stack.notes(card))
-            return "is corrupt, so nothing of it is decided or run" in notes
+            return "is corrupt, so none of its calls can be decided" in notes
 
         await eventually(is_said)
 

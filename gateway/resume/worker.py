@@ -200,7 +200,7 @@ class Worker:
             await queue.later(fresh, delay_ms=jittered(BUSY_MS))
 
     async def _once(self, at: ThreadRef, runner: Runner, delivery: Delivery) -> None:
-        """Try a job, and keep what came of it before another may run the thread."""
+        """Try a job, and record its result while the lease of the thread is held."""
         try:
             await self._bring(at, runner, delivery)
         except ThreadUnavailable:

@@ -48,7 +48,7 @@ class Silence(StrEnum):
 
 
 class Reply(Record):
-    """What came of asking: advice, or why there is none."""
+    """Result of asking for advice: the advice, or why there is none."""
 
     advice: Advice | None = None
     silence: Silence | None = None

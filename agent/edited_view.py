@@ -46,6 +46,7 @@ def edited_view(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
 
 
 def _asking(view: Sequence[AnyMessage], before: int, call_id: str) -> int | None:
+    # Backwards: where a call id was used twice, the result is of the nearest call.
     for place in range(before - 1, -1, -1):
         message = view[place]
         if isinstance(message, AIMessage) and any(

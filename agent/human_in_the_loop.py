@@ -11,7 +11,8 @@ from twokey.gateway.protocol.port import Gateway
 
 InterruptMode = Literal["batched", "per_call"]
 _UNSET = "\0"
-"""Stands for no argument; no caller writes this text."""
+"""Stands for no argument; no caller writes this text. LangChain's own None means that
+the model gets no notice."""
 
 
 class HumanInTheLoopMiddleware(ApprovalMiddleware):

@@ -44,6 +44,8 @@ def is_alone(request: ToolCallRequest) -> bool:
     A jump to the tools node runs all calls of a message in one task, where LangGraph
     cannot tell whose answer is whose.
     """
+    # LangChain sends each call to the tools node as a task of its own (PUSH); a jump
+    # triggers the node through its edge (PULL).
     path = cast("Any", get_config().get("metadata", {})).get("langgraph_path", ())
     if not path or path[0] != "__pregel_pull":
         return True
@@ -114,6 +116,7 @@ def answer_model(verdict: Verdict) -> type[Answer]:
         verdict.item_id,
         verdict.action_hash,
         tuple(verdict.allow),
+        # As bytes: the arguments of a cached function must be hashable.
         None if schema is None else digest.canonical(schema),
     )
 
@@ -129,6 +132,8 @@ def _interrupt(
         try:
             return model.model_validate(answer)
         except ValidationError as error:
+            # Not raised: an invalid answer that was saved is replayed by each resume,
+            # and would stop the thread each time.
             errors = [str(problem["msg"])[:300] for problem in error.errors()]
 
 

@@ -66,9 +66,11 @@ def with_reports(
 
 def _is_new(message: Any, report: LateReport) -> bool:  # noqa: ANN401 - a ToolMessage
     """Return whether a report differs from what the result of its call says."""
+    # State can be rewritten: a report stands only in the result of its own call.
     if message.tool_call_id != report.tool_call_id:
         return False
     if report.is_apart:
+        # An earlier attempt that failed adds nothing to what the result says.
         return report.ok
     return report.ok is (message.status == "error")
 

@@ -107,6 +107,8 @@ def add_edits(
     old: Sequence[dict[str, Any]], new: Sequence[dict[str, Any]]
 ) -> list[dict[str, Any]]:
     """Join dumped records in the order in which they became known; a reducer."""
+    # A record that comes again keeps its place: a dict does not move a key that is set
+    # again.
     by_id = {str(record["item_id"]): record for record in [*old, *new]}
     kept: list[dict[str, Any]] = []
     size = 0
@@ -238,6 +240,7 @@ def restate_edits(
         texts: list[str] = []
         if isinstance(message, ToolMessage):
             for named, is_own in records_on(message):
+                # Removed, so that a second copy of this result gets no second notice.
                 record = known.pop(named.item_id, None)
                 if record is not None:
                     text = _notice_for(record, doubtful)
@@ -294,6 +297,7 @@ def _without(text: str, records: Iterable[EditRecord]) -> str:
     if edits.NOTICE_MARK not in text:
         return text
     for record in records:
+        # The plain notice last: the others contain it, and would lose only that part.
         for known in (notice_apart(record), notice_inside(record), notice(record)):
             text = text.replace(f"{known}\n\n", "").replace(f"\n\n{known}", "")
             text = text.replace(known, "")

@@ -330,6 +330,8 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         return self._note
 
     def _check_order(self, handler: Callable[..., Any]) -> None:
+        # Not in `__init__`: a middleware learns what is listed after it only from the
+        # closure of the handler that it is given.
         if not self._is_order_checked:
             self._is_order_checked = True
             middleware_order.warn_about_later(handler)

@@ -85,6 +85,7 @@ def read_overrides(context: object) -> list[Any]:
 def update(state: Mapping[str, Any], context: object) -> dict[str, Any]:
     """Return the state update with the overrides of a run that starts."""
     rows = read_overrides(context)
+    # Also an empty list is written: what an earlier run was given ended with its input.
     return {} if rows == (state.get(STATE) or []) else {STATE: rows}
 
 

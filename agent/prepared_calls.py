@@ -150,6 +150,7 @@ def _prepared(
         return PreparedCall(original, original, problem=problem, is_checked=True)
     tool = tools.get(name)
     if tool is None:
+        # Checked by `tool_invocation`, when the tool node has found the tool.
         return PreparedCall(original, original)
     try:
         if kept is not None and kept.original_hash == wire.args_hash(original):

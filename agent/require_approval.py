@@ -314,6 +314,8 @@ async def _submit(step: _Step, ref: TurnRef, shell: Shell) -> Verdict:
     except NotAllowed as error:
         return turns.denial(step.tool, step.key, str(error))
     except TwokeyError as error:
+        # Not a denial, as in the middleware: no model reads it here, and the program
+        # can run the thread again.
         raise ThreadUnavailable(
             f"The gateway did not answer about {step.tool!r}, so nothing ran; run the "
             "thread again when it is back."

@@ -175,6 +175,7 @@ def _encode(value: object) -> JsonValue:
         case list():
             plain = [_encode(entry) for entry in cast("list[object]", value)]
         case dict():
+            # As pairs: a key "$" of the tool's own would be decoded as one of our tags.
             rows = cast("dict[object, object]", value).items()
             plain = {"$": "dict", "is": [[_key(k), _encode(v)] for k, v in rows]}
         case _:

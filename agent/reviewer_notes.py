@@ -44,6 +44,7 @@ def _with_note(
     is_silent = request.tool is not None and request.tool.return_direct
 
     def change(message: ToolMessage) -> ToolMessage:
+        # A handoff tool also returns the messages of other calls.
         if message.tool_call_id != request.tool_call["id"]:
             return message
         marked = mark(message)

@@ -32,6 +32,7 @@ def check_gates(graph: object, ref: str, ungated: Collection[str]) -> None:
         GraphError: when another tool can; the text says where, and what to do. Also
             when ``ungated`` is one text instead of names.
     """
+    # A text is a collection as well: its letters would be taken as names.
     if isinstance(ungated, str):
         raise GraphError(
             f"'ungated' of {ref!r} is the text {ungated!r}; give a list of names, as "

@@ -34,6 +34,7 @@ class Halts:
         """Return why a thread was halted at this checkpoint; None: it was not."""
         found = text(await self._conn.command("HGET", _key(at), HALTED))
         marked, _, why = found.partition(" ")
+        # An empty id is tested first: it would equal a mark that was never put.
         if not checkpoint or marked != checkpoint:
             return None
         if why == AtBreakpoint.__name__:

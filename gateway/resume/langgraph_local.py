@@ -216,6 +216,7 @@ async def local_runner(
         GraphError: when it is not a graph that can be used; ``ref`` names it.
     """
     compiled = await as_graph(graph, ref, ungated)
+    # Tested by type: LangGraph also takes True and False as a checkpointer.
     has_own = isinstance(getattr(compiled, "checkpointer", None), BaseCheckpointSaver)
     kept = compiled if has_own else attached(compiled, saver)
     return LangGraphLocal(

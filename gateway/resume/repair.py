@@ -59,5 +59,6 @@ async def repair_losses(
         return RepairReport(consistency, tuple(doubted), await recovery.compare())
     report = await recovery.recover(is_alone=True)
     if detector is not None:
+        # Last: after a crash before this, the next repair still sees the difference.
         await detector.align()
     return RepairReport(consistency, tuple(doubted), report)

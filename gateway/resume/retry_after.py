@@ -59,4 +59,5 @@ def _date(text: str) -> datetime | None:
         found = parsedate_to_datetime(text)
     except (TypeError, ValueError):
         return None
+    # Python returns a date with the zone "-0000", which is UTC too, without a zone.
     return found if found.tzinfo else found.replace(tzinfo=UTC)

@@ -98,6 +98,7 @@ def _canonical(model: ArgumentModel, given: JsonObject) -> JsonObject:
     # With parsed defaults it is another document, and must be stable too.
     if not same(document, written):
         second, again = _read(model, document)
+    # Compared with a second reading, not with what was given: a model may write "07".
     if not same(document, again):
         place = _first_difference(document, again)
         raise ArgumentMismatch(

@@ -198,6 +198,7 @@ class _Guarded(GuardedTool, BaseTool):
             )
         if (
             use.grant.tool != self.name
+            # A bare text has no argument names to compare with the grant's.
             or isinstance(tool_input, str)
             or not _has_args(use.grant, visible(self, tool_input))
         ):

@@ -118,6 +118,7 @@ def merge_hints(*hints: CallHint | None) -> CallHint | None:
 
 
 def _both(first: CallHint, second: CallHint) -> CallHint:
+    # False wishes that the call runs and None wishes nothing: `or` would mix them up.
     held = {first.hold, second.hold}
     return CallHint(
         hold=True if True in held else False if False in held else None,

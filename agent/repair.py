@@ -93,11 +93,13 @@ def merge_update(
     """Return a repair with further updates of state; None when there are none."""
     if not more:
         return repaired_state
+    # `_update` returns a list when tools also updated state; one more update joins it.
     if isinstance(repaired_state, list):
         commands = cast("list[Command[Any]]", repaired_state)
         return cast("dict[str, Any]", [*commands, Command(update=more)])
     both = {**(repaired_state or {}), **more}
     if repaired_state and _EDITS in repaired_state and _EDITS in more:
+        # Joined here: the reducer sees only one value of each key of an update.
         both[_EDITS] = [*repaired_state[_EDITS], *more[_EDITS]]
     return both
 

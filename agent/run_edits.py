@@ -49,6 +49,7 @@ async def confirm_edits(caller: Caller, state: Mapping[str, Any]) -> ThreadEdits
     """
     named: dict[str, EditRecord] = {}
     for record in _named_edits(state):
+        # What cannot be hashed is no record of ours, so nobody made that edit.
         with suppress(BadJson):
             named[edits.edit_hash(record)] = record
     ref = turns.turn_ref(caller.agent, "") if named else None

@@ -57,6 +57,8 @@ class VerdictCache:
         """Remember edits that the gateway reported or confirmed in a run."""
         hashes = [edits.edit_hash(record) for record in records]
         with self._lock:
+            # The hash, not the item: state could name other changes under the id of a
+            # real edit.
             for each in hashes:
                 self._edits[run_ref, each] = None
             while len(self._edits) > CACHED_EDITS:

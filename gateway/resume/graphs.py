@@ -70,6 +70,7 @@ def attached(graph: Graph, saver: BaseCheckpointSaver[Any]) -> Graph:
     read; anything else stays plain data.
     """
     strict = saver.with_allowlist(allowed_types(graph))
+    # A copy: `local_runner` is given graphs that the program goes on using by itself.
     return graph.copy(update={"checkpointer": strict})
 
 

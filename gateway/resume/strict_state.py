@@ -72,4 +72,5 @@ def _response_formats(graph: Any) -> list[type[Any]]:  # noqa: ANN401 - types of
             for value in closure_values(function)
             if isinstance(value, AutoStrategy | ProviderStrategy | ToolStrategy)
         ]
+    # A format may also be a JSON Schema, whose answer is plain data.
     return [one for one in found if not isinstance(one, dict)]

@@ -363,7 +363,7 @@ async def outage(stage: Stage) -> None:
     expect("899" in words, "The agent does not say what it refunded.")
 
 
-SCRIPTS: dict[str, Callable[[Stage], Awaitable[None]]] = {
+SINGLE_CARDS: dict[str, Callable[[Stage], Awaitable[None]]] = {
     story.__name__: story
     for story in (approve, edit, reject, respond, expire, multi, escalate, outage)
 }

@@ -27,6 +27,7 @@ SUGGESTIONS = tuple(
     Suggestion(label=label, text=f"@twokey {text}", channel=CHANNEL, user=REQUESTER)
     for label, text in (
         ("refund order 78291", "refund order 78291"),
+        ("refund 56 recalled lamps", "refund every recalled lamp"),
         ("do several things at once", "refund order 78291 and do everything else"),
         ("refund order 78420 (two people)", "refund order 78420"),
         ("change an address", "change the address of order 78304"),

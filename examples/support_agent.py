@@ -43,6 +43,12 @@ ORDERS = {
     "78420": {"customer_id": "C-3310", "item": "dining table", "amount": 1299.00},
 }
 DEFAULT_ORDER = "78291"
+RECALLED = [
+    {"order_id": f"{79001 + n}", "customer_id": f"C-{4001 + n}", "amount": 19.9 + n % 5}
+    for n in range(56)
+]
+"""Orders of a lamp that is recalled; all of them are refunded in one turn."""
+MANY = 6
 
 SYSTEM_PROMPT = (
     "You are the support agent of a small furniture shop. Look an order up before you "
@@ -146,6 +152,8 @@ def next_message(messages: Sequence[BaseMessage]) -> AIMessage:
     since = messages[at + 1 :]
     number = re.search(r"\d{5}", request)
     order_id = number.group() if number else DEFAULT_ORDER
+    if not since and "recall" in request:
+        return _recall(seed=len(messages))
     if not since:
         return _first_step(request, order_id, seed=len(messages))
     results = [message for message in since if isinstance(message, ToolMessage)]
@@ -155,6 +163,10 @@ def next_message(messages: Sequence[BaseMessage]) -> AIMessage:
     is_fresh = bool(looked_up) and results[-1] is looked_up[-1]
     if is_fresh and "refund" in request:
         return _gated_step(request, order_id, str(looked_up[-1].text), len(messages))
+    plain = [message for message in results if str(message.text).startswith("Refunded")]
+    if len(plain) > MANY:
+        others = [last_words(message) for message in results if message not in plain]
+        return AIMessage(" ".join([f"{len(plain)} refunds are done.", *others]))
     return AIMessage(" ".join(last_words(message) for message in results))
 
 
@@ -169,6 +181,16 @@ def _first_step(request: str, order_id: str, seed: int) -> AIMessage:
         "I can look up an order, refund it, change its address, or send an e-mail. "
         "Try: refund order 78291."
     )
+
+
+def _recall(seed: int) -> AIMessage:
+    calls = [
+        _call("process_refund", seed, **order, cause="The lamp is recalled")
+        | {"id": f"call_recall_{seed}_{number}"}
+        for number, order in enumerate(RECALLED)
+    ]
+    text = f"{len(calls)} customers bought the recalled lamp, so I refund them all."
+    return AIMessage(text, tool_calls=calls)
 
 
 def _gated_step(request: str, order_id: str, found: str, seed: int) -> AIMessage:

@@ -130,7 +130,9 @@ class ClaimService(PolicyService):
             return await compute(loaded, approval.items[index])
 
         try:
-            return await self._store.approvals.change(approval_id, computed)
+            return await self._store.approvals.change(
+                approval_id, computed, in_turn=True
+            )
         except CorruptRecord as error:
             log_failure(logger, error, "record.corrupt")
             return None

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeVar, cast
+from weakref import WeakValueDictionary
 
 from twokey.gateway.approvals.events import Event
 from twokey.gateway.approvals.record import Approval
@@ -54,6 +56,8 @@ class ApprovalStore:
         self._conn = conn
         self.lease_ms = lease_ms
         self._pending = PendingIndex(conn)
+        # A lock lives as long as somebody holds it or waits for it.
+        self._turns = WeakValueDictionary[tuple[int, str], asyncio.Lock]()
 
     async def open_turn(
         self,
@@ -161,6 +165,7 @@ class ApprovalStore:
         compute: Callable[[Loaded], Awaitable[Found]],
         *,
         seen: Loaded | None = None,
+        in_turn: bool = False,
     ) -> Found | None:
         """Compute the next version of an approval, and write it if nothing moved.
 
@@ -172,6 +177,9 @@ class ApprovalStore:
             compute: given what was read, returns what to write, or an answer instead.
                 It is called again when something moved.
             seen: the record when the caller has just read it; spares one reading.
+            in_turn: wait for others of this process that change it in turn. Calls of
+                a batch are claimed and finished all at once, and would lose most of
+                their comparisons to each other. Not where ``compute`` may take long.
 
         Returns:
             What was written, or the answer; None when there is no such approval.
@@ -183,6 +191,26 @@ class ApprovalStore:
         shard = shard_of_approval(approval_id)
         if shard is None:
             return None
+        if not in_turn:
+            return await self._change(Keys(shard), approval_id, compute, seen)
+        # Only an optimization: other processes are not in this row, so what is written
+        # is compared in any case.
+        async with self._turn(approval_id):
+            return await self._change(Keys(shard), approval_id, compute, seen)
+
+    def _turn(self, approval_id: str) -> asyncio.Lock:
+        """Return the lock of an approval in this event loop."""
+        key = (id(asyncio.get_running_loop()), approval_id)
+        # In one statement, so that the lock is not collected before it is returned.
+        return self._turns.setdefault(key, asyncio.Lock())
+
+    async def _change(
+        self,
+        keys: Keys,
+        approval_id: str,
+        compute: Callable[[Loaded], Awaitable[Found]],
+        seen: Loaded | None,
+    ) -> Found | None:
         for _ in range(_ATTEMPTS):
             # What the caller has read serves the first attempt only: computed from it
             # again, the second would fail as the first did.
@@ -194,7 +222,7 @@ class ApprovalStore:
             # computed from the newest reading.
             if not isinstance(found, Write):
                 return found
-            if await write(self._conn, Keys(shard), loaded, found):
+            if await write(self._conn, keys, loaded, found):
                 return found
         raise StoreUnavailable(_BUSY)
 

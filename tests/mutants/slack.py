@@ -42,6 +42,13 @@ SLACK_TABLE = (
         "return raised.tier is Tier.DENY",
     ),
     Mutant(
+        "calls of a batch are claimed in turn",
+        "gateway/store/approvals.py",
+        "        if not in_turn:\n",
+        "        if True:\n",
+        "tests/races/test_batch_races.py",
+    ),
+    Mutant(
         "a table is not drawn again for each of its calls that runs",
         "bot/delivery/card_updater.py",
         "if not topic.is_missed and is_progress(record, topic.events):",

@@ -31,6 +31,7 @@ STORIES = {
         "approval.escalated",
         "item.executed",
     ],
+    "batch": ["reviewer.submitted", "item.executed", "item.rejected"],
     "outage": ["item.executed", "run.waiting", "run.resumed"],
 }
 
@@ -51,9 +52,21 @@ def test_the_story_ends_as_it_should(story: str, mode: str) -> None:
     assert (code, lines[-1]["ok"]) == (0, True), lines
     told = [line["event"] for line in lines]
     assert told[:3] == ["story.started", "agent.asked", "card.posted"]
-    assert told[-2:] == ["agent.said", "story.ended"]
+    counted = ["batch.counted"] if story == "batch" else []
+    assert told[-2 - len(counted) :] == ["agent.said", *counted, "story.ended"]
     wanted = iter(told)
     assert all(event in wanted for event in STORIES[story]), told
+
+
+@pytest.mark.slow
+def test_56_calls_take_three_interactions_and_eight_clicks() -> None:
+    _, lines = play("--script", "batch")
+
+    (counted,) = (line for line in lines if line["event"] == "batch.counted")
+    assert (counted["approved"], counted["edited"], counted["rejected"]) == (54, 1, 1)
+    assert counted["interactions"] <= 3
+    assert counted["clicks"] <= 8
+    assert counted["card_updates"] <= 3
 
 
 @pytest.mark.slow

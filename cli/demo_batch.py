@@ -1,0 +1,105 @@
+"""Scripted demo of a batch: 56 refunds of one turn are decided by one gesture."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from twokey.bot.ids import Action, Input, View
+from twokey.cli.demo_scripts import REASON, STEP_TIMEOUT_S, Stage, expect
+from twokey.cli.demo_stack import CHANNEL, REVIEWER
+from twokey.gateway.protocol.states import ItemState
+from twokey.sandbox.json_types import JsonObject, as_object, as_objects
+
+COUNT, EDITED, REJECTED = 56, 54, 55
+"""How many refunds there are, and the indexes of those that are not approved as is."""
+
+
+async def batch(stage: Stage) -> None:
+    """56 refunds of one turn: 54 are approved, 1 is edited, 1 is rejected."""
+    counted = Counter[str]()
+    ts, approval = await stage.ask("@twokey refund every recalled lamp")
+    expect(len(approval.items) == COUNT, "The refunds are not on one card.")
+
+    await stage.ana.click(CHANNEL, ts, Action.CHOOSE)
+    counted["clicks"] += 1
+    form = await _view(stage, View.CHOOSE)
+
+    edited = _option(form, f"Call {EDITED + 1}")
+    await stage.ana.act_in_view(Action.CHOOSE_EDIT, chosen=edited)
+    await _view(stage, View.CHOOSE_EDIT)
+    values = {"amount": "9.95", Input.REASON: REASON}
+    expect(not await stage.submit(values, approval, EDITED), "9.95 was refused.")
+    # The menu takes two clicks: it is opened, and a call is chosen.
+    counted += Counter(clicks=3, interactions=1)
+
+    await _view(stage, View.CHOOSE)
+    ticked = {
+        f"calls.{start // 10}": [
+            f"{index}"
+            for index in range(start, min(start + 10, COUNT))
+            if index != REJECTED
+        ]
+        for start in range(0, COUNT, 10)
+    }
+    chosen = {**ticked, Input.OTHERS: "reject"}
+    expect(not await stage.ana.submit(chosen), "The choice was refused.")
+    # One box, one radio button, and the submission.
+    counted += Counter(clicks=3, interactions=1)
+
+    await _view(stage, View.CHOOSE_CONFIRM)
+    why: dict[str, object] = {Input.REASON: "It was refunded before."}
+    expect(not await stage.ana.submit(why), "The decision was refused.")
+    counted += Counter(clicks=1, interactions=1)
+
+    states = dict.fromkeys(range(COUNT), ItemState.EXECUTED)
+    after = await stage.reached(approval, states | {REJECTED: ItemState.REJECTED})
+    words = await stage.last_words()
+    expect(len(stage.effects()) == COUNT - 1, "Not every approved refund ran once.")
+    expect("9.95" in words and "said no" in words, "The agent missed something.")
+    rejected = sum(item.state is ItemState.REJECTED for item in after.items)
+    updates = await _updates(stage, ts)
+    stage.say(
+        "batch.counted",
+        approval=approval.id,
+        by=REVIEWER,
+        **counted,
+        card_updates=updates,
+        approved=sum(item.edit is None for item in after.items) - rejected,
+        edited=sum(item.edit is not None for item in after.items),
+        rejected=rejected,
+    )
+    expect(updates <= 3, f"The card was updated {updates} times.")  # noqa: PLR2004
+
+
+async def _view(stage: Stage, purpose: View) -> JsonObject:
+    return await stage.ana.wait_for_view(
+        lambda view: view["callback_id"] == purpose, STEP_TIMEOUT_S
+    )
+
+
+def _option(view: JsonObject, name: str) -> str:
+    """Return the value of a menu's option by what it says."""
+    menus = [
+        element
+        for block in as_objects(view["blocks"])
+        if block["type"] == "actions"
+        for element in as_objects(block["elements"])
+    ]
+    options = {
+        str(as_object(one["text"])["text"]): str(one["value"])
+        for one in as_objects(menus[0]["options"])
+    }
+    return options[name]
+
+
+async def _updates(stage: Stage, ts: str) -> int:
+    """Wait until the card shows that all calls ended; return how often it changed."""
+    await stage.ana.message_with(
+        CHANNEL,
+        lambda message: message["ts"] == ts and "55 done" in str(message["text"]),
+        STEP_TIMEOUT_S,
+    )
+    return sum(
+        call.method == "chat.update" and call.arguments["ts"] == ts
+        for call in stage.demo.sandbox.calls
+    )

@@ -21,7 +21,7 @@ from twokey.bot.delivery.event_messages import (
     mention_newly_needed,
     messages_of,
 )
-from twokey.bot.delivery.outbox_queue import Call, QueuedMessage, Topic
+from twokey.bot.delivery.outbox_queue import Call, QueuedMessage, QueueEntry
 from twokey.bot.limits import POST, UPDATE
 from twokey.bot.web import (
     NEVER_UPDATED,
@@ -102,104 +102,106 @@ class CardUpdater:
     clock: Callable[[], float]
     fallback_channel: str = ""
 
-    def next_call(self, topic: Topic) -> Call | None:
+    def next_call(self, entry: QueueEntry) -> Call | None:
         """Return the call that a card probably needs; None when that is not known."""
-        if not topic.is_new:
+        if not entry.is_new:
             return Call(UPDATE, "")
-        channel = topic.channel or topic.channel_of_card
+        channel = entry.channel or entry.channel_of_card
         return Call(POST, channel) if channel else None
 
-    def has_timed_out(self, topic: Topic) -> bool:
-        """Return whether Slack has not responded about a topic for `RETRY_FOR_S`."""
-        since = topic.failing_since
+    def has_timed_out(self, entry: QueueEntry) -> bool:
+        """Return whether Slack has not responded about an entry for `RETRY_FOR_S`."""
+        since = entry.failing_since
         return since is not None and self.clock() - since >= RETRY_FOR_S
 
-    async def show(self, topic: Topic, given: Call | None) -> bool:
-        """Bring the card of a topic up to date; return whether the call was made.
+    async def show(self, entry: QueueEntry, given: Call | None) -> bool:
+        """Bring the card of an entry up to date; return whether the call was made.
 
         Args:
-            topic: of the card.
+            entry: of the card.
             given: the call whose rate limit token was taken; another one waits for the
                 scheduler to take its token.
         """
         # Copied before the record is read: a later event may be about a newer record.
-        wanted, events = topic.wanted, list(topic.events)
+        wanted, events = entry.wanted, list(entry.events)
         try:
-            loaded = await self.read(topic.approval)
+            loaded = await self.read(entry.approval)
         except CorruptRecord as error:
-            await self._reply_corrupt(topic, error)
+            await self._reply_corrupt(entry, error)
             return False
         if loaded is None:
-            await self._done(topic, wanted)
-            await self.acknowledge(topic, events)
+            await self._done(entry, wanted)
+            await self.acknowledge(entry, events)
             return False
         record, now_ms = loaded.approval, loaded.now_ms
-        place = await self._place(topic, record)
+        place = await self._place(entry, record)
         # An edit whose event was not read yet will mention people itself.
-        is_told = topic.is_missed or any(e.version == record.version for e in events)
+        is_told = entry.is_missed or any(e.version == record.version for e in events)
         is_known = place is None or place.rev == record.rev or is_told
-        needed = self._needed(topic, record, place)
-        # The token is for another call than the needed one: the topic did not know that
+        needed = self._needed(entry, record, place)
+        # The token is for another call than the needed one: the entry did not know that
         # the card is posted, or that it is gone. The dispatcher gives the token back,
         # and the scheduler takes one for the right call.
         if needed not in {None, given}:
             return False
         if needed is not None:
             try:
-                place = await self._post_or_update(topic, record, place, now_ms)
+                place = await self._post_or_update(entry, record, place, now_ms)
             except SlackError as error:
-                why = self._why_refused(topic, record, error)
-                if await self._refused(topic, record, why):
-                    await self._queue_messages(topic, record, events)
+                why = self._why_refused(entry, record, error)
+                if await self._refused(entry, record, why):
+                    await self._queue_messages(entry, record, events)
                 return True
             # Another publisher posted a copy first, and that one is registered. Ours
             # was deleted; the registered one may show an older rev.
-            if self._needed(topic, record, place) is not None:
+            if self._needed(entry, record, place) is not None:
                 return True
-        elif topic.is_missed:
+        elif entry.is_missed:
             await self.card_publisher.cards.drop(self.keys, self.tenant, record.id)
-        # Not `topic.wanted`: an event that arrived while Slack was answering raised it,
+        # Not `entry.wanted`: an event that arrived while Slack was answering raised it,
         # and the card has to be drawn once more for that one.
-        topic.shown, topic.refusals = wanted, 0
-        await self._queue_messages(topic, record, events)
+        entry.shown, entry.refusals = wanted, 0
+        await self._queue_messages(entry, record, events)
         # Mention people after the reply about the edit itself. If the event of the edit
         # was not read yet, it will mention the same people; mentioning them now would
         # notify them twice.
         if is_known:
-            mention_newly_needed(topic, record, place, now_ms)
+            mention_newly_needed(entry, record, place, now_ms)
         return needed is not None
 
-    def _why_refused(self, topic: Topic, record: Approval, error: SlackError) -> str:
+    def _why_refused(
+        self, entry: QueueEntry, record: Approval, error: SlackError
+    ) -> str:
         """Return Slack's error code; raise the error again if it is to be retried."""
         if isinstance(error, SlackRefused):
             return error.error
         # An approval that is not over needs its card until it expires.
-        if is_over(record) and self.has_timed_out(topic):
+        if is_over(record) and self.has_timed_out(entry):
             return NO_RESPONSE
         raise error
 
-    async def _done(self, topic: Topic, wanted: int) -> None:
+    async def _done(self, entry: QueueEntry, wanted: int) -> None:
         """Stop updating a card: nothing on it can be decided."""
-        topic.shown = wanted
-        await self.card_publisher.cards.drop(self.keys, self.tenant, topic.approval)
+        entry.shown = wanted
+        await self.card_publisher.cards.drop(self.keys, self.tenant, entry.approval)
 
-    async def _reply_corrupt(self, topic: Topic, error: CorruptRecord) -> None:
+    async def _reply_corrupt(self, entry: QueueEntry, error: CorruptRecord) -> None:
         """Queue a reply under the card of a corrupt record: it is void."""
         log_failure(logger, error, "publisher.corrupt_record")
-        await self._done(topic, topic.wanted)
-        place = await self.card_publisher.find_place(topic.approval)
+        await self._done(entry, entry.wanted)
+        place = await self.card_publisher.find_place(entry.approval)
         if place is not None:
-            message = corrupt_record(topic.approval)
+            message = corrupt_record(entry.approval)
             # A copy, since the loop removes from the list.
-            for event in list(topic.events):
+            for event in list(entry.events):
                 if event.name is EventName.RECORD_QUARANTINED:
                     queued = QueuedMessage(message, event.seq, place.channel, place.ts)
-                    topic.messages.append(queued)
-                    topic.events.remove(event)
-        await self.acknowledge(topic, list(topic.events))
+                    entry.messages.append(queued)
+                    entry.events.remove(event)
+        await self.acknowledge(entry, list(entry.events))
 
-    async def _place(self, topic: Topic, record: Approval) -> CardPlace | None:
-        """Look up the card's channel and ts; note them on the topic."""
+    async def _place(self, entry: QueueEntry, record: Approval) -> CardPlace | None:
+        """Look up the card's channel and ts; note them on the entry."""
         place = await self.card_publisher.find_place(record.id)
         # A notification in a summary message has no card of its own. When its call gets
         # in doubt, people need buttons, so it gets a card.
@@ -207,17 +209,17 @@ class CardUpdater:
             at = (place.channel, place.ts)
             await self.card_publisher.cards.lose(self.keys, self.tenant, record.id, at)
             place = None
-        topic.is_new, topic.channel_of_card = place is None, record.channel
-        topic.place = None if place is None else (place.channel, place.ts)
+        entry.is_new, entry.channel_of_card = place is None, record.channel
+        entry.place = None if place is None else (place.channel, place.ts)
         return place
 
     def _needed(
-        self, topic: Topic, record: Approval, place: CardPlace | None
+        self, entry: QueueEntry, record: Approval, place: CardPlace | None
     ) -> Call | None:
         """Return the call that brings the card up to date; None when it is."""
         if place is None:
-            return self.next_call(topic)
-        if not topic.is_missed and is_progress(record, topic.events):
+            return self.next_call(entry)
+        if not entry.is_missed and is_progress(record, entry.events):
             return None
         # Not `!=`: a publisher that was paused between its two reads may hold an older
         # record than the card shows, and must not overwrite the newer card.
@@ -226,27 +228,27 @@ class CardUpdater:
             record, self.card_publisher.seal_key
         )
         if is_older or (place.rev == record.rev and is_judged_otherwise):
-            return self.next_call(topic)
+            return self.next_call(entry)
         return None
 
     async def _post_or_update(
         self,
-        topic: Topic,
+        entry: QueueEntry,
         record: Approval,
         place: CardPlace | None,
         now_ms: int,
     ) -> CardPlace:
         """Post or update the card; return its registered copy."""
-        is_plain = topic.is_plain
+        is_plain = entry.is_plain
         if place is not None:
             return await self.card_publisher.update_card(
                 record, place, now_ms=now_ms, is_plain=is_plain
             )
-        channel = topic.channel or record.channel
+        channel = entry.channel or record.channel
         place = await self.card_publisher.post_card(
             record, channel=channel, now_ms=now_ms, is_plain=is_plain
         )
-        topic.is_new, topic.place = False, (place.channel, place.ts)
+        entry.is_new, entry.place = False, (place.channel, place.ts)
         # `posted` looks up the reviewers in advance. Nobody reviews a notification, and
         # its lookups would use up Slack's 20 a minute for user groups.
         if needs_people(record) or not record.is_auto_approved:
@@ -261,39 +263,41 @@ class CardUpdater:
         await self.card_publisher.cards.asked(self.keys, approval.id, roles)
         return place.with_(asked=place.asked.union(roles))
 
-    async def _refused(self, topic: Topic, record: Approval, why: str) -> bool:
+    async def _refused(self, entry: QueueEntry, record: Approval, why: str) -> bool:
         """Choose the fallback; return whether messages are posted without the card."""
         # No fallback channel: Slack refuses the bot as a whole, not this card.
         if why in NOT_ABOUT_THE_CARD:
             logger.error("publisher.bot_refused error=%s", why)
-            topic.card_at = self.clock() + BROKEN_S
+            entry.card_at = self.clock() + BROKEN_S
         # Slack counts text by an unpublished rule, so our own budget may be wrong. On
         # the plain card a call can only be rejected, but it is not stuck without one.
-        elif why in _ABOUT_THE_BLOCKS and not topic.is_plain:
-            logger.error("card.refused topic=%s why=%s", topic.key, why)
-            topic.is_plain = True
+        elif why in _ABOUT_THE_BLOCKS and not entry.is_plain:
+            logger.error("card.refused entry=%s why=%s", entry.key, why)
+            entry.is_plain = True
         elif record.is_auto_approved and not needs_people(record):
             # Nobody waits for it, and the audit log records it.
-            logger.error("notification.undeliverable topic=%s why=%s", topic.key, why)
-            topic.shown = topic.wanted
-            await self.acknowledge(topic, list(topic.events))
-        elif not await self._post_elsewhere(topic, record, why):
-            await self._retry_later(topic, record, why)
+            logger.error("notification.undeliverable entry=%s why=%s", entry.key, why)
+            entry.shown = entry.wanted
+            await self.acknowledge(entry, list(entry.events))
+        elif not await self._post_elsewhere(entry, record, why):
+            await self._retry_later(entry, record, why)
             return True
         return False
 
-    async def _post_elsewhere(self, topic: Topic, approval: Approval, why: str) -> bool:
+    async def _post_elsewhere(
+        self, entry: QueueEntry, approval: Approval, why: str
+    ) -> bool:
         """Prepare a post to the fallback channel or a new post; False if impossible."""
-        if topic.place is None:
-            # `topic.channel` as well: if the fallback channel refused the card too, the
+        if entry.place is None:
+            # `entry.channel` as well: if the fallback channel refused the card too, the
             # two would be tried in turn for ever.
-            if self.fallback_channel in {"", topic.channel, approval.channel}:
+            if self.fallback_channel in {"", entry.channel, approval.channel}:
                 return False
-            logger.error("card.diverted topic=%s why=%s", topic.key, why)
-            topic.refused = (approval.channel, why)
-            topic.channel = self.fallback_channel
+            logger.error("card.diverted entry=%s why=%s", entry.key, why)
+            entry.refused = (approval.channel, why)
+            entry.channel = self.fallback_channel
             return True
-        has_other = self.fallback_channel not in {"", topic.place[0]}
+        has_other = self.fallback_channel not in {"", entry.place[0]}
         # A second card is posted only where people still have to act. Otherwise the old
         # one stays: two cards with different states are worse than one outdated card.
         if not needs_people(approval) or not (why in NEVER_UPDATED or has_other):
@@ -301,40 +305,42 @@ class CardUpdater:
         # Forget the place before the new card is posted, or `register` would delete the
         # new one as a surplus copy. `lose` compares the place: one that another
         # publisher registered meanwhile stays.
-        logger.error("card.lost topic=%s why=%s", topic.key, why)
+        logger.error("card.lost entry=%s why=%s", entry.key, why)
         await self.card_publisher.cards.lose(
-            self.keys, self.tenant, approval.id, topic.place
+            self.keys, self.tenant, approval.id, entry.place
         )
-        topic.is_new, topic.place, topic.channel_of_card = True, None, approval.channel
+        entry.is_new, entry.place, entry.channel_of_card = True, None, approval.channel
         return True
 
-    async def _retry_later(self, topic: Topic, approval: Approval, why: str) -> None:
+    async def _retry_later(
+        self, entry: QueueEntry, approval: Approval, why: str
+    ) -> None:
         """Retry with backoff; report it to the requester and on the Home tab."""
-        cards, place = self.card_publisher.cards, topic.place
+        cards, place = self.card_publisher.cards, entry.place
         # Only the first refusal is logged as an error: retries follow every half minute
         # and would fill the log.
-        level = logging.INFO if topic.refusals else logging.ERROR
-        logger.log(level, "card.undeliverable topic=%s why=%s", topic.key, why)
+        level = logging.INFO if entry.refusals else logging.ERROR
+        logger.log(level, "card.undeliverable entry=%s why=%s", entry.key, why)
         channel = place[0] if place else approval.channel
         # The report names the channel of the policy, not the fallback channel that was
         # tried after it.
-        first = topic.refused or (channel, why)
-        topic.refused, topic.channel = None, ""
-        topic.refusals += 1
+        first = entry.refused or (channel, why)
+        entry.refused, entry.channel = None, ""
+        entry.refusals += 1
         # The exponent is bounded: a card that is refused for hours would overflow the
         # float. 2**10 is far above the longest wait.
-        wait_s = min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2.0 ** min(topic.refusals, 10))
-        topic.card_at = self.clock() + wait_s
+        wait_s = min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2.0 ** min(entry.refusals, 10))
+        entry.card_at = self.clock() + wait_s
         trouble = CardTrouble(channel=first[0], why=first[1])
         await cards.hinder(self.keys, approval.id, trouble)
-        await self._report(topic, approval, trouble)
+        await self._report(entry, approval, trouble)
         if is_over(approval):
-            await self._done(topic, topic.wanted)
+            await self._done(entry, entry.wanted)
         elif place is not None:
             await cards.miss(self.keys, self.tenant, approval.id)
 
     async def _report(
-        self, topic: Topic, approval: Approval, trouble: CardTrouble
+        self, entry: QueueEntry, approval: Approval, trouble: CardTrouble
     ) -> None:
         """Queue one report that the card is missing or outdated."""
         what = "over" if is_over(approval) else "waiting"
@@ -342,53 +348,53 @@ class CardUpdater:
             return  # approved: the result will be reported at its end
         # The store records a report only after it is posted. One that is still queued
         # must not be queued again by the next refusal.
-        if any(queued.report_key == what for queued in topic.messages):
+        if any(queued.report_key == what for queued in entry.messages):
             return
         if await self.card_publisher.cards.was_told(self.keys, approval.id, what):
             return
-        channel, thread_ts = _report_target(topic, approval, trouble.why)
+        channel, thread_ts = _report_target(entry, approval, trouble.why)
         if channel:
             message = undelivered(
                 approval,
                 channel=trouble.channel,
                 why=trouble.why,
-                is_posted=topic.place is not None,
+                is_posted=entry.place is not None,
             )
             queued = QueuedMessage(message, "", channel, thread_ts, report_key=what)
-            topic.messages.append(queued)
+            entry.messages.append(queued)
 
     async def _queue_messages(
-        self, topic: Topic, record: Approval, events: Sequence[Event]
+        self, entry: QueueEntry, record: Approval, events: Sequence[Event]
     ) -> None:
         """Queue the messages for events; acknowledge events that need none."""
         silent: list[Event] = []
         for event in events:
-            # An event leaves `topic.events` when its message is queued, but is
+            # An event leaves `entry.events` when its message is queued, but is
             # acknowledged only after the post (`QueuedMessage.seq`). After a crash in
             # between it is read again.
-            found = messages_of(event, record, topic.place)
+            found = messages_of(event, record, entry.place)
             if found:
-                topic.messages += found
-                topic.events.remove(event)
+                entry.messages += found
+                entry.events.remove(event)
             else:
                 silent.append(event)
-        await self.acknowledge(topic, silent)
+        await self.acknowledge(entry, silent)
 
-    async def acknowledge(self, topic: Topic, events: list[Event]) -> None:
-        """Acknowledge events of a topic."""
-        # First the store, then memory: if the store fails, the events stay on the topic
+    async def acknowledge(self, entry: QueueEntry, events: list[Event]) -> None:
+        """Acknowledge events of an entry."""
+        # First the store, then memory: if the store fails, the events stay on the entry
         # and the step is retried.
         await self.outbox.done(*(event.seq for event in events))
         for event in events:
-            topic.events.remove(event)
+            entry.events.remove(event)
 
 
 def _report_target(
-    topic: Topic, approval: Approval, why: str
+    entry: QueueEntry, approval: Approval, why: str
 ) -> tuple[str, str | None]:
     """Return where to report a failed card: in its thread, or to the requester."""
-    if topic.place is not None and why in STILL_THERE:
-        return topic.place
+    if entry.place is not None and why in STILL_THERE:
+        return entry.place
     if approval.origin is not None:
         return approval.origin.channel, approval.origin.thread_ts
     return (approval.requester.user if approval.requester else ""), None

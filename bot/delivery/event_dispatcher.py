@@ -1,4 +1,4 @@
-"""Make the next Slack call for one topic, with backoff, fallbacks and quarantine.
+"""Make the next Slack call for one entry, with backoff, fallbacks and quarantine.
 
 The card comes first, then its thread replies. A call to which Slack does not respond is
 repeated for `RETRY_FOR_S`, and for a card at least until the approval is over. Then it
@@ -22,7 +22,7 @@ from twokey.bot.delivery.card_updater import (
     CardUpdater,
 )
 from twokey.bot.delivery.event_messages import message_without_card
-from twokey.bot.delivery.outbox_queue import Call, Topic
+from twokey.bot.delivery.outbox_queue import Call, QueueEntry
 from twokey.bot.limits import POST
 from twokey.bot.web import SlackError, SlackRefused
 from twokey.gateway.approvals.events import Event, EventName
@@ -45,7 +45,7 @@ _QUARANTINE_S = 600.0
 
 @dataclass(frozen=True, slots=True)
 class EventDispatcher:
-    """Makes the calls for the topics of one tenant.
+    """Makes the calls for the entries of one tenant.
 
     Attributes:
         updater: makes those for cards.
@@ -60,101 +60,101 @@ class EventDispatcher:
         """Return the client that makes the calls."""
         return self.updater.card_publisher
 
-    def next_call(self, topic: Topic) -> Call | None:
-        """Return the call that a topic probably needs next; None for none."""
-        if topic.summary_channel:
-            return Call(POST, topic.summary_channel)
-        if topic.is_card_next(self.updater.clock()):
-            return self.updater.next_call(topic)
-        if topic.messages:
-            return Call(POST, topic.messages[0].channel)
-        if topic.events and run_messages.is_about_outage(topic.events[0]):
-            return run_messages.call_for(topic, topic.events[0])
-        channel = self._channel(topic, topic.events[0]) if topic.events else ""
+    def next_call(self, entry: QueueEntry) -> Call | None:
+        """Return the call that an entry probably needs next; None for none."""
+        if entry.summary_channel:
+            return Call(POST, entry.summary_channel)
+        if entry.is_card_next(self.updater.clock()):
+            return self.updater.next_call(entry)
+        if entry.messages:
+            return Call(POST, entry.messages[0].channel)
+        if entry.events and run_messages.is_about_outage(entry.events[0]):
+            return run_messages.call_for(entry, entry.events[0])
+        channel = self._channel(entry, entry.events[0]) if entry.events else ""
         return Call(POST, channel) if channel else None
 
-    async def step(self, topic: Topic, reserved: Call | None) -> float:
-        """Make the next call for a topic; return the seconds until the one after it.
+    async def step(self, entry: QueueEntry, reserved: Call | None) -> float:
+        """Make the next call for an entry; return the seconds until the one after it.
 
         Failures of Slack, of the store and of our own code are not raised. They are
         retried with backoff; what can never succeed is logged and quarantined.
 
         Args:
-            topic: to work on.
+            entry: to work on.
             reserved: the call for which a rate limit token was taken.
         """
         # The token is not given back after a failure or a 429: the call may have
         # reached Slack, which then counts it.
         try:
-            return await self._attempt(topic, reserved)
+            return await self._attempt(entry, reserved)
         except RateLimitDelay as error:
             return error.wait_s
         except StoreUnavailable as error:
             # Without a limit here: while the store is down the outbox cannot be read
             # either, which ends the term of this publisher.
-            return _backoff(topic, error)
+            return _backoff(entry, error)
 
-    async def _attempt(self, topic: Topic, reserved: Call | None) -> float:
+    async def _attempt(self, entry: QueueEntry, reserved: Call | None) -> float:
         try:
             try:
-                is_made = await self._next(topic, reserved)
+                is_made = await self._next(entry, reserved)
             except SlackRefused as error:
-                return await self._refused(topic, error)
+                return await self._refused(entry, error)
             except SlackError as error:
-                return await self._unanswered(topic, error)
+                return await self._unanswered(entry, error)
         # `step` handles these, also from the two handlers above. The next handler is
         # for errors of our own code only.
         except (RateLimitDelay, StoreUnavailable):
             raise
-        except Exception as error:  # noqa: BLE001 - one topic must not stop the others
-            log_failure(logger, error, "publisher.failed topic=%s", topic.key)
-            return await self._failed(topic)
+        except Exception as error:  # noqa: BLE001 - one entry must not stop the others
+            log_failure(logger, error, "publisher.failed entry=%s", entry.key)
+            return await self._failed(entry)
         # Only after success: after a failure Slack may have counted the call.
         if reserved is not None and not is_made:
             self.card_publisher.limits.give_back(*reserved)
-        topic.failures, topic.errors, topic.failing_since = 0, 0, None
+        entry.failures, entry.errors, entry.failing_since = 0, 0, None
         return 0.0
 
-    async def _next(self, topic: Topic, reserved: Call | None) -> bool:
+    async def _next(self, entry: QueueEntry, reserved: Call | None) -> bool:
         """Make the next call; return whether it was the reserved one."""
-        if topic.summary_channel:
-            return await self._post_summary(topic)
-        if topic.is_card_next(self.updater.clock()):
-            return await self.updater.show(topic, reserved)
-        if topic.messages:
-            return await self._post_queued(topic)
-        # There is an event: the queue drops a topic with nothing left to post.
-        if run_messages.is_about_outage(topic.events[0]):
-            return await self._show_outage(topic, reserved)
-        return await self._post_without_card(topic)
+        if entry.summary_channel:
+            return await self._post_summary(entry)
+        if entry.is_card_next(self.updater.clock()):
+            return await self.updater.show(entry, reserved)
+        if entry.messages:
+            return await self._post_queued(entry)
+        # There is an event: the queue drops an entry with nothing left to post.
+        if run_messages.is_about_outage(entry.events[0]):
+            return await self._show_outage(entry, reserved)
+        return await self._post_without_card(entry)
 
-    async def _post_queued(self, topic: Topic) -> bool:
-        queued, keys = topic.messages[0], self.updater.keys
+    async def _post_queued(self, entry: QueueEntry) -> bool:
+        queued, keys = entry.messages[0], self.updater.keys
         cards, message = self.card_publisher.cards, queued.message
         if queued.escalation_of is not None:
             # Rendered now and not when it was queued: it names the channels that could
             # not be notified, which is known after the messages before it.
-            message = escalation(queued.escalation_of, topic.escalation_results)
+            message = escalation(queued.escalation_of, entry.escalation_results)
         await self.card_publisher.post(
             queued.channel, message, thread_ts=queued.thread_ts
         )
         # Recorded after the post: a crash in between posts the message twice, while the
         # other order could lose it.
         if queued.escalated_to:
-            topic.escalation_results[queued.escalated_to] = ""
+            entry.escalation_results[queued.escalated_to] = ""
         if queued.mentioned_roles:
-            await cards.asked(keys, topic.approval, queued.mentioned_roles)
-            topic.mentioned_roles |= queued.mentioned_roles
+            await cards.asked(keys, entry.approval, queued.mentioned_roles)
+            entry.mentioned_roles |= queued.mentioned_roles
         if queued.report_key:
-            await cards.told(keys, topic.approval, queued.report_key)
-        await self._drop_message(topic)
+            await cards.told(keys, entry.approval, queued.report_key)
+        await self._drop_message(entry)
         return True
 
-    async def _post_without_card(self, topic: Topic) -> bool:
-        event = topic.events[0]
-        channel = self._channel(topic, event)
+    async def _post_without_card(self, entry: QueueEntry) -> bool:
+        event = entry.events[0]
+        channel = self._channel(entry, event)
         # "I am working on it" is left out when the answer is queued already.
-        is_last = len(topic.events) == 1
+        is_last = len(entry.events) == 1
         message = message_without_card(
             event, command=self.card_publisher.command, is_last=is_last
         )
@@ -162,113 +162,113 @@ class EventDispatcher:
         if message is not None and channel:
             thread_ts = event.data.get("thread_ts") or None
             await self.card_publisher.post(channel, message, thread_ts=thread_ts)
-        await self.updater.acknowledge(topic, [event])
+        await self.updater.acknowledge(entry, [event])
         return is_posted
 
-    async def _show_outage(self, topic: Topic, reserved: Call | None) -> bool:
-        event = topic.events[0]
-        is_made, is_done = await run_messages.show(self.card_publisher, topic, reserved)
+    async def _show_outage(self, entry: QueueEntry, reserved: Call | None) -> bool:
+        event = entry.events[0]
+        is_made, is_done = await run_messages.show(self.card_publisher, entry, reserved)
         if is_done:
-            await self.updater.acknowledge(topic, [event])
+            await self.updater.acknowledge(entry, [event])
         return is_made
 
-    async def _post_summary(self, topic: Topic) -> bool:
+    async def _post_summary(self, entry: QueueEntry) -> bool:
         """Post one message about many notifications; it is never updated."""
-        events = list(topic.events)
+        events = list(entry.events)
         ran = [one for one in events if one.name is EventName.ITEM_AUTHORIZED]
         if ran:
             place = await self.card_publisher.post(
-                topic.summary_channel,
+                entry.summary_channel,
                 many_ran(events, command=self.card_publisher.command),
             )
             # In order and each once: `folded` registers the message under the last
             # approval, whose record lives longest.
             approvals = [*dict.fromkeys(event.approval for event in ran)]
             await self.card_publisher.cards.folded(self.updater.keys, approvals, *place)
-        await self.updater.acknowledge(topic, events)
+        await self.updater.acknowledge(entry, events)
         return bool(ran)
 
-    def _channel(self, topic: Topic, event: Event) -> str:
+    def _channel(self, entry: QueueEntry, event: Event) -> str:
         if event.name in FREEZE_EVENTS:
-            return topic.channel or self.channel()
+            return entry.channel or self.channel()
         return event.data.get("channel") or event.channel
 
-    async def _refused(self, topic: Topic, error: SlackRefused) -> float:
+    async def _refused(self, entry: QueueEntry, error: SlackRefused) -> float:
         """Drop a message that Slack refuses; post a freeze in the fallback channel.
 
         Never a card: `CardUpdater.show` handles its refusals.
         """
-        topic.failures += 1
+        entry.failures += 1
         if error.error in NOT_ABOUT_THE_CARD:
             logger.error("publisher.bot_refused error=%s", error.error)
             return BROKEN_S
         fallback = self.updater.fallback_channel
         # Everybody has to learn of a freeze, so a channel that refuses must not hide
         # it. A thread reply has no other channel.
-        is_freeze = bool(topic.events) and topic.events[0].name in FREEZE_EVENTS
-        if is_freeze and fallback not in {"", topic.channel}:
-            topic.channel = fallback
+        is_freeze = bool(entry.events) and entry.events[0].name in FREEZE_EVENTS
+        if is_freeze and fallback not in {"", entry.channel}:
+            entry.channel = fallback
             return 0.0
-        logger.warning("note.dropped topic=%s why=%s", topic.key, error.error)
-        if topic.messages and topic.messages[0].escalated_to:
-            topic.escalation_results[topic.messages[0].escalated_to] = error.error
-        await self._drop_first(topic)
+        logger.warning("note.dropped entry=%s why=%s", entry.key, error.error)
+        if entry.messages and entry.messages[0].escalated_to:
+            entry.escalation_results[entry.messages[0].escalated_to] = error.error
+        await self._drop_first(entry)
         return 0.0
 
-    async def _unanswered(self, topic: Topic, error: SlackError) -> float:
+    async def _unanswered(self, entry: QueueEntry, error: SlackError) -> float:
         """Retry a call to which Slack did not respond; give up a message at last.
 
         `CardUpdater.show` gives up cards, as it knows when an approval is over.
         """
         now = self.updater.clock()
-        if topic.failing_since is None:
-            topic.failing_since = now
+        if entry.failing_since is None:
+            entry.failing_since = now
         # Not reset here: in an outage that lasts, each message behind this one gets one
         # more attempt and not another `RETRY_FOR_S`.
-        if self.updater.has_timed_out(topic) and not topic.is_card_next(now):
-            logger.error("publisher.gave_up topic=%s why=%s", topic.key, error)
-            await self._drop_first(topic)
-        return _backoff(topic, error)
+        if self.updater.has_timed_out(entry) and not entry.is_card_next(now):
+            logger.error("publisher.gave_up entry=%s why=%s", entry.key, error)
+            await self._drop_first(entry)
+        return _backoff(entry, error)
 
-    async def _failed(self, topic: Topic) -> float:
+    async def _failed(self, entry: QueueEntry) -> float:
         """Retry after an error of our own code; fall back after `GIVE_UP_AFTER`."""
-        topic.failures += 1
-        topic.errors += 1
+        entry.failures += 1
+        entry.errors += 1
         # Exponential up to the longest wait: eight errors take about two minutes.
-        if topic.errors < GIVE_UP_AFTER:
-            return min(_LONGEST_WAIT_S, 2.0 ** min(topic.failures, 10))
+        if entry.errors < GIVE_UP_AFTER:
+            return min(_LONGEST_WAIT_S, 2.0 ** min(entry.failures, 10))
         now = self.updater.clock()
-        if not topic.is_card_next(now):
-            logger.error("publisher.gave_up topic=%s", topic.key)
-            await self._drop_first(topic)
-        elif not topic.is_plain:
-            logger.error("card.broken topic=%s", topic.key)
-            topic.is_plain = True
+        if not entry.is_card_next(now):
+            logger.error("publisher.gave_up entry=%s", entry.key)
+            await self._drop_first(entry)
+        elif not entry.is_plain:
+            logger.error("card.broken entry=%s", entry.key)
+            entry.is_plain = True
         else:
-            logger.error("publisher.quarantined topic=%s", topic.key)
-            topic.card_at = now + _QUARANTINE_S
-        topic.failures = topic.errors = 0
+            logger.error("publisher.quarantined entry=%s", entry.key)
+            entry.card_at = now + _QUARANTINE_S
+        entry.failures = entry.errors = 0
         return 0.0
 
-    async def _drop_first(self, topic: Topic) -> None:
-        if topic.messages:
-            await self._drop_message(topic)
+    async def _drop_first(self, entry: QueueEntry) -> None:
+        if entry.messages:
+            await self._drop_message(entry)
         else:
-            many = len(topic.events) if topic.summary_channel else 1
-            await self.updater.acknowledge(topic, topic.events[:many])
+            many = len(entry.events) if entry.summary_channel else 1
+            await self.updater.acknowledge(entry, entry.events[:many])
 
-    async def _drop_message(self, topic: Topic) -> None:
-        queued = topic.messages[0]
+    async def _drop_message(self, entry: QueueEntry) -> None:
+        queued = entry.messages[0]
         # Acknowledged before it leaves memory; if the store fails, the message stays
         # first and is posted again. Mentions and reports have no event to acknowledge.
         await self.updater.outbox.done(*([queued.seq] if queued.seq else []))
-        topic.messages.pop(0)
+        entry.messages.pop(0)
         if queued.escalation_of is not None:
-            topic.escalation_results = {}
+            entry.escalation_results = {}
 
 
-def _backoff(topic: Topic, error: Exception) -> float:
+def _backoff(entry: QueueEntry, error: Exception) -> float:
     """Count a failure; return the seconds until the retry."""
-    logger.warning("publisher.retrying topic=%s why=%s", topic.key, error)
-    topic.failures += 1
-    return min(_LONGEST_WAIT_S, 0.5 * 2.0 ** min(topic.failures, 10))
+    logger.warning("publisher.retrying entry=%s why=%s", entry.key, error)
+    entry.failures += 1
+    return min(_LONGEST_WAIT_S, 0.5 * 2.0 ** min(entry.failures, 10))

@@ -22,7 +22,7 @@ from twokey.bot.cards.reminders import (
     waits_again,
     with_reviewers,
 )
-from twokey.bot.delivery.outbox_queue import QueuedMessage, Topic, Urgency
+from twokey.bot.delivery.outbox_queue import QueuedMessage, QueueEntry, Urgency
 from twokey.bot.delivery.run_messages import is_about_outage
 from twokey.bot.text_types import template
 from twokey.gateway.approvals.events import Event, EventName
@@ -132,25 +132,25 @@ def is_progress(approval: Approval, events: Sequence[Event]) -> bool:
 
 
 def mention_newly_needed(
-    topic: Topic, approval: Approval, place: CardPlace | None, now_ms: int
+    entry: QueueEntry, approval: Approval, place: CardPlace | None, now_ms: int
 ) -> None:
     """Queue a reply that mentions roles required since the card was posted."""
     if place is None or approval.is_auto_approved:
         return
-    topic.mentioned_roles |= place.asked
+    entry.mentioned_roles |= place.asked
     # After the expiry nobody can decide, so nobody is mentioned.
     if now_ms >= approval.expires_at_ms:
         return
     # Messages in the queue count as well: a second redraw before they are posted would
     # mention the same people twice.
-    known = topic.mentioned_roles.union(
-        *(queued.mentioned_roles for queued in topic.messages)
+    known = entry.mentioned_roles.union(
+        *(queued.mentioned_roles for queued in entry.messages)
     )
     others = frozenset(mentions_for(approval, but=known).roles)
-    if others and topic.place is not None:
+    if others and entry.place is not None:
         note = newly_needed(approval, but=known)
-        queued = QueuedMessage(note, "", *topic.place, Urgency.NEEDS_PEOPLE, others)
-        topic.messages.append(queued)
+        queued = QueuedMessage(note, "", *entry.place, Urgency.NEEDS_PEOPLE, others)
+        entry.messages.append(queued)
 
 
 def _escalated(

@@ -62,7 +62,7 @@ class Feed:
         await self._catch_up()
         # There are deferred events and room for them, so do not block for a second.
         block_ms = 1 if self._resume_from and self._free() else _BLOCK_MS
-        # Deferred events first (`_catch_up`), so that the replies of one topic keep
+        # Deferred events first (`_catch_up`), so that the replies of one entry keep
         # their order.
         page = await self.outbox.take(_CONSUMER, block_ms=block_ms, limit=_PAGE)
         await self._take_up(page)
@@ -85,7 +85,7 @@ class Feed:
             elif _is_urgent(event):
                 self.queue.add(event)
             # Once one event is deferred, all later ones of this kind are, too, or the
-            # replies of a topic would be posted out of order.
+            # replies of an entry would be posted out of order.
             elif self._resume_from or free <= 0:
                 # Only the first id is kept: the events stay unacknowledged in the
                 # stream and are read again from there.

@@ -1,8 +1,8 @@
 """Priority queue, in memory, of cards and messages to post to Slack.
 
-All events about one approval share a topic: one call updates the card to the newest
+All events about one approval share an entry: one call updates the card to the newest
 state, however many events arrived, and thread replies follow in order. All events about
-one thread of an agent share a topic as well. Nothing here does I/O.
+one thread of an agent share an entry as well. Nothing here does I/O.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NOTIFICATIONS_AT_ONCE = 5
 
 
 class Urgency(IntEnum):
-    """Priority of a topic or message; the lowest value goes first."""
+    """Priority of an entry or message; the lowest value goes first."""
 
     NEW_CARD = 0
     NEEDS_PEOPLE = 1
@@ -85,8 +85,8 @@ class QueuedMessage:
 
 
 @dataclass(slots=True)
-class Topic:
-    """Pending work on one approval, one agent's thread or one freeze.
+class QueueEntry:
+    """Entry of the queue: pending work on an approval, an agent's thread or a freeze.
 
     All times are seconds of the queue's clock.
 
@@ -190,7 +190,7 @@ class Topic:
 
 
 class OutboxQueue:
-    """All topics of one shard, in the order in which they were queued.
+    """All entries of one shard, in the order in which they were queued.
 
     Args:
         clock: seconds, never going backwards.
@@ -198,70 +198,70 @@ class OutboxQueue:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._topics: dict[str, Topic] = {}
-        self._folded: dict[str, Topic] = {}
+        self._entries: dict[str, QueueEntry] = {}
+        self._folded: dict[str, QueueEntry] = {}
 
     def __len__(self) -> int:
-        """Count the topics."""
-        return len(self._topics)
+        """Count the entries."""
+        return len(self._entries)
 
     def backlog(self) -> int:
         """Count the events and messages that wait, without the cards themselves."""
-        return sum(len(topic.events) + len(topic.messages) for topic in self)
+        return sum(len(entry.events) + len(entry.messages) for entry in self)
 
-    def __iter__(self) -> Iterator[Topic]:
-        """Go through the topics, oldest first."""
-        return iter(self._topics.values())
+    def __iter__(self) -> Iterator[QueueEntry]:
+        """Go through the entries, oldest first."""
+        return iter(self._entries.values())
 
     def add(self, event: Event) -> None:
         """Queue an event; the card of its approval becomes due."""
         if event.name in NEEDS_PEOPLE:
             self._folded.pop(event.approval, None)  # needs a card of its own
-        fresh = self._folded.get(event.approval) or _topic(event)
-        if fresh.key not in self._topics and self._is_crowded(event):
-            fresh = Topic(key=f"notifications {event.channel}", approval="")
+        fresh = self._folded.get(event.approval) or _entry(event)
+        if fresh.key not in self._entries and self._is_crowded(event):
+            fresh = QueueEntry(key=f"notifications {event.channel}", approval="")
             fresh.summary_channel = event.channel
-        topic = self._wanted(fresh)
-        if topic.summary_channel:
-            self._folded[event.approval] = topic
+        entry = self._wanted(fresh)
+        if entry.summary_channel:
+            self._folded[event.approval] = entry
         # After a restart the event may come again although the card is posted; a known
         # place shows that it is no new card.
-        if event.name is EventName.APPROVAL_OPENED and topic.place is None:
-            topic.is_new, topic.channel_of_card = True, event.channel
-        topic.events.append(event)
+        if event.name is EventName.APPROVAL_OPENED and entry.place is None:
+            entry.is_new, entry.channel_of_card = True, event.channel
+        entry.events.append(event)
 
     def redraw(self, approval: str) -> None:
         """Make a card due again: what it shows is outdated."""
-        self._wanted(Topic(approval, approval))
+        self._wanted(QueueEntry(approval, approval))
 
     def miss(self, approval: str) -> None:
         """Queue a card that is missing or may be outdated, unless it is queued."""
-        if approval not in self._topics:
-            self._wanted(Topic(approval, approval, is_new=True, is_missed=True))
+        if approval not in self._entries:
+            self._wanted(QueueEntry(approval, approval, is_new=True, is_missed=True))
 
-    def _wanted(self, fresh: Topic) -> Topic:
-        """Return the queued topic with this key, or queue this one; its card is due."""
-        topic = self._topics.get(fresh.key)
-        if topic is None:
-            topic = self._topics[fresh.key] = fresh
-            topic.since = self._clock()
+    def _wanted(self, fresh: QueueEntry) -> QueueEntry:
+        """Return the queued entry with this key, or queue this one; its card is due."""
+        entry = self._entries.get(fresh.key)
+        if entry is None:
+            entry = self._entries[fresh.key] = fresh
+            entry.since = self._clock()
         # A counter and not a flag: an event that arrives while Slack updates the card
         # must make the card due again after that update.
-        topic.wanted += 1
+        entry.wanted += 1
         # A new event may end a wait for the rate limit, but not the backoff after a
         # failure: a busy approval would otherwise retry without a pause in an outage.
-        if not topic.failures:
-            topic.not_before = 0.0
-        return topic
+        if not entry.failures:
+            entry.not_before = 0.0
+        return entry
 
-    def drop_done(self, topic: Topic) -> None:
-        """Remove a topic that has nothing left to post."""
-        # A busy topic may get events while its task runs. If it were removed, the next
-        # event would queue a second topic with the same key, and both would post.
-        if topic.is_done and not topic.is_busy:
-            self._topics.pop(topic.key, None)
-            if topic.summary_channel:
-                for one in [one for one, at in self._folded.items() if at is topic]:
+    def drop_done(self, entry: QueueEntry) -> None:
+        """Remove an entry that has nothing left to post."""
+        # A busy entry may get events while its task runs. If it were removed, the next
+        # event would queue a second entry with the same key, and both would post.
+        if entry.is_done and not entry.is_busy:
+            self._entries.pop(entry.key, None)
+            if entry.summary_channel:
+                for one in [one for one, at in self._folded.items() if at is entry]:
                     del self._folded[one]
 
     def _is_crowded(self, event: Event) -> bool:
@@ -272,31 +272,31 @@ class OutboxQueue:
         if event.name is not EventName.APPROVAL_OPENED or not event.is_auto_approved:
             return False
         waiting = [
-            topic
-            for topic in self
-            if topic.is_auto_approved
-            and topic.place is None
-            and topic.events
-            and topic.events[0].name is EventName.APPROVAL_OPENED
-            and topic.events[0].channel == event.channel
+            entry
+            for entry in self
+            if entry.is_auto_approved
+            and entry.place is None
+            and entry.events
+            and entry.events[0].name is EventName.APPROVAL_OPENED
+            and entry.events[0].channel == event.channel
         ]
         return len(waiting) >= NOTIFICATIONS_AT_ONCE
 
-    def waiting(self) -> list[Topic]:
-        """Return the topics that no task works on, most urgent first."""
-        found = [topic for topic in self if not topic.is_busy]
+    def waiting(self) -> list[QueueEntry]:
+        """Return the entries that no task works on, most urgent first."""
+        found = [entry for entry in self if not entry.is_busy]
         # `sorted` is stable, so the oldest goes first among equals. A card that Slack
         # keeps refusing goes behind its equals, so that it does not use up the rate
         # limit of cards that Slack would accept.
-        return sorted(found, key=lambda topic: (topic.urgency, topic.refusals))
+        return sorted(found, key=lambda entry: (entry.urgency, entry.refusals))
 
 
-def _topic(event: Event) -> Topic:
-    """Return a new, empty topic for an event."""
+def _entry(event: Event) -> QueueEntry:
+    """Return a new, empty entry for an event."""
     if event.name in FREEZE_EVENTS:
         # Not by approval: a freeze concerns all approvals of its scope.
-        return Topic(key="freeze {} {}".format(*scope_of(event)), approval="")
+        return QueueEntry(key="freeze {} {}".format(*scope_of(event)), approval="")
     key = event.approval or f"{event.agent} {event.thread}"
-    return Topic(
+    return QueueEntry(
         key=key, approval=event.approval, is_auto_approved=event.is_auto_approved
     )

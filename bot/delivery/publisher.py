@@ -21,7 +21,7 @@ from functools import partial
 
 from twokey.bot.delivery.event_dispatcher import EventDispatcher
 from twokey.bot.delivery.feed import Feed
-from twokey.bot.delivery.outbox_queue import Call, OutboxQueue, Topic
+from twokey.bot.delivery.outbox_queue import Call, OutboxQueue, QueueEntry
 from twokey.bot.delivery.scheduler import Scheduler, wait_until_set
 from twokey.gateway.errors import StoreUnavailable, ThreadUnavailable
 from twokey.gateway.failures import log_failure
@@ -149,12 +149,12 @@ class Publisher:
         dispatcher, clock = self._dispatcher, self._dispatcher.updater.clock
         happened = asyncio.Event()
 
-        async def step(topic: Topic, given: Call | None) -> float:
-            shown = topic.shown
+        async def step(entry: QueueEntry, given: Call | None) -> float:
+            shown = entry.shown
             try:
-                return await dispatcher.step(topic, given)
+                return await dispatcher.step(entry, given)
             finally:
-                if topic.shown != shown:
+                if entry.shown != shown:
                     # The policy decision may have changed while the card was posted.
                     happened.set()
 

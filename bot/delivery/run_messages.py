@@ -12,7 +12,7 @@ import logging
 
 from twokey.bot.cards.run_state import run_announced, run_state
 from twokey.bot.delivery.card_publisher import CardPublisher
-from twokey.bot.delivery.outbox_queue import Call, Topic
+from twokey.bot.delivery.outbox_queue import Call, QueueEntry
 from twokey.bot.limits import POST, UPDATE
 from twokey.bot.web import NEVER_UPDATED, SlackRefused
 from twokey.gateway.approvals.events import TROUBLED_RUN, Event, EventName
@@ -30,18 +30,18 @@ def is_about_outage(event: Event) -> bool:
     return event.name in TROUBLED_RUN and bool(event.data.get("outage"))
 
 
-def call_for(topic: Topic, event: Event) -> Call | None:
+def call_for(entry: QueueEntry, event: Event) -> Call | None:
     """Return the call that shows an event: an update if the message is known."""
     channel = event.data.get("channel", "")
     if not channel:
         return None
-    return Call(UPDATE, "") if topic.place else Call(POST, channel)
+    return Call(UPDATE, "") if entry.place else Call(POST, channel)
 
 
 async def show(
-    card_publisher: CardPublisher, topic: Topic, given: Call | None
+    card_publisher: CardPublisher, entry: QueueEntry, given: Call | None
 ) -> tuple[bool, bool]:
-    """Post or update the message of an outage for a topic's first event.
+    """Post or update the message of an outage for an entry's first event.
 
     Returns:
         Whether the given call was made, and whether the event can be acknowledged.
@@ -50,15 +50,15 @@ async def show(
         RateLimitDelay: nothing was sent.
         SlackError: a silent one may have posted it.
     """
-    event, outage = topic.events[0], topic.events[0].data["outage"]
+    event, outage = entry.events[0], entry.events[0].data["outage"]
     # A state that a later event replaces needs no message: the message shows only the
     # newest one.
-    newer = (one for one in topic.events[1:] if is_about_outage(one))
+    newer = (one for one in entry.events[1:] if is_about_outage(one))
     if any(one.data["outage"] == outage for one in newer):
         return False, True
     place = await card_publisher.find_place(outage)
-    topic.place = (place.channel, place.ts) if place else None
-    needed = call_for(topic, event)
+    entry.place = (place.channel, place.ts) if place else None
+    needed = call_for(entry, event)
     # That a run continues is news only where its failure was posted.
     if needed is None or (place is None and event.name in _ONLY_AFTER_FAILURE):
         return False, True
@@ -70,14 +70,14 @@ async def show(
         channel, ts = await card_publisher.post(
             needed.channel, first, thread_ts=thread_ts
         )
-        topic.place = (channel, ts)
+        entry.place = (channel, ts)
         # Posted in two steps: first a text that stays true, then its update. If the
         # response to the post is lost, an unregistered copy stays in Slack, and it must
         # not say "waits" for ever.
         await card_publisher.register(outage, channel, ts)
         return True, False
     message = run_state(event, key=card_publisher.seal_key, team=card_publisher.team)
-    topic.place = None
+    entry.place = None
     try:
         await card_publisher.update(place.channel, place.ts, message)
     except SlackRefused as error:

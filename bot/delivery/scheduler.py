@@ -1,12 +1,12 @@
-"""Run queued topics concurrently, by priority, within Slack's rate limits.
+"""Run queued entries concurrently, by priority, within Slack's rate limits.
 
 The scheduler takes a token of the rate limit before it starts a task, in order of
 priority, so a short task of low priority cannot take the token that an urgent one waits
 for. Tasks that are not for a new card leave one token and one slot free for it.
 
-Code that changes a topic sets ``changed`` to wake the scheduler. The done callback of a
-task removes it from ``running`` and sets ``changed`` without an await in between. The
-scheduler never sleeps longer than a second, so a missed wake-up only delays it.
+Code that changes an entry sets ``changed`` to wake the scheduler. The done callback of
+a task removes it from ``running`` and sets ``changed`` without an await in between.
+The scheduler never sleeps longer than a second, so a missed wake-up only delays it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from twokey.bot.delivery.outbox_queue import Call, OutboxQueue, Topic, Urgency
+from twokey.bot.delivery.outbox_queue import Call, OutboxQueue, QueueEntry, Urgency
 from twokey.bot.limits import POST, Limits
 from twokey.gateway.failures import log_failure
 
@@ -33,17 +33,17 @@ _MAX_SLEEP_S = 1.0
 _FAILED_S = 5.0
 _RESERVED = 1
 
-Step = Callable[[Topic, Call | None], Awaitable[float]]
-"""Makes the next call for a topic; returns the seconds until it may be retried."""
+Step = Callable[[QueueEntry, Call | None], Awaitable[float]]
+"""Makes the next call for an entry; returns the seconds until it may be retried."""
 
 
 @dataclass(slots=True)
 class Scheduler:
-    """Run the topics of a queue.
+    """Run the entries of a queue.
 
     Attributes:
-        queue: the pending topics.
-        next_call: returns the call that a topic needs next; None for none.
+        queue: the pending entries.
+        next_call: returns the call that an entry needs next; None for none.
         limits: the rate limits.
         step: makes that call. It gets the call for which a token was taken, and gives
             the token back if it makes another call or none.
@@ -51,7 +51,7 @@ class Scheduler:
     """
 
     queue: OutboxQueue
-    next_call: Callable[[Topic], Call | None]
+    next_call: Callable[[QueueEntry], Call | None]
     limits: Limits
     step: Step
     clock: Callable[[], float]
@@ -67,34 +67,34 @@ class Scheduler:
             await wait_until_set(self.changed, min(_MAX_SLEEP_S, self.start_due()))
 
     def start_due(self) -> float:
-        """Start a task for each due topic; return the seconds until the next is due."""
+        """Start a task for each due entry; return the seconds until the next is due."""
         soonest, now = _MAX_SLEEP_S, self.clock()
-        for topic in self.queue.waiting():
-            # `break` and not `continue`: topics come most urgent first, and a topic
+        for entry in self.queue.waiting():
+            # `break` and not `continue`: entries come most urgent first, and an entry
             # without a free slot must not be overtaken by a less urgent one.
-            if not self._has_slot(topic.urgency):
+            if not self._has_slot(entry.urgency):
                 break
-            wait_s = topic.due_at - now
-            call = self.next_call(topic)
+            wait_s = entry.due_at - now
+            call = self.next_call(entry)
             if wait_s <= 0 and call is not None:
                 # Taken before the task starts. If the task took it, two tasks started
                 # in one pass could both count on the last token.
-                wait_s = self.limits.take(*call, keep=_reserve(topic, call))
+                wait_s = self.limits.take(*call, keep=_reserve(entry, call))
             if wait_s <= 0:
-                self._start(topic, call)
+                self._start(entry, call)
             else:
                 soonest = min(soonest, wait_s)
         return soonest
 
     def overdue_s(self) -> float:
-        """Return for how many seconds a topic has been due without being started."""
+        """Return for how many seconds an entry has been due without being started."""
         now = self.clock()
         ages = [
-            now - self._due_at(topic)
-            for topic in self.queue.waiting()
-            if self._has_slot(topic.urgency)
+            now - self._due_at(entry)
+            for entry in self.queue.waiting()
+            if self._has_slot(entry.urgency)
         ]
-        # The second 0.0 keeps `max` from a single argument when no topic waits.
+        # The second 0.0 keeps `max` from a single argument when no entry waits.
         return max(0.0, *ages, 0.0)
 
     async def finish(self, grace_s: float) -> None:
@@ -104,48 +104,48 @@ class Scheduler:
             for task in late:
                 task.cancel()
 
-    def _due_at(self, topic: Topic) -> float:
-        at = max(topic.since, topic.due_at)
-        call = self.next_call(topic)
+    def _due_at(self, entry: QueueEntry) -> float:
+        at = max(entry.since, entry.due_at)
+        call = self.next_call(entry)
         if call is None:
             return at
-        return max(at, self.limits.free_at(*call, keep=_reserve(topic, call)))
+        return max(at, self.limits.free_at(*call, keep=_reserve(entry, call)))
 
     def _has_slot(self, urgency: Urgency) -> bool:
         is_card = urgency is Urgency.NEW_CARD
         return len(self.running) < (AT_ONCE if is_card else AT_ONCE - _RESERVED)
 
-    def _start(self, topic: Topic, call: Call | None) -> None:
-        topic.is_busy = True
-        task = asyncio.create_task(self._work_on(topic, call))
+    def _start(self, entry: QueueEntry, call: Call | None) -> None:
+        entry.is_busy = True
+        task = asyncio.create_task(self._work_on(entry, call))
         self.running.add(task)
         # A callback and not a `finally` in the task: the body of a task that is
-        # cancelled before its first step never runs, and the topic would stay busy.
-        task.add_done_callback(partial(self._is_done, topic))
+        # cancelled before its first step never runs, and the entry would stay busy.
+        task.add_done_callback(partial(self._is_done, entry))
 
-    async def _work_on(self, topic: Topic, call: Call | None) -> None:
+    async def _work_on(self, entry: QueueEntry, call: Call | None) -> None:
         # Calls of Slack and the store have timeouts of their own. This one bounds the
-        # rest, so that one topic cannot hold one of the four slots for ever.
+        # rest, so that one entry cannot hold one of the four slots for ever.
         async with asyncio.timeout(STEP_S):
-            wait_s = await self.step(topic, call)
-        topic.not_before = self.clock() + wait_s if wait_s else 0.0
+            wait_s = await self.step(entry, call)
+        entry.not_before = self.clock() + wait_s if wait_s else 0.0
 
-    def _is_done(self, topic: Topic, task: asyncio.Task[None]) -> None:
+    def _is_done(self, entry: QueueEntry, task: asyncio.Task[None]) -> None:
         self.running.discard(task)
-        topic.is_busy = False
-        topic.since = self.clock()
+        entry.is_busy = False
+        entry.since = self.clock()
         if not task.cancelled() and (error := task.exception()) is not None:
-            log_failure(logger, error, "publisher.step_failed topic=%s", topic.key)
-            topic.not_before = self.clock() + _FAILED_S
-        self.queue.drop_done(topic)
+            log_failure(logger, error, "publisher.step_failed entry=%s", entry.key)
+            entry.not_before = self.clock() + _FAILED_S
+        self.queue.drop_done(entry)
         self.changed.set()
 
 
-def _reserve(topic: Topic, call: Call) -> int:
+def _reserve(entry: QueueEntry, call: Call) -> int:
     """Return how many tokens a call leaves for new cards."""
     # A new card is posted, and posts have a bucket for each channel. Updates have a
     # bucket of their own, which no new card needs.
-    is_reserved = call.method == POST and topic.urgency is not Urgency.NEW_CARD
+    is_reserved = call.method == POST and entry.urgency is not Urgency.NEW_CARD
     return _RESERVED if is_reserved else 0
 
 

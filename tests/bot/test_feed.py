@@ -44,16 +44,16 @@ def about(approval: str, name: EventName) -> Event:
 
 def said(queue: OutboxQueue) -> None:
     """Say everything that is on the queue."""
-    for topic in list(queue):
-        topic.events, topic.shown = [], topic.wanted
-        queue.drop_done(topic)
+    for entry in list(queue):
+        entry.events, entry.shown = [], entry.wanted
+        queue.drop_done(entry)
 
 
 async def acknowledged(
     queue: OutboxQueue, outbox: Outbox
 ) -> list[tuple[str, EventName]]:
     """Say and acknowledge everything on the queue; return what that was."""
-    events = [event for topic in queue for event in topic.events]
+    events = [event for entry in queue for event in entry.events]
     await outbox.done(*(event.seq for event in events))
     said(queue)
     return [(event.approval, event.name) for event in events]
@@ -72,12 +72,12 @@ async def test_cards_and_calls_for_people_are_seen_behind_any_number_of_lines(
 
     assert await reading.read_new()
 
-    assert "new" in {topic.key for topic in queue}
-    held = {topic.key: [event.name for event in topic.events] for topic in queue}
+    assert "new" in {entry.key for entry in queue}
+    held = {entry.key: [event.name for event in entry.events] for entry in queue}
     assert held["old2"] == [HISTORY]
     assert held["old7"] == [VOTE]
     assert held["old5"] == [], "its card is brought up to date, its line can wait"
-    assert all(topic.is_card_due for topic in queue)
+    assert all(entry.is_card_due for entry in queue)
 
 
 @pytest.mark.slow

@@ -116,12 +116,12 @@ def test_200_decisions_in_a_minute_are_all_shown_within_five() -> None:
         if not waiting or limits.take(UPDATE) > 0:
             clock.at += 0.1
             continue
-        topic = waiting[0]
+        entry = waiting[0]
         assert slack.take(UPDATE) is None
         shown.updates += 1
-        topic.shown, topic.events = topic.wanted, []
-        shown.final_at[topic.key] = clock.at - start
-        queue.drop_done(topic)
+        entry.shown, entry.events = entry.wanted, []
+        shown.final_at[entry.key] = clock.at - start
+        queue.drop_done(entry)
 
     assert shown.updates == 200
     assert max(shown.final_at.values()) < 300
@@ -130,14 +130,14 @@ def test_200_decisions_in_a_minute_are_all_shown_within_five() -> None:
 def test_news_hurries_a_topic_that_waits_and_none_that_fails() -> None:
     queue = OutboxQueue(Hands().now)
     queue.add(event("ap1", EventName.APPROVAL_OPENED))
-    (topic,) = queue
-    topic.not_before = 50.0
+    (entry,) = queue
+    entry.not_before = 50.0
 
     queue.add(event("ap1", EventName.ITEM_AUTHORIZED))
-    assert topic.not_before == 0
-    topic.failures, topic.not_before = 3, 50.0
+    assert entry.not_before == 0
+    entry.failures, entry.not_before = 3, 50.0
     queue.add(event("ap1", EventName.ITEM_EXECUTED))
-    assert topic.not_before == 50
+    assert entry.not_before == 50
 
 
 def test_a_token_that_was_not_used_is_there_again() -> None:
@@ -163,14 +163,14 @@ def test_a_channels_name_and_its_id_share_one_limit() -> None:
 def test_a_topic_stays_while_anything_about_it_is_unsaid() -> None:
     queue = OutboxQueue(Hands().now)
     queue.add(event("ap1", EventName.APPROVAL_OPENED))
-    topic = next(iter(queue))
+    entry = next(iter(queue))
 
-    queue.drop_done(topic)
+    queue.drop_done(entry)
     assert len(queue) == 1
-    topic.events, topic.shown = [], topic.wanted
-    topic.is_busy = True
-    queue.drop_done(topic)
+    entry.events, entry.shown = [], entry.wanted
+    entry.is_busy = True
+    queue.drop_done(entry)
     assert len(queue) == 1
-    topic.is_busy = False
-    queue.drop_done(topic)
+    entry.is_busy = False
+    queue.drop_done(entry)
     assert len(queue) == 0

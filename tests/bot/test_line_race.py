@@ -20,15 +20,15 @@ async def test_news_that_comes_while_a_card_is_drawn_is_told_by_its_own_record(
     """The record that is read for the card is older than the vote."""
     real, held = CardUpdater._post_or_update, list[EventName]()  # pyright: ignore[reportPrivateUsage] - the moment of the race
 
-    async def drawn(self: CardUpdater, topic: Any, *rest: Any) -> Any:
-        place = await real(self, topic, *rest)
+    async def drawn(self: CardUpdater, entry: Any, *rest: Any) -> Any:
+        place = await real(self, entry, *rest)
         if not held:
             approval = await stack.approval(verdict)
             done = await stack.reviews.decide(click_on(approval), Approve(), ana())
             assert done.kind == "voted"
 
             async def has_come() -> bool:
-                names = [event.name for event in topic.events]
+                names = [event.name for event in entry.events]
                 return EventName.ITEM_VOTED in names
 
             await eventually(has_come)

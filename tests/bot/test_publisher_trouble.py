@@ -20,7 +20,7 @@ from twokey.bot.delivery import card_updater, event_dispatcher, feed, publisher
 from twokey.bot.delivery.card_publisher import CardPublisher
 from twokey.bot.delivery.card_updater import CardUpdater
 from twokey.bot.delivery.event_dispatcher import EventDispatcher
-from twokey.bot.delivery.outbox_queue import QueuedMessage, Topic
+from twokey.bot.delivery.outbox_queue import QueuedMessage, QueueEntry
 from twokey.bot.ids import Action
 from twokey.bot.limits import Limits
 from twokey.bot.web import Slack, SlackNoResponse
@@ -133,14 +133,14 @@ async def test_an_approval_that_is_gone_is_let_go(stack: Stack) -> None:
 
 async def test_a_silent_slack_is_asked_more_and_more_rarely(stack: Stack) -> None:
     async with card_publisher_of(stack) as card_publisher:
-        topic = Topic(key="ap", approval="ap", wanted=1)
+        entry = QueueEntry(key="ap", approval="ap", wanted=1)
 
         async def silent(_: str) -> None:
             raise SlackNoResponse("chat.update", "no answer")
 
         step = dispatcher_of(stack, card_publisher, silent).step
 
-        waits = [await step(topic, None) for _ in range(8)]
+        waits = [await step(entry, None) for _ in range(8)]
 
     assert waits[:3] == [1.0, 2.0, 4.0]
     assert waits[-1] == 30.0
@@ -165,14 +165,14 @@ async def test_a_reply_is_given_up_once_the_store_can_acknowledge_it(
     monkeypatch.setattr(CardPublisher, "post", broken)
     monkeypatch.setattr(Outbox, "done", failing)
     async with card_publisher_of(stack) as card_publisher:
-        topic = Topic(key="ap", approval="ap")
-        topic.messages.append(QueuedMessage(Message((), "x"), "1-0", CHANNEL, "1.0"))
+        entry = QueueEntry(key="ap", approval="ap")
+        entry.messages.append(QueuedMessage(Message((), "x"), "1-0", CHANNEL, "1.0"))
         step = dispatcher_of(stack, card_publisher, unread).step
 
-        waits = [await step(topic, None) for _ in range(3)]
+        waits = [await step(entry, None) for _ in range(3)]
 
     assert waits == [2.0, 4.0, 0.0]
-    assert topic.is_done
+    assert entry.is_done
     assert "publisher.retrying" in caplog.text
 
 
@@ -184,17 +184,17 @@ async def test_a_message_without_a_response_is_given_up_after_a_day(
 
     monkeypatch.setattr(CardPublisher, "post", silent)
     async with card_publisher_of(stack) as card_publisher:
-        topic = Topic(key="ap", approval="ap")
-        topic.messages.append(QueuedMessage(Message((), "x"), "", CHANNEL, "1.0"))
+        entry = QueueEntry(key="ap", approval="ap")
+        entry.messages.append(QueuedMessage(Message((), "x"), "", CHANNEL, "1.0"))
         step = dispatcher_of(stack, card_publisher, unread).step
 
         for _ in range(2 * event_dispatcher.GIVE_UP_AFTER):
-            await step(topic, None)
-        is_retried = not topic.is_done
+            await step(entry, None)
+        is_retried = not entry.is_done
         monkeypatch.setattr(card_updater, "RETRY_FOR_S", 0.0)
-        await step(topic, None)
+        await step(entry, None)
 
-    assert (is_retried, topic.is_done) == (True, True)
+    assert (is_retried, entry.is_done) == (True, True)
     assert "publisher.gave_up" in caplog.text
 
 
@@ -208,16 +208,16 @@ async def test_failures_of_slack_do_not_count_as_errors_of_a_message(
 
     monkeypatch.setattr(CardPublisher, "post", failing)
     async with card_publisher_of(stack) as card_publisher:
-        topic = Topic(key="ap", approval="ap")
-        topic.messages.append(QueuedMessage(Message((), "x"), "", CHANNEL, "1.0"))
+        entry = QueueEntry(key="ap", approval="ap")
+        entry.messages.append(QueuedMessage(Message((), "x"), "", CHANNEL, "1.0"))
         step = dispatcher_of(stack, card_publisher, unread).step
 
         for _ in range(event_dispatcher.GIVE_UP_AFTER):
-            await step(topic, None)
+            await step(entry, None)
         error = ZeroDivisionError()
-        await step(topic, None)
+        await step(entry, None)
 
-    assert not topic.is_done
+    assert not entry.is_done
 
 
 async def test_a_card_without_a_response_is_given_up_when_its_approval_is_over(

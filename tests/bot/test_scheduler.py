@@ -1,4 +1,4 @@
-"""Topics are worked on for as long as there is work, the most urgent ones first."""
+"""Entries are worked on for as long as there is work, the most urgent ones first."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from twokey.bot.delivery.outbox_queue import Call, OutboxQueue, Topic
+from twokey.bot.delivery.outbox_queue import Call, OutboxQueue, QueueEntry
 from twokey.bot.delivery.scheduler import AT_ONCE, Scheduler
 from twokey.bot.limits import POST, UPDATE, Limits
 from twokey.gateway.approvals.events import Event, EventName
@@ -47,17 +47,17 @@ class Stand:
     def clock(self) -> float:
         return self.now
 
-    def next_call(self, _: Topic) -> Call | None:
+    def next_call(self, _: QueueEntry) -> Call | None:
         return self.needs
 
-    async def step(self, topic: Topic, given: Call | None) -> float:
+    async def step(self, entry: QueueEntry, given: Call | None) -> float:
         del given
-        self.started.append(topic.key)
+        self.started.append(entry.key)
         if self.is_gated:
-            self.gates[topic.key] = asyncio.get_running_loop().create_future()
-            if wait_s := await self.gates[topic.key]:
+            self.gates[entry.key] = asyncio.get_running_loop().create_future()
+            if wait_s := await self.gates[entry.key]:
                 return wait_s
-        topic.events, topic.shown = [], topic.wanted
+        entry.events, entry.shown = [], entry.wanted
         return 0.0
 
     def add(self, name: EventName, key: str) -> None:
@@ -208,8 +208,8 @@ async def test_work_that_takes_too_long_is_ended_and_tried_again(
     await asyncio.wait([task])
     await turns()
 
-    topic = next(iter(stand.queue))
-    assert (topic.is_busy, topic.not_before > stand.now) == (False, True)
+    entry = next(iter(stand.queue))
+    assert (entry.is_busy, entry.not_before > stand.now) == (False, True)
 
 
 async def test_what_is_under_way_may_end_and_is_cancelled_after_a_while(

@@ -51,7 +51,7 @@ SLACK_TABLE = (
     Mutant(
         "a table is not drawn again for each of its calls that runs",
         "bot/delivery/card_updater.py",
-        "if not topic.is_missed and is_progress(record, topic.events):",
+        "if not entry.is_missed and is_progress(record, entry.events):",
         "if False:",
         "tests/bot/listeners/test_large_batches.py",
     ),
@@ -149,14 +149,14 @@ SLACK_TABLE = (
     Mutant(
         "who is needed because of another call is notified",
         "bot/delivery/card_updater.py",
-        "            mention_newly_needed(topic, record, place, now_ms)",
+        "            mention_newly_needed(entry, record, place, now_ms)",
         "            pass",
         NOTIFIED,
     ),
     Mutant(
         "nobody is notified twice of the same need",
         "bot/delivery/event_dispatcher.py",
-        "            await cards.asked(keys, topic.approval, queued.mentioned_roles)",
+        "            await cards.asked(keys, entry.approval, queued.mentioned_roles)",
         "            pass",
         NOTIFIED,
     ),
@@ -177,8 +177,8 @@ SLACK_TABLE = (
     Mutant(
         "work that ends wakes the scheduler",
         "bot/delivery/scheduler.py",
-        "        self.queue.drop_done(topic)\n        self.changed.set()\n",
-        "        self.queue.drop_done(topic)\n",
+        "        self.queue.drop_done(entry)\n        self.changed.set()\n",
+        "        self.queue.drop_done(entry)\n",
         "tests/bot/test_scheduler.py",
     ),
     Mutant(
@@ -198,8 +198,8 @@ SLACK_TABLE = (
     Mutant(
         "a channel counts as told when Slack took the message",
         "bot/delivery/event_dispatcher.py",
-        "topic.escalation_results[topic.messages[0].escalated_to] = error.error",
-        'topic.escalation_results[topic.messages[0].escalated_to] = ""',
+        "entry.escalation_results[entry.messages[0].escalated_to] = error.error",
+        'entry.escalation_results[entry.messages[0].escalated_to] = ""',
         "tests/bot/listeners/test_called.py",
     ),
     Mutant(

@@ -21,7 +21,7 @@ from langchain_core.tools import tool as make_tool
 
 from twokey.agent.canonical import visible
 from twokey.agent.rechecks import Recheck
-from twokey.gateway.errors import BadJson, NotAllowed
+from twokey.gateway.errors import BadJson, NotAllowed, NotStarted
 from twokey.gateway.gates.gate import GuardedTool
 from twokey.gateway.protocol import strict_json, wire
 
@@ -196,13 +196,16 @@ class _Guarded(GuardedTool, BaseTool):
                 f"The tool {self.name!r} is guarded and nobody cleared this call, so "
                 "it did not run. Give the agent `ApprovalMiddleware`, listed last."
             )
-        if (
-            use.grant.tool != self.name
-            # A bare text has no argument names to compare with the grant's.
-            or isinstance(tool_input, str)
-            or not _has_args(use.grant, visible(self, tool_input))
-        ):
-            raise NotAllowed(
+        is_own = use.grant.tool == self.name
+        # A bare text has no argument names to compare with the grant's.
+        is_same = not isinstance(tool_input, str) and _has_args(
+            use.grant, visible(self, tool_input)
+        )
+        if not (is_own and is_same):
+            # Another tool was refused inside the one that has the grant, which may have
+            # had its effect.
+            refused = NotStarted if is_own and not use.is_taken else NotAllowed
+            raise refused(
                 f"The tool {self.name!r} was called with something else than what was "
                 "cleared, so it did not run. List `ApprovalMiddleware` last."
             )

@@ -16,7 +16,7 @@ from langchain_core.messages import ToolCall
 from langchain_core.tools import BaseTool
 
 from twokey.agent import canonical
-from twokey.gateway.errors import BadJson, NotAllowed
+from twokey.gateway.errors import BadJson, NotStarted
 from twokey.gateway.protocol import digest, wire
 from twokey.gateway.protocol.records import Record
 from twokey.gateway.protocol.strict_json import JsonObject
@@ -170,22 +170,22 @@ def runnable(name: str, tool: BaseTool | None, args: JsonObject) -> BaseTool:
     """Return the tool when it would get exactly these arguments.
 
     Raises:
-        NotAllowed: a sentence for the model and for the card: it does not run.
+        NotStarted: a sentence for the model and for the card: it does not run.
     """
     if tool is None:
-        raise NotAllowed(
+        raise NotStarted(
             f"There is no tool {name!r} here, so this call did not run. Tell the user."
         )
     try:
         made = canonical.canonical_args(tool, args)
     except canonical.ArgumentMismatch as error:
-        raise NotAllowed(
+        raise NotStarted(
             f"The arguments that were cleared do not fit the tool {name!r}, so it did "
             f"not run: {error}. Do not make the same call again; tell the user."
         ) from error
     if not canonical.same(made, args):
         shown = digest.canonical(made).decode("utf-8")
-        raise NotAllowed(
+        raise NotStarted(
             f"The tool {name!r} would not run with exactly the arguments that were "
             f"cleared, so it did not run. It would read them as {shown}. Ask "
             "with these arguments, or tell the user."

@@ -11,7 +11,7 @@ import json
 from langchain_core.messages import ToolCall, ToolMessage
 
 from twokey.agent.messages import ANSWER_KEY, ITEM_KEY, mark_reconciled, with_data
-from twokey.gateway.errors import NotAllowed
+from twokey.gateway.errors import NotAllowed, NotStarted
 from twokey.gateway.protocol import edits
 from twokey.gateway.protocol.records import Person, Result
 from twokey.gateway.protocol.states import ItemState
@@ -21,6 +21,10 @@ NOT_AGAIN = "Do not make the same call again."
 UNKNOWN_EFFECT = (
     "Whether it took effect is unknown. Do not repeat it; tell the user that it has "
     "to be checked."
+)
+INNER_REFUSED = (
+    "Whether the tool that was approved had an effect before that is unknown. Do not "
+    "repeat it; tell the user that it has to be checked."
 )
 RESULT_LOST = (
     "This call ran and took effect, but its output was lost. Do not repeat it; tell "
@@ -183,8 +187,12 @@ def late_report_text(report: LateReport) -> str:
 
 def failure_text(error: BaseException) -> str:
     """Return the message about an exception of the tool itself, or of its guard."""
-    if isinstance(error, NotAllowed):
+    if isinstance(error, NotStarted):
         return str(error)
+    # A tool that called another one, which was refused, may have had its own effect
+    # before: the model must not take the refusal for both.
+    if isinstance(error, NotAllowed):
+        return f"{error} {INNER_REFUSED}"
     return (
         f"The tool failed with {type(error).__name__}: {_quoted(str(error)[:500])}. "
         f"{UNKNOWN_EFFECT}"

@@ -87,6 +87,10 @@ class NotAllowed(TwokeyError):
     """The gateway refuses this: the tool must not run."""
 
 
+class NotStarted(NotAllowed):
+    """The guard of a tool refused it before it began, so it had no effect."""
+
+
 class UngatedTool(NotAllowed):
     """A tool was started below a gated agent and no gate cleared it; it did not run."""
 

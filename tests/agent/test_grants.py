@@ -11,7 +11,8 @@ from langgraph.prebuilt import InjectedState
 
 from twokey.agent import Grant, grant, guarded
 from twokey.agent.grants import grant_scope
-from twokey.gateway.errors import NotAllowed
+from twokey.agent.tool_messages import failure_text
+from twokey.gateway.errors import NotAllowed, NotStarted
 from twokey.gateway.gates.gate import is_guarded
 from twokey.gateway.protocol import wire
 
@@ -138,3 +139,19 @@ def test_a_tool_class_of_ones_own_can_be_guarded() -> None:
         assert old.invoke({"amount": 1}) == "old 1"
     with pytest.raises(NotAllowed):
         old.invoke({"amount": 1})
+
+
+def test_a_tool_that_its_own_guard_refused_did_nothing() -> None:
+    with grant_scope(_grant({"amount": 1})), pytest.raises(NotStarted) as refused:
+        pay.invoke({"amount": 2})
+
+    assert failure_text(refused.value).endswith("List `ApprovalMiddleware` last.")
+
+
+def test_a_tool_in_which_another_one_was_refused_may_have_had_its_effect() -> None:
+    with grant_scope(_grant({"amount": 1}, "look_up")), pytest.raises(NotAllowed) as e:
+        pay.invoke({"amount": 1})
+
+    told = failure_text(e.value)
+    assert "'pay' was called with something else" in told
+    assert "Whether the tool that was approved had an effect" in told

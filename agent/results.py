@@ -44,7 +44,9 @@ def serialize(result: ToolResult, inside: Sequence[EditRecord]) -> Result:
     try:
         # NaN and infinities are not JSON: what holds them is kept without its payload.
         payload = json.dumps({**document, "result": _encode(result)}, allow_nan=False)
-    except (TypeError, ValueError):
+    # RecursionError: the tool has run, so nothing in its result may keep the execution
+    # from being recorded, be it cyclic or nested a thousand times.
+    except (TypeError, ValueError, RecursionError):
         payload = ""
     is_kept = len(payload) <= MAX_PAYLOAD_CHARS
     return summarize(result).with_(payload=payload if is_kept else "")
@@ -67,7 +69,8 @@ def deserialize(payload: str) -> tuple[ToolResult, list[EditRecord]] | None:
         document = cast("dict[str, Any]", json.loads(payload))
         result = _decode(document["result"])
         inside = [EditRecord.model_validate(entry) for entry in document["inside"]]
-    except (KeyError, TypeError, ValueError, ValidationError):
+    # What is stored may be anything: who can write to the store can write this.
+    except (LookupError, TypeError, ValueError, ValidationError, RecursionError):
         return None
     is_result = isinstance(result, ToolMessage | Command | list)
     return (cast("ToolResult", result), inside) if is_result else None
@@ -192,7 +195,7 @@ def _message(message: BaseMessage) -> dict[str, Any]:
     if isinstance(message, ToolMessage):
         try:
             json.dumps(message.artifact, allow_nan=False)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, RecursionError):
             # Dropped, not refused: an artifact is for programs, not for the model.
             message = message.model_copy(update={"artifact": None})
     return message_to_dict(message)

@@ -25,7 +25,9 @@ REPEATED_AFTER_S = 60.0
 
 _MOST_LINES = 500
 
-_NAMED = re.compile(r"(\w+)=%[sd]")
+_NAMED = re.compile(r"(\w+)=(%[-+ #0]*\d*(?:\.\d+)?[a-zA-Z])")
+_REPEATED = "twokey_repeated"
+"""Attribute of a record: how often its line was left out before it."""
 
 
 class Level(StrEnum):
@@ -93,14 +95,19 @@ class Repeats(logging.Filter):
         if record.levelno < logging.WARNING:
             return True
         now_s = self._clock()
-        key = (record.name, record.getMessage())
+        try:
+            key = (record.name, record.getMessage())
+        # Arguments that do not fit their message: logging reports that itself, where it
+        # writes the record. Raised here, it would reach who logged.
+        except Exception:  # noqa: BLE001 - `%` calls methods of any argument
+            return True
         line = self._lines.get(key)
         if line is not None and now_s < line.until_s:
             line.repeats += 1
             return False
-        if line is not None and line.repeats and isinstance(record.args, tuple):
-            record.msg = f"{record.msg} repeated=%d"
-            record.args = (*record.args, line.repeats)
+        if line is not None and line.repeats:
+            # Not into the message: without arguments a "%" in it is only a character.
+            setattr(record, _REPEATED, line.repeats)
         self._lines[key] = _Line(now_s + REPEATED_AFTER_S)
         self._lines.move_to_end(key)
         # Strangers choose part of some lines; the table stays bounded.
@@ -137,7 +144,9 @@ class _Text(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's own name
         """Return the line of an event; nothing in a field can begin another one."""
-        record.message = _shown(record.message)
+        repeated = getattr(record, _REPEATED, 0)
+        more = f" repeated={repeated}" if repeated else ""
+        record.message = _shown(f"{record.message}{more}")
         return super().formatMessage(record)
 
 
@@ -167,9 +176,15 @@ def _shown(text: str) -> str:
 def _fields(record: logging.LogRecord) -> dict[str, str]:
     """Return the event and its fields by name, when it is written as ours are."""
     template, args = str(record.msg), record.args
-    names = _NAMED.findall(template)
+    named = _NAMED.findall(template)
     event, _, _ = template.partition(" ")
-    if isinstance(args, tuple) and names and len(names) == len(args):
-        values = (str(value) for value in args)
-        return {"event": event, **dict(zip(names, values, strict=True))}
-    return {"event": event, "message": record.getMessage()}
+    repeated = getattr(record, _REPEATED, 0)
+    more = {"repeated": str(repeated)} if repeated else {}
+    if isinstance(args, tuple) and named and len(named) == len(args):
+        pairs = zip(named, args, strict=True)
+        return {
+            "event": event,
+            **{name: one % (v,) for (name, one), v in pairs},
+            **more,
+        }
+    return {"event": event, "message": record.getMessage(), **more}

@@ -121,10 +121,56 @@ def test_a_warning_that_is_repeated_is_written_once_a_minute_and_counted() -> No
 
     assert (first.count(True), other, news) == (1, True, [True, True, True])
     assert repeats.filter(again)
-    assert again.getMessage() == "a.b why=wrong repeated=999"
+    assert again.__dict__["twokey_repeated"] == 999
     for number in range(2000):
         repeats.filter(line(str(number)))
     assert repeats.filter(line("wrong"))
+
+
+@pytest.mark.parametrize("words", ["disk at 100% of quota", "GET /a%20b failed"])
+@pytest.mark.parametrize("form", Format)
+def test_a_repeated_line_with_a_percent_sign_is_written_with_its_count(
+    words: str,
+    form: Format,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    write_logs(LogSettings(format=form))
+    now_s = 0.0
+    monkeypatch.setattr("time.monotonic", lambda: now_s)
+    logging.getLogger().handlers[0].filters[:] = [Repeats(clock=lambda: now_s)]
+
+    logging.getLogger("x").warning(words)
+    logging.getLogger("x").warning(words)
+    now_s = REPEATED_AFTER_S
+    logging.getLogger("x").warning(words)
+
+    _, last = capsys.readouterr().err.splitlines()
+    if form is Format.JSON:
+        row = json.loads(last)
+        assert (row["message"], row["repeated"]) == (words, "1")
+    else:
+        assert last.endswith(f"{words} repeated=1")
+
+
+def test_a_malformed_line_of_a_library_does_not_break_who_logs_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    write_logs(LogSettings())
+    malformed = "count %d"
+
+    logging.getLogger("x").warning(malformed, "many")
+
+    assert "--- Logging error ---" in capsys.readouterr().err
+
+
+def test_json_names_fields_of_any_format(capsys: pytest.CaptureFixture[str]) -> None:
+    write_logs(LogSettings(format=Format.JSON))
+
+    logging.getLogger("x").warning("a.b wait_s=%.1f name=%r", 0.25, "é")
+
+    row = json.loads(capsys.readouterr().err)
+    assert (row["event"], row["wait_s"], row["name"]) == ("a.b", "0.2", "'é'")
 
 
 def test_a_flood_of_one_warning_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -199,7 +199,9 @@ def _not_permitted(
         return Invalid(errors={"": f"{decision.kind} is not allowed for this tool."})
     # A frozen call can be rejected: that starts nothing.
     if policy_now and policy_now.stopped and verb in {Verb.APPROVE, Verb.EDIT}:
-        return Forbidden(reason=f"{policy_now.stopped} You can reject it now.")
+        can_reject = Verb.REJECT in item.allow and Verb.REJECT in policy_now.allow
+        more = " You can reject it now." if can_reject else ""
+        return Forbidden(reason=f"{policy_now.stopped}{more}")
     return None
 
 

@@ -180,7 +180,7 @@ class ReviewService(PolicyService):
 
         Raises:
             StoreUnavailable: when it is not known to be written.
-            UnreadableRecord: when the record is not what we wrote.
+            CorruptRecord: when the record is corrupt.
         """
         settled: list[BatchDecided] = []
 

@@ -51,6 +51,8 @@ def test_any_plain_state_update_comes_back_as_it_was(value: Any) -> None:
     "payload",
     [
         "",
+        "[" * 100_000,
+        '{"result": {"$": "send", "is": []}, "inside": []}',
         "{",
         "{}",
         "[]",
@@ -64,6 +66,32 @@ def test_any_plain_state_update_comes_back_as_it_was(value: Any) -> None:
 )
 def test_a_payload_that_is_not_ours_is_no_result(payload: str) -> None:
     assert results.deserialize(payload) is None
+
+
+def nested(depth: int) -> Any:
+    value: list[Any] = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+def cyclic() -> Any:
+    value: list[Any] = []
+    value.append(value)
+    return value
+
+
+@pytest.mark.parametrize("value", [nested(100_000), cyclic()], ids=["deep", "cyclic"])
+def test_a_result_of_any_shape_can_be_recorded(value: Any) -> None:
+    update = results.serialize(Command(update={"x": value}), [])
+    message = ToolMessage("paid", tool_call_id="c1", artifact=value)
+    artifact = results.serialize(message, [])
+
+    assert (update.ok, update.payload) == (True, "")
+    assert artifact.summary == "paid"
+    restored = results.deserialize(artifact.payload)
+    assert restored
+    assert restored[0] == ToolMessage("paid", tool_call_id="c1")
 
 
 def test_a_result_that_is_not_plain_is_kept_without_its_payload() -> None:

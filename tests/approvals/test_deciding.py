@@ -412,3 +412,27 @@ def test_an_edited_call_that_no_policy_describes_keeps_no_description() -> None:
     item = change.approval.items[0]
     assert not item.description
     assert not item.link
+
+
+@pytest.mark.parametrize(
+    ("allow", "reason"),
+    [
+        ((Verb.APPROVE,), "Refunds are frozen."),
+        ((Verb.APPROVE, Verb.REJECT), "Refunds are frozen. You can reject it now."),
+    ],
+)
+def test_a_frozen_call_is_said_to_be_rejectable_only_where_it_is(
+    allow: tuple[Verb, ...], reason: str
+) -> None:
+    frozen = PolicyDecision(
+        tier=Tier.APPROVE,
+        requirement=ONE,
+        allow=allow,
+        policy_digest="p",
+        stopped="Refunds are frozen.",
+    )
+    approval = an_approval(an_item(allow=allow))
+
+    outcome = say(approval, Approve(), reviewer(ANA), policy_now=frozen)
+
+    assert outcome == Forbidden(reason=reason)

@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 
 from twokey.bot.cards.refs import utc
-from twokey.bot.cards.states import state_counts
+from twokey.bot.cards.states import NOTHING_RAN, state_counts, what_ran
 from twokey.bot.cards.votes import counted_votes
-from twokey.gateway.approvals.events import Event, EventName, named_after
-from twokey.gateway.approvals.lifecycle import UNEXECUTED, ApprovalState
+from twokey.gateway.approvals.events import Event, EventName
+from twokey.gateway.approvals.lifecycle import ApprovalState
 from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.tiers import Tier
@@ -28,14 +28,13 @@ _STANDS: dict[ItemState, str] = {
     _S.EXECUTED: "The call of {tool} was approved and ran.",
     _S.FAILED: "The call of {tool} was approved and failed.",
     _S.IN_DOUBT: "Please check whether the call of {tool} ran.",
-    _S.REJECTED: "The call of {tool} was rejected and did not run.",
-    _S.ANSWERED: "The call of {tool} was answered and did not run.",
-    _S.EXPIRED: "Nobody decided about {tool} in time, so it did not run.",
-    _S.SUPERSEDED: "The conversation moved on, so the call of {tool} did not run.",
-    _S.WITHDRAWN: "The call of {tool} was withdrawn and did not run.",
-    _S.LAPSED: "The call of {tool} was approved but never ran.",
+    _S.REJECTED: "The call of {tool} was rejected. Nothing ran.",
+    _S.ANSWERED: "The call of {tool} was answered. Nothing ran.",
+    _S.EXPIRED: "Nobody decided about {tool} in time. Nothing ran.",
+    _S.SUPERSEDED: "The conversation moved on from the call of {tool}. Nothing ran.",
+    _S.WITHDRAWN: "The call of {tool} was withdrawn. Nothing ran.",
+    _S.LAPSED: "The approval of {tool} lapsed. Nothing ran.",
 }
-_RESTORED = "The call of {tool} ended. Whether it ran before is not known."
 _FAILED = "The call of {tool} failed. Please say whether it runs again."
 _NEWS: dict[EventName, str] = {
     EventName.ITEM_EXPIRED: _STANDS[_S.EXPIRED],
@@ -50,7 +49,6 @@ _NEWS: dict[EventName, str] = {
     EventName.ITEM_ANSWERED: _STANDS[_S.ANSWERED],
     EventName.ITEM_EDITED: "The call of {tool} was edited.",
 }
-_ENDS = frozenset(named_after(state) for state in UNEXECUTED)
 _FOUND: dict[str, str] = {
     Finding.EXECUTED.value: "Somebody checked: the call of {tool} took effect.",
     Finding.RERUN.value: "The call of {tool} is to run again.",
@@ -103,15 +101,14 @@ def event_fallback(event: Event, item: Item) -> str:
         return _FOUND.get(event.reason, _OTHER_NEWS).format(tool=tool)
     if event.name is EventName.ITEM_IN_DOUBT and item.has_failed:
         return _FAILED.format(tool=tool)
-    if event.name in _ENDS and item.is_restored:
-        return _RESTORED.format(tool=tool)
-    return _NEWS.get(event.name, _OTHER_NEWS).format(tool=tool)
+    news = _NEWS.get(event.name, _OTHER_NEWS)
+    return news.replace(NOTHING_RAN, what_ran(item)).format(tool=tool)
 
 
 def _stands(item: Item) -> str:
-    if item.is_restored and item.state in UNEXECUTED:
-        return _RESTORED
-    return _FAILED if item.has_failed else _STANDS[item.state]
+    if item.has_failed:
+        return _FAILED
+    return _STANDS[item.state].replace(NOTHING_RAN, what_ran(item))
 
 
 def tool_name(tool: str) -> str:

@@ -13,7 +13,7 @@ from twokey.bot.cards.diff import diff
 from twokey.bot.cards.fallbacks import event_fallback
 from twokey.bot.cards.frame import is_table
 from twokey.bot.cards.refs import utc, when, who
-from twokey.bot.cards.states import NOT_KNOWN, NOTHING_RAN, approvers, by_whom
+from twokey.bot.cards.states import NOTHING_RAN, approvers, by_whom, what_ran
 from twokey.bot.cards.votes import counted_votes, so_far, still_needed
 from twokey.bot.objects import Block
 from twokey.bot.text import excerpt
@@ -31,16 +31,13 @@ _NAMED: dict[EventName, LiteralString] = {
     EventName.ITEM_EXPIRED: "⌛ Nobody decided in time. Nothing ran.",
     EventName.ITEM_SUPERSEDED: "⏩ The conversation moved on. Nothing ran.",
     EventName.ITEM_WITHDRAWN: "↩ The agent withdrew this. Nothing ran.",
-    EventName.ITEM_LAPSED: "⌛ Approved, but it never ran: the approval lapsed.",
+    EventName.ITEM_LAPSED: "⌛ The approval lapsed. Nothing ran.",
     EventName.ITEM_REOPENED: "↩ The approval was taken back.",
     EventName.ITEM_EXECUTED: "✅ It ran.",
     EventName.ITEM_FAILED: "❌ It failed.",
     EventName.ITEM_IN_DOUBT: "❓ The worker stopped while this ran. Please check.",
 }
 _RESTORED: dict[EventName, LiteralString] = {
-    EventName.ITEM_LAPSED: (
-        "⌛ The approval lapsed. Whether the call ran before is not known."
-    ),
     EventName.ITEM_REOPENED: "⚠️ This was restored from an older copy.",
     EventName.ITEM_IN_DOUBT: "❓ This may have run. Please check.",
 }
@@ -186,17 +183,15 @@ def _named(event: Event, item: Item) -> Template:
     name = event.name
     is_withdrawn = name is EventName.ITEM_WITHDRAWN
     if is_withdrawn and item.decision is not None:
-        ran = NOT_KNOWN if item.is_restored else NOTHING_RAN
         by = template("↩ Withdrawn by {who}.", who=who(_actor(event)))
-        return joined(" ", [by, template(ran)])
+        return joined(" ", [by, template(what_ran(item))])
     is_by_us = is_withdrawn and (event.reason or item.is_restored)
     sentence = _ENDED if is_by_us else _NAMED[name]
     if item.is_restored:
-        unknown = sentence.replace(NOTHING_RAN, NOT_KNOWN)
-        return template(_RESTORED.get(name, unknown))
-    if name is EventName.ITEM_IN_DOUBT and item.has_failed:
-        return template(_FAILED)
-    return template(sentence)
+        sentence = _RESTORED.get(name, sentence)
+    elif name is EventName.ITEM_IN_DOUBT and item.has_failed:
+        sentence = _FAILED
+    return template(sentence.replace(NOTHING_RAN, what_ran(item)))
 
 
 def _of_doubt(event: Event) -> Template | None:

@@ -20,7 +20,12 @@ from twokey.bot.cards.frame import Frame, rows_of
 from twokey.bot.cards.freeze_messages import actor_ref
 from twokey.bot.cards.listing import is_misleading, listing_of
 from twokey.bot.cards.refs import when, who
-from twokey.bot.cards.states import TIER_BEFORE_REASONS, state_counts
+from twokey.bot.cards.states import (
+    NOTHING_RAN,
+    TIER_BEFORE_REASONS,
+    state_counts,
+    what_ran,
+)
 from twokey.bot.ids import COMMAND, Action
 from twokey.bot.objects import Block, confirm
 from twokey.bot.text import excerpt, fit
@@ -44,7 +49,7 @@ _HEADS: dict[ItemState, LiteralString] = {
     _S.EXECUTED: "🔔 *Ran without review*",
     _S.FAILED: "🔔 *Ran without review, and failed*",
     _S.IN_DOUBT: "🔔 *Started without review. Did it run? Please check*",
-    _S.LAPSED: "🔔 *Needed no review, and did not run*",
+    _S.LAPSED: "🔔 *Needed no review, and lapsed*",
 }
 # All states of an item that no person is asked about: it opens authorized, and every
 # end of it is here. A missing one would show the plain message instead.
@@ -57,13 +62,9 @@ _ENDS: dict[ItemState, LiteralString] = {
         "❓ In doubt since {at}: the worker stopped while this ran. Its agent does not "
         "wait. Please check, then say below."
     ),
-    _S.LAPSED: "⌛ Did not run: it ended {at}.",
+    _S.LAPSED: "⌛ Lapsed {at}. Nothing ran.",
 }
-_STARTED: dict[ItemState, LiteralString] = {
-    _S.AUTHORIZED: "⏸ Paused {at}: something inside it waits.",
-    _S.LAPSED: "⌛ Ended {at}. It had been started, and does not go on.",
-}
-"""Texts for a call that had been started (claimed) before it got into this state."""
+_PAUSED: LiteralString = "⏸ Paused {at}: something inside it waits."
 
 _RESTORED: LiteralString = (
     "❓ In doubt since {at}: its record was restored from an older copy, so it may "
@@ -189,10 +190,9 @@ def _standing(item: Item, approval: Approval) -> Template:
     sentence = _ENDS[item.state]
     if item.is_restored and item.state is _S.IN_DOUBT:
         sentence = _RESTORED
-    # The fence of a claim stays on the item: it shows that the call had been started
-    # once.
-    elif item.fence:
-        sentence = _STARTED.get(item.state, sentence)
+    elif item.has_started and item.state is _S.AUTHORIZED:
+        sentence = _PAUSED
+    sentence = sentence.replace(NOTHING_RAN, what_ran(item))
     return template(sentence, at=when(item.changed_at_ms or approval.created_at_ms))
 
 

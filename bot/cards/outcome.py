@@ -7,6 +7,7 @@ from typing import LiteralString, assert_never
 from twokey.bot.blocks import Message, section
 from twokey.bot.cards.chunks import chunks
 from twokey.bot.cards.refs import when, who
+from twokey.bot.cards.states import what_ran
 from twokey.bot.cards.votes import so_far, still_needed
 from twokey.bot.text import excerpt
 from twokey.bot.text_types import (
@@ -46,12 +47,11 @@ _ENDED: dict[ItemState, LiteralString] = {
     ItemState.IN_DOUBT: "This waits for people to check whether it took effect",
     ItemState.REJECTED: "This is already rejected",
     ItemState.ANSWERED: "This is already answered",
-    ItemState.EXPIRED: "The time to decide is over and nothing ran",
-    ItemState.SUPERSEDED: "The conversation moved on and nothing ran",
-    ItemState.WITHDRAWN: "The agent withdrew this and nothing ran",
-    ItemState.LAPSED: "This was approved but never ran, and that approval has lapsed",
+    ItemState.EXPIRED: "The time to decide is over",
+    ItemState.SUPERSEDED: "The conversation moved on",
+    ItemState.WITHDRAWN: "This was withdrawn",
+    ItemState.LAPSED: "This was approved, and the approval lapsed",
 }
-_MAY_HAVE_RUN: LiteralString = "This has ended, and whether it ran before is not known"
 _DECIDED_BY: dict[Verb, LiteralString] = {
     Verb.APPROVE: "approved by {who} {at}",
     Verb.EDIT: "edited and approved by {who} {at}",
@@ -164,11 +164,10 @@ def _stale(outcome: Stale) -> Template:
             " ", [template("This was already"), _decided_by(outcome, decision)]
         )
     else:
-        ended = _ENDED[outcome.state]
-        if outcome.is_restored and outcome.state in UNEXECUTED:
-            ended = _MAY_HAVE_RUN
-        sentence = joined(" ", [template(ended), *_at(outcome.at_ms)])
-    return joined("", [sentence, template(". Your click changed nothing.")])
+        sentence = joined(" ", [template(_ENDED[outcome.state]), *_at(outcome.at_ms)])
+    ran = [template(what_ran(outcome))] if outcome.state in UNEXECUTED else []
+    nothing = template("Your click changed nothing.")
+    return joined(" ", [joined("", [sentence, template(".")]), *ran, nothing])
 
 
 def _decided_by(outcome: Stale, decision: DecisionRecord) -> Template:
@@ -187,8 +186,8 @@ def _at(at_ms: int) -> list[Template]:
 def _expired(outcome: Expired, *, now_ms: int) -> Template:
     late_s = max(0, now_ms - outcome.expires_at_ms) // 1000
     return template(
-        "This expired {at} ({late} seconds before your click), and nothing ran. The "
-        "agent can ask again.",
+        "This expired {at} ({late} seconds before your click), so nothing was "
+        "recorded. The agent can ask again.",
         at=when(outcome.expires_at_ms),
         late=late_s,
     )

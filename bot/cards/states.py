@@ -20,7 +20,8 @@ from twokey.bot.text_types import (
     template,
     untrusted,
 )
-from twokey.gateway.approvals.lifecycle import ApprovalState
+from twokey.gateway.approvals.decisions import Stale
+from twokey.gateway.approvals.lifecycle import UNEXECUTED, ApprovalState
 from twokey.gateway.approvals.people import Vote
 from twokey.gateway.approvals.permission import is_dead_end
 from twokey.gateway.approvals.record import Approval, DecisionRecord, Item
@@ -55,7 +56,6 @@ STATE_NAMES: dict[ItemState, str] = {
 UNREVIEWED_STATE_NAMES = STATE_NAMES | {
     _S.AUTHORIZED: "not started yet",
     _S.EXECUTING: "started",
-    _S.LAPSED: "not run",
 }
 """The same for calls that the policy let run."""
 
@@ -67,11 +67,11 @@ HEADLINES: dict[ItemState, str] = {
     _S.FAILED: "❌ Approved, but it failed",
     _S.IN_DOUBT: "❓ Did it run? Please check",
     _S.REJECTED: "🚫 Rejected",
-    _S.ANSWERED: "💬 Answered instead of run",
+    _S.ANSWERED: "💬 Answered, nothing ran",
     _S.EXPIRED: "⌛ Expired, nothing ran",
     _S.SUPERSEDED: "⏩ Superseded, nothing ran",
     _S.WITHDRAWN: "↩ Withdrawn, nothing ran",
-    _S.LAPSED: "⌛ Approved, but never run",
+    _S.LAPSED: "⌛ Approved, but the approval lapsed",
 }
 """The headline of a card with one call."""
 
@@ -119,47 +119,35 @@ _TOLD: dict[ItemState, tuple[LiteralString, LiteralString]] = {
         " {at}, because the conversation moved on. Nothing ran.",
     ),
     _S.WITHDRAWN: ("↩ *Withdrawn*", " {at}. Nothing ran."),
-    _S.LAPSED: ("⌛ *Approved*", ", but it never ran; the approval lapsed {at}."),
+    _S.LAPSED: ("⌛ *Approved*", ", but the approval lapsed {at}. Nothing ran."),
 }
 """What is said of a state before and after the names of who brought it there."""
 
-_STARTED: dict[ItemState, LiteralString] = {
-    _S.REJECTED: ", {at}. It had been started, and does not go on.",
-    _S.ANSWERED: ", {at}. It had been started, and does not go on.",
-    _S.EXPIRED: " {at}. It had been started, and does not go on.",
-    _S.SUPERSEDED: (
-        " {at}, because the conversation moved on. It had been started before."
-    ),
-    _S.WITHDRAWN: " {at}. It had been started before.",
-    _S.LAPSED: ", but it did not go on; the approval lapsed {at}.",
-}
-"""The same of a call that was started before it came there."""
-
-_RESTORED: dict[ItemState, LiteralString] = {
-    _S.IN_DOUBT: (
-        " since {at}: its record was restored from an older copy, so it may have run. "
-        "Please check, then say below."
-    ),
-    _S.LAPSED: "; the approval lapsed {at}. Whether it ran before is not known.",
-}
-"""The same of a call whose record was restored from an older copy."""
-
-_RESTORED_HEAD: dict[ItemState, str] = {
-    _S.EXPIRED: "⌛ Expired; it may have run before",
-    _S.SUPERSEDED: "⏩ Superseded; it may have run before",
-    _S.WITHDRAWN: "↩ Withdrawn; it may have run before",
-    _S.LAPSED: "⌛ Approved; it may have run before",
-}
+_DOUBT_RESTORED: LiteralString = (
+    " since {at}: its record was restored from an older copy, so it may have run. "
+    "Please check, then say below."
+)
 
 _UNDECIDED = frozenset({_S.PENDING, _S.IN_DOUBT, _S.EXPIRED, _S.SUPERSEDED})
 """What people who voted did not bring about."""
 
 NOTHING_RAN: LiteralString = "Nothing ran."
-NOT_KNOWN: LiteralString = "Whether it ran before is not known."
-"""Stands in place of `NOTHING_RAN` where a record was restored from an older copy."""
+_HAD_STARTED: LiteralString = "It had been started, and does not go on."
+_NOT_KNOWN: LiteralString = "Whether it ran before is not known."
 
 LATE = "⌛ The time is over"
 """The headline while an approval is past its time and not yet closed."""
+
+
+def what_ran(item: Item | Stale) -> LiteralString:
+    """Return the sentence that is true in place of `NOTHING_RAN`.
+
+    Args:
+        item: a call in one of the states `UNEXECUTED`, or one that expires.
+    """
+    if item.is_restored:
+        return _NOT_KNOWN
+    return _HAD_STARTED if item.has_started else NOTHING_RAN
 
 
 def header_text(approval: Approval, *, now_ms: int) -> Plain:
@@ -211,10 +199,9 @@ def _one(item: Item) -> Label:
     head = HEADLINES[item.state]
     if item.has_failed:
         head = "❌ It failed. Run it again?"
-    if item.is_restored:
-        head = _RESTORED_HEAD.get(item.state, head)
-    elif item.state is _S.LAPSED and item.fence:
-        head = "⌛ Approved, but it did not go on"
+    if item.state in UNEXECUTED and what_ran(item) is not NOTHING_RAN:
+        what = "may have run before" if item.is_restored else "had been started"
+        head = f"{head.partition(',')[0]}; it {what}"
     if item.edit is not None:
         head = head.replace("Approved", "Approved with changes")
     return label(head)
@@ -236,11 +223,9 @@ def status_sentence(approval: Approval, item: Item, *, now_ms: int) -> Template:
     head, tail = _TOLD[item.state]
     if item.has_failed:
         head, tail = "❌ *It failed*", " {at}. Please say below whether it runs again."
-    elif item.is_restored:
-        unknown = tail.replace(NOTHING_RAN, NOT_KNOWN)
-        tail = _RESTORED.get(item.state, unknown)
-    elif item.fence:
-        tail = _STARTED.get(item.state, tail)
+    elif item.is_restored and item.state is _S.IN_DOUBT:
+        tail = _DOUBT_RESTORED
+    tail = tail.replace(NOTHING_RAN, what_ran(item))
     sentence = template(tail, at=when(item.changed_at_ms))
     by = approvers(item)
     # With a decision a person withdrew it, and with `revoked` it ended by itself.
@@ -298,8 +283,8 @@ def _signature(one: Vote | DecisionRecord) -> Template:
 def _pending(approval: Approval, item: Item, *, now_ms: int) -> Template:
     at = when(approval.expires_at_ms)
     if now_ms >= approval.expires_at_ms:
-        ran = template("" if item.is_restored else " Nothing ran.")
-        return joined("", [template("⌛ *The time to decide ended* {at}.", at=at), ran])
+        over = template("⌛ *The time to decide ended* {at}.", at=at)
+        return joined(" ", [over, template(what_ran(item))])
     if is_dead_end(approval, item, item.requirement):
         stuck = template("⛔ *Nobody can approve this:* too few people may do it.")
         reject = template("It can be rejected.") if Verb.REJECT in item.allow else None

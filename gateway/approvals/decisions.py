@@ -152,12 +152,14 @@ class Stale(_Named):
     """Somebody or something was faster; nothing changed.
 
     ``is_restored`` says that its record is from an older copy: it may have run.
+    ``has_started`` says that it was claimed before.
     """
 
     state: ItemState
     decision: DecisionRecord | None = None
     at_ms: int = 0
     is_restored: bool = False
+    has_started: bool = False
 
     @classmethod
     def of(cls, item: Item) -> Stale:
@@ -167,6 +169,7 @@ class Stale(_Named):
             decision=item.decision,
             at_ms=item.changed_at_ms,
             is_restored=item.is_restored,
+            has_started=item.has_started,
         )
 
 
@@ -178,7 +181,7 @@ class Changed(_Named):
 
 
 class Expired(_Named):
-    """The time to decide is over; nothing ran."""
+    """The time to decide is over; nothing was recorded."""
 
     expires_at_ms: int
 

@@ -82,7 +82,10 @@ UNEXECUTED: frozenset[ItemState] = frozenset(
         _S.LAPSED,
     }
 )
-"""The final states in which the tool did not run and never will."""
+"""The final states without a result: the tool does not run, or not again.
+
+It may have been started before: claimed, then paused, and the approval taken back.
+"""
 
 
 def advance(state: ItemState, move: Move) -> ItemState:

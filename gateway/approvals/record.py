@@ -196,6 +196,11 @@ class Item(JudgedCall):
         return self.revoked is not None and self.revoked.is_restored
 
     @property
+    def has_started(self) -> bool:
+        """Return whether it was claimed at least once, so its tool may have acted."""
+        return self.fence > 0
+
+    @property
     def is_pending(self) -> bool:
         """Return whether a person still has to decide."""
         return self.state is ItemState.PENDING

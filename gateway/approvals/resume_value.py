@@ -66,15 +66,19 @@ def end_reason(item: Item) -> str:
     if item.is_restored:
         return f"{why}. {NOT_KNOWN}; look before you ask again."
     if item.state is ItemState.WITHDRAWN and item.decision is not None:
-        return _taken_back(item.decision)
+        return _taken_back(item, item.decision)
+    return f"{why}, so the call {_ran(item)}"
+
+
+def _ran(item: Item) -> str:
     # It was started at least once, so "did not run" would not be true.
-    if item.fence:
-        return f"{why}, so the call does not go on. What it did before that stays."
-    return f"{why}, so the call did not run."
+    if item.has_started:
+        return "does not go on. What it did before that stays."
+    return "did not run."
 
 
-def _taken_back(decision: DecisionRecord) -> str:
-    said = "Somebody who asked for this call took it back, so it did not run."
+def _taken_back(item: Item, decision: DecisionRecord) -> str:
+    said = f"Somebody who asked for this call took it back, so it {_ran(item)}"
     if not decision.text:
         return said
     return f"{said} Their reason: {json.dumps(decision.text, ensure_ascii=False)}."
@@ -105,5 +109,5 @@ def _answer(
         args=args,
         message=message,
         by=item.decision.by if item.decision else None,
-        has_started=item.fence > 0 or item.is_restored,
+        has_started=item.has_started or item.is_restored,
     )

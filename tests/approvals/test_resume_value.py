@@ -71,11 +71,16 @@ def test_an_approved_call_is_answered_as_approved_however_far_it_is(
 def test_a_call_that_was_taken_back_says_so_with_the_reason_or_without() -> None:
     plain = answer(in_state(ItemState.WITHDRAWN, Verb.REJECT))
     reason = answer(in_state(ItemState.WITHDRAWN, Verb.REJECT, 'a "typo"'))
+    started = answer(in_state(ItemState.WITHDRAWN, Verb.REJECT).with_(fence=1))
 
     assert plain.message == (
         "Somebody who asked for this call took it back, so it did not run."
     )
     assert reason.message == f'{plain.message} Their reason: "a \\"typo\\"".'
+    assert started.message == (
+        "Somebody who asked for this call took it back, so it does not go on. What it "
+        "did before that stays."
+    )
 
 
 def test_whether_it_began_is_told_with_every_end() -> None:

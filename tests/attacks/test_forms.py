@@ -32,7 +32,7 @@ WORDS = {
     Input.REASON.value: {Input.REASON.value: {"value": "because"}},
     Input.MESSAGE.value: {Input.MESSAGE.value: {"value": "because"}},
 }
-CALM = ("othing was recorded", "changed nothing", "nothing ran")
+CALM = ("othing was recorded", "changed nothing")
 
 
 async def opened(

@@ -122,7 +122,7 @@ def test_every_fallback_is_a_sentence_without_machine_words() -> None:
         ),
         (
             ItemState.REJECTED,
-            "The call of process_refund was rejected and did not",
+            "The call of process_refund was rejected. Nothing ran.",
         ),
         (ItemState.IN_DOUBT, "Please check whether the call of process_refund ran."),
     ],

@@ -1,20 +1,22 @@
-"""No card says that nothing ran when nobody can know it."""
+"""No text says that nothing ran of a call that was started or may have run."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.bot.readable import readable
-from tests.bot.samples import NOW, a_refund, an_approval
+from tests.bot.samples import ANA, NOW, a_refund, an_approval
 from twokey.bot.cards.fallbacks import card_fallback
+from twokey.bot.cards.frame import Frame
 from twokey.bot.cards.history import thread_note
+from twokey.bot.cards.notification import notification
 from twokey.bot.cards.outcome import outcome_text
 from twokey.bot.cards.states import headline, status_sentence
 from twokey.bot.listener_context import to_mrkdwn
 from twokey.gateway.approvals.decisions import Stale
 from twokey.gateway.approvals.events import Event, named_after
 from twokey.gateway.approvals.lifecycle import UNEXECUTED
-from twokey.gateway.approvals.record import Item
+from twokey.gateway.approvals.record import DecisionRecord, Item
 from twokey.gateway.approvals.recovering import (
     RESTORED,
     THREAD_LOST,
@@ -22,8 +24,11 @@ from twokey.gateway.approvals.recovering import (
     end_with_thread,
 )
 from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.protocol.verbs import Verb
 
 ENDS = sorted(UNEXECUTED)
+BY_ANA = DecisionRecord(by=ANA, verb=Verb.REJECT, at_ms=NOW)
 
 
 def old(state: ItemState) -> Item:
@@ -53,6 +58,31 @@ def said(item: Item) -> str:
             "" if note is None else readable(note.blocks) + note.text,
         ]
     )
+
+
+@pytest.mark.parametrize("decision", [None, BY_ANA])
+@pytest.mark.parametrize("state", ENDS)
+def test_a_call_that_had_been_started_is_not_said_not_to_have_run(
+    state: ItemState, decision: DecisionRecord | None
+) -> None:
+    item = a_refund(state=state, changed_at_ms=NOW, fence=1, decision=decision)
+    click = to_mrkdwn(outcome_text(Stale.of(item), now_ms=NOW))
+    waiting = an_approval(item.with_(state=ItemState.PENDING))
+    late_ms = waiting.expires_at_ms
+    late = status_sentence(waiting, waiting.items[0], now_ms=late_ms).text
+    texts = [said(item), click, late]
+    # The only end of a call that nobody is asked about.
+    if state is ItemState.LAPSED:
+        unreviewed = an_approval(item.with_(tier=Tier.NOTIFY))
+        note = notification(Frame(unreviewed, b"k" * 32, "T0TWOKEY", NOW))
+        texts.append(readable(note.blocks) + note.text)
+
+    for told in texts:
+        assert "nothing ran" not in told.lower()
+        assert "not run" not in told
+        assert "never r" not in told
+        assert "had been started, and does not go on" in told
+    assert "it had been started" in headline(an_approval(item), now_ms=NOW).text
 
 
 @pytest.mark.parametrize("state", ENDS)

@@ -10,12 +10,12 @@ import typer
 from twokey.cli.console import printable
 from twokey.gateway.approvals.people import Requirement, Role
 from twokey.gateway.approvals.quorum import clauses, tally
+from twokey.gateway.policy.eligibility import reachable_requirements
 from twokey.gateway.policy.evaluate import Evaluation
 from twokey.gateway.policy.raise_rules import FiredRule
 from twokey.gateway.policy.replay import Replayed
 from twokey.gateway.policy.requirement_checks import unused
 from twokey.gateway.policy.rules import Policy
-from twokey.gateway.policy.selection import Selection
 from twokey.gateway.policy.triage_rules import TriageRule
 from twokey.gateway.protocol.tiers import Tier
 
@@ -101,14 +101,10 @@ def replay_lines(found: Sequence[Replayed]) -> Iterator[str]:
 
 def too_few_people(policy: Policy) -> list[str]:
     """Return a sentence for every tool that fewer people can approve than have to."""
-    agents = ["", *policy.agents]
-    names = [*policy.tools, *(t for a in policy.agents.values() for t in a.tools)]
     found = [
-        f"{_named(tool)} {lacks}"
-        for tool in (*dict.fromkeys(names), "")
-        for rules in (Selection(policy, agent, tool) for agent in agents)
-        for tier in sorted(_reachable(rules), key=lambda one: one.rank)
-        if tier.needs_people and (lacks := _lacks(rules.requirement(tier), tier))
+        f"{_named(one.tool)} {lacks}"
+        for one in sorted(reachable_requirements(policy), key=lambda one: not one.tool)
+        if (lacks := _lacks(one.requirement, one.tier))
     ]
     return list(dict.fromkeys(found))
 
@@ -123,14 +119,6 @@ def unused_requirements(policy: Policy) -> list[str]:
 
 def _named(tool: str) -> str:
     return repr(tool) if tool else "A tool that is not listed"
-
-
-def _reachable(rules: Selection) -> set[Tier]:
-    listed, _ = rules.tier()
-    raised = {rule.tier for rule in rules.raising()}
-    if raised:
-        raised.add(Tier.ESCALATE)  # what a rule asks for that cannot be checked
-    return {listed} | {tier for tier in raised if tier.rank > listed.rank}
 
 
 def _lacks(requirement: Requirement, tier: Tier) -> str:

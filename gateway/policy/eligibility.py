@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from twokey.gateway.approvals.people import Requirement, Role
-from twokey.gateway.policy.rules import Policy
+from twokey.gateway.policy.rules import Policy, RaiseRule
 from twokey.gateway.policy.selection import Selection
 from twokey.gateway.protocol.tiers import Tier, join
 
@@ -38,12 +38,22 @@ class Reachable:
 
 
 def reachable_requirements(policy: Policy) -> Iterator[Reachable]:
-    """Yield who has to agree to what, for all that a rule can raise a call to."""
+    """Yield who has to agree to what; whoever can meet these can meet any call's.
+
+    A call asks for one of these, or for less at the same tier. Left out is what only a
+    run of the agent asks for, and what the agent sends for a tool without rules.
+    """
     for agent, tool in _places(policy):
         selection = Selection(policy, agent, tool)
-        for tier, needs in _asked(selection):
-            requirement = selection.requirement(tier, needs)
-            yield Reachable(agent, tool, tier, requirement)
+        asked = (
+            Reachable(agent, tool, tier, selection.requirement(tier, needs))
+            for tier, needs in _asked(policy, tool, selection)
+        )
+        found: list[Reachable] = []
+        for one in asked:
+            if one not in found:
+                found.append(one)
+        yield from found
 
 
 def stoppers(policy: Policy, *, agent: str = "", tool: str = "") -> Requirement:
@@ -84,18 +94,38 @@ def _places(
             yield name, each
 
 
-def _asked(selection: Selection) -> Iterator[tuple[Tier, tuple[str, ...]]]:
-    """Yield the tiers at which people are asked, and what each rule asks beside."""
+def _asked(
+    policy: Policy, tool: str, selection: Selection
+) -> Iterator[tuple[Tier, tuple[str, ...]]]:
+    """Yield the tiers at which people are asked, and what rules ask for beside."""
     floor, _ = selection.tier()
-    rules = selection.raising()
-    found: dict[tuple[Tier, tuple[str, ...]], None] = {(floor, ()): None}
-    for rule in rules:
-        needs = (rule.needs,) if rule.needs else ()
-        found[join(floor, rule.tier), needs] = None
-    # Triage may bring a call as far as escalate without any rule of the file.
-    if any(selection.triage(tier) for tier, _ in found):
-        found[join(floor, Tier.ESCALATE), ()] = None
-    return (one for one in found if one[0] in {Tier.APPROVE, Tier.ESCALATE})
+    raised = [(join(floor, rule.tier), rule) for rule in selection.raising()]
+    found: list[tuple[Tier, tuple[str, ...]]] = [(floor, ())]
+    found += [(tier, _needs([rule])) for tier, rule in raised]
+    triaged = [tier for tier, _ in found if selection.triage(tier)]
+    found += [(join(tier, Tier.APPROVE), ()) for tier in triaged]
+    # Rules may hold together. What they need adds up, so all of them cover any choice.
+    if any(tier is Tier.APPROVE for tier, _ in found):
+        together = [rule for tier, rule in raised if tier.rank <= Tier.APPROVE.rank]
+        found.append((Tier.APPROVE, _needs(together)))
+    # What cannot be checked is raised to escalate, and triage may raise as far. Rules
+    # that hold beside that still need their people.
+    is_doubtful = (
+        bool(raised)
+        or selection.first.args_schema is not None
+        or bool(triaged)
+        or any(
+            rule.covers(tool) and (rule.by or rule.sum)
+            for rule in policy.windows.values()
+        )
+    )
+    if is_doubtful:
+        found.append((join(floor, Tier.ESCALATE), _needs(selection.raising())))
+    return (one for one in found if one[0].needs_people)
+
+
+def _needs(rules: Iterable[RaiseRule]) -> tuple[str, ...]:
+    return tuple(rule.needs for rule in rules if rule.needs)
 
 
 def merged(roles: Iterable[Role]) -> tuple[Role, ...]:

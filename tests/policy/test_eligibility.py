@@ -2,17 +2,86 @@
 
 from __future__ import annotations
 
+from typing import cast
+
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import JsonValue
+
+from twokey.gateway.approvals.quorum import asks_more
 from twokey.gateway.policy.eligibility import reachable_requirements
+from twokey.gateway.policy.evaluate import evaluate
 from twokey.gateway.policy.load import load_policy
+from twokey.gateway.policy.raise_rules import Facts
+from twokey.gateway.policy.rules import EVERY_TOOL, Policy
+from twokey.gateway.policy.windows import window_uses
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.protocol.tiers import Tier
 
 HEAD = """\
 version: 1
 defaults: {reviewers: support}
-roles: {support: {users: [U0ANA, U0BEN]}, senior: {users: [U0LEAD, U0HEAD]}}
+roles:
+  support: {users: [U0ANA, U0BEN]}
+  senior: {users: [U0LEAD, U0HEAD]}
+  boss: {users: [U0BOSS]}
 tiers: {escalate: {of: senior}}
-requirements: {one_senior: {of: senior}}
+requirements:
+  one_senior: {of: senior}
 """
 ANY = ("", "", "approve", ["support"])
+
+ROLES = ["support", "senior", "finance"]
+RULES = st.fixed_dictionaries(
+    {
+        "when": st.sampled_from(["args.n > 1", "args.n > 5", "windows.spent > 3"]),
+        "because": st.just("so"),
+        "needs": st.none() | st.sampled_from(["one_senior", "two", "both"]),
+        "to": st.sampled_from(["notify", "approve", "escalate", "deny"]),
+    }
+).map(
+    lambda rule: (
+        rule | {"to": "escalate" if rule["needs"] else rule["to"]}
+        if rule["to"] != "approve"
+        else rule
+    )
+)
+SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}}
+TOOLS = st.fixed_dictionaries(
+    {
+        "raise": st.lists(RULES, max_size=3),
+        "tier": st.sampled_from(Tier),
+        "args_schema": st.none() | st.just(SCHEMA),
+        "needs": st.none() | st.sampled_from(["one_senior", "two"]),
+    }
+)
+BASE: JsonObject = {
+    "version": 1,
+    "defaults": {"reviewers": "support", "tier": "approve"},
+    "roles": {name: {"users": [f"U0{name.upper()}"]} for name in ROLES},
+    "requirements": {
+        "one_senior": {"of": "senior"},
+        "two": {"of": ["support", "finance"], "approvals": 2},
+        "both": {"all": [{"of": "senior"}, {"of": "finance"}]},
+    },
+}
+SPENT: JsonObject = {"spent": {"tools": EVERY_TOOL, "sum": "args.n", "within": "1h"}}
+
+
+def policy_of(
+    tools: dict[str, object], night: dict[str, object], *, has_window: bool
+) -> Policy:
+    agents = {"night": {"tools": night}} if night else {}
+    rest = {"tools": tools, "agents": agents, "windows": SPENT if has_window else {}}
+    return Policy.model_validate(BASE | rest)
+
+
+PAY = st.fixed_dictionaries({}, optional={"pay": TOOLS})
+POLICIES = st.builds(policy_of, PAY, PAY, has_window=st.booleans())
+VALUES = st.integers(-1, 9) | st.just("x") | st.floats()
+ARGS = st.fixed_dictionaries(
+    {}, optional={"n": cast("st.SearchStrategy[JsonValue]", VALUES)}
+)
 
 Row = tuple[str, str, str, list[str]]
 
@@ -64,3 +133,48 @@ def test_what_holds_for_one_agent_is_found_under_its_name() -> None:
 
     assert ("night", "mail", "escalate", ["senior"]) in found
     assert ("night", "", "approve", ["support"]) in found
+
+
+def test_what_does_not_fit_its_schema_needs_the_people_of_escalate() -> None:
+    found = reachable("tools: {pay: {tier: approve, args_schema: {type: object}}}")
+
+    assert ("", "pay", "escalate", ["senior"]) in found
+
+
+def test_rules_that_hold_together_are_found_together() -> None:
+    found = reachable(
+        "  one_boss: {of: boss}\n"
+        "tools: {pay: {tier: auto, raise: ["
+        "{when: args.n > 5, needs: one_boss, because: much}, "
+        "{when: args.n > 1, needs: one_senior, because: some}]}}"
+    )
+
+    assert ("", "pay", "approve", ["support", "boss", "senior"]) in found
+    assert ("", "pay", "escalate", ["senior", "boss"]) in found
+
+
+@given(POLICIES, st.sampled_from(["", "night"]), ARGS)
+def test_no_call_asks_for_more_than_is_found(
+    policy: Policy, agent: str, args: JsonObject
+) -> None:
+    uses = window_uses(policy, agent=agent, tool="pay", args=args)
+    known = Facts(
+        now_ms=0,
+        windows={use.window: use.amount_micro for use in uses.uses},
+        problems=uses.problems,
+    )
+
+    listed = policy.agents[agent].tools if agent in policy.agents else {}
+    place = (
+        agent if agent in policy.agents else "",
+        "pay" if "pay" in policy.tools or "pay" in listed else "",
+    )
+    covers = [
+        one for one in reachable_requirements(policy) if (one.agent, one.tool) == place
+    ]
+    for facts in (None, known):
+        asked = evaluate(policy, agent=agent, tool="pay", args=args, facts=facts)
+        assert not asked.tier.needs_people or any(
+            one.tier is asked.tier and not asks_more(asked.requirement, one.requirement)
+            for one in covers
+        )

@@ -112,8 +112,8 @@ def _own(
         header(label(f"Waiting for others: {len(waiting)}")),
         context(template(_ONLY_NO)),
     ]
-    for index, approval in enumerate(shown, start=above + 1):
-        blocks += _row(Frame(approval, key, team, now_ms), index)
+    for index, approval in enumerate(shown):
+        blocks += _row(Frame(approval, key, team, now_ms), index, is_own=True)
     if len(waiting) > len(shown):
         more = len(waiting) - len(shown)
         blocks.append(context(template("{more} more are not listed here.", more=more)))
@@ -146,15 +146,18 @@ def _waits(approval: Approval) -> bool:
     return any(item.is_pending for item in approval.items)
 
 
-def _row(frame: Frame, index: int, *, why: str = "") -> list[Block]:
+def _row(
+    frame: Frame, index: int, *, is_own: bool = False, why: str = ""
+) -> list[Block]:
     approval = frame.approval
     item = next(item for item in approval.items if item.is_pending)
-    name = f"home.{index}"
+    name = f"{'own' if is_own else 'home'}.{index}"
+    listed = "those that wait for others" if is_own else "your queue"
     view_all = button(
         Action.VIEW_ALL,
         label("View all"),
         value=frame.value(item.index, Action.VIEW_ALL),
-        accessibility_label=label(f"View approval {index + 1} of your queue"),
+        accessibility_label=label(f"View approval {index + 1} of {listed}"),
     )
     line = [divider(block_id=frame.block_id(f"{name}.before"))] if index else []
     return [

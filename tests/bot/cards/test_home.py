@@ -143,3 +143,19 @@ def test_less_urgent_ones_are_counted() -> None:
     shown = readable(view["blocks"])
     assert "# Waiting for you: 31\n" in shown
     assert "30 more are not listed here." in shown
+
+
+def test_own_calls_are_counted_apart_from_the_queue() -> None:
+    one, two = an_approval(id="ap_own"), an_approval(id="ap_2", created_at_ms=NOW + 1)
+
+    view = home([], own=[one, two], key=KEY, team=TEAM, now_ms=NOW)
+
+    labels = [
+        each["accessibility_label"]
+        for each in objects(view)
+        if each.get("action_id") == Action.VIEW_ALL
+    ]
+    assert labels == [
+        "View approval 1 of those that wait for others",
+        "View approval 2 of those that wait for others",
+    ]

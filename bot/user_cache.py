@@ -134,9 +134,8 @@ class UserCache:
         found = reply.get("user")
         if not isinstance(found, Mapping) or "id" not in found:
             raise SlackNoResponse(USER, "an answer without a user")
-        return account_of(
-            cast("SlackBody", found), team=self._team, enterprise=self._enterprise
-        )
+        user_info = cast("SlackBody", found)
+        return account_of(user_info, team=self._team, enterprise=self._enterprise)
 
     async def _ask_group(self, group: str) -> frozenset[str]:
         try:
@@ -162,11 +161,14 @@ def account_of(user: SlackBody, *, team: str, enterprise: str) -> Account:
         user: the member ``user`` of its answer.
         team: the workspace that asks.
         enterprise: the organization above it, "" for none.
+
+    Raises:
+        SlackNoResponse: when a member that has to be an object is something else.
     """
-    profile = cast("Mapping[str, object]", user.get("profile") or {})
+    profile = _member(user, "profile")
     names = (profile.get("display_name"), user.get("real_name"), user.get("name"))
     name = next((str(each) for each in names if each), "")
-    above = cast("Mapping[str, object]", user.get("enterprise_user") or {})
+    above = _member(user, "enterprise_user")
     is_colleague = user.get("team_id") == team or bool(
         enterprise and above.get("enterprise_id") == enterprise
     )
@@ -286,6 +288,13 @@ class _Snapshots(Generic[T]):
             retry_in_s,
         )
         return NoAnswer(retry_in_s)
+
+
+def _member(user: SlackBody, name: str) -> SlackBody:
+    found = user.get(name) or {}
+    if not isinstance(found, Mapping):
+        raise SlackNoResponse(USER, f"a user whose {name} is no object")
+    return cast("SlackBody", found)
 
 
 def _is_bot(user: SlackBody) -> bool:

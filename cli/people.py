@@ -238,13 +238,13 @@ async def _account(slack: Slack, user: str, *, team: str, enterprise: str) -> Re
     unknown = Reviewer(team=team, user=user)
     try:
         reply = await slack.ask("users.info", user=user)
+        found = cast("SlackBody", reply.get("user") or {})
+        account = account_of(found, team=team, enterprise=enterprise)
     # Slack answered that there is no such user.
     except SlackRefused:
         return unknown.with_(account=AccountKind.STRANGER)
     except SlackError:
         return unknown
-    found = cast("SlackBody", reply.get("user") or {})
-    account = account_of(found, team=team, enterprise=enterprise)
     return unknown.with_(account=account.kind, name=account.name)
 
 

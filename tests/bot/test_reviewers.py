@@ -269,6 +269,21 @@ async def test_an_answer_without_the_answer_means_nobody_is_known(
         assert (known.account, known.usergroups) == (AccountKind.MEMBER, MINE)
 
 
+@pytest.mark.parametrize("member", ["profile", "enterprise_user"])
+async def test_a_malformed_user_is_no_answer(
+    member: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def ask(*_: object, **__: str) -> dict[str, object]:
+        return {"ok": True, "user": {"id": "U0ANA", "team_id": TEAM, member: "x"}}
+
+    async with opened() as ctx:
+        monkeypatch.setattr(Slack, "ask", ask)
+
+        reviewer = await ctx.reviewers.resolve("U0ANA", user_team=TEAM)
+
+        assert reviewer.account is AccountKind.UNKNOWN
+
+
 @pytest.mark.parametrize("fault", ["http_500", "reset", "rate_limit"])
 async def test_what_slack_does_not_say_is_unknown_and_not_kept(fault: str) -> None:
     async with opened() as ctx:

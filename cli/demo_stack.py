@@ -27,12 +27,12 @@ SUGGESTIONS = tuple(
     Suggestion(label=label, text=f"@twokey {text}", channel=CHANNEL, user=REQUESTER)
     for label, text in (
         ("refund order 78291", "refund order 78291"),
-        ("refund 56 recalled lamps", "refund every recalled lamp"),
         ("do several things at once", "refund order 78291 and do everything else"),
         ("refund order 78420 (two people)", "refund order 78420"),
         ("change an address", "change the address of order 78304"),
         ("send an e-mail (2 minutes)", "mail the customer of order 78377"),
         ("look up an order (needs nobody)", "look up order 78377"),
+        ("refund 56 recalled lamps at once", "refund every recalled lamp"),
     )
 )
 

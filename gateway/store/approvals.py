@@ -7,7 +7,7 @@ import json
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeVar, cast
-from weakref import WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from twokey.gateway.approvals.events import Event
 from twokey.gateway.approvals.record import Approval
@@ -38,6 +38,8 @@ logger = logging.getLogger(__name__)
 # A lost comparison nearly always means that somebody else's write went through: sixteen
 # in a row are a crowd and no livelock, and the person clicks again.
 _ATTEMPTS = 16
+_TURN_S = 3.0
+"""How long a change waits for its turn: a hundred others take about as long."""
 _BUSY = (
     "Too many changed this at once; nothing of yours was recorded. Please try again."
 )
@@ -57,7 +59,9 @@ class ApprovalStore:
         self.lease_ms = lease_ms
         self._pending = PendingIndex(conn)
         # A lock lives as long as somebody holds it or waits for it.
-        self._turns = WeakValueDictionary[tuple[int, str], asyncio.Lock]()
+        self._turns = WeakKeyDictionary[
+            asyncio.AbstractEventLoop, WeakValueDictionary[str, asyncio.Lock]
+        ]()
 
     async def open_turn(
         self,
@@ -194,15 +198,24 @@ class ApprovalStore:
         if not in_turn:
             return await self._change(Keys(shard), approval_id, compute, seen)
         # Only an optimization: other processes are not in this row, so what is written
-        # is compared in any case.
-        async with self._turn(approval_id):
+        # is compared in any case. Who waited too long, behind a store that does not
+        # answer, goes on without a turn.
+        turn = self._turn(approval_id)
+        has_turn = await _acquired(turn)
+        try:
             return await self._change(Keys(shard), approval_id, compute, seen)
+        finally:
+            if has_turn:
+                turn.release()
 
     def _turn(self, approval_id: str) -> asyncio.Lock:
         """Return the lock of an approval in this event loop."""
-        key = (id(asyncio.get_running_loop()), approval_id)
+        # By the loop itself: the id of one that was closed in the middle of a change
+        # may be that of a new one, which would wait for a lock that nobody releases.
+        loop = asyncio.get_running_loop()
+        turns = self._turns.setdefault(loop, WeakValueDictionary[str, asyncio.Lock]())
         # In one statement, so that the lock is not collected before it is returned.
-        return self._turns.setdefault(key, asyncio.Lock())
+        return turns.setdefault(approval_id, asyncio.Lock())
 
     async def _change(
         self,
@@ -321,6 +334,14 @@ class ApprovalStore:
             return True
         # A version without that list may have opened it.
         return bool(await self.unfinished_of_run(keys, tenant, run_ref))
+
+
+async def _acquired(turn: asyncio.Lock) -> bool:
+    try:
+        async with asyncio.timeout(_TURN_S):
+            return await turn.acquire()
+    except TimeoutError:
+        return False
 
 
 def _listed(reply: Reply) -> list[Listed]:

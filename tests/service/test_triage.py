@@ -272,15 +272,15 @@ async def test_triage_refuses_only_where_the_policy_lets_it(
 async def test_the_audit_log_has_the_raise_and_no_word_of_the_rationale(
     store: Store,
 ) -> None:
-    harness = desk_with(store, saying("escalate", 80, "Card 4111 is odd."))
+    harness = desk_with(store, saying("escalate", 80, "Card no4111 is odd."))
 
-    verdict = await refund(harness, card="4111")
+    verdict = await refund(harness, card="no4111")
 
     (raised,) = await audit(store, EventName.TRIAGE_RAISED)
     every = await audit_entries(store.conn, store.keys_of_tenant("default"))
     assert (raised.item, raised.tier) == (verdict.item_id, "escalate")
     assert raised.data == {"was": "approve", "score": "80"}
-    assert "4111" not in "".join(event.model_dump_json() for event in every)
+    assert "no4111" not in "".join(event.model_dump_json() for event in every)
 
 
 async def test_a_score_alone_is_kept_without_the_words(store: Store) -> None:

@@ -142,8 +142,8 @@ _PARTS: dict[str, LiteralString] = {
     "approved": "{n} approved",
     "edited": "{n} edited",
     "rejected": "{n} rejected",
-    "waiting": "{n} need more people",
-    "left_out": "{n} left out, because they are escalated now",
+    "waiting": "more people needed for {n}",
+    "left_out": "{n} left out, because escalated now",
 }
 
 
@@ -152,18 +152,18 @@ def _decided_together(event: Event, approval: Approval) -> Message:
     parts = {
         name: count_ranges(event.data[name]) for name in _PARTS if name in event.data
     }
-    told = [template(_PARTS[name], n=n) for name, n in parts.items()]
+    counts = [template(_PARTS[name], n=n) for name, n in parts.items()]
     # Without a name, which would subscribe that person to the thread; see `_decided`.
     head = template("☑️ *Decided together:*")
-    said = joined(" ", [head, joined(" · ", told)])
-    blocks: list[Block] = [section(said)]
+    blocks: list[Block] = [section(joined(" ", [head, joined(" · ", counts)]))]
     if event.reason:
         words = rich_text(
             box(_cut(event.reason)), block_id=f"{approval.id}:{event.name}"
         )
         blocks.append(words)
     total = sum(parts.get(name, 0) for name in ("approved", "edited", "rejected"))
-    return Message(tuple(blocks), f"{total} calls were decided together.")
+    text = f"{total} calls were decided together."
+    return Message(tuple(blocks), "1 call was decided." if total == 1 else text)
 
 
 def _sentence(event: Event, item: Item) -> Template | None:

@@ -1,4 +1,4 @@
-"""Submit one gesture on every waiting call of a batch, and say what it did."""
+"""Apply one decision to all pending calls of a batch, and word the reply."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def decide_batch(
 def batch_reply(outcome: BatchOutcome, *, now_ms: int) -> UserText | None:
     """Say what the card does not show: votes that count, and what was refused."""
     if isinstance(outcome, BatchDecided):
-        return _settled(outcome)
+        return _decided_reply(outcome)
     if not isinstance(outcome, BatchRefused):
         return outcome_text(outcome, now_ms=now_ms)
     nothing = template(
@@ -67,33 +67,45 @@ def batch_reply(outcome: BatchOutcome, *, now_ms: int) -> UserText | None:
 
 
 def batch_form_reply(outcome: BatchOutcome, *, now_ms: int) -> AckBody:
-    """Return what becomes of a modal after a gesture: gone, or a calm sentence."""
-    said = batch_reply(outcome, now_ms=now_ms)
-    if said is None:
+    """Return the response to a submitted modal: close it, or show the reply in it."""
+    reply = batch_reply(outcome, now_ms=now_ms)
+    if reply is None:
         return {"response_action": "clear"}
     is_recorded = isinstance(outcome, BatchDecided)
     title = label("Recorded" if is_recorded else "Not done")
-    return {"response_action": "update", "view": notice(title, said)}
+    return {"response_action": "update", "view": notice(title, reply)}
 
 
-def _settled(outcome: BatchDecided) -> UserText | None:
-    told: list[Template] = []
+def _decided_reply(outcome: BatchDecided) -> UserText | None:
+    sentences: list[Template] = []
     decided = len({*outcome.approved, *outcome.edited, *outcome.rejected})
     if outcome.waiting:
-        told.append(
+        sentences.append(_still_waiting(decided, len(outcome.waiting)))
+    left_out = len(outcome.left_out)
+    if left_out == 1:
+        sentences.append(
             template(
-                "Your decision on {all} calls is recorded; {more} of them need more "
-                "people.",
-                all=decided,
-                more=len(outcome.waiting),
+                "1 call was escalated meanwhile and is left out: please decide it on "
+                "its own."
             )
         )
-    if outcome.left_out:
-        told.append(
+    elif left_out:
+        sentences.append(
             template(
                 "{n} calls were escalated meanwhile and are left out: please decide "
                 "each of them on its own.",
-                n=len(outcome.left_out),
+                n=left_out,
             )
         )
-    return joined(" ", told) if told else None
+    return joined(" ", sentences) if sentences else None
+
+
+def _still_waiting(decided: int, waiting: int) -> Template:
+    if decided == 1:
+        return template("Your decision on 1 call is recorded; it needs more people.")
+    need = template("{n} of them need more people.", n=waiting)
+    if waiting == 1:
+        need = template("1 of them needs more people.")
+    return joined(
+        " ", [template("Your decision on {all} calls is recorded;", all=decided), need]
+    )

@@ -159,3 +159,22 @@ def test_what_is_no_news_has_no_line(name: EventName, item: Item) -> None:
 
 def test_an_event_about_another_approval_has_no_line() -> None:
     assert _note(N.ITEM_EXPIRED, an_approval(), item="ap_other.0") is None
+
+
+def test_one_call_of_a_batch_is_decided_in_the_singular() -> None:
+    approval = an_approval(a_refund(), a_refund(index=1))
+    event = Event(
+        name=N.APPROVAL_DECIDED,
+        tenant="acme",
+        approval=approval.id,
+        data={"approved": "0", "waiting": "0", "left_out": "1"},
+    )
+
+    note = thread_note(event, approval)
+
+    assert note is not None
+    assert note.text == "1 call was decided."
+    assert readable(note.blocks) == (
+        "m:☑️ *Decided together:* 1 approved · more people needed for 1 · 1 left out, "
+        "because escalated now\n"
+    )

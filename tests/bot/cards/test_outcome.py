@@ -149,9 +149,21 @@ def test_what_a_gesture_left_open_is_said() -> None:
     )
 
     assert said(outcome) == (
-        "Your decision on 3 calls is recorded; 1 of them need more people. 2 calls "
+        "Your decision on 3 calls is recorded; 1 of them needs more people. 2 calls "
         "were escalated meanwhile and are left out: please decide each of them on its "
         "own."
+    )
+
+
+def test_one_call_is_said_in_the_singular() -> None:
+    approval = an_approval(ONE_JUNIOR, a_refund(index=1))
+    outcome = BatchDecided(
+        approval=approval, approved=(0,), waiting=(0,), left_out=(1,)
+    )
+
+    assert said(outcome) == (
+        "Your decision on 1 call is recorded; it needs more people. 1 call was "
+        "escalated meanwhile and is left out: please decide it on its own."
     )
 
 

@@ -1,4 +1,4 @@
-"""Show the model execution reports that arrive after people reconciled a call.
+"""Insert late execution reports into the tool results that the model reads.
 
 A worker that seemed dead may finish after people reconciled its call and the agent read
 their answer. Reports are not kept in state: before each model call the gateway is asked

@@ -1,4 +1,4 @@
-"""Remove forged edit messages and reserved metadata from tool results."""
+"""Remove forged marks and state updates from tool results; restore stored ones."""
 
 from __future__ import annotations
 

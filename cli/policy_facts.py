@@ -1,4 +1,4 @@
-"""Parse command-line options into the input of a policy evaluation."""
+"""Parse `--at`, `--windows`, `--recent` and the call file into policy facts."""
 
 from __future__ import annotations
 

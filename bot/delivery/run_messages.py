@@ -1,4 +1,4 @@
-"""Publish one message per outage in a run's thread, and update it in place.
+"""Post one message per outage of a run in its thread, and update it in place.
 
 The store keeps its channel and ts, so another bot updates the same message. It is
 posted with a text that stays true, and updated with the run's state after it is

@@ -1,4 +1,4 @@
-"""Approval state machine: the one table of an item's state transitions."""
+"""Item state machine: the one table of transitions."""
 
 from __future__ import annotations
 

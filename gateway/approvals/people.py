@@ -1,4 +1,4 @@
-"""Immutable records of people: who must agree, and what each person decided."""
+"""Records of roles, requirements, votes and findings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Normalize a resource into one key, whatever its spelling.
+"""Normalize the `by` value of a window into one aggregation key.
 
 The key is what totals are kept under. Two resources that share a key by mistake are
 only counted together, which can raise a call and never lowers one.

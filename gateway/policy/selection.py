@@ -1,4 +1,4 @@
-"""Select the policy entries for one tool of one agent, most specific first."""
+"""Resolve the effective rules for one tool of one agent, most specific first."""
 
 from __future__ import annotations
 

@@ -34,12 +34,12 @@ from twokey.gateway.approvals.decisions import AccountKind
 logger = logging.getLogger(__name__)
 
 KEPT_S = 60.0
-"""Maximum age in seconds for a decision of one person, and for reading."""
+"""Maximum age in seconds where one person is enough, and for views."""
 
 FRESH_S = 5.0
-"""Maximum age in seconds for a decision of several people, times the groups in use.
+"""Maximum age in seconds of an account where several people have to agree.
 
-See `UserCache.fresh_group_s` for the calls that this costs.
+Groups may be older, the more of them are in use; see `UserCache.fresh_group_s`.
 """
 
 LOOKUP_TIMEOUT_S = 1.5

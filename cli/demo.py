@@ -127,7 +127,7 @@ async def _show(
         typer.echo("approve it as Ana, then switch to Chloé and approve it again.")
         typer.echo("Ctrl+C stops everything; what waits will wait for you.")
         await until_stopped(demo.stack.twokey.reload, demo.stack.twokey.store)
-    typer.echo("\nStopped. `make demo` goes on where you left.")
+    typer.echo("\nStopped. Run `make demo` or `twokey demo` again to continue.")
 
 
 async def _ask_first(demo: DemoStack) -> None:

@@ -92,7 +92,10 @@ async def check_people(
     for role in roles:
         yield _check_role(role, people)
     if len(ids) > MAX_LOOKUPS:
-        text = f"{len(ids)} are named; {MAX_LOOKUPS} were looked up, the others count."
+        text = (
+            f"{len(ids)} people are named. {MAX_LOOKUPS} were looked up; the others "
+            "are counted as members."
+        )
         yield Check("people", State.GOOD, text)
     unknown = [
         user for user, one in accounts.items() if one.account is AccountKind.UNKNOWN

@@ -24,13 +24,13 @@ from twokey.gateway.service.recovering import Found
 from twokey.gateway.store.open_store import open_store
 
 EXAMPLES = console.examples(
-    ("twokey repair --dry-run", "what does not fit, and what would be done"),
-    ("twokey repair", "do it; stop every gateway and bot first"),
+    ("twokey repair --dry-run", "list the mismatches and how each would be repaired"),
+    ("twokey repair", "repair them; stop every gateway and bot first"),
     ("twokey repair --restored", "both sides are an older copy from one moment"),
     ("twokey repair --dry-run --json", "the same for a machine"),
 )
 _CONSISTENCY = {
-    Consistency.SAME: "Neither side is seen to be older than the other.",
+    Consistency.SAME: "The store and the checkpoints seem to be equally old.",
     Consistency.STORE_IS_OLDER: "The store is older than the checkpoints.",
     Consistency.CHECKPOINTS_ARE_OLDER: "The checkpoints are older than the store.",
 }
@@ -46,8 +46,9 @@ def repair(
         bool,
         typer.Option(
             "--restored",
-            help="The store is an older copy: doubt what it calls approved. Needed "
-            "only when both sides come from one moment, which nothing else shows.",
+            help="The store is an older copy: ask people whether its approved calls "
+            "ran. Needed only when the store and the checkpoints were restored from "
+            "the same moment, which cannot be detected.",
         ),
     ] = False,
     json: console.AsJson = False,

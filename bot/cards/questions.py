@@ -48,8 +48,8 @@ def _unanswered(*, is_end: bool) -> Message:
     if is_end:
         sentence = template(
             "⌛ Nobody answered the agent's question in time, so the run ended there. "
-            "Calls that had not run do not run. Write here again to go on: the agent "
-            "is told then."
+            "Calls that had not run yet will not run. Write here again to go on: the "
+            "agent is told then."
         )
         return Message(
             (section(sentence),), "Nobody answered in time, so the run ended."

@@ -103,7 +103,7 @@ def waits_again(approval: Approval, reason: str) -> Message:
 def escalation(approval: Approval, channels: Mapping[str, str]) -> Message:
     """Return the reply that mentions the reviewers of an escalation.
 
-    If a channel could not be told, the first reviewers are mentioned again.
+    If a channel could not be notified, the first reviewers are mentioned again.
 
     Args:
         approval: what waits.
@@ -117,19 +117,19 @@ def escalation(approval: Approval, channels: Mapping[str, str]) -> Message:
         at=when(approval.expires_at_ms),
     )
     whom = escalation_mentions(approval)
-    # If a channel could not be told, the first reviewers are mentioned again, so that
-    # somebody is notified.
+    # If a channel could not be notified, the first reviewers are mentioned again, so
+    # that somebody is notified.
     if refused:
         others = mentions_for(approval)
         mentions = tuple(dict.fromkeys((*whom.mentions, *others.mentions)))
         whom = Mentions((*whom.roles, *others.roles), mentions)
     blocks: list[Block] = [section(whom.before(sentence))]
     if notified:
-        blocks.append(context(label("Told in"), *places(notified[:_MOST])))
+        blocks.append(context(label("Notified in"), *places(notified[:_MOST])))
     for name, why in [*refused.items()][:_MOST]:
         where = places([name])
         because = joined("", [reason(why), template(".")])
-        blocks.append(context(label("Could not be told:"), *where, because))
+        blocks.append(context(label("Could not notify:"), *where, because))
     text = (
         f"This is not decided yet, so others are asked too. {card_fallback(approval)}"
     )

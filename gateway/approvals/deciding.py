@@ -105,8 +105,8 @@ def decide(
     if not 0 <= click.index < len(approval.items):
         return Changed(seen_version=click.version, version=approval.version)
     item = first_of(approval.items[click.index], policy_now)
-    # Twice the reviewer: `_actor` needs a context to find in whose place they decide,
-    # and `resolved` keeps them with everybody who handed them a queue.
+    # The reviewer is passed twice. `_actor` needs a context, and narrows `reviewer` to
+    # the delegations that count here; `resolved` keeps all of them.
     context = DecisionContext(
         approval, item, click, reviewer, now_ms, policy_now, tuple(voters), reviewer
     )

@@ -376,12 +376,13 @@ class ReviewService(PolicyService):
 async def _asked(
     approval: Approval, index: int, voters: Voters | None
 ) -> Sequence[Reviewer]:
-    """Resolve who voted for an item before; nobody did for most, and it costs none."""
+    """Resolve who voted for an item before; without votes nothing is requested."""
     if voters is None or not 0 <= index < len(approval.items):
         return ()
     item = approval.items[index]
     if item.state is ItemState.IN_DOUBT:
-        # Who looked before is asked about, and not who approved the call.
+        # The votes that count here are the observations of this attempt, not the
+        # approvals of the call.
         found = tuple(one.vote for one in item.observations_now)
         return await voters(item.with_(votes=found)) if found else ()
     return await voters(item) if item.is_pending and item.votes else ()

@@ -193,7 +193,9 @@ async def test_a_long_list_of_people_is_looked_up_in_part_and_says_so(
 
     _, checks = await doctor.checks()
 
-    assert checks["people"][1] == "4 are named; 2 were looked up, the others count."
+    assert checks["people"][1] == (
+        "4 people are named. 2 were looked up; the others are counted as members."
+    )
     assert checks["role support"][1].startswith("3 people")
 
 

@@ -54,7 +54,7 @@ def test_a_call_for_others_names_them_and_the_channels_that_were_told() -> None:
 
     shown = readable(note.blocks)
     assert "<@U0BEN> 📣 This is not decided yet" in shown
-    assert "Told in | #leads" in shown
+    assert "Notified in | #leads" in shown
 
 
 def test_where_a_channel_was_not_told_who_may_decide_is_called_and_it_is_said() -> None:
@@ -68,9 +68,9 @@ def test_where_a_channel_was_not_told_who_may_decide_is_called_and_it_is_said() 
 
     shown = readable(note.blocks)
     assert "<@U0BEN> <@U0ANA> 📣" in shown
-    assert "Told in | m:<#C0GENERAL>" in shown
-    assert "Could not be told: | #leads | m:Slack says `not_in_channel`." in shown
-    assert "Told in | #leads" not in shown
+    assert "Notified in | m:<#C0GENERAL>" in shown
+    assert "Could not notify: | #leads | m:Slack says `not_in_channel`." in shown
+    assert "Notified in | #leads" not in shown
 
 
 def test_another_channel_learns_where_a_card_can_be_decided_that_is_not_posted() -> (

@@ -30,8 +30,8 @@ async def test_a_channel_that_was_told_is_named_as_told(stack: Stack) -> None:
 
         await stack.actor("U0ANA").message_with(GENERAL, says("is not decided yet"))
         note = await line_of(stack, card)
-        assert says("Told in")(note)
-        assert not says("Could not be told")(note)
+        assert says("Notified in")(note)
+        assert not says("Could not notify")(note)
 
 
 async def test_for_a_channel_that_refuses_who_may_decide_is_called_in_the_thread(
@@ -46,10 +46,10 @@ async def test_for_a_channel_that_refuses_who_may_decide_is_called_in_the_thread
         await ring(stack, (await stack.approval(verdict)).id, TimerKind.ESCALATE)
 
         note = await line_of(stack, card)
-        assert says("Could not be told")(note)
+        assert says("Could not notify")(note)
         assert says("not_in_channel")(note)
         assert says("<!subteam^S0SUPPORT>")(note)
-        assert not says("Told in")(note)
+        assert not says("Notified in")(note)
         await nothing_is_left(stack)
 
 

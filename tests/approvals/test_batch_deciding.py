@@ -30,6 +30,7 @@ from twokey.gateway.approvals.batch_deciding import (
     decide_batch,
     index_ranges,
 )
+from twokey.gateway.approvals.deciding import NEEDS_OWN_DECISION
 from twokey.gateway.approvals.decisions import (
     Approve,
     BatchDecided,
@@ -41,6 +42,7 @@ from twokey.gateway.approvals.decisions import (
     Edit,
     Expired,
     Forbidden,
+    Invalid,
     Reject,
     Reviewer,
     Stale,
@@ -220,6 +222,31 @@ def test_a_partition_of_other_calls_than_those_that_wait_is_refused(
     assert isinstance(say(a_batch(3), partition), Changed)
 
 
+def test_a_batch_of_which_nothing_waits_is_stale() -> None:
+    batch = a_batch(2)
+    ended = batch.replacing(
+        *(item.with_(state=ItemState.REJECTED) for item in batch.items)
+    )
+
+    assert isinstance(say(ended, approve_all(batch)), Stale)
+
+
+def test_calls_that_are_left_waiting_are_not_touched() -> None:
+    batch = a_batch(3)
+
+    result = settled(say(batch, {0: Approve(), 1: None, 2: None}))
+
+    assert result.outcome.approved == (0,)
+    assert result.change.approval.items[1:] == batch.items[1:]
+
+
+def test_a_gesture_that_decides_nothing_is_refused() -> None:
+    refused = say(a_batch(2), {0: None, 1: None})
+
+    assert isinstance(refused, Invalid)
+    assert "Nothing is chosen" in refused.errors[""]
+
+
 def test_a_late_gesture_decides_nothing() -> None:
     batch = a_batch(3)
 
@@ -266,6 +293,19 @@ def test_a_call_that_is_escalated_meanwhile_is_left_out_and_named() -> None:
     assert result.outcome.left_out == (1,)
     assert result.change.approval.items[1] == batch.items[1]
     assert result.change.events[0].data["left_out"] == "1"
+
+
+def test_an_edit_that_changes_nothing_is_no_way_around_a_decision_of_its_own() -> None:
+    batch = a_batch(2)
+    same = Edit(args=batch.items[1].args)
+
+    refused = say(
+        batch,
+        {0: Approve(), 1: same},
+        policies={1: _policy(Tier.ESCALATE, ONE)},
+    )
+
+    assert refused == BatchRefused(index=1, refusal=NEEDS_OWN_DECISION)
 
 
 def test_a_batch_of_which_every_call_is_escalated_is_refused() -> None:
@@ -315,6 +355,10 @@ def test_ranges_name_each_index_once() -> None:
     assert index_ranges([]) == ""
     assert index_ranges([55, 0, 1, 2]) == "0-2,55"
     assert index_ranges([4, 6, 7]) == "4,6-7"
+
+
+def test_counts_of_ranges() -> None:
+    assert [count_ranges(text) for text in ("", "3", "0-53,55")] == [0, 1, 55]
 
 
 @given(st.sets(st.integers(0, 99)))

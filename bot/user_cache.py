@@ -291,10 +291,10 @@ class _Snapshots(Generic[T]):
 
 
 def _member(user: SlackBody, name: str) -> SlackBody:
-    found = user.get(name) or {}
-    if not isinstance(found, Mapping):
+    found = user.get(name)
+    if found and not isinstance(found, Mapping):
         raise SlackNoResponse(USER, f"a user whose {name} is no object")
-    return cast("SlackBody", found)
+    return cast("SlackBody", found or {})
 
 
 def _is_bot(user: SlackBody) -> bool:

@@ -17,6 +17,7 @@ from twokey.cli.policy_output import (
     explanation_rows,
     replay_lines,
     too_few_people,
+    uncalled,
     unused_requirements,
 )
 from twokey.gateway.errors import BadJson, SettingsError
@@ -65,7 +66,8 @@ def check(ctx: typer.Context, file: PolicyFile = None, *, json: AsJson = False) 
         # and is wrong.
         raise typer.Exit(2) from error
     untyped = [str(one) for one in untyped_arguments(policy, document)]
-    notes = [*too_few_people(policy), *unused_requirements(policy), *untyped]
+    notes = [*too_few_people(policy), *uncalled(policy), *unused_requirements(policy)]
+    notes += untyped
     if json:
         found: JsonObject = {"ok": True, "policy_digest": policy.digest}
         found["tools"] = [*policy.tools]

@@ -16,6 +16,7 @@ from twokey.gateway.policy.raise_rules import FiredRule
 from twokey.gateway.policy.replay import Replayed
 from twokey.gateway.policy.requirement_checks import unused
 from twokey.gateway.policy.rules import Policy
+from twokey.gateway.policy.selection import Selection
 from twokey.gateway.policy.triage_rules import TriageRule
 from twokey.gateway.protocol.tiers import Tier
 
@@ -107,6 +108,23 @@ def too_few_people(policy: Policy) -> list[str]:
         if (lacks := _lacks(one.requirement, one.tier))
     ]
     return list(dict.fromkeys(found))
+
+
+def uncalled(policy: Policy) -> list[str]:
+    """Return a sentence for every 'escalate_to' of people who may not vote."""
+    found: dict[Tier, dict[str, None]] = {}
+    for one in reachable_requirements(policy):
+        selection = Selection(policy, one.agent, one.tool)
+        name, _ = selection.called(one.tier, one.requirement)
+        if selection.waiting(one.tier).escalate_to and not name:
+            tool = repr(one.tool) if one.tool else "tools that are not listed"
+            found.setdefault(one.tier, {})[tool] = None
+    return [
+        f"'tiers.{tier}.escalate_to' calls nobody for {', '.join(tools)}: none of "
+        f"{policy.tiers.waiting(tier).escalate_to!r} is listed for the requirement; "
+        "add them there, or name a channel."
+        for tier, tools in found.items()
+    ]
 
 
 def unused_requirements(policy: Policy) -> list[str]:

@@ -136,15 +136,16 @@ class Selection:
     ) -> tuple[str, tuple[Role, ...]]:
         """Return who is called later, as the policy names it, and the roles of that.
 
-        Nobody is called who could not vote. There are no roles of a channel.
+        Nobody is called when none of them is listed among those who may vote; who is in
+        a user group is not known here. There are no roles of a channel.
         """
         name = self.waiting(tier).escalate_to or ""
         if not name or is_channel(name):
             return name, ()
         roles = self._policy.roles_named((name,))
-        known = {role.name for role in requirement.roles}
-        users = {user for role in requirement.roles for user in role.users}
-        may_vote = any(one.name in known or users & {*one.users} for one in roles)
+        # By people and not by name: the same people may hold two roles.
+        voters = {id_ for role in requirement.roles for id_ in _listed(role)}
+        may_vote = any(id_ in voters for role in roles for id_ in _listed(role))
         return (name, roles) if may_vote else ("", ())
 
     def ttl_ms(self, tier: Tier) -> int:
@@ -233,6 +234,10 @@ def _without_mentions(requirement: Requirement) -> Requirement:
         of=tuple(role.with_(notify=Notify.NONE) for role in requirement.of),
         also=tuple(_without_mentions(part) for part in requirement.also),
     )
+
+
+def _listed(role: Role) -> tuple[str, ...]:
+    return (*role.users, *role.usergroups)
 
 
 def _first(*choices: T | None, otherwise: T) -> T:

@@ -197,6 +197,28 @@ def test_a_tool_that_too_few_people_can_approve_is_pointed_out(
     ]
 
 
+def test_an_escalation_that_reaches_nobody_is_pointed_out(
+    home: Path, tell: Any
+) -> None:
+    (home / "p.yml").write_text(
+        "version: 1\ndefaults: {reviewers: senior}\n"
+        "roles: {senior: {users: [U0ANA, U0BEN]}, leads: {users: [U0LEAD]}}\n"
+        "requirements: {two: {of: senior, approvals: 2}}\n"
+        "tiers: {escalate: {needs: two, escalate_at: 50%, escalate_to: leads}}\n"
+        "tools: {pay: {tier: escalate}, look_up: {tier: auto}}\n"
+    )
+
+    code, out, _ = tell("check", "p.yml")
+
+    assert code == 0
+    assert out.splitlines()[1:] == [
+        (
+            "· 'tiers.escalate.escalate_to' calls nobody for 'pay': none of 'leads' is "
+            "listed for the requirement; add them there, or name a channel."
+        )
+    ]
+
+
 def audit(home: Path) -> None:
     call = {"args": {"customer": "C1", "amount": 147}}
     judged = {"agent": "a", "tool": "refund", "tier": "approve"}

@@ -417,3 +417,20 @@ def test_who_is_called_later_and_could_not_vote_is_not_called() -> None:
 
     assert (here.escalate_to, here.escalate_at_ms) == ("senior", 1_800_000)
     assert (nowhere.escalate_to, nowhere.escalate_at_ms) == ("", 0)
+
+
+def test_the_same_user_group_under_another_role_is_called() -> None:
+    policy = load_policy(
+        "version: 1\n"
+        "defaults: {reviewers: senior}\n"
+        "roles: {senior: {usergroups: [S0SENIOR]}, leads: {usergroups: [S0SENIOR]}}\n"
+        "requirements: {two: {of: senior, approvals: 2}}\n"
+        "tiers: {escalate: {needs: two, escalate_at: 50%, escalate_to: leads}}\n"
+        "tools: {pay: {tier: escalate}}\n",
+        "p.yml",
+    )
+
+    evaluation = evaluate(policy, agent="a", tool="pay", args={})
+
+    assert evaluation.escalate_to == "leads"
+    assert evaluation.escalate_at_ms > 0

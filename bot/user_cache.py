@@ -44,7 +44,9 @@ Groups may be older, the more of them are in use; see `UserCache.fresh_group_s`.
 
 LOOKUP_TIMEOUT_S = 1.5
 _MAX_KEPT = 10_000
-_NO_SUCH_USER = frozenset({"user_not_found", "user_not_visible"})
+NO_SUCH_USER = frozenset({"user_not_found", "user_not_visible"})
+"""Errors of Slack that mean that there is no such user; no other error does."""
+
 _NO_SUCH_GROUP = frozenset({"no_such_subteam", "subteam_not_found"})
 
 T = TypeVar("T")
@@ -128,7 +130,7 @@ class UserCache:
         except SlackRefused as error:
             # An answer, not a failure: a retry would not help, and a STRANGER may
             # decide nothing.
-            if error.error in _NO_SUCH_USER:
+            if error.error in NO_SUCH_USER:
                 return Account(AccountKind.STRANGER)
             raise
         found = reply.get("user")

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
-from twokey.bot.user_cache import account_of
+from twokey.bot.user_cache import NO_SUCH_USER, account_of
 from twokey.bot.web import Slack, SlackBody, SlackError, SlackRefused
 from twokey.cli.check import Check, State
 from twokey.gateway.approvals.decisions import AccountKind, Reviewer
@@ -86,7 +86,8 @@ async def check_people(
         held = {group for group, one in groups.items() if _is_in(user, one)}
         accounts[user] = found.with_(usergroups=frozenset(held))
     people = People(groups, accounts, accounts.get(requester))
-    if requester and accounts[requester].account is not AccountKind.MEMBER:
+    known = {AccountKind.MEMBER, AccountKind.UNKNOWN}
+    if requester and accounts[requester].account not in known:
         text = f"{requester} is no member of this workspace; give a Slack user id."
         yield Check("requester", State.BAD, text)
     for role in roles:
@@ -243,11 +244,10 @@ async def _account(slack: Slack, user: str, *, team: str, enterprise: str) -> Re
         reply = await slack.ask("users.info", user=user)
         found = cast("SlackBody", reply.get("user") or {})
         account = account_of(found, team=team, enterprise=enterprise)
-    # Slack answered that there is no such user.
-    except SlackRefused:
-        return unknown.with_(account=AccountKind.STRANGER)
-    except SlackError:
-        return unknown
+    except SlackError as error:
+        # Any other error, such as `missing_scope`, says nothing about the user.
+        is_answer = isinstance(error, SlackRefused) and error.error in NO_SUCH_USER
+        return unknown.with_(account=AccountKind.STRANGER) if is_answer else unknown
     return unknown.with_(account=account.kind, name=account.name)
 
 

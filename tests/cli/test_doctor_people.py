@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from twokey.bot.web import Slack, SlackBody, SlackRefused
 from twokey.cli import people
 from twokey.cli.main import run
 from twokey.gateway.policy.eligibility import reachable_requirements
@@ -184,6 +185,26 @@ async def test_what_slack_does_not_say_is_not_counted_as_nobody(doctor: Doctor) 
     for checks in (no_account, no_groups):
         assert checks["people"][0] == "bad"
         assert not any("cannot be approved" in text for _, text in checks.values())
+
+
+async def test_a_refusal_that_names_no_user_says_nothing_about_them(
+    doctor: Doctor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = Slack.ask
+
+    async def refuse(slack: Slack, method: str, **arguments: str) -> SlackBody:
+        if method == "users.info":
+            raise SlackRefused(method, "missing_scope")
+        return await ask(slack, method, **arguments)
+
+    monkeypatch.setattr(Slack, "ask", refuse)
+
+    code, checks = await doctor.checks("--requester", "U0DAN")
+
+    assert code == 1
+    assert checks["people"][1].startswith("Slack did not say who U0DAN")
+    assert "requester" not in checks
+    assert not any("cannot be approved" in text for _, text in checks.values())
 
 
 async def test_a_long_list_of_people_is_looked_up_in_part_and_says_so(

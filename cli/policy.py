@@ -112,7 +112,8 @@ def explain(
         list[str] | None,
         typer.Option(
             metavar="NAME=COUNT",
-            help="requests_10m, failures_1h or rejections_in_row; default: 0.",
+            help="requests_10m (this call included; default: 1), failures_1h or "
+            "rejections_in_row (default: 0).",
         ),
     ] = None,
     json: AsJson = False,
@@ -121,8 +122,7 @@ def explain(
     policy = command_context(ctx).policy(file)
     proposed = _call(call)
     when = moment(at) if at else datetime.now(UTC)
-    options = (*(windows or ()), *(f"recent.{one}" for one in recent or ()))
-    facts = facts_of(policy, proposed, when, options)
+    facts = facts_of(policy, proposed, when, windows=windows or (), recent=recent or ())
     evaluation = evaluate(
         policy,
         agent=proposed.agent,

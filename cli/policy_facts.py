@@ -18,7 +18,6 @@ from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.sentences import near
 
 _COUNT = re.compile(r"[0-9]{1,9}", re.ASCII)
-_RECENT = "recent."
 
 
 def moment(text: str, option: str = "--at") -> datetime:
@@ -39,9 +38,14 @@ def moment(text: str, option: str = "--at") -> datetime:
     # No zone is guessed: business hours would be judged by the machine on which the
     # command runs.
     if when.tzinfo is None:
-        hint = f"add Z or an offset, as in {text}Z."
+        # A date alone takes no zone.
+        hint = f"add Z or an offset, as in {when.isoformat(timespec='minutes')}Z."
         raise SettingsError(f"{option} {text!r} does not say in which zone; {hint}")
-    return when.astimezone(UTC)
+    try:
+        return when.astimezone(UTC)
+    except OverflowError as error:
+        text = f"{option} {text!r} is outside the years 1 to 9999 in UTC."
+        raise SettingsError(text) from error
 
 
 class CallFile(Record):
@@ -55,7 +59,12 @@ class CallFile(Record):
 
 
 def facts_of(
-    policy: Policy, call: CallFile, when: datetime, options: Iterable[str]
+    policy: Policy,
+    call: CallFile,
+    when: datetime,
+    *,
+    windows: Iterable[str] = (),
+    recent: Iterable[str] = (),
 ) -> Facts:
     """Return the facts of the options, and this call's share of every other total.
 
@@ -63,7 +72,8 @@ def facts_of(
         policy: for its windows.
         call: what is proposed.
         when: the time.
-        options: ``name=value`` for a window, ``recent.name=count`` for the rest.
+        windows: ``name=value``, a total with this call.
+        recent: ``name=count``; ``requests_10m`` counts this call as the gateway does.
 
     Raises:
         SettingsError: for a name that is not known, or a value that is not a number.
@@ -78,20 +88,20 @@ def facts_of(
     )
     # The call itself is the default of each total: a window in which nothing else
     # happened.
-    windows = {use.window: use.amount_micro for use in found.uses}
-    recent: dict[str, int] = {}
-    for text in options:
-        name, _, value = text.removeprefix(_RECENT).partition("=")
-        if text.startswith(_RECENT):
-            recent[_known("--recent", name, RECENT)] = _count(name, value)
-        else:
-            windows[_known("--windows", name, policy.windows)] = _total(name, value)
+    totals = {use.window: use.amount_micro for use in found.uses}
+    for text in windows:
+        name, _, value = text.partition("=")
+        totals[_known("--windows", name, policy.windows)] = _total(name, value)
+    counts = {"requests_10m": 1}
+    for text in recent:
+        name, _, value = text.partition("=")
+        counts[_known("--recent", name, RECENT)] = _count(name, value)
     return Facts(
         now_ms=int(when.timestamp()) * 1000,
-        windows=windows,
+        windows=totals,
         requester=call.requester,
         problems=found.problems,
-        **recent,
+        **counts,
     )
 
 

@@ -86,6 +86,7 @@ def test_a_total_that_is_not_said_is_that_of_this_call_alone(
     document = json.loads(out)
     assert document["tier"] == "approve"
     assert document["facts"]["windows"] == {"refunded": 49_000_000}
+    assert document["facts"]["requests_10m"] == 1
 
 
 def test_the_time_decides_when_it_is_asked_for(home: Path, tell: Any) -> None:
@@ -128,6 +129,9 @@ def test_an_untrusted_value_cannot_steer_the_terminal(home: Path, tell: Any) -> 
     [
         (("--at", "noon"), "--at 'noon' is no time; write 2026-07-04T02:30Z"),
         (("--at", "2026-07-01T12:00"), "add Z or an offset, as in 2026-07-01T12:00Z"),
+        (("--at", "2026-07-04"), "as in 2026-07-04T00:00Z"),
+        (("--at", "0001-01-01T00:00+14:00"), "is outside the years 1 to 9999 in UTC"),
+        (("--windows", "recent.failures_1h=3"), "there is no 'recent.failures_1h'"),
         (("--windows", "refundd=1"), "there is no 'refundd'; did you mean 'refunded'?"),
         (("--windows", "refunded"), "--windows refunded=: '' is not a number"),
         (("--windows", "refunded=-1"), "'-1' is not a number that can be added up"),

@@ -66,6 +66,8 @@ def _decimal(value: JsonValue) -> Decimal | None:
     if isinstance(value, str) and _NUMBER.fullmatch(text) is None:
         return None
     number = Decimal(text)
+    if not number.is_finite():
+        return None
     is_short = len(number.as_tuple().digits) <= _MOST_DIGITS
     return number if is_short and abs(number.adjusted()) < _MOST_DIGITS else None
 

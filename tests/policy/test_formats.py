@@ -56,6 +56,8 @@ def test_values_read_as_people_write_them(
         ("٣", "eur"),
         ([899], "eur"),
         (1e300, "eur"),
+        (float("nan"), "eur"),
+        (float("inf"), "number"),
         (10**40, "number"),
         (20261103, "date"),
         ("20261103", "date"),

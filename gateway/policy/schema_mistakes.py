@@ -85,7 +85,8 @@ def _no_object(schema: JsonObject) -> ProblemAt | None:
 def _misspelt(schema: JsonObject) -> ProblemAt | None:
     for path, one in subschemas(schema):
         # A keyword that JSON Schema does not know is allowed by it and checks nothing.
-        for word in one.keys() - _CHECKS:
+        # Sorted: the order of a set of text differs from run to run.
+        for word in sorted(one.keys() - _CHECKS):
             for meant in difflib.get_close_matches(word, _CHECKS, 1, _ALIKE):
                 text = f"there is no {shortened(word)!r}; did you mean {meant!r}?"
                 return (*path, word), text

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from twokey.gateway.errors import PolicyError
 from twokey.gateway.policy.load import BadPolicy, load_policy
 from twokey.gateway.policy.rules import Policy
+from twokey.gateway.policy.schema_mistakes import mistake
 
 GOOD = """\
 version: 1
@@ -199,3 +200,20 @@ def test_any_text_either_loads_or_names_a_line(text: str) -> None:
         assert line.isdigit()
     else:
         assert isinstance(policy, Policy)
+
+
+def test_of_several_misspelt_keywords_the_same_one_is_reported_each_time() -> None:
+    words = (
+        "requiredd",
+        "propertis",
+        "minimumm",
+        "maxmum",
+        "patternn",
+        "enumm",
+        "itemss",
+    )
+
+    found = mistake(dict.fromkeys(words, 1))
+
+    assert found is not None
+    assert found[0] == (min(words),)

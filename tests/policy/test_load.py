@@ -206,7 +206,7 @@ def test_of_several_misspelt_keywords_the_same_one_is_reported_each_time() -> No
     words = (
         "requiredd",
         "propertis",
-        "minimumm",
+        "minItemss",
         "maxmum",
         "patternn",
         "enumm",

@@ -15,7 +15,7 @@ from pydantic import JsonValue
 from twokey.cli import console
 from twokey.cli.command_context import CommandContext, command_context
 from twokey.gateway.resume.checkpoints import open_checkpoints
-from twokey.gateway.resume.recovery import THREAD_GONE, Mismatch
+from twokey.gateway.resume.recovery import Mismatch
 from twokey.gateway.resume.repair import RepairReport, repair_losses
 from twokey.gateway.resume.restore_detection import Consistency
 from twokey.gateway.resume.runners import Runners
@@ -135,7 +135,7 @@ def _mismatch_line(mismatch: Mismatch) -> str:
         console.printable(mismatch.agent),
         console.printable(mismatch.thread),
     )
-    end = "is ended" if mismatch.problem == THREAD_GONE else "goes on at the next start"
+    end = "is ended" if mismatch.is_gone else "goes on at the next start"
     items = (
         f" ({', '.join(map(console.printable, mismatch.items))})"
         if mismatch.items
@@ -146,9 +146,13 @@ def _mismatch_line(mismatch: Mismatch) -> str:
 
 def _document(done: RepairReport, *, is_dry: bool) -> JsonValue:
     return {
-        "ok": not done.doubted
-        and not done.report.mismatches
-        and done.consistency is Consistency.SAME,
+        # What was found is repaired now, unless this was only a look.
+        "ok": not is_dry
+        or (
+            not done.doubted
+            and not done.report.mismatches
+            and done.consistency is Consistency.SAME
+        ),
         "dry_run": is_dry,
         "fit": done.consistency.value,
         "calls": [

@@ -59,6 +59,11 @@ class Mismatch:
     problem: str
     items: tuple[str, ...]
 
+    @property
+    def is_gone(self) -> bool:
+        """Return whether the checkpoints do not have the thread."""
+        return self.problem == THREAD_GONE
+
 
 @dataclass(frozen=True)
 class RecoveryReport:
@@ -77,7 +82,7 @@ class RecoveryReport:
     @property
     def gone(self) -> tuple[Mismatch, ...]:
         """Return those whose thread the checkpoints do not have."""
-        return tuple(one for one in self.mismatches if one.problem == THREAD_GONE)
+        return tuple(one for one in self.mismatches if one.is_gone)
 
 
 class Recovery:
@@ -118,7 +123,7 @@ class Recovery:
                 mismatch.problem,
                 ",".join(mismatch.items),
             )
-            if mismatch.problem != THREAD_GONE:
+            if not mismatch.is_gone:
                 await self._queue(mismatch)
             elif is_alone:
                 await self._end(mismatch)

@@ -99,10 +99,11 @@ async def test_a_restored_store_is_seen_without_being_told(
     restored(tmp_path, "valkey")
 
     seen: dict[str, Any] = json.loads(await told(config, capsys, "--dry-run", "--json"))
-    await told(config, capsys)
+    done: dict[str, Any] = json.loads(await told(config, capsys, "--json"))
     after: dict[str, Any] = json.loads(await told(config, capsys, "--json"))
 
     assert (seen["ok"], seen["fit"]) == (False, "store_is_older")
+    assert (done["ok"], done["calls"]) == (True, seen["calls"])
     assert [call["becomes"] for call in seen["calls"]] == ["pending"]
     assert (after["ok"], after["fit"], after["calls"]) == (True, "same", [])
 

@@ -37,7 +37,7 @@ from twokey.bot.cards.states import (
     TRIAGE_TITLE,
     status_sentence,
 )
-from twokey.bot.cards.table import table_of
+from twokey.bot.cards.table import calls_named, table_of
 from twokey.bot.cards.votes import counted_votes
 from twokey.bot.mixed_scripts import mixed_script_warnings
 from twokey.bot.objects import Block
@@ -119,7 +119,8 @@ def decided_alone(approval: Approval) -> frozenset[int]:
     """Return the waiting calls that no gesture on the whole card may approve.
 
     These are calls that the card cannot show whole, that need a reason to be approved,
-    or that are escalated: an edit may have raised the tier of one call of a batch.
+    or that are escalated: an edit may have raised the tier of one call of a batch. In a
+    table these are also calls of which more is to be said than a row holds.
     """
     # Once for all calls: a table is made as a whole.
     whole = table_of(approval).whole if is_table(approval) else None
@@ -134,10 +135,15 @@ def decided_alone(approval: Approval) -> frozenset[int]:
             or (
                 needs_full_view(approval, item.index)
                 if whole is None
-                else item.index not in whole
+                else item.index not in whole or _is_remarkable(item)
             )
         )
     )
+
+
+def _is_remarkable(item: Item) -> bool:
+    """Return whether a warning or an opinion belongs to a call."""
+    return not (item.spelled is None and item.revoked is None and item.triage is None)
 
 
 def call_row(frame: Frame, item: Item) -> list[Block]:
@@ -178,7 +184,13 @@ def batch_footer(frame: Frame) -> list[Block]:
     """Return what concerns the batch as a whole; nothing for a single call."""
     approval = frame.approval
     if is_table(approval):
-        return [actions(*_of_table(frame), block_id=frame.block_id("batch"))]
+        row = actions(*_of_table(frame), block_id=frame.block_id("batch"))
+        alone = decided_alone(approval)
+        if not alone or frame.is_late:
+            return [row]
+        told = template("Open these to decide each of them on its own:")
+        which = untrusted(calls_named(alone))
+        return [context(told, which, block_id=frame.block_id("alone")), row]
     waiting = [item for item in approval.items if item.is_pending]
     listed = {item.index for item in rows_of(approval)}
     others = [item for item in approval.items if item.index not in listed]

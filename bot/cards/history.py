@@ -143,7 +143,7 @@ _PARTS: dict[str, LiteralString] = {
     "edited": "{n} edited",
     "rejected": "{n} rejected",
     "waiting": "more people needed for {n}",
-    "left_out": "{n} left out, because escalated now",
+    "left_out": "{n} left out, because the policy asks for more now",
 }
 
 

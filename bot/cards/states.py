@@ -155,6 +155,8 @@ def header_text(approval: Approval, *, now_ms: int) -> Plain:
     sentence = headline(approval, now_ms=now_ms)
     sign = sentence.text.split()[0]
     if is_table(approval):
+        # Where nothing waits, the sentence begins with a number.
+        sign = "☑️" if sign.isdecimal() else sign
         tool = one_line(approval.items[0].tool)
         return untrusted(f"{sign} {len(approval.items)} calls: {fit(tool, MAX_TOOL)}")
     if approval.is_batch:

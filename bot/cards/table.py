@@ -31,8 +31,11 @@ from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.protocol.tiers import Tier
 from twokey.sandbox.blockkit import JSON, limits
 
-TABLE_CHARS = 5_000
+TABLE_CHARS = 6_000
 """Characters in all cells; the rest of the card's budget is for what is around it."""
+_STATUS = 26
+"""How long a status may be. Reserved for each call, so that whether a call is shown
+whole does not depend on where it or any other call stands."""
 
 _CELLS = (60, 40, 24, 12)
 """How long a cell may be; the first with which the table fits."""
@@ -67,13 +70,14 @@ def table_of(approval: Approval) -> Table:
             for row, state in zip(values, states, strict=True)
         ]
     shown = names[:_MAX_ARGUMENTS]
+    free = TABLE_CHARS - _STATUS * (len(values) + 1)
     for longest in _CELLS:
         table = _cut(approval, shown, values, states, longest)
-        if sum(len(cell) for row in table.rows for cell in row) <= TABLE_CHARS:
+        if sum(len(cell) for row in table.rows for cell in row[:-1]) <= free:
             return table
     # At the shortest cells the columns on the right have to go, and with them nothing
     # is whole.
-    few = TABLE_CHARS // (len(values) * _CELLS[-1]) - 2
+    few = free // ((len(values) + 1) * _CELLS[-1]) - 2
     return _cut(approval, shown[: max(few, 1)], values, states, _CELLS[-1])
 
 
@@ -124,11 +128,11 @@ def _cut(
     states: Sequence[str],
     longest: int,
 ) -> Table:
-    rows = [("#", *(fit(name, _NAME) for name in names), "Status")]
+    rows = [("#", *map(_heading, names), "Status")]
     whole: set[int] = set()
     for item, row, state in zip(approval.items, values, states, strict=True):
         cells = [fit(row.get(name, ""), longest) or " " for name in names]
-        rows.append((str(item.index + 1), *cells, _status(item)))
+        rows.append((str(item.index + 1), *cells, fit(_status(item), _STATUS)))
         is_whole = all(
             name in names
             and len(name) <= _NAME
@@ -142,6 +146,11 @@ def _cut(
         if is_whole and (not state or row.get(_STATE) == state):
             whole.add(item.index)
     return Table(tuple(rows), frozenset(whole))
+
+
+def _heading(name: str) -> str:
+    """Return the name of an argument, quoted where a column of ours has the same."""
+    return fit(f'"{name}"' if name in {"#", "Status", _STATE} else name, _NAME)
 
 
 def _status(item: Item) -> str:
@@ -185,11 +194,13 @@ def _reasons(frame: Frame) -> list[Block]:
         # The first reason is the tier that the policy lists, which all of them have.
         for reason in item.reasons[1:]:
             found.setdefault(reason, []).append(item.index)
-    told: list[Plain] = []
+    told: list[Plain | Template] = []
     for reason, indexes in [*found.items()][:_REASONS]:
         is_all = len(indexes) == len(frame.approval.items)
         of = "" if is_all else f" ({calls_named(indexes)})"
         told.append(untrusted(fit(reason, _REASON) + fit(of, _REASON)))
+    if more := len(found) - len(told):
+        told.append(template("and {n} more reasons: open the calls", n=more))
     return [context(*told, block_id=frame.block_id("why"))] if told else []
 
 

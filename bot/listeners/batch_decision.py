@@ -58,7 +58,16 @@ def batch_reply(outcome: BatchOutcome, *, now_ms: int) -> UserText | None:
     )
     # Sentences of `Invalid` may quote arguments, and are shown in a form only.
     if isinstance(outcome.refusal, Invalid):
-        return joined(" ", [nothing, template("What was said of it is not accepted.")])
+        return joined(
+            " ",
+            [
+                nothing,
+                template(
+                    "It cannot be decided like this any more: the policy may ask for a "
+                    "reason now. Please open that call from the card."
+                ),
+            ],
+        )
     why = outcome_text(outcome.refusal, now_ms=now_ms)
     if isinstance(why, Template):
         return joined(" ", [nothing, why])
@@ -85,15 +94,15 @@ def _decided_reply(outcome: BatchDecided) -> UserText | None:
     if left_out == 1:
         sentences.append(
             template(
-                "1 call was escalated meanwhile and is left out: please decide it on "
-                "its own."
+                "1 call is left out, because the policy asks for more now: please "
+                "open it from the card."
             )
         )
     elif left_out:
         sentences.append(
             template(
-                "{n} calls were escalated meanwhile and are left out: please decide "
-                "each of them on its own.",
+                "{n} calls are left out, because the policy asks for more now: please "
+                "open each of them from the card.",
                 n=left_out,
             )
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 
 from twokey.bot.blocks import ensure_valid_view
@@ -27,10 +28,13 @@ from twokey.bot.modals import choose, edit, reject
 from twokey.bot.modals.choose import Choice, StagedEdit
 from twokey.bot.modals.form import errors_by_block
 from twokey.bot.text_types import template
+from twokey.bot.web import SlackError
 from twokey.gateway.approvals.changes import edit_asks_more, first_of, raised_item
 from twokey.gateway.protocol.edits import argument_errors
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.verbs import Verb
+
+logger = logging.getLogger(__name__)
 
 
 def register(router: Router) -> None:
@@ -58,7 +62,10 @@ async def _edit(ctx: ListenerContext, clicked: Clicked) -> None:
     await require_permission(ctx, target, Verb.EDIT, clicked.who)
     await require_full_view(ctx, target, clicked.action.user)
     frame = ctx.frame(target.approval, target.now_ms)
-    view = edit.view(frame, target.item.index, is_staged=True)
+    choice = await _staged(ctx, clicked.action.view_id)
+    index = target.item.index
+    is_again = index in choice.edits
+    view = edit.view(frame, index, is_staged=True, is_again=is_again)
     await open_view(ctx, clicked, target, view, parent=clicked.action.view_id)
 
 
@@ -114,7 +121,10 @@ async def _stage(
     pushed = await find_binding(ctx, submitted.view.view_id)
     parent = pushed.parent if pushed else ""
     choice = await _staged(ctx, parent)
-    edits = choice.edits | {target.item.index: staged}
+    # A call that somebody decided meanwhile is not part of the choice any more.
+    waiting = {item.index for item in target.approval.items if item.is_pending}
+    edits = {i: one for i, one in choice.edits.items() if i in waiting}
+    edits |= {target.item.index: staged}
     choice = choice.with_(edits=edits)
     whole = replace(target, index=None, purpose=View.CHOOSE)
     view = choose.view(ctx.frame(target.approval, target.now_ms), choice)
@@ -122,7 +132,15 @@ async def _stage(
     kept = choice.model_dump_json()
     # Kept before it is shown: what the form shows is then always what is decided.
     await bind_view(ctx, parent, submitted.view.user, whole, view, staged=kept)
-    await ctx.slack.call("views.update", view_id=parent, view=view)
+    try:
+        await ctx.slack.call("views.update", view_id=parent, view=view)
+    except SlackError as error:
+        logger.warning("view.not_updated why=%s", error)
+        raise UserFacingError(
+            template(
+                "Your edit is kept, but Slack did not show it. The next page shows it."
+            )
+        ) from None
 
 
 async def _review(ctx: ListenerContext, submitted: Submitted) -> AckBody:

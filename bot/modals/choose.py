@@ -52,7 +52,7 @@ class StagedEdit(Record):
 class Choice(Record):
     """What a person chose so far; calls are named by their index.
 
-    ``edits`` win over what is ticked. What is in none of the three stays waiting.
+    An edit counts where its call is ticked. What is in none of the three stays waiting.
     """
 
     approve: tuple[int, ...] = ()
@@ -78,7 +78,8 @@ def view(frame: Frame, choice: Choice) -> Block:
     offered = _offered(approval)
     editable = [item for item in offered if Verb.EDIT in item.allow]
     intro = template(
-        "Ticked calls are approved as the card shows them. Nothing is recorded before "
+        "Ticked calls are approved as the card shows them, or as you edited them. "
+        "Nothing is recorded before "
         "the next page."
     )
     return modal(
@@ -103,17 +104,21 @@ def submitted(
 ) -> tuple[Choice, dict[str, str]]:
     """Read the form: the choice, and by block id why it cannot be taken."""
     offered = _offered(approval)
-    below = Input.OTHERS.value if _may_reject(offered) else f"{_BOX}0"
+    first = next(iter(_groups(offered)), 0)
+    below = Input.OTHERS.value if _may_reject(offered) else f"{_BOX}{first}"
     try:
-        ticked = _ticked(state, len(_groups(offered)))
+        ticked = _ticked(state, _groups(offered))
         rejects = _may_reject(offered) and choice_of(state, Input.OTHERS) == _REJECT
     except BadInput as error:
         return staged, {below: str(error)}
-    # What was edited is decided as it was edited, whether its box is ticked or not.
-    open_calls = {item.index for item in offered} - staged.edits.keys()
-    approve = sorted(open_calls & ticked)
-    reject = sorted(open_calls - ticked) if rejects else []
-    choice = staged.with_(approve=tuple(approve), reject=tuple(reject))
+    open_calls = {item.index for item in offered}
+    ticked &= open_calls
+    edits = {index: one for index, one in staged.edits.items() if index in ticked}
+    choice = Choice(
+        approve=tuple(sorted(ticked - edits.keys())),
+        reject=tuple(sorted(open_calls - ticked)) if rejects else (),
+        edits=edits,
+    )
     if not (choice.approve or choice.reject or choice.edits):
         return staged, {below: _NOTHING}
     return choice, {}
@@ -167,11 +172,16 @@ def _offered(approval: Approval) -> list[Item]:
     ]
 
 
-def _groups(items: Sequence[Item]) -> list[Sequence[Item]]:
-    return [
-        items[start : start + limits.CHOICES]
-        for start in range(0, len(items), limits.CHOICES)
-    ]
+def _groups(items: Sequence[Item]) -> dict[int, list[Item]]:
+    """Return the calls by tens.
+
+    By their number and not by their place among those that wait: Slack keeps ticks by
+    the id of the group, and a call that was decided meanwhile must not move others.
+    """
+    groups: dict[int, list[Item]] = {}
+    for item in items:
+        groups.setdefault(item.index // limits.CHOICES, []).append(item)
+    return groups
 
 
 def _boxes(items: Sequence[Item]) -> list[Block]:
@@ -187,18 +197,18 @@ def _boxes(items: Sequence[Item]) -> list[Block]:
             block_id=f"{_BOX}{place}",
             optional=True,
         )
-        for place, group in enumerate(_groups(items))
+        for place, group in _groups(items).items()
     ]
 
 
-def _ticked(state: State, groups: int) -> set[int]:
+def _ticked(state: State, groups: Iterable[int]) -> set[int]:
     """Return the calls that are ticked.
 
     Raises:
         BadInput: Slack left out a group of boxes, which is not the same as no tick.
     """
     ticked: set[int] = set()
-    for place in range(groups):
+    for place in groups:
         held = state.get(f"{_BOX}{place}", {}).get(f"{_BOX}{place}")
         if held is None:
             raise BadInput("Slack did not send all boxes; please submit again.")
@@ -253,6 +263,11 @@ def _edits(frame: Frame, choice: Choice) -> list[Block]:
     for index, edit in sorted(choice.edits.items())[:_EDITS_SHOWN]:
         item = frame.approval.items[index]
         change = changes(item.args, edit.args, item.redact, budget=_CHANGE)
-        head = line(bold(label(f"Call {index + 1}, edited:")))
+        head = line(
+            bold(label(f"Call {index + 1}, edited (untick it to drop the edit):"))
+        )
         blocks.append(rich_text(head, box(change), block_id=f"edited.{index}"))
+    more = len(choice.edits) - _EDITS_SHOWN
+    if more > 0:
+        blocks.append(context(template("and {n} more edits", n=more)))
     return blocks

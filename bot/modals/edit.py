@@ -11,7 +11,7 @@ from twokey.bot.cards.votes import counted_votes, roles_of, still_needed
 from twokey.bot.ids import Input, View
 from twokey.bot.inputs import input_block, text_input
 from twokey.bot.modals.form import State, SubmittedEdit, build_form, read_form, text_of
-from twokey.bot.modals.heading import heading
+from twokey.bot.modals.heading import heading, tell
 from twokey.bot.objects import Block
 from twokey.bot.text_types import Template, joined, label, template
 from twokey.gateway.approvals.deciding import MAX_TEXT
@@ -49,6 +49,7 @@ def view(
     raised: Raised | None = None,
     words: str = "",
     is_staged: bool = False,
+    is_again: bool = False,
 ) -> Block:
     """Return the modal with the form for one call.
 
@@ -60,6 +61,7 @@ def view(
             what was typed.
         words: stand in it as the reason.
         is_staged: the edit is kept for a decision on several calls.
+        is_again: another edit of this call is kept already.
     """
     item = frame.approval.items[index]
     purpose = View.EDIT if raised is None else View.EDIT_RAISED
@@ -78,6 +80,7 @@ def view(
     blocks = [
         *(_raised(frame, item, raised) if raised else []),
         *heading(frame, changed, with_call=False),
+        *([_again()] if is_again else []),
         *build_form(item).blocks,
         _reason(item, words),
     ]
@@ -121,6 +124,10 @@ def _reason(item: Item, words: str) -> Block:
         hint=label(hint),
         optional=True,
     )
+
+
+def _again() -> Block:
+    return tell("You edited this call before. What you keep now replaces that edit.")
 
 
 def _raised(frame: Frame, item: Item, raised: Raised) -> list[Block]:

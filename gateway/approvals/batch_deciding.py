@@ -26,6 +26,7 @@ from twokey.gateway.approvals.decisions import (
     Decision,
     Edit,
     Expired,
+    Forbidden,
     Invalid,
     Refusal,
     Reject,
@@ -40,6 +41,10 @@ from twokey.gateway.protocol.tiers import Tier
 Partition = Mapping[int, Decision | None]
 """Index of each waiting call to what is decided of it; None leaves it waiting."""
 
+ONE_EDIT = Forbidden(
+    reason="The policy adds up what such calls come to, so one decision can edit only "
+    "one of them. Nothing was recorded. Decide the others on their own."
+)
 _NOTHING_CHOSEN = Invalid(errors={"": "Nothing is chosen, so nothing was recorded."})
 
 _OF_ALL = ("gesture", "on_behalf_of")
@@ -191,7 +196,9 @@ def _events(
         "waiting": outcome.waiting,
         "left_out": outcome.left_out,
     }
-    reasons = (item.decision.text for item in after.items if item.decision)
+    # Of these calls only: others of the batch may have been decided before, by others.
+    decisions = (after.items[index].decision for index in changes)
+    reasons = (decision.text for decision in decisions if decision)
     tools = {event.tool for event in of_calls}
     # Who, in whose place and by which gesture is the same for all of them.
     first = of_calls[0]
@@ -224,7 +231,16 @@ def index_ranges(indexes: Iterable[int]) -> str:
     return ",".join(f"{a}" if a == b else f"{a}-{b}" for a, b in rows)
 
 
+def indexes_in(ranges: str) -> list[int]:
+    """Return the indexes that a text of `index_ranges` names."""
+    rows = [part.partition("-") for part in ranges.split(",") if part]
+    return [
+        index
+        for first, _, last in rows
+        for index in range(int(first), int(last or first) + 1)
+    ]
+
+
 def count_ranges(ranges: str) -> int:
     """Return how many indexes a text of `index_ranges` names."""
-    rows = [part.partition("-") for part in ranges.split(",") if part]
-    return sum(int(last or first) - int(first) + 1 for first, _, last in rows)
+    return len(indexes_in(ranges))

@@ -65,7 +65,8 @@ Not of an edit: pointers lead into its arguments, and one may be called ``reason
 """
 
 NEEDS_OWN_DECISION = Forbidden(
-    reason="One of these calls is now escalated, so it needs a decision of its own; "
+    reason="One of these calls is now escalated or not allowed any more, so it needs a "
+    "decision of its own; "
     "nothing was recorded for it. Please look at it and decide it alone."
 )
 ALREADY_APPROVED = Forbidden(

@@ -16,7 +16,8 @@ from typing import NamedTuple
 
 from pydantic import ConfigDict, Field, ValidationError
 
-from twokey.gateway.approvals.events import BY_POLICY, EventName
+from twokey.gateway.approvals.batch_deciding import indexes_in
+from twokey.gateway.approvals.events import BATCH_MEMBER, BY_POLICY, EventName
 from twokey.gateway.approvals.people import Requirement, Vote
 from twokey.gateway.approvals.quorum import tally
 from twokey.gateway.errors import BadJson, PolicyError
@@ -62,6 +63,7 @@ class Row(Record):
     actor: str = ""
     roles: tuple[str, ...] = ()
     tier: Tier | None = None
+    data: dict[str, str] = Field(default_factory=dict[str, str])
     call: PastCall | None = None
 
 
@@ -218,12 +220,27 @@ class _History:
             self._release(row.item)
         if row.name in {EventName.ITEM_FAILED, EventName.CALL_FAILED}:
             self._failures[row.agent].add(step.at_ms)
+        if row.name is EventName.APPROVAL_DECIDED:
+            self._decided_together(row)
+        # What one gesture decided was counted with its own entry.
+        if BATCH_MEMBER in row.data:
+            return False
         if row.name is EventName.ITEM_REJECTED:
             self._rejections[row.agent] += 1
         # A notification that the policy authorized is nobody's approval.
         if row.name is EventName.ITEM_AUTHORIZED and row.actor != BY_POLICY:
             self._rejections[row.agent] = 0
         return False
+
+    def _decided_together(self, row: Row) -> None:
+        """Count a gesture on many calls once, as the store does."""
+        waiting = set(indexes_in(row.data.get("waiting", "")))
+        let = {*indexes_in(row.data.get("approved", ""))}
+        let |= {*indexes_in(row.data.get("edited", ""))}
+        if let - waiting:
+            self._rejections[row.agent] = 0
+        elif row.data.get("rejected"):
+            self._rejections[row.agent] += 1
 
     def facts(self, step: _Step, found: WindowUses) -> Facts:
         """Return the facts of a call that adds this to its windows."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from twokey.gateway.approvals.batch_deciding import Partition
 from twokey.gateway.approvals.changes import shown_item
+from twokey.gateway.approvals.decisions import Edit
 from twokey.gateway.approvals.permission import is_dead_end
 from twokey.gateway.approvals.policy_decision import PolicyDecision
 from twokey.gateway.approvals.record import Approval, Item
@@ -97,6 +99,16 @@ def counts_in_windows(policy: Policy, approval: Approval) -> bool:
     rules = policy.windows.values()
     waiting = (item for item in approval.items if item.is_pending)
     return any(rule.covers(item.tool) for item in waiting for rule in rules)
+
+
+def edits_add_up(policy: Policy, approval: Approval, partition: Partition) -> bool:
+    """Return whether several edits of one gesture add up in one window.
+
+    Each is judged beside what is reserved, so together they could pass a limit that the
+    second of them would not pass after the first.
+    """
+    edits = [one for one in partition.values() if isinstance(one, Edit)]
+    return len(edits) > 1 and counts_in_windows(policy, approval)
 
 
 async def dead_ends(store: Store, policy: Policy, *, tenant: str) -> list[Item]:

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from twokey.gateway.approvals import deciding, reporting
 from twokey.gateway.approvals.batch_deciding import (
+    ONE_EDIT,
     BatchChange,
     Partition,
     decide_batch,
@@ -39,6 +40,7 @@ from twokey.gateway.service.judging import (
     JudgedNow,
     as_of_now,
     counts_in_windows,
+    edits_add_up,
     judge_now,
 )
 from twokey.gateway.service.queue import MAX_QUEUE, ReviewQueue
@@ -188,6 +190,8 @@ class ReviewService(PolicyService):
             approval = loaded.approval
             if approval.tenant != self._tenant:
                 return Unknown()
+            if edits_add_up(self._policy(), approval, partition):
+                return ONE_EDIT
             judged = {
                 index: found
                 for index, decision in partition.items()

@@ -351,6 +351,18 @@ def test_who_approved_one_call_before_approves_the_others() -> None:
     assert result.change.approval.items[0] == alone
 
 
+def test_the_entry_of_a_gesture_has_no_reason_of_another_one() -> None:
+    batch = a_batch(3)
+    by_ben = settled(
+        say(batch.with_(items=batch.items[:1]), {0: REJECT}, by=reviewer(BEN))
+    ).change.approval
+    after = batch.replacing(by_ben.items[0])
+
+    result = settled(say(after, {1: Approve(), 2: Approve()}))
+
+    assert result.change.events[0].reason == ""
+
+
 def test_ranges_name_each_index_once() -> None:
     assert index_ranges([]) == ""
     assert index_ranges([55, 0, 1, 2]) == "0-2,55"

@@ -155,6 +155,22 @@ def test_failures_rejections_and_requests_are_facts_of_the_replay() -> None:
     assert tiers(*asked, ran)[-1] is Tier.DENY
 
 
+def test_calls_that_were_rejected_together_count_as_one_rejection() -> None:
+    odd: dict[str, Any] = {"tool": "odd", "tier": "auto", "call": {"args": {}}}
+    ran = row("call.ran", 9, **odd)
+    member = {"batch": "sha256:1"}
+    calls = [row("item.rejected", 2, f"b.{n}", data=member) for n in range(3)]
+    whole = row("approval.decided", 2, approval="b", data={"rejected": "0-2"})
+    mixed = row(
+        "approval.decided", 2, approval="b", data={"approved": "0", "rejected": "1-2"}
+    )
+    before = row("item.rejected", 1, "r.0")
+
+    assert tiers(whole, *calls, ran) == [Tier.AUTO]
+    assert tiers(before, whole, *calls, ran) == [Tier.ESCALATE]
+    assert tiers(before, mixed, *calls, ran) == [Tier.AUTO]
+
+
 def test_without_arguments_only_the_listed_tier_is_compared() -> None:
     (one,) = judged(opened(0, "ap1.0", None, tier="escalate"))
 

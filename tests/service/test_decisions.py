@@ -8,10 +8,12 @@ from collections import Counter
 import pytest
 
 from tests.service.harness import ANA, BEN, CHLOE, POLICY, ServiceHarness, still_members
+from tests.service.windowed import refund, windowed
 from tests.streams import audit_entries
 from twokey.gateway.approvals.decisions import (
     Approve,
     BatchDecided,
+    Click,
     Decided,
     Decision,
     Edit,
@@ -325,3 +327,28 @@ async def test_policy_judges_and_describes_what_would_run(
     await harness.reviews.decide(await harness.click(verdicts[0]), edit, ANA)
 
     assert (await harness.item(item.id)).description == "Pay 449.5"
+
+
+async def test_one_gesture_edits_one_call_at_most_of_those_that_add_up(
+    store: Store,
+) -> None:
+    harness = windowed(store)
+    _, verdicts = await harness.submit(*[refund(100)] * 7)
+    approval = await harness.approval(verdicts[0].item_id)
+    click = Click(
+        approval=approval.id,
+        index=0,
+        version=approval.version,
+        action_hash=approval.digest,
+    )
+    left: dict[int, Decision | None] = dict.fromkeys(range(7))
+    one: dict[int, Decision | None] = {**left, 0: Edit(args=refund(150)[1])}
+    two: dict[int, Decision | None] = {**one, 1: Edit(args=refund(150)[1])}
+
+    refused = await harness.reviews.decide_batch(click, two, ANA)
+    edited = await harness.reviews.decide_batch(click, one, ANA)
+
+    assert isinstance(refused, Forbidden)
+    assert "edit only one of them" in refused.reason
+    assert isinstance(edited, BatchDecided)
+    assert edited.edited == (0,)

@@ -150,8 +150,8 @@ def test_what_a_gesture_left_open_is_said() -> None:
 
     assert said(outcome) == (
         "Your decision on 3 calls is recorded; 1 of them needs more people. 2 calls "
-        "were escalated meanwhile and are left out: please decide each of them on its "
-        "own."
+        "are left out, because the policy asks for more now: please open each of them "
+        "from the card."
     )
 
 
@@ -162,8 +162,8 @@ def test_one_call_is_said_in_the_singular() -> None:
     )
 
     assert said(outcome) == (
-        "Your decision on 1 call is recorded; it needs more people. 1 call was "
-        "escalated meanwhile and is left out: please decide it on its own."
+        "Your decision on 1 call is recorded; it needs more people. 1 call is "
+        "left out, because the policy asks for more now: please open it from the card."
     )
 
 

@@ -16,7 +16,7 @@ from twokey.bot.cards.call_rows import decided_alone, needs_full_view
 from twokey.bot.cards.frame import TABLE_FROM, is_table
 from twokey.bot.cards.table import TABLE_CHARS, numbers, table_of
 from twokey.bot.ids import Action
-from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.approvals.record import Approval, Item, Opinion, Revocation
 from twokey.gateway.protocol.business_state import BusinessState, with_state
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.strict_json import JsonObject
@@ -175,6 +175,46 @@ def test_a_table_of_long_arguments_keeps_its_numbers_and_shows_that_it_is_cut() 
     assert len(table.rows) == MAX_BATCH + 1
     assert sum(len(cell) for row in table.rows for cell in row) <= TABLE_CHARS
     assert buttons(approval) == [Action.REJECT_ALL, Action.VIEW_ALL, Action.TAKE]
+
+
+def test_whether_a_call_is_whole_does_not_depend_on_the_state_of_others() -> None:
+    args: list[JsonObject] = [{"note": f"{n}".rjust(44, "x")} for n in range(73)]
+    items = [an_item(one, index=n) for n, one in enumerate(args)]
+    two = [item.with_(requirement=TWO, tier=Tier.ESCALATE) for item in items]
+    done = [in_state(item, ItemState.AUTHORIZED) for item in items[:60]] + items[60:]
+
+    found = [table_of(an_approval(*each)).whole for each in (items, two, done)]
+
+    assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.parametrize("state", ItemState)
+def test_the_header_names_the_number_of_calls_once(state: ItemState) -> None:
+    approval = an_approval(*(in_state(item, state) for item in refunds(9).items))
+
+    (header,) = (b for b in card(frame(approval)).blocks if b["type"] == "header")
+
+    assert str(header["text"]).count("9 calls: process_refund") == 1
+    assert "9 9" not in str(header["text"])
+
+
+def test_a_call_of_which_more_is_to_be_said_is_decided_alone() -> None:
+    spelled = a_refund_of(1).with_(spelled={"amount": "11.50"})
+    revoked = a_refund_of(2).with_(revoked=Revocation(reason="Later.", at_ms=1))
+    advised = a_refund_of(3).with_(
+        triage=Opinion(raised_to=Tier.APPROVE, rationale="odd")
+    )
+    approval = replaced(refunds(9), spelled, revoked, advised)
+
+    assert decided_alone(approval) == {1, 2, 3}
+    assert "calls 2-4" in str(card(frame(approval)).blocks)
+
+
+def test_an_argument_that_is_called_like_a_column_of_ours_is_quoted() -> None:
+    args: JsonObject = {"Status": "approved by finance", "#": 7}
+    approval = an_approval(*(an_item(args, index=n) for n in range(9)))
+
+    assert {*table_of(approval).rows[0]} == {"#", '"#"', '"Status"', "Status"}
 
 
 def test_calls_are_named_by_the_numbers_that_people_see() -> None:

@@ -125,6 +125,13 @@ async def test_54_are_approved_1_is_edited_and_1_rejected_by_one_gesture(
         await edit_call(ana, 55, "5", "half of it")
         form = await ana.wait_for_view(lambda view: "55, edited" in str(view["blocks"]))
         assert "54.5 → 5" in str(form["blocks"])
+        chosen = option_of(form, "Call 55")
+        await ana.act_in_view(Action.CHOOSE_EDIT, chosen=chosen)
+        again = await ana.wait_for_view(
+            lambda view: view["callback_id"] == View.CHOOSE_EDIT
+        )
+        assert "replaces that edit" in str(again["blocks"])
+        await ana.close_view()
 
         assert await ana.submit({**without(56), Input.OTHERS: "reject"}) == {}
         page = await ana.wait_for_view(
@@ -215,7 +222,7 @@ async def test_an_edit_that_needs_more_people_is_not_kept_for_the_gesture(
         await ana.wait_for_view(lambda view: "decision of its own" in str(view))
         await ana.close_view()
         form = await ana.wait_for_view(lambda view: view["callback_id"] == View.CHOOSE)
-        assert "edited" not in str(form["blocks"])
+        assert "Call 3, edited" not in str(form["blocks"])
         assert (await stack.approval(first)).rev == 1
 
 
@@ -287,7 +294,9 @@ async def test_what_the_policy_escalates_meanwhile_is_left_out_and_said(
 
         await stack.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE_ALL)
 
-        await stack.told("U0ANA", "2 calls were escalated meanwhile and are left out")
+        await stack.told(
+            "U0ANA", "2 calls are left out, because the policy asks for more"
+        )
         approval = await stack.approval(first)
         assert [item.index for item in approval.items if item.is_pending] == [54, 55]
 

@@ -18,6 +18,7 @@ from twokey.bot.modals import choose
 from twokey.bot.modals.choose import Choice, StagedEdit
 from twokey.gateway.approvals.decisions import Approve, Edit, Reject
 from twokey.gateway.approvals.record import Approval
+from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.service.proposals import MAX_BATCH
 from twokey.sandbox.blockkit import validate_modal
 
@@ -68,7 +69,7 @@ def test_what_is_ticked_is_approved_and_the_rest_is_as_the_form_says() -> None:
     assert left.partition(approval, "")[5] is None
 
 
-def test_an_edited_call_is_decided_as_edited_whether_ticked_or_not() -> None:
+def test_an_edit_counts_where_its_call_is_ticked() -> None:
     approval = refunds(12)
     staged = Choice(edits={0: EDITED, 5: EDITED})
 
@@ -78,8 +79,22 @@ def test_an_edited_call_is_decided_as_edited_whether_ticked_or_not() -> None:
 
     assert not errors
     assert choice.approve == (1,)
-    assert not {0, 5} & {*choice.approve, *choice.reject}
-    assert choice.partition(approval, "")[5] == Edit(args=EDITED.args, reason="half")
+    assert choice.edits == {0: EDITED}
+    partition = choice.partition(approval, "no")
+    assert partition[0] == Edit(args=EDITED.args, reason="half")
+    assert partition[5] == Reject(reason="no")
+
+
+def test_boxes_keep_their_group_when_a_call_was_decided_meanwhile() -> None:
+    approval = refunds(12)
+    ended = approval.items[0].with_(state=ItemState.REJECTED)
+
+    choice, errors = choose.submitted(
+        approval.replacing(ended), ticked(approval, 10, 11), Choice()
+    )
+
+    assert not errors
+    assert choice.approve == (9, 10)
 
 
 def test_boxes_that_slack_did_not_send_are_not_read_as_not_ticked() -> None:

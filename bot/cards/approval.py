@@ -17,7 +17,8 @@ from twokey.bot.blocks import (
     section,
 )
 from twokey.bot.cards import buttons
-from twokey.bot.cards.call_rows import agent_statement, batch_footer, call_row
+from twokey.bot.cards.batch_footer import batch_footer
+from twokey.bot.cards.call_rows import agent_statement, call_row
 from twokey.bot.cards.fallbacks import card_fallback
 from twokey.bot.cards.frame import Frame, is_table, rows_of
 from twokey.bot.cards.mentions import mentions_for

@@ -1,4 +1,4 @@
-"""Render each tool call of a card as blocks, and the footer of a batch."""
+"""Render each tool call of a card as blocks."""
 
 from __future__ import annotations
 
@@ -31,13 +31,12 @@ from twokey.bot.cards.listing import Listing, act, all_text, listing_of
 from twokey.bot.cards.refs import hash_ref, when, who
 from twokey.bot.cards.states import (
     MAX_ACT,
-    STATE_NAMES,
     TIER_BEFORE_REASONS,
     TIER_NAMES,
     TRIAGE_TITLE,
     status_sentence,
 )
-from twokey.bot.cards.table import calls_named, table_of
+from twokey.bot.cards.table import table_of
 from twokey.bot.cards.votes import counted_votes
 from twokey.bot.mixed_scripts import mixed_script_warnings
 from twokey.bot.objects import Block
@@ -61,7 +60,6 @@ from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.protocol.verbs import Finding, Verb
 
 _MAX_MIXED = 2
-_OTHERS = 300
 _STATEMENT_CHARS = 700
 _STATEMENT_CHARS_IN_BATCH = 300
 _OBSERVATIONS = 2
@@ -115,37 +113,6 @@ def call_budget(approval: Approval, item: Item) -> int:
     return max(MIN_EXCERPT, share.call - taken)
 
 
-def decided_alone(approval: Approval) -> frozenset[int]:
-    """Return the waiting calls that no gesture on the whole card may approve.
-
-    These are calls that the card cannot show whole, that need a reason to be approved,
-    or that are escalated: an edit may have raised the tier of one call of a batch. In a
-    table these are also calls of which more is to be said than a row holds.
-    """
-    # Once for all calls: a table is made as a whole.
-    whole = table_of(approval).whole if is_table(approval) else None
-    return frozenset(
-        item.index
-        for item in approval.items
-        if item.is_pending
-        and (
-            Verb.APPROVE in item.requires_reason
-            or Verb.APPROVE not in item.allow
-            or item.tier is Tier.ESCALATE
-            or (
-                needs_full_view(approval, item.index)
-                if whole is None
-                else item.index not in whole or _is_remarkable(item)
-            )
-        )
-    )
-
-
-def _is_remarkable(item: Item) -> bool:
-    """Return whether a warning or an opinion belongs to a call."""
-    return not (item.spelled is None and item.revoked is None and item.triage is None)
-
-
 def call_row(frame: Frame, item: Item) -> list[Block]:
     """Return the blocks of one call, from what it is to what may be said of it."""
     budget = call_budget(frame.approval, item)
@@ -178,62 +145,6 @@ def agent_statement(frame: Frame) -> list[Block]:
     cut = excerpt(text, limit).text
     named = line(bold(label("Agent says (unverified):")))
     return [rich_text(named, box(cut), block_id=frame.block_id("says"))]
-
-
-def batch_footer(frame: Frame) -> list[Block]:
-    """Return what concerns the batch as a whole; nothing for a single call."""
-    approval = frame.approval
-    if is_table(approval):
-        row = actions(*_of_table(frame), block_id=frame.block_id("batch"))
-        alone = decided_alone(approval)
-        if not alone or frame.is_late:
-            return [row]
-        told = template("Open these to decide each of them on its own:")
-        which = untrusted(calls_named(alone))
-        return [context(told, which, block_id=frame.block_id("alone")), row]
-    waiting = [item for item in approval.items if item.is_pending]
-    listed = {item.index for item in rows_of(approval)}
-    others = [item for item in approval.items if item.index not in listed]
-    blocks: list[Block] = []
-    if others:
-        lines = [f"{i.index + 1}. {i.tool}: {STATE_NAMES[i.state]}" for i in others]
-        text = excerpt("\n".join(lines), _OTHERS).text
-        more = template("*{n} more calls* are not shown here:", n=len(others))
-        blocks.append(section(more, block_id=frame.block_id("others")))
-        blocks.append(rich_text(box(text), block_id=frame.block_id("others.list")))
-    offered: list[Block] = []
-    if len(waiting) > 1 and not frame.is_late:
-        # All or none: "Approve all" that leaves one out would be read as having
-        # approved it.
-        if not decided_alone(approval):
-            offered.append(buttons.approve_all(frame))
-        else:
-            why = template(
-                "Not every waiting call can be approved from this card, so each is "
-                "decided on its own."
-            )
-            blocks.append(context(why, block_id=frame.block_id("each")))
-    if others:
-        offered.append(buttons.view_call(frame, others[0]))
-    if offered:
-        blocks.append(actions(*offered, block_id=frame.block_id("batch")))
-    return blocks
-
-
-def _of_table(frame: Frame) -> list[Block]:
-    """Return the buttons of a card with a table."""
-    approval = frame.approval
-    waiting = [item for item in approval.items if item.is_pending]
-    offered: list[Block] = []
-    if waiting and not frame.is_late:
-        alone = decided_alone(approval)
-        if not alone:
-            offered.append(buttons.approve_all(frame))
-        if len(alone) < len(waiting):
-            offered.append(buttons.choose(frame))
-        if all(Verb.REJECT in item.allow for item in waiting):
-            offered.append(buttons.reject_all(frame))
-    return [*offered, buttons.open_call(frame)]
 
 
 def title(frame: Frame, item: Item, *, is_in_header: bool = False) -> list[Block]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from twokey.bot.cards.call_rows import decided_alone
+from twokey.bot.cards.batch_footer import decided_alone
 from twokey.bot.gestures import Clicked
 from twokey.bot.ids import Action
 from twokey.bot.listener_context import ListenerContext, UserFacingError, UserText

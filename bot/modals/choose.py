@@ -16,7 +16,7 @@ from twokey.bot.blocks import (
     rich_text,
     section,
 )
-from twokey.bot.cards.call_rows import decided_alone
+from twokey.bot.cards.batch_footer import decided_alone
 from twokey.bot.cards.diff import changes
 from twokey.bot.cards.frame import Frame
 from twokey.bot.cards.table import calls_named, cell_values, numbers

@@ -64,7 +64,7 @@ SLACK_TABLE = (
     ),
     Mutant(
         "Approve all never covers an escalated call",
-        "bot/cards/call_rows.py",
+        "bot/cards/batch_footer.py",
         "            or item.tier is Tier.ESCALATE\n",
         "",
         BATCHES,

@@ -12,7 +12,8 @@ from tests.bot.samples import TWO, an_approval, an_item, edited, frame, in_state
 from tests.bot.strategies import hostile
 from tests.levels import examples
 from twokey.bot.cards.approval import card
-from twokey.bot.cards.call_rows import decided_alone, needs_full_view
+from twokey.bot.cards.batch_footer import decided_alone
+from twokey.bot.cards.call_rows import needs_full_view
 from twokey.bot.cards.frame import TABLE_FROM, is_table
 from twokey.bot.cards.table import TABLE_CHARS, numbers, table_of
 from twokey.bot.ids import Action

@@ -18,10 +18,11 @@ from twokey.bot.cards.votes import counted_votes, so_far, still_needed
 from twokey.bot.objects import Block
 from twokey.bot.text import excerpt
 from twokey.bot.text_types import Template, joined, label, template
-from twokey.gateway.approvals.batch_deciding import count_ranges
+from twokey.gateway.approvals.batch_deciding import count_ranges, indexes_in
 from twokey.gateway.approvals.events import BATCH_MEMBER, Event, EventName
 from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.protocol.records import Person
+from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.verbs import Finding
 
 _TEXT = 1_500
@@ -152,7 +153,12 @@ def _decided_together(event: Event, approval: Approval) -> Message:
     parts = {
         name: count_ranges(event.data[name]) for name in _PARTS if name in event.data
     }
-    counts = [template(_PARTS[name], n=n) for name, n in parts.items()]
+    texts = dict(_PARTS)
+    no = indexes_in(event.data.get("rejected", ""))
+    # Said by somebody who asked for the calls, a rejection takes them back.
+    if all(approval.items[i].state is ItemState.WITHDRAWN for i in no):
+        texts["rejected"] = "{n} withdrawn"
+    counts = [template(texts[name], n=n) for name, n in parts.items()]
     # Without a name, which would subscribe that person to the thread; see `_decided`.
     head = template("☑️ *Decided together:*")
     blocks: list[Block] = [section(joined(" ", [head, joined(" · ", counts)]))]

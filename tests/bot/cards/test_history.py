@@ -161,6 +161,28 @@ def test_an_event_about_another_approval_has_no_line() -> None:
     assert _note(N.ITEM_EXPIRED, an_approval(), item="ap_other.0") is None
 
 
+@pytest.mark.parametrize(
+    ("state", "text"),
+    [(ItemState.REJECTED, "2 rejected"), (ItemState.WITHDRAWN, "2 withdrawn")],
+)
+def test_calls_that_their_requester_takes_back_together_are_withdrawn(
+    state: ItemState, text: str
+) -> None:
+    items = (in_state(a_refund(index=n), state) for n in range(2))
+    approval = an_approval(*items)
+    event = Event(
+        name=N.APPROVAL_DECIDED,
+        tenant="acme",
+        approval=approval.id,
+        data={"rejected": "0-1"},
+    )
+
+    note = thread_note(event, approval)
+
+    assert note is not None
+    assert readable(note.blocks) == f"m:☑️ *Decided together:* {text}\n"
+
+
 def test_one_call_of_a_batch_is_decided_in_the_singular() -> None:
     approval = an_approval(a_refund(), a_refund(index=1))
     event = Event(

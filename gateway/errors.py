@@ -76,11 +76,11 @@ class UnsafeStore(TwokeyError):
     """The store would lose acknowledged decisions, so Twokey will not use it."""
 
 
-class IllegalMove(TwokeyError):
+class IllegalTransition(TwokeyError):
     """A state was asked to follow another that the lifecycle table does not allow."""
 
-    def __init__(self, state: str, move: str) -> None:
-        super().__init__(f"An item that is {state!r} cannot {move!r}.")
+    def __init__(self, state: str, transition: str) -> None:
+        super().__init__(f"An item that is {state!r} cannot {transition!r}.")
 
 
 class NotAllowed(TwokeyError):

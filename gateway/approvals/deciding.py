@@ -39,7 +39,7 @@ from twokey.gateway.approvals.decisions import (
     explain_state,
 )
 from twokey.gateway.approvals.events import EventName, named_after
-from twokey.gateway.approvals.lifecycle import Move
+from twokey.gateway.approvals.lifecycle import Transition
 from twokey.gateway.approvals.policy_decision import PolicyDecision
 from twokey.gateway.approvals.reconciling import reconcile
 from twokey.gateway.approvals.record import Approval, Item
@@ -157,12 +157,12 @@ def _apply(
         case Reject():
             if context.needs_reason(Verb.REJECT) and not decision.reason.strip():
                 return Invalid(errors={"": "A reason is needed to reject this call."})
-            move = Move.WITHDRAW if context.withdraws else Move.REJECT
-            return _close(context, move, Verb.REJECT, decision.reason)
+            transition = Transition.WITHDRAW if context.withdraws else Transition.REJECT
+            return _close(context, transition, Verb.REJECT, decision.reason)
         case Respond():
             if not decision.message.strip():
                 return Invalid(errors={"": "The answer is empty."})
-            return _close(context, Move.ANSWER, Verb.RESPOND, decision.message)
+            return _close(context, Transition.ANSWER, Verb.RESPOND, decision.message)
         case _:
             assert_never(decision)
 
@@ -301,14 +301,14 @@ def _reopened(context: DecisionContext, item: Item) -> Change:
 
 
 def _close(
-    context: DecisionContext, move: Move, verb: Verb, text: str
+    context: DecisionContext, transition: Transition, verb: Verb, text: str
 ) -> Change | Refusal:
     problem = _too_long(text, "")
     if problem:
         return Invalid(errors=problem)
     # As its card shows it: who ends a call lowers nothing that it needed until then.
     item = shown_item(context.item, context.policy_now).moved(
-        move,
+        transition,
         context.now_ms,
         floor=None,
         decision=context.decision_record(verb, text),

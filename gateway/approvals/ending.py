@@ -8,11 +8,14 @@ from typing import Literal
 from twokey.gateway.approvals.changes import Change, following
 from twokey.gateway.approvals.events import approval_event, named_after
 from twokey.gateway.approvals.executing import as_in_doubt
-from twokey.gateway.approvals.lifecycle import Move, advance
+from twokey.gateway.approvals.lifecycle import Transition, advance
 from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.protocol.states import ItemState
 
-_WITHDRAWN = {ItemState.PENDING: Move.WITHDRAW, ItemState.AUTHORIZED: Move.LAPSE}
+_WITHDRAWN = {
+    ItemState.PENDING: Transition.WITHDRAW,
+    ItemState.AUTHORIZED: Transition.LAPSE,
+}
 
 
 def end_overdue(approval: Approval, now_ms: int) -> Change | None:
@@ -23,15 +26,17 @@ def end_overdue(approval: Approval, now_ms: int) -> Change | None:
     the thread: it runs the call again.
     """
     late = [
-        (item, move)
+        (item, transition)
         for item in approval.items
-        if (move := _due(item, approval, now_ms))
+        if (transition := _due(item, approval, now_ms))
     ]
     if not late:
         return None
     ended = [
-        as_in_doubt(item, now_ms) if move is Move.DOUBT else item.moved(move, now_ms)
-        for item, move in late
+        as_in_doubt(item, now_ms)
+        if transition is Transition.DOUBT
+        else item.moved(transition, now_ms)
+        for item, transition in late
     ]
     events = (approval_event(approval, named_after(one.state), one) for one in ended)
     return Change(following(approval, *ended), tuple(events), resumes=True)
@@ -39,7 +44,7 @@ def end_overdue(approval: Approval, now_ms: int) -> Change | None:
 
 def end_waiting(
     approval: Approval,
-    move: Literal[Move.SUPERSEDE, Move.WITHDRAW],
+    transition: Literal[Transition.SUPERSEDE, Transition.WITHDRAW],
     now_ms: int,
     *,
     ends: Callable[[Item], bool] = lambda _: True,
@@ -48,17 +53,22 @@ def end_waiting(
 
     Args:
         approval: the record as it stands.
-        move: SUPERSEDE when the thread moved on, WITHDRAW when the agent dropped the
-            call. An authorization that is not used lapses either way.
+        transition: SUPERSEDE when the thread moved on, WITHDRAW when the agent dropped
+            the call. An authorization that is not used lapses either way.
         now_ms: the store's clock.
         ends: which items end, of those that wait.
     """
     # What executes is not in it: nothing that was started is called off.
-    moves = {ItemState.PENDING: move, ItemState.AUTHORIZED: Move.LAPSE}
-    waiting = [item for item in approval.items if item.state in moves and ends(item)]
+    transitions = {
+        ItemState.PENDING: transition,
+        ItemState.AUTHORIZED: Transition.LAPSE,
+    }
+    waiting = [
+        item for item in approval.items if item.state in transitions and ends(item)
+    ]
     if not waiting:
         return None
-    ended = [item.moved(moves[item.state], now_ms) for item in waiting]
+    ended = [item.moved(transitions[item.state], now_ms) for item in waiting]
     events = (approval_event(approval, named_after(one.state), one) for one in ended)
     return Change(following(approval, *ended), tuple(events))
 
@@ -72,17 +82,17 @@ def quarantined_states(states: Mapping[int, ItemState]) -> dict[int, ItemState]:
     }
 
 
-def _due(item: Item, approval: Approval, now_ms: int) -> Move | None:
+def _due(item: Item, approval: Approval, now_ms: int) -> Transition | None:
     match item.state:
         # `>=`, as a click is refused from this very millisecond on: none falls between
         # the two.
         case ItemState.PENDING if now_ms >= approval.expires_at_ms:
-            return Move.EXPIRE
+            return Transition.EXPIRE
         # 0 is an authorization of an older version, which had no end.
         case ItemState.AUTHORIZED if 0 < item.lapses_at_ms <= now_ms:
-            return Move.LAPSE
+            return Transition.LAPSE
         case ItemState.EXECUTING if now_ms >= item.claimed_until_ms:
             # The worker that resumes the thread claims it again under the same key.
-            return None if item.idempotent else Move.DOUBT
+            return None if item.idempotent else Transition.DOUBT
         case _:
             return None

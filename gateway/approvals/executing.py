@@ -17,16 +17,16 @@ from twokey.gateway.approvals.events import (
     approval_event,
     named_after,
 )
-from twokey.gateway.approvals.lifecycle import Move, advance
+from twokey.gateway.approvals.lifecycle import Transition, advance
 from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.protocol.records import Result
 from twokey.gateway.protocol.states import ItemState
 
 _MOVES = {
-    ItemState.AUTHORIZED: Move.RELEASE,
-    ItemState.EXECUTED: Move.EXECUTE,
-    ItemState.FAILED: Move.FAIL,
-    ItemState.IN_DOUBT: Move.DOUBT,
+    ItemState.AUTHORIZED: Transition.RELEASE,
+    ItemState.EXECUTED: Transition.EXECUTE,
+    ItemState.FAILED: Transition.FAIL,
+    ItemState.IN_DOUBT: Transition.DOUBT,
 }
 
 
@@ -43,7 +43,7 @@ def claim(
         now_ms: the store's clock.
     """
     started = item.moved(
-        Move.CLAIM,
+        Transition.CLAIM,
         now_ms,
         # Rises with each start, also of the same owner: a report names the start that
         # it is about.
@@ -60,7 +60,7 @@ def claim(
 
 def as_in_doubt(item: Item, now_ms: int) -> Item:
     """Return an execution in doubt: its owner fell silent."""
-    return item.moved(Move.DOUBT, now_ms, claimed_until_ms=0)
+    return item.moved(Transition.DOUBT, now_ms, claimed_until_ms=0)
 
 
 def put_in_doubt(approval: Approval, item: Item, *, now_ms: int) -> Change:

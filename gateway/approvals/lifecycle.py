@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from twokey.gateway.errors import IllegalMove
+from twokey.gateway.errors import IllegalTransition
 from twokey.gateway.protocol.states import ItemState
 
 
@@ -15,8 +15,8 @@ class ApprovalState(StrEnum):
     CLOSED = "closed"
 
 
-class Move(StrEnum):
-    """Everything that can happen to an item."""
+class Transition(StrEnum):
+    """What moves an item from one state to the next."""
 
     AUTHORIZE = "authorize"
     CLEAR = "clear"
@@ -36,36 +36,36 @@ class Move(StrEnum):
 
 
 _S = ItemState
-TRANSITIONS: dict[tuple[ItemState, Move], ItemState] = {
-    (_S.PENDING, Move.AUTHORIZE): _S.AUTHORIZED,
+TRANSITIONS: dict[tuple[ItemState, Transition], ItemState] = {
+    (_S.PENDING, Transition.AUTHORIZE): _S.AUTHORIZED,
     # The policy decides it as it opens, so it waits for nobody.
-    (_S.PENDING, Move.CLEAR): _S.AUTHORIZED,
-    (_S.PENDING, Move.REJECT): _S.REJECTED,
-    (_S.PENDING, Move.ANSWER): _S.ANSWERED,
-    (_S.PENDING, Move.EXPIRE): _S.EXPIRED,
-    (_S.PENDING, Move.SUPERSEDE): _S.SUPERSEDED,
-    (_S.PENDING, Move.WITHDRAW): _S.WITHDRAWN,
-    (_S.AUTHORIZED, Move.CLAIM): _S.EXECUTING,
-    (_S.AUTHORIZED, Move.LAPSE): _S.LAPSED,
+    (_S.PENDING, Transition.CLEAR): _S.AUTHORIZED,
+    (_S.PENDING, Transition.REJECT): _S.REJECTED,
+    (_S.PENDING, Transition.ANSWER): _S.ANSWERED,
+    (_S.PENDING, Transition.EXPIRE): _S.EXPIRED,
+    (_S.PENDING, Transition.SUPERSEDE): _S.SUPERSEDED,
+    (_S.PENDING, Transition.WITHDRAW): _S.WITHDRAWN,
+    (_S.AUTHORIZED, Transition.CLAIM): _S.EXECUTING,
+    (_S.AUTHORIZED, Transition.LAPSE): _S.LAPSED,
     # The policy of the claim needs more than the votes that there are.
-    (_S.AUTHORIZED, Move.REOPEN): _S.PENDING,
+    (_S.AUTHORIZED, Transition.REOPEN): _S.PENDING,
     # The record was restored from an older copy, so it may have run since.
-    (_S.AUTHORIZED, Move.DOUBT): _S.IN_DOUBT,
+    (_S.AUTHORIZED, Transition.DOUBT): _S.IN_DOUBT,
     # People let it run again, and then the executor they had given up on reported.
-    (_S.AUTHORIZED, Move.EXECUTE): _S.EXECUTED,
-    (_S.AUTHORIZED, Move.FAIL): _S.FAILED,
+    (_S.AUTHORIZED, Transition.EXECUTE): _S.EXECUTED,
+    (_S.AUTHORIZED, Transition.FAIL): _S.FAILED,
     # The owner died, and the tool is idempotent: another attempt takes over.
-    (_S.EXECUTING, Move.CLAIM): _S.EXECUTING,
-    (_S.EXECUTING, Move.EXECUTE): _S.EXECUTED,
-    (_S.EXECUTING, Move.FAIL): _S.FAILED,
-    (_S.EXECUTING, Move.DOUBT): _S.IN_DOUBT,
+    (_S.EXECUTING, Transition.CLAIM): _S.EXECUTING,
+    (_S.EXECUTING, Transition.EXECUTE): _S.EXECUTED,
+    (_S.EXECUTING, Transition.FAIL): _S.FAILED,
+    (_S.EXECUTING, Transition.DOUBT): _S.IN_DOUBT,
     # A nested pause (an agent inside the tool asks too) is not a crash.
-    (_S.EXECUTING, Move.RELEASE): _S.AUTHORIZED,
-    (_S.IN_DOUBT, Move.EXECUTE): _S.EXECUTED,
-    (_S.IN_DOUBT, Move.FAIL): _S.FAILED,
-    (_S.IN_DOUBT, Move.RETRY): _S.AUTHORIZED,
+    (_S.EXECUTING, Transition.RELEASE): _S.AUTHORIZED,
+    (_S.IN_DOUBT, Transition.EXECUTE): _S.EXECUTED,
+    (_S.IN_DOUBT, Transition.FAIL): _S.FAILED,
+    (_S.IN_DOUBT, Transition.RETRY): _S.AUTHORIZED,
     # People left it, and then its executor reported that it had run.
-    (_S.FAILED, Move.EXECUTE): _S.EXECUTED,
+    (_S.FAILED, Transition.EXECUTE): _S.EXECUTED,
 }
 
 # Derived from the table, so that a new row cannot leave a state final.
@@ -88,16 +88,16 @@ It may have been started before: claimed, then paused, and the approval taken ba
 """
 
 
-def advance(state: ItemState, move: Move) -> ItemState:
+def advance(state: ItemState, transition: Transition) -> ItemState:
     """Return the state that follows.
 
     Raises:
-        IllegalMove: when the table has no such row.
+        IllegalTransition: when the table has no such row.
     """
     try:
-        return TRANSITIONS[state, move]
+        return TRANSITIONS[state, transition]
     except KeyError:
-        raise IllegalMove(state, move) from None
+        raise IllegalTransition(state, transition) from None
 
 
 def approval_state(items: list[ItemState]) -> ApprovalState:

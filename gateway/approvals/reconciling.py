@@ -23,7 +23,7 @@ from twokey.gateway.approvals.decisions import (
     Voted,
 )
 from twokey.gateway.approvals.events import Event, EventName
-from twokey.gateway.approvals.lifecycle import Move
+from twokey.gateway.approvals.lifecycle import Transition
 from twokey.gateway.approvals.people import Observation, Requirement
 from twokey.gateway.approvals.record import Item
 from twokey.gateway.protocol.states import ItemState
@@ -38,9 +38,9 @@ _WENT_ON = (
     "make the call again."
 )
 _MOVES = {
-    Finding.EXECUTED: Move.EXECUTE,
-    Finding.RERUN: Move.RETRY,
-    Finding.SKIP: Move.FAIL,
+    Finding.EXECUTED: Transition.EXECUTE,
+    Finding.RERUN: Transition.RETRY,
+    Finding.SKIP: Transition.FAIL,
 }
 
 

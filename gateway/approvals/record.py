@@ -9,7 +9,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from twokey.gateway.approvals import lifecycle
-from twokey.gateway.approvals.lifecycle import ApprovalState, Move
+from twokey.gateway.approvals.lifecycle import ApprovalState, Transition
 from twokey.gateway.approvals.people import Observation, Requirement, Role, Vote
 from twokey.gateway.approvals.policy_decision import JudgedCall
 from twokey.gateway.protocol import digest
@@ -210,13 +210,13 @@ class Item(JudgedCall):
         """Return whether its tier (auto, notify) lets it run without a decision."""
         return self.tier.is_auto_approved
 
-    def moved(self, move: Move, now_ms: int, **changes: object) -> Item:
-        """Return the item after a move at this time, with what else it changes.
+    def moved(self, transition: Transition, now_ms: int, **changes: object) -> Item:
+        """Return the item after a transition at this time, with what else it changes.
 
         Raises:
-            IllegalMove: when the table has no such row.
+            IllegalTransition: when the table has no such row.
         """
-        state = lifecycle.advance(self.state, move)
+        state = lifecycle.advance(self.state, transition)
         return self.with_(state=state, changed_at_ms=now_ms, **changes)
 
 

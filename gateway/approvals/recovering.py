@@ -8,7 +8,7 @@ have run since. Nothing here lets a call run: each change ends it, or asks peopl
 from __future__ import annotations
 
 from twokey.gateway.approvals.changes import Change, by_gateway
-from twokey.gateway.approvals.lifecycle import Move
+from twokey.gateway.approvals.lifecycle import Transition
 from twokey.gateway.approvals.record import Approval, Item, Revocation
 from twokey.gateway.protocol.states import ItemState
 
@@ -18,7 +18,7 @@ RESTORED = (
     "since then, and whether it ran, is not known. Check before you decide."
 )
 
-_ENDS = {ItemState.PENDING: Move.WITHDRAW, ItemState.AUTHORIZED: Move.LAPSE}
+_ENDS = {ItemState.PENDING: Transition.WITHDRAW, ItemState.AUTHORIZED: Transition.LAPSE}
 
 
 def end_with_thread(approval: Approval, item: Item, now_ms: int) -> Change | None:
@@ -27,12 +27,12 @@ def end_with_thread(approval: Approval, item: Item, now_ms: int) -> Change | Non
     A started call is left to the process that runs it, or to people when none does; an
     overdue call, to the sweeper.
     """
-    move = _ENDS.get(item.state)
+    transition = _ENDS.get(item.state)
     # The sweep ends it as expired, which is what people read on the card.
-    if move is None or (item.is_pending and now_ms >= approval.expires_at_ms):
+    if transition is None or (item.is_pending and now_ms >= approval.expires_at_ms):
         return None
     why = _why(item, THREAD_LOST, now_ms).with_(is_final=True)
-    return by_gateway(approval, item.moved(move, now_ms, revoked=why))
+    return by_gateway(approval, item.moved(transition, now_ms, revoked=why))
 
 
 def doubt_restored(approval: Approval, item: Item, now_ms: int) -> Change | None:
@@ -45,13 +45,13 @@ def doubt_restored(approval: Approval, item: Item, now_ms: int) -> Change | None
     """
     why = _why(item, RESTORED, now_ms).with_(is_restored=True)
     if item.state is ItemState.AUTHORIZED:
-        return by_gateway(approval, item.moved(Move.DOUBT, now_ms, revoked=why))
+        return by_gateway(approval, item.moved(Transition.DOUBT, now_ms, revoked=why))
     # Twice is once: without the second test each repair would drop the votes given
     # since.
     if not item.is_pending or item.is_restored:
         return None
     if now_ms >= approval.expires_at_ms:
-        return by_gateway(approval, item.moved(Move.EXPIRE, now_ms, revoked=why))
+        return by_gateway(approval, item.moved(Transition.EXPIRE, now_ms, revoked=why))
     waiting = item.with_(revoked=why, votes=())
     return by_gateway(approval, waiting, version=approval.version + 1)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from twokey.gateway.approvals import permission, quorum
 from twokey.gateway.approvals.changes import Change, by_gateway, raised_item
-from twokey.gateway.approvals.lifecycle import Move
+from twokey.gateway.approvals.lifecycle import Transition
 from twokey.gateway.approvals.people import Requirement, Role, Vote
 from twokey.gateway.approvals.policy_decision import PolicyDecision
 from twokey.gateway.approvals.record import Approval, Item, Revocation
@@ -140,7 +140,7 @@ def _ended(
     approval: Approval, item: Item, policy_now: PolicyDecision, reason: str, now_ms: int
 ) -> Change:
     why = _revocation(item, reason, now_ms).with_(is_final=True)
-    ended = item.moved(Move.LAPSE, now_ms, revoked=why)
+    ended = item.moved(Transition.LAPSE, now_ms, revoked=why)
     return by_gateway(approval, ended, policy_now.policy_digest)
 
 
@@ -152,7 +152,7 @@ def _asked_anew(
     The version makes every click on an older card count for nothing.
     """
     waiting = raised_item(item, policy_now).moved(
-        Move.REOPEN,
+        Transition.REOPEN,
         now_ms,
         decision=None,
         revoked=_revocation(item, reason, now_ms),

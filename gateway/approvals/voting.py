@@ -13,7 +13,7 @@ from twokey.gateway.approvals.changes import (
 )
 from twokey.gateway.approvals.decisions import Forbidden, Refusal, Voted
 from twokey.gateway.approvals.events import Event, EventName
-from twokey.gateway.approvals.lifecycle import Move
+from twokey.gateway.approvals.lifecycle import Transition
 from twokey.gateway.approvals.people import Vote
 from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.protocol.records import Person
@@ -109,7 +109,7 @@ def vote(
     if count.is_met:
         word = Verb.EDIT if item.edit else verb
         item = item.moved(
-            Move.AUTHORIZE,
+            Transition.AUTHORIZE,
             context.now_ms,
             lapses_at_ms=context.lapses_at_ms,
             decision=context.decision_record(word, text),

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Literal
 
 from twokey.gateway.approvals.ending import end_waiting
-from twokey.gateway.approvals.lifecycle import Move
+from twokey.gateway.approvals.lifecycle import Transition
 from twokey.gateway.approvals.record import Approval, Item, approval_of
 from twokey.gateway.errors import CorruptRecord, NewerRecord
 from twokey.gateway.failures import log_failure
@@ -105,7 +105,7 @@ class AgentService(ClaimService, AutoRunService):
 
         listed = [one for one in await self._listed(ref) if _is_at(one, ref)]
         for approval_id in await self._store.approvals.unfinished(self._keys, listed):
-            await self._end(approval_id, Move.SUPERSEDE, is_ended)
+            await self._end(approval_id, Transition.SUPERSEDE, is_ended)
         # Of another agent's message, which nobody brings forward any more.
         await self.supersede_approvals(one.id for one in await self._of_message(ref))
 
@@ -119,13 +119,13 @@ class AgentService(ClaimService, AutoRunService):
     async def supersede_approvals(self, approval_ids: Iterable[str]) -> None:
         """End what still waits in these approvals: their thread moved on."""
         for approval_id in approval_ids:
-            await self._end(approval_id, Move.SUPERSEDE)
+            await self._end(approval_id, Transition.SUPERSEDE)
 
     async def withdraw(self, item_ids: frozenset[str]) -> None:
         """End pending items that nobody waits for: the agent dropped the call."""
         for approval_id in {approval_of(item_id)[0] for item_id in item_ids}:
             await self._end(
-                approval_id, Move.WITHDRAW, lambda item: item.id in item_ids
+                approval_id, Transition.WITHDRAW, lambda item: item.id in item_ids
             )
 
     async def edits_known(self, ref: TurnRef, edits: Mapping[str, str]) -> EditsKnown:
@@ -218,11 +218,11 @@ class AgentService(ClaimService, AutoRunService):
     async def _end(
         self,
         approval_id: str,
-        move: Literal[Move.SUPERSEDE, Move.WITHDRAW],
+        transition: Literal[Transition.SUPERSEDE, Transition.WITHDRAW],
         ends: Callable[[Item], bool] = lambda _: True,
     ) -> None:
         async def compute(loaded: Loaded) -> Write | None:
-            found = end_waiting(loaded.approval, move, loaded.now_ms, ends=ends)
+            found = end_waiting(loaded.approval, transition, loaded.now_ms, ends=ends)
             # Fenced: a holder that was paused must not end what the new holder asks.
             return Write(found, is_fenced=True) if found else None
 

@@ -14,7 +14,7 @@ from twokey.gateway.approvals.events import (
     approval_event,
     call_event,
 )
-from twokey.gateway.approvals.lifecycle import Move, advance
+from twokey.gateway.approvals.lifecycle import Transition, advance
 from twokey.gateway.approvals.people import Requirement
 from twokey.gateway.approvals.quorum import stricter
 from twokey.gateway.approvals.record import (
@@ -273,7 +273,7 @@ def _cleared(approval: Approval) -> Approval:
     a failure is the agent's own to deal with: people are told, and asked nothing.
     """
     items = [
-        item.with_(state=advance(item.state, Move.CLEAR), asks_on_failure=False)
+        item.with_(state=advance(item.state, Transition.CLEAR), asks_on_failure=False)
         for item in approval.items
     ]
     ages = (item.authorization_ms for item in items)

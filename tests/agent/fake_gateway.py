@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from twokey.gateway.approvals import editing, lifecycle, resume_value
-from twokey.gateway.approvals.lifecycle import Move
+from twokey.gateway.approvals.lifecycle import Transition
 from twokey.gateway.approvals.people import Observation, Requirement, Vote
 from twokey.gateway.approvals.record import Context, DecisionRecord, Item, Revocation
 from twokey.gateway.errors import NotAllowed, StoreUnavailable
@@ -72,7 +72,7 @@ ALL = (Verb.APPROVE, Verb.EDIT, Verb.REJECT, Verb.RESPOND)
 
 
 class FakeGateway:
-    """A gateway whose every move a test makes itself."""
+    """A gateway whose every transition a test makes itself."""
 
     def __init__(
         self,
@@ -179,15 +179,15 @@ class FakeGateway:
         with self._entered("finish"):
             if not self._is_owner(item_id, fence):
                 return False
-            move = Move.EXECUTE if result.ok else Move.FAIL
-            self._move(item_id, move, result=result)
+            transition = Transition.EXECUTE if result.ok else Transition.FAIL
+            self._transition(item_id, transition, result=result)
         self.recorded()
         return True
 
     async def release(self, item_id: str, fence: int) -> None:
         with self._entered("release"):
             if self._is_owner(item_id, fence):
-                self._move(item_id, Move.RELEASE)
+                self._transition(item_id, Transition.RELEASE)
 
     async def outcomes(self, ref: TurnRef) -> tuple[CallOutcome, ...]:
         with self._entered("outcomes"):
@@ -214,7 +214,7 @@ class FakeGateway:
             for item in list(self.items.values()):
                 is_of = item.id in meant or self._is_below(item, ref)
                 if is_of and item.is_pending:
-                    self._move(item.id, Move.SUPERSEDE)
+                    self._transition(item.id, Transition.SUPERSEDE)
 
     async def edits_known(self, ref: TurnRef, edits: Mapping[str, str]) -> EditsKnown:
         with self._entered("edits_known"):
@@ -264,30 +264,30 @@ class FakeGateway:
         return item
 
     def approve(self, item_id: str) -> None:
-        self._settle(item_id, Move.AUTHORIZE, Verb.APPROVE)
+        self._settle(item_id, Transition.AUTHORIZE, Verb.APPROVE)
 
     def edit(self, item_id: str, args: JsonObject, reason: str = "") -> None:
         item = self.items[item_id]
         document = editing.edited_document(item, args)
         record = editing.edit_record(item, document, by=ANNA, at_ms=1, reason=reason)
         self.items[item_id] = item.with_(action=document, edit=record)
-        self._settle(item_id, Move.AUTHORIZE, Verb.EDIT, reason)
+        self._settle(item_id, Transition.AUTHORIZE, Verb.EDIT, reason)
 
     def reject(self, item_id: str, reason: str = "") -> None:
-        self._settle(item_id, Move.REJECT, Verb.REJECT, reason)
+        self._settle(item_id, Transition.REJECT, Verb.REJECT, reason)
 
     def respond(self, item_id: str, message: str) -> None:
-        self._settle(item_id, Move.ANSWER, Verb.RESPOND, message)
+        self._settle(item_id, Transition.ANSWER, Verb.RESPOND, message)
 
-    def end(self, item_id: str, move: Move) -> None:
-        self._move(item_id, move)
+    def end(self, item_id: str, transition: Transition) -> None:
+        self._transition(item_id, transition)
 
     def take_back(self, item_id: str) -> None:
         """Let the policy of now need more people than have approved."""
         revoked = self.items[item_id].revoked
         times = revoked.times + 1 if revoked else 1
         why = Revocation(reason="More people are needed.", at_ms=1, times=times)
-        self._move(item_id, Move.REOPEN, revoked=why, decision=None)
+        self._transition(item_id, Transition.REOPEN, revoked=why, decision=None)
 
     def claim_and_die(self, item: Item) -> None:
         """Let another process claim a call, and never tell of its end."""
@@ -296,7 +296,7 @@ class FakeGateway:
 
     def lose_owner(self, item_id: str) -> None:
         """Let the lease of a dead owner run out."""
-        self._move(item_id, Move.DOUBT)
+        self._transition(item_id, Transition.DOUBT)
 
     def reconcile(self, item_id: str, finding: str, note: str = "") -> ReconcileAnswer:
         """Let a person say what happened; return what the thread is resumed with."""
@@ -307,11 +307,11 @@ class FakeGateway:
             finding=found, observations=(*item.observations, said)
         )
         moves = {
-            Finding.EXECUTED: Move.EXECUTE,
-            Finding.RERUN: Move.RETRY,
-            Finding.SKIP: Move.FAIL,
+            Finding.EXECUTED: Transition.EXECUTE,
+            Finding.RERUN: Transition.RETRY,
+            Finding.SKIP: Transition.FAIL,
         }
-        return reconcile_answer(self._move(item_id, moves[found]), found.value)
+        return reconcile_answer(self._transition(item_id, moves[found]), found.value)
 
     def answer(self, item_id: str) -> Answer:
         answer = resume_value.answer_for(self.items[item_id])
@@ -346,7 +346,7 @@ class FakeGateway:
             return Verdict(kind=VerdictKind.DENY, reason="Policy forbids it.", **base)
         item = self._open(turn, index, evaluation)
         if item.is_auto_approved:
-            item = self._move(item.id, Move.CLEAR)
+            item = self._transition(item.id, Transition.CLEAR)
         return Verdict(
             kind=VerdictKind.RUN if item.is_auto_approved else VerdictKind.HOLD,
             item_id=item.id,
@@ -415,7 +415,7 @@ class FakeGateway:
         return item
 
     def _claimed(self, item: Item) -> Claimed:
-        moved = self._move(item.id, Move.CLAIM)
+        moved = self._transition(item.id, Transition.CLAIM)
         self.items[item.id] = moved.with_(fence=moved.fence + 1)
         return self.tamper(
             Claimed(
@@ -441,7 +441,7 @@ class FakeGateway:
             is_here = (item.ctx.thread, item.ctx.ns) == (ref.thread, ref.ns)
             is_older = is_here or self._is_below(item, ref)
             if is_older and item.is_pending and _ref_of(item) != _named(ref):
-                self._move(item.id, Move.SUPERSEDE)
+                self._transition(item.id, Transition.SUPERSEDE)
 
     def _of_message(self, ref: TurnRef) -> list[Item]:
         """Return the items of a message: this agent's, else another's of the run."""
@@ -457,13 +457,17 @@ class FakeGateway:
     def _is_below(self, item: Item, ref: TurnRef) -> bool:
         return self.runs[item.id] == ref.run_ref and is_inside(item.ctx.ns, ref.ns)
 
-    def _settle(self, item_id: str, move: Move, verb: Verb, text: str = "") -> None:
+    def _settle(
+        self, item_id: str, transition: Transition, verb: Verb, text: str = ""
+    ) -> None:
         decision = DecisionRecord(verb=verb, by=ANNA, at_ms=1, text=text)
-        self._move(item_id, move, decision=decision)
+        self._transition(item_id, transition, decision=decision)
 
-    def _move(self, item_id: str, move: Move, **changes: object) -> Item:
+    def _transition(
+        self, item_id: str, transition: Transition, **changes: object
+    ) -> Item:
         item = self.items[item_id]
-        state = lifecycle.advance(item.state, move)
+        state = lifecycle.advance(item.state, transition)
         self.items[item_id] = item.with_(state=state, **changes)
         return self.items[item_id]
 

@@ -27,7 +27,7 @@ from tests.agent.agent_runner import (
 from tests.agent.fake_gateway import FakeGateway
 from twokey.agent import edit_messages, guarded
 from twokey.agent.scripted_model import ScriptedModel, calling, scripted
-from twokey.gateway.approvals.lifecycle import Move
+from twokey.gateway.approvals.lifecycle import Transition
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.tiers import Tier
 
@@ -120,7 +120,7 @@ async def test_a_turn_cut_off_while_a_tool_was_running_is_said_to_be_unknown(
     graph = build(gateway, effects.tools(), pay(), saver=memory)
     await runner.say(graph, "pay")
     gateway.approve("ap0.0")
-    gateway.end("ap0.0", Move.CLAIM)
+    gateway.end("ap0.0", Transition.CLAIM)
 
     end = await runner.say(graph, "hurry")
 

@@ -20,7 +20,7 @@ from twokey.agent import (
     grant,
     require_approval,
 )
-from twokey.gateway.approvals.lifecycle import Move
+from twokey.gateway.approvals.lifecycle import Transition
 from twokey.gateway.approvals.people import Vote
 from twokey.gateway.errors import BadJson, NotAllowed, ThreadUnavailable
 from twokey.gateway.protocol.states import ItemState
@@ -137,7 +137,7 @@ async def test_a_step_that_nobody_approved_says_why(
     rejected = (await runner.resume(graph, gateway))["outcome"]
     await runner.run(graph, {"amount": 5})
     (second,) = gateway.pending()
-    gateway.end(second.id, Move.EXPIRE)
+    gateway.end(second.id, Transition.EXPIRE)
 
     expired = (await runner.resume(graph, gateway))["outcome"]
 
@@ -354,7 +354,7 @@ async def test_a_person_settles_a_step_in_doubt_while_the_gateway_is_behind(
     graph = _graph(runner, effects, memory, gateway)
     await runner.run(graph, {"amount": 5})
     gateway.approve("ap0.0")
-    gateway.end("ap0.0", Move.CLAIM)
+    gateway.end("ap0.0", Transition.CLAIM)
     gateway.lose_owner("ap0.0")
     await runner.resume(graph, gateway)
     (pause,) = (await runner.state(graph)).interrupts

@@ -17,7 +17,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from tests.agent.agent_runner import Runner
 from tests.agent.fake_gateway import FakeGateway
 from twokey.agent import connected
-from twokey.gateway.approvals.lifecycle import Move
+from twokey.gateway.approvals.lifecycle import Transition
 from twokey.gateway.protocol.tiers import Tier
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "support_agent.py"
@@ -110,7 +110,7 @@ def _respond(gateway: FakeGateway, item_id: str) -> None:
 
 
 def _expire(gateway: FakeGateway, item_id: str) -> None:
-    gateway.end(item_id, Move.EXPIRE)
+    gateway.end(item_id, Transition.EXPIRE)
 
 
 @pytest.mark.parametrize(

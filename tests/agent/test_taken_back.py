@@ -21,7 +21,7 @@ from tests.agent.agent_runner import (
 from tests.agent.fake_gateway import FakeGateway
 from twokey.agent import verdict_cache
 from twokey.agent.scripted_model import calling
-from twokey.gateway.approvals.lifecycle import Move
+from twokey.gateway.approvals.lifecycle import Transition
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.protocol.wire import VerdictKind
@@ -89,7 +89,7 @@ async def test_the_end_of_the_second_wait_is_told(
 ) -> None:
     graph, gateway, effects, item_id = await went_back(runner, memory)
 
-    gateway.end(item_id, Move.EXPIRE)
+    gateway.end(item_id, Transition.EXPIRE)
     state = await runner.resume(graph, gateway)
 
     assert effects.paid == []

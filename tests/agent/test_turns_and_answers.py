@@ -24,7 +24,7 @@ from tests.agent.agent_runner import (
 from tests.agent.fake_gateway import ANNA, FakeGateway
 from twokey.agent import ApprovalMiddleware, connected
 from twokey.agent.scripted_model import calling, scripted
-from twokey.gateway.approvals.lifecycle import Move
+from twokey.gateway.approvals.lifecycle import Transition
 from twokey.gateway.approvals.people import Vote
 from twokey.gateway.approvals.record import Item
 from twokey.gateway.protocol.states import ItemState
@@ -111,10 +111,10 @@ async def test_each_answer_has_its_own_end_and_only_approved_calls_run(
     gateway.edit(item_of(gateway, "edit").id, {"amount": 0.5, "to": "eve"}, "less")
     gateway.reject(item_of(gateway, "reject").id, "never")
     gateway.respond(item_of(gateway, "respond").id, "ask Bob first")
-    for move in (Move.EXPIRE, Move.WITHDRAW, Move.SUPERSEDE):
-        gateway.end(item_of(gateway, str(move)).id, move)
+    for transition in (Transition.EXPIRE, Transition.WITHDRAW, Transition.SUPERSEDE):
+        gateway.end(item_of(gateway, str(transition)).id, transition)
     gateway.approve(item_of(gateway, "lapse").id)
-    gateway.end(item_of(gateway, "lapse").id, Move.LAPSE)
+    gateway.end(item_of(gateway, "lapse").id, Transition.LAPSE)
     end = await runner.resume(graph, gateway)
 
     told = by_call(end)

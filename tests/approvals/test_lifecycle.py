@@ -12,25 +12,27 @@ from twokey.gateway.approvals.lifecycle import (
     TRANSITIONS,
     UNEXECUTED,
     ApprovalState,
-    Move,
+    Transition,
     advance,
     approval_state,
 )
-from twokey.gateway.errors import IllegalMove
+from twokey.gateway.errors import IllegalTransition
 from twokey.gateway.protocol.states import ItemState
 
 README = Path(__file__).parents[2] / "README.md"
 
 
 @pytest.mark.parametrize(
-    ("state", "move"), list(itertools.product(ItemState, Move)), ids=str
+    ("state", "transition"), list(itertools.product(ItemState, Transition)), ids=str
 )
-def test_only_rows_of_the_table_can_happen(state: ItemState, move: Move) -> None:
-    if (state, move) in TRANSITIONS:
-        assert advance(state, move) is TRANSITIONS[state, move]
+def test_only_rows_of_the_table_can_happen(
+    state: ItemState, transition: Transition
+) -> None:
+    if (state, transition) in TRANSITIONS:
+        assert advance(state, transition) is TRANSITIONS[state, transition]
     else:
-        with pytest.raises(IllegalMove):
-            advance(state, move)
+        with pytest.raises(IllegalTransition):
+            advance(state, transition)
 
 
 def test_nothing_executes_that_was_not_authorized() -> None:
@@ -44,15 +46,15 @@ def test_nothing_executes_that_was_not_authorized() -> None:
 
 def test_authorization_comes_from_a_decision_or_from_giving_a_claim_back() -> None:
     into = {
-        (before, move) for (before, move), after in TRANSITIONS.items()
+        (before, transition) for (before, transition), after in TRANSITIONS.items()
         if after is ItemState.AUTHORIZED
     }  # fmt: skip
 
     assert into == {
-        (ItemState.PENDING, Move.AUTHORIZE),
-        (ItemState.PENDING, Move.CLEAR),
-        (ItemState.EXECUTING, Move.RELEASE),
-        (ItemState.IN_DOUBT, Move.RETRY),
+        (ItemState.PENDING, Transition.AUTHORIZE),
+        (ItemState.PENDING, Transition.CLEAR),
+        (ItemState.EXECUTING, Transition.RELEASE),
+        (ItemState.IN_DOUBT, Transition.RETRY),
     }
 
 
@@ -78,8 +80,8 @@ def test_an_approval_is_open_while_an_item_is_pending() -> None:
 def test_the_diagram_in_the_readme_is_printed_from_the_table() -> None:
     rows = ["stateDiagram-v2", "    [*] --> pending"]
     rows += [
-        f"    {before} --> {after}: {move}"
-        for (before, move), after in TRANSITIONS.items()
+        f"    {before} --> {after}: {transition}"
+        for (before, transition), after in TRANSITIONS.items()
     ]
     ends = FINAL | {ItemState.FAILED}
     rows += [f"    {state} --> [*]" for state in ItemState if state in ends]

@@ -15,8 +15,8 @@ from twokey.gateway.approvals.decisions import (
     Reject,
     Respond,
 )
-from twokey.gateway.approvals.lifecycle import TRANSITIONS, Move
-from twokey.gateway.errors import IllegalMove
+from twokey.gateway.approvals.lifecycle import TRANSITIONS, Transition
+from twokey.gateway.errors import IllegalTransition
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.protocol.records import Result, RunRef
 from twokey.gateway.protocol.states import ItemState
@@ -25,7 +25,7 @@ from twokey.gateway.protocol.wire import Claimed
 from twokey.gateway.service.recovering import RecoveryService
 from twokey.gateway.store.store import Store
 
-S, M = ItemState, Move
+S, M = ItemState, Transition
 OK, BAD = Result(ok=True), Result(ok=False)
 MORE = POLICY.replace(
     "process_refund: {tier: approve}", "process_refund: {tier: escalate}"
@@ -98,7 +98,7 @@ class Call:
 
 
 Step = Callable[[Call], Awaitable[None]]
-ROWS: dict[tuple[ItemState, Move], tuple[Step, Step]] = {
+ROWS: dict[tuple[ItemState, Transition], tuple[Step, Step]] = {
     (S.PENDING, M.AUTHORIZE): (Call.submit, lambda c: c.decide(Approve())),
     (S.PENDING, M.REJECT): (Call.submit, lambda c: c.decide(Reject(reason="no"))),
     (S.PENDING, M.ANSWER): (Call.submit, lambda c: c.decide(Respond(message="hm"))),
@@ -160,7 +160,7 @@ async def test_the_policy_decides_by_its_row_and_without_it_nothing_opens(
     with monkeypatch.context() as patch:
         rows = {each: to for each, to in TRANSITIONS.items() if each != CLEARED}
         patch.setattr(lifecycle, "TRANSITIONS", rows)
-        with pytest.raises(IllegalMove):
+        with pytest.raises(IllegalTransition):
             await call.submit()
     opened = await call.harness.opened()
     await call.submit()
@@ -171,7 +171,7 @@ async def test_the_policy_decides_by_its_row_and_without_it_nothing_opens(
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row[0]}-{row[1]}")
 async def test_a_row_makes_its_move_and_without_it_the_move_is_refused(
-    store: Store, row: tuple[ItemState, Move], monkeypatch: pytest.MonkeyPatch
+    store: Store, row: tuple[ItemState, Transition], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepare, act = ROWS[row]
     call = Call(
@@ -183,7 +183,7 @@ async def test_a_row_makes_its_move_and_without_it_the_move_is_refused(
     with monkeypatch.context() as patch:
         rows = {each: state for each, state in TRANSITIONS.items() if each != row}
         patch.setattr(lifecycle, "TRANSITIONS", rows)
-        with pytest.raises(IllegalMove):
+        with pytest.raises(IllegalTransition):
             await act(call)
     refused = await call.state()
     await act(call)

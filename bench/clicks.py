@@ -28,7 +28,7 @@ from twokey.gateway.store.store import Store
 from twokey.gateway.store.threads import ThreadFacts
 from twokey.sandbox import messages, payloads
 from twokey.sandbox.json_types import JsonObject, as_objects
-from twokey.sandbox.payloads import Gesture
+from twokey.sandbox.payloads import Interaction
 from twokey.sandbox.server import Sandbox
 from twokey.sandbox.signed_http import FORM, SIGNATURE, TIMESTAMP, sign
 
@@ -150,9 +150,9 @@ async def _click(store: Store, sandbox: Sandbox, approval: Approval) -> Prepared
         keys, approval.id, tenant="default", rev=approval.rev, display_digest=""
     )
     user = sandbox.workspace.user(CLICKER)
-    gesture = Gesture(user, slack.triggers.issue(user.id))
+    interaction = Interaction(user, slack.triggers.issue(user.id))
     button = {**_approve_button(message.blocks), "action_ts": slack.clock.next_ts()}
-    envelope = payloads.on_message(slack, gesture, message, button, {})
+    envelope = payloads.on_message(slack, interaction, message, button, {})
     body = urlencode({"payload": json.dumps(envelope.payload)})
     return PreparedClick(approval.id, _signed(body, sandbox.signing_secret))
 

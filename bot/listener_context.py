@@ -12,7 +12,7 @@ from twokey.bot.blocks import notice
 from twokey.bot.bot_token import BotToken
 from twokey.bot.cards.frame import Frame
 from twokey.bot.config import BotConfig
-from twokey.bot.gestures import Clicked
+from twokey.bot.interactions import Clicked
 from twokey.bot.objects import Block
 from twokey.bot.reviewers import Reviewers
 from twokey.bot.tasks import Tasks

@@ -17,18 +17,18 @@ WAIT_TIMEOUT_S = 30.0
 FOREVER = aiohttp.ClientTimeout(total=None)
 
 
-class GestureFailed(Exception):
-    """The sandbox refused a gesture, or the app did not answer to it.
+class UserActionFailed(Exception):
+    """The sandbox refused an action, or the app did not answer to it.
 
     Attributes:
         error: its name, such as `app_did_not_respond` or `action_not_found`.
         answer: the whole answer of the sandbox.
     """
 
-    def __init__(self, gesture: str, answer: JsonObject) -> None:
+    def __init__(self, kind: str, answer: JsonObject) -> None:
         self.error = str(answer.get("error"))
         self.answer = answer
-        super().__init__(f"The gesture {gesture!r} failed: {answer!r}.")
+        super().__init__(f"The action {kind!r} failed: {answer!r}.")
 
 
 class Person:
@@ -49,7 +49,7 @@ class Person:
         async with self._session.get(url, params={"user": self.id}) as response:
             body = as_object(await response.json())
         if "error" in body:
-            raise GestureFailed("state", body)
+            raise UserActionFailed("state", body)
         return body
 
     async def messages(self, channel: str) -> list[JsonObject]:
@@ -148,7 +148,7 @@ class Person:
         `chosen` is what was chosen: an option's value, a date, a text.
 
         Raises:
-            GestureFailed: it is not there, or the app did not answer in time.
+            UserActionFailed: it is not there, or the app did not answer in time.
         """
         state = await self.state()
         place = _channel(state, channel)
@@ -180,7 +180,7 @@ class Person:
         """Use an element of the app's Home view."""
         home = await self.home()
         if home is None:
-            raise GestureFailed("act_in_home", {"error": "no_home"})
+            raise UserActionFailed("act_in_home", {"error": "no_home"})
         await self._act_in(home, action_id, block_id, chosen, None)
 
     async def submit(
@@ -235,18 +235,18 @@ class Person:
         """Open the app's Home tab."""
         await self.act("home_opened")
 
-    async def act(self, gesture: str, **arguments: object) -> JsonObject:
-        """Post one gesture to `/sandbox/act` as it is, and return the answer.
+    async def act(self, kind: str, **arguments: object) -> JsonObject:
+        """Post one action to `/sandbox/act` as it is, and return the answer.
 
         Raises:
-            GestureFailed: the answer is not ok.
+            UserActionFailed: the answer is not ok.
         """
-        body = {"user": self.id, "type": gesture, **arguments}
+        body = {"user": self.id, "type": kind, **arguments}
         url = f"{self._base}/sandbox/act"
         async with self._session.post(url, json=body, timeout=FOREVER) as response:
             answer = as_object(await response.json())
         if not answer.get("ok"):
-            raise GestureFailed(gesture, answer)
+            raise UserActionFailed(kind, answer)
         return answer
 
     async def _act_in(
@@ -270,7 +270,7 @@ class Person:
     async def _top(self) -> JsonObject:
         view = await self.view()
         if view is None:
-            raise GestureFailed("view", {"error": "no_view_is_open"})
+            raise UserActionFailed("view", {"error": "no_view_is_open"})
         return view
 
 
@@ -305,7 +305,9 @@ def _channel(state: JsonObject, reference: str) -> JsonObject:
     for channel in as_objects(state["channels"]):
         if reference == channel["id"] or name == channel["name"]:
             return channel
-    raise GestureFailed("channel", {"error": "channel_not_found", "channel": reference})
+    raise UserActionFailed(
+        "channel", {"error": "channel_not_found", "channel": reference}
+    )
 
 
 def _messages(state: JsonObject, channel: str) -> list[JsonObject]:

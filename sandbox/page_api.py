@@ -16,9 +16,9 @@ from twokey.sandbox import views
 from twokey.sandbox.api_errors import ApiError
 from twokey.sandbox.delivery import Delivery
 from twokey.sandbox.fake_slack import FakeSlack
-from twokey.sandbox.gestures import Gestures
 from twokey.sandbox.json_types import JsonObject, as_object
 from twokey.sandbox.records import Channel, Message, User, View
+from twokey.sandbox.user_actions import UserActions
 
 PAGE = Path(__file__).parent / "page"
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -107,7 +107,7 @@ class PageApi:
     def __init__(self, slack: FakeSlack, delivery: Delivery) -> None:
         self._slack = slack
         self._delivery = delivery
-        self._gestures = Gestures(slack, delivery)
+        self._user_actions = UserActions(slack, delivery)
         self._closing = asyncio.Event()
 
     def close(self) -> None:
@@ -132,7 +132,7 @@ class PageApi:
     async def act(self, request: web.Request) -> web.Response:
         """Answer `POST /sandbox/act` once the app has answered."""
         try:
-            answer = await self._gestures.act(await read_command(request))
+            answer = await self._user_actions.act(await read_command(request))
         except ApiError as refused:
             answer = refused.answer()
         return web.json_response(answer, headers=SECURITY_HEADERS)

@@ -16,8 +16,8 @@ from twokey.sandbox.records import Channel, Message, User, View
 LEGACY_TOKEN = "sandbox-verification"  # noqa: S105 - Slack's deprecated member
 
 
-class Gesture(NamedTuple):
-    """The acting user, and the trigger id of the gesture ("" for none)."""
+class Interaction(NamedTuple):
+    """Who interacts, and the trigger id that Slack issues for it ("" for none)."""
 
     user: User
     trigger_id: str = ""
@@ -25,7 +25,7 @@ class Gesture(NamedTuple):
 
 def on_message(
     slack: FakeSlack,
-    gesture: Gesture,
+    interaction: Interaction,
     message: Message,
     action: JsonObject,
     values: JsonObject,
@@ -40,12 +40,12 @@ def on_message(
     }
     if message.thread_ts is not None:
         container["thread_ts"] = message.thread_ts
-    payload = _interaction(slack, "block_actions", gesture)
+    payload = _payload(slack, "block_actions", interaction)
     payload |= {
         "container": container,
         "channel": {"id": channel.id, "name": channel_name(channel)},
         "state": {"values": values},
-        "response_url": response_url(slack, channel, gesture.user, message),
+        "response_url": response_url(slack, channel, interaction.user, message),
         "actions": [action],
     }
     if message.ephemeral_to is None:
@@ -54,10 +54,10 @@ def on_message(
 
 
 def on_view(
-    slack: FakeSlack, gesture: Gesture, view: View, action: JsonObject
+    slack: FakeSlack, interaction: Interaction, view: View, action: JsonObject
 ) -> Envelope:
     """Build `block_actions` for an element of a modal or Home view."""
-    payload = _interaction(slack, "block_actions", gesture)
+    payload = _payload(slack, "block_actions", interaction)
     payload |= {
         "container": {"type": "view", "view_id": view.id},
         "view": views.wire(slack, view),
@@ -66,27 +66,31 @@ def on_view(
     return Envelope(EnvelopeKind.INTERACTIVE, payload)
 
 
-def view_submission(slack: FakeSlack, gesture: Gesture, view: View) -> Envelope:
+def view_submission(slack: FakeSlack, interaction: Interaction, view: View) -> Envelope:
     """Build `view_submission`; the view holds what was entered."""
-    payload = _interaction(slack, "view_submission", gesture)
+    payload = _payload(slack, "view_submission", interaction)
     payload |= {"view": views.wire(slack, view), "response_urls": []}
     return Envelope(EnvelopeKind.INTERACTIVE, payload)
 
 
 def view_closed(
-    slack: FakeSlack, gesture: Gesture, view: View, *, is_cleared: bool = False
+    slack: FakeSlack, interaction: Interaction, view: View, *, is_cleared: bool = False
 ) -> Envelope:
     """Build `view_closed`, sent only for views that asked for it."""
-    payload = _interaction(slack, "view_closed", gesture)
+    payload = _payload(slack, "view_closed", interaction)
     payload |= {"view": views.wire(slack, view), "is_cleared": is_cleared}
     return Envelope(EnvelopeKind.INTERACTIVE, payload)
 
 
 def slash_command(
-    slack: FakeSlack, gesture: Gesture, channel: Channel, command: str, text: str
+    slack: FakeSlack,
+    interaction: Interaction,
+    channel: Channel,
+    command: str,
+    text: str,
 ) -> Envelope:
     """Build a slash command; every value is a string, as in Slack's form."""
-    workspace, user = slack.workspace, gesture.user
+    workspace, user = slack.workspace, interaction.user
     payload: JsonObject = {
         "token": LEGACY_TOKEN,
         "team_id": workspace.team_id,
@@ -100,7 +104,7 @@ def slash_command(
         "api_app_id": workspace.app.id,
         "is_enterprise_install": "false",
         "response_url": response_url(slack, channel, user),
-        "trigger_id": gesture.trigger_id,
+        "trigger_id": interaction.trigger_id,
     }
     return Envelope(EnvelopeKind.COMMAND, payload)
 
@@ -154,8 +158,8 @@ def team_domain(slack: FakeSlack) -> str:
     return slack.workspace.team_name.lower().replace(" ", "-")
 
 
-def _interaction(slack: FakeSlack, kind: str, gesture: Gesture) -> JsonObject:
-    workspace, user = slack.workspace, gesture.user
+def _payload(slack: FakeSlack, kind: str, interaction: Interaction) -> JsonObject:
+    workspace, user = slack.workspace, interaction.user
     payload: JsonObject = {
         "type": kind,
         "team": {"id": workspace.team_id, "domain": team_domain(slack)},
@@ -170,6 +174,6 @@ def _interaction(slack: FakeSlack, kind: str, gesture: Gesture) -> JsonObject:
         "enterprise": None,
         "is_enterprise_install": False,
     }
-    if gesture.trigger_id:
-        payload["trigger_id"] = gesture.trigger_id
+    if interaction.trigger_id:
+        payload["trigger_id"] = interaction.trigger_id
     return payload

@@ -14,7 +14,7 @@ KEPT = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """One gesture's right to open a view for the person who made it."""
+    """One interaction's right to open a view for the person who made it."""
 
     id: str
     user: str
@@ -34,7 +34,7 @@ class Triggers:
         self._known: dict[str, Trigger] = {}
 
     def issue(self, user_id: str, *, from_modal: bool = False) -> str:
-        """Return a new trigger id for a gesture of this person."""
+        """Return a new trigger id for an interaction of this person."""
         now = self._clock.now()
         number = int(now * 1_000_000)
         trigger_id = f"{number}.{secrets.randbelow(10**9)}.{secrets.token_hex(16)}"

@@ -168,7 +168,7 @@ class UserMessages:
 def channel_of(
     workspace: Workspace, user: User, request: JsonObject, *, member: bool = False
 ) -> Channel:
-    """Return the channel that a gesture names and the person can see.
+    """Return the channel that a request names and the person can see.
 
     Raises:
         ApiError: `channel_not_found`; with `member`, `not_in_channel` too.

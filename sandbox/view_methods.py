@@ -18,7 +18,7 @@ from twokey.sandbox.validation import INVALID_VIEW, check_view, read_json
 
 
 def open_view(slack: FakeSlack, arguments: JsonObject) -> JsonObject:
-    """Open a modal for the person whose gesture made the trigger."""
+    """Open a modal for the person whose interaction made the trigger."""
     document = _document(arguments, "modal")
     trigger = slack.triggers.check(arguments.get("trigger_id"))
     view = views.open_modal(slack, trigger.user, document)

@@ -19,7 +19,7 @@ _OTHERS = 300
 
 
 def decided_alone(approval: Approval) -> frozenset[int]:
-    """Return the waiting calls that no gesture on the whole card may approve.
+    """Return the waiting calls that no decision on the whole card may approve.
 
     These are calls that the card cannot show whole, that need a reason to be approved,
     or that are escalated: an edit may have raised the tier of one call of a batch. In a

@@ -149,7 +149,7 @@ _PARTS: dict[str, LiteralString] = {
 
 
 def _decided_together(event: Event, approval: Approval) -> Message:
-    """Say how many calls one gesture decided, and how."""
+    """Say how many calls of a batch were decided at once, and how."""
     parts = {
         name: count_ranges(event.data[name]) for name in _PARTS if name in event.data
     }

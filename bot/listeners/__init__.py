@@ -1,4 +1,4 @@
-"""Slack listeners, one file per gesture; `register` is the public name of each."""
+"""Slack listeners, one file per interaction; `register` is the public name of each."""
 
 from collections.abc import Callable
 from typing import Final

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from twokey.bot.gestures import Clicked, Submitted
 from twokey.bot.ids import Action, Input, View
+from twokey.bot.interactions import Clicked, Submitted
 from twokey.bot.listener_context import ListenerContext, UserText
 from twokey.bot.listeners.full_view import require_full_view
 from twokey.bot.listeners.router import AckBody, Router

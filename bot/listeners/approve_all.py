@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from twokey.bot.cards.batch_footer import decided_alone
-from twokey.bot.gestures import Clicked
 from twokey.bot.ids import Action
+from twokey.bot.interactions import Clicked
 from twokey.bot.listener_context import ListenerContext, UserFacingError, UserText
 from twokey.bot.listeners.batch_decision import batch_reply, decide_batch
 from twokey.bot.listeners.router import Router

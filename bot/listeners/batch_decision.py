@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from twokey.bot.blocks import notice
 from twokey.bot.cards.outcome import outcome_text
-from twokey.bot.gestures import Clicked, Submitted
+from twokey.bot.interactions import Clicked, Submitted
 from twokey.bot.listener_context import ListenerContext, UserText
 from twokey.bot.listeners.router import AckBody
 from twokey.bot.listeners.verify_click import Target, log_outcome

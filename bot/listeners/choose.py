@@ -1,4 +1,4 @@
-"""Decide each waiting call of a batch in one form, by one gesture."""
+"""Decide each waiting call of a batch in one form."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import logging
 from dataclasses import replace
 
 from twokey.bot.blocks import ensure_valid_view
-from twokey.bot.gestures import Clicked, Submitted
 from twokey.bot.ids import Action, Input, View
+from twokey.bot.interactions import Clicked, Submitted
 from twokey.bot.listener_context import ListenerContext, UserFacingError
 from twokey.bot.listeners.batch_decision import batch_form_reply, decide_batch
 from twokey.bot.listeners.full_view import require_full_view

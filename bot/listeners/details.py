@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from twokey.bot.gestures import Clicked, Submitted
 from twokey.bot.ids import PAGE, Action, View
+from twokey.bot.interactions import Clicked, Submitted
 from twokey.bot.listener_context import ListenerContext, UserText
 from twokey.bot.listeners.full_view import record_page, require_every_page
 from twokey.bot.listeners.router import AckBody, Router

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from twokey.bot.gestures import Clicked, Submitted
 from twokey.bot.ids import Action, View
+from twokey.bot.interactions import Clicked, Submitted
 from twokey.bot.listener_context import ListenerContext, UserFacingError
 from twokey.bot.listeners.full_view import require_full_view
 from twokey.bot.listeners.router import AckBody, Router

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 
-from twokey.bot.gestures import Clicked
 from twokey.bot.ids import Action
+from twokey.bot.interactions import Clicked
 from twokey.bot.listener_context import ListenerContext, UserFacingError, UserText
 from twokey.bot.listeners.router import Router
 from twokey.bot.listeners.verify_click import verify_click

@@ -9,8 +9,8 @@ from typing import cast
 from twokey.bot import payload
 from twokey.bot.blocks import divider, header, section
 from twokey.bot.cards import home
-from twokey.bot.gestures import Clicked
 from twokey.bot.ids import Action
+from twokey.bot.interactions import Clicked
 from twokey.bot.listener_context import ListenerContext
 from twokey.bot.listeners.read_access import Access, may_decide
 from twokey.bot.listeners.router import Router

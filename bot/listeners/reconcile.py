@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from twokey.bot.cards.outcome import outcome_text
-from twokey.bot.gestures import Clicked, Submitted
 from twokey.bot.ids import Action, Input, View
+from twokey.bot.interactions import Clicked, Submitted
 from twokey.bot.listener_context import ListenerContext, UserText
 from twokey.bot.listeners.router import AckBody, Router
 from twokey.bot.listeners.verify_click import (

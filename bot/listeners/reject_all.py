@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from twokey.bot.gestures import Clicked, Submitted
 from twokey.bot.ids import Action, View
+from twokey.bot.interactions import Clicked, Submitted
 from twokey.bot.listener_context import ListenerContext
 from twokey.bot.listeners.batch_decision import batch_form_reply, decide_batch
 from twokey.bot.listeners.router import AckBody, Router

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from twokey.bot.gestures import Clicked, Submitted
 from twokey.bot.ids import Action, View
+from twokey.bot.interactions import Clicked, Submitted
 from twokey.bot.listener_context import ListenerContext, UserFacingError
 from twokey.bot.listeners.router import AckBody, Router
 from twokey.bot.listeners.verify_click import Who, verify_click

@@ -19,8 +19,8 @@ from slack_bolt.response import BoltResponse
 
 from twokey.bot import payload
 from twokey.bot.blocks import notice
-from twokey.bot.gestures import Clicked, Submitted
 from twokey.bot.ids import Action, View
+from twokey.bot.interactions import Clicked, Submitted
 from twokey.bot.listener_context import (
     ListenerContext,
     UserFacingError,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from twokey.bot.gestures import Clicked, Submitted
 from twokey.bot.ids import Action, Input, View
+from twokey.bot.interactions import Clicked, Submitted
 from twokey.bot.listener_context import ListenerContext
 from twokey.bot.listeners.router import AckBody, Router
 from twokey.bot.listeners.verify_click import require_permission, verify_click

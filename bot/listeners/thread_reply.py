@@ -13,8 +13,8 @@ from functools import partial
 
 from twokey.bot.blocks import Message
 from twokey.bot.cards import reply_buttons
-from twokey.bot.gestures import Clicked
 from twokey.bot.ids import Action
+from twokey.bot.interactions import Clicked
 from twokey.bot.listener_context import (
     ListenerContext,
     UserFacingError,

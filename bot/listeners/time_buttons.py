@@ -7,8 +7,8 @@ from dataclasses import replace
 from functools import partial
 
 from twokey.bot.cards.outcome import outcome_text
-from twokey.bot.gestures import Clicked
 from twokey.bot.ids import Action
+from twokey.bot.interactions import Clicked
 from twokey.bot.listener_context import ListenerContext, UserText
 from twokey.bot.listeners.router import Router
 from twokey.bot.listeners.verify_click import find_binding, verify_click

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from typing import LiteralString
 
-from twokey.bot.gestures import Clicked
 from twokey.bot.ids import Action, Sealed, verify_outage
+from twokey.bot.interactions import Clicked
 from twokey.bot.listener_context import ListenerContext, UserFacingError, UserText
 from twokey.bot.listeners.router import Router
 from twokey.bot.listeners.verify_click import is_usable_copy, read_seal

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 
-from twokey.bot.gestures import Clicked, Submitted
+from twokey.bot.interactions import Clicked, Submitted
 from twokey.bot.listener_context import ListenerContext, UserFacingError, UserText
 from twokey.bot.listeners.router import AckBody, Router
 from twokey.bot.payload import Json

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import LiteralString
 
 from twokey.bot.cards.outcome import outcome_text
-from twokey.bot.gestures import Clicked, Submitted
 from twokey.bot.ids import OF_WAITING, Action, BadSeal, Sealed, unseal, verify
+from twokey.bot.interactions import Clicked, Submitted
 from twokey.bot.listener_context import ListenerContext, UserFacingError, UserText
 from twokey.bot.payload import BlockAction
 from twokey.bot.text_types import label, template

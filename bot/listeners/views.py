@@ -13,8 +13,8 @@ from typing import LiteralString
 from twokey.bot.blocks import ensure_valid_view, notice
 from twokey.bot.cards.frame import Frame
 from twokey.bot.cards.outcome import outcome_text
-from twokey.bot.gestures import Clicked, Submitted
 from twokey.bot.ids import Input, View
+from twokey.bot.interactions import Clicked, Submitted
 from twokey.bot.listener_context import ListenerContext, UserFacingError
 from twokey.bot.listeners.router import AckBody
 from twokey.bot.listeners.verify_click import (

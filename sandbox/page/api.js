@@ -13,7 +13,7 @@ export async function loadState(user) {
   return response.json();
 }
 
-/** Send one gesture of a person. Never throws: trouble comes back as `ok: false`. */
+/** Send one action of a person. Never throws: trouble comes back as `ok: false`. */
 export async function sendAct(body) {
   try {
     const response = await fetch("/sandbox/act", {

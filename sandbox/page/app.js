@@ -27,7 +27,7 @@ const app = {
   toast,
 };
 
-/** Send a gesture as the current person (or `body.user`), and show its effect before answering. */
+/** Send an action as the current person (or `body.user`), and show its effect before answering. */
 async function act(body) {
   const answer = await sendAct({ user: app.state.me.id, ...body });
   await refresh();

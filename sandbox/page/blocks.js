@@ -9,7 +9,7 @@ import { plainText, textObject } from "./text.js";
 /**
  * Nodes for `blocks` on a surface: `{kind, workspace, values, act}`, where `kind` is
  * `message`, `modal` or `home`, `values` is Slack's `state.values` to start from, and
- * `act(block, element, control, chosen)` sends a gesture.
+ * `act(block, element, control, chosen)` sends an action.
  */
 export function blockNodes(blocks, surface) {
   return (blocks ?? []).map((block, index) => {

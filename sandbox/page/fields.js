@@ -80,7 +80,7 @@ export function fieldsIn(root) {
   return [...root.querySelectorAll("[data-field]")].map((node) => fields.get(node));
 }
 
-// Outside an input block every change is a gesture; a text is sent on Enter.
+// Outside an input block every change is sent as an action; a text is sent on Enter.
 function dispatch({ node, element, block, surface, state }) {
   const send = async () => {
     if (element.confirm && !(await confirmed(element.confirm, surface.workspace))) return;

@@ -15,7 +15,7 @@ const TOGETHER_S = 300; // messages of one person this close share one heading
 /** Messages that were dismissed here; Slack, too, forgets them with the page. */
 const dismissed = new Set();
 
-/** Why the last gesture of a person on a message failed, until their next one there. */
+/** Why the last action of a person on a message failed, until their next one there. */
 const troubles = new Map();
 
 /** The replies below each message of a channel, by its ts. */
@@ -179,7 +179,7 @@ function messageSurface(message, { app, channel }, content) {
 const troubleKey = (message, { app, channel }) =>
   [app.state.me.id, channel.id, message.ts].join(" ");
 
-// The message may have been redrawn since the gesture began, so it is found anew.
+// The message may have been redrawn since the action began, so it is found anew.
 function report(answer, message, context) {
   const said = answer.ok ? "" : explain(answer);
   if (answer.ok) troubles.delete(troubleKey(message, context));

@@ -138,7 +138,7 @@ function crossButton(view, app) {
   );
 }
 
-/** A surface on which gestures carry everything entered in the view so far. */
+/** A surface on which actions carry everything entered in the view so far. */
 export function viewSurface(view, app, dialog, entered = {}) {
   return {
     kind: view.type === "home" ? "home" : "modal",

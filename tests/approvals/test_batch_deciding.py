@@ -1,4 +1,4 @@
-"""One gesture decides every waiting call of a batch, or none of them."""
+"""One decision decides every waiting call of a batch, or none of them."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_56_calls_are_54_approved_1_edited_and_1_rejected_in_one_change() -> Non
     )
 
 
-def test_the_gesture_has_one_entry_that_names_digest_gesture_and_partition() -> None:
+def test_a_batch_decision_has_one_entry_with_digest_gesture_and_partition() -> None:
     batch = a_batch(56)
 
     result = settled(say(batch, {**approve_all(batch), 54: EDIT, 55: REJECT}))
@@ -205,7 +205,7 @@ def test_a_manipulated_batch_is_refused_as_a_whole(
         assert isinstance(refused, Changed)
 
 
-def test_a_call_that_somebody_decided_meanwhile_stops_the_whole_gesture() -> None:
+def test_a_call_that_somebody_decided_meanwhile_stops_the_whole_decision() -> None:
     batch = a_batch(3)
     rejected = batch.replacing(batch.items[1].with_(state=ItemState.REJECTED))
 
@@ -240,14 +240,14 @@ def test_calls_that_are_left_waiting_are_not_touched() -> None:
     assert result.change.approval.items[1:] == batch.items[1:]
 
 
-def test_a_gesture_that_decides_nothing_is_refused() -> None:
+def test_a_decision_that_decides_nothing_is_refused() -> None:
     refused = say(a_batch(2), {0: None, 1: None})
 
     assert isinstance(refused, Invalid)
     assert "Nothing is chosen" in refused.errors[""]
 
 
-def test_a_late_gesture_decides_nothing() -> None:
+def test_a_late_decision_decides_nothing() -> None:
     batch = a_batch(3)
 
     late = say(batch, approve_all(batch), now_ms=NOW_MS + HOUR_MS)
@@ -255,7 +255,7 @@ def test_a_late_gesture_decides_nothing() -> None:
     assert late == Expired(expires_at_ms=batch.expires_at_ms)
 
 
-def test_one_call_that_may_not_be_decided_stops_the_whole_gesture() -> None:
+def test_one_call_that_may_not_be_decided_stops_the_whole_decision() -> None:
     batch = a_batch(3)
     bad = Edit(args={"order_id": "1", "amount": -1})
 
@@ -317,7 +317,7 @@ def test_a_batch_of_which_every_call_is_escalated_is_refused() -> None:
     assert isinstance(refused, Forbidden)
 
 
-def test_calls_that_need_two_people_wait_for_the_second_gesture() -> None:
+def test_calls_that_need_two_people_wait_for_the_second_decision() -> None:
     batch = a_batch(3, TWO)
 
     first = settled(say(batch, approve_all(batch)))
@@ -351,7 +351,7 @@ def test_who_approved_one_call_before_approves_the_others() -> None:
     assert result.change.approval.items[0] == alone
 
 
-def test_the_entry_of_a_gesture_has_no_reason_of_another_one() -> None:
+def test_the_entry_of_a_decision_has_no_reason_of_another_one() -> None:
     batch = a_batch(3)
     by_ben = settled(
         say(batch.with_(items=batch.items[:1]), {0: REJECT}, by=reviewer(BEN))

@@ -37,7 +37,7 @@ HOUR = LATER - NOW
 
 
 class Act(Protocol):
-    """Either of the two gestures."""
+    """A function that extends or takes an approval."""
 
     def __call__(
         self, approval: Approval, reviewer: Reviewer, *, now_ms: int

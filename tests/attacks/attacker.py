@@ -20,7 +20,7 @@ Payload = dict[str, Any]
 
 @dataclass(frozen=True)
 class Trace:
-    """Everything that a refused gesture must leave as it was."""
+    """Everything that a refused click must leave as it was."""
 
     approval: Approval
     jobs: int

@@ -26,8 +26,8 @@ from twokey.gateway.approvals.record import Approval
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.store.connection import text
 from twokey.gateway.store.store import Store
-from twokey.sandbox.client import GestureFailed
 from twokey.sandbox.client import Person as Actor
+from twokey.sandbox.client import UserActionFailed
 from twokey.sandbox.json_types import JsonObject
 from twokey.sandbox.server import Sandbox
 
@@ -68,7 +68,7 @@ class Scene:
             await asyncio.to_thread(process.wait)
 
     async def ask(self, text: str) -> None:
-        with contextlib.suppress(GestureFailed):
+        with contextlib.suppress(UserActionFailed):
             await self.sandbox.person("U0DAN").say(CHANNEL, f"@twokey {text}")
 
     async def approvals(self) -> list[Approval]:
@@ -109,7 +109,7 @@ class Scene:
     async def approve(self) -> None:
         """Click Approve; the stack may die of it."""
         card = await self.usable_card()
-        with contextlib.suppress(GestureFailed):
+        with contextlib.suppress(UserActionFailed):
             await self.ana.click(CHANNEL, str(card["ts"]), Action.APPROVE)
 
     async def ended(self) -> ItemState:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.bot.bot_stack import CHANNEL, Stack
 from tests.conftest import eventually
-from twokey.sandbox.client import GestureFailed
+from twokey.sandbox.client import UserActionFailed
 from twokey.sandbox.json_types import as_objects
 
 NAME = "/refund-approvals"
@@ -28,7 +28,7 @@ async def test_a_bot_with_another_command_name_answers_to_it(
 
         await eventually(is_there)
         home = await ana.home()
-        with pytest.raises(GestureFailed):
+        with pytest.raises(UserActionFailed):
             await ana.command("/approvals", "help", CHANNEL)
 
     (help_text,) = [

@@ -16,7 +16,7 @@ from tests.conftest import eventually
 from twokey.bot.ids import Action
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.store.store import Store
-from twokey.sandbox.client import GestureFailed
+from twokey.sandbox.client import UserActionFailed
 from twokey.sandbox.server import Sandbox
 
 CLICKS = 20
@@ -90,7 +90,7 @@ async def test_a_cut_store_fills_no_log_and_a_click_afterwards_counts(
 
         async def click() -> None:
             ana = stack.actor("U0ANA")
-            with suppress(GestureFailed):
+            with suppress(UserActionFailed):
                 await ana.click(CHANNEL, str(card["ts"]), Action.APPROVE)
 
         async def is_approved() -> bool:

@@ -22,7 +22,7 @@ from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.verbs import Finding
 from twokey.gateway.service.reviews import ReviewService
 from twokey.gateway.store.connection import text
-from twokey.sandbox.client import GestureFailed
+from twokey.sandbox.client import UserActionFailed
 from twokey.sandbox.json_types import JsonObject, as_objects
 
 CHANNEL = "C0APPROVALS"
@@ -56,7 +56,7 @@ class People:
         for number in range(self.dice.randint(1, 3)):
             order = f"o{self.asked}.{number}"
             calls.append((self.dice.choice(TOOLS), {"order": order}))
-        with suppress(GestureFailed):
+        with suppress(UserActionFailed):
             await self._say(calls)
 
     async def ask_for_a_refund(self) -> str:
@@ -128,18 +128,18 @@ class People:
             for block in as_objects(card["blocks"])
             if block["type"] == "actions" and row[0] in as_objects(block["elements"])
         ]
-        with suppress(GestureFailed):
+        with suppress(UserActionFailed):
             await who.click(CHANNEL, str(card["ts"]), action, blocks[0])
 
     async def _reject(self, card: JsonObject) -> None:
         """Reject a call in its form; the bot may be away before it opens or is sent."""
         who = self.stack.sandbox.person(self.dice.choice(REVIEWERS))
         self.clicks[Action.REJECT.value] += 1
-        with suppress(GestureFailed, TimeoutError):
+        with suppress(UserActionFailed, TimeoutError):
             await who.click(CHANNEL, str(card["ts"]), Action.REJECT)
             await who.wait_for_view(timeout_s=FORM_S)
             await who.submit({Input.REASON: "not today"})
-        with suppress(GestureFailed):
+        with suppress(UserActionFailed):
             await who.close_view(clear=True)
 
     async def _settle(self, approval: Approval, index: int) -> None:

@@ -12,7 +12,7 @@ from enum import StrEnum
 import pytest
 
 from tests.conftest import eventually
-from tests.matrix.gestures import (
+from tests.matrix.interactions import (
     click,
     close_forms,
     form,
@@ -40,7 +40,7 @@ from tests.matrix.people import (
 from twokey.bot import user_cache
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.protocol.verbs import Verb
-from twokey.sandbox.client import GestureFailed
+from twokey.sandbox.client import UserActionFailed
 from twokey.sandbox.faults import Fault
 from twokey.sandbox.records import Message
 from twokey.sandbox.workspace import Workspace
@@ -235,7 +235,7 @@ async def _play_one(stack: MatrixStack, table: Table) -> _Shown:
     trouble = ""
     try:
         await _decide(stack, table)
-    except GestureFailed as error:
+    except UserActionFailed as error:
         trouble = str(error)
     said = notice(form(stack, table.person))
     close_forms(stack, table.person)

@@ -24,19 +24,19 @@ SLACK_TABLE = (
         "if",
     ),
     Mutant(
-        "a gesture decides exactly the calls that wait",
+        "a batch decision decides exactly the calls that wait",
         "gateway/approvals/batch_deciding.py",
         "or {*partition} != waiting:",
         "or not partition:",
     ),
     Mutant(
-        "one call that may not be decided stops the whole gesture",
+        "one call that may not be decided stops the whole batch decision",
         "gateway/approvals/batch_deciding.py",
         "            return BatchRefused(index=index, refusal=result)",
         "            continue",
     ),
     Mutant(
-        "a call that is escalated by now is left out of a gesture",
+        "a call that has been escalated is left out of a batch decision",
         "gateway/approvals/batch_deciding.py",
         "return raised.tier in {Tier.ESCALATE, Tier.DENY}",
         "return raised.tier is Tier.DENY",

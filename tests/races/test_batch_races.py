@@ -1,4 +1,4 @@
-"""A gesture on a batch, and whatever comes at the same moment: all of it or nothing."""
+"""A batch decision is written whole or not at all, whatever happens beside it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ROUNDS = int(os.environ.get("TWOKEY_RACE_APPROVALS", "200"))
 
 SIZE = 12
 STEPS = 320
-"""About how many steps of the event loop a gesture on so many calls takes."""
+"""About how many steps of the event loop a decision on so many calls takes."""
 REFUND = "process_refund"
 TOOL = FreezeScope(kind=ScopeKind.TOOL, name=REFUND)
 
@@ -110,7 +110,7 @@ async def after_steps(steps: int, rival: Awaitable[object]) -> None:
 
 
 def is_whole(approval: Approval) -> bool:
-    """Say whether each call has its decision of the gesture.
+    """Say whether each call has its part of the batch decision.
 
     Not by state: a new turn may end what was authorized.
     """
@@ -118,7 +118,7 @@ def is_whole(approval: Approval) -> bool:
 
 
 def is_untouched(approval: Approval) -> bool:
-    """Say whether nothing of the gesture is there, whatever happened to one call."""
+    """Say whether no call has a part of the batch decision."""
     return not by_ana(approval)
 
 
@@ -131,7 +131,7 @@ def by_ana(approval: Approval) -> list[Verb]:
 
 
 @pytest.mark.timeout(900)
-async def test_no_gesture_is_recorded_in_part(store: Store) -> None:
+async def test_no_batch_decision_is_recorded_in_part(store: Store) -> None:
     harness = ServiceHarness(store)
     seen: Counter[str] = Counter()
     for number in range(ROUNDS):
@@ -140,7 +140,7 @@ async def test_no_gesture_is_recorded_in_part(store: Store) -> None:
 
         outcome, _ = await asyncio.gather(
             approve_all(harness, approval),
-            # A gesture asks the store about each of its calls first. The rival comes
+            # A decision asks the store about each of its calls first. The rival comes
             # at another step of that in each round.
             after_steps(number * 7 % STEPS, rival(harness, one, thread)),
         )
@@ -162,7 +162,7 @@ async def test_no_gesture_is_recorded_in_part(store: Store) -> None:
 
 
 @pytest.mark.timeout(600)
-async def test_a_store_that_is_killed_has_a_gesture_as_a_whole_or_not_at_all(
+async def test_a_store_that_is_killed_has_a_batch_decision_whole_or_not_at_all(
     tmp_path: Path,
 ) -> None:
     folder = tmp_path / "valkey"

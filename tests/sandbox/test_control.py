@@ -8,7 +8,7 @@ import pytest
 
 from tests.sandbox.bolt_app import error
 from twokey.sandbox.api_errors import ApiError
-from twokey.sandbox.client import GestureFailed, People, Person
+from twokey.sandbox.client import People, Person, UserActionFailed
 from twokey.sandbox.clock import Clock
 from twokey.sandbox.response_urls import ResponseUrls
 from twokey.sandbox.server import Sandbox
@@ -113,13 +113,13 @@ async def test_people_act_on_a_sandbox_that_runs_elsewhere(sandbox: Sandbox) -> 
 
 async def test_people_are_told_what_is_missing(sandbox: Sandbox, ana: Person) -> None:
     async with People(sandbox.url) as people:
-        with pytest.raises(GestureFailed, match="user_not_found"):
+        with pytest.raises(UserActionFailed, match="user_not_found"):
             await people.person("U0NO").state()
-    with pytest.raises(GestureFailed, match="channel_not_found"):
+    with pytest.raises(UserActionFailed, match="channel_not_found"):
         await ana.messages("#nowhere")
-    with pytest.raises(GestureFailed, match="no_view_is_open"):
+    with pytest.raises(UserActionFailed, match="no_view_is_open"):
         await ana.submit()
-    with pytest.raises(GestureFailed, match="no_home"):
+    with pytest.raises(UserActionFailed, match="no_home"):
         await ana.act_in_home("refresh")
     with pytest.raises(TimeoutError, match="U0ANA waited"):
         await ana.wait_for_view(timeout_s=0.05)

@@ -14,7 +14,7 @@ from slack_sdk.signature import SignatureVerifier
 
 from tests.sandbox.blocks import card
 from tests.sandbox.bolt_app import RunningApp, until
-from twokey.sandbox.client import GestureFailed, Person
+from twokey.sandbox.client import Person, UserActionFailed
 from twokey.sandbox.delivery import ACK_WITHIN_S
 from twokey.sandbox.server import Sandbox
 from twokey.sandbox.signed_http import Forgery
@@ -152,7 +152,7 @@ async def test_a_failed_interaction_warns_and_is_not_sent_again(
 ) -> None:
     receiver.status = 500
 
-    with pytest.raises(GestureFailed) as caught:
+    with pytest.raises(UserActionFailed) as caught:
         await clicked(client, ana)
 
     assert caught.value.answer["reason"] == "http_500"
@@ -255,7 +255,7 @@ async def test_an_app_that_is_not_there_is_reported(
             sandbox.deliver_http(url)
         else:
             sandbox.control.deliver_sockets()
-        with pytest.raises(GestureFailed) as caught:
+        with pytest.raises(UserActionFailed) as caught:
             await clicked(client, ana)
         assert caught.value.answer["reason"] == reason
 
@@ -275,7 +275,7 @@ async def test_a_late_answer_is_no_answer(
     await entered.wait()
     sandbox.clock.advance(3)
 
-    with pytest.raises(GestureFailed) as caught:
+    with pytest.raises(UserActionFailed) as caught:
         await click
 
     release.set()

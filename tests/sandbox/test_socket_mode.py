@@ -9,7 +9,7 @@ import pytest
 
 from tests.sandbox.blocks import card
 from tests.sandbox.bolt_app import RunningApp, new_client, until
-from twokey.sandbox.client import GestureFailed, Person
+from twokey.sandbox.client import Person, UserActionFailed
 from twokey.sandbox.server import Sandbox
 from twokey.sandbox.socket_mode import CONNECTIONS
 
@@ -141,7 +141,7 @@ async def test_a_socket_cut_before_its_ack_leaves_the_person_with_a_warning(
     await socket.receive_json(timeout=30)
     sandbox.control.drop()
 
-    with pytest.raises(GestureFailed) as caught:
+    with pytest.raises(UserActionFailed) as caught:
         await click
     assert caught.value.answer["reason"] == "connection_failed"
 

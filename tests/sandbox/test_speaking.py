@@ -3,7 +3,7 @@
 from typing import Any
 
 from tests.sandbox.bolt_app import RunningApp, error
-from tests.sandbox.test_gestures import APPROVALS, failure, posted
+from tests.sandbox.test_user_actions import APPROVALS, failure, posted
 from twokey.sandbox.client import Person
 from twokey.sandbox.server import Sandbox
 

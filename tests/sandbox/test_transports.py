@@ -6,7 +6,7 @@ import pytest
 
 from tests.sandbox.blocks import card, home, modal
 from tests.sandbox.bolt_app import RunningApp
-from twokey.sandbox.client import GestureFailed, Person
+from twokey.sandbox.client import Person, UserActionFailed
 from twokey.sandbox.server import Sandbox
 
 APPROVALS = "C0APPROVALS"
@@ -248,7 +248,7 @@ async def test_a_listener_that_does_not_acknowledge_shows_a_warning(
 
     ts = await post_card(app)
 
-    with pytest.raises(GestureFailed) as caught:
+    with pytest.raises(UserActionFailed) as caught:
         await ana.click(APPROVALS, ts, "approve")
 
     assert caught.value.error == "app_did_not_respond"

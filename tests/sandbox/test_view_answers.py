@@ -6,7 +6,7 @@ import pytest
 
 from tests.sandbox.blocks import card, home, modal
 from tests.sandbox.bolt_app import RunningApp
-from twokey.sandbox.client import GestureFailed, Person
+from twokey.sandbox.client import Person, UserActionFailed
 from twokey.sandbox.server import Sandbox
 
 
@@ -47,7 +47,7 @@ async def submitted(
 async def test_a_bad_answer_keeps_the_view_and_blames_the_app(
     sandbox: Sandbox, app: RunningApp, ana: Person, answer: dict[str, Any], why: str
 ) -> None:
-    with pytest.raises(GestureFailed) as caught:
+    with pytest.raises(UserActionFailed) as caught:
         await submitted(sandbox, app, ana, answer)
 
     assert caught.value.error == "invalid_response"
@@ -81,7 +81,7 @@ async def test_a_view_without_submit_cannot_be_submitted(
         trigger_id=sandbox.slack.triggers.issue("U0ANA"), view=view
     )
 
-    with pytest.raises(GestureFailed) as caught:
+    with pytest.raises(UserActionFailed) as caught:
         await ana.submit()
 
     assert caught.value.error == "view_has_no_submit"

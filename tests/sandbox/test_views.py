@@ -6,7 +6,7 @@ import pytest
 
 from tests.sandbox.blocks import button, card, field, home, modal
 from tests.sandbox.bolt_app import error, refusal
-from twokey.sandbox.client import GestureFailed, Person
+from twokey.sandbox.client import Person, UserActionFailed
 from twokey.sandbox.server import Sandbox
 
 
@@ -170,7 +170,7 @@ async def test_what_was_entered_survives_an_update_of_the_view(
     actions = {"type": "actions", "block_id": "a", "elements": [button("check")]}
     await client.views_update(view_id=view["id"], view=modal(amount, actions))
 
-    with pytest.raises(GestureFailed):
+    with pytest.raises(UserActionFailed):
         await ana.act_in_view("check", values={"amount": "449.50"})
     updated = await client.views_update(
         view_id=view["id"], view=modal(amount, field("why", {"type": "url_text_input"}))
@@ -218,9 +218,9 @@ async def test_only_the_view_on_top_can_be_used(
     trigger_id = trigger(sandbox, from_modal=True)
     await client.views_push(trigger_id=trigger_id, view=modal(*card("x")))
 
-    with pytest.raises(GestureFailed) as hidden:
+    with pytest.raises(UserActionFailed) as hidden:
         await ana.act("view_submission", view_id=below["id"], values={})
-    with pytest.raises(GestureFailed) as foreign:
+    with pytest.raises(UserActionFailed) as foreign:
         await sandbox.person("U0BEN").act("view_closed", view_id=below["id"])
 
     assert hidden.value.error == foreign.value.error == "view_not_found"

@@ -329,7 +329,7 @@ async def test_policy_judges_and_describes_what_would_run(
     assert (await harness.item(item.id)).description == "Pay 449.5"
 
 
-async def test_one_gesture_edits_one_call_at_most_of_those_that_add_up(
+async def test_one_batch_decision_edits_one_call_at_most_of_those_that_add_up(
     store: Store,
 ) -> None:
     harness = windowed(store)

@@ -136,13 +136,13 @@ def said(outcome: BatchOutcome) -> str:
     return to_mrkdwn(told) if told else ""
 
 
-def test_a_gesture_that_settled_every_call_needs_no_words() -> None:
+def test_a_batch_decision_that_settled_every_call_needs_no_words() -> None:
     approval = an_approval(a_refund(), ONE_JUNIOR.with_(index=1))
 
     assert said(BatchDecided(approval=approval, approved=(0, 1))) == ""
 
 
-def test_what_a_gesture_left_open_is_said() -> None:
+def test_what_a_batch_decision_left_open_is_said() -> None:
     approval = an_approval(a_refund(), ONE_JUNIOR.with_(index=1))
     outcome = BatchDecided(
         approval=approval, approved=(0, 1), edited=(2,), waiting=(1,), left_out=(3, 4)
@@ -167,7 +167,7 @@ def test_one_call_is_said_in_the_singular() -> None:
     )
 
 
-def test_the_call_that_stopped_a_gesture_is_named() -> None:
+def test_the_call_that_stopped_a_batch_decision_is_named() -> None:
     forbidden = Forbidden(reason="The policy does not allow that.")
 
     assert said(BatchRefused(index=2, refusal=forbidden)) == (

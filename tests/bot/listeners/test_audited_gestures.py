@@ -7,8 +7,8 @@ from dataclasses import replace
 from tests.bot.bot_stack import CHANNEL, Stack, has_button
 from tests.conftest import eventually
 from tests.streams import audit_entries
-from twokey.bot.gestures import Clicked
 from twokey.bot.ids import COMMAND, Action, Input
+from twokey.bot.interactions import Clicked
 from twokey.bot.payload import BlockAction
 from twokey.gateway.approvals.decisions import Gesture
 from twokey.gateway.approvals.events import EventName

@@ -1,4 +1,4 @@
-"""56 calls of one turn are one card, which is decided by one gesture."""
+"""56 calls of one turn are one card, and are decided at once."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def without(*numbers: int) -> dict[str, object]:
     }
 
 
-async def test_54_are_approved_1_is_edited_and_1_rejected_by_one_gesture(
+async def test_54_are_approved_1_is_edited_and_1_rejected_in_one_form(
     stack: Stack,
 ) -> None:
     async with stack.running():
@@ -204,7 +204,7 @@ async def test_a_form_over_a_batch_that_moved_records_nothing(stack: Stack) -> N
         assert [item.index for item in approval.items if not item.is_pending] == [7]
 
 
-async def test_an_edit_that_needs_more_people_is_not_kept_for_the_gesture(
+async def test_an_edit_that_needs_more_people_is_not_kept_for_the_batch(
     stack: Stack,
 ) -> None:
     raised = POLICY.replace(
@@ -242,7 +242,7 @@ async def test_one_form_rejects_56_calls_with_one_reason(stack: Stack) -> None:
         }
         (entry,) = await decisions(stack)
         assert (entry.data["rejected"], entry.reason) == ("0-55", "wrong month")
-        # 56 calls rejected by one gesture are one rejection in a row.
+        # 56 calls rejected at once are one rejection in a row.
         assert not await stack.store.freezes.all(stack.keys, "default")
 
 

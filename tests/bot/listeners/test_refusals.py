@@ -16,7 +16,7 @@ from twokey.bot.ids import Action, seal
 from twokey.gateway.approvals.decisions import AccountKind, Click, Edit, Reviewer
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.wire import Verdict
-from twokey.sandbox.client import GestureFailed
+from twokey.sandbox.client import UserActionFailed
 from twokey.sandbox.json_types import JsonObject
 
 
@@ -147,7 +147,7 @@ async def test_who_comes_second_reads_who_was_first(stack: Stack) -> None:
         assert item.decision is not None
         winner = item.decision.by.user
         loser = "U0BEN" if winner == "U0ANA" else "U0ANA"
-        refusals = [each for each in answers if isinstance(each, GestureFailed)]
+        refusals = [each for each in answers if isinstance(each, UserActionFailed)]
         if not refusals:
             told = await stack.told(loser, "already approved")
             assert f"<@{winner}>" in told

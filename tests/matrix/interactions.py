@@ -17,7 +17,7 @@ from twokey.sandbox import inputs, payloads, view_responses
 from twokey.sandbox.delivery import Ack, Envelope
 from twokey.sandbox.elements import find
 from twokey.sandbox.json_types import JsonObject, as_object, as_objects
-from twokey.sandbox.payloads import Gesture
+from twokey.sandbox.payloads import Interaction
 from twokey.sandbox.records import User
 from twokey.sandbox.records import View as Shown
 from twokey.sandbox.samples import OTHER_TEAM
@@ -56,7 +56,7 @@ async def click(stack: MatrixStack, table: Table, verb: Verb, user_id: str) -> N
         "action_ts": sandbox.clock.next_ts(),
     }
     envelope = payloads.on_message(
-        sandbox.slack, _gesture(sandbox, user), card, action, {}
+        sandbox.slack, _interaction(sandbox, user), card, action, {}
     )
     if is_odd:
         _make_odd(envelope.payload, table.cell.kind)
@@ -100,7 +100,7 @@ async def submit(
         values = inputs.merged(view.blocks, view.values, values)
         typed = replace(view, values=values)
         envelope = payloads.view_submission(
-            sandbox.slack, _gesture(sandbox, user), typed
+            sandbox.slack, _interaction(sandbox, user), typed
         )
         answer = await _delivered(sandbox, envelope)
         answered = view_responses.apply(sandbox.slack, typed, answer.body)
@@ -141,8 +141,8 @@ def _block_of(view: Shown, name: str) -> str:
     raise AssertionError(f"no input {name!r} in {as_objects(view.blocks)!r}")
 
 
-def _gesture(sandbox: Sandbox, user: User) -> Gesture:
-    return Gesture(user, sandbox.slack.triggers.issue(user.id))
+def _interaction(sandbox: Sandbox, user: User) -> Interaction:
+    return Interaction(user, sandbox.slack.triggers.issue(user.id))
 
 
 async def _delivered(sandbox: Sandbox, envelope: Envelope) -> Ack:

@@ -6,16 +6,16 @@ import pytest
 
 from tests.sandbox.blocks import button, card, field, home, modal, options, plain
 from tests.sandbox.bolt_app import RunningApp
-from twokey.sandbox.client import GestureFailed, Person
+from twokey.sandbox.client import Person, UserActionFailed
 from twokey.sandbox.json_types import JsonObject
 from twokey.sandbox.server import Sandbox
 
 APPROVALS = "C0APPROVALS"
 
 
-async def failure(gesture: Any) -> str:
-    with pytest.raises(GestureFailed) as caught:
-        await gesture
+async def failure(action: Any) -> str:
+    with pytest.raises(UserActionFailed) as caught:
+        await action
     return caught.value.error
 
 
@@ -46,15 +46,15 @@ async def posted(client: Any) -> str:
 async def test_an_impossible_click_is_refused(
     ana: Person, posted: str, changes: JsonObject, expected: str
 ) -> None:
-    gesture = {
-        "gesture": changes.pop("type", "block_actions"),
+    request = {
+        "kind": changes.pop("type", "block_actions"),
         "channel": APPROVALS,
         "ts": posted,
         "action_id": "approve",
         **changes,
     }
 
-    assert await failure(ana.act(**gesture)) == expected
+    assert await failure(ana.act(**request)) == expected
 
 
 async def test_a_click_on_what_a_message_showed_before_arrives_as_it_was(

@@ -1,4 +1,4 @@
-"""Records of a click or a form submission with the signed request it came in."""
+"""Interactions (clicks, submitted modals) with the digest of their signed request."""
 
 from __future__ import annotations
 

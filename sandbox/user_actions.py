@@ -1,4 +1,4 @@
-"""Simulate a person's clicks, commands and submissions: check, deliver, apply."""
+"""Simulate what a person does in Slack: clicks, commands, submissions, messages."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -10,7 +10,7 @@ from twokey.sandbox.elements import VALUE_FIELDS, PlacedElement, find, offers
 from twokey.sandbox.fake_slack import FakeSlack
 from twokey.sandbox.json_types import JsonObject, as_object, as_text
 from twokey.sandbox.mentions import escaped
-from twokey.sandbox.payloads import Gesture
+from twokey.sandbox.payloads import Interaction
 from twokey.sandbox.records import Message, User, View
 from twokey.sandbox.response_urls import ResponseUrl
 from twokey.sandbox.user_messages import UserMessages, channel_of
@@ -18,8 +18,8 @@ from twokey.sandbox.user_messages import UserMessages, channel_of
 OK: JsonObject = {"ok": True}
 
 
-class Gestures:
-    """Everything a person can do in Slack, one method a kind of gesture."""
+class UserActions:
+    """Everything a person can do in Slack, one method a kind of request."""
 
     def __init__(self, slack: FakeSlack, delivery: Delivery) -> None:
         self._slack = slack
@@ -40,7 +40,7 @@ class Gestures:
         """Do what a request of `POST /sandbox/act` describes.
 
         Raises:
-            ApiError: the gesture is impossible in Slack; nothing was delivered.
+            ApiError: the action is impossible in Slack; nothing was delivered.
         """
         kind = self._kinds.get(as_text(request.get("type")))
         if kind is None:
@@ -62,8 +62,10 @@ class Gestures:
         remembered[key] = values
         if not _dispatches(placed):
             return OK
-        gesture = Gesture(user, self._slack.triggers.issue(user.id))
-        envelope = payloads.on_message(self._slack, gesture, message, action, values)
+        interaction = Interaction(user, self._slack.triggers.issue(user.id))
+        envelope = payloads.on_message(
+            self._slack, interaction, message, action, values
+        )
         return self._plain(user, await self._delivery.deliver(envelope))
 
     async def _act_in_view(self, user: User, request: JsonObject) -> JsonObject:
@@ -78,7 +80,7 @@ class Gestures:
         from_modal = view.document["type"] == "modal"
         trigger_id = self._slack.triggers.issue(user.id, from_modal=from_modal)
         envelope = payloads.on_view(
-            self._slack, Gesture(user, trigger_id), view, action
+            self._slack, Interaction(user, trigger_id), view, action
         )
         return self._plain(user, await self._delivery.deliver(envelope))
 
@@ -93,8 +95,8 @@ class Gestures:
         if errors:
             return {"ok": True, "errors": errors}
         trigger_id = self._slack.triggers.issue(user.id, from_modal=True)
-        gesture = Gesture(user, trigger_id)
-        envelope = payloads.view_submission(self._slack, gesture, view)
+        interaction = Interaction(user, trigger_id)
+        envelope = payloads.view_submission(self._slack, interaction, view)
         answer = await self._delivery.deliver(envelope)
         if isinstance(answer, NoAck):
             return self._plain(user, answer)
@@ -111,7 +113,7 @@ class Gestures:
         for gone in closed:
             if gone.document.get("notify_on_close"):
                 envelope = payloads.view_closed(
-                    self._slack, Gesture(user), gone, is_cleared=cleared
+                    self._slack, Interaction(user), gone, is_cleared=cleared
                 )
                 await self._delivery.deliver(envelope)
         return OK
@@ -125,8 +127,10 @@ class Gestures:
             self._slack.notify(user.id, f"{command} is not a valid command.")
             return {"ok": False, "error": "unknown_command"}
         text = escaped(workspace, as_text(request.get("text")), labels=True)
-        gesture = Gesture(user, self._slack.triggers.issue(user.id))
-        envelope = payloads.slash_command(self._slack, gesture, channel, command, text)
+        interaction = Interaction(user, self._slack.triggers.issue(user.id))
+        envelope = payloads.slash_command(
+            self._slack, interaction, channel, command, text
+        )
         answer = await self._delivery.deliver(envelope)
         if isinstance(answer, NoAck):
             return self._plain(user, answer, f"{command} failed: ")

@@ -24,7 +24,7 @@ from referencing.exceptions import Unresolvable
 from twokey.agent.argument_models import ArgumentModel, argument_model
 from twokey.gateway.errors import BadJson
 from twokey.gateway.protocol import digest, strict_json
-from twokey.gateway.protocol.schema_validation import TooMuchWork, problems
+from twokey.gateway.protocol.schema_validation import TooMuchWork, checkable, problems
 from twokey.gateway.protocol.strict_json import JsonObject
 
 _MAX_ERRORS = 3
@@ -175,7 +175,7 @@ def _value_text(value: object) -> str:
 
 def _check_json_schema(schema: JsonObject, given: JsonObject) -> None:
     try:
-        found = problems(schema, given)
+        found = problems(checkable(schema), given)
     except (Unresolvable, TooMuchWork, ArithmeticError, ValueError, RecursionError):
         # The schema is unusable, so the arguments stay unchecked. The gateway does not
         # allow edits of calls of such a tool.

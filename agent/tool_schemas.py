@@ -13,8 +13,7 @@ from pydantic.errors import PydanticInvalidForJsonSchema
 from twokey.agent.argument_models import argument_model
 from twokey.gateway.errors import BadJson
 from twokey.gateway.protocol import strict_json
-from twokey.gateway.protocol.schema_closing import subschemas
-from twokey.gateway.protocol.schema_validation import matches
+from twokey.gateway.protocol.schema_validation import checkable
 from twokey.gateway.protocol.strict_json import JsonObject
 
 
@@ -25,26 +24,9 @@ def schema_of(tool: BaseTool | None) -> JsonObject | None:
     given = tool.args_schema
     try:
         if isinstance(given, dict):
-            return strict_json.accept_object(given)
+            return checkable(strict_json.accept_object(given))
         schema = strict_json.accept_object(argument_model(tool).json_schema())
     except (BadJson, PydanticInvalidForJsonSchema):
         return None
     schema["description"] = tool.description
-    return _checkable(schema)
-
-
-def _checkable(schema: JsonObject) -> JsonObject:
-    """Return a schema without patterns that cannot be matched in linear time.
-
-    They come from pydantic's own types, such as Decimal. Left in, one of them would
-    take the whole schema away, and the decision to edit with it; the tool checks its
-    pattern itself, before people are asked and again before it runs.
-    """
-    for _, one in subschemas(schema):
-        pattern = one.get("pattern")
-        if isinstance(pattern, str):
-            try:
-                matches("", pattern)
-            except ValueError:
-                del one["pattern"]
-    return schema
+    return checkable(schema)

@@ -18,7 +18,7 @@ from enum import StrEnum
 
 from pydantic import BaseModel, ConfigDict
 
-from twokey.gateway.failures import FAILURE, Failure
+from twokey.gateway.failures import FAILURE, Failure, described
 
 REPEATED_AFTER_S = 60.0
 """How long the same warning or error is written once."""
@@ -132,20 +132,24 @@ class _Text(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line of an event, and the traceback of its error if shown."""
-        line, trace = super().format(record), self.trace(record)
+        record.message = record.getMessage()
+        record.asctime = self.formatTime(record, self.datefmt)
+        # Not that of `super`: it adds the traceback of a library's error, words and
+        # all, whatever is to be shown.
+        line, trace = self.formatMessage(record), self.trace(record)
         return f"{line}\n{trace}" if trace else line
 
     def trace(self, record: logging.LogRecord) -> str:
         """Return the words and places of a record's error; "" where not shown."""
-        failure = getattr(record, FAILURE, None)
+        error = _error_of(record)
+        failure = getattr(record, FAILURE, Failure(error) if error else None)
         if not self._shows_errors or not isinstance(failure, Failure):
             return ""
         return "\n".join(map(_shown, failure.text().splitlines()))
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's own name
         """Return the line of an event; nothing in a field can begin another one."""
-        repeated = getattr(record, _REPEATED, 0)
-        more = f" repeated={repeated}" if repeated else ""
+        more = "".join(f" {name}={value}" for name, value in _added(record).items())
         record.message = _shown(f"{record.message}{more}")
         return super().formatMessage(record)
 
@@ -161,9 +165,7 @@ class _Json(_Text):
             "logger": record.name,
             **_fields(record),
         }
-        if record.exc_info:
-            row["trace"] = self.formatException(record.exc_info)
-        elif trace := self.trace(record):
+        if trace := self.trace(record):
             row["trace"] = trace
         return json.dumps(row, ensure_ascii=False)
 
@@ -173,13 +175,27 @@ def _shown(text: str) -> str:
     return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
 
 
+def _error_of(record: logging.LogRecord) -> BaseException | None:
+    """Return the error that a library logged with a record."""
+    return record.exc_info[1] if record.exc_info else None
+
+
+def _added(record: logging.LogRecord) -> dict[str, str]:
+    """Return what is said of a record beside its own message."""
+    repeated, error = getattr(record, _REPEATED, 0), _error_of(record)
+    return {
+        **({"repeated": str(repeated)} if repeated else {}),
+        # As `log_failure` does it: type and place.
+        **({"error": described(error)} if error else {}),
+    }
+
+
 def _fields(record: logging.LogRecord) -> dict[str, str]:
     """Return the event and its fields by name, when it is written as ours are."""
     template, args = str(record.msg), record.args
     named = _NAMED.findall(template)
     event, _, _ = template.partition(" ")
-    repeated = getattr(record, _REPEATED, 0)
-    more = {"repeated": str(repeated)} if repeated else {}
+    more = _added(record)
     if isinstance(args, tuple) and named and len(named) == len(args):
         pairs = zip(named, args, strict=True)
         return {

@@ -55,6 +55,30 @@ def test_a_production_log_never_shows_the_words_of_an_error(
     assert "ValueError [" in line
 
 
+@pytest.mark.parametrize("format_", Format)
+def test_the_words_of_an_error_that_a_library_logs_are_for_developers_too(
+    capsys: pytest.CaptureFixture[str], format_: Format
+) -> None:
+    def fail_in_a_library() -> None:
+        try:
+            provider()
+        except ValueError:
+            logging.getLogger("aiohttp.server").exception("Error handling request")
+
+    write_logs(LogSettings(format=format_))
+    fail_in_a_library()
+    (line,) = capsys.readouterr().err.splitlines()
+    write_logs(LogSettings(format=format_), shows_errors=True)
+    fail_in_a_library()
+    shown = capsys.readouterr().err
+
+    assert "DE44" not in line
+    assert "Error handling request" in line
+    assert "ValueError [test_error_texts.py:" in line
+    assert "ValueError: iban DE44" in shown
+    assert "\x1b" not in shown
+
+
 def test_a_developers_log_shows_words_and_places_and_no_control_characters(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -64,7 +64,7 @@ def test_json_names_the_fields_of_an_event(capsys: pytest.CaptureFixture[str]) -
     }
 
 
-def test_json_keeps_what_is_written_otherwise_and_a_trace(
+def test_json_keeps_what_is_written_otherwise_and_says_its_error(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     write_logs(LogSettings(format=Format.JSON))
@@ -74,7 +74,7 @@ def test_json_keeps_what_is_written_otherwise_and_a_trace(
 
     row = json.loads(capsys.readouterr().err)
     assert row["message"] == "It broke 100%%"
-    assert row["trace"].endswith("ValueError: x")
+    assert row["error"] == "ValueError []"
 
 
 def test_a_field_cannot_begin_another_line(capsys: pytest.CaptureFixture[str]) -> None:

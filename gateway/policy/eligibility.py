@@ -41,7 +41,9 @@ def reachable_requirements(policy: Policy) -> Iterator[Reachable]:
     """Yield who has to agree to what; whoever can meet these can meet any call's.
 
     A call asks for one of these, or for less at the same tier. Left out is what only a
-    run of the agent asks for, and what the agent sends for a tool without rules.
+    run of the agent asks for, and what the agent sends for a tool without rules: no
+    file says whether it ever does, and a policy without `escalate` would be reported to
+    have too few people for it.
     """
     for agent, tool in _places(policy):
         selection = Selection(policy, agent, tool)
@@ -102,6 +104,9 @@ def _asked(
     raised = [(join(floor, rule.tier), rule) for rule in selection.raising()]
     found: list[tuple[Tier, tuple[str, ...]]] = [(floor, ())]
     found += [(tier, _needs([rule])) for tier, rule in raised]
+    if policy.protect.ask_about_invalid_calls:
+        # A call that does not fit its tool is never approved by the policy alone.
+        found.append((join(floor, Tier.APPROVE), ()))
     triaged = [tier for tier, _ in found if selection.triage(tier)]
     found += [(join(tier, Tier.APPROVE), ()) for tier in triaged]
     # Rules may hold together. What they need adds up, so all of them cover any choice.

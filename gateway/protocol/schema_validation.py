@@ -14,7 +14,7 @@ import copy
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 
 from jsonschema import Draft202012Validator, validators
 from jsonschema.exceptions import ValidationError
@@ -77,13 +77,39 @@ def unmatched(schema: JsonObject) -> str:
         named = list(names) if isinstance(names, dict) else []
         if named and is_joined:
             return named[0]
-        own = one.get("pattern")
-        for pattern in [*named, *([own] if isinstance(own, str) else [])]:
-            try:
-                _compiled(pattern)
-            except ValueError:
+        for pattern in [*named, one.get("pattern")]:
+            if _is_unmatchable(pattern):
                 return pattern
     return ""
+
+
+def _is_unmatchable(pattern: object) -> TypeGuard[str]:
+    if not isinstance(pattern, str):
+        return False  # only a text is a pattern
+    try:
+        _compiled(pattern)
+    except ValueError:
+        return True
+    return False
+
+
+def checkable(schema: JsonObject) -> JsonObject:
+    """Return a schema of a tool without the patterns that `matches` does not take.
+
+    Pydantic's own types, such as Decimal, and Zod's formats, which tools of MCP servers
+    declare, have look-around. Left in, one of them would take the whole schema away,
+    and the decision to edit with it. The tool checks its pattern itself: pydantic does,
+    and MCP obliges servers to validate what they get
+    (https://modelcontextprotocol.io/specification/2025-06-18/server/tools).
+    """
+    if not any(_is_unmatchable(one.get("pattern")) for _, one in subschemas(schema)):
+        return schema
+    # A copy: the schema is the tool's own.
+    plain = copy.deepcopy(schema)
+    for _, one in subschemas(plain):
+        if _is_unmatchable(one.get("pattern")):
+            del one["pattern"]
+    return plain
 
 
 # In the context, because the library calls the checks of keywords without an argument

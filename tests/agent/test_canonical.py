@@ -22,6 +22,7 @@ from pydantic import v1 as pydantic_v1
 from tests.agent.shapes import SPELLINGS, shapes
 from twokey.agent.canonical import ArgumentMismatch, canonical_args, same
 from twokey.agent.tool_schemas import schema_of
+from twokey.gateway.policy.schemas import unusable
 from twokey.gateway.protocol.edits import argument_errors
 from twokey.gateway.protocol.strict_json import JsonObject
 
@@ -213,6 +214,22 @@ def test_a_json_schema_that_checks_nothing_changes_nothing_either() -> None:
     schema = {"type": "object", "properties": {"n": {"$ref": "http://x.test/n"}}}
 
     assert canonical_args(described(schema), {"n": "7"}) == {"n": "7"}
+
+
+def test_a_pattern_with_look_around_leaves_the_rest_of_a_json_schema_in_force() -> None:
+    # As Zod writes an e-mail address, and a tool of an MCP server declares it.
+    email = {"type": "string", "pattern": r"^(?!\.)(?!.*\.\.)\S+@\S+$"}
+    properties = {"to": email, "n": {"type": "integer"}}
+    mail = described({"type": "object", "properties": properties, "title": "mail"})
+
+    with pytest.raises(ArgumentMismatch):
+        canonical_args(mail, {"to": "ana@example.com", "n": "7"})
+
+    schema = schema_of(mail)
+    assert schema
+    assert schema["properties"] == {"to": {"type": "string"}, "n": properties["n"]}
+    assert unusable(schema, {}) is None
+    assert "pattern" in email
 
 
 def test_a_tool_without_a_schema_gets_what_the_model_wrote() -> None:

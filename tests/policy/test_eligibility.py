@@ -141,6 +141,14 @@ def test_what_does_not_fit_its_schema_needs_the_people_of_escalate() -> None:
     assert ("", "pay", "escalate", ["senior"]) in found
 
 
+def test_people_who_are_asked_about_calls_that_do_not_fit_are_found() -> None:
+    tools = "tools: {look_up: {tier: auto}, wipe: {tier: deny}}"
+
+    assert reachable(f"{tools}\nprotect: {{ask_about_invalid_calls: true}}") == [
+        ("", "look_up", "approve", ["support"])
+    ]
+
+
 def test_rules_that_hold_together_are_found_together() -> None:
     found = reachable(
         "  one_boss: {of: boss}\n"

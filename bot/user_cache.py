@@ -44,7 +44,7 @@ Groups may be older, the more of them are in use; see `UserCache.fresh_group_s`.
 
 LOOKUP_TIMEOUT_S = 1.5
 _MAX_KEPT = 10_000
-NO_SUCH_USER = frozenset({"user_not_found", "user_not_visible"})
+_NO_SUCH_USER = frozenset({"user_not_found", "user_not_visible"})
 """Errors of Slack that mean that there is no such user; no other error does."""
 
 _NO_SUCH_GROUP = frozenset({"no_such_subteam", "subteam_not_found"})
@@ -125,19 +125,9 @@ class UserCache:
         return await self._groups.get(group, self.fresh_group_s if fresh else KEPT_S)
 
     async def _ask_account(self, user: str) -> Account:
-        try:
-            reply = await self._slack.ask(USER, user=user)
-        except SlackRefused as error:
-            # An answer, not a failure: a retry would not help, and a STRANGER may
-            # decide nothing.
-            if error.error in NO_SUCH_USER:
-                return Account(AccountKind.STRANGER)
-            raise
-        found = reply.get("user")
-        if not isinstance(found, Mapping) or "id" not in found:
-            raise SlackNoResponse(USER, "an answer without a user")
-        user_info = cast("SlackBody", found)
-        return account_of(user_info, team=self._team, enterprise=self._enterprise)
+        return await look_up_account(
+            self._slack, user, team=self._team, enterprise=self._enterprise
+        )
 
     async def _ask_group(self, group: str) -> frozenset[str]:
         try:
@@ -156,17 +146,36 @@ class UserCache:
         return frozenset(str(user) for user in cast("list[object]", users))
 
 
-def account_of(user: SlackBody, *, team: str, enterprise: str) -> Account:
-    """Return what kind of account ``users.info`` describes.
+async def look_up_account(
+    slack: Slack, user: str, *, team: str, enterprise: str
+) -> Account:
+    """Ask ``users.info`` for a user's kind of account.
 
     Args:
-        user: the member ``user`` of its answer.
+        slack: to ask.
+        user: their id.
         team: the workspace that asks.
         enterprise: the organization above it, "" for none.
 
     Raises:
-        SlackNoResponse: when a member that has to be an object is something else.
+        SlackError: when Slack does not say; `SlackNoResponse` when its answer has no
+            user, or one whose member is something else than an object.
     """
+    try:
+        reply = await slack.ask(USER, user=user)
+    except SlackRefused as error:
+        # An answer, not a failure: a retry would not help, and a STRANGER may decide
+        # nothing. Another error, as `missing_scope`, says nothing about the user.
+        if error.error in _NO_SUCH_USER:
+            return Account(AccountKind.STRANGER)
+        raise
+    found = reply.get("user")
+    if not isinstance(found, Mapping) or "id" not in found:
+        raise SlackNoResponse(USER, "an answer without a user")
+    return _account_of(cast("SlackBody", found), team=team, enterprise=enterprise)
+
+
+def _account_of(user: SlackBody, *, team: str, enterprise: str) -> Account:
     profile = _member(user, "profile")
     names = (profile.get("display_name"), user.get("real_name"), user.get("name"))
     name = next((str(each) for each in names if each), "")

@@ -6,8 +6,8 @@ from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
-from twokey.bot.user_cache import NO_SUCH_USER, account_of
-from twokey.bot.web import Slack, SlackBody, SlackError, SlackRefused
+from twokey.bot.user_cache import look_up_account
+from twokey.bot.web import Slack, SlackError
 from twokey.cli.check import Check, State
 from twokey.gateway.approvals.decisions import AccountKind, Reviewer
 from twokey.gateway.approvals.membership import holds
@@ -241,14 +241,10 @@ async def _groups(slack: Slack) -> dict[str, Group]:
 async def _account(slack: Slack, user: str, *, team: str, enterprise: str) -> Reviewer:
     unknown = Reviewer(team=team, user=user)
     try:
-        reply = await slack.ask("users.info", user=user)
-        found = cast("SlackBody", reply.get("user") or {})
-        account = account_of(found, team=team, enterprise=enterprise)
-    except SlackError as error:
-        # Any other error, such as `missing_scope`, says nothing about the user.
-        is_answer = isinstance(error, SlackRefused) and error.error in NO_SUCH_USER
-        return unknown.with_(account=AccountKind.STRANGER) if is_answer else unknown
-    return unknown.with_(account=account.kind, name=account.name)
+        found = await look_up_account(slack, user, team=team, enterprise=enterprise)
+    except SlackError:
+        return unknown
+    return unknown.with_(account=found.kind, name=found.name)
 
 
 def _listed(role: Role, groups: Mapping[str, Group]) -> list[str]:

@@ -145,7 +145,7 @@ class Person:
     ) -> None:
         """Click a button of a message, or choose in another of its elements.
 
-        `chosen` is what was chosen: an option's value, a date, a text.
+        `chosen` is what was chosen: an option's text or value, a date, a text.
 
         Raises:
             UserActionFailed: it is not there, or the app did not answer in time.

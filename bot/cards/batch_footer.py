@@ -53,13 +53,7 @@ def batch_footer(frame: Frame) -> list[Block]:
     """Return what concerns the batch as a whole; nothing for a single call."""
     approval = frame.approval
     if is_table(approval):
-        row = actions(*_of_table(frame), block_id=frame.block_id("batch"))
-        alone = decided_alone(approval)
-        if not alone or frame.is_late:
-            return [row]
-        told = template("Open these to decide each of them on its own:")
-        which = untrusted(calls_named(alone))
-        return [context(told, which, block_id=frame.block_id("alone")), row]
+        return _of_table(frame)
     waiting = [item for item in approval.items if item.is_pending]
     listed = {item.index for item in rows_of(approval)}
     others = [item for item in approval.items if item.index not in listed]
@@ -90,16 +84,22 @@ def batch_footer(frame: Frame) -> list[Block]:
 
 
 def _of_table(frame: Frame) -> list[Block]:
-    """Return the buttons of a card with a table."""
+    """Return the footer of a card with a table."""
     approval = frame.approval
     waiting = [item for item in approval.items if item.is_pending]
+    blocks: list[Block] = []
     offered: list[Block] = []
     if waiting and not frame.is_late:
         alone = decided_alone(approval)
-        if not alone:
+        if alone:
+            told = template("Open these to decide each of them on its own:")
+            which = untrusted(calls_named(alone))
+            blocks.append(context(told, which, block_id=frame.block_id("alone")))
+        else:
             offered.append(buttons.approve_all(frame))
         if len(alone) < len(waiting):
             offered.append(buttons.choose(frame))
         if all(Verb.REJECT in item.allow for item in waiting):
             offered.append(buttons.reject_all(frame))
-    return [*offered, buttons.open_call(frame)]
+    offered.append(buttons.open_call(frame))
+    return [*blocks, actions(*offered, block_id=frame.block_id("batch"))]

@@ -187,15 +187,18 @@ async def test_what_slack_does_not_say_is_not_counted_as_nobody(doctor: Doctor) 
         assert not any("cannot be approved" in text for _, text in checks.values())
 
 
-async def test_a_refusal_that_names_no_user_says_nothing_about_them(
-    doctor: Doctor, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("answer", [None, {}, {"user": None}, {"user": ["U0DAN"]}])
+async def test_an_answer_without_a_user_says_nothing_about_them(
+    doctor: Doctor, monkeypatch: pytest.MonkeyPatch, answer: SlackBody | None
 ) -> None:
     ask = Slack.ask
 
     async def refuse(slack: Slack, method: str, **arguments: str) -> SlackBody:
-        if method == "users.info":
+        if method != "users.info":
+            return await ask(slack, method, **arguments)
+        if answer is None:
             raise SlackRefused(method, "missing_scope")
-        return await ask(slack, method, **arguments)
+        return answer
 
     monkeypatch.setattr(Slack, "ask", refuse)
 

@@ -183,10 +183,12 @@ async def test_a_call_that_may_be_repeated_runs_again_under_the_same_key(
     assert await stage.words() == "poll done"
 
 
+@pytest.mark.parametrize("name", ["count", "delegate"])
 async def test_what_a_call_returned_is_given_back_when_its_checkpoint_was_not_kept(
-    stage: Stage,
+    stage: Stage, name: str
 ) -> None:
-    second = await stage.start("count")
+    """Also where it returned to an agent inside a call."""
+    second = await stage.start(name)
     await stage.under(lambda: second.probe("t1"))
     stage.holds.set()
     with pytest.raises(LeaseLost):
@@ -212,21 +214,6 @@ async def test_a_notified_call_is_not_repeated_when_its_owner_was_killed(
 
         assert len(sample_tools.ledger()) == 1
         assert await stage.words() == tool_messages.CUT_OFF
-
-
-async def test_an_agent_inside_a_call_goes_on_where_it_was_cut_off(
-    stage: Stage,
-) -> None:
-    second = await stage.start("delegate")
-    await stage.under(lambda: second.probe("t1"))
-    stage.holds.set()
-    with pytest.raises(LeaseLost):
-        await stage.late
-
-    await stage.under(lambda: second.nudge("t1", key="k"))
-
-    assert len(sample_tools.ledger()) == 1
-    assert await stage.words() == "count done"
 
 
 async def test_a_call_that_pauses_inside_goes_on_under_the_next_lease(

@@ -18,7 +18,7 @@ from twokey.agent import (
     messages,
     prepared_calls,
     rechecks,
-    results,
+    result_codec,
     reviewer_notes,
     tool_invocation,
     tool_messages,
@@ -40,8 +40,8 @@ from twokey.agent.grants import grant_scope, recheck_of
 from twokey.agent.messages import ITEM_KEY
 from twokey.agent.nested_edits import collect_edits
 from twokey.agent.prepared_calls import PreparedCall, Toolbox
-from twokey.agent.result_cleanup import restore_result
-from twokey.agent.results import ToolResult
+from twokey.agent.result_codec import ToolResult
+from twokey.agent.result_sanitizer import restore_result
 from twokey.agent.tool_invocation import Handler
 from twokey.agent.tool_schemas import schema_of
 from twokey.agent.verdict_cache import VerdictCache
@@ -221,7 +221,7 @@ class Caller:
         ):
             end = await auto_approved.run_auto_approved(
                 ran,
-                lambda result: results.serialize(result, inside),
+                lambda result: result_codec.serialize(result, inside),
                 ref=ref,
                 verdict=verdict,
                 gateway=self.gateway,
@@ -275,7 +275,7 @@ class Caller:
         except NotAllowed as error:
             return _not_run(request, str(error), held.verdict.item_id)
         end = await execute(
-            held, gateway, self.shell, Work(run_with, results.serialize, failure)
+            held, gateway, self.shell, Work(run_with, result_codec.serialize, failure)
         )
         call, item_id = request.tool_call, held.verdict.item_id
         if isinstance(end, Closed):
@@ -351,12 +351,12 @@ class Caller:
                 marked = message.model_copy(update={"additional_kwargs": kwargs})
             return messages.with_records(marked, own, fresh, is_silent=is_silent)
 
-        presented = results.each_message(result, annotate)
+        presented = result_codec.each_message(result, annotate)
         records = [*([own] if own is not None else []), *fresh]
         if not records:
             return presented
         self.cache.put_edits(run_ref, records)
-        return results.with_state(
+        return result_codec.with_state(
             presented, {"twokey_edits": messages.dump_records(records)}
         )
 

@@ -128,7 +128,7 @@ def dump_records(records: Iterable[EditRecord]) -> list[dict[str, Any]]:
 
 def notice(record: EditRecord) -> str:
     """Return the notice of an edit, with look-alikes inside its values defused."""
-    return _defused(edits.NOTICE_MARK, edits.notice(record))
+    return _defused(edits.EDIT_MARK, edits.notice(record))
 
 
 def unconfirmed_notice(record: EditRecord) -> str:
@@ -294,7 +294,7 @@ def _without_known_notices(
 
 def _without(text: str, records: Iterable[EditRecord]) -> str:
     # A cheap check first: most texts hold no notice.
-    if edits.NOTICE_MARK not in text:
+    if edits.EDIT_MARK not in text:
         return text
     for record in records:
         # The plain notice last: the others contain it, and would lose only that part.

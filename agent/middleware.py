@@ -49,7 +49,7 @@ from twokey.agent.interrupt_on import (
     InterruptOn,
 )
 from twokey.agent.prepared_calls import Toolbox
-from twokey.agent.results import ToolResult
+from twokey.agent.result_codec import ToolResult
 from twokey.agent.turns import TwokeyState
 from twokey.agent.verdict_cache import VerdictCache
 from twokey.gateway.errors import TwokeyError

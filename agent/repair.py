@@ -24,11 +24,11 @@ from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.types import Command
 from pydantic import ValidationError
 
-from twokey.agent import messages, results, tool_messages, turns
+from twokey.agent import messages, result_codec, tool_messages, turns
 from twokey.agent.bridge import ask_with_retries
 from twokey.agent.calls import Caller
 from twokey.agent.messages import ITEM_KEY
-from twokey.agent.result_cleanup import restore_result
+from twokey.agent.result_sanitizer import restore_result
 from twokey.agent.turns import TurnRecord
 from twokey.gateway.errors import TwokeyError
 from twokey.gateway.failures import log_failure
@@ -200,7 +200,7 @@ def _from_outcome(repair: _Repair, call: ToolCall, outcome: CallOutcome) -> Tool
 def _from_result(repair: _Repair, call: ToolCall, outcome: CallOutcome) -> ToolMessage:
     assert outcome.result is not None  # noqa: S101 - the caller looked
     result, inside = restore_result(call, outcome.result, repair.history)
-    found = results.last_tool_message(result)
+    found = result_codec.last_tool_message(result)
     message = found or tool_messages.message_for(
         call, tool_messages.RESULT_LOST, is_error=False
     )
@@ -208,7 +208,7 @@ def _from_result(repair: _Repair, call: ToolCall, outcome: CallOutcome) -> ToolM
     marked = message.model_copy(
         update={"additional_kwargs": kwargs, "tool_call_id": call["id"] or ""}
     )
-    repair.updates.extend(results.other_updates(result))
+    repair.updates.extend(result_codec.other_updates(result))
     repair.records.extend([outcome.edit, *inside] if outcome.edit else inside)
     message = messages.with_records(marked, outcome.edit, inside)
     if outcome.reconciled is None:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from langchain.agents.middleware.types import ToolCallRequest
 from langchain_core.messages import ToolMessage
 
-from twokey.agent import messages, results, tool_messages
-from twokey.agent.results import ToolResult
+from twokey.agent import messages, result_codec, tool_messages
+from twokey.agent.result_codec import ToolResult
 from twokey.gateway.protocol.wire import Answer, ReconcileAnswer
 
 
@@ -50,4 +50,4 @@ def _with_note(
         marked = mark(message)
         return messages.with_note(marked, note) if note and not is_silent else marked
 
-    return results.each_message(result, change)
+    return result_codec.each_message(result, change)

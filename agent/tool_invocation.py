@@ -9,8 +9,8 @@ from langchain.agents.middleware.types import ToolCallRequest
 
 from twokey.agent import circuit_breaker, prepared_calls, tool_messages, turns
 from twokey.agent.grants import share_guarded
-from twokey.agent.result_cleanup import clean_result
-from twokey.agent.results import ToolResult
+from twokey.agent.result_codec import ToolResult
+from twokey.agent.result_sanitizer import clean_result
 from twokey.gateway.errors import NotAllowed
 from twokey.gateway.protocol.strict_json import JsonObject
 

@@ -181,7 +181,7 @@ class TurnDraft:
                 args=one.args,
                 tool_call_id=call_id,
                 hint=self._hints.get(call_id),
-                spelled=one.original_args,
+                original_args=one.original_args,
                 problem=one.problem,
             )
         )

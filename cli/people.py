@@ -13,7 +13,11 @@ from twokey.gateway.approvals.decisions import AccountKind, Reviewer
 from twokey.gateway.approvals.membership import holds
 from twokey.gateway.approvals.people import Requirement, Role, Vote
 from twokey.gateway.approvals.quorum import Tally, roles_of, tally
-from twokey.gateway.policy.eligibility import Reachable, merged, reachable_requirements
+from twokey.gateway.policy.eligibility import (
+    ReachableRequirement,
+    merged,
+    reachable_requirements,
+)
 from twokey.gateway.policy.rules import Policy
 
 MAX_LOOKUPS = 90
@@ -196,7 +200,7 @@ def _count(
 
 
 def _by_requirement(
-    reachable: Iterable[Reachable],
+    reachable: Iterable[ReachableRequirement],
 ) -> list[tuple[Requirement, list[str]]]:
     """Return each requirement once, with the tools it is for."""
     found: list[tuple[Requirement, list[str]]] = []
@@ -216,7 +220,7 @@ def _by_requirement(
     return found
 
 
-def _roles(policy: Policy, reachable: Iterable[Reachable]) -> list[Role]:
+def _roles(policy: Policy, reachable: Iterable[ReachableRequirement]) -> list[Role]:
     """Return every role once: those with a name, and people listed by id together."""
     named = policy.roles_named(tuple(policy.roles))
     asked = (role for one in reachable for role in one.requirement.roles)

@@ -55,7 +55,7 @@ async def load_runners(
 async def load_triage(settings: Settings) -> Triage | None:
     """Load what the settings name as triage; None when they name nothing.
 
-    The name may be an object with a coroutine ``advise``, or a class or function
+    The name may be an object with a coroutine ``assess``, or a class or function
     without arguments that makes one, synchronous or not.
 
     Raises:
@@ -66,14 +66,14 @@ async def load_triage(settings: Settings) -> Triage | None:
         return None
     try:
         found = named(ref, settings.policy.path.parent.resolve(), what="triage")
-        if isinstance(found, type) or not hasattr(found, "advise"):
+        if isinstance(found, type) or not hasattr(found, "assess"):
             found = await made_by(found, ref, what="triage")
     except GraphError as error:
         raise SettingsError(f"'triage': {error}") from error
-    if not iscoroutinefunction(getattr(found, "advise", None)):
+    if not iscoroutinefunction(getattr(found, "assess", None)):
         raise SettingsError(
             f"'triage': {ref!r} is a {type(found).__name__} without a coroutine "
-            "'advise'; name a ChatModelTriage(model), or a function that returns one."
+            "'assess'; name a ChatModelTriage(model), or a function that returns one."
         )
     return cast("Triage", found)
 

@@ -155,7 +155,7 @@ def reviewers(frame: Frame) -> list[Block]:
 
 def _how_many(approval: Approval) -> list[Template | Plain]:
     """Say how much this agent asked lately, from its second call on."""
-    first = approval.nth_request
+    first = approval.recent_requests
     if first < _MANY:
         return []
     which = f"{_nth(first)} request"

@@ -46,7 +46,9 @@ def decided_alone(approval: Approval) -> frozenset[int]:
 
 def _is_remarkable(item: Item) -> bool:
     """Return whether a warning or an opinion belongs to a call."""
-    return not (item.spelled is None and item.revoked is None and item.triage is None)
+    return not (
+        item.original_args is None and item.revoked is None and item.triage is None
+    )
 
 
 def batch_footer(frame: Frame) -> list[Block]:

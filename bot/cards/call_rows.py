@@ -50,7 +50,7 @@ from twokey.bot.text_types import (
     template,
     untrusted,
 )
-from twokey.gateway.approvals.evidence import spelling
+from twokey.gateway.approvals.evidence import original_text
 from twokey.gateway.approvals.hidden import has_hidden
 from twokey.gateway.approvals.quorum import asks_more, tally
 from twokey.gateway.approvals.record import Approval, Item
@@ -100,7 +100,7 @@ def call_budget(approval: Approval, item: Item) -> int:
     # Rare notes are not reserved for in advance, which would shorten every call on
     # every card for what few calls have.
     taken = len(item.observations[-_OBSERVATIONS:]) * (share.text + _LABEL_CHARS)
-    if item.spelled is not None:
+    if item.original_args is not None:
         taken += share.note + _LABEL_CHARS
     if item.late_result is not None:
         taken += share.text + 2 * _LABEL_CHARS
@@ -290,9 +290,9 @@ def _spelling(frame: Frame, item: Item) -> list[Plain]:
 
     It is about what was asked for first, whatever was edited since.
     """
-    if item.spelled is None:
+    if item.original_args is None:
         return []
-    text = spelling(item.spelled, item.requested_args, item.redact)
+    text = original_text(item.original_args, item.requested_args, item.redact)
     wrote = untrusted(fit(text, frame.budget.note)) if text else None
     return [label("The model wrote:"), wrote] if wrote else []
 

@@ -27,7 +27,7 @@ from twokey.bot.modals.form import errors_by_block
 from twokey.bot.text_types import template
 from twokey.gateway.approvals.changes import edit_asks_more, first_of, raised_item
 from twokey.gateway.approvals.decisions import Edit, Invalid
-from twokey.gateway.approvals.permission import objection
+from twokey.gateway.approvals.permission import denial_reason
 from twokey.gateway.protocol.edits import argument_errors
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.verbs import Verb
@@ -93,7 +93,7 @@ async def _warning(
     if not edit_asks_more(first, raised, judged):
         return None
     reviewer = await ctx.reviewer_of(*submitted.who, item)
-    if objection(
+    if denial_reason(
         target.approval, item, reviewer, Verb.EDIT, requirement=raised.requirement
     ):
         return None  # the decision says why it is refused

@@ -25,7 +25,7 @@ from twokey.bot.payload import Command
 from twokey.bot.text import fit
 from twokey.bot.text_types import label, slash_command, template, untrusted
 from twokey.gateway.approvals.decisions import Forbidden, Gesture, Reviewer
-from twokey.gateway.service.stopping import MAX_REASON
+from twokey.gateway.service.reviewer_freezes import MAX_REASON
 from twokey.gateway.store.freezes import Freeze, FreezeScope, ScopeKind
 
 logger = logging.getLogger(__name__)
@@ -52,11 +52,14 @@ async def freeze(ctx: ListenerContext, command: Command, rest: str) -> UserText:
         UserFacingError: says why not.
     """
     scope, reason = _read(rest, ctx.config.command)
-    is_new = await _changed(ctx, command, scope, reason, ctx.service.stops.freeze)
+    is_new = await _changed(
+        ctx, command, scope, reason, ctx.service.reviewer_freezes.freeze
+    )
     if not is_new:
         return label(f"{_named(scope)} is frozen already; nothing changed.")
-    is_known = scope.kind is not ScopeKind.TOOL or ctx.service.stops.knows_tool(
-        scope.name
+    is_known = (
+        scope.kind is not ScopeKind.TOOL
+        or ctx.service.reviewer_freezes.knows_tool(scope.name)
     )
     unknown = (
         ""
@@ -72,7 +75,9 @@ async def freeze(ctx: ListenerContext, command: Command, rest: str) -> UserText:
 async def unfreeze(ctx: ListenerContext, command: Command, rest: str) -> UserText:
     """Let run again what was named, and say so; raises `UserFacingError`."""
     scope, reason = _read(rest, ctx.config.command)
-    was = await _changed(ctx, command, scope, reason, ctx.service.stops.unfreeze)
+    was = await _changed(
+        ctx, command, scope, reason, ctx.service.reviewer_freezes.unfreeze
+    )
     if not was:
         return label(f"{_named(scope)} was not frozen; nothing changed.")
     return label(f"{_named(scope)} may run again.")

@@ -27,7 +27,7 @@ async def _freeze(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
     reviewer = await ctx.resolve_freezer(*clicked.who, scope)
     approval_id = target.approval.id
     reason = f"frozen from notification {approval_id}"
-    result = await ctx.service.stops.freeze(
+    result = await ctx.service.reviewer_freezes.freeze(
         scope, reviewer.with_(gesture=clicked.gesture), reason
     )
     if isinstance(result, Forbidden):

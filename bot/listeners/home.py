@@ -25,7 +25,7 @@ from twokey.bot.text_types import (
     template,
 )
 from twokey.bot.web import SlackError
-from twokey.gateway.approvals.permission import objection
+from twokey.gateway.approvals.permission import denial_reason
 from twokey.gateway.approvals.quorum import is_among
 from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.errors import StoreUnavailable
@@ -142,7 +142,7 @@ async def _may_end(ctx: ListenerContext, user: str, approval: Approval) -> bool:
         if not is_among(person, took_part) or _has_voted(user, item):
             continue
         reviewer = await ctx.reviewer_of(user, ctx.team, item)
-        if objection(approval, item, reviewer, Verb.REJECT) is None:
+        if denial_reason(approval, item, reviewer, Verb.REJECT) is None:
             return True
     return False
 

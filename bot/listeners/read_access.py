@@ -13,7 +13,7 @@ from twokey.bot.listener_context import ListenerContext
 from twokey.bot.payload import Command
 from twokey.gateway.approvals.decisions import AccountKind
 from twokey.gateway.approvals.membership import unresolved_roles
-from twokey.gateway.approvals.permission import objection
+from twokey.gateway.approvals.permission import denial_reason
 from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.protocol.verbs import Verb
 
@@ -51,7 +51,7 @@ async def may_decide(
 ) -> Access:
     """Return whether somebody of this workspace may decide an item."""
     reviewer = await ctx.reviewer_of(user, ctx.team, item)
-    if objection(approval, item, reviewer, Verb.APPROVE) is None:
+    if denial_reason(approval, item, reviewer, Verb.APPROVE) is None:
         return Access(is_given=True)
     # UNKNOWN counts as open, not as yes: the person reads that the list may be
     # incomplete.

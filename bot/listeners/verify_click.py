@@ -26,7 +26,7 @@ from twokey.gateway.approvals.decisions import (
     Unknown,
     explain_state,
 )
-from twokey.gateway.approvals.permission import objection
+from twokey.gateway.approvals.permission import denial_reason
 from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.verbs import Verb
@@ -271,7 +271,7 @@ async def require_permission(
     # Both: the policy may ask for others now than when the call was opened, and the
     # gateway wants the stricter of the two.
     requirements = (item.requirement, *([judged.requirement] if judged else []))
-    reason = objection(approval, item, reviewer, verb, then_and_now=requirements)
+    reason = denial_reason(approval, item, reviewer, verb, then_and_now=requirements)
     if reason is not None:
         logger.info("click.refused why=forbidden approval=%s", approval.id)
         raise UserFacingError(label(reason))
@@ -293,7 +293,7 @@ async def require_reconciler(ctx: ListenerContext, target: Target, who: Who) -> 
         raise UserFacingError(outcome_text(stale, now_ms=target.now_ms))
     reviewer = await ctx.reviewer_of(*who, item)
     asked = (approval.principals, item.principals)
-    reason = quorum.objection(reviewer, item.requirement, *asked)
+    reason = quorum.ineligible_reason(reviewer, item.requirement, *asked)
     if reason is not None:
         logger.info("click.refused why=forbidden approval=%s", approval.id)
         raise UserFacingError(label(reason))

@@ -108,16 +108,16 @@ def _refusal(approval: Approval, reviewer: Reviewer, now_ms: int) -> Refusal | N
         return Stale.of(approval.items[-1])
     if now_ms >= approval.expires_at_ms:
         return Expired(expires_at_ms=approval.expires_at_ms)
-    objections = [
-        quorum.objection(
+    reasons = [
+        quorum.ineligible_reason(
             reviewer, item.requirement, approval.principals, item.principals
         )
         for item in waiting
     ]
     # Somebody who may decide one call of the card may ask for time for all of it.
-    if None in objections:
+    if None in reasons:
         return None
-    return Forbidden(reason=next(each for each in objections if each))
+    return Forbidden(reason=next(each for each in reasons if each))
 
 
 def _change(

@@ -184,7 +184,7 @@ def _not_permitted(
     context: DecisionContext, decision: Approve | Edit | Reject | Respond
 ) -> Refusal | None:
     item, policy_now, verb = context.item, context.policy_now, Verb(decision.kind)
-    objection = permission.objection(
+    reason = permission.denial_reason(
         context.approval,
         item,
         context.reviewer,
@@ -192,8 +192,8 @@ def _not_permitted(
         requirement=context.requirement,
         then_and_now=context.then_and_now,
     )
-    if objection is not None:
-        return Forbidden(reason=objection)
+    if reason is not None:
+        return Forbidden(reason=reason)
     # Both: a tool's `allow` may have been narrowed, or widened, since the card was
     # opened.
     if verb not in item.allow or (policy_now and verb not in policy_now.allow):

@@ -61,7 +61,7 @@ class EventName(StrEnum):
     RUN_DROPPED = "run.dropped"
     RUN_FAILED = "run.failed"
     TRIAGE_RAISED = "triage.raised"
-    TRIAGE_SILENT = "triage.silent"
+    TRIAGE_FAILED = "triage.failed"
     AGENT_PAUSED = "agent.paused"
     DELEGATION_SET = "delegation.set"
     DELEGATION_LIFTED = "delegation.lifted"
@@ -69,6 +69,18 @@ class EventName(StrEnum):
     FREEZE_LIFTED = "freeze.lifted"
     POLICY_LOADED = "policy.loaded"
     POLICY_REFUSED = "policy.refused"
+
+    @classmethod
+    def _missing_(cls, value: object) -> EventName | None:
+        # The audit log keeps entries of older versions under the names of then.
+        return _RENAMED.get(value)
+
+
+_RENAMED: dict[object, EventName] = {
+    "approval.unsettled": EventName.APPROVAL_STILL_IN_DOUBT,
+    "record.unreadable": EventName.RECORD_QUARANTINED,
+    "triage.silent": EventName.TRIAGE_FAILED,
+}
 
 
 BY_GATEWAY = "twokey"

@@ -108,7 +108,9 @@ def differences(
     )
 
 
-def spelling(spelled: JsonObject, args: JsonObject, paths: Iterable[str] = ()) -> str:
+def original_text(
+    original: JsonObject, args: JsonObject, paths: Iterable[str] = ()
+) -> str:
     """Return on one line what a model wrote that its tool reads as something else.
 
     A value is repeated only where the argument of that name is shown as well: nobody
@@ -118,7 +120,7 @@ def spelling(spelled: JsonObject, args: JsonObject, paths: Iterable[str] = ()) -
     # arguments, so any path into an argument hides all of it here.
     hidden = {path.removeprefix("args.").split(".")[0] for path in paths}
     told: list[str] = []
-    for name, value in sorted(spelled.items()):
+    for name, value in sorted(original.items()):
         if name not in args:
             told.append(f"{name} (no argument of this name runs)")
         elif _json(value) != _json(args[name]):

@@ -24,7 +24,7 @@ _WITHDRAW = "You can reject it if you no longer want it."
 _STILL_REJECT = "You can still reject it."
 
 
-def objection(
+def denial_reason(
     approval: Approval,
     item: Item,
     reviewer: Reviewer,
@@ -50,9 +50,9 @@ def objection(
     if verb is Verb.REJECT:
         if asked:
             return quorum.no_member(reviewer)
-        return _reject_objection(reviewer, then_and_now)
+        return _why_not_reject(reviewer, then_and_now)
     barred = editors(item, requirement)
-    why = quorum.objection(reviewer, requirement, approval.principals, barred)
+    why = quorum.ineligible_reason(reviewer, requirement, approval.principals, barred)
     if why is None or quorum.no_member(reviewer):
         return why
     # Only if the two policies together leave nobody: a policy that names too few people
@@ -67,7 +67,7 @@ def objection(
         return f"{why} {_WITHDRAW}"
     is_editor = quorum.is_among(reviewer.person, barred)
     has_cause = is_editor or is_for_nobody
-    may_reject = has_cause and _reject_objection(reviewer, then_and_now) is None
+    may_reject = has_cause and _why_not_reject(reviewer, then_and_now) is None
     return f"{why} {_STILL_REJECT}" if may_reject else why
 
 
@@ -87,13 +87,13 @@ def editors(item: Item, requirement: Requirement) -> tuple[Person, ...]:
     return (*item.principals, item.edit.by)
 
 
-def _reject_objection(
+def _why_not_reject(
     reviewer: Reviewer, then_and_now: Sequence[Requirement]
 ) -> str | None:
     """Return why somebody may not reject, in the words of the last, the current one."""
     why = None
     for requirement in then_and_now:
-        why = quorum.objection(reviewer, requirement, ())
+        why = quorum.ineligible_reason(reviewer, requirement, ())
         if why is None:
             return None
     return why

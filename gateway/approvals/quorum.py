@@ -86,7 +86,7 @@ def standing_in(
     return alone.with_(stands_in_for=tuple(needed))
 
 
-def objection(
+def ineligible_reason(
     reviewer: Reviewer,
     requirement: Requirement,
     principals: Sequence[Person],

@@ -130,13 +130,13 @@ def _not_permitted(context: DecisionContext, decision: Reconcile) -> Refusal | N
         problem = f"This is {len(decision.note)} characters, {MAX_NOTE} are allowed."
         return Invalid(errors={"/note": problem})
     requirement = _requirement(context, decision.finding)
-    objection = quorum.objection(
+    reason = quorum.ineligible_reason(
         context.reviewer, requirement, context.approval.principals, item.principals
     )
-    if objection is None and decision.finding is Finding.RERUN:
-        objection = _no_rerun(context)
-    if objection is not None:
-        return Forbidden(reason=objection)
+    if reason is None and decision.finding is Finding.RERUN:
+        reason = _no_rerun(context)
+    if reason is not None:
+        return Forbidden(reason=reason)
     if unresolved := membership.unresolved_roles(context.resolved, requirement.roles):
         return Forbidden(
             reason=membership.unresolved_reason(unresolved, [context.resolved])

@@ -75,7 +75,7 @@ class Revocation(Record):
     is_restored: bool = False
 
 
-class Opinion(Record):
+class TriageResult(Record):
     """What triage, a model, thought of a call; it orders queues and decides nothing.
 
     Attributes:
@@ -119,8 +119,8 @@ class Item(JudgedCall):
         requests_before: what each window that counts requests held before this call, in
             millionths by the store's key of the window: a request keeps its place in
             the row, however many come later.
-        spelled: what the model wrote, where its tool reads that as something else:
-            unverified evidence, which nothing decides by.
+        original_args: what the model wrote, where its tool reads that as something
+            else: unverified evidence, which nothing decides by.
     """
 
     id: str
@@ -131,8 +131,8 @@ class Item(JudgedCall):
     action: str
     state: ItemState = ItemState.PENDING
     changed_at_ms: int = 0
-    spelled: JsonObject | None = None
-    triage: Opinion | None = None
+    original_args: JsonObject | None = None
+    triage: TriageResult | None = None
     requests_before: dict[str, int] = Field(default_factory=dict)
     floor: Floor | None = None
     principals: tuple[Person, ...] = ()
@@ -257,10 +257,11 @@ class Approval(Record):
     """One request on one card: items, their order, a version, an expiry.
 
     ``version`` rises with every edit and is what buttons carry; ``rev`` rises with
-    every change and is what the store compares. ``nth_request`` says how many calls the
-    agent had asked people for in the ten minutes before, this card's first included;
-    0 when nobody counted. ``latest_at_ms`` is the latest end that it can be given since
-    its tier was raised, 0 before. All times are Unix milliseconds of the store's clock.
+    every change and is what the store compares. ``recent_requests`` says how many calls
+    the agent had asked people for in the ten minutes before, this card's first
+    included; 0 when nobody counted. ``latest_at_ms`` is the latest end that it can be
+    given since its tier was raised, 0 before. All times are Unix milliseconds of the
+    store's clock.
     ``outer`` is the run around an agent that runs inside another one's tool.
     """
 
@@ -287,7 +288,7 @@ class Approval(Record):
     origin: Origin | None = None
     policy_digest: str
     says: str = ""
-    nth_request: int = 0
+    recent_requests: int = 0
     remarks: tuple[Remark, ...] = ()
     items: tuple[Item, ...] = Field(min_length=1)
 

@@ -21,7 +21,7 @@ _UNLISTED = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Reachable:
+class ReachableRequirement:
     """A requirement, and a call that can come to it.
 
     Attributes:
@@ -37,7 +37,7 @@ class Reachable:
     requirement: Requirement
 
 
-def reachable_requirements(policy: Policy) -> Iterator[Reachable]:
+def reachable_requirements(policy: Policy) -> Iterator[ReachableRequirement]:
     """Yield who has to agree to what; whoever can meet these can meet any call's.
 
     A call asks for one of these, or for less at the same tier. Left out is what only a
@@ -48,17 +48,19 @@ def reachable_requirements(policy: Policy) -> Iterator[Reachable]:
     for agent, tool in _places(policy):
         selection = Selection(policy, agent, tool)
         asked = (
-            Reachable(agent, tool, tier, selection.requirement(tier, needs))
+            ReachableRequirement(agent, tool, tier, selection.requirement(tier, needs))
             for tier, needs in _asked(policy, tool, selection)
         )
-        found: list[Reachable] = []
+        found: list[ReachableRequirement] = []
         for one in asked:
             if one not in found:
                 found.append(one)
         yield from found
 
 
-def stoppers(policy: Policy, *, agent: str = "", tool: str = "") -> Requirement:
+def freeze_requirement(
+    policy: Policy, *, agent: str = "", tool: str = ""
+) -> Requirement:
     """Return the people of whom one may stop this.
 
     Args:
@@ -71,7 +73,9 @@ def stoppers(policy: Policy, *, agent: str = "", tool: str = "") -> Requirement:
     return Requirement(approvals=1, of=merged(chain.from_iterable(found)))
 
 
-def lifters(policy: Policy, *, agent: str = "", tool: str = "") -> Requirement:
+def unfreeze_requirement(
+    policy: Policy, *, agent: str = "", tool: str = ""
+) -> Requirement:
     """Return the people of whom one may let run again what was stopped.
 
     Args:
@@ -81,7 +85,7 @@ def lifters(policy: Policy, *, agent: str = "", tool: str = "") -> Requirement:
     """
     named = policy.protect.unfreeze
     if named is None:
-        return stoppers(policy, agent=agent, tool=tool)
+        return freeze_requirement(policy, agent=agent, tool=tool)
     return Requirement(approvals=1, of=policy.roles_named(named))
 
 

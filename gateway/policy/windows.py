@@ -8,9 +8,9 @@ from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
 from pydantic import JsonValue
 
 from twokey.gateway.policy.expressions import value_at
-from twokey.gateway.policy.resources import resource_key
 from twokey.gateway.policy.rules import Policy, WindowRule
 from twokey.gateway.policy.selection import Selection
+from twokey.gateway.policy.window_keys import window_key
 from twokey.gateway.protocol.records import Record
 from twokey.gateway.protocol.strict_json import MAX_INTEGER, JsonObject
 
@@ -133,7 +133,7 @@ def _key(rule: WindowRule, values: JsonObject, schema: JsonObject | None) -> str
         return ""
     try:
         root, *path = rule.by.split(".")
-        return resource_key(
+        return window_key(
             _at(rule.by, values), schema if root == "args" else None, path
         )
     except ValueError as error:

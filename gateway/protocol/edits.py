@@ -23,12 +23,12 @@ _BOUNDS = {
     "exclusiveMinimum": "more than",
     "exclusiveMaximum": "less than",
 }
-# The model is told of one exact mark (`NOTICE_MARK`). Letters of other alphabets make
+# The model is told of one exact mark (`EDIT_MARK`). Letters of other alphabets make
 # another text; what is caught here are copies with separators or other case. The first
 # gap holds no bracket: otherwise a text of n brackets would take n² steps.
 _LOOKALIKE = re.compile(r"\[[^\w\[]*t\W*w\W*o\W*k\W*e\W*y\W*:", re.IGNORECASE)
 
-NOTICE_MARK = "[twokey:edited]"
+EDIT_MARK = "[twokey:edited]"
 """Opens every notice of ours; the same text in a tool's own output is defused."""
 
 UNCONFIRMED_MARK = "[twokey:edit-unconfirmed]"
@@ -75,13 +75,13 @@ def argument_errors(schema: JsonObject | None, args: JsonObject) -> dict[str, st
 def notice(record: EditRecord) -> str:
     """Return the sentence block that the model reads about one edit.
 
-    It starts with `NOTICE_MARK` and states what was requested, what was executed,
+    It starts with `EDIT_MARK` and states what was requested, what was executed,
     who changed it and why. Values are JSON, so their text cannot end the block.
     """
     why = f" Their reason: {_json(record.reason)}." if record.reason else ""
     who = record.by.name or record.by.user
     return (
-        f"{NOTICE_MARK} A reviewer changed this call before it ran. "
+        f"{EDIT_MARK} A reviewer changed this call before it ran. "
         f"Requested arguments: {_json(record.requested)}. "
         f"Executed arguments: {_json(record.executed)}. "
         f"Changed by: {_json(who)} (Slack user {record.by.user}).{why} "

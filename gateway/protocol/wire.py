@@ -78,8 +78,8 @@ class ProposedCall(Record):
         args: the canonical arguments: exactly what the tool would get.
         tool_call_id: the model's id of it.
         hint: what the agent's own code wishes.
-        spelled: what the model wrote, where the tool reads it as something else; it is
-            evidence for people and is neither hashed nor run.
+        original_args: what the model wrote, where the tool reads it as something else;
+            it is evidence for people and is neither hashed nor run.
         problem: a sentence for the model about a call that cannot run as it is, because
             it does not fit its tool or names none; ``args`` are the model's own then.
         state: the business state that its tool's `recheck` returned; None without one.
@@ -89,7 +89,7 @@ class ProposedCall(Record):
     args: JsonObject
     tool_call_id: str
     hint: CallHint | None = None
-    spelled: JsonObject | None = None
+    original_args: JsonObject | None = None
     problem: str = ""
     state: BusinessState | None = None
 

@@ -21,7 +21,7 @@ from twokey.gateway.approvals.record import (
     Approval,
     Context,
     Item,
-    Opinion,
+    TriageResult,
     Waiting,
     item_id,
 )
@@ -65,7 +65,7 @@ _Rows = list[tuple[int, "EvaluatedCall", str]]
 class EvaluatedCall:
     """One call and what policy says of it; a ``refusal`` says why it is not asked.
 
-    ``opinion`` is what triage thought of it; the evaluation holds what it raised.
+    ``triage_result`` is what triage thought of it; the evaluation holds what it raised.
     ``requests_before`` is what windows of requests held before it. ``is_returned``
     says that the call goes back to the model because it does not fit.
     """
@@ -73,7 +73,7 @@ class EvaluatedCall:
     call: ProposedCall
     evaluation: Evaluation
     refusal: str = ""
-    opinion: Opinion | None = None
+    triage_result: TriageResult | None = None
     requests_before: Mapping[str, int] = field(default_factory=dict[str, int])
     is_returned: bool = False
 
@@ -149,7 +149,7 @@ def propose(evaluated: Sequence[EvaluatedCall], source: Source) -> Proposal:
     for (channel, _), rows in waiting.items():
         for chosen in _by_card(rows):
             approval = _approval(channel, chosen, source)
-            approvals.append(approval.with_(nth_request=nth))
+            approvals.append(approval.with_(recent_requests=nth))
             positions += chosen
             nth += len(chosen)
     for channel, rows in cleared.items():
@@ -310,8 +310,8 @@ def _item(
         tool=one.call.tool,
         requested=document,
         action=document,
-        spelled=one.call.spelled,
-        triage=one.opinion,
+        original_args=one.call.original_args,
+        triage=one.triage_result,
         requests_before=dict(one.requests_before),
     )
 

@@ -44,8 +44,8 @@ from twokey.gateway.service.judging import (
     judge_now,
 )
 from twokey.gateway.service.queue import MAX_QUEUE, ReviewQueue
+from twokey.gateway.service.reviewer_freezes import ReviewerFreezes
 from twokey.gateway.service.runs import RunService
-from twokey.gateway.service.stopping import StopService
 from twokey.gateway.service.sweep import Sweeper
 from twokey.gateway.service.tenant_service import PolicyService
 from twokey.gateway.store.agent_load import rejection_effects
@@ -73,7 +73,7 @@ class ReviewService(PolicyService):
         self.queue = ReviewQueue(store, tenant=tenant)
         self._shown_by = ""
         self.freezes = FreezeService(store, tenant=tenant)
-        self.stops = StopService(store, policy, tenant=tenant)
+        self.reviewer_freezes = ReviewerFreezes(store, policy, tenant=tenant)
         self.times = TimeService(store, tenant=tenant)
         self.runs = RunService(store, policy, tenant=tenant)
         self.delegations = DelegationService(store, tenant=tenant)

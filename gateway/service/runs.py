@@ -10,7 +10,7 @@ from twokey.gateway.approvals.quorum import is_among, no_member
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.service.agents import AgentService
-from twokey.gateway.service.stopping import StopService
+from twokey.gateway.service.reviewer_freezes import ReviewerFreezes
 from twokey.gateway.service.tenant_service import PolicyService
 from twokey.gateway.store.freezes import FreezeScope, ScopeKind
 from twokey.gateway.store.jobs import DeadLetter, Job
@@ -76,7 +76,7 @@ class RunService(PolicyService):
     ) -> None:
         super().__init__(store, policy, tenant=tenant)
         self._agents = AgentService(store, policy, tenant=tenant)
-        self._stops = StopService(store, policy, tenant=tenant)
+        self._reviewer_freezes = ReviewerFreezes(store, policy, tenant=tenant)
 
     async def all(self) -> list[StalledRun]:
         """Return the runs that wait or are parked, the longest first."""
@@ -107,7 +107,7 @@ class RunService(PolicyService):
         if is_among(reviewer.person, asked):
             return None
         scope = FreezeScope(kind=ScopeKind.AGENT, name=run.agent)
-        return self._stops.forbidden(scope, reviewer)
+        return self._reviewer_freezes.forbidden(scope, reviewer)
 
     async def retry(
         self, run: StalledRun, by: str, gesture: Gesture = Gesture.API

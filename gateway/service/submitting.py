@@ -179,9 +179,9 @@ class Submitter(PolicyService):
         judge = partial(_evaluated, turn, policy, load, usage, totals)
         # Judged twice: triage is asked about the calls as the policy alone sees them.
         evaluated = judge({})
-        advised = await triage.advise(evaluated, now_ms=load.now_ms)
-        if advised:
-            evaluated = judge(advised)
+        triaged = await triage.assess(evaluated, now_ms=load.now_ms)
+        if triaged:
+            evaluated = judge(triaged)
         source = Source(
             turn=turn,
             tenant=self._tenant,
@@ -194,7 +194,7 @@ class Submitter(PolicyService):
             asked=load.asked,
         )
         proposal = propose(evaluated, source)
-        told = triage_events(advised, proposal, source)
+        told = triage_events(triaged, proposal, source)
         proposal = replace(proposal, events=(*proposal.events, *told))
         return _JudgedTurn(policy, usage, proposal)
 
@@ -284,12 +284,12 @@ def _evaluated(
     load: AgentLoad,
     usage: Sequence[CallUsage],
     totals: Sequence[Mapping[str, int]],
-    advised: Mapping[int, TriagedCall],
+    triaged: Mapping[int, TriagedCall],
 ) -> list[EvaluatedCall]:
     evaluated: list[EvaluatedCall] = []
     held, agent = 0, turn.ref.agent
     for position, call in enumerate(turn.calls):
-        own, told = usage[position], advised.get(position)
+        own, told = usage[position], triaged.get(position)
         facts = _facts(load, own, totals[position], held=held)
         also = (*(told.also if told else ()), *_misfit(call))
         evaluation = _judged(turn, policy, call, facts, also)
@@ -302,10 +302,10 @@ def _evaluated(
             # Calls of one turn count against the limit together, and a refused one does
             # not.
             held += not refusal
-        opinion = told.opinion if told else None
+        triage_result = told.result if told else None
         before = own.requests_before(totals[position])
         evaluated.append(
-            EvaluatedCall(call, evaluation, refusal, opinion, before, is_returned)
+            EvaluatedCall(call, evaluation, refusal, triage_result, before, is_returned)
         )
     return evaluated
 
@@ -360,15 +360,15 @@ def _canonical(call: ProposedCall) -> ProposedCall:
         args = parse_object(digest.canonical(call.args))
     except BadJson:
         return call  # refused with a sentence when its document is made
-    return call.with_(args=args, spelled=_spelled(call))
+    return call.with_(args=args, original_args=_original_args(call))
 
 
-def _spelled(call: ProposedCall) -> JsonObject | None:
+def _original_args(call: ProposedCall) -> JsonObject | None:
     """Return what the model wrote; what no call could hold is not evidence either."""
-    if call.spelled is None:
+    if call.original_args is None:
         return None
     try:
-        text = digest.canonical(call.spelled)
+        text = digest.canonical(call.original_args)
     except BadJson:
         return None
     return parse_object(text) if len(text) <= MAX_BYTES else None

@@ -1,4 +1,4 @@
-"""Ask triage about the calls of one turn, and raise their tiers by its advice."""
+"""Ask triage about the calls of one turn, and raise their tiers by its assessment."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from twokey.gateway.approvals.events import Event, EventName
-from twokey.gateway.approvals.record import Opinion, approval_of
+from twokey.gateway.approvals.record import TriageResult, approval_of
 from twokey.gateway.policy.raise_rules import Raise, is_strict
 from twokey.gateway.policy.triage_rules import TriageRule
 from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.protocol.wire import Turn
 from twokey.gateway.service.proposals import EvaluatedCall, Proposal, Source
-from twokey.gateway.triage.advice import apply_advice
-from twokey.gateway.triage.asking import Reply, Triage, ask
+from twokey.gateway.triage.asking import Triage, TriageResponse, ask
+from twokey.gateway.triage.assessment import apply_assessment
 from twokey.gateway.triage.request import request_of
 
 
@@ -25,18 +25,18 @@ class TriagedCall:
 
     Attributes:
         was: the tier without triage.
-        opinion: what is kept of the advice.
-        silence: why there is no advice; empty when there is some.
+        result: what is kept of the assessment.
+        failure: why there is no assessment; empty when there is one.
     """
 
     was: Tier
-    opinion: Opinion
-    silence: str = ""
+    result: TriageResult
+    failure: str = ""
 
     @property
     def also(self) -> tuple[Raise, ...]:
         """Return the raises that join those of the policy."""
-        to = self.opinion.raised_to
+        to = self.result.raised_to
         return (Raise(to=to, reason=_REASONS[to]),) if to else ()
 
 
@@ -51,10 +51,10 @@ class TurnTriage:
     def __init__(self, triage: Triage | None, turn: Turn) -> None:
         self._triage = triage
         self._turn = turn
-        self._replies: dict[int, tuple[TriageRule, Reply]] = {}
+        self._responses: dict[int, tuple[TriageRule, TriageResponse]] = {}
         self._began_s: float | None = None
 
-    async def advise(
+    async def assess(
         self, evaluated: Sequence[EvaluatedCall], *, now_ms: int
     ) -> Mapping[int, TriagedCall]:
         """Return what triage comes to, by the position of the call in the turn.
@@ -71,20 +71,22 @@ class TurnTriage:
             (position, one, one.evaluation.triage)
             for position, one in enumerate(evaluated)
             if one.evaluation.triage
-            and position not in self._replies
+            and position not in self._responses
             and _may_wait(one)
         ]
-        replies = await asyncio.gather(
+        responses = await asyncio.gather(
             *(self._ask(one, rule, now_ms=now_ms) for _, one, rule in new)
         )
-        for (position, _, rule), reply in zip(new, replies, strict=True):
-            self._replies[position] = (rule, reply)
+        for (position, _, rule), response in zip(new, responses, strict=True):
+            self._responses[position] = (rule, response)
         return {
-            position: _advised(evaluated[position].evaluation.tier, rule, reply)
-            for position, (rule, reply) in self._replies.items()
+            position: _triaged(evaluated[position].evaluation.tier, rule, response)
+            for position, (rule, response) in self._responses.items()
         }
 
-    async def _ask(self, one: EvaluatedCall, rule: TriageRule, *, now_ms: int) -> Reply:
+    async def _ask(
+        self, one: EvaluatedCall, rule: TriageRule, *, now_ms: int
+    ) -> TriageResponse:
         request = request_of(
             one.evaluation,
             agent=self._turn.ref.agent,
@@ -104,19 +106,19 @@ class TurnTriage:
 
 
 def triage_events(
-    advised: Mapping[int, TriagedCall], proposal: Proposal, source: Source
+    triaged: Mapping[int, TriagedCall], proposal: Proposal, source: Source
 ) -> Iterator[Event]:
     """Yield events on what triage raised and where it failed, without its rationale.
 
     The rationale may quote arguments, so it is kept with the call and nowhere else.
     """
-    for position, one in sorted(advised.items()):
-        raised_to, verdict = one.opinion.raised_to, proposal.verdicts[position]
-        if raised_to is None and not one.silence:
+    for position, one in sorted(triaged.items()):
+        raised_to, verdict = one.result.raised_to, proposal.verdicts[position]
+        if raised_to is None and not one.failure:
             continue
-        facts = {"was": one.was.value, "score": str(one.opinion.score)}
+        facts = {"was": one.was.value, "score": str(one.result.score)}
         yield Event(
-            name=EventName.TRIAGE_RAISED if raised_to else EventName.TRIAGE_SILENT,
+            name=EventName.TRIAGE_RAISED if raised_to else EventName.TRIAGE_FAILED,
             tenant=source.tenant,
             agent=source.turn.ref.agent,
             thread=source.turn.ref.thread,
@@ -125,7 +127,7 @@ def triage_events(
             tool=verdict.tool,
             tier=raised_to or one.was,
             policy_digest=source.policy_digest,
-            reason=one.silence,
+            reason=one.failure,
             data=facts if raised_to else {},
         )
 
@@ -143,14 +145,16 @@ def _may_wait(one: EvaluatedCall) -> bool:
     return not one.refusal and is_strict(one.call.args)
 
 
-def _advised(was: Tier, rule: TriageRule, reply: Reply) -> TriagedCall:
-    advice = reply.advice
-    if advice is None:
-        return TriagedCall(was, Opinion(), reply.silence or "")
-    tier = apply_advice(was, advice, may_deny=rule.may_deny)
+def _triaged(was: Tier, rule: TriageRule, response: TriageResponse) -> TriagedCall:
+    assessment = response.assessment
+    if assessment is None:
+        return TriagedCall(was, TriageResult(), response.failure or "")
+    tier = apply_assessment(was, assessment, may_deny=rule.may_deny)
     # Kept only with a raise: the author of the arguments may have steered the text, and
     # without a raise it would speak for the call.
     if tier is was:
-        return TriagedCall(was, Opinion(score=advice.score))
-    opinion = Opinion(raised_to=tier, score=advice.score, rationale=advice.rationale)
-    return TriagedCall(was, opinion)
+        return TriagedCall(was, TriageResult(score=assessment.score))
+    result = TriageResult(
+        raised_to=tier, score=assessment.score, rationale=assessment.rationale
+    )
+    return TriagedCall(was, result)

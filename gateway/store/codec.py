@@ -22,7 +22,7 @@ from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.strict_json import JsonObject, parse_object
 from twokey.gateway.store.connection import number
 
-FORMAT = 2
+FORMAT = 3
 """Number of the format in which records are written; scripts write it beside them.
 
 It rises with every change after which an older version would misread a record: a new
@@ -69,6 +69,12 @@ _APPROVAL_IN_HEAD = {"version", "rev", "created_at_ms", "taken", "remarks"} | {
     *_TIMES.values()
 }
 _STATES = frozenset(ItemState)
+_RENAMED = {
+    "demand": "requirement",
+    "nth_request": "recent_requests",
+    "spelled": "original_args",
+}
+"""Name of a field in an older record, which nothing rewrites, to its name now."""
 
 
 def pinned(approval: Approval) -> str:
@@ -197,7 +203,7 @@ def check_format(record: str, found: Mapping[str, bytes]) -> None:
 
 
 def _together(head: dict[str, bytes], blobs: dict[str, bytes]) -> Approval:
-    record = _object(blobs["frozen"])
+    record = _with_new_names(_object(blobs["frozen"]))
     pinned_items = cast("list[JsonObject]", record["items"])
     taken = blobs.get("taken")
     items = [_item(index, row, head, blobs) for index, row in enumerate(pinned_items)]
@@ -228,7 +234,7 @@ def _item(
     result, late = blobs.get(f"{index}:r"), blobs.get(f"{index}:late")
     return Item.model_validate(
         {
-            **row,
+            **_with_new_names(row),
             **_detail(blobs[f"{index}:d"]),
             "state": ItemState(head[f"{index}:s"].decode()),
             "owner": head.get(f"{index}:o", b"").decode(),
@@ -289,13 +295,17 @@ def _says(item: Item, document: str) -> bool:
 
 
 def _detail(text: bytes) -> dict[str, JsonValue]:
-    """Read what `detail` wrote, also before formats had numbers."""
-    found = _object(text)
-    for part in (found, found.get("floor")):
-        # Its name in the oldest records, which nothing rewrites.
-        if isinstance(part, dict) and "demand" in part:
-            part["requirement"] = part.pop("demand")
-    return found
+    """Read what `detail` wrote, also in older formats."""
+    found = _with_new_names(_object(text))
+    floor = found.get("floor")
+    return (
+        {**found, "floor": _with_new_names(floor)} if isinstance(floor, dict) else found
+    )
+
+
+def _with_new_names(record: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    # By index and not by items(): a row that is no mapping has to raise TypeError.
+    return {_RENAMED.get(name, name): record[name] for name in record}
 
 
 def _object(text: bytes) -> dict[str, JsonValue]:

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from twokey.gateway.protocol.records import Record
-from twokey.gateway.triage.advice import Advice, read_advice
+from twokey.gateway.triage.assessment import Assessment, parse_assessment
 from twokey.gateway.triage.request import TriageRequest
 
 logger = logging.getLogger(__name__)
@@ -19,12 +19,12 @@ logger = logging.getLogger(__name__)
 class Triage(Protocol):
     """A second pair of eyes, usually a model, that can only ask for more.
 
-    Nothing relies on it. `twokey.gateway.triage.advice.read_advice` reads what it
-    returns; an error, a time-out or an invalid answer changes nothing.
+    Nothing relies on it. `twokey.gateway.triage.assessment.parse_assessment` reads what
+    it returns; an error, a time-out or an invalid answer changes nothing.
     """
 
-    async def advise(self, request: TriageRequest) -> object:
-        """Return advice: an `Advice`, a mapping with its names, or JSON as text.
+    async def assess(self, request: TriageRequest) -> object:
+        """Return an `Assessment`, a mapping with its names, or JSON as text.
 
         It runs in the event loop in which the agent's turn is judged, which it must
         not block, is cancelled at its time-out, and sees none of the agent's run.
@@ -36,28 +36,28 @@ class Triage(Protocol):
         ...
 
 
-class Silence(StrEnum):
-    """Why there is no advice."""
+class TriageFailure(StrEnum):
+    """Why there is no assessment."""
 
-    ABSENT = "absent"
+    NOT_CONFIGURED = "not_configured"
     """The policy asks for triage, and none is set."""
 
     TIMEOUT = "timeout"
     ERROR = "error"
-    JUNK = "junk"
+    INVALID = "invalid"
 
 
-class Reply(Record):
-    """Result of asking for advice: the advice, or why there is none."""
+class TriageResponse(Record):
+    """What triage answered: its assessment, or why there is none."""
 
-    advice: Advice | None = None
-    silence: Silence | None = None
+    assessment: Assessment | None = None
+    failure: TriageFailure | None = None
 
 
 async def ask(
     triage: Triage | None, request: TriageRequest, within: timedelta
-) -> Reply:
-    """Ask, and wait no longer than the time-out; whatever goes wrong is a silence.
+) -> TriageResponse:
+    """Ask, and wait no longer than the time-out; whatever goes wrong is a failure.
 
     Only a cancellation of the caller goes through. Triage that raises, that cancels
     itself, or that does not stop when it is cancelled costs the time-out at most. It
@@ -65,17 +65,17 @@ async def ask(
     the agent that waits.
 
     Args:
-        triage: None is a silence.
+        triage: None is a failure.
         request: the call.
         within: the time-out; zero or less asks nothing.
     """
     if triage is None:
-        return _silent(Silence.ABSENT)
+        return _failed(TriageFailure.NOT_CONFIGURED)
     if within <= timedelta():
-        return _silent(Silence.TIMEOUT)
-    # Through `_advise`, so that triage that is no coroutine, or raises when it is
+        return _failed(TriageFailure.TIMEOUT)
+    # Through `_assess`, so that triage that is no coroutine, or raises when it is
     # called, fails inside the task.
-    task = asyncio.create_task(_advise(triage, request), context=contextvars.Context())
+    task = asyncio.create_task(_assess(triage, request), context=contextvars.Context())
     try:
         # wait and not wait_for, which waits for the cancelled task to end: one that
         # swallows its cancellation would hold up the agent.
@@ -84,17 +84,19 @@ async def ask(
         task.cancel()
         task.add_done_callback(_forget)
     if not task.done():
-        return _silent(Silence.TIMEOUT)
+        return _failed(TriageFailure.TIMEOUT)
     # A task that cancelled itself has no exception to ask for: asking would raise here.
     error = asyncio.CancelledError() if task.cancelled() else task.exception()
     if error is not None:
-        return _silent(Silence.ERROR, type(error).__name__)
-    advice = read_advice(task.result())
-    return Reply(advice=advice) if advice else _silent(Silence.JUNK)
+        return _failed(TriageFailure.ERROR, type(error).__name__)
+    assessment = parse_assessment(task.result())
+    if assessment is None:
+        return _failed(TriageFailure.INVALID)
+    return TriageResponse(assessment=assessment)
 
 
-async def _advise(triage: Triage, request: TriageRequest) -> object:
-    return await triage.advise(request)
+async def _assess(triage: Triage, request: TriageRequest) -> object:
+    return await triage.assess(request)
 
 
 def _forget(task: asyncio.Task[object]) -> None:
@@ -102,7 +104,7 @@ def _forget(task: asyncio.Task[object]) -> None:
         task.exception()  # or asyncio would report it, with whatever text it has
 
 
-def _silent(why: Silence, error: str = "") -> Reply:
+def _failed(why: TriageFailure, error: str = "") -> TriageResponse:
     # The text of an error may hold arguments of the call: only its type is logged.
-    logger.warning("triage.silent why=%s error=%s", why, error)
-    return Reply(silence=why)
+    logger.warning("triage.failed reason=%s error=%s", why, error)
+    return TriageResponse(failure=why)

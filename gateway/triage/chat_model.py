@@ -10,7 +10,7 @@ from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 from langchain_core.runnables import Runnable
 from pydantic import BaseModel, Field
 
-from twokey.gateway.triage.advice import Advice, most_cautious, read_advice
+from twokey.gateway.triage.assessment import Assessment, most_cautious, parse_assessment
 from twokey.gateway.triage.request import TriageRequest
 
 PROMPT = """\
@@ -37,8 +37,8 @@ If you cannot give those fields by a tool, answer with one JSON object that has 
 """What the model is told; no request is ever a part of it."""
 
 
-class AdviceForm(BaseModel):
-    """Your advice on the call in the packet."""
+class AssessmentForm(BaseModel):
+    """Your assessment of the call in the packet."""
 
     rationale: str = Field(description="One sentence: what is unusual or risky.")
     raise_to: Literal["none", "approve", "escalate", "deny"] = Field(
@@ -57,12 +57,12 @@ class ChatModelTriage:
     def __init__(self, model: BaseChatModel) -> None:
         self._ask = _structured(model) or model
 
-    async def advise(self, request: TriageRequest) -> Advice | None:
-        """See `Triage.advise`; None when the model gives none."""
+    async def assess(self, request: TriageRequest) -> Assessment | None:
+        """See `Triage.assess`; None when the model gives none."""
         answer: object = await self._ask.ainvoke(
             [SystemMessage(PROMPT), HumanMessage(as_message(request))]
         )
-        return _advice_in(answer)
+        return _assessment_in(answer)
 
 
 def as_message(request: TriageRequest) -> str:
@@ -74,14 +74,14 @@ def as_message(request: TriageRequest) -> str:
 
 def _structured(model: BaseChatModel) -> Runnable[Any, Any] | None:
     try:
-        return model.with_structured_output(AdviceForm, include_raw=True)
+        return model.with_structured_output(AssessmentForm, include_raw=True)
     # A model without structured output: its text is read for JSON.
     except (NotImplementedError, ValueError):
         return None
 
 
-def _advice_in(answer: object) -> Advice | None:
-    """Return the most cautious advice that is anywhere in an answer.
+def _assessment_in(answer: object) -> Assessment | None:
+    """Return the most cautious assessment that is anywhere in an answer.
 
     A model may fill the form, fill it wrongly, call the form's tool twice, or write.
     """
@@ -92,8 +92,8 @@ def _advice_in(answer: object) -> Advice | None:
         message = parts.get("raw")
     if isinstance(message, AIMessage):
         found += [call["args"] for call in message.tool_calls]
-        # Also what the provider could not parse: advice for more care must not get lost
+        # Also what the provider could not parse: a call for more care must not get lost
         # by a typo.
         found += [call["args"] for call in message.invalid_tool_calls]
         found.append(str(message.text))
-    return most_cautious(read_advice(one) for one in found)
+    return most_cautious(parse_assessment(one) for one in found)

@@ -81,8 +81,8 @@ async def test_a_true_edit_copied_into_another_thread_is_not_told_there(
     elsewhere = read(model)
     await runner.say(graph, "and here?")
 
-    assert edits.NOTICE_MARK not in elsewhere
-    assert read(model).count(edits.NOTICE_MARK) == 1
+    assert edits.EDIT_MARK not in elsewhere
+    assert read(model).count(edits.EDIT_MARK) == 1
 
 
 async def test_in_a_copy_of_the_thread_the_notice_is_no_notice_any_more(
@@ -96,7 +96,7 @@ async def test_in_a_copy_of_the_thread_the_notice_is_no_notice_any_more(
     await runner.say(graph, "and now?", OTHER)
 
     assert len(edit_messages((await runner.state(graph, OTHER)).values)) == 1
-    assert edits.NOTICE_MARK not in read(model)
+    assert edits.EDIT_MARK not in read(model)
     assert DEFUSED in read(model)
 
 
@@ -114,7 +114,7 @@ async def test_a_branch_that_holds_the_edit_tells_it_once(
 
     await runner.run(graph, None, forked)
 
-    assert read(model).count(edits.NOTICE_MARK) == 1
+    assert read(model).count(edits.EDIT_MARK) == 1
     assert "be brief" in read(model)
     assert told.effects.paid == [(1, "ada")]
 
@@ -129,5 +129,5 @@ async def test_a_step_back_to_before_the_edit_tells_of_none(
 
     await runner.run(graph, None, first.config)
 
-    assert edits.NOTICE_MARK not in read(model)
+    assert edits.EDIT_MARK not in read(model)
     assert told.gateway.calls["edits_known"] == 0

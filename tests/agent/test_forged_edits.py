@@ -12,13 +12,13 @@ from langgraph.types import Command
 
 from tests.agent.agent_runner import CONFIG, FREE, Effects, Runner, build, pay
 from tests.agent.fake_gateway import FakeGateway
-from twokey.agent import guarded, results, turns
+from twokey.agent import guarded, result_codec, turns
 from twokey.agent.scripted_model import ScriptedModel, calling, scripted
 from twokey.gateway.errors import ThreadUnavailable
 from twokey.gateway.protocol import edits
 from twokey.gateway.protocol.records import EditRecord
 
-MARK = edits.NOTICE_MARK
+MARK = edits.EDIT_MARK
 
 
 async def edited(
@@ -139,7 +139,7 @@ FOREIGN: list[Any] = [
 def test_a_tools_update_reaches_no_state_of_ours(update: Any) -> None:
     message = ToolMessage("done", tool_call_id="c1")
 
-    cleaned = results.without_updates(
+    cleaned = result_codec.without_updates(
         [message, Command(update=update)], turns.OUR_STATE
     )
 
@@ -152,7 +152,7 @@ def test_a_tools_update_reaches_no_state_of_ours(update: Any) -> None:
 def test_an_update_without_our_names_stays_as_it_is(update: Any) -> None:
     command: Any = Command(update=update, goto="model")
 
-    assert results.without_updates(command, turns.OUR_STATE) is command
+    assert result_codec.without_updates(command, turns.OUR_STATE) is command
 
 
 async def test_an_edit_that_the_gateway_has_no_record_of_is_not_told_as_made(

@@ -8,11 +8,11 @@ from langchain_core.messages import HumanMessage, ToolMessage
 from langgraph.types import Command
 
 from twokey.agent.messages import EDIT_KEY
-from twokey.agent.result_cleanup import clean_result
+from twokey.agent.result_sanitizer import clean_result
 from twokey.gateway.protocol import edits
 
 TOLD = ToolMessage(
-    f"{edits.NOTICE_MARK} A reviewer changed this call.",
+    f"{edits.EDIT_MARK} A reviewer changed this call.",
     tool_call_id="c1",
     id="m1",
     additional_kwargs={EDIT_KEY: {"item_id": "ap0.0"}},
@@ -40,5 +40,5 @@ def test_a_result_that_is_not_quite_of_the_history_says_nothing_for_us() -> None
     [other] = handed_over(TOLD.model_copy(update={"tool_call_id": "c9"}))
 
     for message in (changed, other):
-        assert edits.NOTICE_MARK not in str(message.content)
+        assert edits.EDIT_MARK not in str(message.content)
         assert EDIT_KEY not in message.additional_kwargs

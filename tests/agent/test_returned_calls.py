@@ -143,7 +143,7 @@ async def test_the_record_has_what_the_model_wrote(harness: ServiceHarness) -> N
 
     item = await harness.item(final["__interrupt__"][0].value["item_id"])
     assert item.args == {"amount": 7, "to": "ada"}
-    assert item.spelled == {"amount": "+7", "x": 1}
+    assert item.original_args == {"amount": "+7", "x": 1}
 
 
 async def test_a_default_alone_is_no_other_spelling(harness: ServiceHarness) -> None:
@@ -153,7 +153,7 @@ async def test_a_default_alone_is_no_other_spelling(harness: ServiceHarness) -> 
 
     item = await harness.item(final["__interrupt__"][0].value["item_id"])
     assert item.args == {"amount": 7, "to": "ada"}
-    assert item.spelled is None
+    assert item.original_args is None
 
 
 class Changing(AgentMiddleware[Any, Any, Any]):

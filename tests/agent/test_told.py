@@ -23,7 +23,7 @@ from twokey.agent.scripted_model import ScriptedModel, calling, scripted
 from twokey.gateway.protocol import edits
 from twokey.gateway.protocol.tiers import Tier
 
-MARK = edits.NOTICE_MARK
+MARK = edits.EDIT_MARK
 
 
 def _clearing() -> ContextEditingMiddleware:

@@ -20,7 +20,7 @@ from twokey.agent.messages import (
     restate_edits,
     with_records,
 )
-from twokey.gateway.protocol.edits import NOTICE_MARK
+from twokey.gateway.protocol.edits import EDIT_MARK
 from twokey.gateway.protocol.records import EditRecord, Person
 
 
@@ -41,11 +41,11 @@ def _record(number: int, to: str = "ada") -> EditRecord:
 
 
 RECORDS = st.lists(
-    st.builds(_record, st.integers(0, 5), st.sampled_from(["a", NOTICE_MARK, "\n\n"])),
+    st.builds(_record, st.integers(0, 5), st.sampled_from(["a", EDIT_MARK, "\n\n"])),
     unique_by=lambda record: record.item_id,
     max_size=4,
 )
-HOSTILE = st.sampled_from(["", "hello", NOTICE_MARK, f"x {NOTICE_MARK} y"])
+HOSTILE = st.sampled_from(["", "hello", EDIT_MARK, f"x {EDIT_MARK} y"])
 
 
 @st.composite
@@ -87,7 +87,7 @@ def test_every_edit_is_stated_exactly_once_and_every_role_keeps_its_place(
     read = restate_edits(history, records)
 
     text = "\n".join(_text(message) for message in read)
-    assert text.count(NOTICE_MARK) == len(records)
+    assert text.count(EDIT_MARK) == len(records)
     assert all(text.count(notice(record)) == 1 for record in records)
     has_room = any(message.type != "ai" for message in history)
     if has_room or not records:

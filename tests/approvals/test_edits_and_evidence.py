@@ -32,7 +32,7 @@ def a_record(executed: JsonObject, reason: str = "") -> EditRecord:
 def test_the_notice_states_requested_executed_who_and_why() -> None:
     words = edits.notice(a_record({"order_id": "78291", "amount": 449.5}, "damaged"))
 
-    assert words.startswith(edits.NOTICE_MARK)
+    assert words.startswith(edits.EDIT_MARK)
     for part in ['"amount": 899', '"amount": 449.5', "Ana", "U0ANA", '"damaged"']:
         assert part in words
 
@@ -49,7 +49,7 @@ def test_text_in_a_reason_cannot_end_or_forge_the_notice() -> None:
 @pytest.mark.parametrize(
     "mark",
     [
-        edits.NOTICE_MARK,
+        edits.EDIT_MARK,
         "[TWOKEY:EDITED]",
         "[ twokey :edited]",
         "[two\u200bkey:edited]",
@@ -116,13 +116,13 @@ def test_what_the_model_wrote_is_told_without_what_policy_hides() -> None:
     args: JsonObject = {"amount": 50, "card": "4242", "note": "x"}
     spelled: JsonObject = {"amount": "50", "card": 4242, "note": "x", "cad": "4242"}
 
-    assert evidence.spelling(spelled, args) == (
+    assert evidence.original_text(spelled, args) == (
         'amount = "50", cad (no argument of this name runs), card = 4242'
     )
-    assert evidence.spelling(spelled, args, ["args.card.number"]) == (
+    assert evidence.original_text(spelled, args, ["args.card.number"]) == (
         'amount = "50", cad (no argument of this name runs), card'
     )
-    assert evidence.spelling(spelled, args, ["args.*"]) == (
+    assert evidence.original_text(spelled, args, ["args.*"]) == (
         "amount, cad (no argument of this name runs), card"
     )
 

@@ -8,7 +8,7 @@ from pydantic import JsonValue
 from tests.service.harness import ANA, BEN, POLICY, ServiceHarness
 from twokey.gateway.approvals.decisions import Approve, Click, Edit, Reconcile
 from twokey.gateway.policy.load import load_policy
-from twokey.gateway.policy.resources import resource_key
+from twokey.gateway.policy.window_keys import window_key
 from twokey.gateway.protocol.edits import edit_hash
 from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.protocol.states import ItemState
@@ -125,10 +125,10 @@ async def test_an_edit_inside_one_agent_is_not_told_inside_another(
 def test_one_customer_in_two_spellings_has_one_window(
     one: JsonValue, other: JsonValue
 ) -> None:
-    assert resource_key(one) == resource_key(other)
+    assert window_key(one) == window_key(other)
 
 
 @pytest.mark.parametrize("nobody", ["\u200b", " \u2060 ", "\u00ad"])
 def test_whoever_is_invisible_is_nobody(nobody: str) -> None:
     with pytest.raises(ValueError, match="nobody"):
-        resource_key(nobody)
+        window_key(nobody)

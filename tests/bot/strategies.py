@@ -20,7 +20,7 @@ from tests.bot.samples import (
     edited,
     in_state,
 )
-from twokey.gateway.approvals.record import Approval, Item, Opinion
+from twokey.gateway.approvals.record import Approval, Item, TriageResult
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.records import Result
 from twokey.gateway.protocol.states import ItemState
@@ -102,11 +102,11 @@ def items(draw: st.DrawFn, index: int = 0) -> Item:
         requirement=TWO if tier is Tier.ESCALATE else ONE,
         reasons=tuple(draw(st.lists(hostile, max_size=3))),
         description=draw(hostile),
-        triage=draw(st.none() | st.builds(Opinion, rationale=hostile)),
+        triage=draw(st.none() | st.builds(TriageResult, rationale=hostile)),
         allow=tuple(draw(st.lists(st.sampled_from(list(Verb)), unique=True))),
         requires_reason=draw(st.lists(st.sampled_from(Verb), unique=True).map(tuple)),
         idempotent=draw(st.booleans()),
-        spelled=draw(st.none() | arguments),
+        original_args=draw(st.none() | arguments),
     )
     if draw(st.booleans()):
         other = {**item.args, "added": draw(hostile)}

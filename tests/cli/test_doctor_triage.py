@@ -13,12 +13,12 @@ POLICY = "policy: {version: 1, defaults: {reviewers: U0ANA}}\n"
 ASKING = "policy: {version: 1, defaults: {reviewers: U0ANA, triage: {timeout: 1s}}}\n"
 EYES = """\
 class Eyes:
-    async def advise(self, request):
+    async def assess(self, request):
         return None
 
 
 class Blind:
-    def advise(self, request):
+    def assess(self, request):
         return None
 
 
@@ -47,7 +47,7 @@ def told(folder: Path, settings: str, capsys: pytest.CaptureFixture[str]) -> str
         (f"{POLICY}triage: eyes.py:make", "eyes.py:make; the policy never asks it"),
         (f"{POLICY}triage: eyes.py:makes", "has no 'makes'; did you mean 'make'?"),
         (f"{POLICY}triage: eyes.py:number", "cannot be called without arguments"),
-        (f"{POLICY}triage: eyes.py:Blind", "is a Blind without a coroutine 'advise'"),
+        (f"{POLICY}triage: eyes.py:Blind", "is a Blind without a coroutine 'assess'"),
         (f"{POLICY}triage: gone.py:make", "There is no file"),
     ],
 )

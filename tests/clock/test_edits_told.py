@@ -13,7 +13,7 @@ from tests.lifetimes import lose_records
 from tests.resume import sample_tools
 from tests.resume.resume_stack import Stack, open_stack
 from twokey.gateway.approvals.decisions import Edit
-from twokey.gateway.protocol.edits import NOTICE_MARK, UNCONFIRMED_MARK
+from twokey.gateway.protocol.edits import EDIT_MARK, UNCONFIRMED_MARK
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.store.store import Store
 
@@ -68,7 +68,7 @@ async def test_within_30_days_a_made_edit_is_told_as_made(
 
     told = await told_later(stack, tmp_path, seen)
 
-    assert told.count(NOTICE_MARK) == 1
+    assert told.count(EDIT_MARK) == 1
     assert "449.5" in told
 
 
@@ -85,5 +85,5 @@ async def test_an_edit_without_a_record_is_told_once_as_unconfirmed(
 
     assert told.count(UNCONFIRMED_MARK) == 1
     assert '"amount": 449.5' in told, "what the conversation says is not kept back"
-    assert NOTICE_MARK not in told
+    assert EDIT_MARK not in told
     assert "not-twokey" not in told, "a genuine notice is no look-alike"

@@ -18,7 +18,7 @@ from twokey.gateway.policy.load import load_policy
 from twokey.gateway.policy.triage_rules import TriageRule
 from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.running import load_triage
-from twokey.gateway.triage.asking import Silence, ask
+from twokey.gateway.triage.asking import TriageFailure, ask
 from twokey.gateway.triage.chat_model import ChatModelTriage
 from twokey.gateway.triage.request import MAX_ARGUMENTS, MAX_VALUE, TriageRequest
 
@@ -70,15 +70,15 @@ async def test_the_settings_load_the_model_of_the_page(
     (tmp_path / "policy.yml").write_text(blocks("yaml", PAGE)[0], "utf-8")
     (tmp_path / "twokey.yml").write_text(blocks("yml", PAGE)[0], "utf-8")
 
-    advice = json.dumps({"raise_to": "escalate", "score": 60, "rationale": "new"})
-    with chat_server([says(advice)]) as address:
+    assessment = json.dumps({"raise_to": "escalate", "score": 60, "rationale": "new"})
+    with chat_server([says(assessment)]) as address:
         monkeypatch.setenv("OPENAI_BASE_URL", address)
         triage = await load_triage(Settings.load(tmp_path / "twokey.yml", {}))
         assert isinstance(triage, ChatModelTriage)
         said = await ask(triage, REQUEST, LONG)
 
-    assert said.advice is not None
-    assert said.advice.raise_to is Tier.ESCALATE
+    assert said.assessment is not None
+    assert said.assessment.raise_to is Tier.ESCALATE
 
 
 async def test_a_triage_of_ones_own_is_any_object_with_the_coroutine() -> None:
@@ -87,11 +87,11 @@ async def test_a_triage_of_ones_own_is_any_object_with_the_coroutine() -> None:
 
     new, old = await ask(triage, REQUEST, LONG), await ask(triage, known, LONG)
 
-    assert new.advice is not None
-    assert old.advice is not None
-    assert (new.advice.raise_to, old.advice.raise_to) == (Tier.ESCALATE, None)
+    assert new.assessment is not None
+    assert old.assessment is not None
+    assert (new.assessment.raise_to, old.assessment.raise_to) == (Tier.ESCALATE, None)
 
 
 def test_the_numbers_of_the_page_are_those_of_the_code() -> None:
     assert f"at most {MAX_ARGUMENTS}, each cut at {MAX_VALUE} characters" in PAGE
-    assert all(f"`{why}`" in PAGE for why in Silence)
+    assert all(f"`{why}`" in PAGE for why in TriageFailure)

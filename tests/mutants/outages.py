@@ -70,7 +70,7 @@ OUTAGES_TABLE = (
     Mutant(
         "only who asked or may decide tries a run again",
         "gateway/service/runs.py",
-        "        return self._stops.forbidden(scope, reviewer)\n",
+        "        return self._reviewer_freezes.forbidden(scope, reviewer)\n",
         "        return None\n",
         MESSAGES,
     ),

@@ -71,10 +71,10 @@ SLACK_TABLE = (
     ),
     Mutant(
         "only who may review a thing stops it",
-        "gateway/service/stopping.py",
-        "reason = objection(reviewer, requirement, ())",
+        "gateway/service/reviewer_freezes.py",
+        "reason = ineligible_reason(reviewer, requirement, ())",
         "reason = None",
-        "tests/service/test_stopping.py",
+        "tests/service/test_reviewer_freezes.py",
     ),
     Mutant(
         "a seal opens its own page only",

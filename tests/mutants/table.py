@@ -365,10 +365,10 @@ TABLE = (
     ),
     Mutant(
         "only who is named for it lets things run again",
-        "gateway/service/stopping.py",
-        "        return lifters(",
-        "        return stoppers(",
-        "tests/service/test_stopping.py",
+        "gateway/service/reviewer_freezes.py",
+        "        return unfreeze_requirement(",
+        "        return freeze_requirement(",
+        "tests/service/test_reviewer_freezes.py",
     ),
     Mutant(
         "a freeze while judging is seen",

@@ -7,7 +7,7 @@ from tests.mutants.mutant import Mutant
 SUBMITTING = "gateway/service/submitting.py"
 COMPARING = "gateway/policy/typed_comparison.py"
 COMPARISONS = "tests/policy/test_typed_comparisons.py"
-RESOURCES = "gateway/policy/resources.py"
+RESOURCES = "gateway/policy/window_keys.py"
 REQUESTS = "tests/service/test_request_windows.py"
 
 TOTALS_TABLE = (
@@ -44,14 +44,14 @@ TOTALS_TABLE = (
         RESOURCES,
         "if not is_hidden(one)",
         "if unicodedata.category(one) != 'Cf'",
-        "tests/policy/test_resources.py",
+        "tests/policy/test_window_keys.py",
     ),
     Mutant(
         "keys: a number is one however it is spelled",
         RESOURCES,
         "_number(_text(value)) if is_number",
         "_text(value) if is_number",
-        "tests/policy/test_resources.py",
+        "tests/policy/test_window_keys.py",
     ),
     Mutant(
         "quarantine: what waited leaves its windows",

@@ -4,42 +4,42 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-ADVICE = "gateway/triage/advice.py"
-ADVISING = "gateway/service/turn_triage.py"
+ASSESSMENT = "gateway/triage/assessment.py"
+TURN_TRIAGE = "gateway/service/turn_triage.py"
 TRIAGE = "tests/triage tests/service/test_triage.py tests/service/test_turn_triage.py"
 
 TRIAGE_TABLE = (
     Mutant(
-        "no advice lowers a tier",
-        ADVICE,
+        "no assessment lowers a tier",
+        ASSESSMENT,
         "return join(tier, asked)",
         "return asked",
         TRIAGE,
     ),
     Mutant(
         "triage refuses only where the policy lets it",
-        ADVICE,
+        ASSESSMENT,
         "if asked is Tier.DENY and not may_deny:",
         "if False:",
         TRIAGE,
     ),
     Mutant(
         "a word that is no tier raises nothing",
-        ADVICE,
+        ASSESSMENT,
         "return Tier(word) if word in set(Tier) else None",
         "return Tier(word) if word in set(Tier) else Tier.DENY",
         TRIAGE,
     ),
     Mutant(
-        "a quoted argument hides no advice",
-        ADVICE,
-        "return max((one for one in advice if one), key=_caution, default=None)",
-        "return next((one for one in advice if one), None)",
+        "a quoted argument hides no assessment",
+        ASSESSMENT,
+        "return max((one for one in assessments if one), key=_caution, default=None)",
+        "return next((one for one in assessments if one), None)",
         TRIAGE,
     ),
     Mutant(
         "the words of triage hide nothing",
-        ADVICE,
+        ASSESSMENT,
         "one if one.isprintable() else",
         "one if one else",
         TRIAGE,
@@ -88,30 +88,30 @@ TRIAGE_TABLE = (
     ),
     Mutant(
         "a turn is put to triage once",
-        ADVISING,
-        "and position not in self._replies",
+        TURN_TRIAGE,
+        "and position not in self._responses",
         "",
         TRIAGE,
     ),
     Mutant(
         "a turn waits for triage once",
-        ADVISING,
+        TURN_TRIAGE,
         "rule.timeout - self._spent()",
         "rule.timeout",
         TRIAGE,
     ),
     Mutant(
         "words that ask for less are not shown",
-        ADVISING,
-        "Opinion(score=advice.score))",
-        "Opinion(score=advice.score, rationale=advice.rationale))",
+        TURN_TRIAGE,
+        "TriageResult(score=assessment.score))",
+        "TriageResult(score=assessment.score, rationale=assessment.rationale))",
         TRIAGE,
     ),
     Mutant(
         "no word of a model is in the audit log",
-        ADVISING,
+        TURN_TRIAGE,
         "data=facts if raised_to else {},",
-        'data={**facts, "why": one.opinion.rationale},',
+        'data={**facts, "why": one.result.rationale},',
         TRIAGE,
     ),
     Mutant(

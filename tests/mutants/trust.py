@@ -86,8 +86,8 @@ TRUST_TABLE = (
     ),
     Mutant(
         "a tool writes nothing of ours",
-        "agent/result_cleanup.py",
-        "results.without_updates(result, turns.OUR_STATE)",
+        "agent/result_sanitizer.py",
+        "result_codec.without_updates(result, turns.OUR_STATE)",
         "result",
         FORGED,
     ),
@@ -259,7 +259,7 @@ TRUST_TABLE = (
     ),
     Mutant(
         "what was said of an edit survives a handoff",
-        "agent/result_cleanup.py",
+        "agent/result_sanitizer.py",
         "if message == known.get(message.tool_call_id):",
         "if False:",
         "tests/agent/test_handed_over.py",

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pydantic import JsonValue
 
 from twokey.gateway.approvals.decisions import AccountKind, Reviewer
-from twokey.gateway.approvals.quorum import objection
+from twokey.gateway.approvals.quorum import ineligible_reason
 from twokey.gateway.policy.evaluate import Evaluation, evaluate, is_idempotent
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.policy.rules import Policy, ToolRule
@@ -180,7 +180,7 @@ def test_an_empty_or_unknown_reviewer_list_lets_nobody_approve(
 
     requirement = evaluate(policy, agent="a", tool="t", args={}).requirement
 
-    assert objection(anyone, requirement, ()) is not None
+    assert ineligible_reason(anyone, requirement, ()) is not None
 
 
 def test_the_schema_of_the_policy_wins_over_that_of_the_agent() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import JsonValue
 
 from twokey.gateway.policy.load import load_policy
-from twokey.gateway.policy.resources import resource_key
+from twokey.gateway.policy.window_keys import window_key
 from twokey.gateway.policy.windows import MAX_MICRO, WindowUse, micro, window_uses
 
 POLICY = load_policy(
@@ -119,14 +119,14 @@ def test_nobody_who_asked_is_a_problem_of_a_window_by_requester() -> None:
 def test_spellings_of_one_resource_share_a_total(
     one: JsonValue, other: JsonValue
 ) -> None:
-    assert resource_key(one) == resource_key(other)
+    assert window_key(one) == window_key(other)
 
 
 @pytest.mark.parametrize(
     ("one", "other"), [("C1", "C2"), (["a"], "a"), ({"a": 1}, {"a": 2}), ("1", "1.5")]
 )
 def test_other_resources_do_not(one: JsonValue, other: JsonValue) -> None:
-    assert resource_key(one) != resource_key(other)
+    assert window_key(one) != window_key(other)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from tests.conftest import eventually
 from tests.resume import sample_tools
 from tests.resume.resume_stack import AT_ONCE, Stack
 from twokey.agent.calls import Caller
-from twokey.agent.results import ToolResult
+from twokey.agent.result_codec import ToolResult
 from twokey.agent.tool_invocation import Handler
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.wire import TurnRef, Verdict

@@ -23,7 +23,7 @@ from twokey.gateway.triage.request import TriageRequest
 TRIAGED = POLICY.replace("reviewers: [U0ANA]", "reviewers: [U0ANA], triage: {}")
 FILE = """
 class Eyes:
-    async def advise(self, request):
+    async def assess(self, request):
         return {"raise_to": "escalate", "rationale": request.tool}
 
 
@@ -53,7 +53,7 @@ class Eyes:
     def __init__(self) -> None:
         self.loops: list[asyncio.AbstractEventLoop] = []
 
-    async def advise(self, request: TriageRequest) -> object:
+    async def assess(self, request: TriageRequest) -> object:
         self.loops.append(asyncio.get_running_loop())
         return {"raise_to": "escalate"}
 

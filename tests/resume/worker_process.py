@@ -19,7 +19,7 @@ from tests.conftest import eventually
 from tests.resume.resume_stack import Stack, open_stack
 from tests.resume.sample_tools import DIE, die_at
 from twokey.agent.calls import Caller
-from twokey.agent.results import ToolResult
+from twokey.agent.result_codec import ToolResult
 from twokey.agent.tool_invocation import Handler
 from twokey.gateway.protocol.records import Result
 from twokey.gateway.protocol.wire import (

@@ -131,7 +131,7 @@ async def test_a_card_says_the_how_manyth_request_it_is(store: Store) -> None:
 
     _, verdicts = await harness.submit(("send_email", {}), thread="t2")
 
-    assert (await harness.approval(verdicts[0].item_id)).nth_request == 3
+    assert (await harness.approval(verdicts[0].item_id)).recent_requests == 3
 
 
 async def test_the_same_call_is_not_asked_again_within_its_turns(store: Store) -> None:

@@ -368,7 +368,7 @@ async def test_what_the_policy_let_run_by_its_rules_is_not_judged_anew_by_it(
 async def test_a_freeze_stops_it_before_it_starts(harness: ServiceHarness) -> None:
     _, request = await submitted(harness)
     scope = FreezeScope(kind=ScopeKind.TOOL, name="post")
-    await harness.reviews.stops.freeze(scope, ANA, "look first")
+    await harness.reviews.reviewer_freezes.freeze(scope, ANA, "look first")
 
     reply = await harness.agents.claim(request)
 

@@ -60,7 +60,7 @@ def odd_calls(draw: st.DrawFn) -> ProposedCall:
         args=draw(OBJECTS),
         tool_call_id=draw(TEXTS),
         hint=draw(st.none() | st.builds(CallHint, description=TEXTS)),
-        spelled=draw(st.none() | OBJECTS),
+        original_args=draw(st.none() | OBJECTS),
         problem=draw(st.just("") | TEXTS),
     )
 

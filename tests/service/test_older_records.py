@@ -6,6 +6,7 @@ import json
 
 from tests.service.harness import ANA, ServiceHarness
 from twokey.gateway.approvals.decisions import Approve
+from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.store.connection import text
 from twokey.gateway.store.store import Store
@@ -32,3 +33,32 @@ async def test_a_call_whose_requirement_has_its_older_name_is_decided(
 
     assert outcome.kind == "decided"
     assert (await harness.item(claim.item_id)).state is ItemState.AUTHORIZED
+
+
+async def test_a_call_whose_pinned_fields_have_older_names_is_read(
+    store: Store,
+) -> None:
+    harness = ServiceHarness(store)
+    click, claim = await harness.refund()
+    blobs = store.keys_of_tenant("default").blobs(click.approval)
+    record = json.loads(text(await store.conn.command("HGET", blobs, "frozen")))
+    record["nth_request"] = record.pop("recent_requests")
+    record["items"][0]["spelled"] = {"amount": "+7"}
+    await store.conn.command("HSET", blobs, "frozen", json.dumps(record), "format", "2")
+
+    approval = await harness.approval(claim.item_id)
+
+    assert approval.recent_requests == record["nth_request"]
+    assert approval.items[0].original_args == {"amount": "+7"}
+
+
+def test_an_event_is_read_by_the_name_that_an_older_version_wrote() -> None:
+    names = ("record.unreadable", "approval.unsettled", "triage.silent")
+
+    read = [Event.model_validate({"name": one, "tenant": "t"}).name for one in names]
+
+    assert read == [
+        EventName.RECORD_QUARANTINED,
+        EventName.APPROVAL_STILL_IN_DOUBT,
+        EventName.TRIAGE_FAILED,
+    ]

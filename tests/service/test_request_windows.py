@@ -20,7 +20,7 @@ from twokey.gateway.approvals.decisions import (
     Voted,
 )
 from twokey.gateway.policy.load import load_policy
-from twokey.gateway.policy.resources import resource_key
+from twokey.gateway.policy.window_keys import window_key
 from twokey.gateway.policy.windows import MICRO
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.tiers import Tier
@@ -61,14 +61,14 @@ async def ask(
 async def asked(
     harness: ServiceHarness, window: str = "asked", customer: str = "c7"
 ) -> float:
-    return await harness.total(window, resource_key(customer)) / MICRO
+    return await harness.total(window, window_key(customer)) / MICRO
 
 
 async def pass_by(harness: ServiceHarness, minutes: int) -> None:
     """Move the clock of the customer's windows."""
     keys, conn = harness.store.keys_of_tenant("default"), harness.store.conn
     for name in ("asked", "asked_sum"):
-        window = keys.window("default", name, resource_key("c7"))
+        window = keys.window("default", name, window_key("c7"))
         for use in cast("list[bytes]", await conn.command("ZRANGE", window, 0, -1)):
             await conn.command("ZINCRBY", window, -minutes * 60_000, use)
 

@@ -15,7 +15,7 @@ from tests.service.windowed import refund as refund_of
 from tests.streams import audit_entries
 from twokey.gateway.approvals.decisions import Approve, Decided, Voted
 from twokey.gateway.approvals.events import Event, EventName
-from twokey.gateway.approvals.record import Opinion
+from twokey.gateway.approvals.record import TriageResult
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.tiers import Tier
@@ -50,7 +50,7 @@ class Played:
     answer: Callable[[TriageRequest], Any] = lambda _: None
     seen: list[TriageRequest] = field(default_factory=list[TriageRequest])
 
-    async def advise(self, request: TriageRequest) -> object:
+    async def assess(self, request: TriageRequest) -> object:
         self.seen.append(request)
         return self.answer(request)
 
@@ -96,7 +96,7 @@ async def test_a_raise_by_triage_asks_for_what_the_higher_tier_asks_for(
     assert item.reasons[-1] == (
         "Raised to escalate: triage, a model's opinion, asks for more care."
     )
-    assert item.triage == Opinion(
+    assert item.triage == TriageResult(
         raised_to=Tier.ESCALATE, score=80, rationale="It pays a new account."
     )
 
@@ -152,7 +152,7 @@ async def test_a_triage_that_fails_is_counted_and_the_call_waits_as_it_would(
 
     verdict = await refund(harness, note="4111-1111")
 
-    (told,) = await audit(store, EventName.TRIAGE_SILENT)
+    (told,) = await audit(store, EventName.TRIAGE_FAILED)
     assert verdict.tier is Tier.APPROVE
     assert (told.reason, told.tool, told.tier) == ("error", "process_refund", "approve")
     assert told.item == verdict.item_id
@@ -165,9 +165,9 @@ async def test_a_policy_that_asks_for_triage_where_there_is_none_says_so(
 
     verdict = await refund(harness)
 
-    (told,) = await audit(store, EventName.TRIAGE_SILENT)
+    (told,) = await audit(store, EventName.TRIAGE_FAILED)
     assert verdict.tier is Tier.APPROVE
-    assert told.reason == "absent"
+    assert told.reason == "not_configured"
 
 
 @pytest.mark.slow
@@ -175,7 +175,7 @@ async def test_a_hanging_triage_costs_a_turn_its_time_out_once(store: Store) -> 
     class Hanging:
         count = 0
 
-        async def advise(self, request: TriageRequest) -> object:
+        async def assess(self, request: TriageRequest) -> object:
             self.count += 1
             return await asyncio.Event().wait()
 
@@ -198,7 +198,7 @@ async def test_all_calls_of_a_turn_are_asked_about_at_the_same_time(
         def __init__(self) -> None:
             self.all_here = asyncio.Barrier(3)
 
-        async def advise(self, request: TriageRequest) -> object:
+        async def assess(self, request: TriageRequest) -> object:
             async with self.all_here:
                 return {"raise_to": "escalate"}
 
@@ -288,8 +288,8 @@ async def test_a_score_alone_is_kept_without_the_words(store: Store) -> None:
 
     item = await harness.item((await refund(harness)).item_id)
 
-    assert item.triage == Opinion(score=55)
-    assert not await audit(store, EventName.TRIAGE_RAISED, EventName.TRIAGE_SILENT)
+    assert item.triage == TriageResult(score=55)
+    assert not await audit(store, EventName.TRIAGE_RAISED, EventName.TRIAGE_FAILED)
 
 
 async def test_a_turn_that_comes_again_is_not_put_to_triage_again(store: Store) -> None:
@@ -309,7 +309,7 @@ async def test_a_freeze_while_triage_thinks_stops_the_call(store: Store) -> None
             self.asked, self.may_answer = asyncio.Event(), asyncio.Event()
             self.count = 0
 
-        async def advise(self, request: TriageRequest) -> object:
+        async def assess(self, request: TriageRequest) -> object:
             self.count += 1
             self.asked.set()
             await self.may_answer.wait()

@@ -40,7 +40,7 @@ class Answering:
         self.is_hanging = is_hanging
         self.asked: list[str] = []
 
-    async def advise(self, request: TriageRequest) -> object:
+    async def assess(self, request: TriageRequest) -> object:
         self.asked.append(request.tool)
         if self.is_hanging:
             await asyncio.Event().wait()
@@ -102,14 +102,14 @@ def test_no_answer_of_triage_ever_lowers_a_call(
     hint = None if hold is None else CallHint(hold=hold)
     call = ProposedCall(tool="tool", args={"n": number}, tool_call_id="c1", hint=hint)
     alone = judge(policy, call, hint, ())
-    advising = TurnTriage(Answering(answer), Turn(ref=REF, calls=(call,)))
+    turn_triage = TurnTriage(Answering(answer), Turn(ref=REF, calls=(call,)))
 
-    advised = asyncio.run(advising.advise([EvaluatedCall(call, alone)], now_ms=0))
-    found = advised.get(0)
+    triaged = asyncio.run(turn_triage.assess([EvaluatedCall(call, alone)], now_ms=0))
+    found = triaged.get(0)
     evaluation = judge(policy, call, hint, found.also if found else ())
 
     assert evaluation.tier.rank >= alone.tier.rank
-    raised = found.opinion.raised_to if found else None
+    raised = found.result.raised_to if found else None
     assert evaluation.tier is join(alone.tier, raised or alone.tier)
     assert may_deny or evaluation.tier is not Tier.DENY or alone.tier is Tier.DENY
     assert raised is None or isinstance(answer, dict)
@@ -123,29 +123,29 @@ async def test_a_turn_that_is_judged_again_waits_no_second_time() -> None:
     )
     evaluated = [EvaluatedCall(call, judge(policy, call, None, ())) for call in calls]
     triage = Answering(None, is_hanging=True)
-    advising = TurnTriage(triage, Turn(ref=REF, calls=calls))
+    turn_triage = TurnTriage(triage, Turn(ref=REF, calls=calls))
 
-    first = await advising.advise([evaluated[0]], now_ms=0)
-    again = await advising.advise(evaluated, now_ms=0)
+    first = await turn_triage.assess([evaluated[0]], now_ms=0)
+    again = await turn_triage.assess(evaluated, now_ms=0)
 
     assert triage.asked == ["tool"]
-    assert {one.silence for one in (*first.values(), *again.values())} == {"timeout"}
+    assert {one.failure for one in (*first.values(), *again.values())} == {"timeout"}
     assert len(again) == 2
 
 
-async def test_a_call_that_is_judged_again_keeps_its_first_advice() -> None:
+async def test_a_call_that_is_judged_again_keeps_its_first_assessment() -> None:
     call = ProposedCall(tool="tool", args={"n": 0}, tool_call_id="c1")
     evaluated = [EvaluatedCall(call, judge(policy_of(Tier.APPROVE), call, None, ()))]
     triage = Answering({"raise_to": "escalate"})
-    advising = TurnTriage(triage, Turn(ref=REF, calls=(call,)))
+    turn_triage = TurnTriage(triage, Turn(ref=REF, calls=(call,)))
 
-    first = await advising.advise(evaluated, now_ms=0)
+    first = await turn_triage.assess(evaluated, now_ms=0)
     triage.answer = {"raise_to": "none", "score": 0}
-    again = await advising.advise(evaluated, now_ms=0)
+    again = await turn_triage.assess(evaluated, now_ms=0)
 
     assert triage.asked == ["tool"]
     assert dict(again) == dict(first)
-    assert again[0].opinion.raised_to is Tier.ESCALATE
+    assert again[0].result.raised_to is Tier.ESCALATE
 
 
 @pytest.mark.parametrize("args", [{"n": float("nan")}, {"n": "\ud800"}])
@@ -154,20 +154,20 @@ async def test_what_is_no_strict_json_is_put_to_nobody(args: Any) -> None:
     evaluated = EvaluatedCall(call, judge(policy_of(Tier.APPROVE), call, None, ()))
     triage = Answering({"raise_to": "deny"})
 
-    advised = await TurnTriage(triage, Turn(ref=REF, calls=(call,))).advise(
+    triaged = await TurnTriage(triage, Turn(ref=REF, calls=(call,))).assess(
         [evaluated], now_ms=0
     )
 
-    assert (triage.asked, dict(advised)) == ([], {})
+    assert (triage.asked, dict(triaged)) == ([], {})
 
 
 async def test_a_call_that_is_refused_anyhow_is_put_to_nobody() -> None:
     call = ProposedCall(tool="other", args={}, tool_call_id="c1")
     evaluation = judge(policy_of(Tier.APPROVE), call, None, ())
     triage = Answering({"raise_to": "deny"})
-    advising = TurnTriage(triage, Turn(ref=REF, calls=(call,)))
+    turn_triage = TurnTriage(triage, Turn(ref=REF, calls=(call,)))
 
-    assert not await advising.advise(
+    assert not await turn_triage.assess(
         [EvaluatedCall(call, evaluation, "frozen")], now_ms=0
     )
     assert not triage.asked

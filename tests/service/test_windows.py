@@ -28,7 +28,7 @@ from twokey.gateway.approvals.decisions import (
     Voted,
 )
 from twokey.gateway.policy.load import load_policy
-from twokey.gateway.policy.resources import resource_key
+from twokey.gateway.policy.window_keys import window_key
 from twokey.gateway.protocol.records import Result
 from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.protocol.verbs import Finding
@@ -91,7 +91,7 @@ async def test_what_people_refuse_counts_no_longer(
 async def a_day_passes(harness: ServiceHarness) -> None:
     """Move the clock of one window: let 25 hours pass."""
     key = harness.store.keys_of_tenant("default").window(
-        "default", "refunds", resource_key("c7")
+        "default", "refunds", window_key("c7")
     )
     uses = await harness.store.conn.command("ZRANGE", key, 0, -1)
     for use in cast("list[bytes]", uses):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.service.harness import POLICY, ServiceHarness
 from twokey.gateway.policy.load import load_policy
-from twokey.gateway.policy.resources import resource_key
 from twokey.gateway.policy.rules import Policy
+from twokey.gateway.policy.window_keys import window_key
 from twokey.gateway.policy.windows import MICRO
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.store.store import Store
@@ -48,5 +48,5 @@ def refund(
 
 async def refunded(harness: ServiceHarness, customer: str = "c7") -> float:
     """Return what counts of a customer's refunds now."""
-    total = await harness.total("refunds", resource_key(customer))
+    total = await harness.total("refunds", window_key(customer))
     return total / MICRO

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.triage.advice import Advice
-from twokey.gateway.triage.asking import Silence, ask
+from twokey.gateway.triage.asking import TriageFailure, ask
+from twokey.gateway.triage.assessment import Assessment
 from twokey.gateway.triage.request import TriageRequest
 
 REQUEST = TriageRequest(agent="a", tool="t", tier=Tier.APPROVE, hour_utc=0)
@@ -32,7 +32,7 @@ class Played:
         self.given = given
         self.heard: list[TriageRequest] = []
 
-    async def advise(self, request: TriageRequest) -> object:
+    async def assess(self, request: TriageRequest) -> object:
         self.heard.append(request)
         if isinstance(self.given, BaseException):
             raise self.given
@@ -47,7 +47,7 @@ class Hanging:
         self.is_over = asyncio.Event()
         self.was_cancelled = False
 
-    async def advise(self, request: TriageRequest) -> object:
+    async def assess(self, request: TriageRequest) -> object:
         while not self.is_over.is_set():
             try:
                 await self.is_over.wait()
@@ -61,41 +61,41 @@ class Hanging:
 class NoCoroutine:
     """Something that has the name, and nothing to wait for."""
 
-    def advise(self, request: TriageRequest) -> object:
+    def assess(self, request: TriageRequest) -> object:
         return {"raise_to": "deny"}
 
 
-async def test_good_advice_is_passed_on() -> None:
+async def test_good_assessment_is_passed_on() -> None:
     triage = Played({"raise_to": "escalate", "score": 7})
 
-    reply = await ask(triage, REQUEST, LONG)
+    response = await ask(triage, REQUEST, LONG)
 
-    assert reply.advice == Advice(raise_to=Tier.ESCALATE, score=7)
-    assert reply.silence is None
+    assert response.assessment == Assessment(raise_to=Tier.ESCALATE, score=7)
+    assert response.failure is None
     assert triage.heard == [REQUEST]
 
 
 @pytest.mark.parametrize(
     ("triage", "why"),
     [
-        (None, Silence.ABSENT),
-        (Played("no JSON"), Silence.JUNK),
-        (Played(ValueError("args: 4111")), Silence.ERROR),
-        (Played(Odd("args: 4111")), Silence.ERROR),
-        (Played(asyncio.CancelledError()), Silence.ERROR),
-        (Played(TimeoutError()), Silence.ERROR),
-        (NoCoroutine(), Silence.ERROR),
-        (object(), Silence.ERROR),
+        (None, TriageFailure.NOT_CONFIGURED),
+        (Played("no JSON"), TriageFailure.INVALID),
+        (Played(ValueError("args: 4111")), TriageFailure.ERROR),
+        (Played(Odd("args: 4111")), TriageFailure.ERROR),
+        (Played(asyncio.CancelledError()), TriageFailure.ERROR),
+        (Played(TimeoutError()), TriageFailure.ERROR),
+        (NoCoroutine(), TriageFailure.ERROR),
+        (object(), TriageFailure.ERROR),
     ],
 )
 async def test_a_failure_is_a_silence_and_no_word_of_it_is_logged(
-    triage: Any, why: Silence, caplog: pytest.LogCaptureFixture
+    triage: Any, why: TriageFailure, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.DEBUG):
-        reply = await ask(triage, REQUEST, LONG)
+        response = await ask(triage, REQUEST, LONG)
 
-    assert (reply.advice, reply.silence) == (None, why)
-    assert f"triage.silent why={why}" in caplog.text
+    assert (response.assessment, response.failure) == (None, why)
+    assert f"triage.failed reason={why}" in caplog.text
     assert "4111" not in caplog.text
 
 
@@ -105,21 +105,21 @@ async def test_triage_that_hangs_costs_its_time_out(*, is_stubborn: bool) -> Non
 
     try:
         async with asyncio.timeout(10):
-            reply = await ask(triage, REQUEST, SOON)
+            response = await ask(triage, REQUEST, SOON)
             while not triage.was_cancelled:  # noqa: ASYNC110 - set by another task
                 await asyncio.sleep(0)
     finally:
         triage.is_over.set()
 
-    assert reply.silence is Silence.TIMEOUT
+    assert response.failure is TriageFailure.TIMEOUT
 
 
 async def test_no_time_left_asks_nothing() -> None:
     triage = Played({"raise_to": "deny"})
 
-    reply = await ask(triage, REQUEST, timedelta())
+    response = await ask(triage, REQUEST, timedelta())
 
-    assert reply.silence is Silence.TIMEOUT
+    assert response.failure is TriageFailure.TIMEOUT
     assert not triage.heard
 
 
@@ -139,12 +139,12 @@ async def test_a_cancelled_caller_is_cancelled_and_stops_triage() -> None:
 
 async def test_triage_sees_nothing_of_the_run_that_waits_for_it() -> None:
     class Curious:
-        async def advise(self, request: TriageRequest) -> object:
+        async def assess(self, request: TriageRequest) -> object:
             return {"raise_to": "approve", "rationale": WHO.get()}
 
     WHO.set("the agent's run")
 
-    reply = await ask(Curious(), REQUEST, LONG)
+    response = await ask(Curious(), REQUEST, LONG)
 
-    assert reply.advice is not None
-    assert reply.advice.rationale == "nobody"
+    assert response.assessment is not None
+    assert response.assessment.rationale == "nobody"

@@ -19,8 +19,8 @@ from pydantic import PrivateAttr
 
 from twokey.gateway.approvals.evidence import Argument
 from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.triage.advice import Advice, apply_advice
-from twokey.gateway.triage.asking import Silence, ask
+from twokey.gateway.triage.asking import TriageFailure, ask
+from twokey.gateway.triage.assessment import Assessment, apply_assessment
 from twokey.gateway.triage.chat_model import PROMPT, ChatModelTriage
 from twokey.gateway.triage.request import TriageRequest
 
@@ -96,7 +96,7 @@ class Caller(Writer):
 def filling(*forms: dict[str, Any]) -> AIMessage:
     """Return a message that fills the form by tool calls."""
     calls = [
-        ToolCall(name="AdviceForm", args=form, id=f"c{n}")
+        ToolCall(name="AssessmentForm", args=form, id=f"c{n}")
         for n, form in enumerate(forms)
     ]
     return AIMessage("", tool_calls=calls)
@@ -104,7 +104,7 @@ def filling(*forms: dict[str, Any]) -> AIMessage:
 
 def broken(args: str) -> AIMessage:
     """Return a message whose tool call the provider could not parse."""
-    call = invalid_tool_call(name="AdviceForm", args=args, id="c0", error="no JSON")
+    call = invalid_tool_call(name="AssessmentForm", args=args, id="c0", error="no JSON")
     return AIMessage("", invalid_tool_calls=[call])
 
 
@@ -121,39 +121,39 @@ def broken(args: str) -> AIMessage:
         Writer(reply=AIMessage([{"type": "text", "text": ESCALATE}])),
     ],
 )
-async def test_advice_is_found_wherever_a_model_puts_it(model: Writer) -> None:
+async def test_assessment_is_found_wherever_a_model_puts_it(model: Writer) -> None:
     reply = await ask(ChatModelTriage(model), REQUEST, LONG)
 
-    assert reply.advice is not None
-    assert (reply.advice.raise_to, reply.advice.score) == (Tier.ESCALATE, 80)
+    assert reply.assessment is not None
+    assert (reply.assessment.raise_to, reply.assessment.score) == (Tier.ESCALATE, 80)
 
 
 @pytest.mark.parametrize(
     ("model", "why"),
     [
-        (Writer(reply=AIMessage("I cannot help with that.")), Silence.JUNK),
-        (Writer(reply=AIMessage("")), Silence.JUNK),
-        (Writer(reply=AIMessage("deny")), Silence.JUNK),
-        (Caller(reply=AIMessage("I cannot help with that.")), Silence.JUNK),
-        (Caller(reply=filling({"verdict": "approve"})), Silence.JUNK),
-        (Caller(reply=broken("{{{")), Silence.JUNK),
-        (Caller(reply=ConnectionError("429 args: …")), Silence.ERROR),
-        (Writer(reply=ConnectionError("429 args: …")), Silence.ERROR),
+        (Writer(reply=AIMessage("I cannot help with that.")), TriageFailure.INVALID),
+        (Writer(reply=AIMessage("")), TriageFailure.INVALID),
+        (Writer(reply=AIMessage("deny")), TriageFailure.INVALID),
+        (Caller(reply=AIMessage("I cannot help with that.")), TriageFailure.INVALID),
+        (Caller(reply=filling({"verdict": "approve"})), TriageFailure.INVALID),
+        (Caller(reply=broken("{{{")), TriageFailure.INVALID),
+        (Caller(reply=ConnectionError("429 args: …")), TriageFailure.ERROR),
+        (Writer(reply=ConnectionError("429 args: …")), TriageFailure.ERROR),
     ],
 )
 async def test_junk_refusals_and_errors_are_silences(
-    model: Writer, why: Silence
+    model: Writer, why: TriageFailure
 ) -> None:
     reply = await ask(ChatModelTriage(model), REQUEST, LONG)
 
-    assert (reply.advice, reply.silence) == (None, why)
+    assert (reply.assessment, reply.failure) == (None, why)
 
 
 @pytest.mark.parametrize("model", [Writer(), Caller()])
 async def test_a_model_that_hangs_is_left_behind(model: Writer) -> None:
     reply = await ask(ChatModelTriage(model), REQUEST, timedelta(milliseconds=50))
 
-    assert reply.silence is Silence.TIMEOUT
+    assert reply.failure is TriageFailure.TIMEOUT
 
 
 @pytest.mark.parametrize("model_type", [Writer, Caller])
@@ -173,7 +173,7 @@ async def test_a_model_that_obeys_the_arguments_changes_nothing(
     reply = await ask(triage, REQUEST, LONG)
 
     for tier in Tier:
-        assert apply_advice(tier, reply.advice, may_deny=True) is tier
+        assert apply_assessment(tier, reply.assessment, may_deny=True) is tier
 
 
 async def test_a_model_that_quotes_the_arguments_still_raises() -> None:
@@ -182,14 +182,14 @@ async def test_a_model_that_quotes_the_arguments_still_raises() -> None:
 
     reply = await ask(triage, REQUEST, LONG)
 
-    assert reply.advice is not None
-    assert reply.advice.raise_to is Tier.ESCALATE
+    assert reply.assessment is not None
+    assert reply.assessment.raise_to is Tier.ESCALATE
 
 
 async def test_the_packet_is_data_in_a_message_of_its_own() -> None:
     model = Writer(reply=AIMessage("{}"))
 
-    await ChatModelTriage(model).advise(REQUEST)
+    await ChatModelTriage(model).assess(REQUEST)
 
     ((system, human),) = model.seen
     assert system.text == PROMPT
@@ -197,10 +197,10 @@ async def test_the_packet_is_data_in_a_message_of_its_own() -> None:
     assert human.text.count("</packet>") == 1
 
 
-async def test_triage_answers_with_advice() -> None:
-    assert await ChatModelTriage(Caller(reply=filling(FORM))).advise(REQUEST) == Advice(
-        raise_to=Tier.ESCALATE, score=80, rationale="It begs."
-    )
+async def test_triage_answers_with_assessment() -> None:
+    assert await ChatModelTriage(Caller(reply=filling(FORM))).assess(
+        REQUEST
+    ) == Assessment(raise_to=Tier.ESCALATE, score=80, rationale="It begs.")
 
 
 class Structured(Writer):
@@ -219,4 +219,4 @@ class Structured(Writer):
 async def test_structured_output_of_a_models_own_is_used() -> None:
     reply = await ask(ChatModelTriage(Structured()), REQUEST, LONG)
 
-    assert reply.advice == Advice.model_validate(FORM)
+    assert reply.assessment == Assessment.model_validate(FORM)

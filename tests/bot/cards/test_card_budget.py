@@ -23,8 +23,8 @@ from twokey.gateway.approvals.record import (
     Approval,
     Floor,
     Item,
-    Opinion,
     Taken,
+    TriageResult,
     Waiting,
 )
 from twokey.gateway.policy.fields import MAX_LINK
@@ -57,7 +57,7 @@ def _fullest(
         tool="t" * 60,
         description=long,
         reasons=(long, long),
-        triage=Opinion(raised_to=Tier.ESCALATE, rationale=long),
+        triage=TriageResult(raised_to=Tier.ESCALATE, rationale=long),
         tier=Tier.ESCALATE,
         requirement=TWO.with_(
             approvals=20, of=(*MANY, *TWO.of), at_least={"r" * 200: 3, "s" * 64: 9}
@@ -73,7 +73,7 @@ def _fullest(
     votes = tuple(a_vote(item, voter) for voter in VOTERS)
     share = text_budget(an_approval(*[an_item({}, index=n) for n in range(count)])).text
     link = "https://shop.example/".ljust(min(share, MAX_LINK), "x")
-    item = item.with_(floor=FLOOR, votes=votes, spelled={"body": long}, link=link)
+    item = item.with_(floor=FLOOR, votes=votes, original_args={"body": long}, link=link)
     return in_state(item, state, text=long, result=Result(ok=True, summary=long))
 
 
@@ -101,7 +101,7 @@ def test_the_fullest_card_is_still_accepted(
             agent=filler * 300,
             requester=Person(team=TEAM, user="U" + "0" * 29),
             escalated_at_ms=NOW,
-            nth_request=100_000,
+            recent_requests=100_000,
             taken=Taken(by=VOTERS[0], until_ms=LATER),
             waiting=Waiting(roles=(Role(name="r" * 64),), channels=("#" + "c" * 80,)),
         )

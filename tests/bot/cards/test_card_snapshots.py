@@ -24,7 +24,7 @@ from tests.bot.samples import (
 )
 from tests.bot.snapshots import assert_same
 from twokey.bot.cards.approval import card
-from twokey.gateway.approvals.record import Approval, Opinion
+from twokey.gateway.approvals.record import Approval, TriageResult
 from twokey.gateway.protocol.records import Result
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.tiers import Tier
@@ -44,7 +44,7 @@ RAISED = a_refund(
         LISTED,
         "Raised to escalate: triage, a model's opinion, asks for more care.",
     ),
-    triage=Opinion(
+    triage=TriageResult(
         raised_to=Tier.ESCALATE,
         score=80,
         rationale="*Urgent*: <!channel> the note asks its reader to approve at once.",
@@ -153,7 +153,7 @@ def test_from_the_second_request_on_a_card_says_how_many_came_before(
     nth: int, calls: int, words: str
 ) -> None:
     items = [an_item({"n": n}, index=n) for n in range(calls)]
-    message = card(frame(an_approval(*items, nth_request=nth)))
+    message = card(frame(an_approval(*items, recent_requests=nth)))
 
     read = readable(message.blocks)
     assert ("in 10 minutes" in read) is bool(words)

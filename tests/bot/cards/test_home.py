@@ -21,7 +21,7 @@ from tests.bot.samples import (
 )
 from twokey.bot.cards.home import home
 from twokey.bot.ids import Action, unseal, verify
-from twokey.gateway.approvals.record import Approval, Opinion
+from twokey.gateway.approvals.record import Approval, TriageResult
 from twokey.gateway.protocol.states import ItemState
 
 AS_OF = "m:As of <!date^1795255200^{date_short_pretty} {time}|2026-11-21 10:00 UTC>.\n"
@@ -53,8 +53,8 @@ def _order(*queue: Approval, now_ms: int = NOW) -> list[str]:
 
 
 def _scored(score: int, id: str, **changes: Any) -> Approval:  # noqa: A002 - as the field
-    opinion = Opinion(score=score)
-    return an_approval(a_refund(triage=opinion), id=id, **changes)
+    triage = TriageResult(score=score)
+    return an_approval(a_refund(triage=triage), id=id, **changes)
 
 
 def test_the_score_of_triage_decides_among_equals_and_age_among_those() -> None:
@@ -91,7 +91,7 @@ def test_no_score_puts_a_call_further_back(scores: list[int], data: Any) -> None
 
 
 def test_only_calls_that_wait_count() -> None:
-    done = in_state(a_refund(triage=Opinion(score=99)), ItemState.REJECTED)
+    done = in_state(a_refund(triage=TriageResult(score=99)), ItemState.REJECTED)
     batch = an_approval(done, an_item({}, index=1), id="ap_batch")
 
     assert _order(batch, _scored(1, "ap_one")) == ["ap_one", "ap_batch"]

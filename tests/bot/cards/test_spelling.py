@@ -8,7 +8,7 @@ import pytest
 
 from tests.bot.samples import an_approval, an_item, frame
 from twokey.bot.cards.approval import card
-from twokey.gateway.approvals.evidence import spelling
+from twokey.gateway.approvals.evidence import original_text
 from twokey.gateway.approvals.record import Item
 from twokey.gateway.protocol.strict_json import JsonObject
 
@@ -20,7 +20,7 @@ def shown(item: Item) -> str:
 
 
 def test_a_card_says_what_the_model_wrote() -> None:
-    item = an_item({"customer": 7}, spelled={"customer": "07"})
+    item = an_item({"customer": 7}, original_args={"customer": "07"})
 
     text = shown(item)
 
@@ -46,4 +46,4 @@ def test_a_card_of_a_call_that_was_read_as_it_was_written_says_nothing() -> None
 def test_a_spelling_shows_no_value_that_policy_may_hide(
     spelled: JsonObject, paths: tuple[str, ...], said: str
 ) -> None:
-    assert spelling(spelled, {"card": 4111, "n": 1}, paths) == said
+    assert original_text(spelled, {"card": 4111, "n": 1}, paths) == said

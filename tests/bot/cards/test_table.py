@@ -17,7 +17,7 @@ from twokey.bot.cards.call_rows import needs_full_view
 from twokey.bot.cards.frame import TABLE_FROM, is_table
 from twokey.bot.cards.table import TABLE_CHARS, numbers, table_of
 from twokey.bot.ids import Action
-from twokey.gateway.approvals.record import Approval, Item, Opinion, Revocation
+from twokey.gateway.approvals.record import Approval, Item, Revocation, TriageResult
 from twokey.gateway.protocol.business_state import BusinessState, with_state
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.strict_json import JsonObject
@@ -200,10 +200,10 @@ def test_the_header_names_the_number_of_calls_once(state: ItemState) -> None:
 
 
 def test_a_call_of_which_more_is_to_be_said_is_decided_alone() -> None:
-    spelled = a_refund_of(1).with_(spelled={"amount": "11.50"})
+    spelled = a_refund_of(1).with_(original_args={"amount": "11.50"})
     revoked = a_refund_of(2).with_(revoked=Revocation(reason="Later.", at_ms=1))
     advised = a_refund_of(3).with_(
-        triage=Opinion(raised_to=Tier.APPROVE, rationale="odd")
+        triage=TriageResult(raised_to=Tier.APPROVE, rationale="odd")
     )
     approval = replaced(refunds(9), spelled, revoked, advised)
 

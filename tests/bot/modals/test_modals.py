@@ -29,7 +29,7 @@ from twokey.bot.blocks import notice
 from twokey.bot.ids import PAGE, Action, Input, View, unseal, verify
 from twokey.bot.modals import details, edit, reject, respond
 from twokey.bot.text_types import label, template
-from twokey.gateway.approvals.record import Approval, Opinion
+from twokey.gateway.approvals.record import Approval, TriageResult
 from twokey.gateway.protocol.records import Result
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.tiers import Tier
@@ -136,8 +136,8 @@ def test_pages_lead_to_each_other_and_the_last_one_approves() -> None:
 
 
 def test_the_words_of_triage_stay_when_the_call_was_edited_or_ran() -> None:
-    opinion = Opinion(raised_to=Tier.ESCALATE, rationale="It pays a new account.")
-    item = a_refund(triage=opinion)
+    triage = TriageResult(raised_to=Tier.ESCALATE, rationale="It pays a new account.")
+    item = a_refund(triage=triage)
     changed = edited(item, REFUND | {"amount": 1.5})
 
     for state in (item, changed, in_state(changed, ItemState.EXECUTED)):

@@ -7,8 +7,8 @@ from typing import Any
 
 from langchain_core.messages import AnyMessage, ToolMessage
 
-from twokey.agent import messages, results, tool_messages, turns
-from twokey.agent.results import ToolResult
+from twokey.agent import messages, result_codec, tool_messages, turns
+from twokey.agent.result_codec import ToolResult
 from twokey.gateway.protocol.records import EditRecord, Result
 
 
@@ -31,8 +31,8 @@ def clean_result(result: ToolResult, history: Sequence[AnyMessage]) -> ToolResul
             return message
         return messages.without_lookalikes(message)
 
-    theirs = results.without_updates(result, turns.OUR_STATE)
-    return results.each_message(theirs, change)
+    theirs = result_codec.without_updates(result, turns.OUR_STATE)
+    return result_codec.each_message(theirs, change)
 
 
 def restore_result(
@@ -41,7 +41,7 @@ def restore_result(
     history: Sequence[AnyMessage],
 ) -> tuple[ToolResult, list[EditRecord]]:
     """Return a stored result as the tool returned it, or say that it is lost."""
-    found = results.deserialize(result.payload)
+    found = result_codec.deserialize(result.payload)
     if found is not None:
         return clean_result(found[0], history), found[1]
     return tool_messages.message_for(

@@ -19,10 +19,10 @@ MAX_RATIONALE = 300
 """Longest rationale that is kept, in characters."""
 
 MAX_TEXT = 20_000
-"""How much of the end of a string is searched for advice, in characters."""
+"""How much of the end of a string is searched for an assessment, in characters."""
 
 
-class Advice(Record):
+class Assessment(Record):
     """What triage says of one call.
 
     Attributes:
@@ -37,15 +37,15 @@ class Advice(Record):
     rationale: str = ""
 
 
-def read_advice(raw: object) -> Advice | None:
-    """Return the advice in what triage returned; None when there is none.
+def parse_assessment(raw: object) -> Assessment | None:
+    """Return the assessment in what triage returned; None when there is none.
 
     Never raises, whatever it is given. A tier that does not exist and a score that is
-    no number count as not said. Of several pieces of advice in one text the most
+    no number count as not said. Of several assessments in one text the most
     cautious counts, so that quoting the arguments first hides nothing.
 
     Args:
-        raw: an `Advice`, a mapping or model with its names, or text with JSON in it.
+        raw: an `Assessment`, a mapping or model with its names, or text with JSON.
     """
     try:
         return most_cautious(_read(found) for found in _objects(raw))
@@ -53,38 +53,39 @@ def read_advice(raw: object) -> Advice | None:
         return None
 
 
-def most_cautious(advice: Iterable[Advice | None]) -> Advice | None:
-    """Return the advice that asks for most; None when there is none."""
-    # The most cautious: text of the call that a model quotes may hold advice of its
-    # own.
-    return max((one for one in advice if one), key=_caution, default=None)
+def most_cautious(assessments: Iterable[Assessment | None]) -> Assessment | None:
+    """Return the assessment that asks for most; None when there is none."""
+    # The most cautious: text of the call that a model quotes may hold one as well.
+    return max((one for one in assessments if one), key=_caution, default=None)
 
 
-def apply_advice(tier: Tier, advice: Advice | None, *, may_deny: bool) -> Tier:
-    """Return the tier of a call after advice: never below what it was.
+def apply_assessment(
+    tier: Tier, assessment: Assessment | None, *, may_deny: bool
+) -> Tier:
+    """Return the tier of a call after its assessment: never below what it was.
 
     Args:
         tier: what the call needs without it.
-        advice: None changes nothing.
+        assessment: None changes nothing.
         may_deny: the policy lets triage refuse; else ``deny`` counts as ``escalate``.
     """
-    if advice is None or advice.raise_to is None:
+    if assessment is None or assessment.raise_to is None:
         return tier
-    asked = advice.raise_to
+    asked = assessment.raise_to
     # Not ignored: a model that would refuse the call has people look at it.
     if asked is Tier.DENY and not may_deny:
         asked = Tier.ESCALATE
     return join(tier, asked)
 
 
-def _caution(advice: Advice) -> tuple[int, int]:
-    asked = advice.raise_to
-    return (-1 if asked is None else asked.rank, advice.score)
+def _caution(assessment: Assessment) -> tuple[int, int]:
+    asked = assessment.raise_to
+    return (-1 if asked is None else asked.rank, assessment.score)
 
 
 def _objects(raw: object) -> Iterator[Mapping[object, object]]:
     if isinstance(raw, BaseModel):
-        yield {name: getattr(raw, name, None) for name in Advice.model_fields}
+        yield {name: getattr(raw, name, None) for name in Assessment.model_fields}
     elif isinstance(raw, Mapping):
         yield cast("Mapping[object, object]", raw)
     elif isinstance(raw, str):
@@ -106,11 +107,11 @@ def _in_text(text: str) -> Iterator[Mapping[object, object]]:
         at = text.find("{", end)
 
 
-def _read(found: Mapping[object, object]) -> Advice | None:
+def _read(found: Mapping[object, object]) -> Assessment | None:
     raise_to, score = _tier(found.get("raise_to")), _score(found.get("score"))
     if raise_to is None and score is None:
         return None
-    return Advice(
+    return Assessment(
         raise_to=raise_to,
         score=score or 0,
         rationale=_rationale(found.get("rationale")),

@@ -9,7 +9,7 @@ from tests.streams import audit_entries
 from twokey.gateway.approvals.decisions import AccountKind, Forbidden, Reviewer
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.service.freezing import FreezeService
-from twokey.gateway.service.stopping import StopService
+from twokey.gateway.service.reviewer_freezes import ReviewerFreezes
 from twokey.gateway.store.freezes import FreezeScope, ScopeKind
 from twokey.gateway.store.store import Store
 
@@ -40,9 +40,9 @@ def tool(name: str) -> FreezeScope:
     return FreezeScope(kind=ScopeKind.TOOL, name=name)
 
 
-def stops(store: Store, policy: str = POLICY) -> StopService:
+def stops(store: Store, policy: str = POLICY) -> ReviewerFreezes:
     loaded = load_policy(policy, "policy.yml")
-    return StopService(store, lambda: loaded)
+    return ReviewerFreezes(store, lambda: loaded)
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from langchain_core.messages import HumanMessage, ToolMessage
 from langgraph.types import Command, Send
 
-from twokey.agent import results
-from twokey.agent.results import ToolResult
+from twokey.agent import result_codec
+from twokey.agent.result_codec import ToolResult
 
 TOLD = ToolMessage("hello", tool_call_id="c1", name="pay", artifact={"a": [1]})
 PLAIN = st.recursive(
@@ -33,9 +33,9 @@ RESULTS: list[Any] = [
 
 @pytest.mark.parametrize("result", RESULTS)
 def test_a_result_comes_back_as_it_was(result: ToolResult) -> None:
-    stored = results.serialize(result, [])
+    stored = result_codec.serialize(result, [])
 
-    restored = results.deserialize(stored.payload)
+    restored = result_codec.deserialize(stored.payload)
 
     assert restored == (result, [])
 
@@ -44,7 +44,10 @@ def test_a_result_comes_back_as_it_was(result: ToolResult) -> None:
 def test_any_plain_state_update_comes_back_as_it_was(value: Any) -> None:
     result: ToolResult = Command(update={"x": value})
 
-    assert results.deserialize(results.serialize(result, []).payload) == (result, [])
+    assert result_codec.deserialize(result_codec.serialize(result, []).payload) == (
+        result,
+        [],
+    )
 
 
 @pytest.mark.parametrize(
@@ -65,7 +68,7 @@ def test_any_plain_state_update_comes_back_as_it_was(value: Any) -> None:
     ],
 )
 def test_a_payload_that_is_not_ours_is_no_result(payload: str) -> None:
-    assert results.deserialize(payload) is None
+    assert result_codec.deserialize(payload) is None
 
 
 def nested(depth: int) -> Any:
@@ -83,19 +86,19 @@ def cyclic() -> Any:
 
 @pytest.mark.parametrize("value", [nested(100_000), cyclic()], ids=["deep", "cyclic"])
 def test_a_result_of_any_shape_can_be_recorded(value: Any) -> None:
-    update = results.serialize(Command(update={"x": value}), [])
+    update = result_codec.serialize(Command(update={"x": value}), [])
     message = ToolMessage("paid", tool_call_id="c1", artifact=value)
-    artifact = results.serialize(message, [])
+    artifact = result_codec.serialize(message, [])
 
     assert (update.ok, update.payload) == (True, "")
     assert artifact.summary == "paid"
-    restored = results.deserialize(artifact.payload)
+    restored = result_codec.deserialize(artifact.payload)
     assert restored
     assert restored[0] == ToolMessage("paid", tool_call_id="c1")
 
 
 def test_a_result_that_is_not_plain_is_kept_without_its_payload() -> None:
-    stored = results.serialize(Command(update={"x": object()}), [])
+    stored = result_codec.serialize(Command(update={"x": object()}), [])
 
     assert (stored.ok, stored.payload) == (True, "")
 
@@ -103,23 +106,23 @@ def test_a_result_that_is_not_plain_is_kept_without_its_payload() -> None:
 def test_an_artifact_that_is_not_plain_is_left_out() -> None:
     told = TOLD.model_copy(update={"artifact": object()})
 
-    restored = results.deserialize(results.serialize(told, []).payload)
+    restored = result_codec.deserialize(result_codec.serialize(told, []).payload)
 
     assert restored is not None
     assert restored[0] == TOLD.model_copy(update={"artifact": None})
 
 
 def test_a_result_that_is_too_large_is_kept_without_its_payload() -> None:
-    stored = results.serialize(ToolMessage("x" * 2**20, tool_call_id="c1"), [])
+    stored = result_codec.serialize(ToolMessage("x" * 2**20, tool_call_id="c1"), [])
 
     assert stored.payload == ""
-    assert len(stored.summary) == results.SUMMARY_CHARS
+    assert len(stored.summary) == result_codec.SUMMARY_CHARS
 
 
 def test_the_summary_is_short_printable_text_and_failure_is_marked() -> None:
     bad = ToolMessage("\ud800" + "x" * 600, tool_call_id="c1", status="error")
 
-    stored = results.serialize(bad, [])
+    stored = result_codec.serialize(bad, [])
 
     assert not stored.ok
     assert len(stored.summary) == 500
@@ -132,29 +135,31 @@ def test_an_update_of_the_state_goes_along_with_any_result() -> None:
     pairs: Any = Command(update=[("x", 1)])
     extra = {"facts": [1]}
 
-    assert results.with_state(TOLD, extra) == Command(
+    assert result_codec.with_state(TOLD, extra) == Command(
         update={"messages": [TOLD], "facts": [1]}
     )
-    assert results.with_state(plain, extra) == Command(update={"x": 1, "facts": [1]})
+    assert result_codec.with_state(plain, extra) == Command(
+        update={"x": 1, "facts": [1]}
+    )
     for whole in (upwards, pairs):
-        assert results.with_state(whole, extra) == [whole, Command(update=extra)]
-    assert results.with_state([TOLD], extra) == [TOLD, Command(update=extra)]
+        assert result_codec.with_state(whole, extra) == [whole, Command(update=extra)]
+    assert result_codec.with_state([TOLD], extra) == [TOLD, Command(update=extra)]
 
 
 def test_only_what_a_result_changes_here_besides_messages_is_put_back() -> None:
     here: Any = Command(update={"messages": [TOLD], "x": 1})
     upwards: Any = Command(update={"y": 1}, graph=Command.PARENT)
 
-    assert results.other_updates([here, upwards, TOLD]) == [{"x": 1}]
+    assert result_codec.other_updates([here, upwards, TOLD]) == [{"x": 1}]
 
 
 def test_a_message_is_found_wherever_it_stands() -> None:
     shapes: list[Any] = [TOLD, [TOLD], Command(update={"messages": [TOLD, "x"]})]
 
-    assert [results.last_tool_message(shape) for shape in shapes] == [TOLD] * 3
+    assert [result_codec.last_tool_message(shape) for shape in shapes] == [TOLD] * 3
     without: list[Any] = [Command(update={"messages": "x"}), Command(update=[("a", 1)])]
-    assert [results.last_tool_message(shape) for shape in without] == [None, None]
+    assert [result_codec.last_tool_message(shape) for shape in without] == [None, None]
 
 
 def test_a_state_update_with_keys_that_are_no_strings_is_not_kept() -> None:
-    assert results.serialize(Command(update={"x": {1: 2}}), []).payload == ""
+    assert result_codec.serialize(Command(update={"x": {1: 2}}), []).payload == ""

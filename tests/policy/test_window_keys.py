@@ -14,7 +14,7 @@ from pydantic import JsonValue, TypeAdapter, ValidationError
 from tests.levels import examples
 from twokey.gateway.approvals.hidden import is_hidden
 from twokey.gateway.policy.load import load_policy
-from twokey.gateway.policy.resources import resource_key
+from twokey.gateway.policy.window_keys import window_key
 from twokey.gateway.policy.windows import window_uses
 from twokey.gateway.protocol.strict_json import JsonObject
 
@@ -63,38 +63,38 @@ def invisible() -> list[str]:
 @pytest.mark.parametrize("spelling", SEVEN)
 def test_a_number_that_is_declared_has_one_key(spelling: JsonValue) -> None:
     for path in (("id",), ("maybe",), ("share",), ("order", "customer"), ("ids", "0")):
-        assert resource_key(spelling, SCHEMA, path) == resource_key(7)
-    listed = resource_key([spelling, 8], SCHEMA, ("ids",))
-    assert listed == resource_key([7, 8])
-    order = resource_key({"customer": spelling}, SCHEMA, ("order",))
-    assert order == resource_key({"customer": 7})
+        assert window_key(spelling, SCHEMA, path) == window_key(7)
+    listed = window_key([spelling, 8], SCHEMA, ("ids",))
+    assert listed == window_key([7, 8])
+    order = window_key({"customer": spelling}, SCHEMA, ("order",))
+    assert order == window_key({"customer": 7})
 
 
 def test_a_decimal_number_that_is_declared_has_one_key() -> None:
     spellings: list[JsonValue] = [7.5, "7.5", "+07.50", "75e-1"]
 
-    assert {resource_key(one, SCHEMA, ["share"]) for one in spellings} == {'"7.5"'}
+    assert {window_key(one, SCHEMA, ["share"]) for one in spellings} == {'"7.5"'}
 
 
 @pytest.mark.parametrize("text", ["R-07", "0" * 301 + "7"])
 def test_what_is_no_number_stays_a_text_where_a_number_is_declared(text: str) -> None:
-    assert resource_key(text, SCHEMA, ["id"]) == resource_key(text)
+    assert window_key(text, SCHEMA, ["id"]) == window_key(text)
 
 
 @pytest.mark.parametrize("value", [None, True, "", "  ", "\u200b", [], {}])
 def test_what_names_nobody_has_no_key(value: JsonValue) -> None:
     with pytest.raises(ValueError, match="names nobody"):
-        resource_key(value)
+        window_key(value)
 
 
 def test_a_truth_value_inside_a_list_is_neither_a_text_nor_a_number() -> None:
     lists: list[JsonValue] = [[True], ["true"], [1], [None], ["null"]]
 
-    assert len({resource_key(one) for one in lists}) == len(lists)
+    assert len({window_key(one) for one in lists}) == len(lists)
 
 
 def test_texts_stay_apart() -> None:
-    keys = {resource_key(one, SCHEMA, ("name",)) for one in ("7", "07", "+7", "7.0")}
+    keys = {window_key(one, SCHEMA, ("name",)) for one in ("7", "07", "+7", "7.0")}
 
     assert len(keys) == 4
 
@@ -107,7 +107,7 @@ def test_what_a_tool_reads_as_one_integer_has_one_key(text: str) -> None:
     except ValidationError:
         return
 
-    assert resource_key(text, SCHEMA, ("id",)) == resource_key(read)
+    assert window_key(text, SCHEMA, ("id",)) == window_key(read)
 
 
 @settings(max_examples=examples(300), deadline=None)
@@ -125,9 +125,9 @@ def test_no_invisible_character_makes_another_resource(
 
 
 def test_no_invisible_character_at_all_makes_another_resource() -> None:
-    plain = resource_key("C1")
+    plain = window_key("C1")
 
-    assert [one for one in invisible() if resource_key(f"C{one}1") != plain] == []
+    assert [one for one in invisible() if window_key(f"C{one}1") != plain] == []
 
 
 @settings(max_examples=examples(300), deadline=None)
@@ -142,7 +142,7 @@ def test_what_is_folded_stays_as_it_is(text: str) -> None:
 def key_of(text: str) -> str | None:
     """Return the key of a text; None when it names nobody or is not strict JSON."""
     try:
-        return resource_key(text)
+        return window_key(text)
     except ValueError:
         return None
 

@@ -31,7 +31,7 @@ _MAX_DIGITS = 300
 """A longer string is kept as it is."""
 
 
-def resource_key(
+def window_key(
     value: JsonValue, schema: JsonObject | None = None, path: Sequence[str] = ()
 ) -> str:
     """Return a resource as the text under which its uses are added up.

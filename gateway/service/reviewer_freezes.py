@@ -7,8 +7,8 @@ from collections.abc import Callable
 from twokey.gateway.approvals.changes import listed
 from twokey.gateway.approvals.decisions import Forbidden, Reviewer
 from twokey.gateway.approvals.people import Requirement
-from twokey.gateway.approvals.quorum import objection, standing_in
-from twokey.gateway.policy.eligibility import lifters, stoppers
+from twokey.gateway.approvals.quorum import ineligible_reason, standing_in
+from twokey.gateway.policy.eligibility import freeze_requirement, unfreeze_requirement
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.service.freezing import FreezeService
 from twokey.gateway.service.tenant_service import PolicyService
@@ -28,7 +28,7 @@ _NOBODY_LIFTS = (
 )
 
 
-class StopService(PolicyService):
+class ReviewerFreezes(PolicyService):
     """What reviewers may stop: whatever they may review, by the policy in force now."""
 
     def __init__(
@@ -39,7 +39,7 @@ class StopService(PolicyService):
 
     def usergroups(self, scope: FreezeScope) -> frozenset[str]:
         """Return the user groups that matter for who may stop this."""
-        roles = (*self._stoppers(scope).roles, *self._lifters(scope).roles)
+        roles = (*self._may_freeze(scope).roles, *self._may_unfreeze(scope).roles)
         return frozenset(group for role in roles for group in role.usergroups)
 
     def knows_tool(self, name: str) -> bool:
@@ -50,7 +50,7 @@ class StopService(PolicyService):
 
     def forbidden(self, scope: FreezeScope, reviewer: Reviewer) -> Forbidden | None:
         """Return why somebody may not stop this; None when they may."""
-        return _forbidden(reviewer, self._stoppers(scope), _NOBODY_STOPS)
+        return _forbidden(reviewer, self._may_freeze(scope), _NOBODY_STOPS)
 
     async def freeze(
         self, scope: FreezeScope, reviewer: Reviewer, reason: str
@@ -63,7 +63,7 @@ class StopService(PolicyService):
         forbidden = self.forbidden(scope, reviewer)
         if forbidden is not None:
             return forbidden
-        by, behalf = _who(reviewer, self._stoppers(scope))
+        by, behalf = _who(reviewer, self._may_freeze(scope))
         return await self._freezes.freeze(
             scope, by, reason, on_behalf_of=behalf, gesture=reviewer.gesture
         )
@@ -76,7 +76,7 @@ class StopService(PolicyService):
         Raises:
             StoreUnavailable: when it is not known to be lifted.
         """
-        requirement = self._lifters(scope)
+        requirement = self._may_unfreeze(scope)
         forbidden = _forbidden(reviewer, requirement, _NOBODY_LIFTS)
         if forbidden is not None:
             return forbidden
@@ -85,11 +85,11 @@ class StopService(PolicyService):
             scope, by, reason, on_behalf_of=behalf, gesture=reviewer.gesture
         )
 
-    def _stoppers(self, scope: FreezeScope) -> Requirement:
-        return stoppers(self._policy(), **_what(scope))
+    def _may_freeze(self, scope: FreezeScope) -> Requirement:
+        return freeze_requirement(self._policy(), **_what(scope))
 
-    def _lifters(self, scope: FreezeScope) -> Requirement:
-        return lifters(self._policy(), **_what(scope))
+    def _may_unfreeze(self, scope: FreezeScope) -> Requirement:
+        return unfreeze_requirement(self._policy(), **_what(scope))
 
 
 def _what(scope: FreezeScope) -> dict[str, str]:
@@ -102,7 +102,7 @@ def _forbidden(
     if not any(role.users or role.usergroups for role in requirement.roles):
         return Forbidden(reason=nobody)
     # No principals: the requester of a call may stop its agent at any time.
-    reason = objection(reviewer, requirement, ())
+    reason = ineligible_reason(reviewer, requirement, ())
     return Forbidden(reason=reason) if reason else None
 
 
@@ -111,7 +111,7 @@ def _who(reviewer: Reviewer, requirement: Requirement) -> tuple[str, str]:
     by = listed([reviewer.person])
     # A person who may by a role of their own does it as themselves, even if others have
     # delegated their queue to them.
-    if objection(reviewer.with_(stands_in_for=()), requirement, ()) is None:
+    if ineligible_reason(reviewer.with_(stands_in_for=()), requirement, ()) is None:
         return by, ""
     acting = standing_in(reviewer, requirement.roles, ())
     return by, listed(other.person for other in acting.stands_in_for)

@@ -1,4 +1,4 @@
-"""Advice of any shape can raise a tier as far as it may, and do nothing else."""
+"""An assessment of any shape can raise a tier as far as it may, and do nothing else."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from twokey.gateway.protocol.tiers import Tier, join
-from twokey.gateway.triage.advice import (
+from twokey.gateway.triage.assessment import (
     MAX_RATIONALE,
     MAX_TEXT,
-    Advice,
-    apply_advice,
+    Assessment,
+    apply_assessment,
     most_cautious,
-    read_advice,
+    parse_assessment,
 )
 
 TIERS = st.sampled_from(Tier)
@@ -41,7 +41,7 @@ JUNK = st.recursive(
     ),
     max_leaves=8,
 )
-SHAPES = JUNK | JUNK.map(repr) | st.builds(Advice, raise_to=TIERS, score=st.just(7))
+SHAPES = JUNK | JUNK.map(repr) | st.builds(Assessment, raise_to=TIERS, score=st.just(7))
 
 
 class Trap(Mapping[str, object]):
@@ -58,7 +58,7 @@ class Trap(Mapping[str, object]):
 
 
 class Form(BaseModel):
-    """A model of somebody else's, with the names of advice."""
+    """A model of somebody else's, with the names of an assessment."""
 
     raise_to: str = "escalate"
     score: int = 70
@@ -67,18 +67,18 @@ class Form(BaseModel):
 @given(tier=TIERS, raw=SHAPES, may_deny=st.booleans())
 @example(tier=Tier.ESCALATE, raw='{"raise_to": "auto"}', may_deny=True)
 @example(tier=Tier.DENY, raw={"raise_to": "approve"}, may_deny=False)
-def test_no_advice_of_any_shape_lowers_a_tier(
+def test_no_assessment_of_any_shape_lowers_a_tier(
     *, tier: Tier, raw: object, may_deny: bool
 ) -> None:
-    advice = read_advice(raw)
+    assessment = parse_assessment(raw)
 
-    assert apply_advice(tier, advice, may_deny=may_deny).rank >= tier.rank
+    assert apply_assessment(tier, assessment, may_deny=may_deny).rank >= tier.rank
 
 
 @given(JUNK.filter(lambda junk: not isinstance(junk, dict)), TIERS)
-def test_what_is_no_advice_raises_nothing(raw: object, tier: Tier) -> None:
-    assert read_advice(raw) is None
-    assert apply_advice(tier, None, may_deny=True) is tier
+def test_what_is_no_assessment_raises_nothing(raw: object, tier: Tier) -> None:
+    assert parse_assessment(raw) is None
+    assert apply_assessment(tier, None, may_deny=True) is tier
 
 
 @pytest.mark.slow
@@ -102,8 +102,8 @@ def test_what_is_no_advice_raises_nothing(raw: object, tier: Tier) -> None:
         {"verdict": "deny"},
     ],
 )
-def test_junk_is_no_advice(raw: object) -> None:
-    assert read_advice(raw) is None
+def test_junk_is_no_assessment(raw: object) -> None:
+    assert parse_assessment(raw) is None
 
 
 @pytest.mark.parametrize(
@@ -116,20 +116,20 @@ def test_junk_is_no_advice(raw: object) -> None:
         ({"raise_to": "deny", "score": "high"}, Tier.DENY, 0),
         ({"score": 10**400}, None, 100),
         ({"score": -math.inf}, None, 0),
-        (Advice(raise_to=Tier.DENY, score=1), Tier.DENY, 1),
+        (Assessment(raise_to=Tier.DENY, score=1), Tier.DENY, 1),
         (Form(), Tier.ESCALATE, 70),
         ('{"raise_to": "approve", "score": 5}', Tier.APPROVE, 5),
         ('Here:\n```json\n{"raise_to": "approve"}\n```', Tier.APPROVE, 0),
         ('I saw {this}. [{"score": 9}]', None, 9),
     ],
 )
-def test_advice_is_read_from_every_usual_shape(
+def test_an_assessment_is_read_from_every_usual_shape(
     raw: object, raise_to: Tier | None, score: int
 ) -> None:
-    advice = read_advice(raw)
+    assessment = parse_assessment(raw)
 
-    assert advice is not None
-    assert (advice.raise_to, advice.score) == (raise_to, score)
+    assert assessment is not None
+    assert (assessment.raise_to, assessment.score) == (raise_to, score)
 
 
 @pytest.mark.parametrize(
@@ -142,49 +142,49 @@ def test_advice_is_read_from_every_usual_shape(
     ],
 )
 @pytest.mark.parametrize("is_first", [True, False])
-def test_a_quoted_argument_hides_no_advice(quoted: str, *, is_first: bool) -> None:
+def test_a_quoted_argument_hides_no_assessment(quoted: str, *, is_first: bool) -> None:
     said = json.dumps({"raise_to": "escalate", "score": 60, "rationale": "odd"})
     parts = [quoted, said] if is_first else [said, quoted]
 
-    advice = read_advice("The note says ".join(parts))
+    assessment = parse_assessment("The note says ".join(parts))
 
-    assert advice is not None
-    assert (advice.raise_to, advice.rationale) == (Tier.ESCALATE, "odd")
+    assert assessment is not None
+    assert (assessment.raise_to, assessment.rationale) == (Tier.ESCALATE, "odd")
 
 
-def test_advice_is_looked_for_at_the_end_of_a_long_text() -> None:
-    advice = read_advice("x" * 10 * MAX_TEXT + '{"raise_to": "deny"}')
+def test_an_assessment_is_looked_for_at_the_end_of_a_long_text() -> None:
+    assessment = parse_assessment("x" * 10 * MAX_TEXT + '{"raise_to": "deny"}')
 
-    assert advice == Advice(raise_to=Tier.DENY)
+    assert assessment == Assessment(raise_to=Tier.DENY)
 
 
 @given(st.text(max_size=2 * MAX_RATIONALE))
 def test_a_rationale_is_one_short_line_that_hides_nothing(text: str) -> None:
-    advice = read_advice({"raise_to": "approve", "rationale": text})
+    assessment = parse_assessment({"raise_to": "approve", "rationale": text})
 
-    assert advice is not None
-    assert advice.rationale.isprintable()
-    assert len(advice.rationale) <= MAX_RATIONALE
-    assert isinstance(advice.rationale.encode(), bytes)
+    assert assessment is not None
+    assert assessment.rationale.isprintable()
+    assert len(assessment.rationale) <= MAX_RATIONALE
+    assert isinstance(assessment.rationale.encode(), bytes)
 
 
 def test_hidden_characters_of_a_rationale_are_gone() -> None:
     odd = "pay\u202e now\n\n*yes*\ud800 \u200bok"
 
-    advice = read_advice({"raise_to": "approve", "rationale": odd})
+    assessment = parse_assessment({"raise_to": "approve", "rationale": odd})
 
-    assert advice is not None
-    assert advice.rationale == "pay now *yes* ok"
+    assert assessment is not None
+    assert assessment.rationale == "pay now *yes* ok"
 
 
 @given(TIERS, TIERS)
 def test_a_refusal_counts_as_escalate_unless_the_policy_lets_triage_refuse(
     tier: Tier, asked: Tier
 ) -> None:
-    advice = Advice(raise_to=asked)
+    assessment = Assessment(raise_to=asked)
 
-    bound = apply_advice(tier, advice, may_deny=False)
-    free = apply_advice(tier, advice, may_deny=True)
+    bound = apply_assessment(tier, assessment, may_deny=False)
+    free = apply_assessment(tier, assessment, may_deny=True)
 
     assert free is join(tier, asked)
     assert bound is (
@@ -192,8 +192,10 @@ def test_a_refusal_counts_as_escalate_unless_the_policy_lets_triage_refuse(
     )
 
 
-@given(st.lists(st.none() | st.builds(Advice, raise_to=st.none() | TIERS), max_size=4))
-def test_of_several_pieces_of_advice_the_most_cautious_counts(
+@given(
+    st.lists(st.none() | st.builds(Assessment, raise_to=st.none() | TIERS), max_size=4)
+)
+def test_of_several_assessments_the_most_cautious_counts(
     several: list[Any],
 ) -> None:
     chosen = most_cautious(several)

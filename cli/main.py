@@ -47,6 +47,7 @@ NAMES = {
     "repair": ("repair",),
     "manifest": ("manifest",),
     "audit": ("audit",),
+    "stats": ("stats",),
     "policy": ("policy",),
     "adopt": ("adopt",),
     "version": ("version",),

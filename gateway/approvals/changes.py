@@ -9,6 +9,8 @@ from twokey.gateway.approvals import membership, quorum, timing
 from twokey.gateway.approvals.decisions import Click, Reviewer, Voted
 from twokey.gateway.approvals.events import (
     BY_GATEWAY,
+    EDITED,
+    WAITED_MS,
     Event,
     EventName,
     approval_event,
@@ -18,6 +20,7 @@ from twokey.gateway.approvals.people import Requirement, Role, Vote
 from twokey.gateway.approvals.policy_decision import PolicyDecision
 from twokey.gateway.approvals.record import Approval, DecisionRecord, Floor, Item
 from twokey.gateway.protocol.records import Person
+from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.tiers import join
 from twokey.gateway.protocol.verbs import Verb
 
@@ -226,8 +229,20 @@ def event_of(
         data={
             "gesture": context.reviewer.gesture.value,
             **({"on_behalf_of": behalf} if behalf else {}),
+            **_measured(context, item),
         },
     )
+
+
+def _measured(context: DecisionContext, item: Item) -> dict[str, str]:
+    """Return what metrics need of the last word on a waiting call."""
+    if item.is_pending or not context.item.is_pending:
+        return {}
+    # What went back to people waits from then on.
+    since_ms = context.item.changed_at_ms or context.approval.created_at_ms
+    waited = {WAITED_MS: str(max(0, context.now_ms - since_ms))}
+    is_edited = item.state is ItemState.AUTHORIZED and item.edit is not None
+    return {**waited, EDITED: "yes"} if is_edited else waited
 
 
 def by_gateway(

@@ -93,6 +93,13 @@ BATCH_MEMBER = "batch"
 """In the data of an event about a call that was decided together with others: the
 digest of their batch, which the `APPROVAL_DECIDED` before it names."""
 
+WAITED_MS = "waited_ms"
+"""In the data of a person's last word on a waiting call: how long it had waited, in
+milliseconds, from its card or from when it went back to people."""
+
+EDITED = "edited"
+"""In the data of an authorization: people had changed the arguments."""
+
 TROUBLED_RUN = frozenset(
     {
         EventName.RUN_WAITING,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from tests.mutants.by_now import BY_NOW_TABLE
 from tests.mutants.fences import FENCES_TABLE
 from tests.mutants.lifetimes import LIFETIMES_TABLE
+from tests.mutants.metrics import METRICS_TABLE
 from tests.mutants.mutant import Mutant
 from tests.mutants.outages import OUTAGES_TABLE
 from tests.mutants.slack import SLACK_TABLE
@@ -483,4 +484,5 @@ TABLE = (
     *FENCES_TABLE,
     *OUTAGES_TABLE,
     *LIFETIMES_TABLE,
+    *METRICS_TABLE,
 )

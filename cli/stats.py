@@ -1,0 +1,177 @@
+"""Print how much runs without people, what they correct, and how long they take."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable
+from datetime import UTC, date, datetime, time, timedelta, tzinfo
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
+
+import typer
+
+from twokey.cli import console, stats_table
+from twokey.cli.command_context import CommandContext, command_context
+from twokey.cli.console import AsJson
+from twokey.cli.policy_facts import moment
+from twokey.cli.store_access import use_store
+from twokey.gateway.errors import SettingsError
+from twokey.gateway.metrics.export import events_of
+from twokey.gateway.metrics.fold import Metrics, Selection
+from twokey.gateway.metrics.report import as_json
+from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.sentences import near
+from twokey.gateway.service.statistics import StatisticsService
+
+_AGO = re.compile(r"(?P<count>[1-9][0-9]{0,3})(?P<unit>[hd])", re.ASCII)
+_LAST_MS = 253_402_000_000_000
+"""Near the end of the year 9999."""
+
+EXAMPLES = console.examples(
+    ("twokey stats", "the last 30 days, by tool and tier"),
+    ("twokey stats --since 7d --by hour", "when do people answer slowly?"),
+    ("… --since 2026-07-01 --until 2026-08-01", "July"),
+    ("… --tool process_refund --zone Europe/London", "one tool, London's days"),
+    ("… --audit audit.jsonl --json", "of an export, for a machine"),
+)
+
+
+class Table(StrEnum):
+    """What a table has a row for."""
+
+    TOOL = "tool"
+    TIER = "tier"
+    DAY = "day"
+    HOUR = "hour"
+
+
+def stats(  # noqa: PLR0913 - the options of one command
+    ctx: typer.Context,
+    *,
+    since: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME", help="7d, 24h, a date, or ISO 8601 with its zone."
+        ),
+    ] = "30d",
+    until: Annotated[
+        str, typer.Option(metavar="TIME", help="The same; what happened before it.")
+    ] = "",
+    tool: Annotated[str, typer.Option(help="Only calls of this tool.")] = "",
+    tier: Annotated[Tier | None, typer.Option(help="Only calls of this tier.")] = None,
+    agent: Annotated[str, typer.Option(help="Only calls of this agent.")] = "",
+    by: Annotated[
+        list[Table] | None,
+        typer.Option(help="A table by this.", show_default="tool, tier"),
+    ] = None,
+    zone: Annotated[
+        str, typer.Option(help="Whose days and hours, such as Europe/London.")
+    ] = "UTC",
+    audit: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="An export instead of the store; - is stdin."
+        ),
+    ] = None,
+    json: AsJson = False,
+) -> None:
+    """Show how many calls ran without people, were corrected, and how long they waited.
+
+    Waiting times are at most 3 % off; everything else is exact.
+    """
+    where, now = _zone(zone), datetime.now(UTC)
+    selected = Selection(
+        since_ms=_ms(since, "--since", where, now),
+        until_ms=_ms(until, "--until", where, now) if until else None,
+        tool=tool,
+        tier=tier or "",
+        agent=agent,
+    )
+    if selected.until_ms is not None and selected.until_ms <= selected.since_ms:
+        raise SettingsError(f"--until {until!r} is not after --since {since!r}.")
+    metrics = _metrics(command_context(ctx), selected, where, audit)
+    if json:
+        console.as_json(as_json(metrics))
+        return
+    typer.echo(_period(selected, where))
+    if not metrics.total.asked and not metrics.total.runs:
+        console.note("No agent asked for such a call in this time.")
+        return
+    typer.echo()
+    for line in stats_table.summary(metrics):
+        typer.echo(line)
+    for one in by or (Table.TOOL, Table.TIER):
+        typer.echo()
+        for line in stats_table.table(metrics, one):
+            typer.echo(line)
+
+
+def _metrics(
+    command: CommandContext, selected: Selection, where: tzinfo, audit: Path | None
+) -> Metrics:
+    if audit is None:
+        return use_store(
+            command,
+            lambda store, tenant: StatisticsService(store, tenant=tenant).metrics(
+                selected, where
+            ),
+        )
+    if str(audit) == "-":
+        return _folded(sys.stdin, "<stdin>", selected, where)
+    try:
+        with audit.open(encoding="utf-8") as lines:
+            return _folded(lines, str(audit), selected, where)
+    except OSError as error:
+        raise SettingsError(
+            f"{str(audit)!r} cannot be read ({error.strerror}); write one by "
+            "'twokey audit export > audit.jsonl'."
+        ) from error
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{str(audit)!r} is not UTF-8 text.") from error
+
+
+def _folded(
+    lines: Iterable[str], source: str, selected: Selection, where: tzinfo
+) -> Metrics:
+    metrics = Metrics(selected, where)
+    for event in events_of(lines, source):
+        metrics.add(event)
+    return metrics
+
+
+def _zone(name: str) -> ZoneInfo:
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+        hint = near(name, sorted(available_timezones()))
+        raise SettingsError(f"--zone {name!r} is no time zone; {hint}") from error
+
+
+def _ms(text: str, option: str, where: tzinfo, now: datetime) -> int:
+    """Return a time: so long ago, the beginning of a day, or with its own zone."""
+    if ago := _AGO.fullmatch(text):
+        hours = int(ago["count"]) * (24 if ago["unit"] == "d" else 1)
+        at = now - timedelta(hours=hours)
+    else:
+        try:
+            at = datetime.combine(date.fromisoformat(text), time(), where)
+        except ValueError:
+            at = moment(text, option)
+    # Within what can be shown in any zone.
+    return min(max(0, int(at.timestamp() * 1000)), _LAST_MS)
+
+
+def _period(selected: Selection, where: tzinfo) -> str:
+    since = _shown(selected.since_ms, where)
+    until = selected.until_ms
+    to = "now" if until is None else _shown(until, where)
+    names = (selected.agent, selected.tool, selected.tier)
+    only = ", ".join(console.printable(name) for name in names if name)
+    return f"{since} to {to}, {where}{f', only {only}' if only else ''}"
+
+
+def _shown(at_ms: int, where: tzinfo) -> str:
+    return f"{datetime.fromtimestamp(at_ms / 1000, where):%Y-%m-%d %H:%M}"

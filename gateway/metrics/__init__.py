@@ -1,0 +1,1 @@
+"""Metrics: a fold over events, in memory of a bounded size."""

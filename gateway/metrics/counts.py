@@ -1,0 +1,103 @@
+"""Counts of calls, waits and runs, and the rates that follow from them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from twokey.gateway.metrics.durations import Durations
+
+
+class Outcome(StrEnum):
+    """How a call got its answer; each call has one each time that it is asked for.
+
+    A call that people decided and that went back to people is asked for again.
+    """
+
+    AUTO = "auto"
+    DENIED = "denied"
+    RETURNED = "returned"
+    APPROVED = "approved"
+    EDITED = "edited"
+    REJECTED = "rejected"
+    ANSWERED = "answered"
+    EXPIRED = "expired"
+    SUPERSEDED = "superseded"
+    WITHDRAWN = "withdrawn"
+
+
+DECIDED = (Outcome.APPROVED, Outcome.EDITED, Outcome.REJECTED, Outcome.ANSWERED)
+"""A reviewer said what becomes of it."""
+
+CORRECTED = (Outcome.EDITED, Outcome.REJECTED)
+"""A reviewer wanted something else than the agent."""
+
+UNDECIDED = (Outcome.EXPIRED, Outcome.SUPERSEDED, Outcome.WITHDRAWN)
+"""It waited for people, and ended without the word of a reviewer."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """A part of a whole."""
+
+    part: int
+    whole: int
+
+    @property
+    def rate(self) -> float | None:
+        """Return it as a fraction; None of nothing."""
+        return self.part / self.whole if self.whole else None
+
+
+@dataclass
+class Counts:
+    """What happened to calls of one kind.
+
+    Attributes:
+        calls: how many got which answer.
+        failed: executions that failed.
+        failed_auto: those of them that ran without a decision.
+        waits: from the card, or from going back to people, to a reviewer's decision.
+        runs: finished runs.
+        unasked_runs: those of them in which no call waited for people.
+    """
+
+    calls: Counter[Outcome] = field(default_factory=Counter[Outcome])
+    failed: int = 0
+    failed_auto: int = 0
+    waits: Durations = field(default_factory=Durations)
+    runs: int = 0
+    unasked_runs: int = 0
+
+    def among(self, *outcomes: Outcome) -> int:
+        """Return how many calls had one of these answers."""
+        return sum(self.calls[one] for one in outcomes)
+
+    @property
+    def asked(self) -> int:
+        """Return how many calls there were; not those that the agent got back.
+
+        These did not fit their schema, or named no tool: nobody judged them.
+        """
+        return sum(self.calls.values()) - self.calls[Outcome.RETURNED]
+
+    @property
+    def autonomous(self) -> Share:
+        """Return the calls that ran without a decision by a person, and did not fail.
+
+        Of all calls; those that the policy denied count among all.
+        """
+        # A call may fail in another period than it was let run in.
+        completed = max(0, self.calls[Outcome.AUTO] - self.failed_auto)
+        return Share(completed, self.asked)
+
+    @property
+    def autonomous_runs(self) -> Share:
+        """Return the runs in which nobody was asked, of those that finished."""
+        return Share(self.unasked_runs, self.runs)
+
+    @property
+    def corrected(self) -> Share:
+        """Return the decisions by which people edited or rejected a call."""
+        return Share(self.among(*CORRECTED), self.among(*DECIDED))

@@ -1,0 +1,49 @@
+"""Read an audit export row by row, as the events that it was written from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from pydantic import ValidationError
+
+from twokey.gateway.approvals.events import Event
+from twokey.gateway.errors import BadJson, SettingsError
+from twokey.gateway.protocol.strict_json import parse_object
+from twokey.gateway.sentences import sentence
+
+_LAST_MS = 253_402_000_000_000
+"""Near the end of the year 9999: within what can be shown in any zone."""
+
+
+def events_of(lines: Iterable[str], source: str) -> Iterator[Event]:
+    """Yield the event of each line; empty lines are skipped.
+
+    A file of any size is read a line at a time.
+
+    Args:
+        lines: of `twokey audit export`.
+        source: the name of the file, for errors.
+
+    Raises:
+        SettingsError: names the line that is not a row of an export.
+    """
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            yield _event(line, f"{source}:{number}")
+
+
+def _event(line: str, place: str) -> Event:
+    try:
+        row = parse_object(line)
+        # The arguments beside an event are no part of it, nor is what a newer version
+        # adds.
+        known = {name: row[name] for name in Event.model_fields if name in row}
+        event = Event.model_validate(known)
+    except BadJson as error:
+        raise SettingsError(f"{place}: This is not a row of JSON: {error}") from error
+    except ValidationError as error:
+        problem = sentence(error.errors()[0], Event)
+        raise SettingsError(f"{place}: {problem}") from error
+    if not 0 < event.at_ms <= _LAST_MS:
+        raise SettingsError(f"{place}: 'at_ms' is missing, or is no time.")
+    return event

@@ -1,0 +1,216 @@
+"""Fold events into metrics: per tool, per tier, per day and per hour of the day.
+
+There is one fold and there are two sources: the audit log, also as `twokey audit
+export` wrote it, and what is announced from now on. Both give the same numbers.
+
+Counts are exact. Waiting times are counted in buckets, see `Durations`. Memory does not
+grow with the number of events: an agent may call its tools what it likes, and an export
+may hold any time, so each table has at most `MAX_ROWS` rows and one for the others.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime, tzinfo
+
+from twokey.gateway.approvals.events import (
+    BY_GATEWAY,
+    BY_POLICY,
+    EDITED,
+    WAITED_MS,
+    Event,
+    EventName,
+)
+from twokey.gateway.metrics.counts import DECIDED, Counts, Outcome
+from twokey.gateway.protocol.records import RunRef
+from twokey.gateway.protocol.tiers import Tier
+
+MAX_ROWS = 1000
+"""Tools, and days, that have a row of their own."""
+
+MAX_RUNS = 10_000
+"""Unfinished runs that are remembered; beyond it, the oldest is not counted."""
+
+OTHERS = "(others)"
+"""The row of everything that has none of its own."""
+
+_OUTCOMES = {
+    EventName.CALL_RAN: Outcome.AUTO,
+    EventName.CALL_DENIED: Outcome.DENIED,
+    EventName.CALL_RETURNED: Outcome.RETURNED,
+    EventName.ITEM_REJECTED: Outcome.REJECTED,
+    EventName.ITEM_ANSWERED: Outcome.ANSWERED,
+    EventName.ITEM_EXPIRED: Outcome.EXPIRED,
+    EventName.ITEM_SUPERSEDED: Outcome.SUPERSEDED,
+    EventName.ITEM_WITHDRAWN: Outcome.WITHDRAWN,
+}
+_MILLISECONDS = re.compile(r"[0-9]{1,15}", re.ASCII)
+_TIERS = frozenset(map(str, Tier))
+_FAILED = frozenset({EventName.ITEM_FAILED, EventName.CALL_FAILED})
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which events count. Empty text selects everything.
+
+    ``since_ms`` is the earliest time and ``until_ms`` the one before which it happened,
+    both in Unix milliseconds.
+    """
+
+    since_ms: int = 0
+    until_ms: int | None = None
+    tool: str = ""
+    tier: str = ""
+    agent: str = ""
+
+    def is_in_time(self, event: Event) -> bool:
+        """Return whether an event is of the period."""
+        is_before = self.until_ms is None or event.at_ms < self.until_ms
+        return is_before and event.at_ms >= self.since_ms
+
+    def has_call(self, event: Event) -> bool:
+        """Return whether the call of an event is one of these."""
+        return (
+            self.tool in {"", event.tool}
+            and self.tier in {"", tier_of(event)}
+            and self.agent in {"", event.agent}
+        )
+
+    def has_run(self, run: RunRef) -> bool:
+        """Return whether a run is one of these; it has neither tool nor tier."""
+        return not self.tool and not self.tier and self.agent in {"", run.agent}
+
+
+EVERYTHING = Selection()
+
+
+class Metrics:
+    """What happened in a period.
+
+    Args:
+        selected: which events count.
+        zone: whose days and hours the tables have.
+
+    Attributes:
+        total: of all that is selected.
+        tools: by name; ``OTHERS`` is the row of those for which there is no room.
+        tiers: by name.
+        days: by date, such as ``2026-11-23``, in the order in which they were first
+            seen.
+        hours: by the hour of the day, 0 to 23. Waits count in the hour in which they
+            began, and everything else when it happened.
+        cells: by tool and tier.
+        open_runs: runs that have not finished, and whether one of them asked people.
+    """
+
+    def __init__(self, selected: Selection = EVERYTHING, zone: tzinfo = UTC) -> None:
+        self.selected = selected
+        self.zone = zone
+        self.total = Counts()
+        self.tools: dict[str, Counts] = {}
+        self.tiers: dict[str, Counts] = {}
+        self.days: dict[str, Counts] = {}
+        self.hours: dict[int, Counts] = {}
+        self.cells: dict[tuple[str, str], Counts] = {}
+        self.open_runs: dict[RunRef, bool] = {}
+
+    def add(self, event: Event) -> None:
+        """Count one event; they come in the order of the log."""
+        if not self.selected.is_in_time(event):
+            return
+        self._add_run(event)
+        outcome = outcome_of(event)
+        has_failed = event.name in _FAILED
+        if (outcome is None and not has_failed) or not self.selected.has_call(event):
+            return
+        waited_ms = _waited_ms(event) if outcome in DECIDED else None
+        is_auto = tier_of(event) in {Tier.AUTO, Tier.NOTIFY}
+        for counts in (*self._rows_of_call(event), self._hour(event.at_ms)):
+            if outcome is not None:
+                counts.calls[outcome] += 1
+            counts.failed += has_failed
+            counts.failed_auto += has_failed and is_auto
+        if waited_ms is not None:
+            # People are slow in the hour in which they are asked, not in the one in
+            # which they come back.
+            asked = self._hour(max(0, event.at_ms - waited_ms))
+            for counts in (*self._rows_of_call(event), asked):
+                counts.waits.add(waited_ms)
+
+    def _rows_of_call(self, event: Event) -> list[Counts]:
+        tool, tier = self._name(event.tool), tier_of(event)
+        return [
+            self.total,
+            self._day(event.at_ms),
+            self.tools.setdefault(tool, Counts()),
+            self.tiers.setdefault(tier, Counts()),
+            self.cells.setdefault((tool, tier), Counts()),
+        ]
+
+    def _day(self, at_ms: int) -> Counts:
+        day = self._local(at_ms).date().isoformat()
+        if day not in self.days and len(self.days) >= MAX_ROWS:
+            day = OTHERS
+        return self.days.setdefault(day, Counts())
+
+    def _hour(self, at_ms: int) -> Counts:
+        return self.hours.setdefault(self._local(at_ms).hour, Counts())
+
+    def _local(self, at_ms: int) -> datetime:
+        return datetime.fromtimestamp(at_ms / 1000, self.zone)
+
+    def _name(self, tool: str) -> str:
+        is_known = tool in self.tools or len(self.tools) < MAX_ROWS
+        return tool if is_known else OTHERS
+
+    def _add_run(self, event: Event) -> None:
+        run = event.run_ref
+        if not self.selected.has_run(run):
+            return
+        match event.name:
+            case EventName.RUN_STARTED:
+                self._begin(run)
+            case EventName.APPROVAL_OPENED if run in self.open_runs:
+                # One that the policy decided as it opened asks nobody.
+                self.open_runs[run] = self.open_runs[run] or not event.is_auto_approved
+            case EventName.RUN_FINISHED if run in self.open_runs:
+                was_asked = self.open_runs.pop(run)
+                at_ms = event.at_ms
+                for counts in (self.total, self._day(at_ms), self._hour(at_ms)):
+                    counts.runs += 1
+                    counts.unasked_runs += not was_asked
+            case _:
+                pass
+
+    def _begin(self, run: RunRef) -> None:
+        # A second message goes into a run that asks already: it is still one run.
+        self.open_runs.setdefault(run, False)
+        if len(self.open_runs) > MAX_RUNS:
+            del self.open_runs[next(iter(self.open_runs))]
+
+
+def outcome_of(event: Event) -> Outcome | None:
+    """Return the answer that a call got by this event; None when it got none."""
+    if event.name is not EventName.ITEM_AUTHORIZED:
+        return _OUTCOMES.get(event.name)
+    # A claim that is given back leaves its item authorized as well; nobody acted.
+    if event.actor in {"", BY_GATEWAY}:
+        return None
+    if event.actor == BY_POLICY:
+        return Outcome.AUTO
+    return Outcome.EDITED if EDITED in event.data else Outcome.APPROVED
+
+
+def tier_of(event: Event) -> str:
+    """Return the tier of the call of an event; ``OTHERS`` for none that is known."""
+    # Only calls of tier auto fail without an approval; that event has no tier.
+    if event.name is EventName.CALL_FAILED and not event.tier:
+        return Tier.AUTO.value
+    return event.tier if event.tier in _TIERS else OTHERS
+
+
+def _waited_ms(event: Event) -> int | None:
+    """Return how long it waited; None in the log of an older version."""
+    text = event.data.get(WAITED_MS, "")
+    return int(text) if _MILLISECONDS.fullmatch(text) else None

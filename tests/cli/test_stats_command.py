@@ -1,0 +1,228 @@
+"""`twokey stats` says on one screen what runs alone, and where people wait."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.bot.strategies import CANARY
+from twokey.cli.main import run
+from twokey.cli.stats_table import rate, short_duration
+from twokey.gateway.metrics.counts import Share
+
+PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
+NOON_MS = 1_795_435_200_000  # 2026-11-23 12:00 UTC
+
+
+def row(name: str, **facts: Any) -> str:
+    known = {"tenant": "default", "agent": "support", "thread": "t1"}
+    return json.dumps(known | {"name": name, "at_ms": NOON_MS} | facts)
+
+
+def decided(name: str, waited_s: int, tool: str = "process_refund") -> str:
+    data = {"waited_ms": str(1000 * waited_s)}
+    facts = {"tool": tool, "tier": "approve", "actor": "T0/U0ANA", "data": data}
+    return row(name, **facts)
+
+
+DAY = [
+    *[row("call.ran", tool="look_up_order", tier="auto")] * 7,
+    decided("item.authorized", 100),
+    decided("item.authorized", 40),
+    decided("item.rejected", 900),
+    row("item.expired", tool="send_email", tier="approve"),
+    row("call.denied", tool="drop_table", tier="deny"),
+]
+
+
+@pytest.fixture
+def audit(tmp_path: Path) -> Path:
+    file = tmp_path / "audit.jsonl"
+    file.write_text("\n".join(DAY) + "\n")
+    return file
+
+
+@pytest.fixture
+def said(capfd: pytest.CaptureFixture[str]) -> Any:
+    def typed(*words: str) -> tuple[int, str]:
+        code = run(["stats", "--since", "2026-11-01", *words], {})
+        shown = capfd.readouterr()
+        return code, shown.out + shown.err
+
+    return typed
+
+
+def test_a_person_reads_what_the_docs_show(said: Any, audit: Path) -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    _, _, shown = page.partition("$ twokey stats --since 2026-11-01\n")
+
+    code, out = said("--audit", str(audit))
+
+    assert code == 0
+    assert out == shown.partition("```")[0]
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_a_table_has_the_days_and_hours_of_the_zone(said: Any, audit: Path) -> None:
+    words = ("--by", "day", "--by", "hour", "--zone", "Pacific/Auckland")
+
+    _, out = said("--audit", str(audit), *words)
+
+    assert "Tue 2026-11-24" in out
+    assert "01:00 to 02:00" in out
+    assert "Tool " not in out
+
+
+def test_a_machine_reads_everything(said: Any, audit: Path) -> None:
+    _, out = said("--audit", str(audit), "--json", "--until", "2026-12-01")
+
+    found = json.loads(out)
+    assert found["since"] == "2026-11-01T00:00:00+00:00"
+    assert found["until"] == "2026-12-01T00:00:00+00:00"
+    assert found["total"]["corrected"] == {"count": 1, "of": 3, "rate": 1 / 3}
+    assert found["total"]["waited"]["longest"] == 900
+    assert [one["tool"] for one in found["tools"]][:2] == [
+        "look_up_order",
+        "process_refund",
+    ]
+    assert sum(one["calls"] for one in found["hours"]) == 12
+
+
+@pytest.mark.parametrize(
+    ("words", "calls"),
+    [
+        (("--tool", "process_refund"), 3),
+        (("--tier", "auto"), 7),
+        (("--agent", "billing"), 0),
+        (("--until", "2026-11-23T12:00Z"), 0),
+        (("--until", "2026-11-23T12:00:01Z"), 12),
+    ],
+)
+def test_calls_are_selected(
+    said: Any, audit: Path, words: tuple[str, ...], calls: int
+) -> None:
+    _, out = said("--audit", str(audit), "--json", *words)
+
+    assert json.loads(out)["total"]["calls"] == calls
+
+
+def test_an_empty_export_has_no_numbers(said: Any, tmp_path: Path) -> None:
+    (tmp_path / "none.jsonl").touch()
+
+    code, out = said("--audit", str(tmp_path / "none.jsonl"))
+
+    assert (code, out.splitlines()[1]) == (
+        0,
+        "· No agent asked for such a call in this time.",
+    )
+
+
+def test_an_export_comes_from_stdin(said: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n\n".join(DAY)))
+
+    _, out = said("--audit", "-", "--json")
+
+    assert json.loads(out)["total"]["calls"] == 12
+
+
+def test_a_tool_s_name_steers_no_terminal_and_breaks_no_table(
+    said: Any, tmp_path: Path
+) -> None:
+    file = tmp_path / "audit.jsonl"
+    names = ["\x1b[2J\u202eevil", "x" * 300]
+    file.write_text(
+        "\n".join(row("call.ran", tool=name, tier="auto") for name in names)
+    )
+
+    _, out = said("--audit", str(file))
+
+    assert out.replace("\n", "").isprintable()
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_arguments_in_an_export_are_never_shown(said: Any, tmp_path: Path) -> None:
+    file = tmp_path / "audit.jsonl"
+    call = {"args": {"card": CANARY}, "requester": "U0DAN"}
+    file.write_text(row("call.ran", tool="look_up", tier="auto", call=call))
+
+    for words in ((), ("--json",)):
+        _, out = said("--audit", str(file), *words)
+        assert CANARY not in out
+        assert "look_up" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (("--zone", "Europe/Londn"), "did you mean 'Europe/London'?"),
+        (("--zone", "../etc/passwd"), "is no time zone"),
+        (("--since", "yesterday"), "--since 'yesterday' is no time"),
+        (("--until", "2026-07-01T00:00"), "does not say in which zone"),
+        (("--until", "2026-10-01"), "is not after --since"),
+        (("--audit", "nothing.jsonl"), "cannot be read"),
+    ],
+)
+def test_a_mistake_is_named(said: Any, words: tuple[str, ...], problem: str) -> None:
+    code, out = said(*words)
+
+    assert code == 2
+    assert problem in out
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("{", "audit.jsonl:2: This is not a row of JSON"),
+        ('{"name": "moon.rose", "tenant": "t", "at_ms": 1}', "audit.jsonl:2: "),
+        ('{"name": "call.ran", "tenant": "t"}', "audit.jsonl:2: 'at_ms' is missing"),
+        (row("call.ran", at_ms=10**15), "'at_ms' is missing, or is no time"),
+    ],
+)
+def test_a_line_that_is_no_row_is_named(
+    said: Any, tmp_path: Path, line: str, problem: str
+) -> None:
+    file = tmp_path / "audit.jsonl"
+    file.write_text(f"{DAY[0]}\n{line}\n")
+
+    code, out = said("--audit", str(file))
+
+    assert (code, problem in out) == (2, True), out
+
+
+@pytest.mark.parametrize(
+    ("value_ms", "shown"),
+    [
+        (0, "<1s"),
+        (999, "<1s"),
+        (1000, "1s"),
+        (60_000, "1m"),
+        (61_000, "1m01s"),
+        (59_600, "1m"),
+        (630_000, "10m"),
+        (3_700_000, "1h01m"),
+        (86_400_000 * 2 + 3_600_000 * 5, "2d05h"),
+        (86_400_000 * 30, "30d"),
+    ],
+)
+def test_a_time_is_as_long_as_it_is_exact(value_ms: int, shown: str) -> None:
+    assert short_duration(value_ms) == shown
+
+
+@pytest.mark.parametrize(
+    ("part", "whole", "shown"),
+    [
+        (0, 0, "-"),
+        (0, 5, "0 %"),
+        (1, 1000, "<1 %"),
+        (999, 1000, "99 %"),
+        (5, 5, "100 %"),
+    ],
+)
+def test_only_all_is_100_percent_and_only_none_is_0(
+    part: int, whole: int, shown: str
+) -> None:
+    assert rate(Share(part, whole)) == shown

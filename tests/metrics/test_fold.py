@@ -1,0 +1,251 @@
+"""Each call counts once, under its tool, its tier, its day and its hour."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from datetime import UTC, datetime
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.levels import examples
+from twokey.gateway.approvals.events import (
+    BY_GATEWAY,
+    BY_POLICY,
+    EDITED,
+    WAITED_MS,
+    Event,
+    EventName,
+)
+from twokey.gateway.metrics import fold
+from twokey.gateway.metrics.counts import DECIDED, Counts, Outcome, Share
+from twokey.gateway.metrics.fold import OTHERS, Metrics, Selection, outcome_of
+from twokey.gateway.protocol.records import RunRef
+from twokey.gateway.protocol.tiers import Tier
+
+N = EventName
+NOON_MS = int(datetime(2026, 11, 23, 12, tzinfo=UTC).timestamp() * 1000)
+HOUR_MS = 3_600_000
+
+
+def event(name: EventName, at_ms: int = NOON_MS, **facts: object) -> Event:
+    known = {"tenant": "default", "agent": "support", "thread": "t1"}
+    return Event.model_validate(known | {"name": name, "at_ms": at_ms} | facts)
+
+
+def decided(
+    name: EventName = N.ITEM_AUTHORIZED,
+    waited_ms: int = 60_000,
+    at_ms: int = NOON_MS,
+    *,
+    is_edited: bool = False,
+    tool: str = "refund",
+) -> Event:
+    data = {WAITED_MS: str(waited_ms), **({EDITED: "yes"} if is_edited else {})}
+    actor = "T0/U0ANA"
+    return event(name, at_ms, tool=tool, tier="approve", actor=actor, data=data)
+
+
+def folded(*events: Event, selected: Selection = fold.EVERYTHING) -> Metrics:
+    metrics = Metrics(selected)
+    for one in events:
+        metrics.add(one)
+    return metrics
+
+
+@pytest.mark.parametrize(
+    ("one", "outcome"),
+    [
+        (event(N.CALL_RAN, tier="auto"), Outcome.AUTO),
+        (event(N.ITEM_AUTHORIZED, tier="notify", actor=BY_POLICY), Outcome.AUTO),
+        (decided(), Outcome.APPROVED),
+        (decided(is_edited=True), Outcome.EDITED),
+        (decided(N.ITEM_REJECTED), Outcome.REJECTED),
+        (decided(N.ITEM_ANSWERED), Outcome.ANSWERED),
+        (event(N.ITEM_EXPIRED), Outcome.EXPIRED),
+        (event(N.ITEM_SUPERSEDED), Outcome.SUPERSEDED),
+        (event(N.ITEM_WITHDRAWN), Outcome.WITHDRAWN),
+        (event(N.CALL_DENIED), Outcome.DENIED),
+        (event(N.CALL_RETURNED), Outcome.RETURNED),
+        # A claim that was given back: nobody decided anything.
+        (event(N.ITEM_AUTHORIZED), None),
+        (event(N.ITEM_AUTHORIZED, actor=BY_GATEWAY), None),
+        # One of two votes, and an edit that others have to approve.
+        (event(N.ITEM_VOTED, actor="T0/U0ANA"), None),
+        (event(N.ITEM_EDITED, actor="T0/U0ANA"), None),
+        (event(N.APPROVAL_DECIDED, actor="T0/U0ANA"), None),
+        (event(N.ITEM_EXECUTED), None),
+    ],
+)
+def test_an_event_says_how_a_call_got_its_answer(
+    one: Event, outcome: Outcome | None
+) -> None:
+    assert outcome_of(one) is outcome
+
+
+def test_the_rates_are_of_calls_runs_and_decisions() -> None:
+    ran = event(N.CALL_RAN, tool="look_up", tier="auto")
+    metrics = folded(
+        *[ran] * 6,
+        event(N.CALL_FAILED, tool="look_up"),
+        event(N.CALL_DENIED, tool="drop", tier="deny"),
+        event(N.CALL_RETURNED, tool="refund", tier="approve"),
+        decided(),
+        decided(is_edited=True),
+        decided(N.ITEM_REJECTED),
+    )
+
+    total = metrics.total
+    # Six ran alone, of which one failed; what the agent got back was judged by nobody.
+    assert total.autonomous == Share(5, 10)
+    assert total.corrected == Share(2, 3)
+    assert metrics.tools["look_up"].autonomous == Share(5, 6)
+    assert metrics.tiers["auto"].failed == 1
+
+
+def test_a_failure_after_the_end_of_a_period_makes_no_rate_negative() -> None:
+    assert folded(event(N.CALL_FAILED, tool="x")).total.autonomous == Share(0, 0)
+
+
+def test_a_run_that_asked_nobody_is_told_from_one_that_did() -> None:
+    def run(thread: str, *names: EventName) -> list[Event]:
+        return [event(name, thread=thread) for name in names]
+
+    inside = event(
+        N.APPROVAL_OPENED, agent="sub", outer=RunRef(agent="support", thread="t3")
+    )
+    metrics = folded(
+        *run("t1", N.RUN_STARTED, N.APPROVAL_OPENED, N.RUN_FINISHED),
+        *run("t2", N.RUN_STARTED, N.RUN_FINISHED),
+        event(N.RUN_STARTED, thread="t3"),
+        # Of an agent inside a tool: it is the outermost run that waits.
+        inside,
+        event(N.RUN_FINISHED, thread="t3"),
+        event(N.RUN_STARTED, thread="t4"),
+        # A notification asks nobody.
+        event(N.APPROVAL_OPENED, thread="t4", approval="ap_1", tier="notify"),
+        event(N.RUN_FINISHED, thread="t4"),
+        # Began before the period, so nobody knows whether it asked.
+        event(N.RUN_FINISHED, thread="t5"),
+    )
+
+    assert metrics.total.autonomous_runs == Share(2, 4)
+
+
+def test_a_second_message_does_not_hide_that_a_run_asked() -> None:
+    names = [N.RUN_STARTED, N.APPROVAL_OPENED, N.RUN_STARTED, N.RUN_FINISHED]
+
+    assert folded(*map(event, names)).total.autonomous_runs == Share(0, 1)
+
+
+def test_days_and_hours_are_those_of_the_zone() -> None:
+    metrics = Metrics(zone=ZoneInfo("Asia/Kolkata"))
+    metrics.add(decided(at_ms=NOON_MS + 8 * HOUR_MS))  # 20:00 UTC is 01:30 there
+
+    assert list(metrics.days) == ["2026-11-24"]
+    assert metrics.hours[1].calls[Outcome.APPROVED] == 1
+
+
+def test_a_wait_counts_in_the_hour_in_which_it_began() -> None:
+    metrics = folded(decided(waited_ms=3 * HOUR_MS))
+
+    assert (metrics.hours[9].waits.count, metrics.hours[12].waits.count) == (1, 0)
+    assert metrics.hours[12].calls[Outcome.APPROVED] == 1
+
+
+@pytest.mark.parametrize("waited", ["", "-5", "soon", "9" * 40, "٣"])
+def test_a_wait_that_is_no_time_counts_as_a_decision_alone(waited: str) -> None:
+    one = decided().with_(data={WAITED_MS: waited} if waited else {})
+
+    total = folded(one).total
+
+    assert (total.among(*DECIDED), total.waits.count) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("selected", "calls", "runs"),
+    [
+        (Selection(), 3, 1),
+        (Selection(tool="refund"), 1, 0),
+        (Selection(tier="auto"), 2, 0),
+        (Selection(agent="support"), 3, 1),
+        (Selection(agent="other"), 0, 0),
+        (Selection(since_ms=NOON_MS + 1), 0, 0),
+        (Selection(until_ms=NOON_MS), 0, 0),
+        (Selection(since_ms=NOON_MS, until_ms=NOON_MS + 1), 3, 1),
+    ],
+)
+def test_only_what_is_selected_counts(
+    selected: Selection, calls: int, runs: int
+) -> None:
+    ran = event(N.CALL_RAN, tool="look_up", tier="auto")
+    events = [event(N.RUN_STARTED), ran, ran, decided(), event(N.RUN_FINISHED)]
+
+    total = folded(*events, selected=selected).total
+
+    assert (total.asked, total.runs) == (calls, runs)
+
+
+def test_memory_is_bounded_whatever_agents_call_their_tools() -> None:
+    metrics = Metrics()
+    for number in range(fold.MAX_ROWS + 500):
+        at_ms, tier = number * 86_400_000, f"tier_{number}"
+        metrics.add(event(N.CALL_RAN, at_ms, tool=f"tool_{number}", tier=tier))
+    for number in range(fold.MAX_RUNS + 5):
+        metrics.add(event(N.RUN_STARTED, thread=f"t{number}"))
+
+    assert len(metrics.tools) == len(metrics.days) == fold.MAX_ROWS + 1
+    assert metrics.tools[OTHERS].asked == metrics.days[OTHERS].asked == 500
+    assert list(metrics.tiers) == [OTHERS]
+    assert len(metrics.open_runs) == fold.MAX_RUNS
+
+
+EVENTS = st.builds(
+    event,
+    st.sampled_from(list(EventName)),
+    st.integers(NOON_MS - 9 * HOUR_MS, NOON_MS + 99 * HOUR_MS),
+    tool=st.sampled_from(["refund", "look_up", "email"]),
+    tier=st.sampled_from([*map(str, Tier), ""]),
+    actor=st.sampled_from(["", BY_POLICY, BY_GATEWAY, "T0/U0ANA"]),
+    thread=st.sampled_from(["t1", "t2"]),
+    data=st.sampled_from([{}, {WAITED_MS: "5000"}, {WAITED_MS: "9000", EDITED: "y"}]),
+)
+
+
+def summed(rows: list[Counts]) -> tuple[Counter[Outcome], int, int, int]:
+    calls: Counter[Outcome] = Counter()
+    for row in rows:
+        calls += row.calls
+    waits = sum(row.waits.count for row in rows)
+    return calls, sum(row.failed for row in rows), waits, sum(r.runs for r in rows)
+
+
+@settings(max_examples=examples(200), deadline=None)
+@given(st.lists(EVENTS, max_size=60))
+def test_the_rows_of_each_table_add_up_to_the_total(events: list[Event]) -> None:
+    metrics = folded(*events)
+
+    whole = summed([metrics.total])
+    assert summed([*metrics.days.values()]) == whole
+    assert summed([*metrics.hours.values()]) == whole
+    # A run has neither a tool nor a tier.
+    for table in (metrics.tools, metrics.tiers, metrics.cells):
+        assert summed([*table.values()])[:3] == whole[:3]
+
+
+@settings(max_examples=examples(100), deadline=None)
+@given(st.lists(EVENTS, max_size=60), st.sampled_from(["refund", "email"]))
+def test_a_selection_gives_the_row_that_the_table_has(
+    events: list[Event], tool: str
+) -> None:
+    alone = folded(*events, selected=Selection(tool=tool)).total
+
+    assert alone == folded(*events).tools.get(tool, Counts())
+
+
+def test_counts_are_equal_by_what_they_hold() -> None:
+    assert folded(decided()).total != folded(decided(waited_ms=5)).total
+    assert replace(Counts(), failed=1) != Counts()

@@ -1,0 +1,47 @@
+"""Break what metrics count; see `tests.mutants.table`."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+FOLD = "gateway/metrics/fold.py"
+FOLDING = "tests/metrics/test_fold.py"
+STATISTICS = "tests/service/test_statistics.py"
+
+METRICS_TABLE = (
+    Mutant(
+        "metrics: a claim that is given back is no approval",
+        FOLD,
+        '    if event.actor in {"", BY_GATEWAY}:\n',
+        "    if event.actor == BY_GATEWAY:\n",
+        FOLDING,
+    ),
+    Mutant(
+        "metrics: memory does not grow with the names of tools",
+        FOLD,
+        "is_known = tool in self.tools or len(self.tools) < MAX_ROWS",
+        "is_known = True",
+        FOLDING,
+    ),
+    Mutant(
+        "metrics: a call that went back to people waits from then on",
+        "gateway/approvals/changes.py",
+        "since_ms = context.item.changed_at_ms or context.approval.created_at_ms",
+        "since_ms = context.approval.created_at_ms",
+        STATISTICS,
+    ),
+    Mutant(
+        "metrics: only the tenant's own events count",
+        "gateway/service/statistics.py",
+        "if event.tenant == self._tenant:",
+        "if event.tenant:",
+        STATISTICS,
+    ),
+    Mutant(
+        "metrics: a quantile stays within its bounds",
+        "gateway/metrics/durations.py",
+        "_STEP = 1.05",
+        "_STEP = 1.5",
+        "tests/metrics/test_durations.py",
+    ),
+)

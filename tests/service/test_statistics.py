@@ -1,0 +1,202 @@
+"""The numbers of a store are those of its audit export."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from tests.service.harness import (
+    ANA,
+    BEN,
+    CHLOE,
+    POLICY,
+    ServiceHarness,
+    still_members,
+)
+from twokey.gateway.approvals.decisions import Approve, Edit, Reject, Respond
+from twokey.gateway.approvals.events import EventName
+from twokey.gateway.metrics.counts import Outcome
+from twokey.gateway.metrics.export import events_of
+from twokey.gateway.metrics.fold import Metrics, Selection
+from twokey.gateway.metrics.report import as_json
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.wire import Claimed
+from twokey.gateway.service.exporting import Exporter
+from twokey.gateway.service.statistics import StatisticsService
+from twokey.gateway.store.store import Store
+
+
+@pytest.fixture
+def harness(store: Store) -> ServiceHarness:
+    return ServiceHarness(store)
+
+
+async def approved(harness: ServiceHarness) -> None:
+    click, _ = await harness.refund(1, thread="approved")
+    await harness.reviews.decide(click, Approve(), ANA)
+
+
+async def edited_by_one(harness: ServiceHarness) -> None:
+    click, _ = await harness.refund(2, thread="edited")
+    await harness.reviews.decide(click, Edit(args={"amount": 3}), ANA)
+
+
+async def rejected(harness: ServiceHarness) -> None:
+    click, _ = await harness.refund(4, thread="rejected")
+    await harness.reviews.decide(click, Reject(reason="no"), ANA)
+
+
+async def answered(harness: ServiceHarness) -> None:
+    click, _ = await harness.refund(5, thread="answered")
+    await harness.reviews.decide(click, Respond(message="Ask Ben."), ANA)
+
+
+async def approved_by_two(harness: ServiceHarness) -> None:
+    _, (verdict,) = await harness.submit(("wire_money", {"to": "x"}), thread="two")
+    click = await harness.click(verdict)
+    await harness.reviews.decide(click, Approve(), BEN)
+    await harness.reviews.decide(click, Approve(), CHLOE, voters=still_members)
+
+
+async def expired(harness: ServiceHarness) -> None:
+    click, _ = await harness.refund(6, thread="expired")
+    await harness.overdue(click.approval)
+    await harness.sweeper.sweep()
+
+
+async def ran(harness: ServiceHarness) -> None:
+    await harness.submit(("look_up_order", {"id": 7}), thread="ran")
+
+
+async def denied(harness: ServiceHarness) -> None:
+    await harness.submit(("drop_table", {}), thread="denied")
+
+
+async def given_back(harness: ServiceHarness) -> None:
+    """Claim a call, and give the claim back: nobody decides by that."""
+    click, claim = await harness.refund(8, thread="given back")
+    await harness.reviews.decide(click, Approve(), ANA)
+    granted = await harness.agents.claim(claim)
+    assert isinstance(granted, Claimed)
+    await harness.agents.release(claim.item_id, granted.fence)
+
+
+ACTS: tuple[Callable[[ServiceHarness], Awaitable[None]], ...] = (
+    approved,
+    edited_by_one,
+    rejected,
+    answered,
+    approved_by_two,
+    expired,
+    ran,
+    denied,
+    given_back,
+)
+
+
+async def exported(harness: ServiceHarness, tenant: str = "default") -> Metrics:
+    """Return the metrics of the audit export, as another machine reads it."""
+    exporter = Exporter(harness.store, tenant=tenant)
+    lines = [json.dumps(row) async for row in exporter.rows()]
+    metrics = Metrics()
+    for event in events_of(lines, "audit.jsonl"):
+        metrics.add(event)
+    return metrics
+
+
+async def test_each_call_is_counted_once_by_its_answer(harness: ServiceHarness) -> None:
+    for act in ACTS:
+        await act(harness)
+
+    metrics = await StatisticsService(harness.store).metrics()
+
+    assert metrics.total.calls == {
+        Outcome.APPROVED: 3,
+        Outcome.EDITED: 1,
+        Outcome.REJECTED: 1,
+        Outcome.ANSWERED: 1,
+        Outcome.EXPIRED: 1,
+        Outcome.AUTO: 1,
+        Outcome.DENIED: 1,
+    }
+    assert metrics.total.waits.count == 6
+    assert metrics.tiers["escalate"].calls == {Outcome.APPROVED: 1}
+    assert metrics.tools["look_up_order"].autonomous.rate == 1.0
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_the_numbers_of_the_export_are_those_of_the_store(
+    harness: ServiceHarness, seed: int
+) -> None:
+    chosen = random.Random(seed)  # noqa: S311 - nothing secret
+    for act in chosen.choices(ACTS, k=8):
+        await act(harness)
+
+    live = await StatisticsService(harness.store).metrics()
+
+    assert as_json(await exported(harness)) == as_json(live)
+    assert live.total.asked
+
+
+async def test_a_wait_is_from_the_card_to_the_last_word(
+    harness: ServiceHarness,
+) -> None:
+    click, _ = await harness.refund()
+    keys = harness.store.keys_of_tenant("default")
+    head = keys.head(click.approval)
+    # Move the clock: the card stands for a minute.
+    await harness.store.conn.command("HINCRBY", head, "created", -60_000)
+    await harness.reviews.decide(click, Approve(), ANA)
+
+    waits = (await StatisticsService(harness.store).metrics()).total.waits
+
+    assert 60_000 <= waits.longest_ms < 120_000
+
+
+async def test_what_went_back_to_people_waits_from_then_on(
+    harness: ServiceHarness,
+) -> None:
+    click, claim = await harness.refund()
+    keys = harness.store.keys_of_tenant("default")
+    head = keys.head(click.approval)
+    await harness.store.conn.command("HINCRBY", head, "created", -600_000)
+    await harness.reviews.decide(click, Approve(), ANA)
+    harness.policy = load_policy(
+        POLICY.replace("{tier: approve}", "{tier: escalate}", 1), "p"
+    )
+    await harness.agents.claim(claim)
+    again = await harness.click_on(claim.item_id)
+    await harness.reviews.decide(again, Reject(reason="no"), ANA)
+
+    total = (await StatisticsService(harness.store).metrics()).total
+
+    assert total.calls == {Outcome.APPROVED: 1, Outcome.REJECTED: 1}
+    assert total.waits.quantile_ms(0.5) == pytest.approx(0, abs=60_000)
+    assert total.waits.longest_ms >= 600_000
+
+
+async def test_only_the_tenant_s_own_calls_count(harness: ServiceHarness) -> None:
+    await ran(harness)
+
+    other = await StatisticsService(harness.store, tenant="other").metrics()
+
+    assert other.total.asked == 0
+
+
+async def test_a_period_ends_before_its_last_moment(harness: ServiceHarness) -> None:
+    await ran(harness)
+    rows = [row async for row in Exporter(harness.store).rows()]
+    at_ms = next(row["at_ms"] for row in rows if row["name"] == EventName.CALL_RAN)
+    assert isinstance(at_ms, int)
+
+    async def counted(since_ms: int, until_ms: int) -> int:
+        selected = Selection(since_ms=since_ms, until_ms=until_ms)
+        found = await StatisticsService(harness.store).metrics(selected)
+        return found.total.asked
+
+    assert await counted(at_ms, at_ms + 1) == 1
+    assert await counted(at_ms - 1, at_ms) == 0
+    assert await counted(at_ms + 1, at_ms + 2) == 0

@@ -156,6 +156,11 @@ def button(
     )
 
 
+def overflow(action_id: str, options: Sequence[Block]) -> Block:
+    """Make the "⋯" menu of two to five acts; Slack gives it no label of its own."""
+    return block_object("overflow", action_id=action_id, options=[*options])
+
+
 def box(text: str) -> Block:
     """Show text of strangers in fixed width, whole and uninterpreted.
 

@@ -36,6 +36,7 @@ class Action(StrEnum):
     REJECT = "reject"
     RESPOND = "respond"
     VIEW_ALL = "view_all"
+    MORE = "more"
     TAKE = "take"
     EXTEND = "extend"
     RECONCILE_EXECUTED = "reconcile_executed"
@@ -173,6 +174,17 @@ def seal(
     if page:
         where = f"{where}.{page}"
     return f"{approval.id}:{approval.version}:{where}:{_encoded(mac)}"
+
+
+def choice(action: str, sealed: str) -> str:
+    """Return the value of an act in a menu: the act, and what its button would hold."""
+    return f"{action} {sealed}"
+
+
+def chosen(text: str) -> tuple[str, str]:
+    """Return the act that was chosen in a menu, and the value of its button."""
+    action, _, sealed = text.partition(" ")
+    return action, sealed
 
 
 def unseal(text: str) -> Sealed:

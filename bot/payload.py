@@ -37,7 +37,7 @@ class BadPayload(TwokeyError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockAction:
-    """A click on a button.
+    """A click on a button, or a choice in a menu.
 
     ``channel`` and ``message_ts`` are those of the card, "" inside a modal or the Home
     tab; ``view_id`` and ``view_hash`` the other way round. ``is_home`` when it was on

@@ -13,7 +13,7 @@ from twokey.bot.blocks import Message
 from twokey.bot.cards.outcome import agent_answer
 from twokey.bot.cards.reminders import escalation, reminder
 from twokey.bot.cards.run_state import RUN_TEXTS
-from twokey.bot.ids import CARD_EVENT, Action, Input
+from twokey.bot.ids import CARD_EVENT, Action, Input, chosen
 from twokey.cli.demo_stack import (
     CHANNEL,
     FIRST_REQUEST,
@@ -28,6 +28,7 @@ from twokey.gateway.errors import TwokeyError
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.tiers import Tier
 from twokey.sandbox.client import Person
+from twokey.sandbox.elements import placed_elements
 from twokey.sandbox.json_types import JsonObject, as_object, as_objects
 
 STEP_TIMEOUT_S = 30.0
@@ -103,9 +104,10 @@ class Stage:
     async def click(
         self, ts: str, action: Action, approval: Approval, n: int, by: str = REVIEWER
     ) -> None:
-        """Click one item's button on a card."""
-        block = await self._block_of(ts, action, approval, n)
-        await self.demo.sandbox.person(by).click(CHANNEL, ts, action, block)
+        """Click one item's button on a card, or choose the act in its menu."""
+        block, value = await self._place_of(ts, action, approval, n)
+        person, used = self.demo.sandbox.person(by), Action.MORE if value else action
+        await person.click(CHANNEL, ts, used, block, chosen=value or None)
         self.say(
             "reviewer.clicked",
             approval=approval.id,
@@ -204,22 +206,21 @@ class Stage:
         lines = self.ledger.read_text(encoding="utf-8").splitlines()
         return [as_object(json.loads(line)) for line in lines]
 
-    async def _block_of(
+    async def _place_of(
         self, ts: str, action: Action, approval: Approval, n: int
-    ) -> str | None:
-        """Wait until a card shows one such button a pending item; return the n-th's."""
+    ) -> tuple[str, str]:
+        """Wait until a card offers an act for each pending item; return the n-th's."""
         now = await self.approval(approval.id)
         pending = [item.index for item in now.items if item.is_pending]
 
-        def found(state: JsonObject) -> list[str]:
+        def found(state: JsonObject) -> list[tuple[str, str]]:
             shown = [
-                str(block["block_id"])
+                (placed.block_id, value)
                 for channel in as_objects(state["channels"])
                 for message in as_objects(channel["messages"])
                 if message["ts"] == ts
-                for block in as_objects(message["blocks"])
-                for element in as_objects(block.get("elements"))
-                if element.get("action_id") == action
+                for placed in placed_elements(as_objects(message["blocks"]))
+                for value in _offered(placed.element, action)
             ]
             # Until the card shows the state that was read: the n-th button of an older
             # card would belong to another call.
@@ -378,6 +379,13 @@ def _approval_id(message: JsonObject) -> str:
 
 def _inputs(view: JsonObject) -> list[JsonObject]:
     return [block for block in as_objects(view["blocks"]) if block["type"] == "input"]
+
+
+def _offered(element: JsonObject, action: Action) -> list[str]:
+    """Return "" for the button of an act, or its value where a menu has it."""
+    values = [str(option["value"]) for option in as_objects(element.get("options"))]
+    is_button = element.get("action_id") == action
+    return [""] if is_button else [one for one in values if chosen(one)[0] == action]
 
 
 def _label(block: JsonObject) -> str:

@@ -10,13 +10,11 @@ from __future__ import annotations
 
 from twokey.bot.blocks import (
     Message,
-    actions,
     context,
     divider,
     header,
     section,
 )
-from twokey.bot.cards import buttons
 from twokey.bot.cards.batch_footer import batch_footer
 from twokey.bot.cards.call_rows import agent_statement, call_row
 from twokey.bot.cards.fallbacks import card_fallback
@@ -67,7 +65,7 @@ def card(frame: Frame) -> Message:
         blocks += call_row(frame, item)
     if approval.is_batch:
         blocks.append(divider(block_id=frame.block_id("line")))
-    blocks += [*batch_footer(frame), *_of_time(frame), _ids(frame)]
+    blocks += [*batch_footer(frame), _ids(frame)]
     return Message(
         blocks=tuple(blocks), text=card_fallback(approval), metadata=metadata(approval)
     )
@@ -169,8 +167,3 @@ def _nth(number: int) -> str:
     # 11th, 12th and 13th, also 111th.
     teens = number % 100 in {11, 12, 13}
     return f"{number}{'th' if teens else _ENDINGS.get(number % 10, 'th')}"
-
-
-def _of_time(frame: Frame) -> list[Block]:
-    offered = buttons.time_buttons(frame, is_in_full=False)
-    return [actions(*offered, block_id=frame.block_id("wait"))] if offered else []

@@ -54,6 +54,8 @@ def _is_remarkable(item: Item) -> bool:
 def batch_footer(frame: Frame) -> list[Block]:
     """Return what concerns the batch as a whole; nothing for a single call."""
     approval = frame.approval
+    if not approval.is_batch:
+        return []
     if is_table(approval):
         return _of_table(frame)
     waiting = [item for item in approval.items if item.is_pending]
@@ -78,8 +80,8 @@ def batch_footer(frame: Frame) -> list[Block]:
                 "decided on its own."
             )
             blocks.append(context(why, block_id=frame.block_id("each")))
-    if others:
-        offered.append(buttons.view_call(frame, others[0]))
+    rare = [buttons.view_call(frame, others[0])] if others else []
+    offered += buttons.menu([*rare, *buttons.time_buttons(frame, is_in_full=False)])
     if offered:
         blocks.append(actions(*offered, block_id=frame.block_id("batch")))
     return blocks
@@ -103,5 +105,6 @@ def _of_table(frame: Frame) -> list[Block]:
             offered.append(buttons.choose(frame))
         if all(Verb.REJECT in item.allow for item in waiting):
             offered.append(buttons.reject_all(frame))
-    offered.append(buttons.open_call(frame))
+    of_time = buttons.menu(buttons.time_buttons(frame, is_in_full=False))
+    offered += [buttons.open_call(frame), *of_time]
     return [*blocks, actions(*offered, block_id=frame.block_id("batch"))]

@@ -1,11 +1,14 @@
-"""Build a card's buttons: decisions per call, approve all, take and extend."""
+"""Build a card's buttons: one row of the usual acts, a menu of the rarer ones."""
 
 from __future__ import annotations
 
-from twokey.bot.blocks import button
+from collections.abc import Sequence
+from typing import cast
+
+from twokey.bot.blocks import button, overflow
 from twokey.bot.cards.frame import Frame
 from twokey.bot.cards.listing import act
-from twokey.bot.ids import Action
+from twokey.bot.ids import Action, choice
 from twokey.bot.inputs import select
 from twokey.bot.objects import Block, confirm, option
 from twokey.bot.text import fit
@@ -27,24 +30,56 @@ FINDINGS = {
 FINDINGS_OF_A_FAILURE = FINDINGS | {Finding.EXECUTED: "It took effect"}
 """What people say of a call that ran and reported a failure."""
 
+_MANY = 2
+
 
 def decisions(frame: Frame, item: Item, *, is_shown_whole: bool) -> list[Block]:
-    """Return the buttons under one call: only what may be said of it now.
+    """Return the row under one call: only what may be said of it now.
 
     Approve is there only when the card shows every character of the call; else
-    View all stands first, and its last page has Approve.
+    View all stands first, and its last page has Approve. The row of a single call has
+    also what is about the card's time.
     """
+    view = _view_all(frame, item, is_shown_whole=True)
     if item.state is ItemState.IN_DOUBT:
-        return [*findings(frame, item), _view_all(frame, item, is_shown_whole=True)]
+        *found, note = findings(frame, item)
+        return [*found, *menu([note, view])]
     # Past the deadline no button decides, although the record may still be open: the
     # sweeper closes it within seconds.
     if not item.is_pending or frame.is_late:
-        return [] if is_shown_whole else [_view_all(frame, item, is_shown_whole=True)]
-    view = _view_all(frame, item, is_shown_whole=is_shown_whole)
+        return [] if is_shown_whole else [view]
+    usual, rare = _by_use(form_buttons(frame, item))
     if not is_shown_whole:
-        return [view, *form_buttons(frame, item)]
-    approve = [_approve(frame, item)] if Verb.APPROVE in item.allow else []
-    return [*approve, *form_buttons(frame, item), view]
+        first = [_view_all(frame, item, is_shown_whole=False)]
+    else:
+        first = [_approve(frame, item)] if Verb.APPROVE in item.allow else []
+        rare.append(view)
+    if not frame.approval.is_batch:
+        rare += time_buttons(frame, is_in_full=False)
+    return [*first, *usual, *menu(rare)]
+
+
+def menu(rare: Sequence[Block]) -> list[Block]:
+    """Return buttons as one menu; one alone stays a button, which takes one click less.
+
+    Each option is sealed as its button is. None may ask back: Slack asks one question
+    for a whole menu.
+    """
+    if len(rare) < _MANY:
+        return [*rare]
+    options = [
+        option(
+            label(str(cast("Block", one["text"])["text"])),
+            choice(str(one["action_id"]), str(one["value"])),
+        )
+        for one in rare
+    ]
+    return [overflow(Action.MORE, options)]
+
+
+def _by_use(offered: Sequence[Block]) -> tuple[list[Block], list[Block]]:
+    usual = [one for one in offered if one["action_id"] != Action.RESPOND]
+    return usual, [one for one in offered if one["action_id"] == Action.RESPOND]
 
 
 def form_buttons(frame: Frame, item: Item) -> list[Block]:

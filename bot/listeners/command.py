@@ -75,9 +75,10 @@ _WHAT_I_DO: LiteralString = (
     "`{command} unfreeze …` ends a freeze, and also the pause of an agent.\n"
     "• `{command} frozen` lists what is frozen or paused.\n"
     "• `{command} help` shows this text.\n"
-    "On a card, *I'm on it* tells others that you are looking at it, and *More time* "
-    "extends the time to decide. Below a call that ran without review, *Freeze tool* "
-    "stops its tool, and *Report* tells the channel that something is wrong.\n"
+    "In the menu ⋯ of a card, *I'm on it* tells others that you are looking at it, and "
+    "*More time* extends the time to decide. Below a call that ran without review, "
+    "*Freeze tool* stops its tool, and *Report* tells the channel that something is "
+    "wrong.\n"
     "To ask an agent for something, mention me in a channel, or send me a direct "
     "message."
 )

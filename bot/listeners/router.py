@@ -11,6 +11,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from http import HTTPStatus
 from typing import Protocol, TypeVar
 
@@ -19,7 +20,7 @@ from slack_bolt.response import BoltResponse
 
 from twokey.bot import payload
 from twokey.bot.blocks import notice
-from twokey.bot.ids import Action, View
+from twokey.bot.ids import Action, View, chosen
 from twokey.bot.interactions import Clicked, Submitted
 from twokey.bot.listener_context import (
     ListenerContext,
@@ -129,6 +130,7 @@ class Router:
     def __init__(self, app: Bolt, ctx: ListenerContext) -> None:
         self._bolt = app
         self._ctx = ctx
+        self._acts: dict[str, OnClick] = {}
 
     def on_action(self, action: Action | re.Pattern[str], handle: OnClick) -> None:
         """Call this for clicks on the buttons with this ``action_id``."""
@@ -146,6 +148,20 @@ class Router:
             return BoltResponse(status=HTTPStatus.OK, body="")
 
         self._bolt.action(action)(listener)
+        if isinstance(action, Action):
+            self._acts[action] = handle
+
+    def on_menu(self, menu: Action, unknown: OnClick) -> None:
+        """Do for an act that is chosen in this menu what its own button does."""
+
+        async def handle(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
+            name, value = chosen(clicked.action.value)
+            act = replace(clicked.action, action_id=name, value=value)
+            # Not itself: a value that names the menu would name it again and again.
+            found = unknown if name == menu else self._acts.get(name, unknown)
+            return await found(ctx, replace(clicked, action=act))
+
+        self.on_action(menu, handle)
 
     def on_submit(self, view: View | re.Pattern[str], handle: OnSubmit) -> None:
         """Call this when a modal with this ``callback_id`` is submitted."""

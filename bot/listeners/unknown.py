@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 
+from twokey.bot.ids import Action
 from twokey.bot.interactions import Clicked, Submitted
 from twokey.bot.listener_context import ListenerContext, UserFacingError, UserText
 from twokey.bot.listeners.router import AckBody, Router
@@ -17,7 +18,8 @@ _ANY = re.compile("")
 
 
 def register(router: Router) -> None:
-    """Answer everything; register this last."""
+    """Answer everything, menus too; register this last."""
+    router.on_menu(Action.MORE, _clicked)
     router.on_action(_ANY, _clicked)
     router.on_submit(_ANY, _submitted)
     router.on_event(_ANY, _happened)

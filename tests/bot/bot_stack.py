@@ -12,7 +12,7 @@ from typing import Any, cast
 from tests.conftest import WAIT_S, eventually
 from twokey.bot.app import SlackBot
 from twokey.bot.config import BotConfig
-from twokey.bot.ids import Action
+from twokey.bot.ids import Action, chosen
 from twokey.gateway.approvals.record import Approval, Origin, approval_of
 from twokey.gateway.config import SlackMode
 from twokey.gateway.policy.load import load_policy
@@ -34,6 +34,7 @@ from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.store import Store
 from twokey.gateway.store.threads import ThreadFacts
 from twokey.sandbox.client import Person as Actor
+from twokey.sandbox.elements import find, placed_elements
 from twokey.sandbox.json_types import JsonObject, as_objects
 from twokey.sandbox.server import Sandbox
 
@@ -118,8 +119,8 @@ class Stack:
                 self.sandbox.deliver_http(bot.url)
             yield bot
 
-    def actor(self, user: str) -> Actor:
-        return self.sandbox.person(user)
+    def actor(self, user: str) -> Reviewer:
+        return Reviewer(self.sandbox.person(user))
 
     async def submit(
         self,
@@ -242,10 +243,43 @@ def has_button(message: JsonObject, action: Action) -> bool:
     """Say whether a message has a button of ours."""
     rows = [row for row in as_objects(message["blocks"]) if row["type"] == "actions"]
     return any(
-        element["action_id"] == action
+        element["action_id"] == action or choice_of(element, action)
         for row in rows
         for element in as_objects(row["elements"])
     )
+
+
+def choice_of(element: JsonObject, action: str) -> str:
+    """Return the value with which a menu offers an act; "" when it does not."""
+    values = (str(each["value"]) for each in as_objects(element.get("options")))
+    return next((value for value in values if chosen(value)[0] == action), "")
+
+
+class Reviewer(Actor):
+    """A person who finds an act wherever the card has it: in a button or a menu."""
+
+    def __init__(self, actor: Actor) -> None:
+        vars(self).update(vars(actor))  # the same person, connection included
+
+    async def click(
+        self,
+        channel: str,
+        ts: str,
+        action_id: str,
+        block_id: str | None = None,
+        *,
+        chosen: object = None,
+    ) -> None:
+        """Click, or choose the act in the menu of its row."""
+        for message in await self.messages(channel):
+            blocks = as_objects(message["blocks"]) if message["ts"] == ts else []
+            if chosen is not None or find(blocks, action_id, block_id):
+                continue
+            for placed in placed_elements(blocks):
+                value = choice_of(placed.element, action_id)
+                if value and block_id in (None, placed.block_id):
+                    block_id, action_id, chosen = placed.block_id, Action.MORE, value
+        await super().click(channel, ts, action_id, block_id, chosen=chosen)
 
 
 def says(text: str) -> Callable[[JsonObject], bool]:

@@ -37,6 +37,9 @@ def _text(text: Any) -> str:
 
 
 def _button(button: Any) -> str:
+    if button["type"] == "overflow":
+        acts = " / ".join(option["text"]["text"] for option in button["options"])
+        return f"[... {acts}]"
     if button["type"] != "button":
         return f"({button['type']})"
     style = {"primary": "*", "danger": "!"}.get(button.get("style", ""), "")

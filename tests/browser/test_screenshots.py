@@ -13,8 +13,8 @@ from tests.browser.test_stories import REASON, amount_field, words_on
 from tests.browser.test_two_people import (
     approve_as,
     ask_for_two,
+    choose_last,
     last_thread,
-    press_last,
 )
 from tests.sandbox.page.screen import Screen
 
@@ -78,7 +78,7 @@ def test_pictures_of_what_takes_two_people(
         words_on(screen, "Escalated")
         approve_as(screen, "U0ANA")
         words_on(screen, "1 of 2 approvals")
-        press_last(screen, "take")
+        choose_last(screen, "take")
         words_on(screen, "is on it until")
         for name, size, scheme in (
             ("two-people-light", (1100, 1080), "light"),

@@ -119,7 +119,11 @@ def test_reject_with_a_reason(screen: Screen, demo: Demo) -> None:
 
 def test_respond(screen: Screen, demo: Demo) -> None:
     screen.open("U0ANA", CHANNEL)
-    screen.click('[data-action-id="respond"]')
+    words_on(screen, "Approval needed")
+    screen.run("document.querySelector('[data-action-id=more]').focus()")
+    screen.press(Keys.ENTER)
+    assert screen.words(".menu") == "Respond\nView all\nI'm on it"
+    screen.press(Keys.ARROW_DOWN, Keys.ARROW_UP, Keys.ENTER)
     screen.type('.dialog [data-block-id="message"] .control', "Ask for a photo.")
     screen.click(".modal-submit")
     screen.gone(".dialog")

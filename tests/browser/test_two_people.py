@@ -32,6 +32,12 @@ def press_last(screen: Screen, action: str) -> None:
     screen.click(f'[data-action-id="{action}"]', last=True)
 
 
+def choose_last(screen: Screen, action: str) -> None:
+    """Choose an act in the newest menu of a card."""
+    press_last(screen, "more")
+    screen.click(f'.menu [data-value^="{action} "]')
+
+
 def ask_for_two(screen: Screen) -> None:
     """Ask for the refund that takes two people, as somebody who looks at the page."""
     screen.open(ANA, CHANNEL)
@@ -81,13 +87,13 @@ def test_who_is_on_it_is_seen_by_everybody_and_more_time_is_given(
     ask_for_two(screen)
     words_on(screen, "Escalated")
 
-    press_last(screen, "take")
+    choose_last(screen, "take")
     words_on(screen, "Ana Alves is on it until")
     screen.open(BEN, CHANNEL)
     words_on(screen, "Ana Alves is on it until")
-    press_last(screen, "take")
+    choose_last(screen, "take")
     words_on(screen, "Ben Boer is on it until")
-    press_last(screen, "extend")
+    choose_last(screen, "extend")
 
     screen.wait(lambda: "gave this more time" in last_thread(screen), "the news")
     assert not demo.effects()

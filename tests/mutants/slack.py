@@ -70,6 +70,20 @@ SLACK_TABLE = (
         BATCHES,
     ),
     Mutant(
+        "an act in a menu is sealed for itself",
+        "bot/listeners/router.py",
+        "act = replace(clicked.action, action_id=name, value=value)",
+        "act = replace(clicked.action, action_id=name)",
+        "tests/bot/listeners/test_menu.py",
+    ),
+    Mutant(
+        "a menu does not choose itself",
+        "bot/listeners/router.py",
+        "unknown if name == menu else self._acts.get(name, unknown)",
+        "self._acts.get(name, unknown)",
+        "tests/bot/listeners/test_menu.py",
+    ),
+    Mutant(
         "only who may review a thing stops it",
         "gateway/service/reviewer_freezes.py",
         "reason = ineligible_reason(reviewer, requirement, ())",

@@ -1,0 +1,110 @@
+"""The menu of a card: rarer acts, each sealed and checked as its button is."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.bot.bot_stack import CHANNEL, Stack, choice_of, has_button, says
+from tests.bot.samples import an_approval, an_item, frame
+from tests.bot.tampering import click_with
+from twokey.bot.cards import buttons
+from twokey.bot.ids import Action, Input, choice, chosen
+from twokey.gateway.protocol.states import ItemState
+from twokey.sandbox.elements import placed_elements
+from twokey.sandbox.json_types import JsonObject, as_objects
+
+
+def menu_of(card: JsonObject) -> tuple[str, list[str]]:
+    """Return the block of a card's menu, and the acts that it offers."""
+    (placed,) = [
+        one
+        for one in placed_elements(as_objects(card["blocks"]))
+        if one.action_id == Action.MORE
+    ]
+    options = as_objects(placed.element["options"])
+    return placed.block_id, [str(one["value"]) for one in options]
+
+
+async def test_a_card_has_one_row_and_its_menu_does_what_buttons_did(
+    stack: Stack,
+) -> None:
+    async with stack.running():
+        verdict = await stack.refund()
+        card, ana = await stack.card(verdict), stack.actor("U0ANA")
+        rows = [b for b in as_objects(card["blocks"]) if b["type"] == "actions"]
+        _, offered = menu_of(card)
+
+        await ana.click(CHANNEL, str(card["ts"]), Action.TAKE)
+        taken = await stack.card(verdict, says("is on it until"))
+        await ana.click(CHANNEL, str(card["ts"]), Action.VIEW_ALL)
+        details = await ana.wait_for_view()
+        await ana.close_view()
+        await ana.click(CHANNEL, str(taken["ts"]), Action.RESPOND)
+        await ana.wait_for_view()
+        await ana.submit({Input.MESSAGE: "Ask for a photo."})
+
+        await stack.card(verdict, says("Answered"))
+        item = (await stack.approval(verdict)).items[0]
+        assert len(rows) == 1
+        assert [chosen(value)[0] for value in offered] == [
+            Action.RESPOND,
+            Action.VIEW_ALL,
+            Action.TAKE,
+        ]
+        assert "All about this call" in str(details["title"])
+        assert item.state is ItemState.ANSWERED
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        (Action.APPROVE, "This button does not belong to this card"),
+        (Action.MORE, "This button is not known any more"),
+        ("more more", "This button is not known any more"),
+        ("freeze", "This button is not known any more"),
+        ("", "This button is not known any more"),
+    ],
+)
+async def test_a_choice_that_names_another_act_than_it_was_made_for_does_nothing(
+    stack: Stack, other: str, words: str
+) -> None:
+    async with stack.running():
+        verdict = await stack.refund()
+        card, ana = await stack.card(verdict), stack.actor("U0ANA")
+        _, offered = menu_of(card)
+        forged = choice(other, chosen(offered[0])[1])
+
+        await click_with(stack, card, Action.MORE, forged)
+
+        told = await ana.message_with(CHANNEL, lambda m: bool(m["ephemeral"]))
+        assert words in str(told["text"])
+        assert (await stack.approval(verdict)).rev == 1
+
+
+async def test_a_menu_of_an_older_card_says_what_changed(stack: Stack) -> None:
+    async with stack.running():
+        verdict = await stack.refund()
+        card, ben = await stack.card(verdict), stack.actor("U0BEN")
+        block, offered = menu_of(card)
+        ana = stack.actor("U0ANA")
+        await ana.click(CHANNEL, str(card["ts"]), Action.APPROVE)
+        await stack.card(verdict, lambda m: not has_button(m, Action.APPROVE))
+
+        await ben.act(
+            "block_actions",
+            channel=CHANNEL,
+            ts=card["ts"],
+            action_id=Action.MORE,
+            block_id=block,
+            chosen={"type": "overflow", "selected_option": {"value": offered[0]}},
+        )
+
+        assert "already approved" in await stack.told("U0BEN", "changed nothing")
+
+
+def test_one_rare_act_alone_is_a_button() -> None:
+    taken = frame(an_approval(an_item({"n": 1}), an_item({"n": 2}, index=1)))
+    (view,) = buttons.menu([buttons.view_call(taken, taken.approval.items[0])])
+
+    assert view["type"] == "button"
+    assert not choice_of(view, Action.VIEW_ALL)

@@ -206,8 +206,8 @@ def _reconcile(held: HeldCall, reply: InDoubt) -> Reconciled | CutOff | None:
 
 
 def _stored_end(reply: Done) -> RanBefore | Reconciled:
-    if reply.found is not None:
-        return Reconciled(reply.found, reply.edit)
+    if reply.reconcile_answer is not None:
+        return Reconciled(reply.reconcile_answer, reply.edit)
     return RanBefore(reply.result, reply.edit, reply.reconciled)
 
 

@@ -179,9 +179,9 @@ def _without_outcome(verdict: Verdict | None) -> str:
 
 
 def _from_outcome(repair: _Repair, call: ToolCall, outcome: CallOutcome) -> ToolMessage:
-    if outcome.found is not None:
+    if outcome.reconcile_answer is not None:
         return tool_messages.finding_message(
-            call, outcome.found, item_id=outcome.item_id
+            call, outcome.reconcile_answer, item_id=outcome.item_id
         )
     if outcome.state in _RAN and outcome.result is not None:
         return _from_result(repair, call, outcome)

@@ -9,7 +9,7 @@ import typer
 
 from twokey.cli import console
 from twokey.cli.command_context import command_context
-from twokey.cli.policy_facts import moment
+from twokey.cli.policy_facts import parse_time
 from twokey.cli.store_access import use_store
 from twokey.gateway.service.exporting import Exporter
 from twokey.gateway.store.store import Store
@@ -60,4 +60,4 @@ def export(
 
 
 def _ms(text: str, option: str) -> int | None:
-    return int(moment(text, option).timestamp() * 1000) if text else None
+    return int(parse_time(text, option).timestamp() * 1000) if text else None

@@ -11,8 +11,8 @@ from twokey.bot.web import Slack, SlackError
 from twokey.cli.check import Check, State
 from twokey.gateway.approvals.decisions import AccountKind, Reviewer
 from twokey.gateway.approvals.membership import holds
-from twokey.gateway.approvals.people import Requirement, Role, Vote
 from twokey.gateway.approvals.quorum import Tally, roles_of, tally
+from twokey.gateway.approvals.requirement import Requirement, Role, Vote
 from twokey.gateway.policy.eligibility import (
     ReachableRequirement,
     merged,

@@ -12,7 +12,7 @@ from pydantic import JsonValue, ValidationError
 from twokey.cli import console
 from twokey.cli.command_context import command_context
 from twokey.cli.console import AsJson
-from twokey.cli.policy_facts import CallFile, facts_of, moment
+from twokey.cli.policy_facts import CallFile, facts_of, parse_time
 from twokey.cli.policy_output import (
     explanation_rows,
     replay_lines,
@@ -121,7 +121,7 @@ def explain(
     """Say what a policy asks of one call, which rules fired, and why."""
     policy = command_context(ctx).policy(file)
     proposed = _call(call)
-    when = moment(at) if at else datetime.now(UTC)
+    when = parse_time(at) if at else datetime.now(UTC)
     facts = facts_of(policy, proposed, when, windows=windows or (), recent=recent or ())
     evaluation = evaluate(
         policy,

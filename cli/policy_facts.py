@@ -20,7 +20,7 @@ from twokey.gateway.sentences import near
 _COUNT = re.compile(r"[0-9]{1,9}", re.ASCII)
 
 
-def moment(text: str, option: str = "--at") -> datetime:
+def parse_time(text: str, option: str = "--at") -> datetime:
     """Read a time with its zone, such as ``2026-07-04T02:30Z``.
 
     Args:

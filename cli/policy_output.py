@@ -8,15 +8,15 @@ from datetime import UTC, datetime, timedelta
 import typer
 
 from twokey.cli.console import printable
-from twokey.gateway.approvals.people import Requirement, Role
 from twokey.gateway.approvals.quorum import clauses, tally
+from twokey.gateway.approvals.requirement import Requirement, Role
+from twokey.gateway.policy.effective_rules import EffectiveRules
 from twokey.gateway.policy.eligibility import reachable_requirements
 from twokey.gateway.policy.evaluate import Evaluation
 from twokey.gateway.policy.raise_rules import FiredRule
 from twokey.gateway.policy.replay import Replayed
 from twokey.gateway.policy.requirement_checks import unused
 from twokey.gateway.policy.rules import Policy
-from twokey.gateway.policy.selection import Selection
 from twokey.gateway.policy.triage_rules import TriageRule
 from twokey.gateway.protocol.tiers import Tier
 
@@ -114,9 +114,9 @@ def uncalled(policy: Policy) -> list[str]:
     """Return a sentence for every 'escalate_to' of people who may not vote."""
     found: dict[Tier, dict[str, None]] = {}
     for one in reachable_requirements(policy):
-        selection = Selection(policy, one.agent, one.tool)
-        name, _ = selection.called(one.tier, one.requirement)
-        if selection.waiting(one.tier).escalate_to and not name:
+        rules = EffectiveRules(policy, one.agent, one.tool)
+        name, _ = rules.escalation(one.tier, one.requirement)
+        if rules.waiting(one.tier).escalate_to and not name:
             tool = repr(one.tool) if one.tool else "tools that are not listed"
             found.setdefault(one.tier, {})[tool] = None
     return [

@@ -13,8 +13,8 @@ from itertools import chain, zip_longest
 
 from twokey.bot.text_types import Template, joined, template, user, usergroup
 from twokey.gateway.approvals import permission, quorum
-from twokey.gateway.approvals.people import Notify, Role, Vote
 from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.approvals.requirement import Notify, Role, Vote
 from twokey.gateway.protocol.records import Person
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.tiers import Tier

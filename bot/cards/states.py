@@ -22,9 +22,9 @@ from twokey.bot.text_types import (
 )
 from twokey.gateway.approvals.decisions import Stale
 from twokey.gateway.approvals.lifecycle import UNEXECUTED, ApprovalState
-from twokey.gateway.approvals.people import Vote
 from twokey.gateway.approvals.permission import is_dead_end
 from twokey.gateway.approvals.record import Approval, DecisionRecord, Item
+from twokey.gateway.approvals.requirement import Vote
 from twokey.gateway.protocol.records import Person
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.tiers import Tier
@@ -243,7 +243,7 @@ def status_sentence(approval: Approval, item: Item, *, now_ms: int) -> Template:
 
 def taken_by(approval: Approval, *, now_ms: int) -> Template | None:
     """Return who said that they look at this; None when nobody does any more."""
-    taken = approval.taken
+    taken = approval.acknowledged
     if taken is None or approval.state is not ApprovalState.OPEN:
         return None
     until_ms = min(taken.until_ms, approval.expires_at_ms)

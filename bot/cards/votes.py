@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from twokey.bot.text_types import Ref, Template, code, joined, template
-from twokey.gateway.approvals.people import Requirement
 from twokey.gateway.approvals.quorum import Tally, tally
 from twokey.gateway.approvals.record import Item
+from twokey.gateway.approvals.requirement import Requirement
 
 _MAX_NAMES = 3
 """Roles and parts of a requirement that one line names; the others are "others"."""

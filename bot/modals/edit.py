@@ -15,8 +15,8 @@ from twokey.bot.modals.heading import heading, tell
 from twokey.bot.objects import Block
 from twokey.bot.text_types import Template, joined, label, template
 from twokey.gateway.approvals.deciding import MAX_TEXT
-from twokey.gateway.approvals.people import Requirement
 from twokey.gateway.approvals.record import Item
+from twokey.gateway.approvals.requirement import Requirement
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.protocol.verbs import Verb

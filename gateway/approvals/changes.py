@@ -16,9 +16,9 @@ from twokey.gateway.approvals.events import (
     approval_event,
     named_after,
 )
-from twokey.gateway.approvals.people import Requirement, Role, Vote
 from twokey.gateway.approvals.policy_decision import PolicyDecision
 from twokey.gateway.approvals.record import Approval, DecisionRecord, Floor, Item
+from twokey.gateway.approvals.requirement import Requirement, Role, Vote
 from twokey.gateway.protocol.records import Person
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.tiers import join

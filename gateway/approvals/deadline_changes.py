@@ -18,7 +18,7 @@ from twokey.gateway.approvals.decisions import (
     Stale,
 )
 from twokey.gateway.approvals.events import Event, EventName, approval_event
-from twokey.gateway.approvals.record import Approval, Taken
+from twokey.gateway.approvals.record import Acknowledgement, Approval
 from twokey.gateway.approvals.timing import DOUBT_THEN_MS, TimerKind, latest_ms
 from twokey.gateway.protocol.states import ItemState
 
@@ -66,8 +66,8 @@ def take(approval: Approval, reviewer: Reviewer, now_ms: int) -> Change | Refusa
     refusal = _refusal(approval, reviewer, now_ms)
     if refusal is not None:
         return refusal
-    taken = Taken(by=reviewer.person, until_ms=now_ms + _TAKEN_MS)
-    marked = approval.with_(taken=taken, rev=approval.rev + 1)
+    acknowledged = Acknowledgement(by=reviewer.person, until_ms=now_ms + _TAKEN_MS)
+    marked = approval.with_(acknowledged=acknowledged, rev=approval.rev + 1)
     return _change(approval, marked, reviewer, EventName.APPROVAL_TAKEN)
 
 
@@ -77,7 +77,7 @@ def fire(approval: Approval, kind: TimerKind, now_ms: int) -> Change | None:
     It reminds people, calls others, asks about a doubt again, or ends "I'm on it".
     """
     states = {item.state for item in approval.items}
-    called = approval.waiting.called if kind is TimerKind.ESCALATE else ()
+    called = approval.waiting.escalate_to if kind is TimerKind.ESCALATE else ()
     event = approval_event(approval, _FIRED[kind], reason=", ".join(called))
     after = approval.with_(rev=approval.rev + 1)
     if kind is TimerKind.DOUBT:
@@ -92,7 +92,7 @@ def fire(approval: Approval, kind: TimerKind, now_ms: int) -> Change | None:
         return None
     match kind:
         case TimerKind.RELEASE:
-            after = after.with_(taken=None)
+            after = after.with_(acknowledged=None)
         case TimerKind.REMIND:
             after = after.with_(reminded_at_ms=now_ms)
         case TimerKind.ESCALATE:

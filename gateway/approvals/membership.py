@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from twokey.gateway.approvals.decisions import AccountKind, Reviewer
-from twokey.gateway.approvals.people import Role
+from twokey.gateway.approvals.requirement import Role
 
 
 def holds(reviewer: Reviewer, role: Role) -> bool:

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from twokey.gateway.approvals import quorum
 from twokey.gateway.approvals.decisions import Reviewer
-from twokey.gateway.approvals.people import Requirement
 from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.approvals.requirement import Requirement
 from twokey.gateway.protocol.records import Person
 from twokey.gateway.protocol.verbs import Verb
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from twokey.gateway.approvals.people import Requirement, Role
+from twokey.gateway.approvals.requirement import Requirement, Role
 from twokey.gateway.protocol.records import Record
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.tiers import Tier

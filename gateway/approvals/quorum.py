@@ -11,7 +11,7 @@ from twokey.gateway.approvals.membership import (
     unresolved_reason,
     unresolved_roles,
 )
-from twokey.gateway.approvals.people import Notify, Requirement, Role, Vote
+from twokey.gateway.approvals.requirement import Notify, Requirement, Role, Vote
 from twokey.gateway.protocol.records import Person, Record
 
 _ACCOUNT_REASONS = {

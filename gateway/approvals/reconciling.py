@@ -24,8 +24,8 @@ from twokey.gateway.approvals.decisions import (
 )
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.approvals.lifecycle import Transition
-from twokey.gateway.approvals.people import Observation, Requirement
 from twokey.gateway.approvals.record import Item
+from twokey.gateway.approvals.requirement import Observation, Requirement
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.protocol.verbs import Finding, Verb

@@ -10,8 +10,8 @@ from pydantic import Field
 
 from twokey.gateway.approvals import lifecycle
 from twokey.gateway.approvals.lifecycle import ApprovalState, Transition
-from twokey.gateway.approvals.people import Observation, Requirement, Role, Vote
 from twokey.gateway.approvals.policy_decision import JudgedCall
+from twokey.gateway.approvals.requirement import Observation, Requirement, Role, Vote
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.records import EditRecord, Person, Record, Result, RunRef
 from twokey.gateway.protocol.states import ItemState
@@ -233,12 +233,12 @@ class Waiting(Record):
     channels: tuple[str, ...] = ()
 
     @property
-    def called(self) -> tuple[str, ...]:
+    def escalate_to(self) -> tuple[str, ...]:
         """Return the names of everybody who is called later."""
         return (*(role.name for role in self.roles), *self.channels)
 
 
-class Taken(Record):
+class Acknowledgement(Record):
     """Who said "I'm on it", and until when that stands; nobody else is kept out."""
 
     by: Person
@@ -282,7 +282,7 @@ class Approval(Record):
     reminded_at_ms: int = 0
     escalated_at_ms: int = 0
     latest_at_ms: int = 0
-    taken: Taken | None = None
+    acknowledged: Acknowledgement | None = None
     requester: Person | None = None
     principals: tuple[Person, ...] = ()
     origin: Origin | None = None

@@ -10,9 +10,9 @@ from __future__ import annotations
 from twokey.gateway.approvals import permission, quorum
 from twokey.gateway.approvals.changes import Change, by_gateway, raised_item
 from twokey.gateway.approvals.lifecycle import Transition
-from twokey.gateway.approvals.people import Requirement, Role, Vote
 from twokey.gateway.approvals.policy_decision import PolicyDecision
 from twokey.gateway.approvals.record import Approval, Item, Revocation
+from twokey.gateway.approvals.requirement import Requirement, Role, Vote
 from twokey.gateway.approvals.timing import LONGEST
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.business_state import BusinessState, with_state

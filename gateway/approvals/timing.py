@@ -98,8 +98,8 @@ def timers(before: Approval, after: Approval) -> list[tuple[str, int]]:
     too. What would be in the past happens at once.
     """
     found: list[tuple[str, int]] = []
-    if after.taken is not None and after.taken != before.taken:
-        found.append((TimerKind.RELEASE, after.taken.until_ms))
+    if after.acknowledged is not None and after.acknowledged != before.acknowledged:
+        found.append((TimerKind.RELEASE, after.acknowledged.until_ms))
     added_ms = after.expires_at_ms - after.created_at_ms - after.ttl_ms
     if after.expires_at_ms != before.expires_at_ms:
         opened_ms, waiting = after.created_at_ms + added_ms, after.waiting

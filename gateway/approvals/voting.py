@@ -14,8 +14,8 @@ from twokey.gateway.approvals.changes import (
 from twokey.gateway.approvals.decisions import Forbidden, Refusal, Voted
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.approvals.lifecycle import Transition
-from twokey.gateway.approvals.people import Vote
 from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.approvals.requirement import Vote
 from twokey.gateway.protocol.records import Person
 from twokey.gateway.protocol.verbs import Verb
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from twokey.gateway.approvals.people import Notify
+from twokey.gateway.approvals.requirement import Notify
 from twokey.gateway.policy.fields import (
     is_channel,
     is_slack_id,
@@ -215,7 +215,7 @@ def _tool_problems(
         # The narrower schema: it is the one that arguments are checked against.
         yield from _path_problems(own, schemas[-1], base)
     overridable = [rule.overridable for rule in rules if rule.overridable is not None]
-    # The narrowest place that says something wins, as `Selection` reads it.
+    # The narrowest place that says something wins, as `EffectiveRules` reads it.
     if overridable[-1:] == [True] and floor is Tier.DENY:
         text = f"{dotted(base)!r} is denied and 'overridable'; nothing overrides a "
         yield (*base, "overridable"), f"{text}denial, so remove it."

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 
-from twokey.gateway.approvals.people import Requirement, Role
+from twokey.gateway.approvals.requirement import Requirement, Role
+from twokey.gateway.policy.effective_rules import EffectiveRules
 from twokey.gateway.policy.rules import Policy, RaiseRule
-from twokey.gateway.policy.selection import Selection
 from twokey.gateway.protocol.tiers import Tier, join
 
 _UNLISTED = ""
@@ -46,10 +46,10 @@ def reachable_requirements(policy: Policy) -> Iterator[ReachableRequirement]:
     have too few people for it.
     """
     for agent, tool in _places(policy):
-        selection = Selection(policy, agent, tool)
+        rules = EffectiveRules(policy, agent, tool)
         asked = (
-            ReachableRequirement(agent, tool, tier, selection.requirement(tier, needs))
-            for tier, needs in _asked(policy, tool, selection)
+            ReachableRequirement(agent, tool, tier, rules.requirement(tier, needs))
+            for tier, needs in _asked(policy, tool, rules)
         )
         found: list[ReachableRequirement] = []
         for one in asked:
@@ -69,7 +69,7 @@ def freeze_requirement(
         tool: name of the tool; empty for all of them.
     """
     places = _places(policy, agent, tool)
-    found = (Selection(policy, *place).everybody() for place in places)
+    found = (EffectiveRules(policy, *place).everybody() for place in places)
     return Requirement(approvals=1, of=merged(chain.from_iterable(found)))
 
 
@@ -101,17 +101,17 @@ def _places(
 
 
 def _asked(
-    policy: Policy, tool: str, selection: Selection
+    policy: Policy, tool: str, rules: EffectiveRules
 ) -> Iterator[tuple[Tier, tuple[str, ...]]]:
     """Yield the tiers at which people are asked, and what rules ask for beside."""
-    floor, _ = selection.tier()
-    raised = [(join(floor, rule.tier), rule) for rule in selection.raising()]
+    floor, _ = rules.tier()
+    raised = [(join(floor, rule.tier), rule) for rule in rules.raising()]
     found: list[tuple[Tier, tuple[str, ...]]] = [(floor, ())]
     found += [(tier, _needs([rule])) for tier, rule in raised]
     if policy.protect.ask_about_invalid_calls:
         # A call that does not fit its tool is never approved by the policy alone.
         found.append((join(floor, Tier.APPROVE), ()))
-    triaged = [tier for tier, _ in found if selection.triage(tier)]
+    triaged = [tier for tier, _ in found if rules.triage(tier)]
     found += [(join(tier, Tier.APPROVE), ()) for tier in triaged]
     # Rules may hold together. What they need adds up, so all of them cover any choice.
     if any(tier is Tier.APPROVE for tier, _ in found):
@@ -121,7 +121,7 @@ def _asked(
     # that hold beside that still need their people.
     is_doubtful = (
         bool(raised)
-        or selection.first.args_schema is not None
+        or rules.first.args_schema is not None
         or bool(triaged)
         or any(
             rule.covers(tool) and (rule.by or rule.sum)
@@ -129,7 +129,7 @@ def _asked(
         )
     )
     if is_doubtful:
-        found.append((join(floor, Tier.ESCALATE), _needs(selection.raising())))
+        found.append((join(floor, Tier.ESCALATE), _needs(rules.raising())))
     return (one for one in found if one[0].needs_people)
 
 

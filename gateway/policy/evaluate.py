@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 from twokey.gateway.approvals.evidence import HIDDEN, as_text, redacted
 from twokey.gateway.approvals.policy_decision import PolicyDecision
+from twokey.gateway.policy.effective_rules import EffectiveRules
 from twokey.gateway.policy.expressions import value_at
 from twokey.gateway.policy.fields import MAX_LINK, fill, placeholders
 from twokey.gateway.policy.formats import formatted
@@ -21,7 +22,6 @@ from twokey.gateway.policy.raise_rules import (
 )
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.policy.schemas import unusable
-from twokey.gateway.policy.selection import Selection
 from twokey.gateway.policy.triage_rules import TriageRule
 from twokey.gateway.protocol.edits import argument_errors
 from twokey.gateway.protocol.strict_json import JsonObject
@@ -48,13 +48,13 @@ def listed_tier(policy: Policy, *, agent: str, tool: str) -> Tier:
 
     A call may need more, never less (but for an override of an overridable tool).
     """
-    tier, _ = Selection(policy, agent, tool).tier()
+    tier, _ = EffectiveRules(policy, agent, tool).tier()
     return tier
 
 
 def is_idempotent(policy: Policy, *, agent: str, tool: str) -> bool:
     """Return True if an execution in doubt may be repeated under the same key."""
-    return bool(Selection(policy, agent, tool).first.idempotent)
+    return bool(EffectiveRules(policy, agent, tool).first.idempotent)
 
 
 def evaluate(
@@ -88,7 +88,7 @@ def evaluate(
             less than a rule of ``raise`` demands.
         also: what others ask for beside the policy; it can only raise.
     """
-    rules = Selection(policy, agent, tool, wish)
+    rules = EffectiveRules(policy, agent, tool, wish)
     schema, schema_reasons = _schema(rules, args, declared_schema)
     tier, tier_reasons = rules.tier()
     redact = rules.redact()
@@ -107,7 +107,7 @@ def evaluate(
     waiting = rules.waiting(tier)
     # After the raise: time, people and channel are those of the tier that came out.
     requirement = rules.requirement(tier, [one.needs for one in raised if one.needs])
-    calls, called = rules.called(tier, requirement)
+    escalate_to, escalate_roles = rules.escalation(tier, requirement)
     reasons = (*tier_reasons, *(one.reason for one in asks), *doubts)
     return Evaluation(
         tier=tier,
@@ -128,14 +128,18 @@ def evaluate(
         overridable=rules.overridable,
         fired=raised,
         remind_at_ms=rules.share_ms(tier, waiting.remind_at),
-        escalate_at_ms=rules.share_ms(tier, waiting.escalate_at if calls else None),
-        escalate_to=calls,
-        escalate_roles=called,
+        escalate_at_ms=rules.share_ms(
+            tier, waiting.escalate_at if escalate_to else None
+        ),
+        escalate_to=escalate_to,
+        escalate_roles=escalate_roles,
         triage=rules.triage(tier),
     )
 
 
-def _doubts(rules: Selection, args: JsonObject, facts: Facts | None) -> tuple[str, ...]:
+def _doubts(
+    rules: EffectiveRules, args: JsonObject, facts: Facts | None
+) -> tuple[str, ...]:
     problems = facts.problems if facts else ()
     schema = rules.first.args_schema
     # Not strict first: what is no JSON may not even be comparable with a schema.
@@ -145,7 +149,7 @@ def _doubts(rules: Selection, args: JsonObject, facts: Facts | None) -> tuple[st
 
 
 def _schema(
-    rules: Selection, args: JsonObject, declared: JsonObject | None
+    rules: EffectiveRules, args: JsonObject, declared: JsonObject | None
 ) -> tuple[JsonObject | None, tuple[str, ...]]:
     if rules.first.args_schema is not None or declared is None:
         return rules.first.args_schema, ()

@@ -104,7 +104,7 @@ def off_hours(
     return not is_open or day.weekday() >= _SATURDAY or _is_holiday(day, holidays)
 
 
-def instant(now_ms: int) -> datetime:
+def utc(now_ms: int) -> datetime:
     """Return Unix milliseconds as an aware time, exactly.
 
     Raises:

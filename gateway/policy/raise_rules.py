@@ -10,7 +10,7 @@ from pydantic import Field, JsonValue
 from twokey.gateway.approvals.evidence import HIDDEN, as_text, redacted, shortened
 from twokey.gateway.errors import BadJson
 from twokey.gateway.policy.expressions import Expression, ask, compiled, scope, value_at
-from twokey.gateway.policy.hours import instant
+from twokey.gateway.policy.hours import utc
 from twokey.gateway.policy.rules import Policy, RaiseRule
 from twokey.gateway.policy.windows import MICRO
 from twokey.gateway.protocol.records import Record
@@ -154,7 +154,7 @@ def _values(facts: Facts | None) -> dict[str, object]:
     if facts is None:
         return {}
     try:
-        now = {"now": instant(facts.now_ms)}
+        now = {"now": utc(facts.now_ms)}
     except ValueError:
         now = {}
     return {

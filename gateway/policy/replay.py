@@ -18,8 +18,8 @@ from pydantic import ConfigDict, Field, ValidationError
 
 from twokey.gateway.approvals.batch_deciding import indexes_in
 from twokey.gateway.approvals.events import BATCH_MEMBER, BY_POLICY, EventName
-from twokey.gateway.approvals.people import Requirement, Vote
 from twokey.gateway.approvals.quorum import tally
+from twokey.gateway.approvals.requirement import Requirement, Vote
 from twokey.gateway.errors import BadJson, PolicyError
 from twokey.gateway.policy.evaluate import evaluate, listed_tier
 from twokey.gateway.policy.raise_rules import Facts

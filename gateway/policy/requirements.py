@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 from functools import reduce
 from itertools import combinations
 
-from twokey.gateway.approvals.people import Requirement
 from twokey.gateway.approvals.quorum import stricter
+from twokey.gateway.approvals.requirement import Requirement
 from twokey.gateway.policy.requirement_rules import PartRule
 from twokey.gateway.policy.rules import Policy
 

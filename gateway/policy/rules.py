@@ -13,7 +13,7 @@ from typing import Annotated, Literal, cast
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from twokey.gateway.approvals.people import Notify, Role
+from twokey.gateway.approvals.requirement import Notify, Role
 from twokey.gateway.durations import parse_duration
 from twokey.gateway.policy.fields import (
     ArgsPath,

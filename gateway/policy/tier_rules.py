@@ -6,7 +6,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from twokey.gateway.approvals.people import Notify
+from twokey.gateway.approvals.requirement import Notify
 from twokey.gateway.policy.fields import (
     ChannelRef,
     Count,

@@ -19,7 +19,7 @@ from twokey.gateway.policy.expressions import (
     scope,
     value_of,
 )
-from twokey.gateway.policy.hours import instant
+from twokey.gateway.policy.hours import utc
 from twokey.gateway.policy.name_check import RECENT
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.policy.shapes import Shape, shape_at
@@ -160,7 +160,7 @@ def _facts(
 ) -> dict[str, object]:
     return {
         "call": {"agent": text, "tool": text},
-        "now": instant(now_ms),
+        "now": utc(now_ms),
         "recent": dict.fromkeys(RECENT, number),
         "requester": text,
         "windows": dict.fromkeys(expression.windows, float(number)),

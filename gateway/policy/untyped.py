@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from twokey.gateway.documents import Document, Problem
+from twokey.gateway.policy.effective_rules import EffectiveRules
 from twokey.gateway.policy.expressions import compiled
 from twokey.gateway.policy.rules import Policy, RaiseRule
-from twokey.gateway.policy.selection import Selection
 from twokey.gateway.policy.shapes import is_typed
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.sentences import Path, ProblemAt, dotted
@@ -66,7 +66,7 @@ def _of_rules(
         yield from _reads(("tools", tool), listed.raise_, schemas[tool])
     for agent, rule in policy.agents.items():
         for tool, own in rule.tools.items():
-            schema = Selection(policy, agent, tool).first.args_schema
+            schema = EffectiveRules(policy, agent, tool).first.args_schema
             yield from _reads(("agents", agent, "tools", tool), own.raise_, [schema])
 
 

@@ -7,9 +7,9 @@ from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
 
 from pydantic import JsonValue
 
+from twokey.gateway.policy.effective_rules import EffectiveRules
 from twokey.gateway.policy.expressions import value_at
 from twokey.gateway.policy.rules import Policy, WindowRule
-from twokey.gateway.policy.selection import Selection
 from twokey.gateway.policy.window_keys import window_key
 from twokey.gateway.protocol.records import Record
 from twokey.gateway.protocol.strict_json import MAX_INTEGER, JsonObject
@@ -73,7 +73,7 @@ def window_uses(
     """
     # By the same schema as rules and edits: it decides whether "07" and 7 are one
     # resource.
-    schema = Selection(policy, agent, tool).first.args_schema or declared_schema
+    schema = EffectiveRules(policy, agent, tool).first.args_schema or declared_schema
     uses: list[WindowUse] = []
     problems: list[str] = []
     values: JsonObject = {

@@ -257,14 +257,14 @@ class CheckState(Record):
 class Done(Record):
     """It ran before, with this result.
 
-    ``reconciled`` is what people found at the last reconciliation; ``found`` is the
-    same when it is to be read in place of the result.
+    ``reconciled`` is what people found at the last reconciliation;
+    ``reconcile_answer`` is the same when it is to be read in place of the result.
     """
 
     kind: Literal["done"] = "done"
     result: Result
     edit: EditRecord | None = None
-    found: ReconcileAnswer | None = None
+    reconcile_answer: ReconcileAnswer | None = None
     reconciled: ReconcileAnswer | None = None
 
 
@@ -351,7 +351,7 @@ class AgentNote(Record):
 class CallOutcome(Record):
     """The outcome of one held call, for repairing a turn that was cut off.
 
-    ``found`` and ``reconciled`` are as in `Done`.
+    ``reconcile_answer`` and ``reconciled`` are as in `Done`.
     """
 
     item_id: str
@@ -361,7 +361,7 @@ class CallOutcome(Record):
     answer: Answer | None = None
     edit: EditRecord | None = None
     result: Result | None = None
-    found: ReconcileAnswer | None = None
+    reconcile_answer: ReconcileAnswer | None = None
     reconciled: ReconcileAnswer | None = None
 
 

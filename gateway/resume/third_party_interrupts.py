@@ -18,8 +18,8 @@ import logging
 from collections.abc import Callable, Iterable
 
 from twokey.gateway.approvals.events import Event, EventName
+from twokey.gateway.policy.effective_rules import EffectiveRules
 from twokey.gateway.policy.rules import Policy
-from twokey.gateway.policy.selection import Selection
 from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.resume.advancer import Advancer
 from twokey.gateway.resume.answers import fits, question_of
@@ -155,7 +155,7 @@ class ThirdPartyInterrupts:
         return event.with_(data={**event.data, **data})
 
     def _redact(self, agent: str, tool: str) -> Iterable[str]:
-        return Selection(self._policy(), agent, tool).redact()
+        return EffectiveRules(self._policy(), agent, tool).redact()
 
 
 def _ending(event: Event, *, is_answered: bool) -> Event:

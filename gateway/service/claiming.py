@@ -258,7 +258,7 @@ def _told(item: Item) -> ClaimReply:
             return Done(
                 result=item.result or Result(ok=item.state is ItemState.EXECUTED),
                 edit=item.edit,
-                found=found_by_people(item),
+                reconcile_answer=found_by_people(item),
                 reconciled=last_finding(item),
             )
         case ItemState.IN_DOUBT:
@@ -359,7 +359,7 @@ def outcome_of(item: Item) -> CallOutcome:
         answer=answer_for(item),
         edit=item.edit,
         result=item.result,
-        found=found_by_people(item),
+        reconcile_answer=found_by_people(item),
         reconciled=last_finding(item),
     )
 

@@ -15,7 +15,6 @@ from twokey.gateway.approvals.events import (
     call_event,
 )
 from twokey.gateway.approvals.lifecycle import Transition, advance
-from twokey.gateway.approvals.people import Requirement
 from twokey.gateway.approvals.quorum import stricter
 from twokey.gateway.approvals.record import (
     Approval,
@@ -25,6 +24,7 @@ from twokey.gateway.approvals.record import (
     Waiting,
     item_id,
 )
+from twokey.gateway.approvals.requirement import Requirement
 from twokey.gateway.errors import BadJson
 from twokey.gateway.policy.evaluate import Evaluation
 from twokey.gateway.policy.fields import is_channel

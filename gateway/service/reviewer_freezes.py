@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from twokey.gateway.approvals.changes import listed
 from twokey.gateway.approvals.decisions import Forbidden, Reviewer
-from twokey.gateway.approvals.people import Requirement
 from twokey.gateway.approvals.quorum import ineligible_reason, standing_in
+from twokey.gateway.approvals.requirement import Requirement
 from twokey.gateway.policy.eligibility import freeze_requirement, unfreeze_requirement
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.service.freezing import FreezeService

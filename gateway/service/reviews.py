@@ -28,8 +28,8 @@ from twokey.gateway.approvals.decisions import (
 from twokey.gateway.approvals.policy_decision import PolicyDecision
 from twokey.gateway.approvals.record import Approval, Item, Origin
 from twokey.gateway.errors import BadJson
+from twokey.gateway.policy.effective_rules import EffectiveRules
 from twokey.gateway.policy.rules import Policy
-from twokey.gateway.policy.selection import Selection
 from twokey.gateway.protocol.records import Person
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.strict_json import JsonObject, accept_object
@@ -254,7 +254,7 @@ class ReviewService(PolicyService):
         Those of its pinned requirement, and those that the current policy names for its
         tool at any tier: people whom either asks may come first.
         """
-        rules = Selection(self._policy(), item.ctx.agent, item.tool)
+        rules = EffectiveRules(self._policy(), item.ctx.agent, item.tool)
         roles = (*item.requirement.roles, *rules.everybody())
         return frozenset(group for role in roles for group in role.usergroups)
 

@@ -13,7 +13,13 @@ from typing import cast
 
 from pydantic import JsonValue
 
-from twokey.gateway.approvals.record import Approval, Context, Item, Taken, item_id
+from twokey.gateway.approvals.record import (
+    Acknowledgement,
+    Approval,
+    Context,
+    Item,
+    item_id,
+)
 from twokey.gateway.errors import BadJson, CorruptRecord, NewerRecord
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.business_state import is_same_but_state
@@ -65,7 +71,7 @@ _IN_DETAIL = {
     "observations",
     "finding",
 }
-_APPROVAL_IN_HEAD = {"version", "rev", "created_at_ms", "taken", "remarks"} | {
+_APPROVAL_IN_HEAD = {"version", "rev", "created_at_ms", "acknowledged", "remarks"} | {
     *_TIMES.values()
 }
 _STATES = frozenset(ItemState)
@@ -117,7 +123,9 @@ def head(approval: Approval, items: Sequence[Item]) -> dict[str, str]:
 
 def blobs(approval: Approval, items: Sequence[Item]) -> dict[str, str]:
     """Return the large fields of an approval, and of these items, that may change."""
-    found = {"taken": approval.taken.model_dump_json()} if approval.taken else {}
+    found: dict[str, str] = {}
+    if approval.acknowledged:
+        found["taken"] = approval.acknowledged.model_dump_json()
     if approval.remarks:
         rows = [remark.model_dump(mode="json") for remark in approval.remarks]
         found["remarks"] = json.dumps(rows, ensure_ascii=False)
@@ -205,7 +213,7 @@ def check_format(record: str, found: Mapping[str, bytes]) -> None:
 def _together(head: dict[str, bytes], blobs: dict[str, bytes]) -> Approval:
     record = _with_new_names(_object(blobs["frozen"]))
     pinned_items = cast("list[JsonObject]", record["items"])
-    taken = blobs.get("taken")
+    acknowledged = blobs.get("taken")
     items = [_item(index, row, head, blobs) for index, row in enumerate(pinned_items)]
     return Approval.model_validate(
         {
@@ -218,7 +226,9 @@ def _together(head: dict[str, bytes], blobs: dict[str, bytes]) -> Approval:
             # Of the four only this one always has a field: without it the record is
             # corrupt, and 0 would read as a deadline long past.
             "expires_at_ms": number(head["expires"]),
-            "taken": Taken.model_validate_json(taken) if taken else None,
+            "acknowledged": Acknowledgement.model_validate_json(acknowledged)
+            if acknowledged
+            else None,
             "remarks": json.loads(blobs.get("remarks", b"[]")),
             "items": items,
         }

@@ -14,8 +14,8 @@ from typing import Any
 
 from twokey.gateway.approvals import editing, lifecycle, resume_value
 from twokey.gateway.approvals.lifecycle import Transition
-from twokey.gateway.approvals.people import Observation, Requirement, Vote
 from twokey.gateway.approvals.record import Context, DecisionRecord, Item, Revocation
+from twokey.gateway.approvals.requirement import Observation, Requirement, Vote
 from twokey.gateway.errors import NotAllowed, StoreUnavailable
 from twokey.gateway.policy.evaluate import Evaluation
 from twokey.gateway.protocol import digest, wire
@@ -153,7 +153,7 @@ class FakeGateway:
                 return Done(
                     result=item.result or Result(ok=item.state is ItemState.EXECUTED),
                     edit=item.edit,
-                    found=found_by_people(item),
+                    reconcile_answer=found_by_people(item),
                     reconciled=last_finding(item),
                 )
             case _:

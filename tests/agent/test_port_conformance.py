@@ -351,7 +351,7 @@ async def test_a_call_whose_owner_died_waits_for_what_people_find(
     else:
         assert isinstance(after, Done)
         assert after.result.ok == (finding is Finding.EXECUTED)
-        assert after.found == outcome.found
+        assert after.reconcile_answer == outcome.reconcile_answer
         assert after.reconciled == outcome.reconciled
     assert await gateway.late_reports(at(), [call.id]) == ()
 

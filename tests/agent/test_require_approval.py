@@ -21,7 +21,7 @@ from twokey.agent import (
     require_approval,
 )
 from twokey.gateway.approvals.lifecycle import Transition
-from twokey.gateway.approvals.people import Vote
+from twokey.gateway.approvals.requirement import Vote
 from twokey.gateway.errors import BadJson, NotAllowed, ThreadUnavailable
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.tiers import Tier

@@ -25,8 +25,8 @@ from tests.agent.fake_gateway import ANNA, FakeGateway
 from twokey.agent import ApprovalMiddleware, connected
 from twokey.agent.scripted_model import calling, scripted
 from twokey.gateway.approvals.lifecycle import Transition
-from twokey.gateway.approvals.people import Vote
 from twokey.gateway.approvals.record import Item
+from twokey.gateway.approvals.requirement import Vote
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.protocol.verbs import Verb

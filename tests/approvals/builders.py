@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from twokey.gateway.approvals.decisions import AccountKind, Click, Reviewer
-from twokey.gateway.approvals.people import Requirement, Role
 from twokey.gateway.approvals.record import Approval, Context, Item, item_id
+from twokey.gateway.approvals.requirement import Requirement, Role
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.records import Person
 from twokey.gateway.protocol.strict_json import JsonObject

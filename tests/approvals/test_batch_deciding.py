@@ -48,9 +48,9 @@ from twokey.gateway.approvals.decisions import (
     Stale,
 )
 from twokey.gateway.approvals.events import BATCH_MEMBER, EventName
-from twokey.gateway.approvals.people import Requirement
 from twokey.gateway.approvals.policy_decision import PolicyDecision
 from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.approvals.requirement import Requirement
 from twokey.gateway.protocol.records import Person
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.tiers import Tier

@@ -39,9 +39,9 @@ from twokey.gateway.approvals.decisions import (
     Stale,
 )
 from twokey.gateway.approvals.events import EventName
-from twokey.gateway.approvals.people import Requirement, Role
 from twokey.gateway.approvals.policy_decision import PolicyDecision
 from twokey.gateway.approvals.record import Approval
+from twokey.gateway.approvals.requirement import Requirement, Role
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.tiers import Tier

@@ -25,8 +25,8 @@ from twokey.gateway.approvals.decisions import (
     Reviewer,
 )
 from twokey.gateway.approvals.membership import unresolved_roles
-from twokey.gateway.approvals.people import Requirement, Role
 from twokey.gateway.approvals.record import Approval
+from twokey.gateway.approvals.requirement import Requirement, Role
 from twokey.gateway.protocol.records import Person
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.tiers import Tier

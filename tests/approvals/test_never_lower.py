@@ -25,9 +25,9 @@ from tests.levels import examples
 from twokey.gateway.approvals.changes import Change
 from twokey.gateway.approvals.deciding import decide
 from twokey.gateway.approvals.decisions import Approve, Decision, Edit, Reject
-from twokey.gateway.approvals.people import Requirement
 from twokey.gateway.approvals.policy_decision import PolicyDecision
 from twokey.gateway.approvals.record import Approval
+from twokey.gateway.approvals.requirement import Requirement
 from twokey.gateway.protocol.records import Person
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.tiers import Tier

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.approvals.builders import ANA, BEN, CHLOE, SENIOR, SUPPORT, TWO, reviewer
-from twokey.gateway.approvals.people import Requirement, Role, Vote
 from twokey.gateway.approvals.quorum import roles_of, stricter, tally
+from twokey.gateway.approvals.requirement import Requirement, Role, Vote
 from twokey.gateway.protocol.records import Person
 
 HASH = "sha256:" + "a" * 64

@@ -30,10 +30,10 @@ from twokey.gateway.approvals.decisions import (
     Reviewer,
     Stale,
 )
-from twokey.gateway.approvals.people import Requirement
 from twokey.gateway.approvals.policy_decision import PolicyDecision
 from twokey.gateway.approvals.reconciling import MAX_NOTE
 from twokey.gateway.approvals.record import Approval
+from twokey.gateway.approvals.requirement import Requirement
 from twokey.gateway.protocol.records import Result
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.tiers import Tier

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from tests.approvals.builders import ANA, HOUR_MS, NOW_MS, an_approval, an_item
-from twokey.gateway.approvals.people import Vote
 from twokey.gateway.approvals.record import Approval, Item, Revocation
 from twokey.gateway.approvals.recovering import (
     RESTORED,
@@ -13,6 +12,7 @@ from twokey.gateway.approvals.recovering import (
     doubt_restored,
     end_with_thread,
 )
+from twokey.gateway.approvals.requirement import Vote
 from twokey.gateway.protocol.states import ItemState
 
 UNTOUCHED = sorted(set(ItemState) - {ItemState.PENDING, ItemState.AUTHORIZED})

@@ -25,10 +25,10 @@ from twokey.gateway.approvals.decisions import (
     Reject,
     Reviewer,
 )
-from twokey.gateway.approvals.people import Requirement, Role
 from twokey.gateway.approvals.permission import NOBODY
 from twokey.gateway.approvals.policy_decision import PolicyDecision
 from twokey.gateway.approvals.quorum import is_possible
+from twokey.gateway.approvals.requirement import Requirement, Role
 from twokey.gateway.protocol.records import Person
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.tiers import Tier

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.approvals.builders import ANA, CHLOE, NOW_MS, an_item
-from twokey.gateway.approvals.people import Vote
 from twokey.gateway.approvals.record import DecisionRecord, Item, Revocation
 from twokey.gateway.approvals.recovering import RESTORED, THREAD_LOST
+from twokey.gateway.approvals.requirement import Vote
 from twokey.gateway.approvals.resume_value import answer_for, unknown_answer
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.verbs import Verb

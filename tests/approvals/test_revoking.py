@@ -12,8 +12,8 @@ from tests.approvals.builders import (
     an_approval,
     an_item,
 )
-from twokey.gateway.approvals.people import Requirement, Role, Vote
 from twokey.gateway.approvals.policy_decision import PolicyDecision
+from twokey.gateway.approvals.requirement import Requirement, Role, Vote
 from twokey.gateway.approvals.revoking import revoke
 from twokey.gateway.protocol.records import Person
 from twokey.gateway.protocol.states import ItemState

@@ -13,8 +13,8 @@ from twokey.gateway.approvals.decisions import (
     Reject,
     Reviewer,
 )
-from twokey.gateway.approvals.people import Requirement, Role
 from twokey.gateway.approvals.record import Approval
+from twokey.gateway.approvals.requirement import Requirement, Role
 from twokey.gateway.protocol.states import ItemState
 
 SUPPORT = Role(name="support", users=("U0ANA", "U0CHLOE"))

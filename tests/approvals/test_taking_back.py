@@ -34,9 +34,9 @@ from twokey.gateway.approvals.decisions import (
     Voted,
 )
 from twokey.gateway.approvals.events import EventName
-from twokey.gateway.approvals.people import Requirement
 from twokey.gateway.approvals.policy_decision import PolicyDecision
 from twokey.gateway.approvals.record import Approval
+from twokey.gateway.approvals.requirement import Requirement
 from twokey.gateway.approvals.resume_value import answer_for
 from twokey.gateway.protocol.records import Person
 from twokey.gateway.protocol.states import ItemState

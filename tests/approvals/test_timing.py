@@ -117,7 +117,7 @@ def test_who_takes_it_is_named_for_ten_minutes_and_may_be_followed() -> None:
     second = take(first.approval, ben, now_ms=NOW + 1)
     assert isinstance(second, Change)
 
-    taken = second.approval.taken
+    taken = second.approval.acknowledged
     assert taken is not None
     assert (taken.by.user, taken.until_ms) == ("U0BEN", NOW + 1 + 600_000)
     assert timers(first.approval, second.approval) == [("release", taken.until_ms)]
@@ -157,7 +157,10 @@ def test_what_a_timer_did_is_on_the_record() -> None:
     escalated = fire(approval, TimerKind.ESCALATE, NOW)
 
     assert released is not None
-    assert (taken.approval.taken is None, released.approval.taken) == (False, None)
+    assert (taken.approval.acknowledged is None, released.approval.acknowledged) == (
+        False,
+        None,
+    )
     assert reminded is not None
     assert reminded.approval.reminded_at_ms == NOW
     assert escalated is not None

@@ -22,9 +22,9 @@ from twokey.gateway.approvals.decisions import (
     Reject,
     Reviewer,
 )
-from twokey.gateway.approvals.people import Requirement, Role
 from twokey.gateway.approvals.policy_decision import PolicyDecision
 from twokey.gateway.approvals.record import Approval
+from twokey.gateway.approvals.requirement import Requirement, Role
 from twokey.gateway.protocol.tiers import Tier
 
 SUPPORT = Role(name="support", usergroups=("S0SUPPORT",))

@@ -19,9 +19,9 @@ from tests.approvals.builders import (
 from twokey.gateway.approvals.changes import Change
 from twokey.gateway.approvals.deciding import decide
 from twokey.gateway.approvals.decisions import Approve, Decision, Edit, Reviewer
-from twokey.gateway.approvals.people import Requirement, Role
 from twokey.gateway.approvals.policy_decision import PolicyDecision
 from twokey.gateway.approvals.record import Approval
+from twokey.gateway.approvals.requirement import Requirement, Role
 from twokey.gateway.approvals.revoking import revoke
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.tiers import Tier

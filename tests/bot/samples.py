@@ -6,8 +6,8 @@ from typing import Any
 
 from twokey.bot.cards.frame import Frame
 from twokey.gateway.approvals import editing
-from twokey.gateway.approvals.people import Requirement, Role, Vote
 from twokey.gateway.approvals.record import Approval, Context, DecisionRecord, Item
+from twokey.gateway.approvals.requirement import Requirement, Role, Vote
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.records import EditRecord, Person, Result
 from twokey.gateway.protocol.states import ItemState

@@ -30,7 +30,7 @@ BY_NOW_TABLE = (
     ),
     Mutant(
         "a rule's requirement is joined and never dropped",
-        "gateway/policy/selection.py",
+        "gateway/policy/effective_rules.py",
         "[*base, *(required(policy, name) for name in needs)]",
         "base",
         "tests/policy/test_requirements.py",

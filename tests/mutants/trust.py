@@ -185,7 +185,7 @@ TRUST_TABLE = (
     ),
     Mutant(
         "what is set for one agent allows no more than the tool itself",
-        "gateway/policy/selection.py",
+        "gateway/policy/effective_rules.py",
         "            if all(allow is None or verb in allow for allow in sources)\n",
         "",
         "tests/policy/test_evaluate.py",

@@ -18,7 +18,7 @@ from twokey.gateway.policy.expressions import (
     compiled,
     scope,
 )
-from twokey.gateway.policy.hours import instant
+from twokey.gateway.policy.hours import utc
 from twokey.gateway.policy.tokens import chains, tokens
 from twokey.gateway.protocol.strict_json import JsonObject
 
@@ -26,7 +26,7 @@ NOW = 1_782_900_000_000  # 2026-07-01 10:00 UTC, a Wednesday
 VALUES: dict[str, object] = {
     "call": {"tool": "refund", "agent": "support"},
     "windows": {"sum": 100.0},
-    "now": instant(NOW),
+    "now": utc(NOW),
     "requester": "U0ANA",
     "recent": {"requests_10m": 3, "failures_1h": 0, "rejections_in_row": 1},
 }

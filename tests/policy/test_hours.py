@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from twokey.gateway.policy.hours import (
     holiday,
     hour,
-    instant,
     off_hours,
     span,
+    utc,
     weekday,
     zone,
 )
@@ -191,6 +191,6 @@ def test_every_known_zone_can_be_used() -> None:
 
 
 def test_milliseconds_become_the_exact_time_or_a_problem() -> None:
-    assert instant(1_782_900_000_001).microsecond == 1000
+    assert utc(1_782_900_000_001).microsecond == 1000
     with pytest.raises(ValueError, match="not a time of the calendar"):
-        instant(10**18)
+        utc(10**18)

@@ -6,10 +6,10 @@ from itertools import product
 
 import pytest
 
-from twokey.gateway.approvals.people import Notify, Requirement, Role
 from twokey.gateway.approvals.quorum import stricter
+from twokey.gateway.approvals.requirement import Notify, Requirement, Role
+from twokey.gateway.policy.effective_rules import EffectiveRules
 from twokey.gateway.policy.load import BadPolicy, load_policy
-from twokey.gateway.policy.selection import Selection
 from twokey.gateway.protocol.tiers import Tier
 
 POLICY = """\
@@ -27,7 +27,7 @@ tools: {refund: {tier: approve}}
 
 def requirement_at(tier: Tier, text: str = POLICY) -> Requirement:
     policy = load_policy(text, "policy.yml")
-    return Selection(policy, "support", "refund").requirement(tier)
+    return EffectiveRules(policy, "support", "refund").requirement(tier)
 
 
 def told(requirement: Requirement) -> dict[str, Notify]:

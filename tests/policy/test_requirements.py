@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 
 from twokey.cli.main import run
 from twokey.cli.policy_output import explanation_rows, replay_lines, unused_requirements
-from twokey.gateway.approvals.people import Requirement, Vote
 from twokey.gateway.approvals.quorum import stricter, tally
+from twokey.gateway.approvals.requirement import Requirement, Vote
+from twokey.gateway.policy.effective_rules import EffectiveRules
 from twokey.gateway.policy.evaluate import Evaluation, evaluate
 from twokey.gateway.policy.load import BadPolicy, load_policy
 from twokey.gateway.policy.raise_rules import Facts
 from twokey.gateway.policy.replay import Row, replay
 from twokey.gateway.policy.requirements import required
 from twokey.gateway.policy.rules import Policy
-from twokey.gateway.policy.selection import Selection
 from twokey.gateway.protocol.records import Person
 from twokey.gateway.protocol.tiers import Tier
 
@@ -237,7 +237,7 @@ def test_a_rule_that_cannot_be_checked_needs_what_it_names() -> None:
 
 
 def test_everybody_who_may_be_asked_by_a_rule_counts_as_a_reviewer() -> None:
-    names = {role.name for role in Selection(POLICY, "a", "refund").everybody()}
+    names = {role.name for role in EffectiveRules(POLICY, "a", "refund").everybody()}
 
     assert names == {"support", "senior", "finance"}
 

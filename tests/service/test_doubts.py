@@ -212,7 +212,7 @@ async def test_the_truth_keeps_a_call_from_running_a_second_time(
 
     reply = await harness.agents.claim(claim.with_(owner="w2"))
     assert isinstance(reply, Done)
-    assert (reply.result, reply.found) == (PAID, None)
+    assert (reply.result, reply.reconcile_answer) == (PAID, None)
 
 
 async def test_a_report_beside_a_second_run_is_kept_and_changes_nothing_of_it(
@@ -267,7 +267,7 @@ async def test_a_note_on_a_failure_that_was_left_is_beside_the_tools_own_error(
     reply = await harness.agents.claim(claim.with_(owner="w3"))
 
     assert isinstance(reply, Done)
-    assert (reply.result, reply.found) == (BROKE, None)
+    assert (reply.result, reply.reconcile_answer) == (BROKE, None)
     assert reply.reconciled is not None
     assert reply.reconciled.message == "try it once more"
 

@@ -299,7 +299,7 @@ async def test_people_settle_a_doubt_afterwards(harness: ServiceHarness) -> None
     assert isinstance(outcome, Decided)
     reply = await harness.agents.claim(request.with_(owner="second"))
     assert isinstance(reply, Done)
-    assert reply.found is not None
+    assert reply.reconcile_answer is not None
 
 
 async def test_nobody_has_a_call_run_again_whose_agent_went_on(

@@ -57,7 +57,7 @@ async def test_what_moves_all_the_time_is_not_written(harness: ServiceHarness) -
 
     after = await harness.store.approvals.load(click.approval)
     assert after is not None
-    assert after.approval.taken is None
+    assert after.approval.acknowledged is None
     assert looked == list(range(1, after.approval.rev))
 
 

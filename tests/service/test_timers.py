@@ -70,7 +70,7 @@ async def test_the_policys_shares_of_the_time_become_timers(
 
     waiting = approval.waiting
     assert (waiting.remind_at_ms, waiting.escalate_at_ms) == (HOUR // 2, HOUR * 4 // 5)
-    assert waiting.called == ("senior",)
+    assert waiting.escalate_to == ("senior",)
     keys = harness.store.keys_of_tenant("default")
     name = f"{approval.id} remind"
     score = await harness.store.conn.command("ZSCORE", keys.timers, name)
@@ -88,7 +88,7 @@ async def test_a_card_is_as_impatient_as_its_most_impatient_call(store: Store) -
 
     waiting = approval.waiting
     assert (waiting.remind_at_ms, waiting.escalate_at_ms) == (HOUR // 6, HOUR * 4 // 15)
-    assert waiting.called == ("senior",)
+    assert waiting.escalate_to == ("senior",)
 
 
 async def test_a_tier_without_shares_sets_no_timer(store: Store) -> None:
@@ -296,14 +296,14 @@ async def test_whoever_is_on_it_is_released_by_the_clock(
     approval = await opened(harness)
     await harness.reviews.times.take(approval.id, ANA)
     taken = await harness.approval(approval.items[0].id)
-    assert taken.taken is not None
-    assert taken.taken.by.user == "U0ANA"
+    assert taken.acknowledged is not None
+    assert taken.acknowledged.by.user == "U0ANA"
     await due(harness, approval.id, TimerKind.RELEASE)
 
     await asyncio.gather(*(Sweeper(harness.store).sweep() for _ in range(3)))
 
     after = await harness.approval(approval.items[0].id)
-    assert after.taken is None
+    assert after.acknowledged is None
     assert after.rev == taken.rev + 1
     assert len(await told(harness, EventName.APPROVAL_RELEASED)) == 1
 

@@ -18,15 +18,15 @@ from tests.bot.samples import (
 )
 from twokey.bot.cards.approval import card
 from twokey.bot.cards.frame import MAX_ROWS, rows_of, text_budget
-from twokey.gateway.approvals.people import Role
 from twokey.gateway.approvals.record import (
+    Acknowledgement,
     Approval,
     Floor,
     Item,
-    Taken,
     TriageResult,
     Waiting,
 )
+from twokey.gateway.approvals.requirement import Role
 from twokey.gateway.policy.fields import MAX_LINK
 from twokey.gateway.protocol.business_state import BusinessState, with_state
 from twokey.gateway.protocol.records import Person, Result
@@ -102,7 +102,7 @@ def test_the_fullest_card_is_still_accepted(
             requester=Person(team=TEAM, user="U" + "0" * 29),
             escalated_at_ms=NOW,
             recent_requests=100_000,
-            taken=Taken(by=VOTERS[0], until_ms=LATER),
+            acknowledged=Acknowledgement(by=VOTERS[0], until_ms=LATER),
             waiting=Waiting(roles=(Role(name="r" * 64),), channels=("#" + "c" * 80,)),
         )
 

@@ -25,8 +25,14 @@ from twokey.bot.blocks import Message
 from twokey.bot.cards.approval import card
 from twokey.bot.cards.mentions import MOST, mentions_for
 from twokey.bot.cards.reminders import newly_needed, still_in_doubt, with_reviewers
-from twokey.gateway.approvals.people import Notify, Observation, Requirement, Role, Vote
 from twokey.gateway.approvals.record import Approval, Item, Waiting
+from twokey.gateway.approvals.requirement import (
+    Notify,
+    Observation,
+    Requirement,
+    Role,
+    Vote,
+)
 from twokey.gateway.protocol.records import Person
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.tiers import Tier

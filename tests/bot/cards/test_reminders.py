@@ -19,8 +19,8 @@ from tests.bot.samples import (
 from tests.bot.strategies import CANARY
 from twokey.bot.cards.approval import card
 from twokey.bot.cards.reminders import channel_escalation, escalation, reminder
-from twokey.gateway.approvals.people import Requirement, Role
 from twokey.gateway.approvals.record import Waiting
+from twokey.gateway.approvals.requirement import Requirement, Role
 from twokey.gateway.protocol.tiers import Tier
 
 PEOPLE = Role(name="support", users=("U0ANA", "U0BEN", "U0KIM"))

@@ -1,4 +1,4 @@
-"""Records of roles, requirements, votes and findings."""
+"""Who must agree: records of roles, requirements, votes and observations."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeVar
 
-from twokey.gateway.approvals.people import Notify, Requirement, Role
+from twokey.gateway.approvals.requirement import Notify, Requirement, Role
 from twokey.gateway.approvals.timing import AUTHORIZATION_LIFETIME
 from twokey.gateway.policy.fields import is_channel
 from twokey.gateway.policy.requirements import joined, required
@@ -16,11 +16,11 @@ from twokey.gateway.protocol.tiers import Tier, join
 from twokey.gateway.protocol.verbs import Verb
 
 T = TypeVar("T")
-_SILENT = ToolRule()
-_SILENT_AGENT = AgentRule()
+_NO_RULE = ToolRule()
+_NO_AGENT_RULE = AgentRule()
 
 
-class Selection:
+class EffectiveRules:
     """The rules for one tool of one agent.
 
     Args:
@@ -37,9 +37,9 @@ class Selection:
         self, policy: Policy, agent: str, tool: str, wish: Tier | None = None
     ) -> None:
         self._policy = policy
-        self._agent = policy.agents.get(agent, _SILENT_AGENT)
-        self._narrow = self._agent.tools.get(tool, _SILENT)
-        self._listed = policy.tools.get(tool, _SILENT)
+        self._agent = policy.agents.get(agent, _NO_AGENT_RULE)
+        self._narrow = self._agent.tools.get(tool, _NO_RULE)
+        self._listed = policy.tools.get(tool, _NO_RULE)
         self._is_listed = tool in policy.tools or any(
             tool in rule.tools for rule in policy.agents.values()
         )
@@ -131,7 +131,7 @@ class Selection:
         """Return how the tier passes its time."""
         return self._policy.tiers.waiting(tier)
 
-    def called(
+    def escalation(
         self, tier: Tier, requirement: Requirement
     ) -> tuple[str, tuple[Role, ...]]:
         """Return who is called later, as the policy names it, and the roles of that.
@@ -222,9 +222,9 @@ class Selection:
             approvals=escalate.approvals, of=of, at_least=dict(escalate.at_least)
         )
 
-    def _people(self, called: str | None, names: tuple[str, ...]) -> tuple[Role, ...]:
-        if called is not None and not is_channel(called):
-            names = (*names, called)
+    def _people(self, target: str | None, names: tuple[str, ...]) -> tuple[Role, ...]:
+        if target is not None and not is_channel(target):
+            names = (*names, target)
         return self._policy.roles_named(tuple(dict.fromkeys(names)))
 
 

@@ -16,7 +16,7 @@ import typer
 from twokey.cli import console, stats_table
 from twokey.cli.command_context import CommandContext, command_context
 from twokey.cli.console import AsJson
-from twokey.cli.policy_facts import moment
+from twokey.cli.policy_facts import parse_time
 from twokey.cli.store_access import use_store
 from twokey.gateway.errors import SettingsError
 from twokey.gateway.metrics.export import events_of
@@ -159,7 +159,7 @@ def _ms(text: str, option: str, where: tzinfo, now: datetime) -> int:
         try:
             at = datetime.combine(date.fromisoformat(text), time(), where)
         except ValueError:
-            at = moment(text, option)
+            at = parse_time(text, option)
     # Within what can be shown in any zone.
     return min(max(0, int(at.timestamp() * 1000)), _LAST_MS)
 

@@ -14,7 +14,13 @@ from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.store import codec
 from twokey.gateway.store.agent_load import FAILED_MS
-from twokey.gateway.store.connection import Connection, fields, milliseconds, text
+from twokey.gateway.store.connection import (
+    Connection,
+    fields,
+    milliseconds,
+    number,
+    text,
+)
 from twokey.gateway.store.jobs import Job
 from twokey.gateway.store.keys import KEEP_MS, Keys
 from twokey.gateway.store.script import Script, texts
@@ -65,8 +71,13 @@ class Write:
         return self.change.approval
 
 
-async def write(conn: Connection, keys: Keys, seen: Loaded, what: Write) -> bool:
-    """Write a change if nothing moved since it was read; return whether it was written.
+async def write(
+    conn: Connection, keys: Keys, seen: Loaded, what: Write
+) -> Loaded | None:
+    """Write a change if nothing moved since it was read.
+
+    Returns:
+        What stands now; None when something moved, and nothing was written.
 
     Raises:
         StoreUnavailable: when it is not known to be written.
@@ -110,7 +121,9 @@ async def write(conn: Connection, keys: Keys, seen: Loaded, what: Write) -> bool
         failed_ms=FAILED_MS,
         keep_ms=KEEP_MS,
     )
-    return text(reply[0]) == "done"
+    if text(reply[0]) != "done":
+        return None
+    return Loaded(after, now_ms=number(reply[1]))
 
 
 async def quarantine(conn: Connection, keys: Keys, approval_id: str) -> None:

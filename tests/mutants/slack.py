@@ -44,9 +44,23 @@ SLACK_TABLE = (
     Mutant(
         "calls of a batch are claimed in turn",
         "gateway/store/approvals.py",
-        "        if not in_turn:\n",
-        "        if True:\n",
-        "tests/races/test_batch_races.py",
+        "turn = self._turn(approval_id) if in_turn else _Turn()",
+        "turn = _Turn()",
+        "tests/races/test_turns.py",
+    ),
+    Mutant(
+        "a claim is not answered from what the one before it wrote",
+        "gateway/store/approvals.py",
+        "            elif loaded is not left:\n",
+        "            else:\n",
+        "tests/races/test_turns.py",
+    ),
+    Mutant(
+        "who loses to a busy process waits until it is through",
+        "gateway/store/approvals.py",
+        "            if attempt > 1:\n",
+        "            if False:\n",
+        "tests/races/test_turns.py",
     ),
     Mutant(
         "a table is not drawn again for each of its calls that runs",

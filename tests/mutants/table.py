@@ -437,8 +437,8 @@ TABLE = (
     Mutant(
         "an approval ends a row of rejections",
         "gateway/store/lua/change.lua",
-        "    redis.call('DEL', KEYS[10])\n    return {'done'}",
-        "    return {'done'}",
+        "    redis.call('DEL', KEYS[10])\n    return {'done', now}",
+        "    return {'done', now}",
         ATTENTION,
     ),
     Mutant(

@@ -11,17 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.service.harness import ANA, BEN, ServiceHarness, claim_of
+from tests.service.harness import ANA, BEN, ServiceHarness
 from tests.streams import audit_entries
 from twokey.gateway.approvals.decisions import Approve, Click, Decision, Edit, Reject
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.errors import StoreUnavailable
-from twokey.gateway.protocol.records import Result
-from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.verbs import Verb
-from twokey.gateway.protocol.wire import Claimed, Verdict
+from twokey.gateway.protocol.wire import Verdict
 from twokey.gateway.store.engine import EmbeddedEngine
 from twokey.gateway.store.freezes import FreezeScope, ScopeKind
 from twokey.gateway.store.store import Store
@@ -198,34 +196,3 @@ async def until_killed(
         except StoreUnavailable:
             outcomes.append("unknown")
     return outcomes
-
-
-async def test_calls_of_a_batch_that_start_and_end_at_once_wait_for_their_turn(
-    store: Store,
-) -> None:
-    harness = ServiceHarness(store)
-    refunds: list[JsonObject] = [{"amount": n + 1} for n in range(56)]
-    ref, verdicts = await harness.submit(*((REFUND, args) for args in refunds))
-    approval = await harness.approval(verdicts[0].item_id)
-    click = Click(
-        approval=approval.id,
-        index=0,
-        version=approval.version,
-        action_hash=approval.digest,
-    )
-    every: dict[int, Decision | None] = {n: Approve() for n in range(56)}
-    await harness.reviews.decide_batch(click, every, ANA)
-
-    async def runs(verdict: Verdict) -> bool:
-        claim = await harness.agents.claim(claim_of(ref, verdict))
-        assert isinstance(claim, Claimed)
-        done = Result(ok=True, summary="done")
-        return await harness.agents.finish(verdict.item_id, claim.fence, done)
-
-    # Without turns most of them lose their comparison to another one sixteen times.
-    found = await asyncio.gather(*map(runs, verdicts))
-
-    assert all(found)
-    after = await harness.approval(verdicts[0].item_id)
-    assert {item.state for item in after.items} == {ItemState.EXECUTED}
-    assert after.rev == 2 + 2 * 56

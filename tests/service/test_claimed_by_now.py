@@ -314,10 +314,12 @@ async def test_a_call_that_was_given_back_meanwhile_is_judged_before_it_runs(
     assert isinstance(first, Claimed)
     change(harness, (REFUND, "process_refund: {tier: deny}"))
     evalsha = store.conn.evalsha
+    of_first = Store(store.conn.url, lease_ms=2000)
 
     async def given_back_before(*args: Any) -> Any:
         monkeypatch.setattr(store.conn, "evalsha", evalsha)
-        await harness.agents.release(claim.item_id, first.fence)
+        await ServiceHarness(of_first).agents.release(claim.item_id, first.fence)
+        await of_first.close()
         return await evalsha(*args)
 
     await harness.owner_dies(claim.item_id)

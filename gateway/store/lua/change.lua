@@ -37,7 +37,7 @@
 -- ARGV[17] failed_ms  int     how long a failure counts, milliseconds
 -- ARGV[18] keep_ms    int     lifetime of what has ended, milliseconds
 -- Returns:
---   {"done"}
+--   {"done", now}  written, at this moment of this server's clock
 --   {"gone"}   no such approval
 --   {"moved"}  read again and compute again: another rev, a claim that was renewed, a
 --              reading that is too old, a deadline that has passed, a freeze, a timer
@@ -150,7 +150,7 @@ if ARGV[15] ~= '' then
   -- An authorization ends the row of rejections, also by the same gesture.
   if rejection.ends then
     redis.call('DEL', KEYS[10])
-    return {'done'}
+    return {'done', now}
   end
   -- Many calls that are rejected together count once: somebody said no once.
   local count = redis.call('INCR', KEYS[10])
@@ -165,4 +165,4 @@ if ARGV[15] ~= '' then
     end
   end
 end
-return {'done'}
+return {'done', now}

@@ -26,7 +26,7 @@ def harness(store: Store) -> ServiceHarness:
 
 async def written(harness: ServiceHarness, loaded: Loaded, what: Write) -> bool:
     keys = harness.store.keys_of_tenant("default")
-    return await write(harness.store.conn, keys, loaded, what)
+    return await write(harness.store.conn, keys, loaded, what) is not None
 
 
 async def test_two_changes_of_one_reading_are_written_once(

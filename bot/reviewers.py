@@ -118,7 +118,7 @@ class Reviewers:
 
     def _kind(self, known: Account, user_team: str) -> AccountKind:
         # In an organization (Enterprise Grid) people act from other workspaces of it;
-        # `account_of` has compared the organization.
+        # `look_up_account` has compared the organization.
         is_elsewhere = not self.enterprise and user_team != self.team
         if known.kind is AccountKind.MEMBER and is_elsewhere:
             return AccountKind.STRANGER

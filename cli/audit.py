@@ -9,7 +9,7 @@ import typer
 
 from twokey.cli import console
 from twokey.cli.command_context import command_context
-from twokey.cli.policy_facts import parse_time
+from twokey.cli.policy_inputs import parse_time
 from twokey.cli.store_access import use_store
 from twokey.gateway.service.exporting import Exporter
 from twokey.gateway.store.store import Store

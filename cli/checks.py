@@ -14,7 +14,7 @@ from twokey.bot.manifest import SCOPES
 from twokey.bot.web import Slack, SlackBody, SlackError, SlackRefused, text_at
 from twokey.cli.check import Check, State
 from twokey.cli.command_context import CommandContext
-from twokey.cli.people import check_people
+from twokey.cli.reviewer_checks import check_people
 from twokey.gateway.config import AgentSettings, Settings, SlackMode
 from twokey.gateway.errors import SettingsError, TwokeyError
 from twokey.gateway.policy.rules import Policy

@@ -1,4 +1,4 @@
-"""Run the demo on this machine: a page to click in, or a scripted scenario as JSON."""
+"""Run the demo on this machine: a page to click in, or a script with JSON events."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def demo(
     script: Annotated[
         str | None,
         typer.Option(
-            metavar="STORY", help=f"Play a story and end: {', '.join(SCRIPTS)}."
+            metavar="SCRIPT", help=f"Play a script and end: {', '.join(SCRIPTS)}."
         ),
     ] = None,
     port: Annotated[
@@ -85,13 +85,13 @@ def demo(
         return
     if script not in SCRIPTS:
         known = ", ".join(SCRIPTS)
-        raise SettingsError(f"There is no story {script!r}; choose one of {known}.")
+        raise SettingsError(f"There is no script {script!r}; choose one of {known}.")
     played = _play(command, config, script, mode, as_json=as_json)
     raise typer.Exit(asyncio.run(played))
 
 
 def _ensure_sample(config: Path, command: CommandContext) -> None:
-    """Refuse the settings of other agents, with which the story would make no sense."""
+    """Refuse the settings of other agents, for which no script is written."""
     if not config.exists():
         raise SettingsError(
             f"There is no {str(config)!r} here. Run the demo in a clone of Twokey, "
@@ -156,16 +156,16 @@ async def _play(
         policy = with_short_timeouts(config, name, folder)
         if policy is not None:
             env["TWOKEY_POLICY"] = str(policy)
-        say("story.started", script=name)
+        say("script.started", script=name)
         try:
             async with open_demo_stack(
                 config, folder, mode=mode, env=env, is_kept=False
             ) as demo:
                 await SCRIPTS[name](Stage(demo, say, ledger, outage))
         except (TwokeyError, TimeoutError) as error:
-            say("story.ended", script=name, ok=False, why=str(error))
+            say("script.ended", script=name, ok=False, why=str(error))
             return 1
-        say("story.ended", script=name, ok=True)
+        say("script.ended", script=name, ok=True)
         return 0
 
 

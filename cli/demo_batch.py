@@ -1,4 +1,4 @@
-"""Scripted demo of a batch: 56 refunds of one turn are decided at once."""
+"""Script of the demo for a batch: 56 refunds of one turn are decided at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shorten the timeouts of a policy for scripted demos."""
+"""Shorten the timeouts of a policy for scripts of the demo."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import yaml
 _SHORT_EXPIRY = "2s"
 
 
-def with_short_timeouts(config: Path, story: str, folder: Path) -> Path | None:
+def with_short_timeouts(config: Path, script: str, folder: Path) -> Path | None:
     """Write a copy of the policy with the timeouts that a script needs.
 
     Args:
         config: the settings file whose key ``policy`` is taken.
-        story: name of the script; the result is None for one that needs no change.
+        script: its name; the result is None for one that needs no change.
         folder: where the new policy goes.
     """
-    shorten = _SHORTENERS.get(story)
+    shorten = _SHORTENERS.get(script)
     if shorten is None:
         return None
     policy: dict[str, Any] = yaml.safe_load(config.read_text(encoding="utf-8"))[

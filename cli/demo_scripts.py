@@ -1,4 +1,4 @@
-"""Scripted demo scenarios: act as people over the sandbox's HTTP API, and verify."""
+"""Scripts of the demo: act as people over the sandbox's HTTP API, and verify."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ Say = Callable[..., None]
 
 
 class StoryFailed(TwokeyError):
-    """A scripted scenario ended in another way than expected."""
+    """A script ended in another way than expected."""
 
 
 @dataclass
@@ -239,12 +239,12 @@ class Stage:
                 return
             await asyncio.sleep(0.05)
         raise StoryFailed(
-            f"The story waited {STEP_TIMEOUT_S:.0f} s in vain for {what}."
+            f"The script waited {STEP_TIMEOUT_S:.0f} s in vain for {what}."
         )
 
 
 def expect(holds: object, sentence: str) -> None:
-    """Fail the story unless something holds.
+    """Fail the script unless something holds.
 
     Raises:
         StoryFailed: with the sentence.
@@ -365,8 +365,8 @@ async def outage(stage: Stage) -> None:
 
 
 SINGLE_CARDS: dict[str, Callable[[Stage], Awaitable[None]]] = {
-    story.__name__: story
-    for story in (approve, edit, reject, respond, expire, multi, escalate, outage)
+    script.__name__: script
+    for script in (approve, edit, reject, respond, expire, multi, escalate, outage)
 }
 
 

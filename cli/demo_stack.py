@@ -1,4 +1,4 @@
-"""Start a sandbox Slack and a whole stack, for the demo and end-to-end scenarios."""
+"""Start a sandbox Slack and a whole stack, for the demo and end-to-end tests."""
 
 from __future__ import annotations
 

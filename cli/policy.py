@@ -12,7 +12,7 @@ from pydantic import JsonValue, ValidationError
 from twokey.cli import console
 from twokey.cli.command_context import command_context
 from twokey.cli.console import AsJson
-from twokey.cli.policy_facts import CallFile, facts_of, parse_time
+from twokey.cli.policy_inputs import CallFile, facts_of, parse_time
 from twokey.cli.policy_output import (
     explanation_rows,
     replay_lines,

@@ -16,7 +16,7 @@ import typer
 from twokey.cli import console, stats_table
 from twokey.cli.command_context import CommandContext, command_context
 from twokey.cli.console import AsJson
-from twokey.cli.policy_facts import parse_time
+from twokey.cli.policy_inputs import parse_time
 from twokey.cli.store_access import use_store
 from twokey.gateway.errors import SettingsError
 from twokey.gateway.metrics.export import events_of

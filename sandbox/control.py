@@ -76,23 +76,23 @@ class Control:
         """Plan a fault for coming calls; see `Faults.plan`."""
         self.slack.faults.plan(fault, method, calls=calls, seconds=seconds, after=after)
 
-    def twist(
+    def delivery_fault(
         self,
-        twist: str,
+        fault: str,
         deliveries: int = 1,
         retry_num: int = 1,
         retry_reason: str = "http_timeout",
     ) -> None:
-        """Plan a twist for coming deliveries; see `Faults.twist`."""
-        self.slack.faults.twist(
-            twist,
+        """Plan a fault for coming deliveries; see `Faults.plan_delivery`."""
+        self.slack.faults.plan_delivery(
+            fault,
             deliveries=deliveries,
             retry_num=retry_num,
             retry_reason=retry_reason,
         )
 
     def clear_faults(self) -> None:
-        """Forget every planned fault and twist."""
+        """Forget every planned fault."""
         self.slack.faults.clear()
 
     def calls(self) -> list[JsonObject]:

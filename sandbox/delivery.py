@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Protocol, TypeAlias, TypeVar
 
 from twokey.sandbox.clock import Clock
-from twokey.sandbox.faults import Faults, PlannedTwist, Twist
+from twokey.sandbox.faults import DeliveryFault, Faults, PlannedDeliveryFault
 from twokey.sandbox.json_types import JsonObject
 
 T = TypeVar("T")
@@ -109,9 +109,9 @@ class Delivery:
         An event that gets no answer is sent again at once, after one minute and
         after five; an interaction or command is not.
         """
-        twist = self._faults.next_twist()
-        answer = await self.transport.send(envelope, _as_retry(twist))
-        if twist is not None and twist.twist is Twist.DUPLICATE:
+        planned = self._faults.next_delivery_fault()
+        answer = await self.transport.send(envelope, _as_retry(planned))
+        if planned is not None and planned.fault is DeliveryFault.DUPLICATE:
             await self.transport.send(envelope, None)
         if (
             envelope.kind is EnvelopeKind.EVENT
@@ -139,10 +139,10 @@ class Delivery:
             answer = await self.transport.send(envelope, retry)
 
 
-def _as_retry(twist: PlannedTwist | None) -> Retry | None:
-    if twist is None or twist.twist is not Twist.RETRY_HEADERS:
+def _as_retry(planned: PlannedDeliveryFault | None) -> Retry | None:
+    if planned is None or planned.fault is not DeliveryFault.RETRY_HEADERS:
         return None
-    return Retry(twist.retry_num, twist.retry_reason)
+    return Retry(planned.retry_num, planned.retry_reason)
 
 
 def _retry_reason(failure: NoAck) -> str:

@@ -27,8 +27,8 @@ class Fault(StrEnum):
     """Nothing happens; the answer is a page of HTML, as from a proxy."""
 
 
-class Twist(StrEnum):
-    """What happens to a delivery from Slack to the app."""
+class DeliveryFault(StrEnum):
+    """What goes wrong with a delivery from Slack to the app."""
 
     DUPLICATE = "duplicate"
     """The same request is delivered twice, the second after the first's answer."""
@@ -51,21 +51,21 @@ class PlannedFault:
 
 
 @dataclass(slots=True)
-class PlannedTwist:
-    """A twist that waits for its deliveries."""
+class PlannedDeliveryFault:
+    """A fault that waits for its deliveries."""
 
-    twist: Twist
+    fault: DeliveryFault
     left: int = 1
     retry_num: int = 1
     retry_reason: str = "http_timeout"
 
 
 class Faults:
-    """Planned faults and twists; each ends after the calls it was planned for."""
+    """Planned faults; each ends after the calls or deliveries it was planned for."""
 
     def __init__(self) -> None:
         self._faults: list[PlannedFault] = []
-        self._twists: list[PlannedTwist] = []
+        self._delivery_faults: list[PlannedDeliveryFault] = []
 
     def plan(
         self,
@@ -80,22 +80,23 @@ class Faults:
         planned = PlannedFault(Fault(fault), method, calls, seconds, after)
         self._faults.append(planned)
 
-    def twist(
+    def plan_delivery(
         self,
-        twist: Twist | str,
+        fault: DeliveryFault | str,
         *,
         deliveries: int = 1,
         retry_num: int = 1,
         retry_reason: str = "http_timeout",
     ) -> None:
-        """Apply `twist` to the next `deliveries` requests to the app."""
-        planned = PlannedTwist(Twist(twist), deliveries, retry_num, retry_reason)
-        self._twists.append(planned)
+        """Apply `fault` to the next `deliveries` requests to the app."""
+        fault = DeliveryFault(fault)
+        planned = PlannedDeliveryFault(fault, deliveries, retry_num, retry_reason)
+        self._delivery_faults.append(planned)
 
     def clear(self) -> None:
         """Forget everything that was planned."""
         self._faults.clear()
-        self._twists.clear()
+        self._delivery_faults.clear()
 
     def next_fault(self, method: str) -> PlannedFault | None:
         """Return the fault for a call of this method, and count it as used."""
@@ -109,12 +110,12 @@ class Faults:
                 return planned
         return None
 
-    def next_twist(self) -> PlannedTwist | None:
-        """Return the twist for the next delivery, and count it as used."""
-        if not self._twists:
+    def next_delivery_fault(self) -> PlannedDeliveryFault | None:
+        """Return the fault for the next delivery, and count it as used."""
+        if not self._delivery_faults:
             return None
-        planned = self._twists[0]
+        planned = self._delivery_faults[0]
         planned.left -= 1
         if planned.left <= 0:
-            self._twists.pop(0)
+            self._delivery_faults.pop(0)
         return planned

@@ -23,8 +23,8 @@ def find_or_install(find: Callable[[], str | None], *packages: str) -> str | Non
     apt = shutil.which("apt-get")
     if apt is None or os.geteuid() != 0:
         return find()
-    # Several processes of tests need the same package at the same time. apt-get refuses
-    # whoever finds it at work, and a program is on the path before it is all there.
+    # Several processes of tests need the same package at the same time. apt-get
+    # refuses to run twice, and a program is on the path before it is all there.
     with Path(tempfile.gettempdir(), LOCK).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if find() is None:

@@ -132,7 +132,7 @@ def is_slow(item: pytest.Item) -> bool:
 
 
 def pytest_collection_finish() -> None:
-    """Keep what was loaded by now out of every later garbage collection."""
+    """Keep what has been loaded out of every later garbage collection."""
     gc.collect()
     gc.freeze()
 

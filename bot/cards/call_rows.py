@@ -38,7 +38,7 @@ from twokey.bot.cards.states import (
 )
 from twokey.bot.cards.table import table_of
 from twokey.bot.cards.votes import counted_votes
-from twokey.bot.mixed_scripts import mixed_script_warnings
+from twokey.bot.homoglyphs import homoglyph_warnings
 from twokey.bot.objects import Block
 from twokey.bot.text import Excerpt, excerpt, fit, reveal
 from twokey.bot.text_types import (
@@ -230,7 +230,7 @@ def _person(person: Person) -> Block:
 
 def _warning(frame: Frame, item: Item) -> list[Block]:
     text = all_text(item)
-    mixed = mixed_script_warnings(text)
+    mixed = homoglyph_warnings(text)
     warnings: list[Template] = []
     if has_hidden(text):
         warnings.append(

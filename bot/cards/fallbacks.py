@@ -22,7 +22,7 @@ _NAMED = 3
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 _S = ItemState
-_STANDS: dict[ItemState, str] = {
+_BY_STATE: dict[ItemState, str] = {
     _S.AUTHORIZED: "The call of {tool} is approved and has not run yet.",
     _S.EXECUTING: "The call of {tool} is approved and runs now.",
     _S.EXECUTED: "The call of {tool} was approved and ran.",
@@ -36,25 +36,25 @@ _STANDS: dict[ItemState, str] = {
     _S.LAPSED: "The approval of {tool} lapsed. Nothing ran.",
 }
 _FAILED = "The call of {tool} failed. Please say whether it runs again."
-_NEWS: dict[EventName, str] = {
-    EventName.ITEM_EXPIRED: _STANDS[_S.EXPIRED],
-    EventName.ITEM_SUPERSEDED: _STANDS[_S.SUPERSEDED],
-    EventName.ITEM_WITHDRAWN: _STANDS[_S.WITHDRAWN],
-    EventName.ITEM_LAPSED: _STANDS[_S.LAPSED],
+_BY_EVENT: dict[EventName, str] = {
+    EventName.ITEM_EXPIRED: _BY_STATE[_S.EXPIRED],
+    EventName.ITEM_SUPERSEDED: _BY_STATE[_S.SUPERSEDED],
+    EventName.ITEM_WITHDRAWN: _BY_STATE[_S.WITHDRAWN],
+    EventName.ITEM_LAPSED: _BY_STATE[_S.LAPSED],
     EventName.ITEM_EXECUTED: "The call of {tool} ran.",
     EventName.ITEM_FAILED: "The call of {tool} failed.",
-    EventName.ITEM_IN_DOUBT: _STANDS[_S.IN_DOUBT],
+    EventName.ITEM_IN_DOUBT: _BY_STATE[_S.IN_DOUBT],
     EventName.ITEM_AUTHORIZED: "The call of {tool} was approved.",
-    EventName.ITEM_REJECTED: _STANDS[_S.REJECTED],
-    EventName.ITEM_ANSWERED: _STANDS[_S.ANSWERED],
+    EventName.ITEM_REJECTED: _BY_STATE[_S.REJECTED],
+    EventName.ITEM_ANSWERED: _BY_STATE[_S.ANSWERED],
     EventName.ITEM_EDITED: "The call of {tool} was edited.",
 }
-_FOUND: dict[str, str] = {
+_BY_FINDING: dict[str, str] = {
     Finding.EXECUTED.value: "Somebody checked: the call of {tool} took effect.",
     Finding.RERUN.value: "The call of {tool} is to run again.",
     Finding.SKIP.value: "The call of {tool} is left as it is.",
 }
-_OTHER_NEWS = "There is news about the call of {tool}."
+_OTHER_EVENT = "There is news about the call of {tool}."
 
 
 def card_fallback(approval: Approval) -> str:
@@ -88,7 +88,7 @@ def _of_closed(approval: Approval, tools: str) -> str:
         return f"{calls} needed no review: {state_counts(approval)}."
     if approval.is_batch:
         return f"{len(approval.items)} calls ({tools}): {state_counts(approval)}."
-    return _stands(approval.items[0]).format(tool=tools)
+    return _of_item(approval.items[0]).format(tool=tools)
 
 
 def event_fallback(event: Event, item: Item) -> str:
@@ -98,17 +98,17 @@ def event_fallback(event: Event, item: Item) -> str:
         count = counted_votes(item)
         return f"{count.have} of {count.need} approvals given for {tool}."
     if event.name is EventName.ITEM_RECONCILED:
-        return _FOUND.get(event.reason, _OTHER_NEWS).format(tool=tool)
+        return _BY_FINDING.get(event.reason, _OTHER_EVENT).format(tool=tool)
     if event.name is EventName.ITEM_IN_DOUBT and item.has_failed:
         return _FAILED.format(tool=tool)
-    news = _NEWS.get(event.name, _OTHER_NEWS)
-    return news.replace(NOTHING_RAN, what_ran(item)).format(tool=tool)
+    text = _BY_EVENT.get(event.name, _OTHER_EVENT)
+    return text.replace(NOTHING_RAN, what_ran(item)).format(tool=tool)
 
 
-def _stands(item: Item) -> str:
+def _of_item(item: Item) -> str:
     if item.has_failed:
         return _FAILED
-    return _STANDS[item.state].replace(NOTHING_RAN, what_ran(item))
+    return _BY_STATE[item.state].replace(NOTHING_RAN, what_ran(item))
 
 
 def tool_name(tool: str) -> str:

@@ -56,7 +56,7 @@ _BY_SOMEBODY: dict[EventName, LiteralString] = {
     EventName.ITEM_REJECTED: "🚫 Rejected",
     EventName.ITEM_ANSWERED: "💬 Answered",
 }
-_WITH_WORDS = frozenset(
+_WITH_TEXT = frozenset(
     {EventName.ITEM_REJECTED, EventName.ITEM_ANSWERED, EventName.ITEM_WITHDRAWN}
 )
 _FAILED: LiteralString = "❌ It failed. Please say whether it runs again."
@@ -124,7 +124,7 @@ def thread_note(event: Event, approval: Approval) -> Message | None:
 
 def _is_explained(event: Event, item: Item) -> bool:
     """Return whether the reason is a sentence of ours, and not what somebody wrote."""
-    is_quoted = event.name in _WITH_WORDS and item.decision is not None
+    is_quoted = event.name in _WITH_TEXT and item.decision is not None
     return event.name in _EXPLAINED and not is_quoted
 
 
@@ -259,7 +259,7 @@ def _lost(event: Event) -> list[Person]:
 def _quotes(name: EventName, item: Item) -> list[str]:
     if name is EventName.ITEM_EDITED and item.edit is not None:
         return [diff(item, budget=_CHANGE), _cut(item.edit.reason)]
-    if name in _WITH_WORDS:
+    if name in _WITH_TEXT:
         return [_cut(item.decision.text if item.decision else "")]
     if name in {EventName.ITEM_VOTED, EventName.ITEM_AUTHORIZED} and item.votes:
         return [_cut(item.votes[-1].reason)]

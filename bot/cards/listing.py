@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from twokey.bot.mixed_scripts import mixed_script_warnings
+from twokey.bot.homoglyphs import homoglyph_warnings
 from twokey.bot.text import excerpt, reveal
 from twokey.gateway.approvals.evidence import Argument, arguments, as_text, redacted
 from twokey.gateway.approvals.hidden import has_hidden, mark
@@ -107,7 +107,7 @@ def all_text(item: Item) -> str:
 def is_misleading(item: Item) -> bool:
     """Return whether a call holds characters that hide, or look like others."""
     text = all_text(item)
-    return has_hidden(text) or bool(mixed_script_warnings(text))
+    return has_hidden(text) or bool(homoglyph_warnings(text))
 
 
 def act(item: Item) -> str:

@@ -35,7 +35,7 @@ from twokey.gateway.approvals.record import DecisionRecord
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.verbs import Verb
 
-_WORDS = 8_000
+_MAX_TEXT = 8_000
 _SECTION = 2_800
 
 _ENDED: dict[ItemState, LiteralString] = {
@@ -110,9 +110,9 @@ def agent_answer(text: str) -> Message:
 
     What is too long for one message is cut in the middle, with a mark.
     """
-    words = chunks(excerpt(text, _WORDS).text, _SECTION)
+    parts = chunks(excerpt(text, _MAX_TEXT).text, _SECTION)
     return Message(
-        blocks=tuple(section(untrusted(part)) for part in words),
+        blocks=tuple(section(untrusted(part)) for part in parts),
         text="The agent answered.",
     )
 

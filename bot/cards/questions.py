@@ -9,7 +9,7 @@ from twokey.bot.text import excerpt
 from twokey.bot.text_types import joined, template, untrusted
 from twokey.gateway.approvals.events import Event, EventName
 
-_WORDS = 3_000
+_MAX_TEXT = 3_000
 _SECTION = 2_800
 _ENDED = "ended"
 _HOW = "The operator of the agent can answer it in the agent's own program."
@@ -30,7 +30,7 @@ def question_message(event: Event) -> Message | None:
 def _question(text: str, *, until_ms: int, is_end: bool) -> Message:
     """Return the message about a question, whose text is untrusted."""
     head = template("❓ The agent asks something that cannot be answered in Slack:")
-    words = chunks(excerpt(text, _WORDS).text, _SECTION)
+    parts = chunks(excerpt(text, _MAX_TEXT).text, _SECTION)
     ends = (
         template("If nobody does until {at}, the run ends.", at=when(until_ms))
         if is_end
@@ -40,7 +40,7 @@ def _question(text: str, *, until_ms: int, is_end: bool) -> Message:
         )
     )
     note = context(joined(" ", [template(_HOW), ends]))
-    blocks = (section(head), *(section(untrusted(one)) for one in words), note)
+    blocks = (section(head), *(section(untrusted(one)) for one in parts), note)
     return Message(blocks, "The agent asks something that cannot be answered in Slack.")
 
 

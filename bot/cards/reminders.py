@@ -19,7 +19,7 @@ from twokey.bot.text_types import channel, code, joined, label, template, untrus
 from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.protocol.states import ItemState
 
-_MOST = 10
+_MAX_LINES = 10
 _WAITED_FOR: LiteralString = (
     "❓ Nobody has said whether a call on this card took effect, and its agent waits "
     "for that. Please check, and say so on the card."
@@ -125,8 +125,8 @@ def escalation(approval: Approval, channels: Mapping[str, str]) -> Message:
         whom = Mentions((*whom.roles, *others.roles), mentions)
     blocks: list[Block] = [section(whom.before(sentence))]
     if notified:
-        blocks.append(context(label("Notified in"), *places(notified[:_MOST])))
-    for name, why in [*refused.items()][:_MOST]:
+        blocks.append(context(label("Notified in"), *places(notified[:_MAX_LINES])))
+    for name, why in [*refused.items()][:_MAX_LINES]:
         where = places([name])
         because = joined("", [reason(why), template(".")])
         blocks.append(context(label("Could not notify:"), *where, because))

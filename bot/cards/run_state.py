@@ -42,7 +42,7 @@ def run_announced(event: Event) -> Message:
     """
     since = when(_ms(event, "since_ms"))
     sentence = template("⚠️ *This run came to a halt* {since}.", since=since)
-    rest = template("What comes of it is said here in a moment, or further below.")
+    rest = template("The result is posted here in a moment, or further below.")
     return Message((section(sentence), context(rest)), ANNOUNCED)
 
 

@@ -21,7 +21,7 @@ from twokey.bot.cards.listing import (
 )
 from twokey.bot.cards.states import STATE_NAMES
 from twokey.bot.cards.votes import counted_votes
-from twokey.bot.mixed_scripts import mixed_script_warnings
+from twokey.bot.homoglyphs import homoglyph_warnings
 from twokey.bot.objects import Block, block_object
 from twokey.bot.text import fit
 from twokey.bot.text_types import Plain, Template, template, untrusted
@@ -169,9 +169,7 @@ def _status(item: Item) -> str:
 def _warnings(frame: Frame) -> list[Block]:
     hidden = [one.index for one in frame.approval.items if has_hidden(all_text(one))]
     mixed = [
-        one.index
-        for one in frame.approval.items
-        if mixed_script_warnings(all_text(one))
+        one.index for one in frame.approval.items if homoglyph_warnings(all_text(one))
     ]
     told: list[Template | Plain] = []
     if hidden:

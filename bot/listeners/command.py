@@ -159,7 +159,7 @@ async def _listed(ctx: ListenerContext, command: Command) -> str:
         if access.is_given:
             found.append(loaded)
     shown = [await ctx.service.as_of_now(one) for one in found[:_MAX_LISTED]]
-    lines = [f"• {_line(by_now.approval)}" for by_now in shown]
+    lines = [f"• {_line(one.approval)}" for one in shown]
     is_cut = target >= MAX_QUEUE
     if not lines and not is_cut:
         lines.append(to_mrkdwn(_NOTHING))

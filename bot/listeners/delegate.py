@@ -17,7 +17,7 @@ from twokey.gateway.protocol.records import Person
 logger = logging.getLogger(__name__)
 
 # The form of a mention; `require_member` asks Slack whether there is such a member.
-_WORDS = re.compile(r"<@(?P<to>[UW][A-Z0-9]{1,30})(?:\|[^>]*)?>\s+(?P<time>\S+)")
+_ARGUMENTS = re.compile(r"<@(?P<to>[UW][A-Z0-9]{1,30})(?:\|[^>]*)?>\s+(?P<time>\S+)")
 
 _USAGE: LiteralString = (
     "Write `{command} delegate @colleague 4h` to let a colleague decide in your place "
@@ -39,12 +39,12 @@ async def delegate(ctx: ListenerContext, command: Command, rest: str) -> UserTex
     owner = Person(team=ctx.team, user=command.user, name=asker.name)
     if rest.lower() == "off":
         return await _ended(ctx, owner)
-    words = _WORDS.fullmatch(rest)
-    if words is None:
+    found = _ARGUMENTS.fullmatch(rest)
+    if found is None:
         raise UserFacingError(
             template(_USAGE, command=slash_command(ctx.config.command))
         )
-    return await _started(ctx, owner, words["to"], words["time"])
+    return await _started(ctx, owner, found["to"], found["time"])
 
 
 async def _ended(ctx: ListenerContext, owner: Person) -> UserText:

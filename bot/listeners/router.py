@@ -75,7 +75,7 @@ OnClick = Callable[[ListenerContext, Clicked], Awaitable[UserText | None]]
 """Returns a sentence for the person, or None when there is nothing to say."""
 
 OnSubmit = Callable[[ListenerContext, Submitted], Awaitable[AckBody]]
-"""Returns what becomes of the modal."""
+"""Returns how Slack changes the modal (its ``response_action``)."""
 
 OnCommand = Callable[[ListenerContext, Command], Awaitable[AckBody]]
 OnEvent = Callable[[ListenerContext, Json], Awaitable[None]]

@@ -39,14 +39,14 @@ from twokey.gateway.protocol.verbs import Verb
 
 logger = logging.getLogger(__name__)
 
-MAX_WORDS = reject.MAX_REASON
+MAX_TEXT = reject.MAX_REASON
 """What fits into each of the forms."""
 
 _NOTHING_WAITS = template(
     "Nothing under this card waits for a decision, so I passed nothing on. To ask an "
     "agent for something new, please mention me in a new message, outside this thread."
 )
-_NO_WORDS = template(
+_NO_TEXT = template(
     "Write what you want to say beside my name, and I offer to pass it on. Or use the "
     "buttons on the card."
 )
@@ -111,14 +111,14 @@ async def _offer(ctx: ListenerContext, mention: Mention, approval_id: str) -> Me
         raise UserFacingError(_NOTHING_WAITS)
     words = html.unescape(without_bot(mention.text, ctx.bot_user))
     if not words:
-        raise UserFacingError(_NO_WORDS)
-    if len(words) > MAX_WORDS:
+        raise UserFacingError(_NO_TEXT)
+    if len(words) > MAX_TEXT:
         raise UserFacingError(
             template(
                 "Your message has {n} characters, and {most} fit into a form. Please "
                 "write a shorter one.",
                 n=len(words),
-                most=MAX_WORDS,
+                most=MAX_TEXT,
             )
         )
     who, allowed = (mention.user, mention.user_team), dict[int, list[Verb]]()

@@ -70,7 +70,7 @@ class Backend(Protocol):
         ...
 
     async def reconcile(self, item_id: str, finding: Finding) -> None:
-        """Let a person say what became of a call in doubt."""
+        """Let a person reconcile a call in doubt."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Whoever rewrites state, code or order of an agent cannot make a gated tool run."""
+"""Forged state, code or order of an agent cannot make a gated tool run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An authorization executes at most once, whoever else tries and whatever is killed."""
+"""An authorization executes at most once, under races and kills."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def say(
     policy_now: PolicyDecision | None = None,
     voters: tuple[Reviewer, ...] | None = None,
 ) -> Change | Outcome:
-    """Decide; whoever voted before is a member still, unless others are given."""
+    """Decide; earlier voters are still members, unless others are given."""
     before = [vote.by for item in approval.items for vote in item.votes]
     return decide(
         approval,

@@ -1,4 +1,4 @@
-"""More time has an end, and whoever is on it keeps nobody out."""
+"""Extensions are limited, and a taken approval can be decided by others."""
 
 from __future__ import annotations
 

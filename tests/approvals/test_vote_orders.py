@@ -50,7 +50,7 @@ LIFETIME_MS = 10
 
 @dataclass(frozen=True)
 class Step:
-    """What one person does, or what becomes of them."""
+    """What one person does, or how their account changes."""
 
     what: str
     who: str

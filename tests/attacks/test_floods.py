@@ -152,7 +152,7 @@ async def test_clients_that_only_hold_connections_keep_nobody_else_out(
 
 
 async def test_a_cancellation_is_never_lost_in_the_store(valkey_url: str) -> None:
-    """A lost one leaves a heartbeat beating, and whoever waits for its end, for ever.
+    """A lost one leaves a heartbeat beating, and who waits for its end waits for ever.
 
     Until Python 3.12 `asyncio.wait_for` drops a cancellation that comes as the inner
     task ends (cpython#86296), and redis-py wraps every send in it.

@@ -333,5 +333,5 @@ async def test_many_calls_with_much_in_them_leave_every_card_within_slacks_limit
     ],
 )
 def test_two_calls_that_differ_never_read_the_same(one: Args, other: Args) -> None:
-    """Whoever approves `force  false` must not let a tool get the true text "false"."""
+    """An approval of `force  false` must not let a tool get the true text "false"."""
     assert boxes("tool", one, ()) != boxes("tool", other, ())

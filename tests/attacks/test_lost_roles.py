@@ -49,7 +49,7 @@ def said(
     return change.approval
 
 
-def by_now(requirement: Requirement) -> PolicyDecision:
+def current_decision(requirement: Requirement) -> PolicyDecision:
     return PolicyDecision(
         tier=Tier.APPROVE, reasons=(), requirement=requirement, policy_digest="p"
     )
@@ -63,7 +63,7 @@ def test_a_role_that_was_taken_from_somebody_is_taken_from_who_stood_in() -> Non
     item = done.items[0]
     assert item.state is ItemState.AUTHORIZED
 
-    back = revoke(done, item, by_now(without_ben), now_ms=NOW_MS)
+    back = revoke(done, item, current_decision(without_ben), now_ms=NOW_MS)
 
     assert back is not None
     assert back.approval.items[0].is_pending
@@ -79,15 +79,15 @@ def test_nobody_stands_in_for_who_changed_the_call_and_may_not_approve_it(
     edited = said(an_approval(an_item(requirement=loose)), half, reviewer(CHLOE))
     if is_at_claim:
         done = said(edited, Approve(), reviewer(BEN))
-        back = revoke(done, done.items[0], by_now(strict), now_ms=NOW_MS)
+        back = revoke(done, done.items[0], current_decision(strict), now_ms=NOW_MS)
         assert back is not None
         again = back.approval
     else:
-        again = said(edited, Approve(), reviewer(BEN), by_now(strict))
+        again = said(edited, Approve(), reviewer(BEN), current_decision(strict))
     assert again.items[0].is_pending
 
     ana = reviewer(ANA).with_(stands_in_for=(reviewer(CHLOE),))
-    last = said(again, Approve(), ana, by_now(strict))
+    last = said(again, Approve(), ana, current_decision(strict))
 
     # Nobody senior but Chloé, who changed it, has seen this.
     assert last.items[0].is_pending

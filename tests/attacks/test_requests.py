@@ -246,7 +246,7 @@ async def test_a_delivery_over_a_socket_that_comes_twice_decides_once(
     async with stack.running():
         verdict = await stack.refund()
         card = await stack.card(verdict)
-        stack.sandbox.faults.twist("duplicate", deliveries=1)
+        stack.sandbox.faults.plan_delivery("duplicate", deliveries=1)
 
         await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
 

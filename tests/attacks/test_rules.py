@@ -39,7 +39,7 @@ def enforce(stack: Stack, text: str) -> None:
     stack.policy = load_policy(text, "policy.yml")
 
 
-async def test_what_the_policy_denies_by_now_is_not_approved(stack: Stack) -> None:
+async def test_what_the_current_policy_denies_is_not_approved(stack: Stack) -> None:
     verdict = await stack.refund()
     enforce(stack, tightened("process_refund:\n    tier: deny"))
 
@@ -51,7 +51,7 @@ async def test_what_the_policy_denies_by_now_is_not_approved(stack: Stack) -> No
     assert (await stack.approval(verdict)).items[0].is_pending
 
 
-async def test_what_the_policy_denies_by_now_is_not_run_again(stack: Stack) -> None:
+async def test_what_the_current_policy_denies_is_not_run_again(stack: Stack) -> None:
     verdict = await stack.refund()
     click = await click_on(stack, verdict)
     await stack.reviews.decide(click, Approve(), member("U0ANA"))
@@ -68,7 +68,7 @@ async def test_what_the_policy_denies_by_now_is_not_run_again(stack: Stack) -> N
     assert item.state is not ItemState.AUTHORIZED
 
 
-async def test_a_decision_that_the_policy_forbids_by_now_does_not_count(
+async def test_a_decision_that_the_current_policy_forbids_does_not_count(
     stack: Stack,
 ) -> None:
     verdict = await stack.refund()
@@ -110,7 +110,7 @@ async def test_a_reason_that_the_policy_wants_is_wanted_by_the_centre(
     assert outcome.kind == "invalid"
 
 
-async def test_who_the_policy_wants_by_now_may_come_first(stack: Stack) -> None:
+async def test_who_the_current_policy_wants_may_come_first(stack: Stack) -> None:
     async with stack.running():
         verdict = await stack.refund()
         ts = str((await stack.card(verdict))["ts"])

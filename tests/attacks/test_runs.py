@@ -50,7 +50,7 @@ async def in_doubt(harness: ServiceHarness) -> tuple[Click, str]:
         (REFUND, "process_refund: {tier: approve, allow: [reject]}"),
     ],
 )
-async def test_who_may_not_approve_by_now_has_nothing_run_again(
+async def test_who_may_no_longer_approve_has_nothing_run_again(
     harness: ServiceHarness, old: str, new: str
 ) -> None:
     click, item_id = await in_doubt(harness)
@@ -59,7 +59,7 @@ async def test_who_may_not_approve_by_now_has_nothing_run_again(
 
     outcome = await harness.reviews.decide(click, again, BEN)
 
-    # Where others are needed by now too, one alone is counted and changes nothing.
+    # Where others are needed too, one alone is counted and changes nothing.
     needs_others = "escalate" in new or "senior" in new
     assert outcome.kind == ("voted" if needs_others else "forbidden")
     assert (await harness.item(item_id)).state is ItemState.IN_DOUBT

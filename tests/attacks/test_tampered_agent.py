@@ -1,4 +1,4 @@
-"""Whoever holds an agent's state, its graph or its jobs makes no held call run."""
+"""Tampering with an agent's state, graph or jobs makes no held call run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whoever writes into Redis past our scripts makes nothing run and stops nobody else.
+"""Writing into Redis past our scripts makes nothing run and stops nobody else.
 
 Decisions and receipts are not signed yet, so a forged state or vote is believed; what
 is held here already today is that an action and its hash cannot part, and that what

@@ -1,4 +1,4 @@
-"""Whoever may not decide cannot, by any button, over any transport, at any moment."""
+"""Who may not decide cannot, by any button, over any transport, at any moment."""
 
 from __future__ import annotations
 

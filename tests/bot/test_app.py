@@ -206,7 +206,7 @@ async def test_asked_to_reconnect_the_bot_stays_reachable(stack: Stack) -> None:
 
 async def test_an_envelope_that_comes_twice_is_taken_once(stack: Stack) -> None:
     async with stack.running(mode=SlackMode.SOCKET):
-        stack.sandbox.faults.twist("duplicate")
+        stack.sandbox.faults.plan_delivery("duplicate")
 
         await stack.actor("U0DAN").say("#general", "@twokey refund")
 
@@ -222,7 +222,7 @@ async def test_a_retry_is_not_dropped_for_being_one(
     stack: Stack, mode: SlackMode
 ) -> None:
     async with stack.running(mode=mode):
-        stack.sandbox.faults.twist("retry_headers")
+        stack.sandbox.faults.plan_delivery("retry_headers")
 
         await stack.actor("U0DAN").say("#general", "@twokey refund")
 

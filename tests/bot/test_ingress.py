@@ -213,7 +213,7 @@ async def test_a_replay_runs_nothing_and_gets_a_calm_answer(
 
 
 async def test_an_event_that_is_repeated_alike_is_asked_for_again() -> None:
-    """Whoever had it first may have been killed with it."""
+    """The process that had it first may have been killed with it."""
     async with opened() as door:
         headers = signed_headers(SECRET, BODY)
         await post(door.url, headers, BODY)

@@ -1,4 +1,4 @@
-"""A card says what its calls need by now, whatever other calls did since."""
+"""A card shows what its calls need now, after other calls have changed it."""
 
 from __future__ import annotations
 

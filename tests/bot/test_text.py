@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twokey.bot import text as text_module
-from twokey.bot.mixed_scripts import mixed_script_warnings
+from twokey.bot.homoglyphs import homoglyph_warnings
 from twokey.bot.text import EMPTY, escape_mrkdwn, excerpt, fit, reveal
 from twokey.gateway.approvals.hidden import DEFAULT_IGNORABLE, has_hidden
 
@@ -282,15 +282,15 @@ def test_escaped_text_holds_no_mention_or_link() -> None:
 def test_a_word_or_host_of_two_lookalike_alphabets_is_named(
     text: str, word: str, scripts: tuple[str, str], punycode: str | None
 ) -> None:
-    (found,) = mixed_script_warnings(text)
+    (found,) = homoglyph_warnings(text)
 
     host = f" ({punycode})" if punycode else ""
     assert found == f"{word}{host} mixes {scripts[0]} and {scripts[1]} letters"
 
 
 def test_a_warning_reads_as_one_line() -> None:
-    (host,) = mixed_script_warnings("p\u0430ypal.com p\u0430ypal.com")
-    (word,) = mixed_script_warnings("p\u0430y")
+    (host,) = homoglyph_warnings("p\u0430ypal.com p\u0430ypal.com")
+    (word,) = homoglyph_warnings("p\u0430y")
 
     assert host == (
         "p\u0430ypal.com (xn--pypal-4ve.com) mixes Cyrillic and Latin letters"
@@ -315,13 +315,13 @@ def test_a_warning_reads_as_one_line() -> None:
     ],
 )
 def test_ordinary_text_raises_no_warning(text: str) -> None:
-    assert mixed_script_warnings(text) == []
+    assert homoglyph_warnings(text) == []
 
 
 @settings(deadline=None)  # the machine may be busy
 @given(HOSTILE)
 def test_looking_for_mixed_alphabets_never_crashes(text: str) -> None:
-    assert all(" and " in found for found in mixed_script_warnings(text))
+    assert all(" and " in found for found in homoglyph_warnings(text))
 
 
 @pytest.mark.slow
@@ -343,6 +343,6 @@ def test_64_kib_made_to_be_slow_are_not(text: str) -> None:
 
     excerpt(text, 3_000)
     fit(text, 75)
-    mixed_script_warnings(text)
+    homoglyph_warnings(text)
 
     assert time.process_time() - before < 2

@@ -146,7 +146,7 @@ def test_an_edit_that_raises_the_tier_warns_and_then_takes_two_others(
     assert "Raised to escalate: a refund over 1000." in screen.words(".dialog")
 
     screen.click(".modal-submit")
-    screen.wait(lambda: "recorded" in screen.words(".dialog"), "what came of it")
+    screen.wait(lambda: "recorded" in screen.words(".dialog"), "the result")
     screen.press(Keys.ESCAPE)
     words_on(screen, "Approval needed from 2 people", "899 → 1250", "version 2")
     for user, said in ((ANA, "yourself"), (BEN, "1 of 2"), (CHLOE, "and done")):

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import psycopg
 
 from tests.chaos.stack import LEASE_MS, ROLES, Stack
-from twokey.sandbox.faults import Fault, Twist
+from twokey.sandbox.faults import DeliveryFault, Fault
 
 LEASE_S = LEASE_MS / 1000
 _END_SESSIONS = """
@@ -116,9 +116,9 @@ class Chaos:
         self.stack.sandbox.faults.plan(fault, calls=dice.randint(1, 3))
 
     async def _duplicate(self, dice: random.Random) -> None:
-        twist = dice.choice((Twist.DUPLICATE, Twist.RETRY_HEADERS))
-        self._note(twist.value)
-        self.stack.sandbox.faults.twist(twist, deliveries=dice.randint(1, 3))
+        fault = dice.choice((DeliveryFault.DUPLICATE, DeliveryFault.RETRY_HEADERS))
+        self._note(fault.value)
+        self.stack.sandbox.faults.plan_delivery(fault, deliveries=dice.randint(1, 3))
 
     async def _policy(self, dice: random.Random) -> None:
         expires = f"{dice.randint(2, 9)}h"

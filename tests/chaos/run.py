@@ -1,4 +1,4 @@
-"""Run people and faults for a while, then quiet, and judge what came of it."""
+"""Run people and faults for a while, then quiet, and judge the result."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from twokey.bot.web import Slack, SlackBody, SlackRefused
-from twokey.cli import people
+from twokey.cli import reviewer_checks
 from twokey.cli.main import run
 from twokey.gateway.policy.eligibility import reachable_requirements
 from twokey.gateway.policy.load import load_policy
@@ -213,7 +213,7 @@ async def test_an_answer_without_a_user_says_nothing_about_them(
 async def test_a_long_list_of_people_is_looked_up_in_part_and_says_so(
     doctor: Doctor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(people, "MAX_LOOKUPS", 2)
+    monkeypatch.setattr(reviewer_checks, "MAX_LOOKUPS", 2)
 
     _, checks = await doctor.checks()
 

@@ -1,4 +1,4 @@
-"""Whoever has a shell can stop an agent, and sees who stopped what and why."""
+"""'twokey freeze' stops an agent, and lists who stopped what and why."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whoever has a shell sees which runs failed, tries them again, or drops them."""
+"""'twokey jobs' lists failed runs, retries them, or drops them."""
 
 from __future__ import annotations
 

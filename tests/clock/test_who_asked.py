@@ -68,7 +68,7 @@ async def held(stack: Stack, by: Person) -> Item:
 
 
 async def approves(stack: Stack, item: Item, by: Reviewer) -> str:
-    """Let somebody approve an item; return what came of it."""
+    """Let somebody approve an item; return the outcome."""
 
     async def voters(item: Item) -> list[Reviewer]:
         return [reviewer(vote.by) for vote in item.votes]

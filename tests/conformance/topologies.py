@@ -170,7 +170,7 @@ def levels(scene: Scene) -> Any:
 
 
 class Todo(TypedDict):
-    """Orders, and what became of them."""
+    """Orders, and their states."""
 
     turn: int
     done: Annotated[list[str], add]

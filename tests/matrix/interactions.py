@@ -1,8 +1,8 @@
 """Decide as a person does: click the buttons of a card, fill in and submit its forms.
 
-Whoever the sandbox itself would stop (a bot, a deactivated person) acts all the same:
-the payload that Slack would send for them is built and delivered, signed like all. So
-are the payloads that the sandbox would not build.
+A person whom the sandbox itself would stop (a bot, a deactivated person) acts all the
+same: the payload that Slack would send for them is built, signed and delivered. So are
+the payloads that the sandbox would not build.
 """
 
 from __future__ import annotations

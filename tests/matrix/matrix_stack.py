@@ -68,7 +68,7 @@ class Table:
 
     @property
     def person(self) -> str:
-        """Return the user id of whoever decides it."""
+        """Return the user id of who decides it."""
         return PLACES[self.cell.kind].user.id
 
 

@@ -39,7 +39,7 @@ class Requirement(StrEnum):
 
 
 class Word(StrEnum):
-    """What comes of a decision."""
+    """The outcome of a decision."""
 
     DECIDED = "decided"
     VOTED = "voted"
@@ -193,7 +193,7 @@ def refusal(cell: Cell) -> str:
     """Return in part why a decision does not count; "" when it does."""
     kind, requirement = cell.kind, cell.requirement
     is_rejected = cell.verb is Verb.REJECT
-    if kind in _ASKERS and is_rejected:  # whoever asked may take it back
+    if kind in _ASKERS and is_rejected:  # the requester may take it back
         return ""
     if kind in _NEVER:
         return _NEVER[kind]

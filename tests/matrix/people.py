@@ -1,6 +1,6 @@
 """Fill the sandbox with one person of each kind, and with those who vote before them.
 
-Whoever must never decide holds everything that a reviewer holds: they are in the
+Those who must never decide hold everything that a reviewer holds: they are in the
 group and on the list, so that nothing but the rule about their kind can refuse them.
 """
 

@@ -1,4 +1,4 @@
-"""Play the whole matrix once, and note what came of every cell."""
+"""Play the whole matrix once, and note the outcome of every cell."""
 
 from __future__ import annotations
 
@@ -83,10 +83,10 @@ _FAULTS = {
 
 @dataclass(frozen=True)
 class Played:
-    """What came of a cell, and every sentence that was said about it.
+    """The outcome of a cell, and every sentence that was said about it.
 
     Attributes:
-        end: what became of the call; None when Slack got no answer.
+        end: the state of the call; None when Slack got no answer.
         trouble: what Slack got instead of an answer.
         told: what the person read in private, in a modal or in a message.
         leaked: what anybody else could read besides the card and its thread.
@@ -100,7 +100,7 @@ class Played:
 
 @dataclass(frozen=True)
 class Results:
-    """What came of the matrix, and what Slack showed as trouble, to anybody."""
+    """The outcomes of the matrix, and what Slack showed as trouble, to anybody."""
 
     cells: dict[Cell, Played]
     problems: tuple[str, ...]

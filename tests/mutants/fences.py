@@ -1,4 +1,4 @@
-"""List ways to let whoever lost a lease write over what others did."""
+"""Break fences: let a process that lost its lease write over what others did."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Break what becomes of a run that fails: its retries, its end, and what is told."""
+"""Break how a failed run is retried, ended and reported."""
 
 from __future__ import annotations
 

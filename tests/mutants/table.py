@@ -6,7 +6,7 @@ fail. `make mutants` runs the table; a row that no test notices fails it.
 
 from __future__ import annotations
 
-from tests.mutants.by_now import BY_NOW_TABLE
+from tests.mutants.current_policy import CURRENT_POLICY_TABLE
 from tests.mutants.fences import FENCES_TABLE
 from tests.mutants.lifetimes import LIFETIMES_TABLE
 from tests.mutants.metrics import METRICS_TABLE
@@ -247,7 +247,7 @@ TABLE = (
         "",
     ),
     Mutant(
-        "approve all approves nothing that is escalated by now",
+        "approve all approves nothing that has been escalated",
         "gateway/approvals/deciding.py",
         "if item.tier is Tier.ESCALATE and context.click.is_shared:",
         "if False:",
@@ -479,7 +479,7 @@ TABLE = (
     *TRIAGE_TABLE,
     *TRUST_TABLE,
     *SLACK_TABLE,
-    *BY_NOW_TABLE,
+    *CURRENT_POLICY_TABLE,
     *TOTALS_TABLE,
     *FENCES_TABLE,
     *OUTAGES_TABLE,

@@ -128,6 +128,6 @@ TOTALS_TABLE = (
         "gateway/store/lua/change.lua",
         "if rev ~= ARGV[2] or age",
         "if age",
-        "tests/service/test_claimed_by_now.py",
+        "tests/service/test_claim_policy.py",
     ),
 )

@@ -134,7 +134,7 @@ TRUST_TABLE = (
         "tests/service/test_inside.py tests/resume/test_cut_off_inside.py",
     ),
     Mutant(
-        "whoever asked outside is a principal of what is inside",
+        "the requester of an outer run is a principal of the calls inside it",
         "gateway/store/agent_load.py",
         "keys.thread_facts(tenant, run_ref.agent, run_ref.thread)",
         "keys.thread_facts(tenant, agent, thread)",
@@ -233,7 +233,7 @@ TRUST_TABLE = (
         "tests/service/test_queue.py",
     ),
     Mutant(
-        "events of a thread that runs elsewhere are left to whoever runs it",
+        "events of a thread that runs elsewhere are left to the process that runs it",
         "gateway/resume/orphans.py",
         "if is_orphan is None:",
         "if False:",

@@ -1,7 +1,7 @@
 """Let several coroutines take turns at the store, one round trip at a time.
 
 What runs between two round trips cannot be seen by others, so an interleaving is an
-order of round trips: whoever chooses who goes next has chosen the interleaving. Scripts
+order of round trips: choosing who goes next is choosing the interleaving. Scripts
 and transactions take turns; single commands only read what no decision hangs on, and go
 with the round trip before them.
 """

@@ -48,7 +48,7 @@ async def opened(harness: ServiceHarness, thread: str) -> tuple[Verdict, Approva
 
 
 async def approve_all(harness: ServiceHarness, approval: Approval) -> str:
-    """Decide the batch as it was seen; return what came of it."""
+    """Decide the batch as it was seen; return the outcome."""
     click = Click(
         approval=approval.id,
         index=0,

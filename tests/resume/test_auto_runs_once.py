@@ -1,4 +1,4 @@
-"""A call without a person runs once, whoever is paused or killed inside it."""
+"""An auto-approved call runs once, also when a process is paused or killed in it."""
 
 from __future__ import annotations
 

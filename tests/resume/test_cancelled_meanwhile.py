@@ -1,4 +1,4 @@
-"""Whoever is cancelled while a background task of theirs stops is cancelled."""
+"""A task that is cancelled while it stops a background task is cancelled."""
 
 from __future__ import annotations
 

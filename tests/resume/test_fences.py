@@ -1,4 +1,4 @@
-"""Whoever lost a thread's lease writes nothing over what others did since."""
+"""A process that lost a thread's lease writes nothing over newer checkpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A message is given to the agent once, whoever dies and in whatever order."""
+"""A message is given to the agent once, also when processes die in any order."""
 
 from __future__ import annotations
 

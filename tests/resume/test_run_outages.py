@@ -240,7 +240,7 @@ async def test_no_run_waits_for_a_message_whose_job_was_put_back_as_what_was_lef
     await queue.put(start)
     first = await delivered(stack)
     await retries.failed(at, ConnectionError(), left=start, delivery=first)
-    # It was given by then, and another job of the thread was under way.
+    # It had been given, and another job of the thread was under way.
     second = await delivered(stack)
     await queue.later(Delivery(second.id, resume), delay_ms=0)
 

@@ -1,4 +1,4 @@
-"""A SQLite file keeps every thread, however many open it and whoever closes it."""
+"""A SQLite file keeps every thread while several processes open and close it."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ async def test_one_saver_serves_all_who_open_the_file(file: Path) -> None:
     async with open_checkpoints(str(file)) as first:
         async with open_checkpoints(str(link)) as second:
             assert second is first
-        await keep_step(first, "t1")  # whoever leaves closes nothing of the others
+        await keep_step(first, "t1")  # one that leaves closes nothing of the others
     async with open_checkpoints(str(file)) as third:
         assert third is not first
         await keep_step(third, "t2")

@@ -55,7 +55,7 @@ async def waits_again(stack: Stack, times: int = 1) -> None:
 
 
 @pytest.mark.slow
-async def test_a_call_that_is_forbidden_by_now_does_not_run_and_the_agent_is_told(
+async def test_a_call_that_is_now_forbidden_does_not_run_and_the_agent_is_told(
     stack: Stack,
 ) -> None:
     await approved_then(stack, FORBIDDEN)

@@ -1,4 +1,4 @@
-"""Triage is asked by agents of every kind, whoever names it."""
+"""Triage is asked by agents of every kind; the program or the settings name it."""
 
 from __future__ import annotations
 

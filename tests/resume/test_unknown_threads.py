@@ -1,4 +1,4 @@
-"""The gateway that knows a thread carries a decision out, whoever hears of it first."""
+"""A decision is carried out by a gateway that knows its thread."""
 
 from __future__ import annotations
 

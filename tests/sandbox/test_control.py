@@ -50,7 +50,7 @@ async def test_faults_rates_and_time_are_commanded_too(
     sandbox: Sandbox, client: Any
 ) -> None:
     await control(sandbox, do="fault", fault="rate_limit", method="chat.postMessage")
-    await control(sandbox, do="twist", twist="duplicate")
+    await control(sandbox, do="delivery_fault", fault="duplicate")
     await control(sandbox, do="clear_faults")
     await control(sandbox, do="rates", enabled=False)
     await control(sandbox, do="rates", enabled=True)

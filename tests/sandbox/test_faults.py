@@ -10,7 +10,7 @@ from slack_sdk.errors import SlackApiError
 from tests.sandbox.blocks import card
 from tests.sandbox.bolt_app import RunningApp
 from twokey.sandbox.client import Person
-from twokey.sandbox.faults import Fault, Twist
+from twokey.sandbox.faults import DeliveryFault, Fault
 from twokey.sandbox.server import Sandbox
 
 APPROVALS = "C0APPROVALS"
@@ -92,14 +92,16 @@ async def test_a_fault_waits_for_its_own_method_and_can_be_called_off(
     ]
 
 
-async def test_faults_and_twists_last_as_long_as_planned(sandbox: Sandbox) -> None:
+async def test_faults_of_calls_and_deliveries_last_as_long_as_planned(
+    sandbox: Sandbox,
+) -> None:
     faults = sandbox.faults
     faults.plan(Fault.SLOW, "a", calls=2)
     faults.plan(Fault.RESET, "b")
-    faults.twist(Twist.DUPLICATE, deliveries=2)
+    faults.plan_delivery(DeliveryFault.DUPLICATE, deliveries=2)
 
     seen = [faults.next_fault(name) for name in ("b", "a", "a", "a", "b")]
-    twists = [faults.next_twist() for _ in range(3)]
+    delivered = [faults.next_delivery_fault() for _ in range(3)]
 
     assert [planned and planned.fault for planned in seen] == [
         Fault.RESET,
@@ -108,7 +110,7 @@ async def test_faults_and_twists_last_as_long_as_planned(sandbox: Sandbox) -> No
         None,
         None,
     ]
-    assert [bool(planned) for planned in twists] == [True, True, False]
+    assert [bool(planned) for planned in delivered] == [True, True, False]
 
 
 async def test_a_delivery_can_come_twice_or_claim_to_be_a_retry(
@@ -124,9 +126,9 @@ async def test_a_delivery_can_come_twice_or_claim_to_be_a_retry(
         channel=APPROVALS, text="t", blocks=card("one")
     )
 
-    sandbox.faults.twist(Twist.DUPLICATE)
+    sandbox.faults.plan_delivery(DeliveryFault.DUPLICATE)
     await ana.click(APPROVALS, posted["ts"], "approve")
-    sandbox.faults.twist(Twist.RETRY_HEADERS, retry_num=2)
+    sandbox.faults.plan_delivery(DeliveryFault.RETRY_HEADERS, retry_num=2)
     await ana.click(APPROVALS, posted["ts"], "approve")
 
     first, second, third = app.heard

@@ -175,7 +175,7 @@ async def test_voters_whom_nobody_can_resolve_complete_no_quorum(
 
 @pytest.mark.slow
 async def test_two_who_vote_at_once_are_both_heard(harness: ServiceHarness) -> None:
-    """Whoever is second learns of the first only when theirs is not written."""
+    """The second one learns of the first only when their decision is not written."""
     for _ in range(50):
         _, verdicts = await harness.submit(("wire_money", {"amount": 1}))
         click = await harness.click(verdicts[0])
@@ -266,7 +266,7 @@ async def test_approve_all_is_bound_to_the_batch_that_was_seen(
     assert new.approved == (0, 1)
 
 
-async def test_approve_all_covers_no_call_that_is_escalated_by_now(
+async def test_approve_all_covers_no_call_that_has_been_escalated(
     harness: ServiceHarness,
 ) -> None:
     _, (refund, mail) = await harness.submit(

@@ -1,4 +1,4 @@
-"""A window of requests counts what was asked for, whatever became of it."""
+"""A window of requests counts requests, also those that did not run."""
 
 from __future__ import annotations
 

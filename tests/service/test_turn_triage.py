@@ -1,4 +1,4 @@
-"""A turn is put to triage once, and whatever comes of it is joined with the policy."""
+"""A turn is put to triage once, and its opinion is joined with the policy."""
 
 from __future__ import annotations
 

@@ -51,9 +51,9 @@ def test_the_story_ends_as_it_should(story: str, mode: str) -> None:
 
     assert (code, lines[-1]["ok"]) == (0, True), lines
     told = [line["event"] for line in lines]
-    assert told[:3] == ["story.started", "agent.asked", "card.posted"]
+    assert told[:3] == ["script.started", "agent.asked", "card.posted"]
     counted = ["batch.counted"] if story == "batch" else []
-    assert told[-2 - len(counted) :] == ["agent.said", *counted, "story.ended"]
+    assert told[-2 - len(counted) :] == ["agent.said", *counted, "script.ended"]
     wanted = iter(told)
     assert all(event in wanted for event in STORIES[story]), told
 

@@ -1,4 +1,4 @@
-"""What is stopped is told with the name of whoever did it, however that reads."""
+"""A message about a freeze names who set it, and no name is read as markup."""
 
 from __future__ import annotations
 

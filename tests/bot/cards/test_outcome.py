@@ -1,4 +1,4 @@
-"""Whoever clicks reads one calm sentence that says what happened and what to do."""
+"""A click is answered by one sentence that says what happened and what to do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A reminder names whoever may still decide, and nobody else."""
+"""A reminder names those who may still decide, and nobody else."""
 
 from __future__ import annotations
 

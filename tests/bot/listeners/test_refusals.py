@@ -1,4 +1,4 @@
-"""Whoever may not decide is told so in private, and nothing changes."""
+"""A person who may not decide is told so in private, and nothing changes."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ _UNITS = frozenset("ΔΩμπ")
 _WORD = re.compile(r"[\w-]+(?:\.[\w-]+)*")
 
 
-def mixed_script_warnings(text: str) -> list[str]:
+def homoglyph_warnings(text: str) -> list[str]:
     """Return a line for each word or host of `text` that mixes look-alike alphabets.
 
     A line holds the word, and of a host its ASCII form (Punycode): untrusted text.

@@ -1,19 +1,19 @@
-"""Break what the policy of now asks for, and what it may not silently be."""
+"""Break what the current policy asks for at a decision, a claim and a rerun."""
 
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
 DECIDING = "gateway/approvals/deciding.py"
-STRICTER = "tests/service/test_stricter_by_now.py"
+STRICTER = "tests/service/test_stricter_policy.py"
 CHECKING = "gateway/protocol/schema_validation.py"
 RECONCILING = "gateway/approvals/reconciling.py"
-CLAIMED = "tests/service/test_claimed_by_now.py"
+CLAIMED = "tests/service/test_claim_policy.py"
 RUNS = "tests/attacks/test_runs.py"
 COSTLY = "tests/attacks/test_costly_calls.py"
 SILENCES = "tests/policy/test_load_silences.py"
 
-BY_NOW_TABLE = (
+CURRENT_POLICY_TABLE = (
     Mutant(
         "at least one of a role lowers no number of approvals",
         "gateway/approvals/quorum.py",
@@ -36,42 +36,42 @@ BY_NOW_TABLE = (
         "tests/policy/test_requirements.py",
     ),
     Mutant(
-        "by now: a call that outlived its time is approved by nobody",
+        "current policy: a call that outlived its time is approved by nobody",
         "gateway/approvals/voting.py",
         "    if _has_outlived(context):",
         "    if False and _has_outlived(context):",
         STRICTER,
     ),
     Mutant(
-        "by now: time that people added is theirs",
+        "current policy: time that people added is theirs",
         "gateway/approvals/timing.py",
         "min(ttl_ms + added_ms, LONGEST * ttl_ms)",
         "ttl_ms",
         STRICTER,
     ),
     Mutant(
-        "by now: a raised call has the time of its tier from then on",
+        "current policy: a raised call has the time of its tier from then on",
         "gateway/approvals/voting.py",
         "policy_now.tier is context.item.tier and policy_now.ttl_ms",
         "policy_now.ttl_ms",
         STRICTER,
     ),
     Mutant(
-        "by now: an edit fits the schema of now",
+        "current policy: an edit fits its schema",
         DECIDING,
         "        or edits.argument_errors(schema, edit.args)\n",
         "",
         STRICTER,
     ),
     Mutant(
-        "by now: nobody approves what is frozen",
+        "current policy: nobody approves what is frozen",
         DECIDING,
         "    if policy_now and policy_now.stopped and",
         "    if False and",
         "tests/service/test_freezes.py",
     ),
     Mutant(
-        "by now: a reason is asked for",
+        "current policy: a reason is asked for",
         "gateway/approvals/changes.py",
         "(*self.item.requires_reason, *now)",
         "(*self.item.requires_reason,)",
@@ -106,21 +106,21 @@ BY_NOW_TABLE = (
         SILENCES,
     ),
     Mutant(
-        "by now: one person alone has nothing run again that needs two",
+        "current policy: one person alone has nothing run again that needs two",
         RECONCILING,
         "    if count.is_met:\n        return _reconciled(",
         "    if True:\n        return _reconciled(",
         "tests/service/test_doubts.py",
     ),
     Mutant(
-        "by now: nothing runs again without the people whom the policy of now needs",
+        "current policy: nothing runs again without the people it needs",
         RECONCILING,
         "return context.requirement if is_again else context.item.requirement",
         "return context.item.requirement",
         RUNS,
     ),
     Mutant(
-        "by now: nothing runs again by whoever may not approve it",
+        "current policy: who may not approve a call cannot have it run again",
         RECONCILING,
         "policy_now.tier is Tier.DENY or verb not in policy_now.allow",
         "policy_now.tier is Tier.DENY",
@@ -155,14 +155,14 @@ BY_NOW_TABLE = (
         COSTLY,
     ),
     Mutant(
-        "by now: what the policy forbids does not run",
+        "current policy: what the policy forbids does not run",
         "gateway/approvals/revoking.py",
         "    if policy_now.tier is Tier.DENY or not",
         "    if not",
         CLAIMED,
     ),
     Mutant(
-        "by now: a claim needs the votes that the policy of now asks for",
+        "current policy: a claim needs the votes that it asks for",
         "gateway/approvals/revoking.py",
         "    if quorum.tally(requirement, votes, item.action_hash).is_met:",
         "    if True:",
@@ -176,18 +176,18 @@ BY_NOW_TABLE = (
         "tests/service/test_business_state.py",
     ),
     Mutant(
-        "by now: a click on a card from before counts for nothing",
+        "current policy: a click on an outdated card counts for nothing",
         "gateway/approvals/revoking.py",
         "version=approval.version + 1",
         "version=approval.version",
         CLAIMED,
     ),
     Mutant(
-        "by now: a cleared call is refused by a stricter policy",
+        "current policy: a cleared call is refused by a stricter policy",
         "gateway/service/stored_verdicts.py",
         "if not verdict.runs_unclaimed or tier.is_auto_approved:",
         "if True:",
-        "tests/service/test_cleared_by_then.py",
+        "tests/service/test_auto_approved_policy.py",
     ),
     Mutant(
         "a late report is never dropped",

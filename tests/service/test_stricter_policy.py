@@ -1,4 +1,4 @@
-"""A decision is judged by the policy of then and of now, and the stricter wins."""
+"""A decision is judged by the pinned and the current policy; the stricter wins."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ async def test_a_decision_that_is_not_allowed_any_more_is_refused(
     assert outcome == Invalid(errors={"": "approve is not allowed for this tool."})
 
 
-async def test_a_reason_that_is_required_by_now_is_asked_for(
+async def test_a_reason_that_the_current_policy_requires_is_asked_for(
     harness: ServiceHarness,
 ) -> None:
     click, _ = await harness.refund()

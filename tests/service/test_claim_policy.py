@@ -1,4 +1,4 @@
-"""The claim asks the policy of now: what it forbids or asks more for does not run."""
+"""The claim asks the current policy: what it forbids or raises does not run."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def events(harness: ServiceHarness, name: EventName) -> list[Event]:
     "now",
     ["{tier: deny}", "{tier: approve, allow: [reject, respond]}"],
 )
-async def test_what_the_policy_forbids_by_now_ends_with_the_reason(
+async def test_what_the_current_policy_forbids_ends_with_the_reason(
     harness: ServiceHarness, now: str
 ) -> None:
     claim = await approved(harness)
@@ -91,7 +91,7 @@ async def test_what_the_policy_forbids_by_now_ends_with_the_reason(
     ],
     ids=["tier", "approver", "reviewers", "rule"],
 )
-async def test_what_needs_more_people_by_now_goes_back_to_them(
+async def test_what_needs_more_people_at_the_claim_goes_back_to_them(
     harness: ServiceHarness, old: str, new: str
 ) -> None:
     claim = await approved(harness)

@@ -310,12 +310,12 @@ def _map_content(message: _M, change: Callable[[str], str]) -> _M:
     if isinstance(cleaned, list):
         # A block of only a notice is removed: providers refuse empty text.
         blocks = zip(content, cast("list[object]", cleaned), strict=True)
-        cleaned = [new for old, new in blocks if not _is_emptied(old, new)]
+        cleaned = [
+            new
+            for old, new in blocks
+            if old == new or new not in ("", {"type": "text", "text": ""})
+        ]
     return message.model_copy(update={"content": cleaned})
-
-
-def _is_emptied(old: object, new: object) -> bool:
-    return old != new and new in ("", {"type": "text", "text": ""})
 
 
 def _append_notes(messages: list[AnyMessage], notes: list[str]) -> list[AnyMessage]:

@@ -187,9 +187,12 @@ def _account_of(user: SlackBody, *, team: str, enterprise: str) -> Account:
     # any of these flags is a member.
     flags = (
         (bool(user.get("deleted")), AccountKind.DEACTIVATED),
-        (_is_bot(user), AccountKind.BOT),
+        (bool(user.get("is_bot")), AccountKind.BOT),
+        (bool(user.get("is_workflow_bot")), AccountKind.BOT),
+        (user.get("id") == "USLACKBOT", AccountKind.BOT),
         (bool(user.get("is_stranger")), AccountKind.STRANGER),
-        (_is_guest(user), AccountKind.GUEST),
+        (bool(user.get("is_restricted")), AccountKind.GUEST),
+        (bool(user.get("is_ultra_restricted")), AccountKind.GUEST),
         (not is_colleague, AccountKind.STRANGER),
     )
     kind = next((what for is_so, what in flags if is_so), AccountKind.MEMBER)
@@ -306,13 +309,3 @@ def _member(user: SlackBody, name: str) -> SlackBody:
     if found and not isinstance(found, Mapping):
         raise SlackNoResponse(USER, f"a user whose {name} is no object")
     return cast("SlackBody", found or {})
-
-
-def _is_bot(user: SlackBody) -> bool:
-    return bool(user.get("is_bot") or user.get("is_workflow_bot")) or (
-        user.get("id") == "USLACKBOT"
-    )
-
-
-def _is_guest(user: SlackBody) -> bool:
-    return bool(user.get("is_restricted") or user.get("is_ultra_restricted"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -79,11 +78,6 @@ def read_text(path: Path, what: str, *, hint: str = "") -> str:
         return as_text(sys.stdin.buffer.read(), "<stdin>")
     except BadDocument as error:
         raise SettingsError(str(error)) from error
-
-
-def bullets(problems: Sequence[str]) -> str:
-    """Return problems as indented lines."""
-    return "".join(f"\n    {problem}" for problem in problems)
 
 
 def _line(mark: str, colour: str, text: str) -> None:

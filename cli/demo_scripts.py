@@ -146,7 +146,11 @@ class Stage:
     ) -> dict[str, str]:
         """Submit the modal on top; keys are labels or block ids of its inputs."""
         view = await self.ana.wait_for_view(timeout_s=STEP_TIMEOUT_S)
-        blocks = {_label(block): str(block.get("block_id")) for block in _inputs(view)}
+        blocks = {
+            str(as_object(block.get("label")).get("text", "")): str(block["block_id"])
+            for block in as_objects(view["blocks"])
+            if block["type"] == "input"
+        }
         named = {blocks.get(key, key): value for key, value in values.items()}
         errors = await self.ana.submit(named)
         self.say(
@@ -377,19 +381,11 @@ def _approval_id(message: JsonObject) -> str:
     return str(as_object(metadata.get("event_payload")).get("approval", ""))
 
 
-def _inputs(view: JsonObject) -> list[JsonObject]:
-    return [block for block in as_objects(view["blocks"]) if block["type"] == "input"]
-
-
 def _offered(element: JsonObject, action: Action) -> list[str]:
     """Return "" for the button of an act, or its value where a menu has it."""
     values = [str(option["value"]) for option in as_objects(element.get("options"))]
     is_button = element.get("action_id") == action
     return [""] if is_button else [one for one in values if chosen(one)[0] == action]
-
-
-def _label(block: JsonObject) -> str:
-    return str(as_object(block.get("label")).get("text", ""))
 
 
 def _amounts(stage: Stage) -> list[object]:

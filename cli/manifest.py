@@ -52,7 +52,8 @@ def manifest(
     # settings only on its own page.
     if problems:
         name = str(file) if file else "This manifest"
-        raise SettingsError(f"{name} does not fit:{console.bullets(problems)}")
+        lines = "".join(f"\n    {problem}" for problem in problems)
+        raise SettingsError(f"{name} does not fit:{lines}")
     if check:
         console.good(f"{file or 'The manifest'} is what Slack takes and the bot needs.")
     else:

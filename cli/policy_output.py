@@ -9,7 +9,7 @@ import typer
 
 from twokey.cli.console import printable
 from twokey.gateway.approvals.quorum import clauses, tally
-from twokey.gateway.approvals.requirement import Requirement, Role
+from twokey.gateway.approvals.requirement import Requirement
 from twokey.gateway.policy.effective_rules import EffectiveRules
 from twokey.gateway.policy.eligibility import reachable_requirements
 from twokey.gateway.policy.evaluate import Evaluation
@@ -202,11 +202,9 @@ def _who(requirement: Requirement) -> str:
     elif sum(count.lacking.values()) > count.need:
         people = f"{' and '.join(parts)}, who may be the same people, out"
         parts = []
-    names = " or ".join(_holders(role) for role in held)
+    names = " or ".join(
+        f"{role.name} ({', '.join((*role.usergroups, *role.users))})" for role in held
+    )
     most = [f"at least {part}" for part in parts]
     maker = [] if requirement.editor_may_vote else ["nobody approves their own change"]
     return ", ".join([f"{people} of {names}", *most, *maker])
-
-
-def _holders(role: Role) -> str:
-    return f"{role.name} ({', '.join((*role.usergroups, *role.users))})"

@@ -87,7 +87,11 @@ async def check_people(
         found = Reviewer(team=team, user=user, account=AccountKind.MEMBER)
         if number < MAX_LOOKUPS:
             found = await _account(slack, user, team=team, enterprise=enterprise)
-        held = {group for group, one in groups.items() if _is_in(user, one)}
+        held = {
+            group
+            for group, one in groups.items()
+            if user in one.users and not one.is_disabled
+        }
         accounts[user] = found.with_(usergroups=frozenset(held))
     people = People(groups, accounts, accounts.get(requester))
     known = {AccountKind.MEMBER, AccountKind.UNKNOWN}
@@ -133,7 +137,8 @@ def _check_role(role: Role, people: People) -> Check:
     )
     # Bad even where others hold the role: the policy names a group that gives nobody
     # anything.
-    is_gone = any(_is_gone(people.groups.get(group)) for group in role.usergroups)
+    named = [people.groups.get(group) for group in role.usergroups]
+    is_gone = any(one is None or one.is_disabled for one in named)
     return Check(name, State.BAD if is_gone or not eligible else State.GOOD, text)
 
 
@@ -265,14 +270,6 @@ def _group_problem(group: str, found: Group | None) -> str:
     if found.is_disabled:
         return f"{shown} is disabled"
     return "" if found.users else f"{shown} is empty"
-
-
-def _is_gone(found: Group | None) -> bool:
-    return found is None or found.is_disabled
-
-
-def _is_in(user: str, group: Group) -> bool:
-    return user in group.users and not group.is_disabled
 
 
 def _why_not_eligible(one: Reviewer) -> str:

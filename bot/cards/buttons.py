@@ -12,7 +12,7 @@ from twokey.bot.ids import Action, choice
 from twokey.bot.inputs import select
 from twokey.bot.objects import Block, confirm, option
 from twokey.bot.text import fit
-from twokey.bot.text_types import Untrusted, label, untrusted
+from twokey.bot.text_types import label, untrusted
 from twokey.gateway.approvals.lifecycle import ApprovalState
 from twokey.gateway.approvals.record import Item
 from twokey.gateway.approvals.timing import is_extendable, is_pressing
@@ -221,15 +221,10 @@ def _approve(frame: Frame, item: Item) -> Block:
 def _question(frame: Frame, item: Item) -> Block:
     return confirm(
         label("Approve an escalated call?"),
-        call_title(item, budget=frame.budget.note),
+        untrusted(fit(act(item), frame.budget.note)),
         yes=label("Approve"),
         no=label("Back"),
     )
-
-
-def call_title(item: Item, *, budget: int) -> Untrusted:
-    """Return one line that tells a call from others."""
-    return untrusted(fit(act(item), budget))
 
 
 def _view_all(frame: Frame, item: Item, *, is_shown_whole: bool) -> Block:

@@ -172,7 +172,9 @@ class CardPublisher:
         """Store what the card shows; return its place with that."""
         # Written after the call, never before: a crash in between repeats an update,
         # while the other order would leave an outdated card for ever.
-        shown = _display_digest(message.blocks)
+        shown = digest.tagged_hash(
+            digest.DISPLAY_TAG, digest.canonical([*message.blocks])
+        )
         judged = policy_decision_digest(record, self.seal_key)
         await self.cards.shown(
             self.keys,
@@ -295,7 +297,3 @@ def plain_card(frame: Frame) -> Message:
             name = f"plain.{item.index}"
             blocks.append(actions(reject, block_id=frame.block_id(name)))
     return Message(blocks=tuple(blocks), text=card_fallback(approval))
-
-
-def _display_digest(blocks: tuple[Block, ...]) -> str:
-    return digest.tagged_hash(digest.DISPLAY_TAG, digest.canonical([*blocks]))

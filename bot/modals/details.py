@@ -59,7 +59,8 @@ def view(frame: Frame, index: int, number: int) -> Block:
     is_last = number == len(every)
     # Only a page that is sealed for View.DETAILS can be submitted as an approval; every
     # other one is sealed as a page.
-    can_approve = is_last and _is_approvable(frame, item)
+    is_open = item.is_pending and not frame.is_late
+    can_approve = is_last and is_open and Verb.APPROVE in item.allow
     value = (
         frame.value(index, View.DETAILS)
         if can_approve
@@ -71,7 +72,7 @@ def view(frame: Frame, index: int, number: int) -> Block:
         *_shown(frame, index, number, every[number - 1]),
         _foot(frame, item, number, len(every)),
         *_buttons(frame, item, number, len(every)),
-        *(_of_time(frame, item) if number == len(every) else []),
+        *(_of_time(frame, item) if is_last else []),
         *([_read_all()] if can_approve and item.tier is Tier.ESCALATE else []),
     ]
     return modal(
@@ -90,10 +91,6 @@ def submitted(item: Item, state: State) -> dict[str, str]:
         return {}
     ticked = input_state(state, Input.READ_ALL).get("selected_options")
     return {} if ticked else {Input.READ_ALL.value: _NOT_TICKED}
-
-
-def _is_approvable(frame: Frame, item: Item) -> bool:
-    return item.is_pending and not frame.is_late and Verb.APPROVE in item.allow
 
 
 def _odd(item: Item) -> list[Block]:

@@ -89,8 +89,9 @@ def plan(schema: JsonValue, value: Value, root: JsonObject) -> Plan:
     fits = value is ABSENT or (value is None and is_nullable)
     if not (fits or _shows(kind, value, options or members)):
         kind = Kind.JSON
-    if kind is Kind.TEXT and isinstance(value, str) and _is_long(value):
-        kind = Kind.LONG_TEXT
+    if kind is Kind.TEXT and isinstance(value, str):
+        is_long = "\n" in value or slack_length(value) > _LONG
+        kind = Kind.LONG_TEXT if is_long else kind
     limit = node.get("maxLength")
     return Plan(
         kind=kind,
@@ -264,7 +265,3 @@ def _is_of(kind: JsonValue, value: Value) -> bool:
 def _is_typed(value: Value) -> bool:
     text = number_text(cast("float", value))
     return number(text) is None and len(text) <= _MAX_NUMBER
-
-
-def _is_long(text: str) -> bool:
-    return "\n" in text or slack_length(text) > _LONG

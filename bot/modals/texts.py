@@ -51,7 +51,9 @@ def option_labels(values: Sequence[JsonValue]) -> list[str]:
     labels = [reveal(as_text(value)) for value in values]
     if len(set(labels)) < len(labels):
         labels = [reveal(json.dumps(value, ensure_ascii=False)) for value in values]
-    return [_one_line(label) for label in labels]
+    return [
+        label.replace("\n", mark("\n")).replace("\t", mark("\t")) for label in labels
+    ]
 
 
 def slack_length(text: str) -> int:
@@ -62,7 +64,3 @@ def slack_length(text: str) -> int:
 def path_label(path: tuple[str, ...]) -> str:
     """Name a nested argument by the keys that lead to it; untrusted text."""
     return PATH_MARK.join(path)
-
-
-def _one_line(text: str) -> str:
-    return text.replace("\n", mark("\n")).replace("\t", mark("\t"))

@@ -28,12 +28,13 @@ def unresolved_roles(reviewer: Reviewer, roles: Iterable[Role]) -> tuple[str, ..
     """
     actors = (reviewer, *reviewer.stands_in_for)
     # While the person is unknown, what others handed to them counts for nothing.
-    is_known = reviewer.account is not AccountKind.UNKNOWN
+    known = () if reviewer.account is AccountKind.UNKNOWN else actors
+    members = [one for one in known if one.account is AccountKind.MEMBER]
     return tuple(
         role.name
         for role in roles
         if any(_may_hold(actor, role) for actor in actors)
-        and not (is_known and any(_surely_holds(actor, role) for actor in actors))
+        and not any(holds(actor, role) for actor in members)
     )
 
 
@@ -59,10 +60,6 @@ def age_ms(reviewer: Reviewer) -> int:
     """Return how old the oldest answer is that this person's roles rest on."""
     actors = (reviewer, *reviewer.stands_in_for)
     return max(actor.membership_age_ms for actor in actors)
-
-
-def _surely_holds(actor: Reviewer, role: Role) -> bool:
-    return actor.account is AccountKind.MEMBER and holds(actor, role)
 
 
 def _may_hold(actor: Reviewer, role: Role) -> bool:

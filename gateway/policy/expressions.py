@@ -35,9 +35,6 @@ from twokey.gateway.protocol.strict_json import JsonObject
 ROOTS = frozenset({"args", "call", "windows", "now", "requester", "recent"})
 """The names that an expression may read."""
 
-FACTS = frozenset({"windows", "now", "requester", "recent"})
-"""Those of them that are not in the call itself."""
-
 MAX_SOURCE = 1000
 """Longest expression, in characters."""
 
@@ -99,11 +96,6 @@ class Expression:
     def windows(self) -> tuple[str, ...]:
         """Return the windows whose totals it reads."""
         return tuple(name for root, name in self.members if root == "windows")
-
-    @property
-    def needs_facts(self) -> bool:
-        """Return whether the call alone is not enough."""
-        return bool(self.reads & FACTS)
 
     def work(self, size: int) -> int:
         """Return the most steps on arguments of this size."""

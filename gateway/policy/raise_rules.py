@@ -173,7 +173,7 @@ def _unknown(expression: Expression, facts: Facts | None) -> str:
     if facts is None:
         needed = sorted(expression.reads - {"args", "call"})
         names = " and ".join(needed)
-        return f"{names} cannot be known here" if expression.needs_facts else ""
+        return f"{names} cannot be known here" if needed else ""
     for window in expression.windows:
         if window not in facts.windows:
             return f"the total {window!r} is not known"

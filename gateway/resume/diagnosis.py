@@ -113,7 +113,9 @@ def _found(error: BaseException, seen: set[int]) -> Diagnosis | None:
             for one in group.exceptions
         ]
         # The worst one decides: a retry runs all that failed together again.
-        return max(parts, key=_severity)
+        return max(
+            parts, key=lambda one: (one.is_final, not one.can_pass, one.retry_after_s)
+        )
     own = _own(error)
     # A bug such as a ValueError often stands for what it was raised from, so its cause
     # comes first.
@@ -128,10 +130,6 @@ def _found(error: BaseException, seen: set[int]) -> Diagnosis | None:
         context = _found(error.__context__, seen)
         return context if context is not None and context.can_pass else None
     return own
-
-
-def _severity(one: Diagnosis) -> tuple[bool, bool, float]:
-    return one.is_final, not one.can_pass, one.retry_after_s
 
 
 def _own(error: BaseException) -> Diagnosis | None:

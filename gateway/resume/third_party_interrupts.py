@@ -15,7 +15,7 @@ question as a result.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.policy.effective_rules import EffectiveRules
@@ -93,11 +93,14 @@ class ThirdPartyInterrupts:
     async def _ask(
         self, at: ThreadRef, job: Job, one: PendingInterrupt, now_ms: int
     ) -> None:
-        expires_in = self._policy().defaults.expires_in.of(Tier.APPROVE)
+        policy = self._policy()
+        expires_in = policy.defaults.expires_in.of(Tier.APPROVE)
         until_ms = now_ms + int(expires_in.total_seconds() * 1000)
         event = await self._event(at, EventName.RUN_ASKED, until_ms=str(until_ms))
         event = _ending(event, is_answered=rejection(one) is not None)
-        words = question_text(one, lambda tool: self._redact(at.agent, tool))
+        words = question_text(
+            one, lambda tool: EffectiveRules(policy, at.agent, tool).redact()
+        )
         question = Question(one.id, until_ms)
         logger.info("question.foreign agent=%s thread=%s", at.agent, at.thread)
         await self._questions.ask(at.keys, job, question, event, words)
@@ -153,9 +156,6 @@ class ThirdPartyInterrupts:
     async def _event(self, at: ThreadRef, name: EventName, **data: str) -> Event:
         event = await self._events.event(at, name)
         return event.with_(data={**event.data, **data})
-
-    def _redact(self, agent: str, tool: str) -> Iterable[str]:
-        return EffectiveRules(self._policy(), agent, tool).redact()
 
 
 def _ending(event: Event, *, is_answered: bool) -> Event:

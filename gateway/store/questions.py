@@ -31,7 +31,10 @@ class QuestionStore:
         """Return the questions of a job's thread by id."""
         key = keys.questions(job.tenant, job.agent, job.thread)
         found = fields(await self._conn.command("HGETALL", key))
-        return {name: Question(name, _until_ms(at)) for name, at in found.items()}
+        return {
+            name: Question(name, 0 if at.decode() == _ENDED else int(at))
+            for name, at in found.items()
+        }
 
     async def ask(
         self, keys: Keys, job: Job, question: Question, event: Event, words: str
@@ -66,7 +69,3 @@ class QuestionStore:
 
 def _due(keys: Keys, job: Job, at_ms: int) -> list[Argument]:
     return ["ZADD", keys.retry, "LT", at_ms, job.model_dump_json()]
-
-
-def _until_ms(value: bytes) -> int:
-    return 0 if value.decode() == _ENDED else int(value)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar, cast
 
 from langchain.agents.middleware.types import ToolCallRequest
 from langchain_core.messages import AnyMessage, ToolCall, ToolMessage
 from langgraph.prebuilt import ToolRuntime
-from langgraph.types import Command
 
 from twokey.agent import (
     auto_approved,
-    circuit_breaker,
     interrupts,
     messages,
+    not_run,
     prepared_calls,
     rechecks,
     result_codec,
@@ -28,7 +28,6 @@ from twokey.agent.bridge import Shell, ask_with_retries
 from twokey.agent.execution import (
     Closed,
     CutOff,
-    HeldCall,
     NotRun,
     Ran,
     RanBefore,
@@ -37,6 +36,7 @@ from twokey.agent.execution import (
     execute,
 )
 from twokey.agent.grants import grant_scope, recheck_of
+from twokey.agent.held_call import HeldCall
 from twokey.agent.messages import ITEM_KEY
 from twokey.agent.nested_edits import collect_edits
 from twokey.agent.prepared_calls import PreparedCall, Toolbox
@@ -146,13 +146,13 @@ class Caller:
         message = turns.requesting_message(state, request.tool_call["id"] or "")
         # No message requests this call: a middleware or a jump made it up.
         if message is None or message.id is None:
-            return _not_run(request, turns.NO_VERDICT, is_counted=True)
+            return not_run.result(request, turns.NO_VERDICT, is_counted=True)
         ref = turns.turn_ref(self.agent, message.id)
         if ref is None:
-            return _not_run(request, turns.NO_THREAD)
+            return not_run.result(request, turns.NO_THREAD)
         verdict = turns.kept_verdict(state, message, request.tool_call)
         if verdict.kind is VerdictKind.DENY:
-            return _denied(request, verdict)
+            return not_run.denied(request, verdict)
         return await self._run_or_hold(request, run, ref, verdict)
 
     async def _run_or_hold(
@@ -164,7 +164,7 @@ class Caller:
         self.tools.learn(runtime.tools)
         args = turns.submitted_args(state, request.tool_call)
         if args is None:
-            return _not_run(request, turns.NO_VERDICT, is_counted=True)
+            return not_run.result(request, turns.NO_VERDICT, is_counted=True)
         exact = tool_invocation.with_args(request, args)
         if verdict.kind is VerdictKind.RUN and verdict.item_id:
             # No need to confirm the verdict: the claim asks the gateway.
@@ -172,12 +172,14 @@ class Caller:
         if verdict.kind is VerdictKind.HOLD:
             problem = tool_invocation.late_tool_problem(state, request, args)
             if problem:
-                return _not_run(request, problem, verdict.item_id, is_counted=True)
+                return not_run.result(
+                    request, problem, verdict.item_id, is_counted=True
+                )
             return await self._wait_and_run(exact, run, ref, verdict)
         confirmed = await self._confirm(ref, state, verdict)
         if confirmed.runs_unclaimed:
             return await self._run_auto_approved(exact, run, ref, confirmed)
-        return _denied(request, confirmed)
+        return not_run.denied(request, confirmed)
 
     async def _confirm(
         self,
@@ -212,15 +214,12 @@ class Caller:
     ) -> ToolResult:
         args = strict_json.accept_object(request.tool_call["args"])
 
-        async def ran() -> ToolResult:
-            return await tool_invocation.invoke(request, run, args)
-
         with (
             collect_edits(ref.run_ref) as inside,
             grant_scope(auto_approved.grant_for(ref, verdict)),
         ):
             end = await auto_approved.run_auto_approved(
-                ran,
+                lambda: tool_invocation.invoke(request, run, args),
                 lambda result: result_codec.serialize(result, inside),
                 ref=ref,
                 verdict=verdict,
@@ -231,7 +230,7 @@ class Caller:
             result = end
         else:
             if end.result is None:
-                return _not_run(request, tool_messages.CUT_OFF)
+                return not_run.result(request, tool_messages.CUT_OFF)
             history = request.state["messages"]
             result, inside = restore_result(request.tool_call, end.result, history)
         return self._present(
@@ -243,14 +242,16 @@ class Caller:
     ) -> ToolResult:
         item_id = verdict.item_id
         if not interrupts.is_alone(request):
-            return _not_run(request, tool_messages.NOT_ALONE, item_id, is_counted=True)
+            return not_run.result(
+                request, tool_messages.NOT_ALONE, item_id, is_counted=True
+            )
         args = strict_json.accept_object(request.tool_call["args"])
         answer = interrupts.request_decision(verdict, args)
         if answer.type not in {AnswerKind.APPROVE, AnswerKind.EDIT}:
             message = tool_messages.decision_message(
                 request.tool_call, answer, item_id=item_id
             )
-            return _to_model(request, message)
+            return not_run.to_model(request, message)
         held = HeldCall(
             ref,
             verdict,
@@ -264,31 +265,28 @@ class Caller:
     async def _execute(
         self, request: ToolCallRequest, run: Handler, held: HeldCall
     ) -> ToolResult:
-        async def run_with(args: JsonObject) -> ToolResult:
-            return await tool_invocation.invoke(request, run, args)
-
-        def failure(text: str) -> ToolResult:
-            return tool_messages.message_for(request.tool_call, text)
-
         try:
             gateway = self.gateway()
         except NotAllowed as error:
-            return _not_run(request, str(error), held.verdict.item_id)
-        end = await execute(
-            held, gateway, self.shell, Work(run_with, result_codec.serialize, failure)
+            return not_run.result(request, str(error), held.verdict.item_id)
+        work = Work(
+            partial(tool_invocation.invoke, request, run),
+            result_codec.serialize,
+            partial(tool_messages.message_for, request.tool_call),
         )
+        end = await execute(held, gateway, self.shell, work)
         call, item_id = request.tool_call, held.verdict.item_id
         if isinstance(end, Closed):
             message = tool_messages.decision_message(call, end.answer, item_id=item_id)
-            return _to_model(request, message)
+            return not_run.to_model(request, message)
         if isinstance(end, CutOff):
             message = tool_messages.message_for(
                 call, tool_messages.CUT_OFF, item_id=item_id
             )
             # Marked: people may reconcile it, and a late report may contradict them.
-            return _to_model(request, messages.mark_reconciled(message))
+            return not_run.to_model(request, messages.mark_reconciled(message))
         if isinstance(end, NotRun):
-            return _not_run(request, end.reason, item_id, is_counted=True)
+            return not_run.result(request, end.reason, item_id, is_counted=True)
         return self._final_result(request, held, end)
 
     def _final_result(
@@ -302,7 +300,7 @@ class Caller:
             call, item_id = request.tool_call, held.verdict.item_id
             message = tool_messages.finding_message(call, end.finding, item_id=item_id)
             if end.edit is None:
-                return _to_model(request, message)
+                return not_run.to_model(request, message)
             # If it took effect, then with the edited arguments.
             run_ref, own = held.ref.run_ref, end.edit
             return self._present(
@@ -359,40 +357,3 @@ class Caller:
         return result_codec.with_state(
             presented, {"twokey_edits": messages.dump_records(records)}
         )
-
-
-def _denied(request: ToolCallRequest, verdict: Verdict) -> ToolResult:
-    """Return the tool message of a call that its verdict denies."""
-    reason = verdict.reason if verdict.kind is VerdictKind.DENY else ""
-    text = tool_messages.denial_text(reason or turns.NO_VERDICT)
-    return _not_run(request, text, is_counted=text in turns.UNCLEARED)
-
-
-def _not_run(
-    request: ToolCallRequest, text: str, item_id: str = "", *, is_counted: bool = False
-) -> ToolResult:
-    """Return the message of a call that did not run; the breaker may count it."""
-    message = tool_messages.message_for(request.tool_call, text, item_id=item_id)
-    if is_counted:
-        message = circuit_breaker.mark_uncleared(message)
-    return _to_model(request, message)
-
-
-def _to_model(request: ToolCallRequest, message: ToolMessage) -> ToolResult:
-    """Return the message of a call that did not run, so that the model reads it.
-
-    After a turn of only ``return_direct`` tools the agent would end here, before the
-    model could read why the call did not run.
-    """
-    if request.tool is None or not request.tool.return_direct:
-        return message
-    runtime = cast("ToolRuntime[Any, Any]", cast("Any", request).runtime)
-    by_name = {tool.name: tool for tool in runtime.tools}
-    asking = turns.requesting_message(request.state, request.tool_call["id"] or "")
-    siblings = [] if asking is None else asking.tool_calls
-    if all(
-        call["name"] in by_name and by_name[call["name"]].return_direct
-        for call in siblings
-    ):
-        return Command(goto="model", update={"messages": [message]})
-    return message

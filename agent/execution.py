@@ -23,19 +23,18 @@ from langgraph.errors import GraphBubbleUp, ParentCommand, is_invalid_resume
 from twokey.agent import bridge, rechecks, tool_messages
 from twokey.agent.bridge import Shell, ask_with_retries
 from twokey.agent.grants import Grant, grant_scope
+from twokey.agent.held_call import HeldCall, authorized_args
 from twokey.agent.interrupts import drop_findings, request_reconciliation
 from twokey.agent.nested_edits import collect_edits
-from twokey.agent.rechecks import Recheck
 from twokey.gateway.errors import (
-    BadJson,
     NotAllowed,
     StateUnknown,
     ThreadUnavailable,
     TwokeyError,
 )
 from twokey.gateway.failures import log_failure
-from twokey.gateway.protocol import digest, strict_json, wire
-from twokey.gateway.protocol.business_state import is_same_but_state, state_in
+from twokey.gateway.protocol import wire
+from twokey.gateway.protocol.business_state import state_in
 from twokey.gateway.protocol.port import Gateway
 from twokey.gateway.protocol.records import EditRecord, Result
 from twokey.gateway.protocol.strict_json import JsonObject
@@ -53,8 +52,6 @@ from twokey.gateway.protocol.wire import (
     Refused,
     Reopened,
     StateNow,
-    TurnRef,
-    Verdict,
 )
 
 BUSY_DEADLINE_S = 120.0
@@ -64,22 +61,6 @@ HANDED_OFF = Result(ok=True, summary="Handed off to the parent graph.")
 
 logger = logging.getLogger(__name__)
 R = TypeVar("R")
-
-
-@dataclass(frozen=True, slots=True)
-class HeldCall:
-    """One call with a record as this agent knows it; ``args`` are the model's.
-
-    ``ask_again`` pauses until people have decided it again; None for a call that the
-    policy decided: its agent never waits for people. ``recheck`` reads the business
-    state that must be as people approved it.
-    """
-
-    ref: TurnRef
-    verdict: Verdict
-    args: JsonObject
-    ask_again: Callable[[], Answer] | None = None
-    recheck: Recheck | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +231,7 @@ async def _read_state(
     held: HeldCall, asked: CheckState, shell: Shell
 ) -> StateNow | None:
     """Read the state for what would run; None when that is not this call."""
-    args = _authorized_args(held, asked)
+    args = authorized_args(held, asked)
     if args is None:
         logger.warning("execution.mismatch item=%s", held.verdict.item_id)
         return None
@@ -268,7 +249,7 @@ async def _run_once(
     held: HeldCall, claimed: Claimed, gateway: Gateway, shell: Shell, work: Work[R]
 ) -> Ran[R] | NotRun | None:
     """Run a claimed call; None when it failed and people are asked what to do."""
-    args = _authorized_args(held, claimed)
+    args = authorized_args(held, claimed)
     if args is None:
         logger.warning("execution.mismatch item=%s", held.verdict.item_id)
         # Released at once: nothing ran, and a claim that expires becomes a doubt.
@@ -305,45 +286,6 @@ async def _run_once(
     if claimed.asks_on_failure and not stored.ok:
         return None
     return Ran(result, claimed.edit, inside, claimed.reconciled)
-
-
-def _authorized_args(
-    held: HeldCall, claimed: Claimed | CheckState
-) -> JsonObject | None:
-    """Return the arguments to run when the claim is for exactly this call."""
-    try:
-        document = strict_json.parse_object(claimed.action)
-        args = digest.action_args(claimed.action)
-        asked = wire.args_hash(held.args)
-        edit = claimed.edit
-        # The message has the requested arguments, also after an edit.
-        base = args if edit is None else edit.requested
-        matches = (
-            digest.action_hash(claimed.action) == claimed.action_hash
-            and (edit is None or edit.executed_hash == claimed.action_hash)
-            and (edit is not None or _is_as_requested(held, claimed))
-            and document.get("tool") == held.verdict.tool
-            and _is_same_turn(document.get("ctx"), held)
-            and wire.args_hash(base) == asked
-        )
-    except (BadJson, KeyError):
-        return None
-    return args if matches else None
-
-
-def _is_as_requested(held: HeldCall, claimed: Claimed | CheckState) -> bool:
-    """Return whether this action was requested; its business state may differ."""
-    if claimed.action_hash == held.verdict.action_hash:
-        return True
-    return digest.action_hash(claimed.requested) == held.verdict.action_hash and (
-        is_same_but_state(claimed.requested, claimed.action)
-    )
-
-
-def _is_same_turn(ctx: object, held: HeldCall) -> bool:
-    expected = {**held.ref.names, "tool_call_id": held.verdict.tool_call_id}
-    # A subset: the recorded context has fields that the agent does not know.
-    return isinstance(ctx, dict) and expected.items() <= ctx.items()
 
 
 @contextmanager

@@ -31,7 +31,6 @@ from twokey.agent.bridge import Awaiting, Blocking, Shell, ask_with_retries, dri
 from twokey.agent.execution import (
     Closed,
     CutOff,
-    HeldCall,
     NotRun,
     Ran,
     Reconciled,
@@ -39,6 +38,7 @@ from twokey.agent.execution import (
     execute,
 )
 from twokey.agent.grants import grant_scope
+from twokey.agent.held_call import HeldCall
 from twokey.agent.rechecks import Recheck
 from twokey.gateway.errors import (
     NotAllowed,

@@ -213,6 +213,7 @@ class _ModelV1(ArgumentModel):
 
     def json_schema(self) -> dict[str, Any]:
         schema: dict[str, Any] = json.loads(self._model.schema_json(by_alias=True))
+        # Taken out by hand: pydantic 1 has no schema without some of the fields.
         hidden = {self._model.__fields__[name].alias for name in self._injected}
         properties = {
             key: value
@@ -299,9 +300,12 @@ def _members(value: object) -> dict[str, object] | None:
 
 
 def _normalized_elements(value: object, shown: list[object]) -> list[object]:
+    # A serializer of the tool may have made a list of anything; its parts then belong
+    # to no value here.
     if not isinstance(value, list | tuple | set | frozenset | deque):
         return shown
     elements = list(cast("list[object]", value))
+    # Likewise one that leaves elements out: which ones is not known.
     if len(elements) != len(shown):
         return shown
     normalized = [

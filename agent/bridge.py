@@ -80,6 +80,7 @@ def drive(work: Coroutine[Any, Any, T]) -> T:
     except StopIteration as stop:
         value: T = stop.value
         return value
+    # So that what it has to clean up is done here, and not when it is collected.
     work.close()
     raise RuntimeError("A coroutine over a blocking shell suspended.")
 
@@ -101,11 +102,13 @@ async def ask_with_retries(
     for _ in range(PORT_TRIES - 1):
         try:
             return await shell.ask(question)
+        # Another attempt would get the same answer: these are decisions, no outages.
         except (NotAllowed, LeaseLost):
             raise
         except TwokeyError:
             await shell.sleep(pause)
             pause *= 3
+    # The last attempt is outside of the loop, so that its error is the one raised.
     return await shell.ask(question)
 
 
@@ -113,6 +116,8 @@ async def _in_time(question: Callable[[], Coroutine[Any, Any, T]]) -> T:
     try:
         async with asyncio.timeout(PORT_TIMEOUT_S):
             return await question()
+    # One error for both: callers must not have to know whether the gateway is in this
+    # process or behind a socket.
     except (TimeoutError, OSError) as error:
         raise StoreUnavailable(
             "The approval gateway did not answer; try again when it is back."

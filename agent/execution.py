@@ -141,6 +141,8 @@ async def execute(
         ref=held.ref,
         tool=held.verdict.tool,
         tool_call_id=held.verdict.tool_call_id,
+        # Names this attempt: a claim whose reply was lost is granted again to its
+        # owner, and to nobody else.
         owner=uuid.uuid4().hex,
     )
     while True:
@@ -220,6 +222,8 @@ async def _claim(request: ClaimRequest, gateway: Gateway, shell: Shell) -> Claim
         return await ask_with_retries(shell, lambda: gateway.claim(request))
     except NotAllowed as error:
         return Refused(reason=str(error))
+    # Not a refusal: people have approved it, and the thread goes on once the gateway
+    # answers again.
     except TwokeyError as error:
         raise ThreadUnavailable(
             f"The gateway did not answer for item {request.item_id!r}, so nothing ran; "
@@ -255,6 +259,8 @@ async def _run_once(
         # Released at once: nothing ran, and a claim that expires becomes a doubt.
         await _release(held, claimed, gateway, shell)
         return NotRun(tool_messages.MISMATCH)
+    # Submitted before the tool had a recheck: people approved it without a state, so
+    # there is none to compare with that of now.
     if held.recheck is not None and state_in(claimed.action) is None:
         await _release(held, claimed, gateway, shell)
         return NotRun(rechecks.STATE_MISSING)
@@ -283,6 +289,8 @@ async def _run_once(
             result = work.failure(tool_messages.failure_text(error))
     stored = work.store(result, inside)
     await _finish(held, claimed, gateway, shell, stored)
+    # The claim of the next round finds the failure and waits for people
+    # (docs/decisions/0005).
     if claimed.asks_on_failure and not stored.ok:
         return None
     return Ran(result, claimed.edit, inside, claimed.reconciled)
@@ -324,6 +332,8 @@ async def _finish(
             shell, lambda: gateway.finish(held.verdict.item_id, claimed.fence, result)
         )
     except TwokeyError as error:
+        # Not raised: the tool has run, and the model has to read what it returned. A
+        # second run would be worse than a missing record.
         log_failure(logger, error, "execution.unrecorded item=%s", held.verdict.item_id)
         return
     if not is_ours:

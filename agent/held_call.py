@@ -59,6 +59,8 @@ def _is_as_requested(held: HeldCall, claimed: Claimed | CheckState) -> bool:
     """Return whether this action was requested; its business state may differ."""
     if claimed.action_hash == held.verdict.action_hash:
         return True
+    # It went back to people with another business state, which is a part of the hash.
+    # Nothing else of the action may have changed.
     return digest.action_hash(claimed.requested) == held.verdict.action_hash and (
         is_same_but_state(claimed.requested, claimed.action)
     )

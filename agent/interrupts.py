@@ -78,6 +78,7 @@ def request_decision(
         "action_hash": verdict.action_hash,
         "allow": [str(verb) for verb in verdict.allow],
     }
+    # With the model itself, LangGraph would refuse the saved answers of the tool.
     schema = model.model_json_schema() if is_again else model
     answer = _interrupt(question, model, schema)
     return _latest(answer, model)
@@ -186,6 +187,8 @@ def _answer_model(
             _check(self, parsed)
             return self
 
+    # As literals, so that an answer to another call, or to this one before an edit, is
+    # no answer here.
     fields: dict[str, Any] = {
         "type": (Literal[kinds], ...),
         "item_id": (Literal[item_id], ...),

@@ -48,6 +48,7 @@ def outer_of(agent: str, thread: str, ns: str) -> RunRef | None:
     is outermost, even when its context was copied from another run.
     """
     run_ref = current_run()
+    # The agent of the run may itself be a subgraph; it is not around itself.
     is_own = run_ref == RunRef(agent=agent, thread=thread)
     return run_ref if ns and not is_own else None
 

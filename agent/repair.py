@@ -75,6 +75,8 @@ async def repair_history(
         lost = _lost_calls(message, following, verdicts)
         # Per message: some providers repeat call ids from message to message.
         repair.answers = {}
+        # A history with a call that nothing answers is refused by providers (OpenAI and
+        # Anthropic: HTTP 400).
         if lost:
             is_broken = True
             is_last = not any(isinstance(later, AIMessage) for later in following)
@@ -160,6 +162,8 @@ async def _outcomes(caller: Caller, message: AIMessage) -> dict[str, CallOutcome
         # model reads of as not run.
         await ask_with_retries(caller.shell, lambda: gateway.supersede(ref))
         found = await ask_with_retries(caller.shell, lambda: gateway.outcomes(ref))
+    # Not raised: without a repair no provider accepts the history, and the conversation
+    # would end. The messages then say that the end is unknown.
     except TwokeyError as error:
         log_failure(logger, error, "repair.outcomes_unknown message=%s", message.id)
         return {}

@@ -90,6 +90,8 @@ async def missed_edits(caller: Caller, state: Mapping[str, Any]) -> list[EditRec
         caller.gateway()
     except NotAllowed:
         return []
+    # An agent inside a tool reads the edits of its own conversation, the outermost one
+    # those of the whole run.
     run_ref, within = ref.run_ref, outer_run.conversation_of(ref.ns)
     found = await ask_gateway(caller, lambda gateway: gateway.history(run_ref, within))
     caller.cache.put_edits(run_ref, found)

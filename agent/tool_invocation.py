@@ -38,6 +38,8 @@ async def invoke(
         exact = with_args(request, args).override(tool=share_guarded(tool))
         return clean_result(await run(exact), request.state["messages"])
     except NotAllowed as error:
+        # Not raised: the tool node would end the run, and the model could not correct
+        # its call.
         return circuit_breaker.mark_uncleared(
             tool_messages.message_for(request.tool_call, str(error))
         )

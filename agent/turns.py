@@ -154,6 +154,8 @@ class TurnDraft:
         self._ready = ready
         self.proposed: list[ProposedCall] = []
         self.refused: dict[str, Verdict] = {}
+        # Counted before any is added: both calls of one id are refused, not only the
+        # second.
         counts = Counter(call["id"] for call in calls)
         for call in calls:
             self._add(call, is_duplicate=counts[call["id"]] > 1)
@@ -171,6 +173,7 @@ class TurnDraft:
             # under the verdict of the other.
             self.refuse(call, DUPLICATE_ID if call_id else NO_ID)
             return
+        # Before it is proposed, since each proposal may become one more card.
         if circuit_breaker.is_tripped(call["name"], self._history):
             self.refuse(call, circuit_breaker.TRIPPED)
             return
@@ -287,6 +290,8 @@ def kept_verdict(
     A verdict counts only for the message, the call id, the tool and the arguments
     that it was given for.
     """
+    # From here on whatever is missing or cannot be read is a refusal: anybody who
+    # writes checkpoints writes this state.
     refusal = denial(call["name"], call["id"] or "", NO_VERDICT)
     if [each["id"] for each in message.tool_calls].count(call["id"]) != 1:
         return refusal.with_(reason=DUPLICATE_ID)
@@ -340,6 +345,7 @@ def _canonical_args(row: object) -> CanonicalArgs:
     try:
         return CanonicalArgs.model_validate(row)
     except ValidationError:
+        # No hash is empty, so the call has no arguments and does not run.
         return CanonicalArgs(original_hash="", args={})
 
 
@@ -357,6 +363,7 @@ def _hint(row: object) -> CallHint:
     try:
         return CallHint.model_validate(row)
     except ValidationError:
+        # The hint could have asked for people, and a lost wish must not lower a tier.
         return CallHint(hold=True)
 
 
@@ -381,4 +388,5 @@ def requesting_message(state: Mapping[str, Any], tool_call_id: str) -> AIMessage
 
 def printable(text: str) -> str:
     """Return a string that can be stored: lone surrogates become question marks."""
+    # A model may write one half of a pair; neither UTF-8 nor the store takes it.
     return text.encode("utf-8", "replace").decode("utf-8")

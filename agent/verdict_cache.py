@@ -38,6 +38,8 @@ class VerdictCache:
     def put(self, ref: TurnRef, verdicts: Mapping[str, Verdict]) -> None:
         """Remember the verdicts on a turn."""
         with self._lock:
+            # A copy: what the caller does with its own must not change a cached
+            # verdict.
             known = (time.monotonic(), dict(verdicts))
             self._turns[ref.model_dump_json()] = known
             while len(self._turns) > CACHE_SIZE:

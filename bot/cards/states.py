@@ -93,15 +93,6 @@ TRIAGE_TITLE = "Triage (a model's opinion, unverified)"
 """Title of the rationale of a model that raised a call's tier."""
 
 
-def reasons_line(reasons: Sequence[str]) -> str:
-    """Return the policy's reasons in one line, what raised the tier first.
-
-    The first reason is the tier that the policy lists, which says least; a line that
-    is too long is cut at its end.
-    """
-    return " · ".join((*reasons[1:], *reasons[:1]))
-
-
 _TOLD: dict[ItemState, tuple[LiteralString, LiteralString]] = {
     _S.AUTHORIZED: ("🔑 *Approved*", ", {at}. Waiting to run."),
     _S.EXECUTING: ("🔄 *Approved*", ", running since {at}."),

@@ -179,17 +179,14 @@ async def _deleted(ctx: ListenerContext, gone: Message) -> None:
     if gone.team != ctx.team or not await _was_asked(ctx, gone.once):
         return
     if await ctx.is_first(gone.event_id):
-        ctx.tasks.later(_say_deleted(ctx, gone), name="tell")
-
-
-async def _say_deleted(ctx: ListenerContext, gone: Message) -> None:
-    await ctx.send(
-        "chat.postMessage",
-        to=gone.user,
-        channel=gone.channel,
-        thread_ts=gone.thread_ts,
-        text=to_mrkdwn(_DELETED),
-    )
+        told = ctx.send(
+            "chat.postMessage",
+            to=gone.user,
+            channel=gone.channel,
+            thread_ts=gone.thread_ts,
+            text=to_mrkdwn(_DELETED),
+        )
+        ctx.tasks.later(told, name="tell")
 
 
 async def _was_asked(ctx: ListenerContext, once: str) -> bool:

@@ -7,7 +7,7 @@ from typing import LiteralString
 from twokey.bot.blocks import box, context, rich_text, section
 from twokey.bot.cards.frame import Frame
 from twokey.bot.cards.listing import act, listing_of
-from twokey.bot.cards.states import TIER_BEFORE_REASONS, TIER_NAMES, reasons_line
+from twokey.bot.cards.states import TIER_BEFORE_REASONS, TIER_NAMES
 from twokey.bot.objects import Block
 from twokey.bot.text import fit
 from twokey.bot.text_types import joined, template, untrusted
@@ -29,7 +29,9 @@ def heading(frame: Frame, item: Item, *, with_call: bool = True) -> list[Block]:
         TIER_BEFORE_REASONS[item.tier] if item.reasons else TIER_NAMES[item.tier]
     )
     tier = joined(" ", [*(number if approval.is_batch else []), template(tier_words)])
-    why = reasons_line(item.reasons)
+    # What raised the tier first: the first reason is the tier that the policy lists,
+    # which says least, and a line that is too long is cut at its end.
+    why = " · ".join((*item.reasons[1:], *item.reasons[:1]))
     parts = [untrusted(fit(why, REASONS))] if why else []
     blocks: list[Block] = []
     title = act(item)

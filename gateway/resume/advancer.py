@@ -32,10 +32,10 @@ from twokey.gateway.failures import log_failure
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.resume.answers import Answers, answers_for, asked_items, question_of
 from twokey.gateway.resume.classification import (
+    CALL_LIMITS,
     AtBreakpoint,
     ThreadHalted,
     at_breakpoint,
-    is_call_limit,
     is_final,
 )
 from twokey.gateway.resume.halts import Halts
@@ -183,7 +183,7 @@ class Advancer:
             if is_final(error):
                 state = await runner.probe(at.thread)
                 await self._halts.put(at, state.checkpoint, error)
-                if is_call_limit(error):
+                if isinstance(error, CALL_LIMITS):
                     await self._end_dropped(at, state)
             raise
 

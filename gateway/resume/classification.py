@@ -49,18 +49,13 @@ def at_limit(thread: str, limit: str) -> ThreadHalted:
     )
 
 
-_CALL_LIMITS = (ModelCallLimitExceededError, ToolCallLimitExceededError)
-_FINAL = (GraphRecursionError, *_CALL_LIMITS, ThreadHalted)
+CALL_LIMITS = (ModelCallLimitExceededError, ToolCallLimitExceededError)
+"""Limits of LangChain's middleware. It stands in front of the tools, so calls that were
+submitted before it cannot run."""
+
+_FINAL = (GraphRecursionError, *CALL_LIMITS, ThreadHalted)
 
 
 def is_final(error: BaseException) -> bool:
     """Return True if the same step ends in the same error however often it is tried."""
     return isinstance(error, _FINAL)
-
-
-def is_call_limit(error: BaseException) -> bool:
-    """Return True if a limit of LangChain's middleware stopped the agent.
-
-    It stands in front of the tools, so calls that were submitted before it cannot run.
-    """
-    return isinstance(error, _CALL_LIMITS)

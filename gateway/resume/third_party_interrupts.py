@@ -76,7 +76,8 @@ class ThirdPartyInterrupts:
         foreign = [one for one in state.pending if question_of(one) is None]
         if not foreign:
             return state
-        job = _expiry_of(at)
+        # An id of its own: other jobs of the thread bring it forward.
+        job = Job.to_resume(at.tenant, at.agent, at.thread).with_(id="question")
         known = await self._questions.all(at.keys, job)
         now_ms = await self._conn.now_ms()
         due: list[PendingInterrupt] = []
@@ -161,11 +162,3 @@ class ThirdPartyInterrupts:
 def _ending(event: Event, *, is_answered: bool) -> Event:
     ends = "answered" if is_answered else "ended"
     return event.with_(data={**event.data, "ends": ends})
-
-
-def _expiry_of(at: ThreadRef) -> Job:
-    """Return the job that looks at a thread when a question of it expires.
-
-    Its id keeps it apart from the jobs that bring the thread forward.
-    """
-    return Job.to_resume(at.tenant, at.agent, at.thread).with_(id="question")

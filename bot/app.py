@@ -29,6 +29,7 @@ from twokey.bot.listener_context import ListenerContext
 from twokey.bot.listeners import LISTENERS
 from twokey.bot.listeners.router import Router
 from twokey.bot.outdated_cards import outdated_cards
+from twokey.bot.prometheus import MetricsEndpoint
 from twokey.bot.reviewers import Reviewers
 from twokey.bot.sockets import Sockets
 from twokey.bot.tasks import Tasks
@@ -208,12 +209,15 @@ class SlackBot:
     ) -> None:
         config = self._config
         is_http = config.mode is SlackMode.HTTP
+        metrics = MetricsEndpoint(self._service, clock=self._clock)
+        await metrics.begin()
         ingress = Ingress(
             signing_secret=config.signing_secret if is_http else "",
             nonces=nonces,
             handle=dispatch,
             ready=self._problems,
             facts=self._beside,
+            metrics=metrics.text,
         )
         port = HTTP_PORT if config.port is None else config.port
         runner = web.ServerRunner(ingress.server(), shutdown_timeout=_DRAIN_S)

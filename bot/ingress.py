@@ -24,6 +24,7 @@ from http import HTTPStatus
 from typing import Protocol
 
 from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST
 
 from twokey.gateway.errors import StoreUnavailable
 
@@ -86,6 +87,7 @@ class Nonces(Protocol):
 
 Handle = Callable[[Delivery], Awaitable[Answer]]
 Readiness = Callable[[], Awaitable[list[str]]]
+MetricsText = Callable[[], Awaitable[bytes]]
 Facts = Callable[[], Awaitable[Mapping[str, object]]]
 
 
@@ -121,7 +123,7 @@ def request_digest(timestamp: str, signature: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ingress:
-    """The bot's web server: Slack's endpoint and the two health endpoints.
+    """The bot's web server: Slack's endpoint, health and metrics.
 
     Attributes:
         signing_secret: empty closes the endpoint (Socket Mode).
@@ -129,6 +131,7 @@ class Ingress:
         handle: gets what Slack signed, at most once each.
         ready: returns what keeps the bot from working; empty when it works.
         facts: returns what else an operator should see there.
+        metrics: returns what Prometheus reads.
         clock: Unix seconds; what Slack's timestamps are compared with.
     """
 
@@ -137,6 +140,7 @@ class Ingress:
     handle: Handle
     ready: Readiness
     facts: Facts
+    metrics: MetricsText
     clock: Callable[[], float] = time.time  # noqa: TID251 - Slack's own clock is the other side
 
     def server(self) -> web.Server:
@@ -149,6 +153,8 @@ class Ingress:
                 return web.Response(text="ok\n")
             case ("GET", "/readyz"):
                 return await self._readiness()
+            case ("GET", "/metrics"):
+                return await self._told_metrics()
             # In Socket Mode there is no secret. An empty one would accept whatever is
             # signed with the empty key, so the path does not exist then.
             case ("POST", "/slack/events") if self.signing_secret:
@@ -164,6 +170,15 @@ class Ingress:
             return web.json_response({"ready": True, **facts})
         body = {"ready": False, "problems": problems, **facts}
         return web.json_response(body, status=HTTPStatus.SERVICE_UNAVAILABLE)
+
+    async def _told_metrics(self) -> web.Response:
+        try:
+            text = await self.metrics()
+        except StoreUnavailable:
+            # A scrape that failed shows as such; a made-up zero would not.
+            status = HTTPStatus.SERVICE_UNAVAILABLE
+            return web.Response(status=status, text="The store does not answer.\n")
+        return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def _events(self, request: web.BaseRequest) -> web.StreamResponse:
         body, headers = await request.read(), request.headers

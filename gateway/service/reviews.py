@@ -46,6 +46,7 @@ from twokey.gateway.service.judging import (
 from twokey.gateway.service.queue import MAX_QUEUE, ReviewQueue
 from twokey.gateway.service.reviewer_freezes import ReviewerFreezes
 from twokey.gateway.service.runs import RunService
+from twokey.gateway.service.statistics import LiveMetrics, StatisticsService
 from twokey.gateway.service.sweep import Sweeper
 from twokey.gateway.service.tenant_service import PolicyService
 from twokey.gateway.store.agent_load import rejection_effects
@@ -75,6 +76,8 @@ class ReviewService(PolicyService):
         self.freezes = FreezeService(store, tenant=tenant)
         self.reviewer_freezes = ReviewerFreezes(store, policy, tenant=tenant)
         self.times = TimeService(store, tenant=tenant)
+        self.statistics = StatisticsService(store, tenant=tenant)
+        self.live_metrics = LiveMetrics(store, policy, tenant=tenant)
         self.runs = RunService(store, policy, tenant=tenant)
         self.delegations = DelegationService(store, tenant=tenant)
 

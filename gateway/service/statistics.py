@@ -1,12 +1,19 @@
-"""Recompute metrics from the audit log."""
+"""Metrics of a tenant: recomputed from the audit log, and kept up to date."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from datetime import UTC, tzinfo
 
 from twokey.gateway.metrics.fold import EVERYTHING, Metrics, Selection
-from twokey.gateway.service.tenant_service import TenantService
-from twokey.gateway.store.outbox import audit_log
+from twokey.gateway.policy.rules import Policy
+from twokey.gateway.service.tenant_service import PolicyService, TenantService
+from twokey.gateway.store.outbox import audit_end, audit_log
+from twokey.gateway.store.store import Store
+
+OTHER = "other"
+"""The label of every tool that the policy does not list."""
 
 _SLACK_MS = 60_000
 """An event may be written so much later than its own time, and is read all the same."""
@@ -36,3 +43,50 @@ class StatisticsService(TenantService):
             if event.tenant == self._tenant:
                 found.add(event)
         return found
+
+
+class LiveMetrics(PolicyService):
+    """The metrics of one tenant since `begin`, by the same fold.
+
+    Nothing runs beside it: each look reads what was logged since the one before.
+    Tools are counted by their `label`.
+    """
+
+    def __init__(
+        self, store: Store, policy: Callable[[], Policy], *, tenant: str
+    ) -> None:
+        super().__init__(store, policy, tenant=tenant)
+        self._metrics = Metrics()
+        self._read_to = "0-0"
+        self._reading = asyncio.Lock()
+
+    def label(self, tool: str) -> str:
+        """Return the name of a tool that the policy lists, else ``OTHER``."""
+        # An agent may name a tool as it likes, also by a secret or each time anew.
+        policy = self._policy()
+        agents = policy.agents.values()
+        is_listed = tool in policy.tools or any(tool in one.tools for one in agents)
+        return tool if is_listed else OTHER
+
+    async def begin(self) -> None:
+        """Count from now on, and not what was logged before.
+
+        Raises:
+            StoreUnavailable: when there is no store.
+        """
+        self._read_to = await audit_end(self._store.conn, self._keys)
+
+    async def look(self) -> Metrics:
+        """Return what happened until now.
+
+        Raises:
+            StoreUnavailable: when there is no store; the next look goes on from here.
+        """
+        conn, keys = self._store.conn, self._keys
+        # Two looks side by side would count the same entries twice.
+        async with self._reading:
+            async for event in audit_log(conn, keys, after=self._read_to):
+                self._read_to = event.seq
+                if event.tenant == self._tenant:
+                    self._metrics.add(event.with_(tool=self.label(event.tool)))
+        return self._metrics

@@ -186,8 +186,19 @@ async def trim_audit(conn: Connection, keys: Keys, kept: timedelta) -> None:
     )
 
 
+async def audit_end(conn: Connection, keys: Keys) -> str:
+    """Return the place of the newest audit entry, behind which `audit_log` goes on."""
+    found = entries(await conn.command("XREVRANGE", keys.audit, "+", "-", "COUNT", 1))
+    return found[0].id if found else "0-0"
+
+
 async def audit_log(
-    conn: Connection, keys: Keys, *, since_ms: int = 0, until_ms: int | None = None
+    conn: Connection,
+    keys: Keys,
+    *,
+    since_ms: int = 0,
+    until_ms: int | None = None,
+    after: str = "",
 ) -> AsyncGenerator[Event]:
     """Yield the audit entries of a shard, oldest first, however many there are.
 
@@ -198,9 +209,12 @@ async def audit_log(
         keys: of the shard.
         since_ms: the earliest time, in Unix milliseconds of the store's clock.
         until_ms: the time before which they were written; None for now.
+        after: the ``seq`` of an entry; only what is behind it.
     """
     # Ids of a stream begin with the server's milliseconds, so they are times, too.
     start, end = str(since_ms), "+" if until_ms is None else f"({until_ms}-0"
+    if after:
+        start = f"({after}"
     while True:
         reply = await conn.command(
             "XRANGE", keys.audit, start, end, "COUNT", _AUDIT_PAGE

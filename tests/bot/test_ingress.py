@@ -70,6 +70,11 @@ class Door:
     async def facts(self) -> dict[str, object]:
         return {}
 
+    async def metrics(self) -> bytes:
+        if self.is_store_down:
+            raise StoreUnavailable("gone")
+        return b"twokey_up 1\n"
+
 
 @asynccontextmanager
 async def opened(
@@ -82,6 +87,7 @@ async def opened(
         handle=door.handle,
         ready=door.ready,
         facts=door.facts,
+        metrics=door.metrics,
     )
     runner = web.ServerRunner(gate.server(), shutdown_timeout=0.5)
     await runner.setup()
@@ -301,6 +307,18 @@ async def test_health_is_always_told_and_readiness_with_its_reasons() -> None:
             assert checked.status == 200
         async with session.get(f"{base}/admin") as other:
             assert other.status == 404
+
+
+async def test_metrics_are_told_as_prometheus_reads_them() -> None:
+    async with opened() as door, aiohttp.ClientSession() as session:
+        url = door.url.replace("/slack/events", "/metrics")
+        async with session.get(url) as told:
+            assert told.headers["Content-Type"].startswith("text/plain; version=")
+            assert await told.read() == b"twokey_up 1\n"
+        # A scrape fails then: zeros would be untrue.
+        door.is_store_down = True
+        async with session.get(url) as refused:
+            assert refused.status == 503
 
 
 async def test_in_socket_mode_nobody_is_let_in_by_http() -> None:

@@ -33,8 +33,22 @@ METRICS_TABLE = (
     Mutant(
         "metrics: only the tenant's own events count",
         "gateway/service/statistics.py",
-        "if event.tenant == self._tenant:",
-        "if event.tenant:",
+        "if event.tenant == self._tenant:\n                found.add(event)",
+        "if event.tenant:\n                found.add(event)",
+        STATISTICS,
+    ),
+    Mutant(
+        "metrics: no name that an agent makes up is a label",
+        "gateway/service/statistics.py",
+        "return tool if is_listed else OTHER",
+        "return tool",
+        "tests/bot/test_prometheus.py",
+    ),
+    Mutant(
+        "metrics: two looks at once count nothing twice",
+        "gateway/service/statistics.py",
+        "        async with self._reading:\n",
+        "        if True:\n",
         STATISTICS,
     ),
     Mutant(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 from collections.abc import Awaitable, Callable
@@ -128,17 +129,31 @@ async def test_each_call_is_counted_once_by_its_answer(harness: ServiceHarness) 
 
 
 @pytest.mark.parametrize("seed", range(5))
-async def test_the_numbers_of_the_export_are_those_of_the_store(
+async def test_the_numbers_of_the_export_are_the_live_ones(
     harness: ServiceHarness, seed: int
 ) -> None:
     chosen = random.Random(seed)  # noqa: S311 - nothing secret
+    live = harness.reviews.live_metrics
+    await live.begin()
     for act in chosen.choices(ACTS, k=8):
         await act(harness)
+        # Read in pieces, some of which are empty, and by two at once.
+        looks = [live.look() for _ in range(chosen.randrange(3))]
+        await asyncio.gather(*looks)
 
-    live = await StatisticsService(harness.store).metrics()
+    kept = as_json(await live.look())
 
-    assert as_json(await exported(harness)) == as_json(live)
-    assert live.total.asked
+    assert kept == as_json(await exported(harness))
+    assert kept == as_json(await StatisticsService(harness.store).metrics())
+
+
+async def test_live_metrics_begin_with_their_process(harness: ServiceHarness) -> None:
+    await ran(harness)
+    live = harness.reviews.live_metrics
+    await live.begin()
+    await denied(harness)
+
+    assert (await live.look()).total.calls == {Outcome.DENIED: 1}
 
 
 async def test_a_wait_is_from_the_card_to_the_last_word(

@@ -1,0 +1,183 @@
+"""Serve metrics in Prometheus' text format.
+
+Labels are tools that the policy lists, tiers, and words of ours: neither an agent nor
+an argument can add one. See https://prometheus.io/docs/practices/naming/.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from twokey.gateway.metrics.counts import Outcome
+from twokey.gateway.metrics.durations import EXPORTED_S, Durations
+from twokey.gateway.metrics.fold import Metrics
+from twokey.gateway.service.reviews import ReviewService
+
+_KEPT_S = 5.0
+"""A second request within this time gets the same text: anybody may ask."""
+
+_Cell = tuple[str, str]
+"""Tool and tier."""
+
+
+@dataclass
+class Waiting:
+    """What waits for people now, by tool and tier.
+
+    Attributes:
+        calls: how many.
+        oldest_ms: how long the one waits that waits longest.
+    """
+
+    calls: Counter[_Cell] = field(default_factory=Counter[_Cell])
+    oldest_ms: dict[_Cell, int] = field(default_factory=dict[_Cell, int])
+
+    def add(self, cell: _Cell, waited_ms: int) -> None:
+        """Count a call that waits."""
+        self.calls[cell] += 1
+        self.oldest_ms[cell] = max(self.oldest_ms.get(cell, 0), waited_ms)
+
+
+class MetricsEndpoint:
+    """The text that ``GET /metrics`` answers.
+
+    Args:
+        service: whose queue, runs and audit log.
+        clock: seconds, never going backwards.
+    """
+
+    def __init__(self, service: ReviewService, *, clock: Callable[[], float]) -> None:
+        self._service = service
+        self._live = service.live_metrics
+        self._clock = clock
+        self._text = b""
+        self._made_at = 0.0
+        self._making = asyncio.Lock()
+
+    async def begin(self) -> None:
+        """Count from now on.
+
+        Raises:
+            StoreUnavailable: when the store does not answer.
+        """
+        await self._live.begin()
+
+    async def text(self) -> bytes:
+        """Return the metrics of now.
+
+        Raises:
+            StoreUnavailable: when the store does not answer.
+        """
+        async with self._making:
+            now = self._clock()
+            if not self._text or now - self._made_at >= _KEPT_S:
+                metrics, waiting = await self._live.look(), await self._waiting()
+                stalled = await self._service.runs.counts()
+                self._text = exposition(metrics, waiting, stalled)
+                self._made_at = now
+        return self._text
+
+    async def _waiting(self) -> Waiting:
+        waiting = Waiting()
+        async for loaded in self._service.queue.waiting():
+            approval = loaded.approval
+            for item in approval.items:
+                if item.is_pending:
+                    since_ms = item.changed_at_ms or approval.created_at_ms
+                    cell = self._live.label(item.tool), item.tier.value
+                    waiting.add(cell, loaded.now_ms - since_ms)
+        return waiting
+
+
+def exposition(metrics: Metrics, waiting: Waiting, stalled: tuple[int, int]) -> bytes:
+    """Return metrics in the text format.
+
+    Args:
+        metrics: what was counted, under the labels of tools.
+        waiting: what waits now.
+        stalled: how many runs wait to be retried, and how many are parked.
+    """
+    registry = CollectorRegistry()
+    registry.register(_Collected([*_counted(metrics), *_now(waiting, stalled)]))
+    return generate_latest(registry)
+
+
+class _Collected(Collector):
+    def __init__(self, families: Iterable[Metric]) -> None:
+        self._families = tuple(families)
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families
+
+
+def _counted(metrics: Metrics) -> Iterator[Metric]:
+    calls = CounterMetricFamily(
+        "twokey_calls",
+        "Calls of agents, by how they got their answer.",
+        labels=["tool", "tier", "outcome"],
+    )
+    failed = CounterMetricFamily(
+        "twokey_calls_failed",
+        "Calls that ran and failed.",
+        labels=["tool", "tier"],
+    )
+    waits = HistogramMetricFamily(
+        "twokey_wait_seconds",
+        "How long calls waited until a person decided them.",
+        labels=["tool", "tier"],
+    )
+    for cell, counts in sorted(metrics.cells.items()):
+        for outcome in Outcome:
+            if counts.calls[outcome]:
+                calls.add_metric([*cell, outcome], counts.calls[outcome])
+        if counts.failed:
+            failed.add_metric(cell, counts.failed)
+        if counts.waits.count:
+            seconds = counts.waits.total_ms / 1000
+            waits.add_metric(cell, _buckets(counts.waits), seconds)
+    runs = CounterMetricFamily(
+        "twokey_runs", "Finished runs, by whether they asked people.", labels=["asked"]
+    )
+    total = metrics.total
+    runs.add_metric(["no"], total.unasked_runs)
+    runs.add_metric(["yes"], total.runs - total.unasked_runs)
+    yield from (calls, failed, waits, runs)
+
+
+def _buckets(waits: Durations) -> list[tuple[str, float]]:
+    rows = zip(EXPORTED_S, waits.up_to(), strict=True)
+    return [*((f"{bound}.0", float(n)) for bound, n in rows), ("+Inf", waits.count)]
+
+
+def _now(waiting: Waiting, stalled: tuple[int, int]) -> Iterator[Metric]:
+    calls = GaugeMetricFamily(
+        "twokey_waiting_calls",
+        "Calls that wait for people now.",
+        labels=["tool", "tier"],
+    )
+    oldest = GaugeMetricFamily(
+        "twokey_waiting_oldest_seconds",
+        "How long the call waits that waits longest.",
+        labels=["tool", "tier"],
+    )
+    for cell, count in sorted(waiting.calls.items()):
+        calls.add_metric(cell, count)
+        oldest.add_metric(cell, waiting.oldest_ms[cell] / 1000)
+    runs = GaugeMetricFamily(
+        "twokey_stalled_runs", "Runs that failed and have not ended.", labels=["state"]
+    )
+    for state, count in zip(("waiting", "parked"), stalled, strict=True):
+        runs.add_metric([state], count)
+    yield from (calls, oldest, runs)

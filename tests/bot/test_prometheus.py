@@ -1,0 +1,212 @@
+"""Prometheus reads what `twokey stats` counts, under labels that nobody can choose."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.bot.bot_stack import Stack
+from tests.bot.strategies import CANARY
+from tests.service.harness import person
+from twokey.bot.prometheus import Waiting, exposition
+from twokey.gateway.approvals.decisions import Approve, Click, Reject
+from twokey.gateway.approvals.record import approval_of
+from twokey.gateway.metrics.counts import Counts, Outcome
+from twokey.gateway.metrics.fold import Metrics
+from twokey.gateway.protocol.wire import Verdict
+from twokey.gateway.service.statistics import OTHER
+from twokey.gateway.store.store import Store
+from twokey.sandbox.server import Sandbox
+
+ROOT = Path(__file__).parents[2]
+DASHBOARD = json.loads((ROOT / "docs/grafana/twokey.json").read_text(encoding="utf-8"))
+ANA = person("U0ANA").with_(usergroups=frozenset({"S0SUPPORT"}))
+Samples = dict[tuple[str, frozenset[str]], float]
+
+
+@pytest.fixture
+async def stack(store: Store) -> AsyncIterator[Stack]:
+    async with Sandbox() as sandbox:
+        yield Stack(sandbox, store)
+
+
+async def scraped(stack: Stack) -> str:
+    assert stack.bot is not None
+    url = stack.bot.url.replace("/slack/events", "/metrics")
+    async with aiohttp.ClientSession() as session, session.get(url) as answer:
+        assert answer.status == 200
+        return await answer.text()
+
+
+def samples(text: str) -> Samples:
+    return {
+        (one.name, frozenset(one.labels.values())): one.value
+        for family in text_string_to_metric_families(text)
+        for one in family.samples
+        if not one.name.endswith("_created")
+    }
+
+
+def of(name: str, *labels: str) -> tuple[str, frozenset[str]]:
+    """Return where a value stands."""
+    return name, frozenset(labels)
+
+
+async def click(stack: Stack, verdict: Verdict) -> Click:
+    approval = await stack.approval(verdict)
+    index = approval_of(verdict.item_id)[1]
+    return Click(
+        approval=approval.id,
+        index=index,
+        version=approval.version,
+        action_hash=approval.items[index].action_hash,
+    )
+
+
+async def test_what_happens_is_scraped(stack: Stack) -> None:
+    await stack.refund("before")
+    async with stack.running():
+        approved, rejected = [await stack.refund(name) for name in ("t2", "t3")]
+        await stack.reviews.decide(await click(stack, approved), Approve(), ANA)
+        refusal = Reject(reason="no")
+        await stack.reviews.decide(await click(stack, rejected), refusal, ANA)
+
+        found = samples(await scraped(stack))
+
+    refund = {"process_refund", "approve"}
+    assert found[of("twokey_calls_total", *refund, "approved")] == 1
+    assert found[of("twokey_calls_total", *refund, "rejected")] == 1
+    assert found[of("twokey_wait_seconds_count", *refund)] == 2
+    assert found[of("twokey_wait_seconds_bucket", *refund, "+Inf")] == 2
+    # What waited when the bot started still does.
+    assert found[of("twokey_waiting_calls", *refund)] == 1
+    assert found[of("twokey_waiting_oldest_seconds", *refund)] >= 0
+    assert found[of("twokey_stalled_runs", "parked")] == 0
+
+
+async def test_a_look_counts_each_entry_once_and_as_the_audit_log_does(
+    stack: Stack,
+) -> None:
+    live = stack.reviews.live_metrics
+    await live.begin()
+    for name in ("t1", "t2", "t3"):
+        verdict = await stack.refund(name)
+        await stack.reviews.decide(await click(stack, verdict), Approve(), ANA)
+        await live.look()
+
+    metrics, whole = await live.look(), await stack.reviews.statistics.metrics()
+
+    assert metrics.cells == whole.cells
+    assert metrics.total == whole.total
+    assert whole.total.calls[Outcome.APPROVED] == 3
+
+
+async def test_neither_a_name_that_an_agent_made_up_nor_an_argument_is_a_label(
+    stack: Stack,
+) -> None:
+    async with stack.running():
+        await stack.submit((CANARY, {"key": CANARY}), thread="t1")
+        (verdict,) = await stack.submit((f"x{CANARY}", {"key": CANARY}), thread="t2")
+        refusal = Reject(reason=CANARY)
+        await stack.reviews.decide(await click(stack, verdict), refusal, ANA)
+
+        text = await scraped(stack)
+
+    assert CANARY not in text
+    found = samples(text)
+    assert found[of("twokey_calls_total", OTHER, "approve", "rejected")] == 1
+    assert found[of("twokey_waiting_calls", OTHER, "approve")] == 1
+
+
+async def test_many_requests_are_answered_by_one_look(stack: Stack) -> None:
+    async with stack.running():
+        first = await scraped(stack)
+        await stack.refund()
+        again = await scraped(stack)
+        stack.sandbox.clock.advance(6)
+        later = await scraped(stack)
+
+    assert again == first
+    assert later != first
+
+
+def whole_text() -> str:
+    """Return the exposition of something of each kind."""
+    metrics, waiting = Metrics(), Waiting()
+    counts = Counts(failed=1, runs=3, unasked_runs=1)
+    counts.calls.update(Outcome)
+    counts.waits.add(70_000)
+    metrics.cells["process_refund", "approve"] = counts
+    waiting.add(("process_refund", "approve"), 9000)
+    return exposition(metrics, waiting, (1, 2)).decode()
+
+
+def labels_by_metric() -> dict[str, set[str]]:
+    return {
+        one.name: set(one.labels)
+        for family in text_string_to_metric_families(whole_text())
+        for one in family.samples
+    }
+
+
+def test_buckets_grow_and_end_with_all() -> None:
+    found = samples(whole_text())
+    refund = ("process_refund", "approve")
+
+    bounds = ("60.0", "120.0", "604800.0", "+Inf")
+    counted = [found[of("twokey_wait_seconds_bucket", *refund, le)] for le in bounds]
+
+    assert counted == [0, 1, 1, 1]
+    assert found[of("twokey_wait_seconds_sum", *refund)] == 70
+
+
+def expressions() -> list[str]:
+    panels: list[dict[str, Any]] = DASHBOARD["panels"]
+    return [target["expr"] for panel in panels for target in panel["targets"]]
+
+
+@pytest.mark.parametrize("expression", expressions())
+def test_the_dashboard_asks_for_metrics_and_labels_that_exist(expression: str) -> None:
+    known = labels_by_metric()
+
+    names = set(re.findall(r"\btwokey_\w+", expression))
+    selected = re.findall(r"(\w+)(?:=~|!=|=)\"", expression)
+    grouped = ",".join(re.findall(r"by \(([^)]*)\)", expression))
+    labels = {*selected, *filter(None, map(str.strip, grouped.split(",")))}
+
+    assert names
+    assert names <= known.keys()
+    assert labels <= {label for name in names for label in known[name]}
+
+
+def test_the_dashboard_shows_every_metric() -> None:
+    shown = " ".join(expressions())
+
+    families = {
+        name.removesuffix("_bucket")
+        for name in labels_by_metric()
+        if not name.endswith(("_sum", "_count", "_created"))
+    }
+
+    assert [name for name in families if name not in shown] == []
+
+
+def test_the_docs_name_every_metric_with_its_labels() -> None:
+    page = (ROOT / "docs/metrics.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(twokey_\w+)` \| ([^|]*)\|", page, re.MULTILINE)
+    told = {name: set(re.findall(r"`(\w+)`", labels)) for name, labels in rows}
+
+    known = {
+        name.removesuffix("_bucket"): labels - {"le"}
+        for name, labels in labels_by_metric().items()
+        if not name.endswith(("_sum", "_count", "_created"))
+    }
+
+    assert told == known

@@ -78,7 +78,7 @@ def stats(  # noqa: PLR0913 - the options of one command
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """Show how many calls ran without people, were corrected, and how long they waited.
+    """Count calls by what people did, and how long they waited.
 
     Waiting times are at most 3 % off; everything else is exact.
     """

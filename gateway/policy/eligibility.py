@@ -42,8 +42,8 @@ def reachable_requirements(policy: Policy) -> Iterator[ReachableRequirement]:
 
     A call asks for one of these, or for less at the same tier. Left out is what only a
     run of the agent asks for, and what the agent sends for a tool without rules: no
-    file says whether it ever does, and a policy without `escalate` would be reported to
-    have too few people for it.
+    file says whether it ever does, and every tool of tier `auto` would be reported to
+    need people.
     """
     for agent, tool in _places(policy):
         rules = EffectiveRules(policy, agent, tool)

@@ -13,7 +13,6 @@ import hashlib
 import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
-from functools import partial
 from typing import Any, cast
 
 from langgraph.types import Interrupt
@@ -79,7 +78,7 @@ class ThreadRuns:
         self._runners = runners
         self._watch = watch
         self._retries = Retries(store)
-        self._steps: set[asyncio.Task[ThreadState | None]] = set()
+        self._steps = dict[asyncio.Task[ThreadState | None], ThreadRef]()
         self._closing = asyncio.Event()
 
     async def run(
@@ -93,8 +92,8 @@ class ThreadRuns:
         """
         # First of all, so that a wait that is over at once has begun the step as well.
         step = asyncio.create_task(self._step(at, runner, given))
-        self._steps.add(step)
-        step.add_done_callback(partial(self._ended, at))
+        self._steps[step] = at
+        step.add_done_callback(self._ended)
         async with self._watch.of(at.agent, at.thread) as changes:
             # Who gives up waiting must not stop the step in its middle.
             await asyncio.shield(step)
@@ -193,7 +192,7 @@ class ThreadRuns:
             _raise_if_given_up(change)
             try:
                 state = await runner.probe(at.thread)
-                if _rests_for_good(state):
+                if _rests_for_good(state) and (state.exists or not self._begins(at)):
                     break
                 await self._raise_if_parked(at)
             except Exception as error:
@@ -207,6 +206,10 @@ class ThreadRuns:
                 f"There is no thread {at.thread!r} of {at.agent!r}, or it was deleted."
             )
         return await retry_transient(lambda: runner.values(at.thread))
+
+    def _begins(self, at: ThreadRef) -> bool:
+        """Return whether a step that runs here may be about to write the thread."""
+        return at.run in {of.run for one, of in self._steps.items() if not one.done()}
 
     async def _raise_if_parked(self, at: ThreadRef) -> None:
         """Raise what another process parked the run for."""
@@ -280,8 +283,7 @@ class ThreadRuns:
                 raise InputNotGiven from error
             raise error from unread
         # Without its input there is nothing that a worker could go on with.
-        is_taken = state.exists and (given is None or state.taken == _key(given))
-        if not is_taken:
+        if not state.exists or (given is not None and state.taken != _key(given)):
             if can_pass:
                 raise InputNotGiven from error
             raise error
@@ -315,8 +317,8 @@ class ThreadRuns:
             key=key,
         )
 
-    def _ended(self, at: ThreadRef, step: asyncio.Task[ThreadState | None]) -> None:
-        self._steps.discard(step)
+    def _ended(self, step: asyncio.Task[ThreadState | None]) -> None:
+        at = self._steps.pop(step)
         if step.cancelled():
             return
         error = step.exception()
@@ -364,9 +366,8 @@ def _check_who_asked(requester: object, origin: object) -> None:
 
 async def _has_work(at: ThreadRef, runner: LangGraphLocal, given: object) -> bool:
     """Return True if a thread that another process runs is worth waiting for."""
-    if given is not None:
-        return True
-    return (await retry_transient(lambda: runner.probe(at.thread))).exists
+    of = at.thread
+    return given is not None or (await retry_transient(lambda: runner.probe(of))).exists
 
 
 def _raise_if_given_up(change: ThreadChange | None) -> None:
@@ -374,9 +375,8 @@ def _raise_if_given_up(change: ThreadChange | None) -> None:
         return
     if isinstance(change.error, ThreadHalted):
         raise change.error
-    raise _given_up(
-        change.agent, change.thread, diagnose(change.error).reason
-    ) from change.error
+    reason = diagnose(change.error).reason
+    raise _given_up(change.agent, change.thread, reason) from change.error
 
 
 def _given_up(agent: str, thread: str, reason: str) -> GraphError:

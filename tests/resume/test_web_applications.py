@@ -134,6 +134,34 @@ async def test_a_wait_without_a_thread_says_so(opened: Open) -> None:
             await tk.wait(sample_tools.graph, **PLACE)
 
 
+async def test_a_thread_that_a_run_is_about_to_write_is_waited_for(
+    opened: Open,
+) -> None:
+    saver: Any = InMemorySaver()
+    put, may_write, is_asked = saver.aput, asyncio.Event(), asyncio.Event()
+
+    async def slow(*args: Any, **options: Any) -> Any:
+        is_asked.set()
+        await may_write.wait()
+        return await put(*args, **options)
+
+    saver.aput = slow
+    graph: Any = sample_tools.graph()
+    graph.checkpointer = saver
+    async with opened() as tk:
+        with pytest.raises(TimeoutError):
+            await tk.run(graph, HELLO, **PLACE, timeout_s=0.01)
+        await is_asked.wait()
+
+        # A web application that shows the run between its start and its first write.
+        with pytest.raises(TimeoutError):
+            await tk.wait(graph, **PLACE, timeout_s=0.01)
+        waiting = asyncio.create_task(tk.wait(graph, **PLACE))
+        may_write.set()
+
+        assert (await waiting)["messages"][0].content == "hello"
+
+
 @pytest.mark.slow
 async def test_a_wait_can_be_bounded_and_sees_the_failure_of_a_run_it_did_not_start(
     opened: Open, monkeypatch: pytest.MonkeyPatch

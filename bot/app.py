@@ -20,6 +20,7 @@ from twokey.bot.config import BotConfig
 from twokey.bot.delivery.card_publisher import CardPublisher
 from twokey.bot.delivery.card_updater import CardUpdater
 from twokey.bot.delivery.event_dispatcher import EventDispatcher
+from twokey.bot.delivery.metrics_reports import MetricsReports
 from twokey.bot.delivery.publisher import Publisher
 from twokey.bot.identity import ask_until_answered, identify
 from twokey.bot.ids import key_id
@@ -161,6 +162,7 @@ class SlackBot:
     ) -> None:
         config, store = self._config, self._service.store
         keys = store.keys_of_tenant(config.tenant)
+        reader = f"slack:{config.tenant}"
         card_publisher = CardPublisher(
             slack=slack,
             limits=Limits(self._clock),
@@ -176,7 +178,7 @@ class SlackBot:
 
         updater = CardUpdater(
             card_publisher=card_publisher,
-            outbox=store.outbox(keys, reader=f"slack:{config.tenant}"),
+            outbox=store.outbox(keys, reader=reader),
             keys=keys,
             tenant=config.tenant,
             read=self._service.read_as_of_now,
@@ -184,12 +186,16 @@ class SlackBot:
             clock=self._clock,
             fallback_channel=config.fallback_channel,
         )
+        reports = MetricsReports(
+            self._service, config.metrics, tenant=config.tenant, reader=reader
+        )
         publisher = self._publisher = Publisher(
             store,
             EventDispatcher(updater, channel=lambda: self._service.channel),
             outdated=partial(
                 outdated_cards, self._service, store.cards, keys, config.seal_key
             ),
+            report=reports.look,
         )
         stop = asyncio.Event()
         running = asyncio.create_task(publisher.run(stop), name="publisher")

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from twokey.bot.ids import COMMAND
 from twokey.gateway.config import SlackMode
 from twokey.gateway.errors import SettingsError
+from twokey.gateway.metrics_settings import MetricsSettings
 
 SLACK_API = "https://slack.com/api/"
 
@@ -34,6 +35,7 @@ class BotConfig:
         default_agent: who is asked when no name comes first.
         command: the slash command that the app has.
         fallback_channel: takes a card that its own channel refuses; empty for none.
+        metrics: which digest and alerts are posted.
         api_url: of Slack's Web API.
         host: interface to listen on.
         port: 0 takes any free one. None is 3000 by HTTP, and in Socket Mode nothing:
@@ -53,6 +55,7 @@ class BotConfig:
     default_agent: str = ""
     command: str = COMMAND
     fallback_channel: str = ""
+    metrics: MetricsSettings = field(default_factory=MetricsSettings)
     api_url: str = SLACK_API
     host: str = "127.0.0.1"
     port: int | None = None

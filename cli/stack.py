@@ -69,6 +69,7 @@ def bot_config(settings: Settings) -> BotConfig:
         port=settings.slack.port,
         command=settings.slack.command,
         fallback_channel=settings.slack.fallback_channel,
+        metrics=settings.metrics,
         team=settings.slack.team,
     )
 

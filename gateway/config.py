@@ -40,6 +40,7 @@ from twokey.gateway.environment import (
 )
 from twokey.gateway.errors import SettingsError
 from twokey.gateway.logs import LogSettings
+from twokey.gateway.metrics_settings import MetricsSettings
 from twokey.gateway.retention import RetentionSettings
 from twokey.gateway.retrying import RetrySettings
 from twokey.gateway.secret_file import (
@@ -158,6 +159,7 @@ class _AsWritten(_Model):
     retries: RetrySettings = RetrySettings()
     slack: SlackSettings = SlackSettings()
     log: LogSettings = LogSettings()
+    metrics: MetricsSettings = MetricsSettings()
 
 
 class SettingsFile(_AsWritten):
@@ -195,6 +197,7 @@ class Settings(_AsWritten):
         retention: how long the audit log is kept.
         retries: how long a run that fails is retried.
         slack: how to reach Slack.
+        metrics: which digest and alerts the bot posts, and where.
         log: what ``twokey run`` and its parts write to stderr, and how.
         slack_secrets: tokens and the signing secret.
         secret: keys from the environment that seal buttons, the one in use first.

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from twokey.bot.cards.freeze_messages import FREEZE_EVENTS
+from twokey.bot.cards.metrics import METRICS_EVENTS
 from twokey.bot.cards.notification import many_ran
 from twokey.bot.cards.reminders import escalation
 from twokey.bot.delivery import run_messages
@@ -21,7 +22,7 @@ from twokey.bot.delivery.card_updater import (
     NOT_ABOUT_THE_CARD,
     CardUpdater,
 )
-from twokey.bot.delivery.event_messages import message_without_card
+from twokey.bot.delivery.event_messages import TOLD_IN_CHANNEL, message_without_card
 from twokey.bot.delivery.outbox_queue import Call, QueueEntry
 from twokey.bot.limits import POST
 from twokey.bot.web import SlackError, SlackRefused
@@ -189,12 +190,14 @@ class EventDispatcher:
         return bool(ran)
 
     def _channel(self, entry: QueueEntry, event: Event) -> str:
+        if event.name in METRICS_EVENTS:
+            return entry.channel or event.channel
         if event.name in FREEZE_EVENTS:
             return entry.channel or self.channel()
         return event.data.get("channel") or event.channel
 
     async def _refused(self, entry: QueueEntry, error: SlackRefused) -> float:
-        """Drop a message that Slack refuses; post a freeze in the fallback channel.
+        """Drop a message that Slack refuses; one without a thread has a fallback.
 
         Never a card: `CardUpdater.show` handles its refusals.
         """
@@ -203,10 +206,10 @@ class EventDispatcher:
             logger.error("publisher.bot_refused error=%s", error.error)
             return BROKEN_S
         fallback = self.updater.fallback_channel
-        # Everybody has to learn of a freeze, so a channel that refuses must not hide
-        # it. A thread reply has no other channel.
-        is_freeze = bool(entry.events) and entry.events[0].name in FREEZE_EVENTS
-        if is_freeze and fallback not in {"", entry.channel}:
+        # Somebody has to learn of a freeze and of an alert, so a channel that refuses
+        # must not hide it. A thread reply has no other channel.
+        is_told = bool(entry.events) and entry.events[0].name in TOLD_IN_CHANNEL
+        if is_told and fallback not in {"", entry.channel}:
             entry.channel = fallback
             return 0.0
         logger.warning("note.dropped entry=%s why=%s", entry.key, error.error)

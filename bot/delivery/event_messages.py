@@ -10,6 +10,7 @@ from twokey.bot.cards.frame import is_table
 from twokey.bot.cards.freeze_messages import FREEZE_EVENTS, freeze_message
 from twokey.bot.cards.history import thread_note
 from twokey.bot.cards.mentions import mentions_for
+from twokey.bot.cards.metrics import METRICS_EVENTS, metrics_message
 from twokey.bot.cards.notification import report_line
 from twokey.bot.cards.outcome import agent_answer, run_failed
 from twokey.bot.cards.questions import question_message
@@ -30,6 +31,9 @@ from twokey.gateway.approvals.lifecycle import ApprovalState
 from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.store.cards import CardPlace
+
+TOLD_IN_CHANNEL = FREEZE_EVENTS | METRICS_EVENTS
+"""Events that are posted in a channel, not in the thread of a card or a run."""
 
 _IN_DOUBT = ItemState.IN_DOUBT
 _PROGRESS = frozenset({EventName.ITEM_EXECUTING, EventName.ITEM_EXECUTED})
@@ -178,10 +182,16 @@ def _escalated(
     return [*queued, last]
 
 
+def _channel_message(event: Event, command: str) -> Message:
+    if event.name in METRICS_EVENTS:
+        return metrics_message(event)
+    return freeze_message(event, command=command)
+
+
 def message_without_card(
     event: Event, *, command: str, is_last: bool
 ) -> Message | None:
-    """Return the message about a run (in its thread) or a freeze; None for none."""
+    """Return the message about a run (in its thread), a freeze or metrics, if any."""
     match event.name:
         case EventName.RUN_STARTED if is_last:
             text = "The agent is working on it."
@@ -192,7 +202,7 @@ def message_without_card(
             return question_message(event)
         case EventName.RUN_FAILED:
             return run_failed()
-        case name if name in FREEZE_EVENTS:
-            return freeze_message(event, command=command)
+        case name if name in TOLD_IN_CHANNEL:
+            return _channel_message(event, command)
         case _:
             return None

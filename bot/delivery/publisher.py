@@ -21,9 +21,10 @@ from functools import partial
 
 from twokey.bot.delivery.event_dispatcher import EventDispatcher
 from twokey.bot.delivery.feed import Feed
+from twokey.bot.delivery.metrics_reports import LOOK_S
 from twokey.bot.delivery.outbox_queue import Call, OutboxQueue, QueueEntry
 from twokey.bot.delivery.scheduler import Scheduler, wait_until_set
-from twokey.gateway.errors import StoreUnavailable, ThreadUnavailable
+from twokey.gateway.errors import LeaseLost, StoreUnavailable, ThreadUnavailable
 from twokey.gateway.failures import log_failure
 from twokey.gateway.store.fences import holding
 from twokey.gateway.store.store import Store
@@ -59,6 +60,7 @@ class Publisher:
         dispatcher: makes the calls; names the tenant and its consumer group.
         outdated: returns the approvals whose cards are outdated. Its argument is its
             memory: what it returned each approval for, so as not to return it again.
+        report: announces what is due of metrics.
     """
 
     def __init__(
@@ -67,8 +69,10 @@ class Publisher:
         dispatcher: EventDispatcher,
         *,
         outdated: Callable[[dict[str, str]], Awaitable[Sequence[str]]],
+        report: Callable[[], Awaitable[None]],
     ) -> None:
         self._outdated = outdated
+        self._report = report
         self._store = store
         self._dispatcher = dispatcher
         self._outbox = dispatcher.updater.outbox
@@ -125,6 +129,7 @@ class Publisher:
             asyncio.create_task(term.scheduler.run()),
             asyncio.create_task(self._redraw_outdated(term)),
             asyncio.create_task(self._watch(term)),
+            asyncio.create_task(self._report_metrics(term)),
         ]
         try:
             done, _ = await asyncio.wait(
@@ -215,3 +220,14 @@ class Publisher:
             await asyncio.sleep(_REDRAW_EVERY_S)
             while not (term.is_over or term.happened.is_set()):
                 await wait_until_set(term.happened, _RETRY_S)
+
+    async def _report_metrics(self, term: _LeaseTerm) -> None:
+        """Announce digests and alerts; cards are published whatever becomes of them."""
+        while not term.is_over:
+            try:
+                await self._report()
+            except (LeaseLost, StoreUnavailable):
+                raise
+            except Exception as error:  # noqa: BLE001 - cards are published without it
+                log_failure(logger, error, "publisher.metrics_not_reported")
+            await asyncio.sleep(LOOK_S)

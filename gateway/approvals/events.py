@@ -69,6 +69,8 @@ class EventName(StrEnum):
     FREEZE_LIFTED = "freeze.lifted"
     POLICY_LOADED = "policy.loaded"
     POLICY_REFUSED = "policy.refused"
+    METRICS_DIGEST = "metrics.digest"
+    METRICS_ALERT = "metrics.alert"
 
     @classmethod
     def _missing_(cls, value: object) -> EventName | None:

@@ -31,6 +31,10 @@ MAX_PRINCIPALS = 100
 """How many people may speak in a thread: each is remembered."""
 
 
+Mark = Literal["begun", "told", "digest", "waiting", "corrected"]
+"""What is announced once for each of its marks: see `ThreadStore.tell`."""
+
+
 class ThreadFacts(Record):
     """Who asked the agent in this thread, and where its words belong.
 
@@ -219,6 +223,13 @@ class ThreadStore:
         reply = await self._conn.command("EXISTS", keys.asked_once(tenant, once))
         return bool(reply)
 
+    async def mark(
+        self, keys: Keys, tenant: str, agent: str, thread: str, what: Mark
+    ) -> str:
+        """Return what `tell` announced last; "" for nothing."""
+        key = keys.thread_facts(tenant, agent, thread)
+        return text(await self._conn.command("HGET", key, what))
+
     async def tell(
         self,
         keys: Keys,
@@ -226,14 +237,16 @@ class ThreadStore:
         agent: str,
         thread: str,
         *,
-        what: Literal["begun", "told"],
+        what: Mark,
         mark: str,
         told: str,
         logged: str,
     ) -> bool:
         """Announce that a run began or ended; False when that is known.
 
-        ``mark`` is the input that it began with, or the checkpoint where it ended.
+        ``mark`` is the input that it began with, or the checkpoint where it ended. For
+        reports of metrics it is what they were about; the "thread" is then the reader
+        that publishes.
 
         Raises:
             LeaseLost: another holder has the lease now.

@@ -11,8 +11,8 @@ import pytest
 
 from tests.bot.strategies import CANARY
 from twokey.cli.main import run
-from twokey.cli.stats_table import rate, short_duration
 from twokey.gateway.metrics.counts import Share
+from twokey.gateway.metrics.wording import rate, short_duration
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 NOON_MS = 1_795_435_200_000  # 2026-11-23 12:00 UTC

@@ -52,6 +52,27 @@ METRICS_TABLE = (
         STATISTICS,
     ),
     Mutant(
+        "metrics: a threshold that is still passed is not told again",
+        "bot/delivery/metrics_reports.py",
+        "        if was_over == bool(count):\n",
+        "        if not count and not was_over:\n",
+        "tests/bot/test_metrics_reports.py",
+    ),
+    Mutant(
+        "metrics: an alert that its channel refuses goes to the fallback",
+        "bot/delivery/event_messages.py",
+        "TOLD_IN_CHANNEL = FREEZE_EVENTS | METRICS_EVENTS",
+        "TOLD_IN_CHANNEL = FREEZE_EVENTS",
+        "tests/bot/test_metrics_reports.py",
+    ),
+    Mutant(
+        "metrics: numbers of another version hold nothing up",
+        "bot/cards/metrics.py",
+        "except (KeyError, ValueError):",
+        "except KeyError:",
+        "tests/bot/test_metrics_reports.py",
+    ),
+    Mutant(
         "metrics: a quantile stays within its bounds",
         "gateway/metrics/durations.py",
         "_STEP = 1.05",

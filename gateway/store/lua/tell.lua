@@ -5,8 +5,8 @@
 -- KEYS[1] facts      hash    facts of the thread
 -- KEYS[2] outbox     stream  events
 -- KEYS[3] audit      stream  audit log
--- ARGV[1] what       text    begun; told
--- ARGV[2] mark       text    the input, or where the thread ends
+-- ARGV[1] what       text    begun; told; or which report of metrics
+-- ARGV[2] mark       text    the input, where the thread ends, or what is reported
 -- ARGV[3] told       json    the event, perhaps with the final message
 -- ARGV[4] logged     json    the same for the audit log, without it
 -- ARGV[5] keep_ms    int     lifetime of facts that no run of the thread keeps

@@ -1,0 +1,152 @@
+"""Announce the weekly digest, and alerts, as events of the outbox.
+
+The bot that publishes looks once a minute. An event is written once, in the step that
+notes what it was about, so neither a restart nor a second bot announces it again; it is
+then posted like any other, however long Slack is away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+from twokey.bot.cards.metrics import DIGEST, digest_of
+from twokey.gateway.approvals.events import Event, EventName
+from twokey.gateway.metrics.counts import DECIDED
+from twokey.gateway.metrics.fold import Selection
+from twokey.gateway.metrics_settings import DigestSettings, MetricsSettings
+from twokey.gateway.service.reviews import ReviewService
+from twokey.gateway.store.threads import Mark
+
+LOOK_S = 60.0
+"""How often the bot looks."""
+
+_RATES_EVERY = 10
+"""Looks after which the rate of corrections is counted again: that reads a day's log.
+"""
+
+_STILL_NEWS = timedelta(days=1)
+"""A digest that is older is not posted: no bot ran, or it was just set up."""
+
+_DAY_MS = 86_400_000
+
+
+class MetricsReports:
+    """What is announced of one tenant's metrics.
+
+    Args:
+        service: whose.
+        settings: what to announce, and where.
+        tenant: the name in the events.
+        reader: the reader of the outbox that posts them; it holds the lease.
+    """
+
+    def __init__(
+        self,
+        service: ReviewService,
+        settings: MetricsSettings,
+        *,
+        tenant: str,
+        reader: str,
+    ) -> None:
+        self._service = service
+        self._settings = settings
+        self._tenant = tenant
+        self._reader = reader
+        self._keys = service.store.keys_of_tenant(tenant)
+        self._looks = 0
+
+    async def look(self) -> None:
+        """Announce what is due; only the holder of the reader's lease may.
+
+        Raises:
+            StoreUnavailable: when the store does not answer.
+            LeaseLost: another bot publishes now.
+        """
+        now_ms = await self._service.store.conn.now_ms()
+        alert, digest = self._settings.alert, self._settings.digest
+        if digest is not None:
+            await self._digest(digest, datetime.fromtimestamp(now_ms / 1000, UTC))
+        if alert.waiting is not None:
+            await self._waiting(int(alert.waiting.total_seconds()) * 1000)
+        if alert.corrected is not None and self._looks % _RATES_EVERY == 0:
+            await self._corrected(alert.corrected, now_ms)
+        self._looks += 1
+
+    async def _digest(self, settings: DigestSettings, now: datetime) -> None:
+        due = settings.last_due(now)
+        mark = due.date().isoformat()
+        if now - due > _STILL_NEWS or await self._mark("digest") == mark:
+            return
+        since, until = (int(at.timestamp() * 1000) for at in settings.week_of(due))
+        metrics = await self._service.statistics.metrics(
+            Selection(since_ms=since, until_ms=until), ZoneInfo(settings.zone)
+        )
+        if metrics.total.asked or metrics.total.runs:
+            data = {DIGEST: digest_of(metrics).model_dump_json()}
+            await self._tell("digest", mark, EventName.METRICS_DIGEST, data)
+
+    async def _waiting(self, limit_ms: int) -> None:
+        count, since_ms = 0, 0
+        async for loaded in self._service.queue.waiting():
+            approval = loaded.approval
+            for item in approval.items:
+                asked_ms = item.changed_at_ms or approval.created_at_ms
+                if item.is_pending and loaded.now_ms - asked_ms > limit_ms:
+                    count += 1
+                    since_ms = min(since_ms or asked_ms, asked_ms)
+        was_over = await self._mark("waiting") == "over"
+        if was_over == bool(count):
+            return
+        data = {
+            "count": str(count),
+            "limit": str(limit_ms // 60_000),
+            "since": str(since_ms),
+        }
+        state, reason = ("over", "waiting") if count else ("under", "waiting_over")
+        name = EventName.METRICS_ALERT
+        await self._tell("waiting", state, name, data, reason=reason)
+
+    async def _corrected(self, limit: int, now_ms: int) -> None:
+        selected = Selection(since_ms=now_ms - _DAY_MS)
+        total = (await self._service.statistics.metrics(selected)).total
+        corrected, decisions = total.corrected, total.among(*DECIDED)
+        if decisions < self._settings.alert.decisions:
+            return
+        if corrected.part * 100 <= limit * corrected.whole:
+            return
+        data = {
+            "decisions": str(decisions),
+            "corrected": str(corrected.part),
+            "limit": str(limit),
+        }
+        # Once a day: the rate moves about its limit.
+        day = datetime.fromtimestamp(now_ms / 1000, UTC).date().isoformat()
+        name = EventName.METRICS_ALERT
+        await self._tell("corrected", day, name, data, reason="corrected")
+
+    async def _mark(self, what: Mark) -> str:
+        threads = self._service.store.threads
+        return await threads.mark(self._keys, self._tenant, "", self._reader, what)
+
+    async def _tell(
+        self,
+        what: Mark,
+        mark: str,
+        name: EventName,
+        data: Mapping[str, str],
+        *,
+        reason: str = "",
+    ) -> None:
+        event = Event(
+            name=name,
+            tenant=self._tenant,
+            channel=self._settings.channel or self._service.channel,
+            reason=reason,
+            data=dict(data),
+        ).model_dump_json()
+        await self._service.store.threads.tell(
+            self._keys, self._tenant, "", self._reader,
+            what=what, mark=mark, told=event, logged=event,
+        )  # fmt: skip

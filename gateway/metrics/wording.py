@@ -1,0 +1,109 @@
+"""Metrics in words and table cells, for a terminal and for Slack."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import NamedTuple
+
+from twokey.gateway.metrics.counts import DECIDED, UNDECIDED, Counts, Outcome, Share
+from twokey.gateway.metrics.fold import Metrics
+from twokey.gateway.metrics.report import QUANTILES
+
+HEADINGS = ("Calls", "Auto", "Decided", "Corrected", *QUANTILES)
+"""Of the cells of a row; the first column names the row."""
+
+NONE = "-"
+_UNITS = (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1))
+
+
+class Fact(NamedTuple):
+    """One line: what it is about, a rate in percent or "", and what it is made of."""
+
+    name: str
+    rate: str
+    said: str
+
+
+def facts(metrics: Metrics) -> Iterator[Fact]:
+    """Yield the lines on everything that is selected."""
+    total = metrics.total
+    runs = total.autonomous_runs
+    auto, corrected = total.autonomous, total.corrected
+    said = f"{auto.part} of {_count(auto.whole, 'call')} ran without a person"
+    yield Fact("Auto-approved", rate(auto), said)
+    if runs.whole:
+        said = f"{runs.part} of {_count(runs.whole, 'run')} asked nobody"
+        yield Fact("Runs", rate(runs), said)
+    edited, rejected = total.calls[Outcome.EDITED], total.calls[Outcome.REJECTED]
+    yield Fact(
+        "Corrected",
+        rate(corrected),
+        f"{corrected.part} of {_count(corrected.whole, 'decision')}: "
+        f"{edited} edited, {rejected} rejected",
+    )
+    waits = total.waits
+    times = [f"{name} {_ms(waits.quantile_ms(at))}" for name, at in QUANTILES.items()]
+    longest = f"longest {_ms(waits.longest_ms)}"
+    said = " · ".join([*times, longest]) if waits.count else "nobody had to decide"
+    yield Fact("Waited", "", said)
+    yield from _rest(total)
+
+
+def _rest(total: Counts) -> Iterator[Fact]:
+    """Yield what is worth a line only when it happened."""
+    if undecided := total.among(*UNDECIDED):
+        parts = [f"{total.calls[one]} {one}" for one in UNDECIDED if total.calls[one]]
+        calls = _count(undecided, "call")
+        yield Fact("Undecided", "", f"{calls}: {', '.join(parts)}")
+    for outcome, why in (
+        (Outcome.ANSWERED, "got words of a reviewer instead of running"),
+        (Outcome.DENIED, "denied by the policy"),
+        (Outcome.RETURNED, "returned to the agent: they did not fit their tool"),
+    ):
+        if count := total.calls[outcome]:
+            said = f"{_count(count, 'call')} {why}"
+            yield Fact(outcome.value.capitalize(), "", said)
+    if total.failed:
+        yield Fact("Failed", "", f"{_count(total.failed, 'call')} ran and failed")
+
+
+def cells(counts: Counts) -> list[str]:
+    """Return a row under `HEADINGS`."""
+    return [
+        str(counts.asked),
+        rate(counts.autonomous),
+        str(counts.among(*DECIDED)),
+        rate(counts.corrected),
+        *(_ms(counts.waits.quantile_ms(at)) for at in QUANTILES.values()),
+    ]
+
+
+def rate(share: Share) -> str:
+    """Return a share in percent; only all of them are 100 %, and none 0 %."""
+    if not share.whole:
+        return NONE
+    if 0 < share.part * 100 < share.whole:
+        return "<1 %"
+    return f"{share.part * 100 // share.whole} %"
+
+
+def short_duration(value_ms: int) -> str:
+    """Return a time in its two largest units, such as ``1m40s`` or ``2h05m``."""
+    if value_ms < 1000:  # noqa: PLR2004 - one second
+        return "<1s"
+    seconds = round(value_ms / 1000)
+    for (unit, size), (smaller, part) in pairwise(_UNITS):
+        if seconds >= size:
+            # Of ten and more, the smaller unit would be more exact than the count is.
+            rest = seconds % size // part if seconds < 10 * size else 0
+            return f"{seconds // size}{unit}" + f"{rest:02}{smaller}" * bool(rest)
+    return f"{seconds}s"
+
+
+def _ms(value_ms: int | None) -> str:
+    return NONE if value_ms is None else short_duration(value_ms)
+
+
+def _count(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -1,0 +1,105 @@
+"""Settings of the weekly digest of metrics, and of the thresholds that alert."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, time, timedelta
+from enum import IntEnum
+from typing import Annotated
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+from twokey.gateway.durations import parse_duration
+
+_CLOCK = re.compile(r"(?:[01][0-9]|2[0-3]):[0-5][0-9]", re.ASCII)
+_PERCENT = re.compile(r"(?P<count>[1-9][0-9]?)%", re.ASCII)
+
+
+class _Day(IntEnum):
+    MON, TUE, WED, THU, FRI, SAT, SUN = range(7)
+
+
+def _clock(text: str) -> str:
+    if _CLOCK.fullmatch(text) is None:
+        raise ValueError(f"{text!r} is no time of the day; write '09:00'.")
+    return text
+
+
+def _day(text: str) -> str:
+    if text.upper() not in _Day.__members__:
+        raise ValueError(
+            f"{text!r} is no day; write mon, tue, wed, thu, fri, sat or sun."
+        )
+    return text
+
+
+def _zone(name: str) -> str:
+    try:
+        ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+        raise ValueError(
+            f"{name!r} is no time zone; write one such as Europe/London."
+        ) from error
+    return name
+
+
+def _percent(value: object) -> int:
+    if isinstance(value, int):
+        return value
+    match = _PERCENT.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        raise ValueError(f"{value!r} is no share; write 40%.")
+    return int(match["count"])
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+
+class DigestSettings(_Model):
+    """When the numbers of a week are posted: a day, a time, and whose."""
+
+    day: Annotated[str, AfterValidator(_day)] = "mon"
+    at: Annotated[str, AfterValidator(_clock)] = "09:00"
+    zone: Annotated[str, AfterValidator(_zone)] = "UTC"
+
+    def last_due(self, now: datetime) -> datetime:
+        """Return when the newest digest was due; ``now`` is aware."""
+        local = now.astimezone(ZoneInfo(self.zone))
+        back = (local.weekday() - _Day[self.day.upper()]) % 7
+        at = time.fromisoformat(self.at)
+        due = datetime.combine(local.date() - timedelta(days=back), at, local.tzinfo)
+        # By the clock, also where that was put forward or back in between.
+        return due if due <= now else due - timedelta(days=7)
+
+    def week_of(self, due: datetime) -> tuple[datetime, datetime]:
+        """Return the seven whole days before the day of a digest."""
+        until = datetime.combine(due.date(), time(), due.tzinfo)
+        return until - timedelta(days=7), until
+
+
+class AlertSettings(_Model):
+    """What is told at once.
+
+    Attributes:
+        waiting: a call waits for longer than this.
+        corrected: more than this share of the decisions of the last 24 hours, in
+            percent, were an edit or a rejection; of at least ``decisions``.
+        decisions: fewer decisions say nothing.
+    """
+
+    waiting: Annotated[timedelta, BeforeValidator(parse_duration)] | None = None
+    corrected: Annotated[int, BeforeValidator(_percent)] | None = None
+    decisions: int = Field(default=20, ge=1)
+
+
+class MetricsSettings(_Model):
+    """Which metrics are posted, and where.
+
+    ``channel`` empty is the channel of the policy's defaults.
+    """
+
+    channel: str = Field(default="", pattern=r"^(#[^\s#]{1,80}|[CG][A-Z0-9]+)?$")
+    digest: DigestSettings | None = None
+    alert: AlertSettings = AlertSettings()

@@ -1,0 +1,212 @@
+"""A channel gets the numbers of a week once, and hears when people are too slow."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from tests.bot.bot_stack import CHANNEL, Stack, says
+from tests.bot.test_prometheus import ANA, click
+from tests.streams import announced, audit_entries
+from twokey.bot.blocks import ensure_valid_message
+from twokey.bot.cards.metrics import Digest, bars, metrics_message
+from twokey.bot.delivery.metrics_reports import MetricsReports
+from twokey.gateway.approvals.decisions import Approve, Reject
+from twokey.gateway.approvals.events import Event, EventName
+from twokey.gateway.metrics_settings import (
+    AlertSettings,
+    DigestSettings,
+    MetricsSettings,
+)
+from twokey.gateway.store.fences import holding
+from twokey.gateway.store.store import Store
+from twokey.sandbox.server import Sandbox
+
+MINUTE = timedelta(minutes=1)
+
+
+@pytest.fixture
+async def stack(store: Store) -> AsyncIterator[Stack]:
+    async with Sandbox() as sandbox:
+        yield Stack(sandbox, store)
+
+
+def due_today(**more: Any) -> MetricsSettings:
+    """Return settings of a digest that was due at the beginning of today, UTC."""
+    digest = DigestSettings(day=f"{datetime.now(UTC):%a}", at="00:00")  # noqa: TID251 - of the real clock, as the store's
+    return MetricsSettings(digest=digest, **more)
+
+
+def reports(stack: Stack, settings: MetricsSettings) -> MetricsReports:
+    return MetricsReports(
+        stack.reviews, settings, tenant="default", reader="slack:default"
+    )
+
+
+async def look(stack: Stack, made: MetricsReports) -> None:
+    """Look as the bot that publishes does, under its lease."""
+    lease = stack.store.threads.lease(stack.keys, "default", "", "slack:default")
+    async with lease as held:
+        with holding(held):
+            await made.look()
+
+
+async def told(stack: Stack, name: EventName) -> list[Event]:
+    return [
+        one for one in await announced(stack.store.conn, stack.keys) if one.name is name
+    ]
+
+
+async def yesterday(stack: Stack) -> None:
+    """Let a decision be a day old, in the audit log."""
+    verdict = await stack.refund("t1")
+    await stack.reviews.decide(await click(stack, verdict), Approve(), ANA)
+    await stack.submit(("look_up_order", {"id": 7}), thread="t2")
+    conn, audit = stack.store.conn, stack.keys.audit
+    rows = await audit_entries(conn, stack.keys)
+    await conn.command("DEL", audit)
+    for event in rows:
+        at_ms = event.at_ms - 86_400_000
+        body = event.with_(at_ms=0, seq="").model_dump_json()
+        entry = f"{at_ms}-*"
+        await conn.command("XADD", audit, entry, "e", body, "at", at_ms)
+
+
+async def test_the_week_s_numbers_are_posted_once(stack: Stack) -> None:
+    await yesterday(stack)
+    ana = stack.actor("U0ANA")
+    message: dict[str, Any] = {}
+
+    for _ in range(2):
+        async with stack.running(metrics=due_today(channel=CHANNEL)):
+            message = await ana.message_with(CHANNEL, says("The week's numbers"))
+    shown = json.dumps(message, ensure_ascii=False)
+
+    assert "1 of 2 calls ran without a person" in shown
+    assert "process_refund" in shown
+    assert "Auto-approved: 50 %, 1 of 2 calls ran without a person" in message["text"]
+    assert len(await told(stack, EventName.METRICS_DIGEST)) == 1
+
+
+async def test_a_week_without_calls_is_not_posted(stack: Stack) -> None:
+    await look(stack, reports(stack, due_today()))
+
+    assert await told(stack, EventName.METRICS_DIGEST) == []
+
+
+async def test_a_digest_of_days_ago_is_not_posted(stack: Stack) -> None:
+    await yesterday(stack)
+    day = datetime.now(UTC) - timedelta(days=2)  # noqa: TID251 - of the real clock
+    digest = DigestSettings(day=f"{day:%a}", at="00:00")
+
+    await look(stack, reports(stack, MetricsSettings(digest=digest)))
+
+    assert await told(stack, EventName.METRICS_DIGEST) == []
+
+
+async def test_people_hear_once_that_calls_wait_too_long_and_when_none_does(
+    stack: Stack,
+) -> None:
+    verdict = await stack.refund()
+    settings = MetricsSettings(alert=AlertSettings(waiting=5 * MINUTE), channel=CHANNEL)
+    made = reports(stack, settings)
+    await look(stack, made)
+    assert await told(stack, EventName.METRICS_ALERT) == []
+    head = stack.keys.head((await stack.approval(verdict)).id)
+    await stack.store.conn.command("HINCRBY", head, "created", -360_000)
+
+    await look(stack, made)
+    await look(stack, reports(stack, settings))  # of the next process
+    (over,) = await told(stack, EventName.METRICS_ALERT)
+    await stack.reviews.decide(await click(stack, verdict), Approve(), ANA)
+    await look(stack, made)
+    await look(stack, made)
+
+    first, last = await told(stack, EventName.METRICS_ALERT)
+    assert first == over
+    assert "1 wait for longer than 5 minutes" in json.dumps(
+        metrics_message(first).blocks
+    )
+    assert "No call waits too long any more." in metrics_message(last).text
+
+
+@pytest.mark.parametrize(("limit", "is_told"), [(49, True), (50, False)])
+async def test_people_hear_once_a_day_that_they_correct_more(
+    stack: Stack, limit: int, *, is_told: bool
+) -> None:
+    for thread, decision in (("t1", Approve()), ("t2", Reject(reason="no"))):
+        verdict = await stack.refund(thread)
+        await stack.reviews.decide(await click(stack, verdict), decision, ANA)
+    alert = AlertSettings(corrected=limit, decisions=2)
+
+    for _ in range(2):
+        await look(stack, reports(stack, MetricsSettings(alert=alert)))
+
+    found = await told(stack, EventName.METRICS_ALERT)
+    assert len(found) == int(is_told)
+    for event in found:
+        words = json.dumps(metrics_message(event).blocks)
+        assert "Of 2 decisions of the last 24 hours, 1 were an edit" in words
+
+
+async def test_few_decisions_say_nothing(stack: Stack) -> None:
+    verdict = await stack.refund()
+    await stack.reviews.decide(await click(stack, verdict), Reject(reason="no"), ANA)
+
+    await look(stack, reports(stack, MetricsSettings(alert=AlertSettings(corrected=1))))
+
+    assert await told(stack, EventName.METRICS_ALERT) == []
+
+
+async def test_an_alert_that_its_channel_refuses_goes_to_the_fallback(
+    stack: Stack,
+) -> None:
+    verdict = await stack.refund()
+    head = stack.keys.head((await stack.approval(verdict)).id)
+    await stack.store.conn.command("HINCRBY", head, "created", -360_000)
+    alert = AlertSettings(waiting=5 * MINUTE)
+    settings = MetricsSettings(alert=alert, channel="C0NOWHERE")
+
+    async with stack.running(metrics=settings, fallback_channel=CHANNEL):
+        await stack.actor("U0ANA").message_with(CHANNEL, says("Calls wait too long"))
+
+
+@pytest.mark.parametrize("data", [{}, {"digest": "{}"}, {"count": "many"}])
+@pytest.mark.parametrize("name", [EventName.METRICS_ALERT, EventName.METRICS_DIGEST])
+def test_numbers_of_another_version_hold_nothing_up(
+    name: EventName, data: dict[str, str]
+) -> None:
+    event = Event(name=name, tenant="default", reason="waiting", data=data)
+
+    assert "twokey stats" in metrics_message(event).text
+
+
+def test_a_digest_of_hostile_names_is_a_message_that_slack_takes() -> None:
+    names = ["<!channel> *x*", "\u202eevil", "x" * 5000, ""]
+    digest = Digest(
+        since_ms=0,
+        until_ms=1,
+        facts=(("Auto-approved", "9 %", "9 of 100 calls"), ("Failed", "", "8")),
+        tools=tuple((name, *["1"] * 5) for name in names),
+        days=(("2026-11-23", 0), ("2026-11-24", 10**9)),
+    )
+    data = {"digest": digest.model_dump_json()}
+    event = Event(name=EventName.METRICS_DIGEST, tenant="t", seq="1-1", data=data)
+
+    message = metrics_message(event)
+
+    ensure_valid_message(message.blocks, message.text)
+    shown = json.dumps(message.blocks, ensure_ascii=False)
+    assert "\u202e" not in shown
+    assert "mrkdwn" not in json.dumps(message.blocks[2:])
+
+
+def test_a_day_with_calls_has_a_bar() -> None:
+    rows = bars([("2026-11-23", 0), ("2026-11-24", 1), ("2026-11-25", 400)])
+
+    assert [line.count("█") for line in rows.splitlines()] == [0, 1, 20]
+    assert rows.splitlines()[2].startswith("Wed 25 ")

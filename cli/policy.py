@@ -16,6 +16,8 @@ from twokey.cli.policy_inputs import CallFile, facts_of, parse_time
 from twokey.cli.policy_output import (
     explanation_rows,
     replay_lines,
+    suggestion_document,
+    suggestion_lines,
     too_few_people,
     uncalled,
     unused_requirements,
@@ -24,6 +26,7 @@ from twokey.gateway.errors import BadJson, SettingsError
 from twokey.gateway.policy.evaluate import evaluate
 from twokey.gateway.policy.load import BadPolicy
 from twokey.gateway.policy.replay import Replayed, read_rows, replay
+from twokey.gateway.policy.suggesting import LEAST, suggest
 from twokey.gateway.policy.untyped import untyped_arguments
 from twokey.gateway.protocol.strict_json import JsonObject, parse_object
 from twokey.gateway.sentences import sentence
@@ -165,6 +168,36 @@ def replay_command(
         return
     for line in replay_lines(found):
         typer.echo(line)
+
+
+@group.command(
+    name="suggest",
+    epilog=console.examples(
+        ("twokey policy suggest --audit export.jsonl", "where to ask people less"),
+        ("… --least 50", "only of 50 calls or more"),
+    ),
+)
+def suggest_command(
+    audit: Annotated[
+        Path, typer.Option(help="Audit export, JSON lines; '-' reads it from a pipe.")
+    ],
+    *,
+    least: Annotated[
+        int, typer.Option(min=1, help="Calls of which fewer say too little.")
+    ] = LEAST,
+    json: AsJson = False,
+) -> None:
+    """Name calls that people always approved unchanged; nothing is changed."""
+    rows = read_rows(console.read_text(audit, "the audit export"), str(audit))
+    found = suggest(rows, least=least)
+    if json:
+        console.as_json([suggestion_document(one) for one in found])
+        return
+    for one in found:
+        for line in suggestion_lines(one):
+            typer.echo(line)
+    if not found:
+        console.note(f"Of no tool were {least} calls or more always approved.")
 
 
 def _as_document(found: list[Replayed]) -> JsonObject:

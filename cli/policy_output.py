@@ -17,7 +17,9 @@ from twokey.gateway.policy.raise_rules import FiredRule
 from twokey.gateway.policy.replay import Replayed
 from twokey.gateway.policy.requirement_checks import unused
 from twokey.gateway.policy.rules import Policy
+from twokey.gateway.policy.suggesting import Suggestion
 from twokey.gateway.policy.triage_rules import TriageRule
+from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.tiers import Tier
 
 _COLOURS = {
@@ -208,3 +210,23 @@ def _who(requirement: Requirement) -> str:
     most = [f"at least {part}" for part in parts]
     maker = [] if requirement.editor_may_vote else ["nobody approves their own change"]
     return ", ".join([f"{people} of {names}", *most, *maker])
+
+
+def suggestion_lines(found: Suggestion) -> list[str]:
+    """Return what was seen, what is not known, and what to write into the policy."""
+    more = ", with this rule first under 'raise':" if found.rule else "."
+    rule = [f"    - {found.rule}"] if found.rule else []
+    less = found.at_most_percent
+    return [
+        f"{printable(found.tool)}: {found.sentence}.",
+        f"    Without review, people would have made {found.calls} decisions fewer.",
+        f"    With 95 % confidence, less than {less} % of such calls need a person.",
+        f"    In the policy: 'tier: notify'{more}",
+        *rule,
+    ]
+
+
+def suggestion_document(found: Suggestion) -> JsonObject:
+    """Return a suggestion for a program."""
+    more: JsonObject = {"at_most_percent": found.at_most_percent, "raise": found.rule}
+    return {**found.model_dump(mode="json"), **more}

@@ -52,10 +52,10 @@ METRICS_TABLE = (
         STATISTICS,
     ),
     Mutant(
-        "metrics: a threshold that is still passed is not told again",
+        "metrics: nobody is told that all is well before anything was wrong",
         "bot/delivery/metrics_reports.py",
         "        if was_over == bool(count):\n",
-        "        if not count and not was_over:\n",
+        "        if was_over and count:\n",
         "tests/bot/test_metrics_reports.py",
     ),
     Mutant(
@@ -71,6 +71,20 @@ METRICS_TABLE = (
         "except (KeyError, ValueError):",
         "except KeyError:",
         "tests/bot/test_metrics_reports.py",
+    ),
+    Mutant(
+        "metrics: a suggestion covers no call that people did not approve",
+        "gateway/policy/suggesting.py",
+        "value is not None and value < lowest]",
+        "value is not None and value <= lowest]",
+        "tests/policy/test_suggesting.py",
+    ),
+    Mutant(
+        "metrics: what nobody knows speaks against a suggestion",
+        "gateway/policy/suggesting.py",
+        "    if tool.is_unknown or len(",
+        "    if len(",
+        "tests/policy/test_suggesting.py",
     ),
     Mutant(
         "metrics: a quantile stays within its bounds",

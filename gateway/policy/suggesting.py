@@ -1,0 +1,181 @@
+"""Suggest where people could be asked less, from what they decided.
+
+A suggestion is about calls that people always approved as they were asked for: of a
+tool, or of a tool up to a value of one argument. It changes nothing by itself.
+
+Whatever else happened to a call speaks against it: an edit, a rejection, an answer, an
+expiry, a withdrawal, a failure, a stricter tier, or two people who had to agree.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from twokey.gateway.approvals.events import BY_GATEWAY, BY_POLICY, EventName
+from twokey.gateway.policy.replay import Row
+from twokey.gateway.protocol.records import Record
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.protocol.tiers import Tier
+
+LEAST = 20
+"""Calls of which fewer say too little."""
+
+_NAME = re.compile(
+    r"(?!(?:true|false|null|in|as|break|const|continue|else|for|function|if|import|let|"
+    r"loop|package|namespace|return|var|void|while)$)[A-Za-z_][A-Za-z0-9_]*",
+    re.ASCII,
+)
+"""What CEL reads as a name behind a dot."""
+
+_APPROVED = frozenset({EventName.ITEM_AUTHORIZED})
+_NEUTRAL = _APPROVED | {EventName.ITEM_EXECUTING, EventName.ITEM_EXECUTED}
+"""Events of a call that was approved as it was, and ran."""
+
+
+class Suggestion(Record):
+    """Calls that nobody had to be asked about.
+
+    Attributes:
+        tool: whose calls.
+        argument: only calls whose argument of this name is at most ``limit``; "": all.
+        limit: the greatest value that was approved.
+        calls: how many people approved unchanged, of as many.
+    """
+
+    tool: str
+    argument: str = ""
+    limit: float | None = None
+    calls: int
+
+    @property
+    def at_most_percent(self) -> int:
+        """Return how many percent of such calls may still need a person.
+
+        The bound of the rule of three: nothing seen in n calls is less than 3/n, 19
+        times of 20.
+        """
+        return 300 // self.calls + 1
+
+    @property
+    def rule(self) -> str:
+        """Return what keeps other calls where they are, in YAML; "" when there is none.
+
+        A call whose argument is missing, or no number, cannot be checked and is raised
+        as well.
+        """
+        if self.limit is None:
+            return ""
+        limit = _number(self.limit)
+        when = f"args.{self.argument} > {limit}"
+        return f'{{to: approve, when: "{when}", because: "over {limit}"}}'
+
+    @property
+    def sentence(self) -> str:
+        """Return what was seen."""
+        which = ""
+        if self.limit is not None:
+            which = f" with {self.argument} up to {_number(self.limit)}"
+        calls = self.calls
+        return f"{calls} of {calls} calls{which} were approved unchanged"
+
+
+@dataclass
+class _Tool:
+    """The calls of a tool: arguments of those that were approved, and of others."""
+
+    approved: list[JsonObject] = field(default_factory=list[JsonObject])
+    others: list[JsonObject] = field(default_factory=list[JsonObject])
+    is_unknown: bool = False
+
+
+def suggest(rows: Iterable[Row], *, least: int = LEAST) -> list[Suggestion]:
+    """Return suggestions, those first that save most decisions.
+
+    Args:
+        rows: of an audit export, in the order of the log.
+        least: how many calls have to speak for one.
+    """
+    found = [
+        one
+        for name, tool in _tools(rows).items()
+        if (one := _of_tool(name, tool, least)) is not None
+    ]
+    return sorted(found, key=lambda one: (-one.calls, one.tool))
+
+
+def _tools(rows: Iterable[Row]) -> dict[str, _Tool]:
+    calls: dict[str, list[Row]] = {}
+    for row in rows:
+        if row.item and row.tool:
+            calls.setdefault(row.item, []).append(row)
+    tools: dict[str, _Tool] = {}
+    for events in calls.values():
+        tool = tools.setdefault(events[0].tool, _Tool())
+        args = next((row.call.args for row in events if row.call), None)
+        if _is_automatic(events):
+            continue
+        if _is_approved(events):
+            tool.approved.append(args or {})
+        elif args is None:
+            # Nobody knows what spoke against it.
+            tool.is_unknown = True
+        else:
+            tool.others.append(args)
+    return tools
+
+
+def _is_automatic(events: Sequence[Row]) -> bool:
+    return all(row.tier in {Tier.AUTO, Tier.NOTIFY} for row in events)
+
+
+def _is_approved(events: Sequence[Row]) -> bool:
+    """Return whether one person approved a call as it was, once."""
+    people = [row for row in events if row.actor not in {"", BY_GATEWAY, BY_POLICY}]
+    return (
+        len(people) == 1
+        and people[0].name in _APPROVED
+        and all(row.name in _NEUTRAL for row in events)
+        and all(row.tier is Tier.APPROVE for row in events)
+    )
+
+
+def _of_tool(name: str, tool: _Tool, least: int) -> Suggestion | None:
+    if tool.is_unknown or len(tool.approved) < least:
+        return None
+    if not tool.others:
+        return Suggestion(tool=name, calls=len(tool.approved))
+    names = dict.fromkeys(key for args in tool.approved for key in args)
+    found = [_of_argument(name, tool, key, least) for key in names]
+    best = [one for one in found if one is not None]
+    return max(best, key=lambda one: one.calls, default=None)
+
+
+def _of_argument(
+    name: str, tool: _Tool, argument: str, least: int
+) -> Suggestion | None:
+    given = [args[argument] for args in tool.approved if argument in args]
+    against = [args[argument] for args in tool.others if argument in args]
+    values, limits = [*map(_as_number, given)], [*map(_as_number, against)]
+    # A hidden value is text in the export, and whatever it is when a rule reads it.
+    if not _NAME.fullmatch(argument) or None in values or None in limits:
+        return None
+    lowest = min((value for value in limits if value is not None), default=None)
+    if lowest is None:
+        return None
+    below = [value for value in values if value is not None and value < lowest]
+    if len(below) < least:
+        return None
+    return Suggestion(tool=name, argument=argument, limit=max(below), calls=len(below))
+
+
+def _as_number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return value
+
+
+def _number(value: float) -> str:
+    return json.dumps(int(value) if value == int(value) else value)

@@ -22,12 +22,14 @@ from twokey.bot.delivery.card_updater import CardUpdater
 from twokey.bot.delivery.event_dispatcher import EventDispatcher
 from twokey.bot.delivery.metrics_reports import MetricsReports
 from twokey.bot.delivery.publisher import Publisher
+from twokey.bot.home_turns import HomeTurns
 from twokey.bot.identity import ask_until_answered, identify
 from twokey.bot.ids import key_id
 from twokey.bot.ingress import EVENTS_PATH, Ingress
 from twokey.bot.limits import Limits
 from twokey.bot.listener_context import ListenerContext
 from twokey.bot.listeners import LISTENERS
+from twokey.bot.listeners.home_tab import follow
 from twokey.bot.listeners.router import Router
 from twokey.bot.outdated_cards import outdated_cards
 from twokey.bot.prometheus import MetricsEndpoint
@@ -130,24 +132,26 @@ class SlackBot:
         self._registration = await opening.enter_async_context(
             registered(store, _member(config))
         )
-        await self._publish(opening, slack, reviewers)
+        home = HomeTurns(self._clock)
+        await self._publish(opening, slack, reviewers, home)
         # Pushed before ingress and sockets, so it runs after they are closed: no
         # request can start another task then, and private replies still get out.
         opening.push_async_callback(self._tasks.drain, timeout_s=_DRAIN_S)
         app = bolt_app(config, me, session)
-        router = Router(
-            app,
-            ListenerContext(
-                service=self._service,
-                slack=slack,
-                reviewers=reviewers,
-                token=token,
-                tasks=self._tasks,
-                config=config,
-                team=me.team,
-                bot_user=me.user,
-            ),
+        ctx = ListenerContext(
+            service=self._service,
+            slack=slack,
+            reviewers=reviewers,
+            token=token,
+            tasks=self._tasks,
+            config=config,
+            team=me.team,
+            bot_user=me.user,
+            home=home,
         )
+        router = Router(app, ctx)
+        following = asyncio.create_task(follow(ctx), name="home")
+        opening.push_async_callback(_cancel, following)
         for register in LISTENERS:
             register(router)
         dispatch, nonces = Dispatch(app), StoreNonces(store, config.tenant)
@@ -158,7 +162,11 @@ class SlackBot:
         logger.info("bot.started mode=%s team=%s", config.mode, me.team)
 
     async def _publish(
-        self, opening: AsyncExitStack, slack: Slack, reviewers: Reviewers
+        self,
+        opening: AsyncExitStack,
+        slack: Slack,
+        reviewers: Reviewers,
+        home: HomeTurns,
     ) -> None:
         config, store = self._config, self._service.store
         keys = store.keys_of_tenant(config.tenant)
@@ -196,6 +204,7 @@ class SlackBot:
                 outdated_cards, self._service, store.cards, keys, config.seal_key
             ),
             report=reports.look,
+            heard=home.changed.set,
         )
         stop = asyncio.Event()
         running = asyncio.create_task(publisher.run(stop), name="publisher")
@@ -205,8 +214,7 @@ class SlackBot:
             # `wait` and not `wait_for`: it neither cancels the publisher nor raises,
             # and it has time to finish its calls.
             await asyncio.wait([running], timeout=_DRAIN_S)
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
+            await _cancel(running)
 
         opening.push_async_callback(finish)
 
@@ -310,6 +318,11 @@ class StoreNonces:
     async def forget(self, digest: str) -> None:
         """Let a request be new again; raises `StoreUnavailable`."""
         await self._cards.forget(self._keys, digest)
+
+
+async def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 def _member(config: BotConfig) -> Member:

@@ -16,6 +16,7 @@ POST: Final = "chat.postMessage"
 UPDATE: Final = "chat.update"
 GROUP_USERS: Final = "usergroups.users.list"
 USER: Final = "users.info"
+PUBLISH: Final = "views.publish"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,7 @@ RATES: Final = {
     # learn all of them, or the next click would only get one step further.
     GROUP_USERS: Rate(14, 6, after_refusal=6),
     USER: Rate(80, 20, after_refusal=20),
+    PUBLISH: Rate(70, 25, after_refusal=5),
 }
 OTHERS: Final = Rate(80, 20)
 _PER_CHANNEL: Final = frozenset({POST})

@@ -12,6 +12,7 @@ from twokey.bot.blocks import notice
 from twokey.bot.bot_token import BotToken
 from twokey.bot.cards.frame import Frame
 from twokey.bot.config import BotConfig
+from twokey.bot.home_turns import HomeTurns
 from twokey.bot.interactions import Clicked
 from twokey.bot.objects import Block
 from twokey.bot.reviewers import Reviewers
@@ -66,6 +67,7 @@ class ListenerContext:
         config: what the bot was set up with.
         team: the one workspace that is served.
         bot_user: the bot's own user id.
+        home: turns at publishing Home tabs.
     """
 
     service: ReviewService
@@ -76,6 +78,7 @@ class ListenerContext:
     config: BotConfig
     team: str
     bot_user: str
+    home: HomeTurns
 
     @property
     def keys(self) -> Keys:
@@ -87,12 +90,18 @@ class ListenerContext:
         return Frame(approval, self.config.seal_key, self.team, now_ms)
 
     async def reviewer_of(
-        self, user: str, user_team: str, *items: Item, decides: bool = False
+        self,
+        user: str,
+        user_team: str,
+        *items: Item,
+        decides: bool = False,
+        is_glance: bool = False,
     ) -> Reviewer:
         """Return who somebody is with regard to these items, and for whom they act.
 
         What Slack said within a minute is good enough, except for who decides on
-        something that several people decide.
+        something that several people decide. ``is_glance`` asks Slack no more than
+        that: for what is only shown, and shown again soon.
         """
         wanted = (self.service.usergroups(item) for item in items)
         groups = frozenset[str]().union(*wanted)
@@ -100,7 +109,9 @@ class ListenerContext:
         # Where several must agree, one who left the group within that minute would
         # complete the number.
         fresh = decides and any(_takes_several(item) for item in items)
-        return await self._resolved(user, user_team, groups, fresh=fresh)
+        return await self._resolved(
+            user, user_team, groups, fresh=fresh, is_glance=is_glance
+        )
 
     async def resolve_freezer(
         self, user: str, user_team: str, scope: FreezeScope
@@ -110,7 +121,13 @@ class ListenerContext:
         return await self._resolved(user, user_team, groups, fresh=True)
 
     async def _resolved(
-        self, user: str, user_team: str, groups: frozenset[str], *, fresh: bool
+        self,
+        user: str,
+        user_team: str,
+        groups: frozenset[str],
+        *,
+        fresh: bool,
+        is_glance: bool = False,
     ) -> Reviewer:
         # Those whose queue this person was handed are looked up in the same round:
         # Slack waits three seconds, and each lookup may take half of them.
@@ -118,7 +135,13 @@ class ListenerContext:
         people = [(user, user_team), *((one.user, self.team) for one in given)]
         reviewer, *others = await asyncio.gather(
             *(
-                self.reviewers.resolve(each, user_team=home, groups=groups, fresh=fresh)
+                self.reviewers.resolve(
+                    each,
+                    user_team=home,
+                    groups=groups,
+                    fresh=fresh,
+                    is_glance=is_glance,
+                )
                 for each, home in people
             )
         )

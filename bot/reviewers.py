@@ -39,6 +39,7 @@ class Reviewers:
         user_team: str,
         groups: Iterable[str] = (),
         fresh: bool = False,
+        is_glance: bool = False,
     ) -> Reviewer:
         """Return who somebody is; never raises.
 
@@ -50,13 +51,15 @@ class Reviewers:
                 old; see `twokey.bot.user_cache`. A person found in none of the groups
                 is always looked up again freshly, so nobody is refused because they got
                 their role within that minute.
+            is_glance: nothing is refused by it, so nobody is looked up again.
         """
         wanted = sorted(set(groups))
         found = await self._found(user, wanted, user_team, fresh=fresh)
         # A role that was taken away within the minute still counts in a decision of one
         # person: the vote is stored with the age of Slack's answer.
         is_nobody = bool(wanted) and not (found.usergroups or found.unknown_groups)
-        if is_nobody and not fresh and found.account is AccountKind.MEMBER:
+        is_final = fresh or is_glance
+        if is_nobody and not is_final and found.account is AccountKind.MEMBER:
             return await self._found(user, wanted, user_team, fresh=True)
         return found
 

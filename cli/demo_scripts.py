@@ -171,7 +171,7 @@ class Stage:
             now = await self.approval(approval.id)
             return all(now.items[n].state is state for n, state in states.items())
 
-        await self._until(there, f"states {[s.value for s in states.values()]}")
+        await self.until(there, f"states {[s.value for s in states.values()]}")
         for n, state in states.items():
             self.say(f"item.{state}", approval=approval.id, item=approval.items[n].id)
         return await self.approval(approval.id)
@@ -232,19 +232,23 @@ class Stage:
 
         return (await self.ana.wait_for(found, STEP_TIMEOUT_S))[pending.index(n)]
 
-    async def _until(self, condition: Callable[[], Awaitable[bool]], what: str) -> None:
+    async def until(
+        self,
+        condition: Callable[[], Awaitable[bool]],
+        what: str,
+        timeout_s: float = STEP_TIMEOUT_S,
+    ) -> None:
+        """Wait until something holds of the gateway; fail the script after a while."""
         sandbox = self.demo.sandbox
         if not await condition():
             await sandbox.person(REVIEWER).wait_for(bool, STEP_TIMEOUT_S)
         # Polled: the state is in the gateway, and the sandbox, which can be waited for,
         # does not hear of it.
-        for _ in range(int(STEP_TIMEOUT_S * 20)):
+        for _ in range(int(timeout_s * 20)):
             if await condition():
                 return
             await asyncio.sleep(0.05)
-        raise StoryFailed(
-            f"The script waited {STEP_TIMEOUT_S:.0f} s in vain for {what}."
-        )
+        raise StoryFailed(f"The script waited {timeout_s:.0f} s in vain for {what}.")
 
 
 def expect(holds: object, sentence: str) -> None:

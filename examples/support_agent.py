@@ -48,6 +48,7 @@ RECALLED = [
     for n in range(56)
 ]
 """Orders of a lamp that is recalled; all of them are refunded in one turn."""
+ORDERS |= {str(row["order_id"]): {"item": "desk lamp", **row} for row in RECALLED}
 MANY = 6
 
 SYSTEM_PROMPT = (

@@ -1,25 +1,56 @@
-"""Render the App Home tab: a person's queue, most urgent first."""
+"""Render the App Home tab: a person's queue in groups, most urgent first."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import LiteralString
 
-from twokey.bot.blocks import button, context, divider, header, section
+from twokey.bot.blocks import (
+    actions,
+    bold,
+    box,
+    button,
+    context,
+    divider,
+    header,
+    line,
+    rich_text,
+    section,
+)
 from twokey.bot.blocks import home as home_view
 from twokey.bot.cards.frame import Frame
+from twokey.bot.cards.home_filter import filter_row, pager
 from twokey.bot.cards.listing import act
+from twokey.bot.cards.queue import (
+    ROWS,
+    Group,
+    HomeFilter,
+    Page,
+    decidable_in_row,
+    most_urgent,
+    pending,
+    whole_call,
+)
 from twokey.bot.cards.refs import when, who
 from twokey.bot.cards.undelivered import reason
 from twokey.bot.cards.votes import approvals, counted_votes, still_needed
 from twokey.bot.ids import Action, View
 from twokey.bot.objects import Block
 from twokey.bot.text import fit
-from twokey.bot.text_types import Template, code, joined, label, template, untrusted
+from twokey.bot.text_types import (
+    Label,
+    Template,
+    Untrusted,
+    code,
+    joined,
+    label,
+    template,
+    untrusted,
+)
 from twokey.gateway.approvals.record import Approval, Item
 
-MAX_ROWS = 20
-"""How many approvals the tab lists; each takes three blocks of Slack's 100."""
+AS_OF = "as_of"
+"""``block_id`` of the line that names the time: it alone is other each time."""
 
 _INCOMPLETE = template(
     "There may be more: Slack did not say which user groups you are in. Please open "
@@ -32,62 +63,124 @@ _ONLY_NO: LiteralString = (
     "You asked for these or changed them, so others approve them. You can still "
     "reject them: press *View all*."
 )
-# It shows a person their own tab again, so its value needs no signature.
-_REFRESH = button(
-    Action.REFRESH, label("Refresh"), accessibility_label=label("Refresh this list")
-)
 _NO_TROUBLE: Mapping[str, str] = {}
+_MAX_OWN = 3
+"""How many of a person's own calls stand below a full page."""
 _MAX_LINE_CHARS = 200
 _MAX_AGENT_CHARS = 60
+_MAX_REASON_CHARS = 120
 
 
 def home(  # noqa: PLR0913 - facts of one tab, each by name
-    queue: Sequence[Approval],
+    page: Page,
     *,
     key: bytes,
     team: str,
     now_ms: int,
+    chosen: HomeFilter | None = None,
+    until_ms: int = 0,
     is_complete: bool = True,
-    others: int = 0,
     looked_at: int = 0,
     own: Sequence[Approval] = (),
     troubles: Mapping[str, str] = _NO_TROUBLE,
+    manual: Sequence[Block] = (),
 ) -> Block:
     """Return the Home tab.
 
     Args:
-        queue: the approvals that wait for this person, in any order.
+        page: what waits for this person, as much of it as is listed.
         key: the bot's sealing key.
         team: the workspace.
-        now_ms: the time, in Unix milliseconds; what is past its time is left out.
+        now_ms: the time, in Unix milliseconds.
+        chosen: the person's filter.
+        until_ms: until when the tab shows changes by itself.
         is_complete: False when Slack left open what the person may decide.
-        others: how many less urgent ones wait for this person besides.
         looked_at: how many were looked at, when there may be more; else 0.
         own: those that this person asked for or changed, and may only end.
         troubles: approval id to Slack's word for why its card is missing or old.
+        manual: what stands at the end.
     """
-    waiting = most_urgent(queue, now_ms)
-    shown = waiting[:MAX_ROWS]
-    count = len(waiting) + others
     at_least = " or more" if looked_at else ""
     blocks = [
-        header(label(f"Waiting for you: {count}{at_least}")),
-        section(template("As of {at}.", at=when(now_ms)), accessory=_REFRESH),
+        header(label(f"Waiting for you: {page.count}{at_least}")),
+        section(_as_of(until_ms, now_ms), accessory=_refresh(), block_id=AS_OF),
+        *filter_row(page, chosen or HomeFilter()),
     ]
-    for index, approval in enumerate(shown):
-        why = troubles.get(approval.id, "")
-        blocks += _row(Frame(approval, key, team, now_ms), index, why=why)
+    row = 0
+    for group in page.groups:
+        blocks += _heading(group, is_first=group is page.groups[0])
+        for approval in group.approvals:
+            why = troubles.get(approval.id, "")
+            frame = Frame(approval, key, team, now_ms)
+            is_alone = group.count == 1
+            blocks += _row(frame, row, why=why, names_agent=is_alone)
+            row += 1
+    blocks += _nothing(page, is_known=is_complete and not looked_at)
+    blocks += pager(page)
     if not is_complete:
         blocks.append(section(_INCOMPLETE))
-    elif not waiting and not looked_at:
-        blocks.append(section(template("Nothing waits for you. Enjoy the quiet.")))
-    if count > len(shown):
-        more = count - len(shown)
-        blocks.append(context(template("{more} more are not listed here.", more=more)))
     if looked_at:
         blocks.append(section(template(_CUT, count=looked_at)))
-    blocks += _own(own, len(shown), key=key, team=team, now_ms=now_ms)
-    return home_view(blocks, callback_id=View.HOME)
+    blocks += _own(own, row, key=key, team=team, now_ms=now_ms)
+    blocks.append(_past())
+    return home_view([*blocks, *manual], callback_id=View.HOME)
+
+
+def _as_of(until_ms: int, now_ms: int) -> Template:
+    """Say of when the tab is, and until when it shows changes by itself."""
+    if now_ms >= until_ms:
+        return template("As of {at}.", at=when(now_ms))
+    # A fixed end, so that two renderings of one state are the same but for the time.
+    return template(
+        "As of {at}. Changes appear here within seconds until {until}.",
+        at=when(now_ms),
+        until=when(until_ms),
+    )
+
+
+def _refresh() -> Block:
+    # It shows a person their own tab again, so its value needs no signature.
+    return button(
+        Action.REFRESH, label("Refresh"), accessibility_label=label("Refresh this list")
+    )
+
+
+def _past() -> Block:
+    return actions(
+        button(Action.PAST_MINE, label("Decided by me")),
+        button(Action.PAST, label("History")),
+        block_id="past",
+    )
+
+
+def _nothing(page: Page, *, is_known: bool) -> list[Block]:
+    if page.matching:
+        return []
+    if page.count:
+        return [section(template("Nothing that waits for you fits this filter."))]
+    if is_known:
+        return [section(template("Nothing waits for you. Enjoy the quiet."))]
+    return []
+
+
+def _heading(group: Group, *, is_first: bool) -> list[Block]:
+    """Return what stands above the rows of one tool and agent."""
+    above = [] if is_first else [divider()]
+    if group.count == 1:
+        return above
+    name = untrusted(fit(f"{group.tool} · {group.agent}: {group.count}", 150))
+    count = len(group.together)
+    if count <= 1:
+        return [*above, section(name)]
+    review = button(
+        Action.REVIEW,
+        label(f"Review {count} together"),
+        # Only which calls it is about: the form is made for who may decide them.
+        value=" ".join(group.together),
+        style="primary",
+        accessibility_label=label(f"Review {count} waiting calls together"),
+    )
+    return [*above, section(name, accessory=review)]
 
 
 def _own(
@@ -107,7 +200,7 @@ def _own(
         return []
     # At least one, however full the list above is: else nobody would learn that they
     # can end what they asked for.
-    shown = waiting[: max(1, MAX_ROWS - above)]
+    shown = waiting[: max(1, min(_MAX_OWN, ROWS - above))]
     blocks = [
         header(label(f"Waiting for others: {len(waiting)}")),
         context(template(_ONLY_NO)),
@@ -120,38 +213,43 @@ def _own(
     return blocks
 
 
-def most_urgent(queue: Sequence[Approval], now_ms: int) -> list[Approval]:
-    """Return what of a queue waits still, the most urgent first."""
-    waiting = (one for one in queue if _waits(one) and now_ms < one.expires_at_ms)
-    return sorted(waiting, key=lambda one: _sort_key(one, now_ms))
-
-
-def _sort_key(approval: Approval, now_ms: int) -> tuple[int, int, int, str]:
-    """Return the sort key of an approval in a queue: smaller comes first.
-
-    Time decides before any model does: first what was escalated to others, then what is
-    past half of its time, then the rest. Among equals the score of triage decides, and
-    then age. No score is the lowest score, so that none puts a call further back.
-    """
-    is_late = 2 * (approval.expires_at_ms - now_ms) <= approval.ttl_ms
-    # The score of a model comes after time: a model that an attacker can talk to must
-    # not be able to push a call out of sight.
-    hurry = 0 if approval.escalated_at_ms else 1 if is_late else 2
-    waiting = (item.triage for item in approval.items if item.is_pending)
-    score = max((one.score for one in waiting if one), default=0)
-    return hurry, -score, approval.created_at_ms, approval.id
-
-
-def _waits(approval: Approval) -> bool:
-    return any(item.is_pending for item in approval.items)
-
-
 def _row(
-    frame: Frame, index: int, *, is_own: bool = False, why: str = ""
+    frame: Frame,
+    index: int,
+    *,
+    is_own: bool = False,
+    why: str = "",
+    names_agent: bool = True,
 ) -> list[Block]:
     approval = frame.approval
-    item = next(item for item in approval.items if item.is_pending)
+    item = pending(approval)[0]
     name = f"{'own' if is_own else 'home'}.{index}"
+    decided = None if is_own else decidable_in_row(approval)
+    what = line(bold(label(untrusted(fit(act(item), _MAX_LINE_CHARS)).text)))
+    return [
+        rich_text(
+            what,
+            *(box(text) for text in (whole_call(item) if decided else ())),
+            block_id=frame.block_id(f"{name}.line"),
+        ),
+        context(
+            _facts(approval, item, why),
+            *_reasons(item),
+            # The heading of a group names the agent of all its rows.
+            *([_agent(approval)] if names_agent else []),
+            template("{id}", id=code(approval.id)),
+            block_id=frame.block_id(f"{name}.facts"),
+        ),
+        actions(
+            *_buttons(frame, item, index, is_own=is_own, is_decided=bool(decided)),
+            block_id=frame.block_id(f"{name}.do"),
+        ),
+    ]
+
+
+def _buttons(
+    frame: Frame, item: Item, index: int, *, is_own: bool, is_decided: bool
+) -> list[Block]:
     listed = "those that wait for others" if is_own else "your queue"
     view_all = button(
         Action.VIEW_ALL,
@@ -159,21 +257,25 @@ def _row(
         value=frame.value(item.index, Action.VIEW_ALL),
         accessibility_label=label(f"View approval {index + 1} of {listed}"),
     )
-    line = [divider(block_id=frame.block_id(f"{name}.before"))] if index else []
-    return [
-        *line,
-        section(
-            untrusted(fit(act(item), _MAX_LINE_CHARS)),
-            accessory=view_all,
-            block_id=frame.block_id(f"{name}.line"),
-        ),
-        context(
-            _facts(approval, item, why),
-            untrusted(fit(approval.agent, _MAX_AGENT_CHARS)),
-            template("{id}", id=code(approval.id)),
-            block_id=frame.block_id(f"{name}.facts"),
-        ),
-    ]
+    if not is_decided:
+        return [view_all]
+    approve = button(
+        Action.APPROVE_ROW,
+        label("Approve"),
+        value=frame.value(item.index, Action.APPROVE_ROW),
+        accessibility_label=label(f"Approve {index + 1} of {listed}, as shown"),
+    )
+    return [approve, view_all]
+
+
+def _agent(approval: Approval) -> Untrusted:
+    return untrusted(fit(approval.agent, _MAX_AGENT_CHARS))
+
+
+def _reasons(item: Item) -> list[Label]:
+    # The first reason is the tier that the policy lists, which all such calls have.
+    told = " · ".join(item.reasons[1:])
+    return [label(fit(told, _MAX_REASON_CHARS))] if told else []
 
 
 def _facts(approval: Approval, item: Item, why: str) -> Template:
@@ -181,7 +283,7 @@ def _facts(approval: Approval, item: Item, why: str) -> Template:
 
     A missing or outdated card comes first: only this tab can be used then.
     """
-    waiting = sum(one.is_pending for one in approval.items)
+    waiting = len(pending(approval))
     count = counted_votes(item)
     facts: list[Template] = []
     if why:
@@ -197,5 +299,5 @@ def _facts(approval: Approval, item: Item, why: str) -> Template:
         facts.append(template("asked by the agent"))
     else:
         by = who(approval.requester)
-        facts.append(template("asked by {who} through the agent", who=by))
+        facts.append(template("asked by {who}", who=by))
     return joined(" · ", facts)

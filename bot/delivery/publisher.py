@@ -61,6 +61,7 @@ class Publisher:
         outdated: returns the approvals whose cards are outdated. Its argument is its
             memory: what it returned each approval for, so as not to return it again.
         report: announces what is due of metrics.
+        heard: called after new events, by the one process that publishes.
     """
 
     def __init__(
@@ -70,7 +71,9 @@ class Publisher:
         *,
         outdated: Callable[[dict[str, str]], Awaitable[Sequence[str]]],
         report: Callable[[], Awaitable[None]],
+        heard: Callable[[], None] = lambda: None,
     ) -> None:
+        self._heard = heard
         self._outdated = outdated
         self._report = report
         self._store = store
@@ -181,11 +184,14 @@ class Publisher:
 
     async def _read(self, term: _LeaseTerm) -> None:
         await term.feed.start()
+        # Also at the start: what the previous publisher had read is not told of again.
         term.happened.set()
+        self._heard()
         while not term.is_over:
             term.scheduler.changed.set()
             if await term.feed.read_new():
                 term.happened.set()
+                self._heard()
 
     async def _watch(self, term: _LeaseTerm) -> None:
         """Return when the scheduler has stalled, which ends the term."""

@@ -16,6 +16,7 @@ from twokey.bot.listener_context import (
 )
 from twokey.bot.listeners.delegate import delegate
 from twokey.bot.listeners.freeze_command import freeze, list_freezes, unfreeze
+from twokey.bot.listeners.past import past_command
 from twokey.bot.listeners.read_access import access_to
 from twokey.bot.listeners.router import AckBody, Router
 from twokey.bot.payload import Command
@@ -67,6 +68,8 @@ _WHAT_I_DO: LiteralString = (
     "asked for, or that have their card in this channel.\n"
     "• `{command} show ap_…` shows the state of one of them; its id is at the foot of "
     "its card.\n"
+    "• `{command} history` lists the newest decisions that you may read, and "
+    "`{command} mine` those that you made; words after it search in them.\n"
     "• `{command} delegate @colleague 4h` lets a colleague decide in your place for 4 "
     "hours; `{command} delegate off` ends this.\n"
     "• `{command} freeze tool NAME REASON` stops a tool at once: even its approved "
@@ -82,14 +85,6 @@ _WHAT_I_DO: LiteralString = (
     "To ask an agent for something, mention me in a channel, or send me a direct "
     "message."
 )
-
-_ASKED: Final[
-    Mapping[str, Callable[[ListenerContext, Command, str], Awaitable[UserText]]]
-] = {
-    "delegate": delegate,
-    "freeze": freeze,
-    "unfreeze": unfreeze,
-}
 
 
 def register(router: Router) -> None:
@@ -108,12 +103,8 @@ async def _command(ctx: ListenerContext, command: Command) -> AckBody:
     verb, rest = verb.lower(), rest.strip()
     if verb in _ASKED:
         return _answer(await _ASKED[verb](ctx, command, rest))
-    if verb == "frozen":
-        return await list_freezes(ctx, command)
-    if verb == "show":
-        return {"text": await _shown(ctx, command, rest.strip("`"))}
-    if verb == "list":
-        return {"text": await _listed(ctx, command)}
+    if verb in _LISTED:
+        return await _LISTED[verb](ctx, command, rest)
     if verb not in {"", "help"}:
         return _answer(joined("\n", [_UNKNOWN, _help(ctx)]))
     return _answer(_help(ctx))
@@ -129,6 +120,28 @@ def _line(approval: Approval) -> str:
     """Return where an approval stands, with the id that ``show`` takes."""
     tier = join(Tier.AUTO, *(item.tier for item in approval.items))
     return f"{card_fallback(approval)} Tier {tier}, `{approval.id}`."
+
+
+async def _show(ctx: ListenerContext, command: Command, rest: str) -> AckBody:
+    return {"text": await _shown(ctx, command, rest.strip("`"))}
+
+
+async def _list(ctx: ListenerContext, command: Command, _: str) -> AckBody:
+    return {"text": await _listed(ctx, command)}
+
+
+async def _frozen(ctx: ListenerContext, command: Command, _: str) -> AckBody:
+    return await list_freezes(ctx, command)
+
+
+async def _history(ctx: ListenerContext, command: Command, words: str) -> AckBody:
+    await ctx.require_member(command.user, command.team, _OUTSIDER)
+    return await past_command(ctx, command, words, is_mine=False)
+
+
+async def _mine(ctx: ListenerContext, command: Command, words: str) -> AckBody:
+    await ctx.require_member(command.user, command.team, _OUTSIDER)
+    return await past_command(ctx, command, words, is_mine=True)
 
 
 async def _shown(ctx: ListenerContext, command: Command, approval_id: str) -> str:
@@ -170,3 +183,24 @@ async def _listed(ctx: ListenerContext, command: Command) -> str:
     if is_unknown:
         lines.append(to_mrkdwn(_MAYBE_MORE))
     return "\n".join(lines)
+
+
+_ASKED: Final[
+    Mapping[str, Callable[[ListenerContext, Command, str], Awaitable[UserText]]]
+] = {
+    "delegate": delegate,
+    "freeze": freeze,
+    "unfreeze": unfreeze,
+}
+"""Commands that are answered by a sentence."""
+
+_LISTED: Final[
+    Mapping[str, Callable[[ListenerContext, Command, str], Awaitable[AckBody]]]
+] = {
+    "frozen": _frozen,
+    "history": _history,
+    "list": _list,
+    "mine": _mine,
+    "show": _show,
+}
+"""Commands that are answered by a list."""

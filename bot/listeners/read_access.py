@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from twokey.bot.listener_context import ListenerContext
 from twokey.bot.payload import Command
-from twokey.gateway.approvals.decisions import AccountKind
+from twokey.gateway.approvals.decisions import AccountKind, Reviewer
 from twokey.gateway.approvals.membership import unresolved_roles
 from twokey.gateway.approvals.permission import denial_reason
 from twokey.gateway.approvals.record import Approval, Item
@@ -30,16 +30,24 @@ async def access_to(
     ctx: ListenerContext, command: Command, approval: Approval
 ) -> Access:
     """Return whether the member who typed a command may read an approval."""
-    asked = approval.requester
-    if asked and (asked.team, asked.user) == (ctx.team, command.user):
-        return Access(is_given=True)
     # Slack says in which channel the command was typed, and lets nobody type in a
     # channel that they cannot read.
-    if await _channel_of(ctx, approval) == command.channel:
+    return await reader_access(ctx, command.user, command.channel, approval)
+
+
+async def reader_access(
+    ctx: ListenerContext, user: str, channel: str, approval: Approval
+) -> Access:
+    """Return whether a member who reads in a channel may read an approval.
+
+    ``channel`` is empty where they read outside of channels.
+    """
+    asked = approval.requester
+    if asked and (asked.team, asked.user) == (ctx.team, user):
         return Access(is_given=True)
-    found = [
-        await may_decide(ctx, command.user, approval, item) for item in approval.items
-    ]
+    if channel and await _channel_of(ctx, approval) == channel:
+        return Access(is_given=True)
+    found = [await may_decide(ctx, user, approval, item) for item in approval.items]
     return Access(
         is_given=any(one.is_given for one in found),
         is_unknown=any(one.is_unknown for one in found),
@@ -50,7 +58,11 @@ async def may_decide(
     ctx: ListenerContext, user: str, approval: Approval, item: Item
 ) -> Access:
     """Return whether somebody of this workspace may decide an item."""
-    reviewer = await ctx.reviewer_of(user, ctx.team, item)
+    return access_of(approval, item, await ctx.reviewer_of(user, ctx.team, item))
+
+
+def access_of(approval: Approval, item: Item, reviewer: Reviewer) -> Access:
+    """Return whether somebody may decide an item, by what Slack said of them."""
     if denial_reason(approval, item, reviewer, Verb.APPROVE) is None:
         return Access(is_given=True)
     # UNKNOWN counts as open, not as yes: the person reads that the list may be

@@ -59,6 +59,9 @@ _MOVED: LiteralString = (
 )
 
 
+ON_HOME = frozenset({Action.VIEW_ALL, Action.APPROVE_ROW})
+"""Purposes of the buttons about one call that stand on the Home tab."""
+
 Who = tuple[str, str]
 """User id and home team of a reviewer."""
 
@@ -120,9 +123,9 @@ async def verify_place(ctx: ListenerContext, clicked: Clicked, target: Target) -
         UserFacingError: says why not.
     """
     action, approval = clicked.action, target.approval
-    if clicked.action.is_home and target.purpose == Action.VIEW_ALL:
-        # Slack shows a Home tab to its person alone, and this button only opens the
-        # details; a decision there needs a binding of its own.
+    if clicked.action.is_home and target.purpose in ON_HOME:
+        # Slack shows a Home tab to its person alone. One button only opens the details,
+        # and the other is sealed for a row of this tab and for nothing else.
         return
     if action.view_id:
         # A button in a modal has no message to compare with. What proves its place is

@@ -44,7 +44,7 @@ _NOT_OPENED: LiteralString = (
 _NOT_TURNED: LiteralString = (
     "Slack did not show the page in time. Nothing was recorded; please click again."
 )
-_NOT_BOUND: LiteralString = (
+NOT_BOUND: LiteralString = (
     "This window is not known any more, so nothing was recorded. Please open it again "
     "from the card."
 )
@@ -60,6 +60,18 @@ async def open_view(
     Raises:
         UserFacingError: Slack did not open it.
     """
+    view_id = await open_modal(ctx, clicked, view)
+    # Slack names the view in its answer, so it cannot be bound earlier. A submission
+    # that finds no binding, as after a failure of the store, is refused: `NOT_BOUND`.
+    await bind_view(ctx, view_id, clicked.action.user, target, view, **kept)
+
+
+async def open_modal(ctx: ListenerContext, clicked: Clicked, view: Block) -> str:
+    """Open a modal for the person who clicked; return its id, to bind it to something.
+
+    Raises:
+        UserFacingError: Slack did not open it.
+    """
     ensure_valid_view(view)
     action = clicked.action
     is_in_modal = bool(action.view_id) and not clicked.action.is_home
@@ -71,10 +83,7 @@ async def open_view(
     except SlackError as error:
         logger.warning("view.not_opened why=%s", error)
         raise UserFacingError(template(_NOT_OPENED)) from None
-    # Slack names the view in its answer, so it cannot be bound earlier. A submission
-    # that finds no binding, as after a failure of the store, is refused: `_NOT_BOUND`.
-    view_id = text_at(reply, "view", "id")
-    await bind_view(ctx, view_id, action.user, target, view, **kept)
+    return text_at(reply, "view", "id")
 
 
 Form = Callable[[Frame, int], Block]
@@ -168,10 +177,10 @@ async def verify_submission(
     wanted = (view.user, sealed.approval, sealed.index, sealed.version)
     if binding is None or view.team != ctx.team:
         logger.warning("view.refused why=not_bound")
-        raise UserFacingError(template(_NOT_BOUND))
+        raise UserFacingError(template(NOT_BOUND))
     if wanted != (binding.user, binding.approval, binding.index, binding.version):
         logger.warning("view.refused why=other_binding approval=%s", binding.approval)
-        raise UserFacingError(template(_NOT_BOUND))
+        raise UserFacingError(template(NOT_BOUND))
     target = await verify_seal(ctx, sealed, *purposes)
     # The seal proves the version. The hash is compared as well: what was bound is what
     # this person looked at, and a purpose bound for one form is good for no other.
@@ -180,7 +189,7 @@ async def verify_submission(
         target.purpose,
     ):
         logger.warning("view.refused why=other_hash approval=%s", binding.approval)
-        raise UserFacingError(template(_NOT_BOUND))
+        raise UserFacingError(template(NOT_BOUND))
     return target
 
 

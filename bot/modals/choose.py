@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from pydantic import Field
 
@@ -59,6 +59,11 @@ class Choice(Record):
     reject: tuple[int, ...] = ()
     edits: dict[int, StagedEdit] = Field(default_factory=dict[int, StagedEdit])
 
+    @property
+    def size(self) -> int:
+        """Return how many calls are decided."""
+        return len(self.approve) + len(self.reject) + len(self.edits)
+
     def partition(self, approval: Approval, reason: str) -> dict[int, Decision | None]:
         """Return what is decided of each waiting call."""
         partition = dict[int, Decision | None].fromkeys(
@@ -87,8 +92,8 @@ def view(frame: Frame, choice: Choice) -> Block:
         [
             section(intro),
             *([_alone(alone)] if alone else []),
-            *_boxes(offered),
-            *([_rest()] if _may_reject(offered) else []),
+            *boxes(offered),
+            *rest(offered),
             *([_edit_menu(frame, editable)] if editable else []),
             *_edits(frame, choice),
         ],
@@ -103,7 +108,13 @@ def submitted(
     approval: Approval, state: State, staged: Choice
 ) -> tuple[Choice, dict[str, str]]:
     """Read the form: the choice, and by block id why it cannot be taken."""
-    offered = _offered(approval)
+    return read(_offered(approval), state, staged)
+
+
+def read(
+    offered: Sequence[Item], state: State, staged: Choice
+) -> tuple[Choice, dict[str, str]]:
+    """Read the boxes of these calls: the choice, and by block id what is wrong."""
     first = next(iter(_groups(offered)), 0)
     below = Input.OTHERS.value if _may_reject(offered) else f"{_BOX}{first}"
     try:
@@ -133,32 +144,43 @@ def confirmation(frame: Frame, choice: Choice) -> Block:
         if decision is None
     }
     rejected = [approval.items[index] for index in choice.reject]
-    parts: Sequence[tuple[Template, Iterable[int]]] = (
-        (template("*{n} approve*", n=len(choice.approve)), choice.approve),
-        (template("*{n} edit*", n=len(choice.edits)), sorted(choice.edits)),
-        (template("*{n} reject*", n=len(choice.reject)), choice.reject),
-        (template("*{n} stay waiting*", n=len(left)), sorted(left)),
-    )
-    told = [(head, [*indexes]) for head, indexes in parts]
-    decided = len(choice.approve) + len(choice.edits) + len(choice.reject)
     return modal(
         label("Decide together"),
         [
-            section(joined(" · ", [head for head, indexes in told if indexes])),
-            *(
-                context(head, untrusted(calls_named(indexes)))
-                for head, indexes in told
-                if indexes
-            ),
+            *summary(choice, left),
             *_edits(frame, choice),
             *(reason_inputs(needed=needs_reason(rejected)) if rejected else []),
             context(template("All of it is recorded in one step, or none of it.")),
         ],
         callback_id=View.CHOOSE_CONFIRM,
-        submit=label(f"Decide {decided} calls"),
+        submit=label(f"Decide {choice.size} calls"),
         close=label("Cancel"),
         private_metadata=frame.value(None, View.CHOOSE_CONFIRM),
     )
+
+
+def summary(choice: Choice, left: Iterable[int]) -> list[Block]:
+    """Say how many calls are approved, edited and rejected, and which.
+
+    Args:
+        choice: what was chosen.
+        left: the calls that stay waiting.
+    """
+    parts: Sequence[tuple[Template, Iterable[int]]] = (
+        (template("*{n} approve*", n=len(choice.approve)), choice.approve),
+        (template("*{n} edit*", n=len(choice.edits)), choice.edits),
+        (template("*{n} reject*", n=len(choice.reject)), choice.reject),
+        (template("*{n} stay waiting*", n=len({*left})), left),
+    )
+    told = [(head, sorted(indexes)) for head, indexes in parts]
+    return [
+        section(joined(" · ", [head for head, indexes in told if indexes])),
+        *(
+            context(head, untrusted(calls_named(indexes)))
+            for head, indexes in told
+            if indexes
+        ),
+    ]
 
 
 _BOX = "calls."
@@ -184,20 +206,37 @@ def _groups(items: Sequence[Item]) -> dict[int, list[Item]]:
     return groups
 
 
-def _boxes(items: Sequence[Item]) -> list[Block]:
+def boxes(
+    items: Sequence[Item],
+    *,
+    above: Callable[[Sequence[Item]], list[Block]] = lambda _: [],
+    told: Callable[[Item], str] | None = None,
+) -> list[Block]:
+    """Return a box for each call, in tens.
+
+    Args:
+        items: the calls, by whose index they are named.
+        above: what stands above ten boxes.
+        told: what stands beside a box; None for the arguments.
+    """
+    named = told or line_of
     # Ids that stay: Slack keeps what is ticked when an edit draws the form again.
     return [
-        input_block(
-            label(f"Calls {numbers(item.index for item in group)}"),
-            checkboxes(
-                f"{_BOX}{place}",
-                [option(untrusted(_line(item)), str(item.index)) for item in group],
-                are_ticked=True,
-            ),
-            block_id=f"{_BOX}{place}",
-            optional=True,
-        )
+        block
         for place, group in _groups(items).items()
+        for block in (
+            *above(group),
+            input_block(
+                label(f"Calls {numbers(item.index for item in group)}"),
+                checkboxes(
+                    f"{_BOX}{place}",
+                    [option(untrusted(named(item)), str(item.index)) for item in group],
+                    are_ticked=True,
+                ),
+                block_id=f"{_BOX}{place}",
+                optional=True,
+            ),
+        )
     ]
 
 
@@ -216,7 +255,8 @@ def _ticked(state: State, groups: Iterable[int]) -> set[int]:
     return ticked
 
 
-def _line(item: Item) -> str:
+def line_of(item: Item) -> str:
+    """Return a call's number and arguments, as much of them as a box takes."""
     told = " · ".join(f"{name} {text}" for name, text in cell_values(item).items())
     return fit(f"{item.index + 1}. {told}", limits.OPTION)
 
@@ -230,16 +270,21 @@ def _may_reject(waiting: Iterable[Item]) -> bool:
     return all(Verb.REJECT in item.allow for item in waiting)
 
 
-def _rest() -> Block:
-    offered = [
+def rest(offered: Iterable[Item]) -> list[Block]:
+    """Ask what becomes of calls that are not ticked; nothing where none is rejected."""
+    if not _may_reject(offered):
+        return []
+    choices = [
         option(label("stay waiting"), _LEAVE),
         option(label("are rejected"), _REJECT),
     ]
-    return input_block(
-        label("Calls that are not ticked"),
-        radio_buttons(Input.OTHERS.value, offered, initial=_LEAVE),
-        block_id=Input.OTHERS.value,
-    )
+    return [
+        input_block(
+            label("Calls that are not ticked"),
+            radio_buttons(Input.OTHERS.value, choices, initial=_LEAVE),
+            block_id=Input.OTHERS.value,
+        )
+    ]
 
 
 def _edit_menu(frame: Frame, items: Sequence[Item]) -> Block:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 
 from twokey.gateway.approvals.lifecycle import ApprovalState
 from twokey.gateway.service.tenant_service import TenantService
@@ -35,6 +35,11 @@ class ReviewQueue(TenantService):
             for loaded in await self._store.approvals.load_each(page):
                 if self._waits(loaded):
                     yield loaded
+
+    async def read_each(self, approval_ids: Iterable[str]) -> list[Loaded]:
+        """Return those of these approvals that are there and can be read."""
+        loaded = await self._store.approvals.load_each(approval_ids)
+        return [one for one in loaded if one.approval.tenant == self._tenant]
 
     def _waits(self, loaded: Loaded) -> bool:
         approval = loaded.approval

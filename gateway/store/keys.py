@@ -232,6 +232,10 @@ class Keys:
         """Hash: which item and version an open modal belongs to."""
         return f"{self._base}:view:{view_id}"
 
+    def home_tabs(self, tenant: str) -> str:
+        """Hash: who used their Home tab lately, their filter, and what it shows."""
+        return f"{self._base}:homes:{_hashed(tenant)}"
+
     def opened(self, approval: str) -> str:
         """Hash: how far each reviewer has paged through an item's full view."""
         return f"{self._base}:seen_by:{approval}"

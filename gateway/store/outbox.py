@@ -234,6 +234,27 @@ async def audit_log(
         start = f"({found[-1].id}"
 
 
+async def newest_entries(
+    conn: Connection, keys: Keys, limit: int
+) -> AsyncGenerator[Event]:
+    """Yield audit entries of a shard, the newest first, at most so many.
+
+    They are read as they are asked for, so the caller may stop early. A corrupt one is
+    left out; `audit_log` says which.
+    """
+    end, left = "+", limit
+    while left > 0:
+        page = min(left, _AUDIT_PAGE)
+        reply = await conn.command("XREVRANGE", keys.audit, end, "-", "COUNT", page)
+        found = entries(reply)
+        for entry in found:
+            with suppress(KeyError, ValueError):
+                yield _event(entry)
+        if len(found) < page:
+            return
+        end, left = f"({found[-1].id}", left - page
+
+
 def _event(entry: Entry) -> Event:
     """Read an event; raises KeyError or ValueError for anything else."""
     return Event.model_validate_json(entry.values["e"]).with_(

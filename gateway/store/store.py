@@ -13,6 +13,7 @@ from twokey.gateway.store.connection import Connection
 from twokey.gateway.store.delegations import DelegationStore
 from twokey.gateway.store.engine import EmbeddedEngine
 from twokey.gateway.store.freezes import FreezeStore
+from twokey.gateway.store.home_tabs import HomeTabStore
 from twokey.gateway.store.jobs import JobQueue
 from twokey.gateway.store.keys import LEASE_MS, Keys, shard_of_approval, shard_of_tenant
 from twokey.gateway.store.members import MemberStore
@@ -66,6 +67,7 @@ class Store:
         self.timers = TimerStore(self.conn)
         self.delegations = DelegationStore(self.conn)
         self.pending = PendingIndex(self.conn)
+        self.home_tabs = HomeTabStore(self.conn)
         self.questions = QuestionStore(self.conn)
         self.restore_counters = RestoreCounterStore(self.conn)
 

@@ -9,7 +9,66 @@ NOTIFICATIONS = "tests/bot/listeners/test_notifications.py"
 ASKING = "tests/bot/cards/test_mentions.py"
 NOTIFIED = "tests/bot/test_notified.py"
 
+QUEUE = "tests/bot/listeners/test_review_together.py"
+HOME = "tests/bot/test_home_updates.py"
+
 SLACK_TABLE = (
+    Mutant(
+        "a form for separate approvals is good for its person only",
+        "bot/listeners/review.py",
+        "(binding.user, binding.purpose, binding.action_hash) != wanted",
+        "(binding.purpose, binding.action_hash) != wanted[1:]",
+        QUEUE,
+    ),
+    Mutant(
+        "only who may decide a call is offered it among others",
+        "bot/listeners/review.py",
+        "if not waits_for(reviewer, approval, item).is_given:",
+        "if False:",
+        QUEUE,
+    ),
+    Mutant(
+        "an escalated call is approved in no row",
+        "bot/cards/queue.py",
+        "item.tier is Tier.APPROVE\n",
+        "item.is_pending\n",
+        QUEUE,
+    ),
+    Mutant(
+        "a call is approved in a row only when it is shown whole",
+        "bot/cards/queue.py",
+        "not _has_more(item) and whole_call(item) else None",
+        "not _has_more(item) else None",
+        QUEUE,
+    ),
+    Mutant(
+        "a row decides nothing when there is more to see by then",
+        "bot/listeners/home.py",
+        "if target.item.is_pending and (item is None or item.index != target.index):",
+        "if False:",
+        QUEUE,
+    ),
+    Mutant(
+        "an open tab is published only when it shows something else",
+        "bot/listeners/home_tab.py",
+        "if not is_asked and content == before.content:",
+        "if False:",
+        HOME,
+    ),
+    Mutant(
+        "tabs that were not used lately are left alone",
+        "gateway/store/home_tabs.py",
+        "            if tab is None or now_ms >= tab.until_ms:\n                over",
+        "            if tab is None:\n                over",
+        HOME,
+    ),
+    Mutant(
+        "a page of a queue holds the most urgent calls, whatever their tool",
+        "bot/cards/queue.py",
+        "shown = _by_kind(matching[start : start + ROWS])",
+        "shown = _by_kind([a for g in everything.values() for a in g][start:][:ROWS])",
+        "tests/bot/cards/test_home.py",
+    ),
     Mutant(
         "an escalated call has a card of its own",
         "gateway/service/proposals.py",

@@ -116,7 +116,7 @@ TRIAGE_TABLE = (
     ),
     Mutant(
         "time decides before any score",
-        "bot/cards/home.py",
+        "bot/cards/queue.py",
         "return hurry, -score,",
         "return -score, hurry,",
         "tests/bot/cards/test_home.py",

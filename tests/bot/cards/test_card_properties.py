@@ -16,6 +16,7 @@ from twokey.bot.cards.call_rows import needs_full_view
 from twokey.bot.cards.history import thread_note
 from twokey.bot.cards.home import home
 from twokey.bot.cards.outcome import agent_answer
+from twokey.bot.cards.queue import page_of
 from twokey.bot.ids import Action
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.approvals.record import Approval
@@ -95,7 +96,8 @@ def test_the_agents_own_words_are_only_ever_plain_text(text: str) -> None:
 @_quick
 @given(approvals(most=3), moments)
 def test_the_home_tab_is_accepted_and_tame(approval: Approval, now_ms: int) -> None:
-    view = home([approval] * 60, key=KEY, team=TEAM, now_ms=now_ms)
+    page = page_of([approval] * 60, now_ms=now_ms)
+    view = home(page, own=[approval] * 9, key=KEY, team=TEAM, now_ms=now_ms)
 
     assert validate_home(view) == []
     assert_tame(view["blocks"], "")

@@ -20,20 +20,26 @@ from tests.bot.samples import (
     in_state,
 )
 from twokey.bot.cards.home import home
+from twokey.bot.cards.home_manual import manual
+from twokey.bot.cards.queue import HomeFilter, page_of
 from twokey.bot.ids import Action, unseal, verify
 from twokey.gateway.approvals.record import Approval, TriageResult
 from twokey.gateway.protocol.states import ItemState
+from twokey.sandbox.blockkit import validate_home
 
+PAST = "[Decided by me]  [History]\n"
 AS_OF = "m:As of <!date^1795255200^{date_short_pretty} {time}|2026-11-21 10:00 UTC>.\n"
 
 
 def _view(*queue: Any, now_ms: int = NOW) -> Any:
-    return home(queue, key=KEY, team=TEAM, now_ms=now_ms)
+    page = page_of(queue, now_ms=now_ms)
+    return home(page, key=KEY, team=TEAM, now_ms=now_ms)
 
 
 def test_an_empty_queue_is_a_good_thing() -> None:
     assert readable(_view()["blocks"]) == (
         f"# Waiting for you: 0\n{AS_OF}m:Nothing waits for you. Enjoy the quiet.\n"
+        f"{PAST}"
     )
 
 
@@ -106,10 +112,19 @@ def test_what_is_decided_or_late_is_not_listed() -> None:
     )
 
 
-def test_more_than_fits_is_counted() -> None:
+def test_what_does_not_fit_is_on_another_page() -> None:
     queue = [an_approval(id=f"ap_{n}") for n in range(25)]
 
-    assert "5 more are not listed here." in readable(_view(*queue)["blocks"])
+    first = readable(_view(*queue)["blocks"])
+    page = page_of(queue, now_ms=NOW, chosen=HomeFilter(page=7))
+    last = readable(home(page, key=KEY, team=TEAM, now_ms=NOW)["blocks"])
+
+    assert "# Waiting for you: 25\n" in first
+    assert "1 to 20 of 25" in first
+    assert "Less urgent" in first
+    assert "More urgent" not in first
+    assert "21 to 25 of 25" in last, "a page that is gone is the last one"
+    assert "More urgent" in last
 
 
 def test_a_row_opens_the_first_call_that_waits() -> None:
@@ -129,26 +144,23 @@ def test_a_row_opens_the_first_call_that_waits() -> None:
 
 
 def test_a_queue_that_was_not_looked_at_whole_says_so() -> None:
-    shown = readable(home([], key=KEY, team=TEAM, now_ms=NOW, looked_at=2000)["blocks"])
+    empty = page_of([], now_ms=NOW)
+    view = home(empty, key=KEY, team=TEAM, now_ms=NOW, looked_at=2000)
+
+    shown = readable(view["blocks"])
 
     assert shown == (
         f"# Waiting for you: 0 or more\n{AS_OF}"
         "m:There may be more for you: only the 2000 that end soonest were looked at.\n"
+        f"{PAST}"
     )
-
-
-def test_less_urgent_ones_are_counted() -> None:
-    view = home([an_approval()], key=KEY, team=TEAM, now_ms=NOW, others=30)
-
-    shown = readable(view["blocks"])
-    assert "# Waiting for you: 31\n" in shown
-    assert "30 more are not listed here." in shown
 
 
 def test_own_calls_are_counted_apart_from_the_queue() -> None:
     one, two = an_approval(id="ap_own"), an_approval(id="ap_2", created_at_ms=NOW + 1)
 
-    view = home([], own=[one, two], key=KEY, team=TEAM, now_ms=NOW)
+    empty = page_of([], now_ms=NOW)
+    view = home(empty, own=[one, two], key=KEY, team=TEAM, now_ms=NOW)
 
     labels = [
         each["accessibility_label"]
@@ -159,3 +171,46 @@ def test_own_calls_are_counted_apart_from_the_queue() -> None:
         "View approval 1 of those that wait for others",
         "View approval 2 of those that wait for others",
     ]
+
+
+def test_the_fullest_tab_has_no_more_blocks_than_slack_takes() -> None:
+    singles = [
+        an_approval(an_item({}, tool=f"tool_{n}"), id=f"ap_{n}") for n in range(25)
+    ]
+    pairs = [
+        an_approval(an_item({}, tool=f"tool_{n % 10}"), id=f"ap_{n}") for n in range(25)
+    ]
+    for queue in (singles, pairs):
+        page = page_of(queue, now_ms=NOW, chosen=HomeFilter(tier="approve"))
+        view = home(
+            page,
+            key=KEY,
+            team=TEAM,
+            now_ms=NOW,
+            chosen=HomeFilter(tier="approve"),
+            is_complete=False,
+            looked_at=2000,
+            own=queue,
+            manual=manual("C0APPROVALS", "/approvals"),
+        )
+
+        assert validate_home(view) == []
+        assert len(page.approvals) == 20
+
+
+def test_a_flood_of_one_tool_pushes_no_more_urgent_call_off_the_first_page() -> None:
+    flood = [
+        an_approval(an_item({}, tool="flood"), id=f"ap_{n:03}", expires_at_ms=LATER)
+        for n in range(100)
+    ]
+    urgent = an_approval(
+        an_item({}, tool="odd"), id="ap_urgent", expires_at_ms=LATER - 1
+    )
+    first = an_approval(
+        an_item({}, tool="flood"), id="ap_first", expires_at_ms=LATER - 2
+    )
+
+    page = page_of([*flood, urgent, first], now_ms=NOW)
+
+    assert [group.tool for group in page.groups] == ["flood", "odd"]
+    assert page.groups[0].count == 101

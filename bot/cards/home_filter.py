@@ -1,0 +1,88 @@
+"""Render the filter and the pages of the App Home tab."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+
+from twokey.bot.blocks import actions, button, context
+from twokey.bot.cards.queue import ROWS, HomeFilter, Page
+from twokey.bot.ids import Action
+from twokey.bot.inputs import select
+from twokey.bot.objects import Block, option
+from twokey.bot.text_types import label, template, untrusted
+from twokey.sandbox.blockkit import limits
+
+ALL = "*"
+"""The value of the option that leaves nothing out; no tool or agent has this name."""
+
+ON, OFF = "on", "off"
+
+
+def filter_row(page: Page, chosen: HomeFilter) -> list[Block]:
+    """Return the menus to filter a queue by; nothing where there is no choice."""
+    menus = [
+        *_menu(Action.FILTER_TOOL, "All tools", page.tools, chosen.tool),
+        *_menu(Action.FILTER_AGENT, "All agents", page.agents, chosen.agent),
+        *_menu(Action.FILTER_TIER, "All tiers", page.tiers, chosen.tier),
+    ]
+    if page.is_any_mine or chosen.is_mine:
+        menus.append(
+            button(
+                Action.FILTER_MINE,
+                label("Show all" if chosen.is_mine else "Only what I'm on"),
+                value=OFF if chosen.is_mine else ON,
+            )
+        )
+    if not menus:
+        return []
+    # With the choice in its id: Slack keeps what a menu shows while its id stays.
+    said = chosen.with_(page=0).model_dump_json()
+    of = hashlib.sha256(said.encode()).hexdigest()[:8]
+    row: list[Block] = [actions(*menus, block_id=f"filter.{of}")]
+    if chosen.is_set:
+        told = template("{n} of {all} fit the filter.", n=page.matching, all=page.count)
+        row.append(context(told))
+    return row
+
+
+def pager(page: Page) -> list[Block]:
+    """Return what leads to the other pages; nothing where there is one."""
+    if page.pages == 1:
+        return []
+    first = page.number * ROWS + 1
+    told = template(
+        "{first} to {last} of {count}",
+        first=first,
+        last=min(first + ROWS - 1, page.matching),
+        count=page.matching,
+    )
+    turns: list[Block] = []
+    if page.number:
+        turns.append(
+            button(Action.HOME_BACK, label("More urgent"), value=str(page.number - 1))
+        )
+    if page.number + 1 < page.pages:
+        turns.append(
+            button(Action.HOME_NEXT, label("Less urgent"), value=str(page.number + 1))
+        )
+    return [context(told), actions(*turns, block_id=f"pages.{page.number}")]
+
+
+def _menu(
+    action: Action, everything: str, names: Iterable[str], chosen: str
+) -> list[Block]:
+    """Return one menu, if there is a choice."""
+    # What is chosen stays an option when nothing of it waits any more, or the tab would
+    # show a filter that is not the one in force.
+    offered = sorted({*names, chosen} - {""}) if chosen else [*names]
+    # A longer name is not offered: the value of an option would not hold it.
+    offered = [name for name in offered if len(name) <= limits.OPTION_VALUE]
+    if len(offered) < (1 if chosen else 2):
+        return []
+    options = [option(label(everything), ALL)]
+    options += [
+        option(untrusted(name), name) for name in offered[: limits.SELECT_OPTIONS - 1]
+    ]
+    initial = chosen if chosen in offered[: limits.SELECT_OPTIONS - 1] else ALL
+    return [select(action, options, initial=initial)]

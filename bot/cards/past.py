@@ -1,0 +1,145 @@
+"""Render decisions of the past, a line each, for the slash command and a modal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import LiteralString
+
+from twokey.bot.blocks import context, modal, section
+from twokey.bot.cards.listing import act, one_line
+from twokey.bot.cards.refs import when, who
+from twokey.bot.ids import Input, View
+from twokey.bot.inputs import input_block, text_input
+from twokey.bot.objects import Block
+from twokey.bot.text import fit
+from twokey.bot.text_types import Template, code, label, template, untrusted
+from twokey.gateway.approvals.events import Event, EventName
+from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.protocol.records import Person
+
+MAX_PAST = 20
+"""How many decisions are listed."""
+
+_LINE_CHARS = 160
+_WORDS_CHARS = 200
+
+_SAID: dict[EventName, LiteralString] = {
+    EventName.ITEM_AUTHORIZED: "🔑 approved by {who} {at} · {id}",
+    EventName.ITEM_VOTED: "🗳 approved by {who} {at}, more people needed · {id}",
+    EventName.ITEM_REJECTED: "🚫 rejected by {who} {at} · {id}",
+    EventName.ITEM_ANSWERED: "💬 answered by {who} {at} · {id}",
+    EventName.ITEM_RECONCILED: "🔎 reconciled by {who} {at} · {id}",
+}
+_BY_ITSELF: dict[EventName, LiteralString] = {
+    EventName.ITEM_EXPIRED: "⌛ expired {at}: nobody decided in time · {id}",
+    EventName.ITEM_WITHDRAWN: "↩ withdrawn {at} · {id}",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """Decisions that a person may read, and whether there may be more.
+
+    Attributes:
+        rows: the newest first.
+        words: what was searched for; "" for everything.
+        is_mine: whether only this person's decisions were looked for.
+        is_cut: whether older ones were not looked at.
+        is_complete: False when Slack left open what the person may read.
+    """
+
+    rows: Sequence[tuple[Event, Approval]]
+    words: str = ""
+    is_mine: bool = False
+    is_cut: bool = False
+    is_complete: bool = True
+
+
+def item_of(event: Event, approval: Approval) -> Item | None:
+    """Return the call that an event is about."""
+    return next((item for item in approval.items if item.id == event.item), None)
+
+
+def matches(event: Event, approval: Approval, words: str) -> bool:
+    """Return whether every word is in what is shown of a decision.
+
+    In nothing else: a search must not tell what a policy hides.
+    """
+    item = item_of(event, approval)
+    if item is None:
+        return False
+    shown = f"{act(item)} {one_line(item.tool)} {approval.agent} {approval.id}"
+    return all(word in shown.casefold() for word in words.casefold().split())
+
+
+def past_blocks(past: Past) -> list[Block]:
+    """Return a line for each decision, and what is to be said of the list."""
+    blocks = [_row(event, approval) for event, approval in past.rows]
+    if not blocks:
+        blocks.append(section(_nothing(past)))
+    if past.is_cut:
+        blocks.append(
+            context(
+                template(
+                    "Only the newest decisions were looked at. A search for words of "
+                    "the call, its tool, its agent or its id finds fewer."
+                )
+            )
+        )
+    if not past.is_complete:
+        blocks.append(
+            context(
+                template(
+                    "This list may be incomplete: Slack did not say which user groups "
+                    "you are in. Please try again in a moment."
+                )
+            )
+        )
+    return blocks
+
+
+def past_modal(past: Past) -> Block:
+    """Return the modal with decisions and a search."""
+    search = text_input(
+        Input.SEARCH.value,
+        initial=past.words[:_WORDS_CHARS] or None,
+        max_length=_WORDS_CHARS,
+        placeholder=label("Words of the call, its tool, its agent or its id"),
+    )
+    return modal(
+        label("Decided by you" if past.is_mine else "History"),
+        [
+            input_block(
+                label("Search"), search, block_id=Input.SEARCH.value, optional=True
+            ),
+            *past_blocks(past),
+        ],
+        callback_id=View.PAST_MINE if past.is_mine else View.PAST,
+        submit=label("Search"),
+        close=label("Close"),
+    )
+
+
+def _row(event: Event, approval: Approval) -> Block:
+    item = item_of(event, approval)
+    what = act(item) if item else one_line(event.tool)
+    return context(untrusted(fit(what, _LINE_CHARS)), _said(event))
+
+
+def _said(event: Event) -> Template:
+    at, named = when(event.at_ms), code(event.approval)
+    team, _, user = event.actor.partition("/")
+    said = _SAID.get(event.name)
+    if said is None or not user:
+        alone = _BY_ITSELF.get(event.name, "decided {at} · {id}")
+        return template(alone, at=at, id=named)
+    return template(said, who=who(Person(team=team, user=user)), at=at, id=named)
+
+
+def _nothing(past: Past) -> Template:
+    if past.words:
+        return template("No decision that you may read fits these words.")
+    if past.is_mine:
+        return template("You have decided nothing that is still kept.")
+    return template("There is no decision that you may read.")

@@ -1,0 +1,294 @@
+"""Arrange a person's queue for their Home tab: filter, group, order, pages.
+
+Calls of one tool and one agent stand together. A call that is shown whole and of which
+nothing more is to be said can be approved in its row, and decided together with others
+of its group; any other call is opened first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from twokey.bot.cards.diff import state_text
+from twokey.bot.cards.listing import (
+    is_misleading,
+    is_short,
+    listing_of,
+    named_values,
+    one_line,
+    schema_order,
+)
+from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.protocol.records import Record
+from twokey.gateway.protocol.tiers import Tier, join
+from twokey.gateway.protocol.verbs import Verb
+
+ROWS = 20
+"""How many approvals one page of the tab lists."""
+
+MAX_TOGETHER = 40
+"""How many calls one gesture decides at most.
+
+Their ids fit into the value of a button (2,000 characters), and their writes into the
+three seconds that Slack waits.
+"""
+
+_LINE_CHARS = 200
+_CALL_CHARS = 600
+_SEPARATOR = " · "
+
+
+class HomeFilter(Record):
+    """What a person wants to see of their queue; an empty text stands for all.
+
+    ``page`` is counted from 0.
+    """
+
+    tool: str = ""
+    agent: str = ""
+    tier: str = ""
+    is_mine: bool = False
+    page: int = 0
+
+    @property
+    def is_set(self) -> bool:
+        """Return whether anything is left out."""
+        return bool(self.tool or self.agent or self.tier or self.is_mine)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Approvals that wait for one person, of one tool and agent, the most urgent first.
+
+    ``together`` are the ids of the calls that one gesture can decide; ``count`` says
+    how many approvals the group has, of which a page may show some.
+    """
+
+    agent: str
+    tool: str
+    approvals: tuple[Approval, ...]
+    together: tuple[str, ...]
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page of a queue.
+
+    Attributes:
+        groups: with the approvals of this page only.
+        number: from 0.
+        pages: how many there are.
+        count: how many approvals wait for the person, whatever the filter.
+        matching: how many of them the filter lets through.
+        tools, agents, tiers: what can be filtered by.
+        is_any_mine: whether the person said of one of them that they are on it.
+    """
+
+    groups: tuple[Group, ...]
+    number: int
+    pages: int
+    count: int
+    matching: int
+    tools: tuple[str, ...] = ()
+    agents: tuple[str, ...] = ()
+    tiers: tuple[str, ...] = ()
+    is_any_mine: bool = False
+
+    @property
+    def approvals(self) -> list[Approval]:
+        """Return what the page shows, in order."""
+        return [one for group in self.groups for one in group.approvals]
+
+    def showing(self, judged: Mapping[str, Approval]) -> Page:
+        """Return the page with these approvals in the place of those it has, by id."""
+        groups = (
+            replace(
+                group,
+                approvals=tuple(judged.get(one.id, one) for one in group.approvals),
+            )
+            for group in self.groups
+        )
+        return replace(self, groups=tuple(groups))
+
+
+def page_of(
+    queue: Iterable[Approval],
+    *,
+    now_ms: int,
+    user: str = "",
+    chosen: HomeFilter | None = None,
+) -> Page:
+    """Return one page of what waits for a person.
+
+    Args:
+        queue: the approvals that wait for this person, in any order.
+        now_ms: the time; what is past its time is left out.
+        user: the person.
+        chosen: what they want to see; the last page where there are fewer.
+    """
+    chosen = chosen or HomeFilter()
+    waiting = most_urgent(queue, now_ms)
+    matching = [one for one in waiting if _matches(one, chosen, user, now_ms)]
+    pages = max(1, -(-len(matching) // ROWS))
+    number = min(chosen.page, pages - 1)
+    return Page(
+        groups=_groups(matching, number * ROWS),
+        number=number,
+        pages=pages,
+        count=len(waiting),
+        matching=len(matching),
+        tools=tuple(sorted({tool for one in waiting for tool in _tools(one)})),
+        agents=tuple(sorted({one.agent for one in waiting})),
+        tiers=_tiers(waiting),
+        is_any_mine=any(_is_acknowledged_by(one, user, now_ms) for one in waiting),
+    )
+
+
+def most_urgent(queue: Iterable[Approval], now_ms: int) -> list[Approval]:
+    """Return what of a queue waits still, the most urgent first."""
+    waiting = (one for one in queue if pending(one) and now_ms < one.expires_at_ms)
+    return sorted(waiting, key=lambda one: _sort_key(one, now_ms))
+
+
+def pending(approval: Approval) -> list[Item]:
+    """Return the calls of an approval that wait."""
+    return [item for item in approval.items if item.is_pending]
+
+
+def tier_of(approval: Approval) -> Tier:
+    """Return the strictest tier of what waits."""
+    return join(Tier.AUTO, *(item.tier for item in pending(approval)))
+
+
+def whole_call(item: Item) -> tuple[str, ...]:
+    """Return boxes with every character of a call; none when it is too long for a row.
+
+    One line where no value could be mistaken for another argument.
+    """
+    line = whole_line(item)
+    if line:
+        return (f"{one_line(item.tool)}  {line}",)
+    listing = listing_of(item, budget=_CALL_CHARS)
+    return listing.boxes if listing.is_complete else ()
+
+
+def whole_line(item: Item) -> str:
+    """Return all arguments on one line; "" when that is not possible."""
+    values = named_values(item.args, item.redact, schema_order(item))
+    told = _SEPARATOR.join(f"{name} {text}" for name, text in values)
+    is_plain = all(
+        is_short(name, text) and "·" not in name + text for name, text in values
+    )
+    is_shown = is_plain and len(told) + len(item.tool) <= _LINE_CHARS
+    return (told or "(no arguments)") if is_shown else ""
+
+
+def decidable_in_row(approval: Approval) -> Item | None:
+    """Return the call of an approval that can be approved in its row, if any.
+
+    It is alone, shown whole, asks for no reason and for one gesture, and its card
+    would say nothing more: no edit, warning, report, opinion or business state.
+    """
+    waiting = pending(approval)
+    if len(waiting) != 1 or approval.remarks:
+        return None
+    item = waiting[0]
+    is_usual = (
+        item.tier is Tier.APPROVE
+        and Verb.APPROVE in item.allow
+        and Verb.APPROVE not in item.requires_reason
+    )
+    return item if is_usual and not _has_more(item) and whole_call(item) else None
+
+
+def _has_more(item: Item) -> bool:
+    """Return whether the card of a call says more than what would run."""
+    has_opinion = item.triage is not None and bool(item.triage.rationale)
+    is_changed = item.edit is not None or item.original_args is not None
+    has_past = item.revoked is not None or is_changed
+    return has_opinion or has_past or bool(state_text(item)) or is_misleading(item)
+
+
+def _sort_key(approval: Approval, now_ms: int) -> tuple[int, int, int, int, str]:
+    """Return the sort key of an approval in a queue: smaller comes first.
+
+    Time decides before any model does: first what was escalated to others, then what is
+    past half of its time, then the rest. Among equals the score of triage decides, then
+    the deadline, and then age. No score is the lowest score, so that none puts a call
+    further back.
+    """
+    is_late = 2 * (approval.expires_at_ms - now_ms) <= approval.ttl_ms
+    # The score of a model comes after time: a model that an attacker can talk to must
+    # not be able to push a call out of sight.
+    hurry = 0 if approval.escalated_at_ms else 1 if is_late else 2
+    score = max(
+        (one.triage.score for one in pending(approval) if one.triage), default=0
+    )
+    deadline, age = approval.expires_at_ms, approval.created_at_ms
+    return hurry, -score, deadline, age, approval.id
+
+
+def _groups(matching: Sequence[Approval], start: int) -> tuple[Group, ...]:
+    """Put the approvals of one page together by tool and agent.
+
+    The page is cut before they are grouped: a thousand calls of one tool must not push
+    a more urgent call of another one to a later page.
+    """
+    everything = _by_kind(matching)
+    shown = _by_kind(matching[start : start + ROWS])
+    return tuple(
+        Group(
+            agent=agent,
+            tool=", ".join(map(one_line, tools)),
+            approvals=tuple(rows),
+            together=_together(everything[agent, tools]),
+            count=len(everything[agent, tools]),
+        )
+        for (agent, tools), rows in shown.items()
+    )
+
+
+def _by_kind(
+    approvals: Sequence[Approval],
+) -> dict[tuple[str, tuple[str, ...]], list[Approval]]:
+    found: dict[tuple[str, tuple[str, ...]], list[Approval]] = {}
+    for one in approvals:
+        found.setdefault((one.agent, _tools(one)), []).append(one)
+    return found
+
+
+def _together(row: Sequence[Approval]) -> tuple[str, ...]:
+    found: list[str] = []
+    for one in row:
+        item = decidable_in_row(one)
+        if item is not None:
+            found.append(item.id)
+        # Looked at in order: a thousand calls are not rendered to name forty.
+        if len(found) == MAX_TOGETHER:
+            break
+    return tuple(found)
+
+
+def _tools(approval: Approval) -> tuple[str, ...]:
+    return tuple(sorted({item.tool for item in pending(approval)}))
+
+
+def _tiers(waiting: Iterable[Approval]) -> tuple[str, ...]:
+    found = {tier_of(one) for one in waiting}
+    return tuple(str(tier) for tier in sorted(found, key=lambda tier: tier.rank))
+
+
+def _matches(approval: Approval, chosen: HomeFilter, user: str, now_ms: int) -> bool:
+    return (
+        chosen.tool in {"", *_tools(approval)}
+        and chosen.agent in {"", approval.agent}
+        and chosen.tier in {"", str(tier_of(approval))}
+        and (not chosen.is_mine or _is_acknowledged_by(approval, user, now_ms))
+    )
+
+
+def _is_acknowledged_by(approval: Approval, user: str, now_ms: int) -> bool:
+    said = approval.acknowledged
+    return said is not None and said.by.user == user and now_ms < said.until_ms

@@ -1,0 +1,222 @@
+"""Show a person's Home tab, and keep open ones up to date.
+
+A tab is published under the hash of the view that it replaces: of two that are made
+side by side, Slack refuses the one that knows less, and it is made again. One process
+follows changes, the one that publishes the outbox. It reads the queue once for all open
+tabs, publishes a tab only when it would show something else, and pauses longer than its
+look took.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import cast
+
+from twokey.bot.cards.home import AS_OF, home
+from twokey.bot.cards.home_manual import manual
+from twokey.bot.cards.queue import HomeFilter, page_of
+from twokey.bot.limits import PUBLISH
+from twokey.bot.listener_context import ListenerContext
+from twokey.bot.listeners.person_queue import queue_of
+from twokey.bot.objects import Block
+from twokey.bot.web import RateLimited, SlackError, SlackRefused, text_at
+from twokey.gateway.approvals.record import Approval
+from twokey.gateway.errors import StoreUnavailable
+from twokey.gateway.failures import log_failure
+from twokey.gateway.service.queue import MAX_QUEUE
+from twokey.gateway.store.atomic_write import Loaded
+from twokey.gateway.store.home_tabs import HomeTab, ShownTab
+
+logger = logging.getLogger(__name__)
+
+MAX_TABS = 50
+"""How many tabs are kept up to date: those that were used last."""
+
+PAUSE_S = 1.0
+"""The shortest time between two looks for changes."""
+
+_PAUSE_SHARE = 3
+"""How many times longer the pause after a look is than the look."""
+
+_TRIES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Glance:
+    """What waits for anybody, as of one look."""
+
+    waiting: Sequence[Approval]
+
+    @property
+    def looked_at(self) -> int:
+        """Return how many were looked at, when there may be more; else 0."""
+        return len(self.waiting) if len(self.waiting) >= MAX_QUEUE else 0
+
+
+async def glance(ctx: ListenerContext) -> Glance:
+    """Read what waits for anybody; raises `StoreUnavailable`."""
+    return Glance([one.approval async for one in ctx.service.queue.waiting()])
+
+
+async def show(ctx: ListenerContext, user: str) -> None:
+    """Publish a person's tab now; what goes wrong is logged."""
+    async with ctx.home.turn(user) as is_mine:
+        if not is_mine:
+            return
+        try:
+            for _ in range(_TRIES):
+                await ctx.home.wait_for_limit()
+                if await _published(ctx, user, await glance(ctx), is_asked=True):
+                    return
+        except (SlackError, StoreUnavailable) as error:
+            logger.warning("home.unpublished user=%s why=%s", user, error)
+
+
+async def follow(ctx: ListenerContext) -> None:
+    """Keep open tabs up to date until cancelled."""
+    while True:
+        await ctx.home.changed.wait()
+        # Cleared before the look: a change during it has to cause another one.
+        ctx.home.changed.clear()
+        began = time.monotonic()
+        try:
+            await _follow_changes(ctx)
+        except StoreUnavailable as error:
+            logger.warning("home.not_followed why=%s", error)
+            ctx.home.changed.set()
+        except Exception as error:  # noqa: BLE001 - tabs are shown without it
+            log_failure(logger, error, "home.follow_failed")
+        # A long queue takes long to read: at most a quarter of the time goes into it.
+        pause_s = max(PAUSE_S, _PAUSE_SHARE * (time.monotonic() - began))
+        await asyncio.sleep(pause_s)
+
+
+async def _follow_changes(ctx: ListenerContext) -> None:
+    tabs = ctx.service.store.home_tabs
+    users = await tabs.open_tabs(ctx.keys, ctx.config.tenant, MAX_TABS)
+    if not users:
+        return
+    seen = await glance(ctx)
+    for user in users:
+        async with ctx.home.turn(user) as is_mine:
+            # Otherwise another turn of this person waits, and shows all there is.
+            if is_mine and not await _followed(ctx, user, seen):
+                ctx.home.changed.set()
+
+
+async def _followed(ctx: ListenerContext, user: str, seen: Glance) -> bool:
+    """Bring one open tab up to date; False when it has to be tried again.
+
+    Raises:
+        StoreUnavailable: the store does not answer.
+    """
+    try:
+        return await _published(ctx, user, seen, is_asked=False)
+    except SlackRefused as error:
+        # It would be refused again: the person has left, or the tab was switched off.
+        logger.warning("home.forgotten user=%s why=%s", user, error)
+        await ctx.service.store.home_tabs.forget(ctx.keys, ctx.config.tenant, user)
+        return True
+    except SlackError as error:
+        logger.warning("home.unpublished user=%s why=%s", user, error)
+        return False
+
+
+async def _published(
+    ctx: ListenerContext, user: str, seen: Glance, *, is_asked: bool
+) -> bool:
+    """Publish one tab; False when it has to be made again.
+
+    Raises:
+        SlackError: Slack did not take it.
+        StoreUnavailable: the store does not answer.
+    """
+    tabs, tenant = ctx.service.store.home_tabs, ctx.config.tenant
+    # The hash before the tab is made: whatever is published in between is newer.
+    tab, before, now_ms = await tabs.tab(ctx.keys, tenant, user)
+    view = await _view(ctx, user, tab, seen, now_ms=now_ms, is_asked=is_asked)
+    content = _content(view)
+    if not is_asked and content == before.content:
+        return True
+    if not is_asked and not ctx.home.may_publish():
+        return False
+    try:
+        reply = await ctx.slack.call(
+            PUBLISH, user_id=user, hash=before.view_hash or None, view=view
+        )
+    except RateLimited as error:
+        ctx.home.limits.refused(PUBLISH, "", error.retry_after_s)
+        if is_asked:
+            raise
+        return False
+    except SlackRefused as error:
+        if error.error != "hash_conflict":
+            raise
+        # Whoever published meanwhile notes their hash. Forgotten here, so that one that
+        # died before it did so keeps nobody's tab as it is.
+        await tabs.shown(ctx.keys, tenant, user, ShownTab())
+        return False
+    shown = ShownTab(view_hash=text_at(reply, "view", "hash"), content=content)
+    await tabs.shown(ctx.keys, tenant, user, shown)
+    return True
+
+
+async def _view(
+    ctx: ListenerContext,
+    user: str,
+    tab: HomeTab,
+    seen: Glance,
+    *,
+    now_ms: int,
+    is_asked: bool,
+) -> Block:
+    """Return a person's queue, and below it how this works."""
+    found = await queue_of(ctx, user, seen.waiting, is_glance=not is_asked)
+    chosen = filter_of(tab)
+    page = page_of(found.mine, now_ms=now_ms, user=user, chosen=chosen)
+    # Only what is shown is judged by the policy of now: that asks the store for each.
+    judged = {
+        one.id: (await ctx.service.as_of_now(Loaded(one, now_ms))).approval
+        for one in page.approvals
+    }
+    return home(
+        page.showing(judged),
+        key=ctx.config.seal_key,
+        team=ctx.team,
+        now_ms=now_ms,
+        chosen=chosen,
+        until_ms=tab.until_ms,
+        is_complete=found.is_complete,
+        looked_at=seen.looked_at,
+        own=found.own,
+        troubles=await _troubles(ctx, page.approvals),
+        manual=manual(ctx.service.channel, ctx.config.command),
+    )
+
+
+def filter_of(tab: HomeTab) -> HomeFilter:
+    """Return a person's filter; none when it was kept by another version."""
+    with suppress(ValueError):
+        return HomeFilter.model_validate_json(tab.settings or "{}")
+    return HomeFilter()
+
+
+async def _troubles(ctx: ListenerContext, listed: Sequence[Approval]) -> dict[str, str]:
+    """Return which cards are missing or old, and Slack's word for why."""
+    cards = ctx.service.store.cards
+    found = [(one.id, await cards.trouble(ctx.keys, one.id)) for one in listed]
+    return {approval: trouble.why for approval, trouble in found if trouble}
+
+
+def _content(view: Block) -> str:
+    """Return a digest of what a tab shows, without the time at which it was made."""
+    blocks = cast("list[Block]", view["blocks"])
+    told = [block for block in blocks if block.get("block_id") != AS_OF]
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,111 @@
+"""Find what waits for one person, and what they asked for and may only end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from twokey.bot.listener_context import ListenerContext
+from twokey.bot.listeners.read_access import Access, access_of
+from twokey.gateway.approvals.decisions import Reviewer
+from twokey.gateway.approvals.permission import denial_reason
+from twokey.gateway.approvals.quorum import is_among
+from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.protocol.verbs import Verb
+
+
+@dataclass(frozen=True, slots=True)
+class PersonQueue:
+    """What one person can do something about.
+
+    Attributes:
+        mine: what they may approve and have not.
+        own: what they asked for or changed, and may only reject.
+        is_complete: False when Slack left open what they may decide.
+    """
+
+    mine: tuple[Approval, ...]
+    own: tuple[Approval, ...]
+    is_complete: bool
+
+
+async def queue_of(
+    ctx: ListenerContext,
+    user: str,
+    waiting: Sequence[Approval],
+    *,
+    is_glance: bool = False,
+) -> PersonQueue:
+    """Return what of these waits for a person of this workspace.
+
+    Args:
+        ctx: what the listener works with.
+        user: the person.
+        waiting: what waits for anybody.
+        is_glance: ask Slack no more than it said within a minute; see `reviewer_of`.
+    """
+    # Once for all of them: each lookup takes its turn at Slack's rate limits. What
+    # Slack said of a group that an item does not name is no reason for or against it.
+    reviewer = await ctx.reviewer_of(
+        user, ctx.team, *_kinds(waiting), is_glance=is_glance
+    )
+    mine: list[Approval] = []
+    own: list[Approval] = []
+    is_complete = True
+    for approval in waiting:
+        access = _access(reviewer, approval)
+        is_complete = is_complete and not access.is_unknown
+        if access.is_given:
+            mine.append(approval)
+        elif _may_end(reviewer, approval):
+            own.append(approval)
+    return PersonQueue(tuple(mine), tuple(own), is_complete)
+
+
+def waits_for(reviewer: Reviewer, approval: Approval, item: Item) -> Access:
+    """Return whether a call waits for this person's decision."""
+    if not item.is_pending or _has_voted(reviewer, item):
+        return Access(is_given=False)
+    return access_of(approval, item, reviewer)
+
+
+def _kinds(waiting: Iterable[Approval]) -> list[Item]:
+    """Return one call of each kind: calls of one kind need the same people."""
+    found = {
+        (item.ctx.agent, item.tool, item.requirement.model_dump_json()): item
+        for approval in waiting
+        for item in approval.items
+        if item.is_pending
+    }
+    return [*found.values()]
+
+
+def _access(reviewer: Reviewer, approval: Approval) -> Access:
+    """Return whether something of this waits for a person."""
+    found = [waits_for(reviewer, approval, item) for item in approval.items]
+    is_given = any(one.is_given for one in found)
+    is_unknown = any(one.is_unknown for one in found)
+    return Access(is_given=is_given, is_unknown=is_unknown and not is_given)
+
+
+def _may_end(reviewer: Reviewer, approval: Approval) -> bool:
+    """Return whether a person may reject what they asked for or changed here.
+
+    Everybody else who may reject may approve as well, or has done so.
+    """
+    for item in approval.items:
+        took_part = [*approval.principals, *item.principals]
+        took_part += [item.edit.by] if item.edit else []
+        if not item.is_pending or Verb.REJECT not in item.allow:
+            continue
+        if not is_among(reviewer.person, took_part) or _has_voted(reviewer, item):
+            continue
+        if denial_reason(approval, item, reviewer, Verb.REJECT) is None:
+            return True
+    return False
+
+
+def _has_voted(reviewer: Reviewer, item: Item) -> bool:
+    # Only members of this workspace vote, so the user id alone names one.
+    votes = (vote for vote in item.votes if vote.action_hash == item.action_hash)
+    return any(vote.by.user == reviewer.user for vote in votes)

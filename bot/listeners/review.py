@@ -1,0 +1,394 @@
+"""Decide calls of separate approvals together, from the Home tab.
+
+The form is bound on the server to the calls that it showed, each with its version and
+hash. Every call is decided by its own rules and written on its own; the last page says
+what came of each. When the bot stops in the middle, what was written is written once,
+and the same form decides the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from twokey.bot.blocks import ensure_valid_view, notice
+from twokey.bot.cards.listing import act
+from twokey.bot.cards.outcome import outcome_text
+from twokey.bot.cards.queue import MAX_TOGETHER, decidable_in_row
+from twokey.bot.ids import Action, View
+from twokey.bot.interactions import Clicked, Submitted
+from twokey.bot.listener_context import ListenerContext, UserFacingError
+from twokey.bot.listeners.home_tab import show
+from twokey.bot.listeners.person_queue import waits_for
+from twokey.bot.listeners.router import AckBody, Router
+from twokey.bot.listeners.verify_click import find_binding
+from twokey.bot.listeners.views import NOT_BOUND, open_modal, rejected_inputs
+from twokey.bot.modals import choose, reject, review
+from twokey.bot.modals.call_form import SubmittedText
+from twokey.bot.modals.review import Came, Result, Review, SeenCall
+from twokey.bot.objects import Block
+from twokey.bot.text_types import Label, Template, label, template
+from twokey.bot.web import SlackError
+from twokey.gateway.approvals.decisions import (
+    Approve,
+    Click,
+    Decided,
+    Decision,
+    Outcome,
+    Reject,
+    Reviewer,
+    Voted,
+)
+from twokey.gateway.approvals.record import Approval, Item, approval_of
+from twokey.gateway.errors import CorruptRecord, StoreUnavailable
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.service.reviews import Voters
+from twokey.gateway.store.cards import ViewBinding
+
+logger = logging.getLogger(__name__)
+
+_ANSWER_S = 1.5
+"""When Slack is answered, with what is not recorded yet: it waits three seconds."""
+
+_GIVE_UP_S = 60.0
+"""When no further call is begun."""
+
+_SETTLED_S = 1.0
+"""How long Slack may take to show the answer, before it is replaced."""
+
+_NOTHING = template(
+    "None of these calls waits for you any more, or each of them has to be opened on "
+    "its own. Nothing was recorded; the list shows what waits now."
+)
+_NOT_READ = template(
+    "The gateway cannot read these calls right now, so nothing was recorded. Please "
+    "try again in a moment."
+)
+_TIME_IS_UP = template("There was no time left for it. Please review it again.")
+_UNCONFIRMED = template(
+    "It is not confirmed that this was recorded. The list shows whether it still "
+    "waits; if it does, please decide it again."
+)
+_UNREADABLE = template(
+    "Its record cannot be read, so nothing was recorded. Please tell the gateway's "
+    "operator."
+)
+
+
+def register(router: Router) -> None:
+    """Answer the button above a group of the Home tab, and its form."""
+    router.on_action(Action.REVIEW, _open)
+    router.on_submit(View.REVIEW, _confirm)
+    router.on_submit(View.REVIEW_CONFIRM, _decide)
+
+
+@dataclass(frozen=True, slots=True)
+class _Gesture:
+    """Who decides by one submission, and when it began."""
+
+    reviewer: Reviewer
+    voters: Voters
+    request_digest: str
+    began: float
+
+    def has_taken(self, seconds: float) -> bool:
+        """Return whether this has taken so long."""
+        return time.monotonic() - self.began >= seconds
+
+
+@dataclass(slots=True)
+class _Work:
+    """What came of the calls of one submission so far.
+
+    ``is_answered`` is set once Slack has got an answer without the results.
+    """
+
+    found: list[Result] = field(default_factory=list[Result])
+    is_done: asyncio.Event = field(default_factory=asyncio.Event)
+    is_answered: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """One call of a form: its number from 0, what was seen of it, what is decided.
+
+    ``what`` says in a line what it does.
+    """
+
+    number: int
+    seen: SeenCall
+    what: str
+    decision: Decision
+
+    def result(self, came: Came, sentence: Template | Label | None = None) -> Result:
+        """Return what came of it."""
+        return Result(self.number + 1, self.what, came, sentence)
+
+
+async def _open(ctx: ListenerContext, clicked: Clicked) -> None:
+    action = clicked.action
+    asked = action.value.split()
+    # The value only says which calls: who may see and decide them is asked here, and
+    # again for each decision.
+    if not action.is_home or action.team != ctx.team or len(asked) > MAX_TOGETHER:
+        logger.warning("click.refused why=no_review")
+        raise UserFacingError(_NOTHING)
+    # Opened before the calls are read: a trigger id lives three seconds, and reading
+    # forty calls may take longer.
+    view_id = await open_modal(ctx, clicked, review.loading(len(asked)))
+    ctx.tasks.later(_fill(ctx, action.user, view_id, asked), name="review")
+
+
+async def _fill(
+    ctx: ListenerContext, user: str, view_id: str, asked: Sequence[str]
+) -> None:
+    """Show the calls in the modal that was opened for them."""
+    try:
+        page = await _form(ctx, user, view_id, asked)
+    except StoreUnavailable as error:
+        logger.warning("review.not_read user=%s why=%s", user, error)
+        page = notice(label("Not done"), _NOT_READ)
+    await _replace(ctx, view_id, page)
+
+
+async def _form(
+    ctx: ListenerContext, user: str, view_id: str, asked: Sequence[str]
+) -> Block:
+    items, seen = await _offered(ctx, user, asked)
+    if not items:
+        ctx.tasks.later(show(ctx, user), name="home")
+        return notice(label("Not done"), _NOTHING)
+    kept = Review(calls=seen)
+    form = review.view(items, kept, left_out=len(asked) - len(items))
+    ensure_valid_view(form)
+    # Before it is shown: what the form shows is then always what is decided.
+    await _bind(ctx, view_id, user, View.REVIEW, kept)
+    return form
+
+
+async def _offered(
+    ctx: ListenerContext, user: str, asked: Sequence[str]
+) -> tuple[list[Item], tuple[SeenCall, ...]]:
+    """Return those calls that a person may decide together, as they are now."""
+    loaded = await ctx.service.queue.read_each(dict.fromkeys(map(_approval_of, asked)))
+    found = [(await ctx.service.as_of_now(one)).approval for one in loaded]
+    pending = [item for one in found for item in one.items if item.is_pending]
+    reviewer = await ctx.reviewer_of(user, ctx.team, *pending)
+    now_ms = max((one.now_ms for one in loaded), default=0)
+    items: list[Item] = []
+    seen: list[SeenCall] = []
+    for approval in found:
+        item = decidable_in_row(approval)
+        if item is None or now_ms >= approval.expires_at_ms:
+            continue
+        if not waits_for(reviewer, approval, item).is_given:
+            continue
+        # One tool and agent a form: its heading names them for all of its calls.
+        if items and (items[0].tool, items[0].ctx.agent) != (item.tool, item.ctx.agent):
+            continue
+        seen.append(_seen(approval, item))
+        items.append(item.with_(index=len(items)))
+    return items, tuple(seen)
+
+
+async def _confirm(ctx: ListenerContext, submitted: Submitted) -> AckBody:
+    kept = await _bound(ctx, submitted, View.REVIEW)
+    items = await _as_numbered(ctx, kept)
+    choice, errors = choose.read(items, submitted.view.values, kept.choice)
+    if errors:
+        return rejected_inputs(errors)
+    kept = kept.with_(choice=choice)
+    rejected = [item for item in items if item.index in choice.reject]
+    page = review.confirmation(rejected, kept)
+    ensure_valid_view(page)
+    user, view_id = submitted.view.user, submitted.view.view_id
+    await _bind(ctx, view_id, user, View.REVIEW_CONFIRM, kept)
+    return {"response_action": "update", "view": page}
+
+
+async def _decide(ctx: ListenerContext, submitted: Submitted) -> AckBody:
+    kept = await _bound(ctx, submitted, View.REVIEW_CONFIRM)
+    said = await _reason(ctx, submitted, kept)
+    if said.errors:
+        return rejected_inputs(said.errors)
+    work = _Work()
+    # Apart from this listener, which may be cut off: no write of many is cut by that.
+    # If the bot stops meanwhile, what is left still waits, on the list and on its card.
+    ctx.tasks.later(_record(ctx, submitted, kept, said.text, work), name="review")
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_ANSWER_S):
+            await work.is_done.wait()
+    if work.is_done.is_set():
+        return {"response_action": "update", "view": review.results(work.found)}
+    work.is_answered = True
+    page = review.progress(len(work.found), kept.choice.size)
+    return {"response_action": "update", "view": page}
+
+
+async def _reason(
+    ctx: ListenerContext, submitted: Submitted, kept: Review
+) -> SubmittedText:
+    """Read the reason for what is rejected."""
+    items = await _as_numbered(ctx, kept) if kept.choice.reject else []
+    rejected = [item for item in items if item.index in kept.choice.reject]
+    needed = reject.needs_reason(rejected)
+    return reject.submitted_reason(submitted.view.values, needed=needed)
+
+
+async def _record(
+    ctx: ListenerContext, submitted: Submitted, kept: Review, reason: str, work: _Work
+) -> None:
+    """Decide the calls one after the other, and show what came of each."""
+    try:
+        await _decide_each(ctx, submitted, kept, reason, work)
+    except StoreUnavailable as error:
+        # Before the first decision: each of those tells of its own trouble.
+        logger.warning("review.not_read user=%s why=%s", submitted.view.user, error)
+        numbers = sorted((*kept.choice.approve, *kept.choice.reject))
+        work.found = [Result(n + 1, "", Came.NOT_DONE, _NOT_READ) for n in numbers]
+    work.is_done.set()
+    if work.is_answered:
+        # Slack could take this before the answer, which would then be shown for good.
+        await asyncio.sleep(_SETTLED_S)
+        await _replace(ctx, submitted.view.view_id, review.results(work.found))
+    await show(ctx, submitted.view.user)
+
+
+async def _decide_each(
+    ctx: ListenerContext, submitted: Submitted, kept: Review, reason: str, work: _Work
+) -> None:
+    began = time.monotonic()
+    items = {item.index: item for item in await _as_numbered(ctx, kept)}
+    reviewer, voters = await ctx.deciders_of(*submitted.who, *items.values())
+    reviewer = reviewer.with_(gesture=submitted.gesture)
+    gesture = _Gesture(reviewer, voters, submitted.digest, began)
+    partition: dict[int, Decision] = dict.fromkeys(kept.choice.approve, Approve())
+    partition |= dict.fromkeys(kept.choice.reject, Reject(reason=reason))
+    for number, decision in sorted(partition.items()):
+        what = _what(items.get(number))
+        call = _Call(number, kept.calls[number], what, decision)
+        work.found.append(await _decided(ctx, call, gesture))
+
+
+async def _replace(ctx: ListenerContext, view_id: str, page: Block) -> None:
+    """Show a page in a modal; one that was closed meanwhile is left alone."""
+    try:
+        await ctx.slack.call("views.update", view_id=view_id, view=page)
+    except SlackError as error:
+        logger.warning("review.not_shown view=%s why=%s", view_id, error)
+
+
+async def _decided(ctx: ListenerContext, call: _Call, gesture: _Gesture) -> Result:
+    """Decide one call by its own rules; say what came of it."""
+    if gesture.has_taken(_GIVE_UP_S):
+        return call.result(Came.NOT_DONE, _TIME_IS_UP)
+    click = Click(
+        approval=call.seen.approval,
+        index=call.seen.index,
+        version=call.seen.version,
+        action_hash=call.seen.action_hash,
+        request_digest=gesture.request_digest,
+        # Of many: it approves none that the policy escalates now.
+        is_shared=True,
+    )
+    try:
+        outcome = await ctx.service.decide(
+            click, call.decision, gesture.reviewer, voters=gesture.voters
+        )
+    # Also of a newer version. What was written of the others is told all the same.
+    except StoreUnavailable:
+        return call.result(Came.NOT_DONE, _UNCONFIRMED)
+    except CorruptRecord:
+        return call.result(Came.NOT_DONE, _UNREADABLE)
+    logger.info(
+        "click.decided decision=%s outcome=%s approval=%s index=%s user=%s",
+        call.decision.kind,
+        outcome.kind,
+        call.seen.approval,
+        call.seen.index,
+        gesture.reviewer.user,
+    )
+    return await _told(ctx, call, outcome)
+
+
+async def _told(ctx: ListenerContext, call: _Call, outcome: Outcome) -> Result:
+    if isinstance(outcome, Decided):
+        state = outcome.approval.items[outcome.index].state
+        # Whoever asked for a call withdraws it.
+        is_no = state in {ItemState.REJECTED, ItemState.WITHDRAWN}
+        return call.result(Came.REJECTED if is_no else Came.APPROVED)
+    now_ms = await ctx.service.store.conn.now_ms()
+    came = Came.COUNTED if isinstance(outcome, Voted) else Came.NOT_DONE
+    return call.result(came, outcome_text(outcome, now_ms=now_ms))
+
+
+def _what(item: Item | None) -> str:
+    return act(item) if item else "a call that is not known any more"
+
+
+def _seen(approval: Approval, item: Item) -> SeenCall:
+    return SeenCall(
+        approval=approval.id,
+        index=item.index,
+        version=approval.version,
+        action_hash=item.action_hash,
+    )
+
+
+def _approval_of(item_id: str) -> str:
+    """Return the approval of an item; what is no id is that of none."""
+    with suppress(ValueError):
+        return approval_of(item_id)[0]
+    return ""
+
+
+async def _as_numbered(ctx: ListenerContext, kept: Review) -> list[Item]:
+    """Return the calls of a form as they are now, by their place in it."""
+    ids = dict.fromkeys(call.approval for call in kept.calls)
+    found = {
+        one.approval.id: one.approval for one in await ctx.service.queue.read_each(ids)
+    }
+    return [
+        found[call.approval].items[call.index].with_(index=number)
+        for number, call in enumerate(kept.calls)
+        if call.approval in found
+    ]
+
+
+async def _bind(
+    ctx: ListenerContext, view_id: str, user: str, purpose: View, kept: Review
+) -> None:
+    """Remember which calls a form is about, for whom it was made, what was chosen."""
+    binding = ViewBinding(
+        user=user,
+        approval="",
+        index=None,
+        version=0,
+        action_hash=kept.digest,
+        purpose=purpose,
+        staged=kept.model_dump_json(),
+    )
+    await ctx.service.store.cards.bind_view(ctx.keys, view_id, binding)
+
+
+async def _bound(ctx: ListenerContext, submitted: Submitted, purpose: View) -> Review:
+    """Return the calls of a submitted form, as they were shown to this person.
+
+    Raises:
+        UserFacingError: the form is not known, not theirs, or shows another list.
+    """
+    view = submitted.view
+    binding = await find_binding(ctx, view.view_id)
+    wanted = (view.user, purpose, view.private_metadata)
+    if (
+        binding is None
+        or view.team != ctx.team
+        or (binding.user, binding.purpose, binding.action_hash) != wanted
+    ):
+        logger.warning("view.refused why=not_bound")
+        raise UserFacingError(template(NOT_BOUND))
+    return Review.model_validate_json(binding.staged)

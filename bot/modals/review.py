@@ -1,0 +1,218 @@
+"""Modals to decide calls of separate approvals together, and what came of each."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from pydantic import JsonValue
+
+from twokey.bot.blocks import box, context, modal, notice, rich_text, section
+from twokey.bot.cards.listing import act, one_line
+from twokey.bot.cards.queue import whole_call, whole_line
+from twokey.bot.ids import View
+from twokey.bot.modals import choose
+from twokey.bot.modals.choose import Choice
+from twokey.bot.modals.reject import needs_reason, reason_inputs
+from twokey.bot.objects import Block
+from twokey.bot.text import fit
+from twokey.bot.text_types import Label, Template, joined, label, template, untrusted
+from twokey.gateway.approvals.record import Item
+from twokey.gateway.protocol import digest
+from twokey.gateway.protocol.records import Record
+from twokey.sandbox.blockkit import limits
+
+_TAG = "twokey/v1/review"
+_DONE_CHARS = 100
+_NAME_CHARS = 140
+
+
+class SeenCall(Record):
+    """One call of a form, exactly as its person saw it."""
+
+    approval: str
+    index: int
+    version: int
+    action_hash: str
+
+
+class Review(Record):
+    """The calls of a form in its order, and what was chosen so far."""
+
+    calls: tuple[SeenCall, ...]
+    choice: Choice = Choice()
+
+    @property
+    def digest(self) -> str:
+        """Return the hash of the calls: which, in which order, as they were seen."""
+        rows: list[JsonValue] = [
+            [call.approval, call.index, call.version, call.action_hash]
+            for call in self.calls
+        ]
+        return digest.tagged_hash(_TAG, digest.canonical(rows))
+
+
+class Came(StrEnum):
+    """What came of one call of a form."""
+
+    APPROVED = "approved"
+    REJECTED = "rejected"
+    COUNTED = "need more people"
+    NOT_DONE = "not done"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came of one call.
+
+    Attributes:
+        number: its number in the form, from 1.
+        what: the call in a line; untrusted.
+        came: what came of it.
+        sentence: what else is to be said.
+    """
+
+    number: int
+    what: str
+    came: Came
+    sentence: Template | Label | None = None
+
+
+def view(items: Sequence[Item], review: Review, *, left_out: int) -> Block:
+    """Return the form with a box for each call.
+
+    Args:
+        items: the calls, with their place in the form as their index.
+        review: which they are.
+        left_out: how many more were asked for that cannot be decided here.
+    """
+    first = items[0]
+    name = f"{one_line(first.tool)} · {first.ctx.agent}: {len(items)}"
+    intro = template(
+        "Each of these has its own card and its own deadline. Ticked calls are "
+        "approved as they are shown here. To edit one, leave it unticked and open it "
+        "from the list. Nothing is recorded before the next page."
+    )
+    missing = template(
+        "{n} more are not here: they were decided meanwhile, or need to be opened on "
+        "their own.",
+        n=left_out,
+    )
+    return modal(
+        label("Review together"),
+        [
+            section(untrusted(fit(name, _NAME_CHARS))),
+            section(intro),
+            *([context(missing)] if left_out else []),
+            *choose.boxes(items, above=_whole, told=_told),
+            *choose.rest(items),
+        ],
+        callback_id=View.REVIEW,
+        submit=label("Review"),
+        close=label("Cancel"),
+        private_metadata=review.digest,
+    )
+
+
+def confirmation(rejected: Sequence[Item], review: Review) -> Block:
+    """Return the page that says what will be recorded, before it is."""
+    choice = review.choice
+    left = {*range(len(review.calls))} - {*choice.approve, *choice.reject}
+    each = template(
+        "Each call is recorded on its own. The next page says what came of each: "
+        "somebody else may decide one of them meanwhile."
+    )
+    return modal(
+        label("Decide together"),
+        [
+            *choose.summary(choice, left),
+            *(reason_inputs(needed=needs_reason(rejected)) if rejected else []),
+            context(each),
+        ],
+        callback_id=View.REVIEW_CONFIRM,
+        submit=label(f"Decide {choice.size} calls" if choice.size > 1 else "Decide"),
+        close=label("Cancel"),
+        private_metadata=review.digest,
+    )
+
+
+def loading(calls: int) -> Block:
+    """Return the page that is shown while the calls are read."""
+    told = template("Reading {n} calls…", n=calls)
+    return notice(label("Review together"), told)
+
+
+def progress(recorded: int, calls: int) -> Block:
+    """Return the page that is shown while the rest of the calls is recorded."""
+    told = template(
+        "*{n} of {all}* are recorded so far; the others follow. This page then says "
+        "what came of each. You can close it: the list shows what still waits.",
+        n=recorded,
+        all=calls,
+    )
+    return notice(label("Recording…"), told)
+
+
+def results(found: Sequence[Result]) -> Block:
+    """Return the list of what came of each call; what was not done comes first."""
+    count = Counter(one.came for one in found)
+    words = {
+        Came.APPROVED: template("*{n} approved*", n=count[Came.APPROVED]),
+        Came.REJECTED: template("*{n} rejected*", n=count[Came.REJECTED]),
+        Came.COUNTED: template("*{n} need more people*", n=count[Came.COUNTED]),
+        Came.NOT_DONE: template("*{n} not done*", n=count[Came.NOT_DONE]),
+    }
+    told = joined(" · ", [said for came, said in words.items() if count[came]])
+    open_ones = [one for one in found if one.came in {Came.NOT_DONE, Came.COUNTED}]
+    open_ones.sort(key=lambda one: one.came is not Came.NOT_DONE)
+    done = [one for one in found if one.came in {Came.APPROVED, Came.REJECTED}]
+    lines = [f"{one.number}. {one.came}: {fit(one.what, _DONE_CHARS)}" for one in done]
+    return modal(
+        label("Recorded" if done or count[Came.COUNTED] else "Not done"),
+        [
+            section(told),
+            *(_open_row(one) for one in open_ones),
+            *([rich_text(box("\n".join(lines)), block_id="done")] if lines else []),
+        ],
+        callback_id=View.NOTICE,
+        close=label("Close"),
+    )
+
+
+def _open_row(one: Result) -> Block:
+    what = untrusted(fit(f"{one.number}. {one.what}", _DONE_CHARS))
+    return context(what, *([one.sentence] if one.sentence else []))
+
+
+def _told(item: Item) -> str:
+    """Return what stands beside a box: the whole call, or what it does."""
+    return fit(_line(item) or f"{item.index + 1}. {act(item)}", limits.OPTION)
+
+
+def _line(item: Item) -> str:
+    """Return a call on one line beside its box; "" when it does not fit."""
+    line = whole_line(item)
+    told = f"{item.index + 1}. {line}"
+    return told if line and len(told) <= limits.OPTION else ""
+
+
+def _whole(group: Sequence[Item]) -> list[Block]:
+    """Show the calls of ten boxes whole, where the boxes do not."""
+    if all(_line(item) for item in group):
+        return []
+    parts: list[Block] = []
+    lines: list[str] = []
+    for item in group:
+        line = whole_line(item)
+        if line:
+            lines.append(f"{item.index + 1}. {line}")
+            continue
+        # What takes several lines gets boxes of its own, so that no line of it can
+        # pass for another call.
+        parts += [box("\n".join(lines))] if lines else []
+        lines = []
+        parts += [box(f"{item.index + 1}."), *map(box, whole_call(item))]
+    parts += [box("\n".join(lines))] if lines else []
+    return [rich_text(*parts, block_id=f"whole.{group[0].index}")]

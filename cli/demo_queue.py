@@ -1,0 +1,76 @@
+"""Script of the demo for a queue: 20 calls of 20 threads are reviewed in one modal."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+from twokey.bot.ids import Action, View
+from twokey.cli.demo_scripts import Stage, expect
+from twokey.cli.demo_stack import CHANNEL, REQUESTER, REVIEWER
+from twokey.sandbox.json_types import JsonObject
+
+COUNT = 20
+FIRST_ORDER = 79001
+WAIT_S = 120.0
+"""How long twenty runs of the agent may take on a busy machine."""
+
+
+async def queue(stage: Stage) -> None:
+    """20 customers want a refund, each in a thread of its own: one modal decides."""
+    counted = Counter[str]()
+    for order in range(FIRST_ORDER, FIRST_ORDER + COUNT):
+        await stage.dan.say(CHANNEL, f"@twokey refund order {order}")
+    stage.say("agent.asked", by=REQUESTER, threads=COUNT)
+    await stage.ana.open_home()
+    await _home_shows(stage, f"Review {COUNT} together")
+    stage.say("home.shown", by=REVIEWER, waiting=COUNT)
+
+    await stage.ana.act_in_home(Action.REVIEW)
+    counted += Counter(clicks=1, interactions=1)
+    await _view(stage, View.REVIEW)
+    expect(not await stage.ana.submit(), "The choice was refused.")
+    counted += Counter(clicks=1, interactions=1)
+    await _view(stage, View.REVIEW_CONFIRM)
+    expect(not await stage.ana.submit(), "The decision was refused.")
+    counted += Counter(clicks=1, interactions=1)
+    await _view(stage, View.NOTICE, f"*{COUNT} approved*")
+    stage.say("reviewer.decided", by=REVIEWER, approved=COUNT)
+
+    await _home_shows(stage, "Waiting for you: 0")
+
+    async def is_done() -> bool:
+        return len(stage.effects()) == COUNT
+
+    await stage.until(is_done, "every refund", WAIT_S)
+    orders = [effect["args"] for effect in stage.effects()]
+    expect(len({str(args) for args in orders}) == COUNT, "A refund ran twice.")
+    await stage.ana.wait_for(_are_cards_done, WAIT_S)
+    calls = Counter(call.method for call in stage.demo.sandbox.calls)
+    stage.say(
+        "queue.counted",
+        by=REVIEWER,
+        **counted,
+        approved=COUNT,
+        cards=COUNT,
+        card_updates=calls["chat.update"],
+        home_updates=calls["views.publish"],
+    )
+
+
+def _are_cards_done(state: JsonObject) -> bool:
+    """Return whether every card shows that its call ran."""
+    return json.dumps(state["channels"]).count("was approved and ran.") >= COUNT
+
+
+async def _view(stage: Stage, purpose: View, words: str = "") -> JsonObject:
+    return await stage.ana.wait_for_view(
+        lambda view: view["callback_id"] == purpose and words in json.dumps(view),
+        WAIT_S,
+    )
+
+
+async def _home_shows(stage: Stage, words: str) -> None:
+    await stage.ana.wait_for(
+        lambda state: words in json.dumps(state["home"]) or None, WAIT_S
+    )

@@ -1,0 +1,52 @@
+"""List what was decided, newest first, from the audit log."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+
+from twokey.gateway.approvals.events import Event, EventName
+from twokey.gateway.approvals.record import Approval
+from twokey.gateway.service.tenant_service import TenantService
+from twokey.gateway.store.outbox import newest_entries
+
+MAX_ENTRIES = 2000
+"""How many audit entries one look goes back at most."""
+
+DECIDED = frozenset(
+    {
+        EventName.ITEM_AUTHORIZED,
+        EventName.ITEM_VOTED,
+        EventName.ITEM_REJECTED,
+        EventName.ITEM_ANSWERED,
+        EventName.ITEM_WITHDRAWN,
+        EventName.ITEM_EXPIRED,
+        EventName.ITEM_RECONCILED,
+    }
+)
+"""Events that end a person's part in a call, or its waiting."""
+
+
+class PastDecisions(TenantService):
+    """What people of one tenant decided, and what nobody decided in time."""
+
+    async def newest(
+        self, limit: int = MAX_ENTRIES
+    ) -> AsyncGenerator[tuple[Event, Approval]]:
+        """Yield decisions on calls that are still kept, each with its approval.
+
+        Calls that the policy let run are left out: nobody decided them.
+
+        Raises:
+            StoreUnavailable: when the store does not answer.
+        """
+        seen: dict[str, Approval | None] = {}
+        async for event in newest_entries(self._store.conn, self._keys, limit):
+            is_decision = event.name in DECIDED and not event.is_auto_approved
+            if event.tenant != self._tenant or not is_decision:
+                continue
+            if event.approval not in seen:
+                found = await self._store.approvals.load_each([event.approval])
+                seen[event.approval] = found[0].approval if found else None
+            approval = seen[event.approval]
+            if approval is not None and approval.tenant == self._tenant:
+                yield event, approval

@@ -1,0 +1,126 @@
+"""Store who has a Home tab open, with which settings, and what it shows.
+
+Slack tells when a tab is opened and not when it is closed, so a tab counts as open for
+a while after its person used it last.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import timedelta
+
+from twokey.gateway.protocol.records import Record
+from twokey.gateway.store.connection import Connection, fields, milliseconds, text
+from twokey.gateway.store.keys import Keys
+
+OPEN_FOR = timedelta(minutes=10)
+"""How long after its last use a tab is kept up to date."""
+
+OPEN_MS = int(OPEN_FOR.total_seconds() * 1000)
+
+_SHOWN = " shown"
+
+
+class HomeTab(Record):
+    """One person's tab: when it was used last, and with what view of it, as text.
+
+    ``settings`` are the bot's own, such as a filter; nothing here depends on them.
+    """
+
+    used_at_ms: int = 0
+    settings: str = ""
+
+    @property
+    def until_ms(self) -> int:
+        """Return until when it is kept up to date."""
+        return self.used_at_ms + OPEN_MS
+
+
+class ShownTab(Record):
+    """What a tab shows: Slack's hash of the view, and ours of its content."""
+
+    view_hash: str = ""
+    content: str = ""
+
+
+class HomeTabStore:
+    """The open Home tabs of all tenants."""
+
+    def __init__(self, conn: Connection) -> None:
+        self._conn = conn
+
+    async def used(
+        self,
+        keys: Keys,
+        tenant: str,
+        user: str,
+        settings: str = "",
+    ) -> HomeTab:
+        """Note that somebody uses their tab, and with which settings."""
+        now_ms = await self._conn.now_ms()
+        tab = HomeTab(used_at_ms=now_ms, settings=settings)
+        key = keys.home_tabs(tenant)
+        # Its own field: what another process shows meanwhile is not overwritten.
+        await self._conn.together(
+            ["HSET", key, user, tab.model_dump_json()], ["PEXPIRE", key, OPEN_MS]
+        )
+        return tab
+
+    async def tab(
+        self, keys: Keys, tenant: str, user: str
+    ) -> tuple[HomeTab, ShownTab, int]:
+        """Return a person's tab, what it shows, and the store's clock."""
+        key = keys.home_tabs(tenant)
+        rows, time = await self._conn.together(["HGETALL", key], ["TIME"])
+        found, now_ms = fields(rows), milliseconds(time)
+        tab = _tab(found.get(user))
+        if tab is None or now_ms >= tab.until_ms:
+            tab = HomeTab()
+        return tab, _shown(found.get(user + _SHOWN)), now_ms
+
+    async def open_tabs(self, keys: Keys, tenant: str, limit: int) -> list[str]:
+        """Return whose tabs were used lately, the latest first; forget the others."""
+        key = keys.home_tabs(tenant)
+        rows, time = await self._conn.together(["HGETALL", key], ["TIME"])
+        now_ms = milliseconds(time)
+        used: dict[str, int] = {}
+        over: list[str] = []
+        for name, body in fields(rows).items():
+            if name.endswith(_SHOWN):
+                continue
+            tab = _tab(body)
+            if tab is None or now_ms >= tab.until_ms:
+                over += [name, name + _SHOWN]
+            else:
+                used[name] = tab.used_at_ms
+        if over:
+            await self._conn.command("HDEL", key, *over)
+        return sorted(used, key=lambda one: (-used[one], one))[:limit]
+
+    async def forget(self, keys: Keys, tenant: str, user: str) -> None:
+        """Keep a person's tab up to date no longer, until they use it again."""
+        key = keys.home_tabs(tenant)
+        await self._conn.command("HDEL", key, user, user + _SHOWN)
+
+    async def shown(self, keys: Keys, tenant: str, user: str, shown: ShownTab) -> None:
+        """Note what a tab shows now."""
+        key = keys.home_tabs(tenant)
+        # The lifetime as well: the key may have ended since, and a new one has none.
+        await self._conn.together(
+            ["HSET", key, user + _SHOWN, shown.model_dump_json()],
+            ["PEXPIRE", key, OPEN_MS],
+        )
+
+
+def _tab(body: bytes | None) -> HomeTab | None:
+    # Of another version, or damaged: nothing else depends on it, and the tab is opened
+    # without a filter.
+    with suppress(ValueError):
+        return HomeTab.model_validate_json(text(body)) if body else None
+    return None
+
+
+def _shown(body: bytes | None) -> ShownTab:
+    with suppress(ValueError):
+        return ShownTab.model_validate_json(text(body)) if body else ShownTab()
+    return ShownTab()

@@ -1,0 +1,90 @@
+"""Decisions of the past: by command and on the Home tab, with a search."""
+
+from __future__ import annotations
+
+from tests.bot.bot_stack import CHANNEL, Stack
+from tests.bot.listeners.test_review_together import home, text_of, waiting
+from twokey.bot.ids import Action, Input, View
+
+
+async def approved(stack: Stack, count: int) -> None:
+    """Let Ana approve as many refunds, one after the other."""
+    for verdict in await waiting(stack, count):
+        card = await stack.card(verdict)
+        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+
+
+async def answered(stack: Stack, user: str, text: str, channel: str = CHANNEL) -> str:
+    """Type a command, and return its answer."""
+    person = stack.actor(user)
+    before = len(await person.ephemerals(channel))
+    await person.command("/approvals", text, channel)
+    await person.wait_for(lambda _: True)
+    found = await person.ephemerals(channel)
+    assert len(found) == before + 1
+    return text_of(found[-1])
+
+
+async def test_history_names_who_decided_what_and_is_searched(stack: Stack) -> None:
+    async with stack.running():
+        await approved(stack, 2)
+
+        everything = await answered(stack, "U0BEN", "history")
+        one = await answered(stack, "U0BEN", "history REFUND 78201")
+        none = await answered(stack, "U0BEN", "history 99999")
+
+    assert everything.count("approved by <@U0ANA>") == 2
+    assert everything.index("78201") < everything.index("78200"), "newest first"
+    assert "78201" in one
+    assert "78200" not in one
+    assert "No decision that you may read fits these words" in none
+
+
+async def test_mine_lists_what_a_person_decided_and_nobody_elses(stack: Stack) -> None:
+    async with stack.running():
+        await approved(stack, 1)
+
+        by_ana = await answered(stack, "U0ANA", "mine")
+        by_ben = await answered(stack, "U0BEN", "mine")
+
+    assert "approved by <@U0ANA>" in by_ana
+    assert "You have decided nothing that is still kept" in by_ben
+
+
+async def test_who_may_not_read_an_approval_finds_no_decision_on_it(
+    stack: Stack,
+) -> None:
+    async with stack.running():
+        await approved(stack, 1)
+        chloe = await home(stack, "U0CHLOE", shows="Waiting for you: 0")
+
+        await chloe.act_in_home(Action.PAST)
+
+        view = text_of(await chloe.wait_for_view())
+        assert "There is no decision that you may read" in view
+        assert "78200" not in view
+
+
+async def test_the_home_tab_opens_what_a_person_decided_and_searches_it(
+    stack: Stack,
+) -> None:
+    async with stack.running():
+        await approved(stack, 2)
+        ana = await home(stack, shows="Waiting for you: 0")
+
+        await ana.act_in_home(Action.PAST_MINE)
+        view = await ana.wait_for_view(lambda v: v["callback_id"] == View.PAST_MINE)
+        assert await ana.submit({Input.SEARCH: "78201"}) == {}
+        found = text_of(await ana.wait_for_view())
+
+        assert text_of(view).count("approved by <@U0ANA>") == 2
+        assert found.count("approved by <@U0ANA>") == 1
+
+
+async def test_a_search_finds_nothing_that_the_policy_hides(stack: Stack) -> None:
+    async with stack.running():
+        await approved(stack, 1)
+
+        found = await answered(stack, "U0ANA", "history note")
+
+    assert "No decision" in found

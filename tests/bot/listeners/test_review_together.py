@@ -1,0 +1,418 @@
+"""Calls of separate approvals are reviewed together from the Home tab."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from tests.bot.bot_stack import POLICY, Stack
+from tests.streams import audit_entries
+from twokey.bot.ids import Action, Input, View
+from twokey.bot.listeners import review
+from twokey.gateway.approvals.decisions import AccountKind, Approve, Click, Reviewer
+from twokey.gateway.approvals.events import EventName
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.wire import ProposedCall, Turn, TurnRef, Verdict
+from twokey.gateway.service.agents import AgentService
+from twokey.sandbox.client import Person as Actor
+from twokey.sandbox.client import UserActionFailed
+from twokey.sandbox.json_types import JsonObject, as_object, as_objects
+
+MANY = load_policy(
+    POLICY + "protect: {pending_per_agent: 2000, requests_per_10m: 2000}\n",
+    "policy.yml",
+)
+COUNT = 20
+HIDES_NOTES = "  process_refund:\n    redact: [args.note]\n"
+
+
+def text_of(view: Any) -> str:
+    return json.dumps(view, ensure_ascii=False)
+
+
+def home_of(state: JsonObject) -> str:
+    return text_of(state.get("home"))
+
+
+async def waiting(stack: Stack, count: int = COUNT) -> list[Verdict]:
+    """Let the agent ask for one refund in each of so many threads."""
+    stack.policy = MANY
+    return [
+        await stack.refund(thread=f"t{n}", amount=n + 0.5, order_id=f"{78200 + n}")
+        for n in range(count)
+    ]
+
+
+async def home(stack: Stack, user: str = "U0ANA", *, shows: str) -> Actor:
+    """Open the Home tab of a person, and wait until it shows these words."""
+    person = stack.actor(user)
+    await person.open_home()
+    await person.wait_for(lambda state: shows in home_of(state) or None)
+    return person
+
+
+async def reviewing(stack: Stack, user: str = "U0ANA", count: int = COUNT) -> Actor:
+    """Open the form with these calls."""
+    person = await home(stack, user, shows=f"Review {count} together")
+    await person.act_in_home(Action.REVIEW)
+    await person.wait_for_view(lambda view: view["callback_id"] == View.REVIEW)
+    return person
+
+
+async def confirmed(person: Actor, values: dict[str, object]) -> JsonObject:
+    """Submit the form, and return the page that says what will be recorded."""
+    assert await person.submit(values) == {}
+    return await person.wait_for_view(
+        lambda view: view["callback_id"] == View.REVIEW_CONFIRM
+    )
+
+
+async def results(person: Actor, values: dict[str, object] | None = None) -> str:
+    """Submit the last page, and return the list of what came of each call."""
+    assert await person.submit(values or {}) == {}
+    view = await person.wait_for_view(
+        lambda view: (
+            view["callback_id"] == View.NOTICE and "Recording" not in text_of(view)
+        )
+    )
+    return text_of(view)
+
+
+def without(*numbers: int) -> dict[str, object]:
+    """Return what the boxes hold when these calls are not ticked."""
+    return {
+        f"calls.{group}": [
+            f"{index}"
+            for index in range(group * 10, min(group * 10 + 10, COUNT))
+            if index + 1 not in numbers
+        ]
+        for group in range(2)
+    }
+
+
+async def states(stack: Stack, verdicts: list[Verdict]) -> list[ItemState]:
+    return [(await stack.approval(one)).items[0].state for one in verdicts]
+
+
+async def test_20_threads_with_one_call_each_are_reviewed_in_one_modal(
+    stack: Stack,
+) -> None:
+    async with stack.running():
+        verdicts = await waiting(stack)
+        ana = await reviewing(stack)
+        form = text_of(await ana.view())
+
+        page = await confirmed(ana, {})
+        before = await states(stack, verdicts)
+        told = await results(ana)
+
+        assert all(f'order_id \\"{78200 + n}\\"' in form for n in range(COUNT))
+        assert "*20 approve*" in text_of(page)
+        assert before == [ItemState.PENDING] * COUNT
+        assert await states(stack, verdicts) == [ItemState.AUTHORIZED] * COUNT
+        assert "*20 approved*" in told
+        entries = await audit_entries(stack.store.conn, stack.keys)
+        decided = [one for one in entries if one.name is EventName.ITEM_AUTHORIZED]
+        assert len({one.request_digest for one in decided}) == 1, "one gesture"
+        assert {one.data["gesture"] for one in decided} == {"modal"}
+        await ana.wait_for(lambda s: "Waiting for you: 0" in home_of(s) or None)
+
+
+async def test_a_slow_store_records_the_rest_after_the_answer(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(review, "_ANSWER_S", 0.0)
+    async with stack.running():
+        verdicts = await waiting(stack, 3)
+        ana = await reviewing(stack, count=3)
+        await confirmed(ana, {})
+
+        assert await ana.submit({}) == {}
+        page = text_of(await ana.view())
+        view = await ana.wait_for_view(lambda view: "3 approved" in text_of(view))
+
+        assert "*0 of 3* are recorded so far" in page
+        assert text_of(view["title"]).count("Recorded") == 1
+        assert await states(stack, verdicts) == [ItemState.AUTHORIZED] * 3
+
+
+async def test_a_review_that_takes_too_long_names_what_it_left(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(review, "_GIVE_UP_S", 0.0)
+    async with stack.running():
+        verdicts = await waiting(stack, 2)
+        ana = await reviewing(stack, count=2)
+        await confirmed(ana, {})
+
+        told = await results(ana)
+
+        assert "*2 not done*" in told
+        assert "no time left" in told
+        assert await states(stack, verdicts) == [ItemState.PENDING] * 2
+
+
+async def test_each_call_is_approved_rejected_or_left_as_its_box_says(
+    stack: Stack,
+) -> None:
+    async with stack.running():
+        verdicts = await waiting(stack)
+        ana = await reviewing(stack)
+
+        page = await confirmed(ana, {**without(3, 20), Input.OTHERS: "reject"})
+        told = await results(ana, {Input.REASON: "refunded before"})
+
+        found = await states(stack, verdicts)
+        assert "*18 approve* · *2 reject*" in text_of(page)
+        assert "*18 approved* · *2 rejected*" in told
+        assert found[2] is found[19] is ItemState.REJECTED
+        assert found.count(ItemState.AUTHORIZED) == COUNT - 2
+
+
+async def test_what_ends_while_the_form_is_open_is_named_with_its_reason(
+    stack: Stack,
+) -> None:
+    async with stack.running():
+        verdicts = await waiting(stack)
+        ana = await reviewing(stack)
+        await confirmed(ana, {})
+        first, second = [await stack.approval(one) for one in verdicts[:2]]
+        ben = Reviewer(
+            team="T0SANDBOX",
+            user="U0BEN",
+            usergroups=frozenset({"S0SUPPORT"}),
+            account=AccountKind.MEMBER,
+        )
+        seen = Click(
+            approval=first.id,
+            index=0,
+            version=first.version,
+            action_hash=first.items[0].action_hash,
+        )
+        await stack.reviews.decide(seen, Approve(), ben)
+        await stack.agents.withdraw(frozenset({second.items[0].id}))
+
+        told = await results(ana)
+
+        assert "*18 approved* · *2 not done*" in told
+        assert "This was already approved by <@U0BEN>" in told
+        assert "This was withdrawn" in told
+        decision = (await stack.approval(verdicts[0])).items[0].decision
+        assert decision
+        assert decision.by.user == "U0BEN"
+
+
+async def test_two_people_who_review_the_same_calls_decide_each_once(
+    stack: Stack,
+) -> None:
+    async with stack.running():
+        verdicts = await waiting(stack)
+        ana = await reviewing(stack)
+        ben = await reviewing(stack, "U0BEN")
+        await confirmed(ana, {**without(1, 2, 3)})
+        await confirmed(ben, {})
+
+        by_ana = await results(ana)
+        by_ben = await results(ben)
+
+        assert "*17 approved*" in by_ana
+        assert "*3 approved* · *17 not done*" in by_ben
+        assert by_ben.count("This was already approved by <@U0ANA>") == 17
+        assert await states(stack, verdicts) == [ItemState.AUTHORIZED] * COUNT
+
+
+@pytest.mark.slow
+async def test_a_bot_that_dies_between_two_writes_loses_and_doubles_nothing(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decide, written = stack.reviews.decide, list[object]()
+
+    async def dies(*given: Any, **named: Any) -> Any:
+        if len(written) == 7:
+            # As a killed process: nothing after this runs, and nobody is answered.
+            raise asyncio.CancelledError
+        written.append(given)
+        return await decide(*given, **named)
+
+    async with stack.running():
+        verdicts = await waiting(stack)
+        ana = await reviewing(stack)
+        await confirmed(ana, {})
+        monkeypatch.setattr(stack.reviews, "decide", dies)
+        with suppress(UserActionFailed):
+            await ana.submit({})
+        await stack.bot_is_quiet()
+    monkeypatch.undo()
+    between = await states(stack, verdicts)
+    assert between.count(ItemState.AUTHORIZED) == 7
+    await ana.close_view()
+
+    async with stack.running():
+        ana = await reviewing(stack, count=13)
+        await confirmed(ana, {})
+        told = await results(ana)
+
+        assert "*13 approved*" in told
+        assert await states(stack, verdicts) == [ItemState.AUTHORIZED] * COUNT
+        entries = await audit_entries(stack.store.conn, stack.keys)
+        decided = [one for one in entries if one.name is EventName.ITEM_AUTHORIZED]
+        assert len(decided) == COUNT, "each once"
+
+
+async def test_a_form_is_good_for_its_person_and_its_calls_only(stack: Stack) -> None:
+    async with stack.running():
+        verdicts = await waiting(stack, 2)
+        ana = await reviewing(stack, count=2)
+        view = await ana.view()
+        assert view
+        cards, keys = stack.store.cards, stack.keys
+        binding = await cards.bound_view(keys, str(view["id"]))
+        assert binding
+        assert binding.user == "U0ANA"
+        for other in (
+            binding.with_(user="U0BEN"),
+            binding.with_(action_hash="sha256:00"),
+            binding.with_(purpose=View.REVIEW_CONFIRM),
+        ):
+            await cards.bind_view(keys, str(view["id"]), other)
+            await ana.submit({})
+            shown = await ana.wait_for_view()
+
+            assert "not known any more" in text_of(shown)
+            assert await states(stack, verdicts) == [ItemState.PENDING] * 2
+            await ana.close_view()
+            ana = await reviewing(stack, count=2)
+            view = await ana.view()
+            assert view
+
+
+async def test_only_who_may_decide_a_call_is_offered_it(stack: Stack) -> None:
+    async with stack.running():
+        verdicts = await waiting(stack, 3)
+        ids = [(await stack.approval(one)).items[0].id for one in verdicts]
+        ana = await home(stack, shows="Review 3 together")
+        # As somebody who forges what their client sends.
+        dan = await home(stack, "U0DAN", shows="Waiting for others: 3")
+        view = as_object((await ana.state())["home"])
+        forged = next(
+            as_object(block["accessory"])
+            for block in as_objects(view["blocks"])
+            if as_object(block.get("accessory")).get("action_id") == Action.REVIEW
+        )
+        assert forged["value"] == " ".join(ids)
+        stack.sandbox.workspace.homes["U0DAN"].document["blocks"] = view["blocks"]
+
+        await dan.act_in_home(Action.REVIEW)
+
+        await dan.wait_for_view(
+            lambda view: "None of these calls waits for you" in text_of(view)
+        )
+
+
+@pytest.mark.parametrize(
+    ("tool", "args"),
+    [
+        ("wire_money", {"amount": 5}),
+        ("process_refund", {"amount": 5, "order_id": "1", "note": "long " * 300}),
+        ("process_refund", {"amount": 5, "order_id": "1\u202e"}),
+    ],
+    ids=["escalated", "too long for a row", "hidden characters"],
+)
+async def test_what_needs_to_be_opened_has_no_approve_in_its_row(
+    stack: Stack, tool: str, args: JsonObject
+) -> None:
+    async with stack.running():
+        for n in range(2):
+            await stack.submit((tool, args), thread=f"t{n}")
+
+        ana = await home(stack, shows="Waiting for you: 2")
+
+        shown = text_of(await ana.home())
+        assert Action.VIEW_ALL in shown
+        assert Action.APPROVE_ROW not in shown
+        assert "together" not in shown
+
+
+async def test_a_row_approves_its_call_in_one_click(stack: Stack) -> None:
+    async with stack.running():
+        verdicts = await waiting(stack, 1)
+        ana = await home(stack, shows="Waiting for you: 1")
+
+        await ana.act_in_home(Action.APPROVE_ROW)
+
+        assert await states(stack, verdicts) == [ItemState.AUTHORIZED]
+        await ana.wait_for(lambda s: "Waiting for you: 0" in home_of(s) or None)
+        entries = await audit_entries(stack.store.conn, stack.keys)
+        (event,) = [one for one in entries if one.name is EventName.ITEM_AUTHORIZED]
+        assert event.data["gesture"] == "app_home"
+
+
+async def test_a_row_of_a_call_about_which_there_is_more_to_see_decides_nothing(
+    stack: Stack,
+) -> None:
+    async with stack.running():
+        verdicts = await waiting(stack, 1)
+        ana = await home(stack, shows="Waiting for you: 1")
+        approval = await stack.approval(verdicts[0])
+        ben = Reviewer(team="T0SANDBOX", user="U0BEN", account=AccountKind.MEMBER)
+        await stack.reviews.report(approval.id, ben, "looks odd")
+
+        try:
+            await ana.act_in_home(Action.APPROVE_ROW)
+            told = text_of(await ana.wait_for_view())
+        except UserActionFailed:
+            told = "the tab was refreshed: the row has no Approve any more"
+
+        assert "more to see" in told or "no Approve" in told
+        assert await states(stack, verdicts) == [ItemState.PENDING]
+
+
+async def test_redacted_arguments_are_in_no_row_and_no_form(stack: Stack) -> None:
+    stack.policy = load_policy(
+        POLICY.replace(
+            "  process_refund:\n", "  process_refund:\n    redact: [args.note]\n"
+        ),
+        "policy.yml",
+    )
+    async with stack.running():
+        for n in range(2):
+            await stack.refund(thread=f"t{n}", note="canary-4711")
+        ana = await reviewing(stack, count=2)
+
+        told = text_of(await ana.home()) + text_of(await ana.view())
+
+        assert "canary-4711" not in told
+
+
+async def test_the_calls_of_another_tenant_are_in_no_queue(stack: Stack) -> None:
+    async with stack.running():
+        await waiting(stack, 2)
+        theirs = AgentService(stack.store, lambda: stack.policy, tenant="other")
+        call = ProposedCall(
+            tool="process_refund",
+            args={"amount": 1, "order_id": "their-order"},
+            tool_call_id="c0",
+        )
+        ref = TurnRef(agent="support", thread="theirs", message_id="m")
+        (verdict,) = await theirs.submit(Turn(ref=ref, calls=(call,)))
+        ana = await reviewing(stack, count=2)
+        told = text_of(await ana.home()) + text_of(await ana.view())
+        await ana.close_view()
+        for block in as_objects(
+            stack.sandbox.workspace.homes["U0ANA"].document["blocks"]
+        ):
+            if as_object(block.get("accessory")).get("action_id") == Action.REVIEW:
+                as_object(block["accessory"])["value"] = verdict.item_id
+        await ana.act_in_home(Action.REVIEW)
+        refused = text_of(
+            await ana.wait_for_view(lambda view: "Not done" in text_of(view))
+        )
+
+    assert "Waiting for you: 2" in told
+    assert "their-order" not in told + refused
+    assert "None of these calls waits for you" in refused

@@ -1,0 +1,190 @@
+"""An open Home tab shows changes by itself, within Slack's limits."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.bot.bot_stack import Stack
+from tests.bot.listeners.test_review_together import home, home_of, text_of, waiting
+from tests.conftest import eventually
+from twokey.bot.cards.queue import HomeFilter
+from twokey.bot.ids import Action
+from twokey.bot.listeners.home_tab import filter_of
+from twokey.gateway.store.home_tabs import HomeTab, ShownTab
+
+
+def published(stack: Stack, user: str) -> list[Any]:
+    return [
+        call
+        for call in stack.sandbox.calls
+        if call.method == "views.publish" and call.arguments["user_id"] == user
+    ]
+
+
+async def shown(stack: Stack, user: str, words: str) -> None:
+    """Wait until the tab of a person shows these words, without any use of it."""
+    await stack.actor(user).wait_for(lambda state: words in home_of(state) or None)
+
+
+async def test_an_open_tab_shows_what_comes_and_what_goes(stack: Stack) -> None:
+    async with stack.running():
+        await home(stack, shows="Waiting for you: 0")
+
+        (verdict,) = await waiting(stack, 1)
+        await shown(stack, "U0ANA", "Waiting for you: 1")
+        item = (await stack.approval(verdict)).items[0]
+        await stack.agents.withdraw(frozenset({item.id}))
+
+        await shown(stack, "U0ANA", "Waiting for you: 0")
+        assert "Changes appear here within seconds until" in text_of(
+            await stack.actor("U0ANA").home()
+        )
+
+
+async def test_nobody_is_published_a_tab_that_would_show_the_same(stack: Stack) -> None:
+    async with stack.running():
+        await home(stack, shows="Waiting for you: 0")
+        await home(stack, "U0CHLOE", shows="Waiting for you: 0")
+        before = len(published(stack, "U0CHLOE"))
+
+        await waiting(stack, 1)
+        await shown(stack, "U0ANA", "Waiting for you: 1")
+        await waiting(stack, 2)
+        await shown(stack, "U0ANA", "Waiting for you: 2")
+
+        assert len(published(stack, "U0CHLOE")) == before, "she decides no refunds"
+
+
+async def test_many_changes_at_once_are_few_publications(stack: Stack) -> None:
+    async with stack.running():
+        await home(stack, shows="Waiting for you: 0")
+        clock = asyncio.get_running_loop().time
+        began, before = clock(), len(published(stack, "U0ANA"))
+
+        await waiting(stack, 30)
+        await shown(stack, "U0ANA", "Waiting for you: 30")
+
+        seconds = clock() - began
+        assert len(published(stack, "U0ANA")) - before <= seconds + 2
+
+
+async def test_who_has_not_used_their_tab_lately_is_left_alone(stack: Stack) -> None:
+    async with stack.running():
+        await home(stack, shows="Waiting for you: 0")
+        await home(stack, "U0BEN", shows="Waiting for you: 0")
+        key = stack.keys.home_tabs("default")
+        body = HomeTab(used_at_ms=1).model_dump_json()
+        await stack.store.conn.command("HSET", key, "U0BEN", body)
+        before = len(published(stack, "U0BEN"))
+
+        await waiting(stack, 1)
+        await shown(stack, "U0ANA", "Waiting for you: 1")
+
+        assert len(published(stack, "U0BEN")) == before
+        found = await stack.store.home_tabs.open_tabs(stack.keys, "default", 10)
+        assert found == ["U0ANA"]
+
+
+async def test_a_filter_holds_while_the_tab_is_kept_up_to_date(stack: Stack) -> None:
+    async with stack.running():
+        await waiting(stack, 2)
+        await stack.submit(("send_email", {"to": "a@b.example"}), thread="mail")
+        ana = await home(stack, shows="Waiting for you: 3")
+
+        await ana.act_in_home(Action.FILTER_TOOL, chosen="send_email")
+        await shown(stack, "U0ANA", "1 of 3 fit the filter.")
+        await stack.submit(("send_email", {"to": "c@d.example"}), thread="mail2")
+
+        await shown(stack, "U0ANA", "2 of 4 fit the filter.")
+        assert "Refund" not in text_of(await ana.home()).split("How approvals work")[0]
+        await ana.act_in_home(Action.FILTER_TOOL, chosen="*")
+        await shown(stack, "U0ANA", "Refund")
+
+
+async def test_what_i_am_on_can_be_listed_alone(stack: Stack) -> None:
+    async with stack.running():
+        verdicts = await waiting(stack, 2)
+        ana = await home(stack, shows="Waiting for you: 2")
+        card = await stack.card(verdicts[1])
+        await ana.click("C0APPROVALS", str(card["ts"]), Action.TAKE)
+        await shown(stack, "U0ANA", "Only what I'm on")
+
+        await ana.act_in_home(Action.FILTER_MINE)
+
+        await shown(stack, "U0ANA", "1 of 2 fit the filter.")
+        told = text_of(await ana.home())
+        assert "78201" in told
+        assert "78200" not in told
+
+
+async def test_a_tab_that_another_process_published_meanwhile_is_made_again(
+    stack: Stack,
+) -> None:
+    async with stack.running():
+        ana = await home(stack, shows="Waiting for you: 0")
+        tabs = stack.store.home_tabs
+
+        async def is_noted() -> bool:
+            _, now, _ = await tabs.tab(stack.keys, "default", "U0ANA")
+            return bool(now.view_hash)
+
+        await eventually(is_noted)
+        _, now, _ = await tabs.tab(stack.keys, "default", "U0ANA")
+        old = now.with_(view_hash="0.old", content="")
+        await tabs.shown(stack.keys, "default", "U0ANA", old)
+
+        await waiting(stack, 1)
+
+        await shown(stack, "U0ANA", "Waiting for you: 1")
+        assert await ana.notices() == []
+
+
+async def test_a_tab_that_slack_refuses_keeps_no_other_from_its_news(
+    stack: Stack,
+) -> None:
+    async with stack.running():
+        await home(stack, shows="Waiting for you: 0")
+        ghost = "U0GHOST"
+        await stack.store.home_tabs.used(stack.keys, "default", ghost)
+
+        await waiting(stack, 1)
+
+        await shown(stack, "U0ANA", "Waiting for you: 1")
+
+        async def is_forgotten() -> bool:
+            tabs = stack.store.home_tabs
+            return await tabs.open_tabs(stack.keys, "default", 10) == ["U0ANA"]
+
+        await eventually(is_forgotten)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [100, 1000])
+async def test_a_long_queue_is_shown_in_pages(stack: Stack, count: int) -> None:
+    verdicts = await waiting(stack, count)
+    async with stack.running():
+        ana = await home(stack, shows=f"Waiting for you: {count}")
+        assert "Review 40 together" in text_of(await ana.home())
+        assert f"1 to 20 of {count}" in text_of(await ana.home())
+
+        await ana.act_in_home(Action.HOME_NEXT)
+        await shown(stack, "U0ANA", f"21 to 40 of {count}")
+        await ana.act_in_home(Action.REVIEW)
+
+        await ana.wait_for_view(lambda view: "Calls 31-40" in text_of(view))
+        assert len(verdicts) == count
+
+
+async def test_a_note_that_is_damaged_or_newer_is_none(stack: Stack) -> None:
+    key = stack.keys.home_tabs("default")
+    rows = ["U0ANA", "{", "U0ANA shown", '{"newer": 1}']
+    await stack.store.conn.command("HSET", key, *rows)
+    await stack.store.conn.command("PEXPIRE", key, 1000)
+
+    tab, now, _ = await stack.store.home_tabs.tab(stack.keys, "default", "U0ANA")
+
+    assert (tab, now) == (HomeTab(), ShownTab())
+    assert filter_of(tab.with_(settings='{"newer": 1}')) == HomeFilter()

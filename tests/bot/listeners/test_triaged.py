@@ -28,7 +28,7 @@ class Careful:
     def __init__(self, *, is_gullible: bool = False) -> None:
         self.is_gullible = is_gullible
 
-    async def advise(self, request: TriageRequest) -> object:
+    async def assess(self, request: TriageRequest) -> object:
         note = {one.name: one.text for one in request.arguments}.get("note", "")
         if not note:
             return {"raise_to": "none", "score": 5}

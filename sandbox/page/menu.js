@@ -17,7 +17,9 @@ export function openMenu(anchor, items, className = "") {
     if (hadFocus) anchor.focus();
   });
   menu.addEventListener("keydown", (event) => walk(event, entries));
-  anchor.after(menu);
+  // Not in the message, which is drawn anew while the menu is open; in the modal dialog if
+  // there is one, because everything outside of it is inert.
+  (anchor.closest("dialog") ?? document.body).append(menu);
   menu.showPopover();
   place(menu, anchor);
   (entries.find((entry) => entry.ariaChecked === "true") ?? entries[0])?.focus();

@@ -12,10 +12,11 @@ from dataclasses import replace
 from tests.matrix.matrix_stack import MatrixStack, Table
 from tests.matrix.people import Kind
 from twokey.bot.ids import Action, Input, View, unseal
+from twokey.bot.ids import chosen as option_choice
 from twokey.gateway.protocol.verbs import Verb
 from twokey.sandbox import inputs, payloads, view_responses
 from twokey.sandbox.delivery import Ack, Envelope
-from twokey.sandbox.elements import find
+from twokey.sandbox.elements import PlacedElement, find, placed_elements
 from twokey.sandbox.json_types import JsonObject, as_object, as_objects
 from twokey.sandbox.payloads import Interaction
 from twokey.sandbox.records import User
@@ -38,21 +39,21 @@ async def click(stack: MatrixStack, table: Table, verb: Verb, user_id: str) -> N
     sandbox, card = stack.demo.sandbox, stack.card(table)
     user = sandbox.workspace.user(user_id)
     is_odd = user_id == table.person and table.cell.kind in _ODD
+    placed, chosen = _offered(list(card.blocks or ()), BUTTONS[verb])
     if not (user.deleted or user.is_bot or is_odd):
         await sandbox.person(user_id).act(
             "block_actions",
             channel=table.channel,
             ts=card.ts,
-            action_id=BUTTONS[verb],
+            action_id=placed.action_id,
+            block_id=placed.block_id,
+            chosen=chosen,
         )
         return
-    placed = find(list(card.blocks or ()), BUTTONS[verb])
-    assert placed is not None
     action: JsonObject = {
-        "type": "button",
+        **(chosen or {"type": "button", "value": placed.element.get("value")}),
         "action_id": placed.action_id,
         "block_id": placed.block_id,
-        "value": placed.element["value"],
         "action_ts": sandbox.clock.next_ts(),
     }
     envelope = payloads.on_message(
@@ -61,6 +62,19 @@ async def click(stack: MatrixStack, table: Table, verb: Verb, user_id: str) -> N
     if is_odd:
         _make_odd(envelope.payload, table.cell.kind)
     await _delivered(sandbox, envelope)
+
+
+def _offered(
+    blocks: list[JsonObject], act: Action
+) -> tuple[PlacedElement, JsonObject | None]:
+    """Return the button of an act, or the menu that has it and what to choose there."""
+    for placed in placed_elements(blocks):
+        if placed.action_id == act:
+            return placed, None
+        for option in as_objects(placed.element.get("options")):
+            if option_choice(str(option["value"]))[0] == act:
+                return placed, {"type": "overflow", "selected_option": option}
+    raise AssertionError(f"{act} is not on the card.")
 
 
 def _make_odd(payload: JsonObject, kind: Kind) -> None:

@@ -218,6 +218,27 @@ def test_an_overflow_menu_is_used_with_the_keyboard(
     screen.gone(".menu")
 
 
+def test_a_menu_stays_open_while_its_card_is_drawn_anew(
+    screen: Screen, slack: FakeSlack
+) -> None:
+    options = [option("Freeze", "freeze"), option("Show", "show")]
+    menu: Json = {"type": "overflow", "action_id": "more", "options": options}
+    shows(slack, menu)
+    screen.open()
+    screen.click('[data-action-id="more"]')
+    screen.one(".menu")
+
+    new = button("New", "new")
+    block = {"type": "actions", "block_id": "b", "elements": [new, menu]}
+    shown = message(ts(1), BOT, "x", blocks=[block])
+    slack.show(channels=[channel(CHANNEL, "agent-approvals", [shown])])
+    screen.one('[data-action-id="new"]')
+    screen.click('.menu [data-value="show"]')
+
+    screen.wait(lambda: slack.acts, "the act")
+    assert slack.acts[0]["chosen"]["selected_option"] == options[1]
+
+
 def test_a_choice_in_a_message_is_sent_at_once(
     screen: Screen, slack: FakeSlack
 ) -> None:

@@ -3,8 +3,8 @@
 The store keeps the index of missing cards apart from the outbox, so no card waits for
 an event to be read or is lost with one. Events are read as they come and stay
 unacknowledged until they are posted. When the queue is full, events that call people
-are still queued. Of the others only the card is updated; their thread replies follow,
-in order, when there is room.
+are still queued. Of the others only the card is updated, unless it is a notification;
+their thread replies follow, in order, when there is room.
 """
 
 from __future__ import annotations
@@ -90,7 +90,9 @@ class Feed:
                 # Only the first id is kept: the events stay unacknowledged in the
                 # stream and are read again from there.
                 self._resume_from = self._resume_from or event.seq
-                if event.approval:
+                # Nobody decides on a notification, so its card waits with its event:
+                # drawn now, it would be posted like a card that asks people.
+                if event.approval and not event.is_auto_approved:
                     self.queue.redraw(event.approval)
             else:
                 self.queue.add(event)

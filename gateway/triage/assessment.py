@@ -99,11 +99,13 @@ def _in_text(text: str) -> Iterator[Mapping[object, object]]:
     while at >= 0:
         try:
             found, end = decoder.raw_decode(text, at)
-        # A brace that opens no object: search on behind it.
+        # A brace that opens no object, or an object around others: search inside it.
         except (ValueError, RecursionError):
             end = at + 1
         else:
             yield found
+            if _read(found) is None:
+                end = at + 1
         at = text.find("{", end)
 
 

@@ -121,6 +121,8 @@ def test_junk_is_no_assessment(raw: object) -> None:
         ('{"raise_to": "approve", "score": 5}', Tier.APPROVE, 5),
         ('Here:\n```json\n{"raise_to": "approve"}\n```', Tier.APPROVE, 0),
         ('I saw {this}. [{"score": 9}]', None, 9),
+        ('{"assessment": {"raise_to": "deny", "score": 90}}', Tier.DENY, 90),
+        ('{"calls": [{"id": 7, "triage": {"score": 8}}]}', None, 8),
     ],
 )
 def test_an_assessment_is_read_from_every_usual_shape(

@@ -162,8 +162,9 @@ def status_label(approval: Approval, *, now_ms: int) -> list[Label]:
     """
     if approval.is_batch and not is_table(approval):
         return []
-    sentence = headline(approval, now_ms=now_ms)
-    return [label(sentence.text.partition(" ")[2])]
+    sign, _, words = headline(approval, now_ms=now_ms).text.partition(" ")
+    # Where nothing waits, the sentence begins with a number instead of a sign.
+    return [label(f"{sign} {words}" if sign.isdecimal() else words)]
 
 
 def headline(approval: Approval, *, now_ms: int) -> Label:

@@ -8,13 +8,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.bot.samples import TWO, an_approval, an_item, edited, frame, in_state
+from tests.bot.samples import (
+    NOW,
+    TWO,
+    an_approval,
+    an_item,
+    edited,
+    frame,
+    in_state,
+)
 from tests.bot.strategies import hostile
 from tests.levels import examples
 from twokey.bot.cards.approval import card
 from twokey.bot.cards.batch_footer import decided_alone
 from twokey.bot.cards.call_rows import needs_full_view
 from twokey.bot.cards.frame import TABLE_FROM, is_table
+from twokey.bot.cards.states import status_label
 from twokey.bot.cards.table import TABLE_CHARS, numbers, table_of
 from twokey.bot.ids import Action
 from twokey.gateway.approvals.record import Approval, Item, Revocation, TriageResult
@@ -197,6 +206,15 @@ def test_the_header_names_the_number_of_calls_once(state: ItemState) -> None:
 
     assert str(header["text"]).count("9 calls: process_refund") == 1
     assert "9 9" not in str(header["text"])
+
+
+def test_below_the_header_of_a_table_stands_how_many_calls_are_in_which_state() -> None:
+    waiting = refunds(9)
+    done = an_approval(*(in_state(item, ItemState.EXECUTED) for item in waiting.items))
+
+    shown = [status_label(each, now_ms=NOW)[0].text for each in (waiting, done)]
+
+    assert shown == ["Approval needed: 9 of 9 calls", "9 calls: 9 done"]
 
 
 def test_a_call_of_which_more_is_to_be_said_is_decided_alone() -> None:

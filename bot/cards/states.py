@@ -195,7 +195,7 @@ def _one(item: Item) -> Label:
         head = "❌ It failed. Run it again?"
     if item.state in UNEXECUTED and what_ran(item) is not NOTHING_RAN:
         what = "may have run before" if item.is_restored else "had been started"
-        head = f"{head.partition(',')[0]}; it {what}"
+        head = f"{head.removesuffix(', nothing ran')}; it {what}"
     if item.edit is not None:
         head = head.replace("Approved", "Approved with changes")
     return label(head)

@@ -229,7 +229,7 @@ class Keys:
         return f"{self._base}:said:{_hashed(tenant, message)}"
 
     def view(self, view_id: str) -> str:
-        """Hash: which item and version an open modal belongs to."""
+        """String: which item and version an open modal belongs to."""
         return f"{self._base}:view:{view_id}"
 
     def home_tabs(self, tenant: str) -> str:

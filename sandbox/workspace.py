@@ -106,8 +106,11 @@ class Workspace:
             if channel.peer == user_id:
                 return channel
         bot = self.app.bot_user
+        channel_id = f"D{user_id[1:]}"
+        while channel_id in self.channels:  # of W0ANA, where U0ANA has one
+            channel_id += "0"
         channel = Channel(
-            id=f"D{user_id[1:]}",
+            id=channel_id,
             name="directmessage",
             members=frozenset({user_id, bot}),
             peer=user_id,

@@ -1,5 +1,6 @@
 """The sandbox's Web API refuses what Slack's refuses, by the same names."""
 
+from dataclasses import replace
 from typing import Any
 
 import aiohttp
@@ -8,6 +9,7 @@ import pytest
 from tests.sandbox.blocks import card, section
 from tests.sandbox.bolt_app import error, new_client, refusal
 from twokey.sandbox.client import Person
+from twokey.sandbox.samples import ANA
 from twokey.sandbox.server import Sandbox
 from twokey.sandbox.tokens import TokenKind
 
@@ -115,6 +117,20 @@ async def test_a_person_is_written_to_in_their_direct_message(
     assert [m["text"] for m in await ana.messages("D0ANA")] == ["psst"]
     assert await error(client.conversations_open(users="U0GONE")) == "user_disabled"
     assert await error(client.conversations_open(users="U0NOBODY")) == "user_not_found"
+
+
+async def test_people_whose_ids_differ_in_the_first_letter_share_no_direct_message(
+    sandbox: Sandbox, client: Any
+) -> None:
+    sandbox.control.scopes([*sandbox.workspace.bot_scopes, "im:write"])
+    sandbox.workspace.put_user(replace(ANA, id="W0ANA"))
+
+    opened = [await client.conversations_open(users=u) for u in ("U0ANA", "W0ANA")]
+
+    channels = [sandbox.workspace.channel(one["channel"]["id"]) for one in opened]
+    assert [channel.peer for channel in channels] == ["U0ANA", "W0ANA"]
+    again = await client.conversations_open(users="W0ANA")
+    assert again["channel"]["id"] == channels[1].id
 
 
 async def test_blocks_are_judged_with_a_pointer_to_what_is_wrong(client: Any) -> None:

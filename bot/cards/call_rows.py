@@ -54,7 +54,7 @@ from twokey.gateway.approvals.evidence import original_text
 from twokey.gateway.approvals.hidden import has_hidden
 from twokey.gateway.approvals.quorum import asks_more, tally
 from twokey.gateway.approvals.record import Approval, Item
-from twokey.gateway.protocol.records import Person
+from twokey.gateway.protocol.records import Person, Result
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.protocol.verbs import Finding, Verb
@@ -65,12 +65,12 @@ _STATEMENT_CHARS_IN_BATCH = 300
 _OBSERVATIONS = 2
 _LABEL_CHARS = 40
 """Characters that the label of one note takes, at most."""
-_FINDINGS = {
+FINDINGS = {
     Finding.EXECUTED: "it took effect",
     Finding.RERUN: "run it again",
     Finding.SKIP: "leave it",
 }
-
+"""What a person says of a call in doubt."""
 
 _REVOKED: LiteralString = "↩ *The approval was taken back* {at}:"
 _ENDED_BECAUSE: LiteralString = "↩ *It was withdrawn* {at}:"
@@ -190,19 +190,25 @@ def call_box(frame: Frame, item: Item, shown: Listing) -> Block:
     if item.decision is not None and item.decision.verb is Verb.RESPOND:
         parts += _quoted("Answer to the agent:", item.decision.text, frame)
     for one in item.observations[-_OBSERVATIONS:]:
-        sentence = label(f" says: {_FINDINGS[one.finding]}")
+        sentence = label(f" says: {FINDINGS[one.finding]}")
         parts.append(
             line(bold(label("Checked: ")), _person(one.by), text_run(sentence))
         )
         parts += _quoted("Note:", one.note, frame)
     if item.late_result is not None:
-        result = "it ran" if item.late_result.ok else "it failed"
-        against = ", unlike what people found" if item.is_contradicted else ""
-        title = f"Its executor reported later that {result}{against}:"
-        parts += _quoted(title, item.late_result.summary or result, frame)
+        reported, text = late_report(item, item.late_result)
+        parts += _quoted(f"{reported}:", text, frame)
     if item.result is not None and item.late_result is None:
         parts += _quoted("Result (as the tool says):", item.result.summary, frame)
     return rich_text(*parts, block_id=frame.block_id(f"{item.index}.call"))
+
+
+def late_report(item: Item, late: Result) -> tuple[str, str]:
+    """Return a title and a text for what an executor reported after people did."""
+    result = "it ran" if late.ok else "it failed"
+    against = ", unlike what people found" if item.is_contradicted else ""
+    title = f"Its executor reported later that {result}{against}"
+    return title, late.summary or result
 
 
 def _has_link(item: Item, budget: TextBudget) -> bool:

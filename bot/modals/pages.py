@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from twokey.bot.cards.call_rows import FINDINGS, late_report
 from twokey.bot.cards.chunks import chunks
 from twokey.bot.cards.diff import state_text, state_title
 from twokey.bot.cards.listing import boxes, schema_order
 from twokey.bot.cards.states import TRIAGE_TITLE
 from twokey.bot.modals.heading import REASONS
 from twokey.bot.text import reveal
+from twokey.gateway.approvals.evidence import original_text
 from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.verbs import Verb
@@ -56,17 +58,26 @@ def _parts(approval: Approval, item: Item) -> list[Part]:
     reasons = "\n".join(item.reasons)
     needed = f"Why it needs {'no ' if item.is_auto_approved else ''}review"
     call = "What runs if approved" if item.is_pending else "The call"
+    late = late_report(item, item.late_result) if item.late_result else ("", "")
     sections = [
         (call, _call(item, item.args)),
         (state_title(item), [state_text(item)]),
         ("What the agent asked for", _requested(item)),
+        ("What the model wrote, read otherwise by the tool", [_original(item)]),
         ("Why it was edited", [item.edit.reason] if item.edit else []),
         (needed, [reasons] if len(reasons) > REASONS else []),
         (TRIAGE_TITLE, [item.triage.rationale] if item.triage else []),
         ("Reason", [ends.text] if ends and ends.verb is Verb.REJECT else []),
         ("Why it was approved", [vote.reason for vote in item.votes]),
         ("Answer", [ends.text] if ends and ends.verb is Verb.RESPOND else []),
+        ("Why it was taken back", [item.revoked.reason] if item.revoked else []),
+        *[
+            (f"Checked: {FINDINGS[one.finding]}", [one.note])
+            for one in item.observations
+        ],
         ("Result, as the tool says", [item.result.summary] if item.result else []),
+        (late[0], [late[1]]),
+        ("Agent says of the call (unverified)", [item.agent_description]),
         ("Agent says (unverified)", [approval.says]),
     ]
     return [
@@ -82,6 +93,12 @@ def _requested(item: Item) -> list[str]:
     if item.edit is None:
         return []
     return _call(item, item.requested_args)
+
+
+def _original(item: Item) -> str:
+    if item.original_args is None:
+        return ""
+    return original_text(item.original_args, item.requested_args, item.redact)
 
 
 def _call(item: Item, args: JsonObject) -> list[str]:

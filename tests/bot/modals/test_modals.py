@@ -10,6 +10,7 @@ import pytest
 from tests.bot.markup_audit import objects
 from tests.bot.readable import view as as_text
 from tests.bot.samples import (
+    ANA,
     KEY,
     LATER,
     NOW,
@@ -17,6 +18,7 @@ from tests.bot.samples import (
     TEAM,
     TWO,
     a_refund,
+    a_vote,
     an_approval,
     an_item,
     edited,
@@ -28,12 +30,14 @@ from tests.bot.snapshots import assert_same
 from twokey.bot.blocks import notice
 from twokey.bot.ids import PAGE, Action, Input, View, unseal, verify
 from twokey.bot.modals import details, edit, reject, respond
+from twokey.bot.modals.pages import pages
 from twokey.bot.text_types import label, template
-from twokey.gateway.approvals.record import Approval, TriageResult
+from twokey.gateway.approvals.record import Approval, Revocation, TriageResult
+from twokey.gateway.approvals.requirement import Observation
 from twokey.gateway.protocol.records import Result
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.protocol.verbs import Verb
+from twokey.gateway.protocol.verbs import Finding, Verb
 
 FOLDER = Path(__file__).parent / "snapshots"
 REFUNDS = an_approval()
@@ -144,6 +148,39 @@ def test_the_words_of_triage_stay_when_the_call_was_edited_or_ran() -> None:
         shown = as_text(_page(an_approval(state)))
         title = "Triage (a model's opinion, unverified)"
         assert f"{title}\n+--\n| It pays a new account." in shown
+
+
+def test_a_call_is_shown_with_every_word_that_its_card_cuts() -> None:
+    words = {name: f"{name} " + "many words " * 90 + name for name in "abcdefg"}
+    item = in_state(a_refund(), ItemState.EXECUTED).with_(
+        agent_description=words["a"],
+        original_args={"amount": words["b"]},
+        revoked=Revocation(reason=words["c"], at_ms=NOW),
+        late_result=Result(ok=False, summary=words["d"]),
+        observations=tuple(
+            Observation(
+                vote=a_vote(a_refund(), ANA), finding=found, fence=1, note=words[name]
+            )
+            for name, found in zip("efg", Finding, strict=True)
+        ),
+    )
+
+    parts = {
+        part.text: part.title
+        for page in pages(an_approval(item), item)
+        for part in page
+    }
+
+    titles = {name: parts.pop(text, "") for name, text in words.items() if name != "b"}
+    assert titles == {
+        "a": "Agent says of the call (unverified)",
+        "c": "Why it was taken back",
+        "d": "Its executor reported later that it failed",
+        "e": "Checked: it took effect",
+        "f": "Checked: run it again",
+        "g": "Checked: leave it",
+    }
+    assert f'amount = "{words["b"]}"' in parts
 
 
 def test_the_last_page_of_a_batch_leads_to_the_next_call() -> None:

@@ -20,6 +20,7 @@ from twokey.bot.blocks import (
 from twokey.bot.cards import buttons
 from twokey.bot.cards.diff import diff, state_text, state_title
 from twokey.bot.cards.frame import (
+    MAX_ROWS,
     MIN_EXCERPT,
     Frame,
     TextBudget,
@@ -28,6 +29,7 @@ from twokey.bot.cards.frame import (
     text_budget,
 )
 from twokey.bot.cards.listing import Listing, act, all_text, listing_of
+from twokey.bot.cards.precedents import MOST_TEXT
 from twokey.bot.cards.refs import hash_ref, when, who
 from twokey.bot.cards.states import (
     MAX_ACT,
@@ -52,6 +54,7 @@ from twokey.bot.text_types import (
 )
 from twokey.gateway.approvals.evidence import original_text
 from twokey.gateway.approvals.hidden import has_hidden
+from twokey.gateway.approvals.precedents import Past
 from twokey.gateway.approvals.quorum import asks_more, tally
 from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.protocol.records import Person, Result
@@ -110,6 +113,8 @@ def call_budget(approval: Approval, item: Item) -> int:
         taken += len(item.link) + _LABEL_CHARS
     if item.is_pending and state_text(item):
         taken += share.text + 2 * _LABEL_CHARS
+    if any(one.past != Past() for one in approval.items):
+        taken += MOST_TEXT // min(len(approval.items), MAX_ROWS)
     return max(MIN_EXCERPT, share.call - taken)
 
 

@@ -48,6 +48,7 @@ _BY_EVENT: dict[EventName, str] = {
     EventName.ITEM_REJECTED: _BY_STATE[_S.REJECTED],
     EventName.ITEM_ANSWERED: _BY_STATE[_S.ANSWERED],
     EventName.ITEM_EDITED: "The call of {tool} was edited.",
+    EventName.ITEM_REPEATED: "The call of {tool} repeats one that was approved.",
 }
 _BY_FINDING: dict[str, str] = {
     Finding.EXECUTED.value: "Somebody checked: the call of {tool} took effect.",

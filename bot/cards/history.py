@@ -34,6 +34,9 @@ _NAMED: dict[EventName, LiteralString] = {
     EventName.ITEM_WITHDRAWN: "↩ The agent withdrew this. Nothing ran.",
     EventName.ITEM_LAPSED: "⌛ The approval lapsed. Nothing ran.",
     EventName.ITEM_REOPENED: "↩ The approval was taken back.",
+    EventName.ITEM_REPEATED: (
+        "🔁 Not approved yet: the same call was approved elsewhere meanwhile."
+    ),
     EventName.ITEM_EXECUTED: "✅ It ran.",
     EventName.ITEM_FAILED: "❌ It failed.",
     EventName.ITEM_IN_DOUBT: "❓ The worker stopped while this ran. Please check.",
@@ -144,7 +147,7 @@ _PARTS: dict[str, LiteralString] = {
     "edited": "{n} edited",
     "rejected": "{n} rejected",
     "waiting": "more people needed for {n}",
-    "left_out": "{n} left out, because the policy asks for more now",
+    "left_out": "{n} left out, which need another look",
 }
 
 

@@ -6,6 +6,7 @@ from typing import LiteralString, assert_never
 
 from twokey.bot.blocks import Message, section
 from twokey.bot.cards.chunks import chunks
+from twokey.bot.cards.precedents import happened
 from twokey.bot.cards.refs import when, who
 from twokey.bot.cards.states import what_ran
 from twokey.bot.cards.votes import so_far, still_needed
@@ -26,6 +27,7 @@ from twokey.gateway.approvals.decisions import (
     Forbidden,
     Invalid,
     Outcome,
+    Repeated,
     Stale,
     Unknown,
     Voted,
@@ -73,6 +75,8 @@ def outcome_text(outcome: Outcome, *, now_ms: int) -> Template | Label:
             sentence = template("Recorded, thank you.")
         case Voted():
             sentence = _voted(outcome)
+        case Repeated():
+            sentence = _repeated(outcome)
         case Stale():
             sentence = _stale(outcome)
         case Changed():
@@ -155,6 +159,21 @@ def _voted(outcome: Voted) -> Template:
     item = outcome.approval.items[outcome.index]
     sentence = template("Your approval is recorded: ")
     return joined("", [sentence, so_far(item), still_needed(item), template(".")])
+
+
+def _repeated(outcome: Repeated) -> Template:
+    item = outcome.approval.items[outcome.index]
+    is_edited = item.edit is not None and item.edit.executed_hash == item.action_hash
+    kept = [template("Your change is kept.")] if is_edited else []
+    return joined(
+        " ",
+        [
+            template("Not approved yet: the same call"),
+            joined("", [happened(outcome.precedent), template(".")]),
+            *kept,
+            template("The card shows it now. Approve again if it should run too."),
+        ],
+    )
 
 
 def _stale(outcome: Stale) -> Template:

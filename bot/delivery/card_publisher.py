@@ -36,6 +36,7 @@ from twokey.bot.web import (
     text_at,
 )
 from twokey.gateway.approvals.record import Approval
+from twokey.gateway.approvals.repeating import other_calls
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.verbs import Verb
 from twokey.gateway.store.cards import CardPlace, CardStore
@@ -262,7 +263,7 @@ class CardPublisher:
 
 
 def policy_decision_digest(record: Approval, key: bytes) -> str:
-    """Return a digest of the tier, reasons and requirement of a card's pending calls.
+    """Return a digest of what a card's pending calls need, and of what they repeat.
 
     It covers the key that seals the buttons: after a key change cards need a redraw.
     """
@@ -273,6 +274,10 @@ def policy_decision_digest(record: Approval, key: bytes) -> str:
             # Only pending calls: a decided one keeps its decision, so a policy change
             # must not make its card outdated.
             rows.append([item.index, item.tier.value, [*item.reasons], requirement])
+            # Only where there are any: else every card would be drawn again once by
+            # the first version that shows them.
+            if done := other_calls(record, item.past):
+                rows.append([f"{one.call} {one.state}" for one in done])
     return digest.tagged_hash(POLICY_DECISION_TAG, digest.canonical(rows))
 
 

@@ -50,6 +50,7 @@ NEEDS_PEOPLE = frozenset(
         EventName.ITEM_OBSERVED,
         EventName.ITEM_REPORTED,
         EventName.ITEM_REOPENED,
+        EventName.ITEM_REPEATED,
     }
 )
 """Events after which people have to act."""

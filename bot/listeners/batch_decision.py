@@ -94,15 +94,15 @@ def _decided_reply(outcome: BatchDecided) -> UserText | None:
     if left_out == 1:
         sentences.append(
             template(
-                "1 call is left out, because the policy asks for more now: please "
-                "open it from the card."
+                "1 call is left out, because it needs another look: please open it "
+                "from the card."
             )
         )
     elif left_out:
         sentences.append(
             template(
-                "{n} calls are left out, because the policy asks for more now: please "
-                "open each of them from the card.",
+                "{n} calls are left out, because they need another look: please open "
+                "each of them from the card.",
                 n=left_out,
             )
         )

@@ -3,7 +3,8 @@
 The partition says what is decided of each waiting call. It is applied as a whole or not
 at all: if one call moved since the reviewer saw the card, or may not be decided like
 this, nothing is recorded. Only what the policy escalated since then is left out, as it
-needs a decision of its own; the outcome names it.
+needs a decision of its own, and what repeats a call that was approved since then; the
+outcome names it.
 """
 
 from __future__ import annotations
@@ -83,12 +84,12 @@ def decide_batch(
     refusal = _moved(approval, click, partition, now_ms)
     if refusal is not None:
         return refusal
-    left_out = frozenset(
+    left_out = {
         index
         for index, decision in partition.items()
         if isinstance(decision, Approve)
         and _is_escalated(approval.items[index], policies.get(index))
-    )
+    }
     decided = {
         index: decision
         for index, decision in sorted(partition.items())
@@ -119,21 +120,25 @@ def decide_batch(
         if not isinstance(result, Change):
             return BatchRefused(index=index, refusal=result)
         changes[index] = result
+        if result.repeated is not None:
+            left_out.add(index)
         # Each call is judged beside those that were decided before it. The version
         # stands still meanwhile: it is the one that the reviewer saw.
         after = result.approval.with_(version=approval.version)
     if not changes:
         return ALREADY_APPROVED
-    is_edited = after.digest != approval.digest
+    counted = [index for index in changes if index not in left_out]
+    # On the card of before, an edit is not seen, and neither is what a call repeats.
+    is_changed = after.digest != approval.digest or len(counted) < len(changes)
     after = after.with_(
-        rev=approval.rev + 1, version=approval.version + (1 if is_edited else 0)
+        rev=approval.rev + 1, version=approval.version + (1 if is_changed else 0)
     )
     outcome = BatchDecided(
         approval=after,
-        approved=_of_kind(decided, changes, Approve),
-        edited=_of_kind(decided, changes, Edit),
-        rejected=_of_kind(decided, changes, Reject),
-        waiting=tuple(index for index in changes if after.items[index].is_pending),
+        approved=_of_kind(decided, counted, Approve),
+        edited=_of_kind(decided, counted, Edit),
+        rejected=_of_kind(decided, counted, Reject),
+        waiting=tuple(index for index in counted if after.items[index].is_pending),
         left_out=tuple(sorted(left_out)),
     )
     change = Change(

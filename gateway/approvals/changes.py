@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from twokey.gateway.approvals import membership, quorum, timing
-from twokey.gateway.approvals.decisions import Click, Reviewer, Voted
+from twokey.gateway.approvals.decisions import Click, Repeated, Reviewer, Voted
 from twokey.gateway.approvals.events import (
     BY_GATEWAY,
     EDITED,
@@ -33,6 +33,7 @@ class Change:
         approval: the next record, one revision on.
         events: what to announce.
         voted: set while more people are needed.
+        repeated: set while people have to see first what the item repeats.
         before_ms: written only before this moment of the store's clock; 0: at any.
         resumes: the agent is brought back.
         fires: kind of the timer that this change is about; it has to be due.
@@ -43,6 +44,7 @@ class Change:
     approval: Approval
     events: tuple[Event, ...] = ()
     voted: Voted | None = None
+    repeated: Repeated | None = None
     before_ms: int = 0
     resumes: bool = False
     fires: str = ""
@@ -138,6 +140,8 @@ def raised_item(item: Item, policy_now: PolicyDecision | None) -> Item:
         tier=tier,
         reasons=reasons,
         requirement=quorum.stricter(item.requirement, policy_now.requirement),
+        # Of the policy that judges from now on, as later calls are.
+        effect=policy_now.effect or item.effect,
     )
 
 
@@ -177,7 +181,8 @@ def first_of(item: Item, policy_now: PolicyDecision | None) -> Item:
 def shown_item(item: Item, policy_now: PolicyDecision | None) -> Item:
     """Return a waiting item as it is judged now."""
     first = first_of(item, policy_now)
-    return keeping_floor(first, raised_item(first, policy_now), policy_now)
+    shown = keeping_floor(first, raised_item(first, policy_now), policy_now)
+    return shown if policy_now is None else shown.with_(past=policy_now.past)
 
 
 def keeping_floor(first: Item, raised: Item, policy_now: PolicyDecision | None) -> Item:

@@ -43,6 +43,7 @@ from twokey.gateway.approvals.lifecycle import Transition
 from twokey.gateway.approvals.policy_decision import PolicyDecision
 from twokey.gateway.approvals.reconciling import reconcile
 from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.approvals.repeating import show_first, unseen
 from twokey.gateway.approvals.voting import (
     is_counted,
     pending_change,
@@ -222,6 +223,9 @@ def _approve(
         problem = {pointer: "A reason is needed to approve this call."}
     if problem:
         return Invalid(errors=problem)
+    precedent = unseen(context, item)
+    if precedent is not None:
+        return show_first(context, item, precedent)
     return vote(context, item, Verb.APPROVE, text=reason)
 
 
@@ -268,6 +272,7 @@ def _changed(context: DecisionContext, document: str, reason: str) -> Change | R
         description=policy_now.description if policy_now else "",
         agent_description="",
         link=policy_now.link if policy_now else "",
+        effect=policy_now.effect if policy_now else "",
     )
     raised = raised_item(edited, context.policy_now)
     if raised.tier is Tier.DENY:
@@ -275,6 +280,9 @@ def _changed(context: DecisionContext, document: str, reason: str) -> Change | R
     if raised.requirement.editor_may_vote and not edit_asks_more(
         context.item, raised, context.policy_now
     ):
+        precedent = unseen(context, raised)
+        if precedent is not None:
+            return show_first(context, raised, precedent)
         return vote(context, raised, Verb.EDIT, text=reason)
     principals = (*raised.principals, context.reviewer.person)
     return _reopened(context, raised.with_(principals=principals))

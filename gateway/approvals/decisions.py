@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from twokey.gateway.approvals.precedents import Precedent
 from twokey.gateway.approvals.record import Approval, DecisionRecord, Item
 from twokey.gateway.protocol.records import Person, Record
 from twokey.gateway.protocol.states import ItemState
@@ -148,6 +149,17 @@ class Voted(_Named):
     need: int
 
 
+class Repeated(_Named):
+    """Not approved yet: a call with the same effect was approved since it was shown.
+
+    What an edit made of it is kept. ``precedent`` is the newest such call.
+    """
+
+    approval: Approval
+    index: int
+    precedent: Precedent
+
+
 class Stale(_Named):
     """Somebody or something was faster; nothing changed.
 
@@ -210,7 +222,8 @@ class BatchDecided(_Named):
     """One gesture decided these calls of a batch; each is named by its index.
 
     ``waiting`` are those of them that need more people; ``left_out`` was escalated
-    meanwhile and needs a decision of its own.
+    meanwhile and needs a decision of its own, or repeats a call that was approved
+    meanwhile and has to be seen with it first.
     """
 
     approval: Approval
@@ -229,7 +242,7 @@ class BatchRefused(_Named):
 
 
 Refusal = Stale | Changed | Expired | Forbidden | Invalid | Unknown
-Outcome = Decided | Voted | Refusal
+Outcome = Decided | Voted | Repeated | Refusal
 BatchOutcome = BatchDecided | BatchRefused | Refusal
 
 

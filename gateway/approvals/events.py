@@ -42,6 +42,7 @@ class EventName(StrEnum):
     ITEM_WITHDRAWN = "item.withdrawn"
     ITEM_LAPSED = "item.lapsed"
     ITEM_REOPENED = "item.reopened"
+    ITEM_REPEATED = "item.repeated"
     ITEM_EXECUTING = "item.executing"
     ITEM_EXECUTED = "item.executed"
     ITEM_FAILED = "item.failed"
@@ -197,6 +198,15 @@ def call_event(name: EventName, tenant: str, ref: TurnRef, tool: str) -> Event:
         outer=ref.outer,
         tool=tool,
     )
+
+
+def state_told(name: EventName) -> ItemState | None:
+    """Return the state that an item reached by what an event tells; None: the same."""
+    if name is EventName.ITEM_REOPENED:
+        return ItemState.PENDING
+    kind, _, state = name.partition(".")
+    is_state = kind == "item" and state in {*ItemState}
+    return ItemState(state) if is_state else None
 
 
 def named_after(state: ItemState) -> EventName:

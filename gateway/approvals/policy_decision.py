@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from twokey.gateway.approvals.precedents import Past
 from twokey.gateway.approvals.requirement import Requirement, Role
 from twokey.gateway.protocol.records import Record
 from twokey.gateway.protocol.strict_json import JsonObject
@@ -74,6 +75,8 @@ class PolicyDecision(JudgedCall):
         escalate_at_ms: when to call ``escalate_to``, counted alike; 0 for never.
         escalate_to: a role, a channel or a Slack user id, as the policy names it.
         escalate_roles: who holds that role; they may vote from the start.
+        effect: the same for calls with the same effect; "" when nobody said.
+        past: what is known of earlier calls.
         stopped: the freeze that keeps the call from running, as a sentence for a
             person; empty when the call could start.
     """
@@ -86,4 +89,6 @@ class PolicyDecision(JudgedCall):
     escalate_at_ms: int = 0
     escalate_to: str = ""
     escalate_roles: tuple[Role, ...] = ()
+    effect: str = ""
+    past: Past = Past()
     stopped: str = ""

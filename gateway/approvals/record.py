@@ -11,6 +11,7 @@ from pydantic import Field
 from twokey.gateway.approvals import lifecycle
 from twokey.gateway.approvals.lifecycle import ApprovalState, Transition
 from twokey.gateway.approvals.policy_decision import JudgedCall
+from twokey.gateway.approvals.precedents import Past
 from twokey.gateway.approvals.requirement import Observation, Requirement, Role, Vote
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.records import EditRecord, Person, Record, Result, RunRef
@@ -119,6 +120,12 @@ class Item(JudgedCall):
         requests_before: what each window that counts requests held before this call, in
             millionths by the store's key of the window: a request keeps its place in
             the row, however many come later.
+        effect: the same for calls with the same effect, by the policy that judged last;
+            "" when nobody said.
+        repeats_seen_ms: precedents up to then were shown before a decision on this
+            version; 0: those of before the approval was opened.
+        past: what is known of earlier calls, where the item is shown as of now; it is
+            not stored.
         original_args: what the model wrote, where its tool reads that as something
             else: unverified evidence, which nothing decides by.
     """
@@ -135,6 +142,9 @@ class Item(JudgedCall):
     triage: TriageResult | None = None
     requests_before: dict[str, int] = Field(default_factory=dict)
     floor: Floor | None = None
+    effect: str = ""
+    repeats_seen_ms: int = 0
+    past: Past = Past()
     principals: tuple[Person, ...] = ()
     votes: tuple[Vote, ...] = ()
     edit: EditRecord | None = None

@@ -187,7 +187,9 @@ def _path_problems(
 ) -> Iterator[ProblemAt]:
     """Yield paths that lead nowhere: one to hide would be shown in full."""
     named: list[tuple[Path, str]] = [
-        ((*base, "redact", index), path) for index, path in enumerate(own.redact)
+        ((*base, key, index), path)
+        for key, paths in (("redact", own.redact), ("same_by", own.same_by))
+        for index, path in enumerate(paths)
     ]
     named += [
         ((*base, key), found["path"])

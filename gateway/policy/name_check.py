@@ -9,6 +9,7 @@ from zoneinfo import available_timezones
 
 import cel
 
+from twokey.gateway.approvals.precedents import MOST_KEPT
 from twokey.gateway.policy import hours
 from twokey.gateway.policy.tokens import (
     Call,
@@ -27,7 +28,10 @@ MACROS = frozenset({"all", "exists", "exists_one", "filter"})
 CALL = ("agent", "tool")
 """What ``call`` has."""
 
-RECENT = ("failures_1h", "rejections_in_row", "requests_10m")
+SAME = ("same_done_24h", "same_rejected_24h")
+"""What ``recent`` has of earlier calls with the same effect."""
+
+RECENT = ("failures_1h", "rejections_in_row", "requests_10m", *SAME)
 """What ``recent`` has."""
 
 _OURS = {"hour": 2, "weekday": 2, "off_hours": 3}
@@ -73,7 +77,8 @@ def check_names(
     for call in found:
         _check_call(call)
         if call.name in _RANGES:
-            _check_range(call, following(row, call))
+            behind = following(row, call)
+            _check_range(call.name, _RANGES[call.name], behind)
     bound = {_bound(call) for call in found if call.is_method and call.name in MACROS}
     # Else `args.exists(args, …)` would read an element where it says the arguments.
     for name in sorted(bound & roots):
@@ -81,7 +86,7 @@ def check_names(
     for name in sorted(named - bound - roots):
         raise ValueError(f"there is no {name!r}; {near(name, roots)}")
     _check_members(row, "call", CALL)
-    _check_members(row, "recent", RECENT)
+    _check_recent(row)
     for _, path in chains(row, "windows"):
         if len(path) != 1:
             raise ValueError("'windows' is read by name; write windows.<name>")
@@ -127,9 +132,9 @@ def _check_hours(call: Call) -> None:
         hours.span(_plain(call, 2, "span of hours", "08:00-18:00"))
 
 
-def _check_range(call: Call, behind: tuple[Token, ...]) -> None:
-    """Refuse a comparison of an hour or a weekday that no moment fulfils."""
-    known, (sign, *rest) = _RANGES[call.name], (*behind, Token(Kind.SYMBOL, ""))
+def _check_range(name: str, known: range, behind: tuple[Token, ...]) -> None:
+    """Refuse a comparison of an hour, a weekday or a count that is never true."""
+    sign, *rest = (*behind, Token(Kind.SYMBOL, ""))
     numbers = takewhile(lambda one: one.text != "]", rest[:1])
     compare = _COMPARE.get(sign.text)
     if sign == (Kind.NAME, "in"):
@@ -138,11 +143,19 @@ def _check_range(call: Call, behind: tuple[Token, ...]) -> None:
         if token.kind is not Kind.NUMBER or compare is None:
             continue
         if not any(compare(each, float(token.text)) for each in known):
-            first = " (Monday)" if call.name == "weekday" else ""
+            first = " (Monday)" if name == "weekday" else ""
             raise ValueError(
-                f"{call.name} is {known[0]}{first} to {known[-1]}, so it is never "
+                f"{name} is {known[0]}{first} to {known[-1]}, so it is never "
                 f"{sign.text} {token.text}"
             )
+
+
+def _check_recent(row: tuple[Token, ...]) -> None:
+    _check_members(row, "recent", RECENT)
+    for at, path in chains(row, "recent"):
+        # `recent`, a dot and the name; what is written with brackets is not checked.
+        if path[0] in SAME and row[at + 1].text == ".":
+            _check_range(f"recent.{path[0]}", range(MOST_KEPT + 1), row[at + 3 :])
 
 
 def _check_made(call: Call) -> None:

@@ -32,6 +32,9 @@ class Facts(Record):
             minutes, this one included.
         failures_1h: executions of this agent that failed in the last hour.
         rejections_in_row: calls of this agent rejected since one was last approved.
+        same_done_24h: earlier calls with the same effect that ran, or may run at any
+            moment, in the last 24 hours; `MOST_KEPT` at most.
+        same_rejected_24h: those that people rejected.
         problems: why a total is not known, as sentences of ours; each one raises.
     """
 
@@ -41,6 +44,8 @@ class Facts(Record):
     requests_10m: int = Field(default=0, ge=0)
     failures_1h: int = Field(default=0, ge=0)
     rejections_in_row: int = Field(default=0, ge=0)
+    same_done_24h: int = Field(default=0, ge=0)
+    same_rejected_24h: int = Field(default=0, ge=0)
     problems: tuple[str, ...] = ()
 
 
@@ -165,6 +170,8 @@ def _values(facts: Facts | None) -> dict[str, object]:
             "requests_10m": facts.requests_10m,
             "failures_1h": facts.failures_1h,
             "rejections_in_row": facts.rejections_in_row,
+            "same_done_24h": facts.same_done_24h,
+            "same_rejected_24h": facts.same_rejected_24h,
         },
     }
 

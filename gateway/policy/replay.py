@@ -18,9 +18,12 @@ from pydantic import ConfigDict, Field, ValidationError
 
 from twokey.gateway.approvals.batch_deciding import indexes_in
 from twokey.gateway.approvals.events import BATCH_MEMBER, BY_POLICY, EventName
+from twokey.gateway.approvals.precedent_fold import PrecedentFold
+from twokey.gateway.approvals.precedents import PrecedentKind
 from twokey.gateway.approvals.quorum import tally
 from twokey.gateway.approvals.requirement import Requirement, Vote
 from twokey.gateway.errors import BadJson, PolicyError
+from twokey.gateway.policy.effects import effect_of
 from twokey.gateway.policy.evaluate import evaluate, listed_tier
 from twokey.gateway.policy.raise_rules import Facts
 from twokey.gateway.policy.rules import Policy
@@ -210,12 +213,14 @@ class _History:
         self._requests: dict[str, _Rolling] = defaultdict(_Rolling)
         self._failures: dict[str, _Rolling] = defaultdict(_Rolling)
         self._rejections: dict[str, int] = defaultdict(int)
+        self.precedents = PrecedentFold()
 
     def sees(self, step: _Step) -> bool:
         """Take in what is not a call; say whether this is one."""
         row = step.row
         if step.is_call:
             return True
+        self.precedents.told(row.name, row.item, at_ms=step.at_ms)
         if row.name in _RELEASES:
             self._release(row.item)
         if row.name in {EventName.ITEM_FAILED, EventName.CALL_FAILED}:
@@ -242,7 +247,7 @@ class _History:
         elif row.data.get("rejected"):
             self._rejections[row.agent] += 1
 
-    def facts(self, step: _Step, found: WindowUses) -> Facts:
+    def facts(self, step: _Step, found: WindowUses, effect: str) -> Facts:
         """Return the facts of a call that adds this to its windows."""
         row = step.row
         return Facts(
@@ -252,6 +257,12 @@ class _History:
             requests_10m=self.requests(step) + 1,
             failures_1h=self._failures[row.agent].total(step.at_ms - _HOUR_MS),
             rejections_in_row=self._rejections[row.agent],
+            same_done_24h=self.precedents.count(
+                effect, PrecedentKind.DONE, now_ms=step.at_ms
+            ),
+            same_rejected_24h=self.precedents.count(
+                effect, PrecedentKind.REJECTED, now_ms=step.at_ms
+            ),
             problems=found.problems,
         )
 
@@ -297,12 +308,17 @@ def _judged(
         found = window_uses(
             policy, agent=agent, tool=tool, args=args, requester=requester
         )
-        facts = history.facts(step, found)
+        effect = effect_of(policy, agent=agent, tool=tool, args=args)
+        facts = history.facts(step, found, effect)
         evaluation = evaluate(policy, agent=agent, tool=tool, args=args, facts=facts)
         now, reasons = evaluation.tier, evaluation.reasons
         is_asked = now.needs_people and bool(voters)
         lacking = _unmet(evaluation.requirement, voters) if is_asked else {}
         history.reserve(step, found, is_denied=now is Tier.DENY)
+        if row.item:
+            history.precedents.opened(row.item, effect)
+        elif row.name is EventName.CALL_RAN:
+            history.precedents.ran(effect, at_ms=step.at_ms)
     if now.needs_people:
         history.asked(step)
     return Replayed(

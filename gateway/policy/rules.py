@@ -219,6 +219,8 @@ class ToolRule(Record):
     holds at every tier. ``description`` is trusted text with ``{args.name}`` places and
     ``link`` an address with such places that cards show;
     ``redact`` hides values on cards and changes nothing that is hashed or run.
+    ``same_by`` names the arguments that two calls share when the second is the first
+    one again; without it these are all arguments.
     ``raise`` (in Python `raise_`) lists reasons to ask for more. A run of the agent may
     ask for less than is listed only when the tool is ``overridable``.
     """
@@ -233,6 +235,9 @@ class ToolRule(Record):
     requires_reason: ReasonsFor | None = None
     idempotent: StrictBool | None = None
     redact: tuple[ArgsPath, ...] = ()
+    same_by: Annotated[
+        tuple[ArgsPath, ...], BeforeValidator(one_or_many), Distinct
+    ] = ()
     expires_in: Duration | None = None
     authorization: Duration | None = None
     on_failure: Literal["tell", "ask"] | None = None

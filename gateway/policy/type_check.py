@@ -12,6 +12,7 @@ from itertools import islice, product
 
 from pydantic import JsonValue
 
+from twokey.gateway.approvals.precedents import MOST_KEPT
 from twokey.gateway.policy.expressions import (
     MAX_WORK,
     Expression,
@@ -20,7 +21,7 @@ from twokey.gateway.policy.expressions import (
     value_of,
 )
 from twokey.gateway.policy.hours import utc
-from twokey.gateway.policy.name_check import RECENT
+from twokey.gateway.policy.name_check import RECENT, SAME
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.policy.shapes import Shape, shape_at
 from twokey.gateway.policy.tokens import operands, tokens, written
@@ -161,7 +162,9 @@ def _facts(
     return {
         "call": {"agent": text, "tool": text},
         "now": utc(now_ms),
-        "recent": dict.fromkeys(RECENT, number),
+        "recent": {
+            name: min(number, MOST_KEPT) if name in SAME else number for name in RECENT
+        },
         "requester": text,
         "windows": dict.fromkeys(expression.windows, float(number)),
     }

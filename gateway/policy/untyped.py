@@ -29,7 +29,11 @@ _DECLARE = "declare it in the args_schema of"
 def untyped_arguments(policy: Policy, document: Document) -> list[Problem]:
     """Return a warning for each argument without a type in a window or a rule."""
     schemas = _schemas(policy)
-    found = (*_of_windows(policy, schemas), *_of_rules(policy, schemas))
+    found = (
+        *_of_windows(policy, schemas),
+        *_of_effects(policy, schemas),
+        *_of_rules(policy, schemas),
+    )
     return list(dict.fromkeys(document.problem(*one) for one in found))
 
 
@@ -57,6 +61,16 @@ def _of_windows(
             for tool in window.tools:
                 place = ("windows", name, key)
                 yield from _warned(place, tool, tuple(path), schemas[tool], risk)
+
+
+def _of_effects(
+    policy: Policy, schemas: Mapping[str, Sequence[JsonObject | None]]
+) -> Iterator[ProblemAt]:
+    for base, rule in policy.tool_rules():
+        for index, source in enumerate(rule.same_by):
+            place, path = (*base, "same_by", index), tuple(source.split(".")[1:])
+            tool = str(base[-1])
+            yield from _warned(place, tool, path, schemas[tool], _APART)
 
 
 def _of_rules(

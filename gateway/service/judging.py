@@ -10,11 +10,13 @@ from twokey.gateway.approvals.decisions import Edit
 from twokey.gateway.approvals.permission import is_dead_end
 from twokey.gateway.approvals.policy_decision import PolicyDecision
 from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.policy.effects import effect_of, reads_precedents
 from twokey.gateway.policy.evaluate import evaluate
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.service.denials import cannot_start_message, freeze_of
+from twokey.gateway.service.precedents import past_of, with_precedents
 from twokey.gateway.service.queue import ReviewQueue
 from twokey.gateway.service.window_usage import facts_of, totals_now, usage_of
 from twokey.gateway.store.atomic_write import Judged
@@ -60,6 +62,13 @@ async def judge_now(
         declared_schema=item.args_schema,
     )
     totals = await totals_now(store, approval, item, one)
+    effect = effect_of(
+        policy,
+        agent=approval.agent,
+        tool=item.tool,
+        args=args,
+        declared_schema=item.args_schema,
+    )
     load = await store.agent_load.load(
         keys,
         approval.tenant,
@@ -67,7 +76,11 @@ async def judge_now(
         approval.thread,
         approval.run_ref,
         turn_key=approval.message_id,
+        effects=[effect],
     )
+    known = load.precedents.get(keys.precedents(approval.tenant, effect))
+    past = past_of(policy, item, known, one, totals)
+    facts = facts_of(load, one, totals, requester=requester, asked=load.asked)
     freeze = freeze_of(load, approval.agent, item.tool)
     policy_now = evaluate(
         policy,
@@ -76,9 +89,13 @@ async def judge_now(
         args=args,
         # The agent's schema is pinned in the item since the call was submitted.
         declared_schema=None,
-        facts=facts_of(load, one, totals, requester=requester, asked=load.asked),
-    ).with_(stopped=cannot_start_message(freeze) if freeze else "")
-    return JudgedNow(policy_now, Judged(one.uses, totals), freeze)
+        facts=with_precedents(facts, past),
+    ).with_(
+        effect=effect,
+        past=past,
+        stopped=cannot_start_message(freeze) if freeze else "",
+    )
+    return JudgedNow(policy_now, Judged(one.uses, totals, known), freeze)
 
 
 async def as_of_now(store: Store, policy: Policy, approval: Approval) -> Approval:
@@ -95,10 +112,18 @@ async def as_of_now(store: Store, policy: Policy, approval: Approval) -> Approva
 
 
 def counts_in_windows(policy: Policy, approval: Approval) -> bool:
-    """Return whether what other calls do may change what a waiting call needs."""
+    """Return whether the uses of a waiting call are added up with those of others."""
     rules = policy.windows.values()
     waiting = (item for item in approval.items if item.is_pending)
     return any(rule.covers(item.tool) for item in waiting for rule in rules)
+
+
+def depends_on_others(policy: Policy, approval: Approval) -> bool:
+    """Return whether what other calls do may change what a waiting call needs."""
+    waiting = (item for item in approval.items if item.is_pending)
+    return counts_in_windows(policy, approval) or any(
+        reads_precedents(policy, approval.agent, item.tool) for item in waiting
+    )
 
 
 def edits_add_up(policy: Policy, approval: Approval, partition: Partition) -> bool:

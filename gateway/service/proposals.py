@@ -67,7 +67,8 @@ class EvaluatedCall:
 
     ``triage_result`` is what triage thought of it; the evaluation holds what it raised.
     ``requests_before`` is what windows of requests held before it. ``is_returned``
-    says that the call goes back to the model because it does not fit.
+    says that the call goes back to the model because it does not fit. ``effect`` is
+    the same for calls with the same effect.
     """
 
     call: ProposedCall
@@ -76,6 +77,7 @@ class EvaluatedCall:
     triage_result: TriageResult | None = None
     requests_before: Mapping[str, int] = field(default_factory=dict[str, int])
     is_returned: bool = False
+    effect: str = ""
 
 
 @dataclass(frozen=True)
@@ -313,6 +315,7 @@ def _item(
         original_args=one.call.original_args,
         triage=one.triage_result,
         requests_before=dict(one.requests_before),
+        effect=one.effect,
     )
 
 

@@ -29,6 +29,7 @@ from twokey.gateway.approvals.policy_decision import PolicyDecision
 from twokey.gateway.approvals.record import Approval, Item, Origin
 from twokey.gateway.errors import BadJson
 from twokey.gateway.policy.effective_rules import EffectiveRules
+from twokey.gateway.policy.effects import asks_for_precedents
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.protocol.records import Person
 from twokey.gateway.protocol.states import ItemState
@@ -39,7 +40,7 @@ from twokey.gateway.service.freezing import FreezeService
 from twokey.gateway.service.judging import (
     JudgedNow,
     as_of_now,
-    counts_in_windows,
+    depends_on_others,
     edits_add_up,
     judge_now,
 )
@@ -155,7 +156,7 @@ class ReviewService(PolicyService):
         if isinstance(written, Write):
             change = written.change
             decided = Decided(approval=change.approval, index=click.index)
-            return change.voted or decided
+            return change.voted or change.repeated or decided
         # The click came before the sweep. Ended here and now, so that the card says so
         # when the person looks again.
         if isinstance(written, Expired):
@@ -283,19 +284,19 @@ class ReviewService(PolicyService):
         return [await self.as_of_now(loaded) for loaded in await self.waiting()]
 
     async def judged_again(self, limit: int = MAX_JUDGED_AGAIN) -> list[Loaded]:
-        """Return waiting approvals whose calls count in windows, as of now.
+        """Return waiting approvals whose calls depend on others, as of now.
 
         Those of another policy are among them once, after the policy changed. Those
         that are due soonest come first; ``limit`` bounds what it costs.
         """
         policy = self._policy()
         is_new = policy.digest != self._shown_by
-        if not policy.windows and not is_new:
+        if not (policy.windows or asks_for_precedents(policy) or is_new):
             return []
         found = [
             await self.as_of_now(loaded)
             for loaded in await self.waiting(MAX_QUEUE if is_new else limit)
-            if counts_in_windows(policy, loaded.approval)
+            if depends_on_others(policy, loaded.approval)
             or (is_new and loaded.approval.policy_digest != policy.digest)
         ]
         # After all were read: if the store fails in between, the next look begins anew.

@@ -7,6 +7,7 @@ between is checked again in the step that writes; then the turn is judged once m
 from __future__ import annotations
 
 import secrets
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,6 +22,7 @@ from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.protocol.wire import ProposedCall, Turn, Verdict, VerdictKind
 from twokey.gateway.service import denials
 from twokey.gateway.service.hints import apply_hint
+from twokey.gateway.service.precedents import TurnPrecedents
 from twokey.gateway.service.proposals import (
     EvaluatedCall,
     Proposal,
@@ -39,6 +41,7 @@ from twokey.gateway.service.well_formed import check_texts
 from twokey.gateway.service.window_usage import CallUsage, facts_of, usage_of
 from twokey.gateway.store import keys as store_keys
 from twokey.gateway.store.agent_load import AgentLoad
+from twokey.gateway.store.precedents import Known
 from twokey.gateway.store.store import Store
 from twokey.gateway.store.threads import ThreadFacts
 from twokey.gateway.store.turn_opening import Listed, Preconditions
@@ -89,6 +92,8 @@ class Submitter(PolicyService):
         # Before the load, which reads the people of the run that are added here.
         await self._join(turn)
         for _ in range(_ATTEMPTS):
+            # One policy for a whole attempt: it says what is read of earlier calls.
+            same = TurnPrecedents.of(self._policy(), self._keys, self._tenant, turn)
             load = await self._store.agent_load.load(
                 self._keys,
                 self._tenant,
@@ -96,17 +101,18 @@ class Submitter(PolicyService):
                 ref.thread,
                 ref.run_ref,
                 turn_key=turn_key,
+                effects=same.asked.values(),
             )
             # Submitted before. Nothing is judged or reserved again, but a freeze
             # counts.
             if load.verdicts:
                 kept = StoredVerdicts.read(load.verdicts)
                 kept = kept.halted(load, ref.agent)
-                return await self._by_now(turn, kept, load), ()
-            judged = await self._judge(turn, turn_key, load, triage)
+                return await self._by_now(same, kept, load), ()
+            judged = await self._judge(same, turn_key, load, triage)
             if judged is None:
                 continue
-            opened = await self._open(turn, turn_key, judged)
+            opened = await self._open(turn_key, judged)
             if opened is not None:
                 return opened
         raise StoreUnavailable(
@@ -115,22 +121,23 @@ class Submitter(PolicyService):
         )
 
     async def _by_now(
-        self, turn: Turn, kept: StoredVerdicts, load: AgentLoad
+        self, same: TurnPrecedents, kept: StoredVerdicts, load: AgentLoad
     ) -> tuple[Verdict, ...]:
         """Return known verdicts without those that the policy of now refuses."""
-        policy = self._policy()
+        turn, policy = same.turn, same.policy
         if kept.is_of(policy):
             return kept.verdicts
-        calls = {call.tool_call_id: call for call in turn.calls}
+        calls = {one.tool_call_id: at for at, one in enumerate(turn.calls)}
         found: list[Verdict] = []
         for verdict in kept.verdicts:
-            call = calls.get(verdict.tool_call_id)
-            if call is None or not verdict.runs_unclaimed:
+            position = calls.get(verdict.tool_call_id)
+            if position is None or not verdict.runs_unclaimed:
                 found.append(verdict)
                 continue
+            call = turn.calls[position]
             one = self._usage(policy, turn, call, load)
             totals = await totals_with(self._store, self._keys.blobs(""), one)
-            facts = _facts(load, one, totals, held=0)
+            facts = same.facts(position, _facts(load, one, totals, held=0), load)
             evaluation = _judged(turn, policy, call, facts)
             found.append(judged_again(verdict, evaluation.tier))
         return tuple(found)
@@ -158,9 +165,9 @@ class Submitter(PolicyService):
         await threads.change(self._keys, *position, joined, why="aside")
 
     async def _judge(
-        self, turn: Turn, turn_key: str, load: AgentLoad, triage: TurnTriage
+        self, same: TurnPrecedents, turn_key: str, load: AgentLoad, triage: TurnTriage
     ) -> _JudgedTurn | None:
-        policy = self._policy()
+        turn, policy = same.turn, same.policy
         usage = [
             # What goes back to the model is not a request; its amounts are unknown.
             CallUsage()
@@ -176,7 +183,7 @@ class Submitter(PolicyService):
         # Another process opened this turn meanwhile: the next load finds its verdicts.
         if totals is None:
             return None
-        judge = partial(_evaluated, turn, policy, load, usage, totals)
+        judge = partial(_evaluated, same, load, usage, totals)
         # Judged twice: triage is asked about the calls as the policy alone sees them.
         evaluated = judge({})
         triaged = await triage.assess(evaluated, now_ms=load.now_ms)
@@ -196,22 +203,22 @@ class Submitter(PolicyService):
         proposal = propose(evaluated, source)
         told = triage_events(triaged, proposal, source)
         proposal = replace(proposal, events=(*proposal.events, *told))
-        return _JudgedTurn(policy, usage, proposal)
+        return _JudgedTurn(same, same.known(load), usage, proposal)
 
     async def _open(
-        self, turn: Turn, turn_key: str, judged: _JudgedTurn
+        self, turn_key: str, judged: _JudgedTurn
     ) -> tuple[tuple[Verdict, ...], Sequence[Listed]] | None:
-        proposal = judged.proposal
+        turn, proposal = judged.same.turn, judged.proposal
         opened = await self._store.approvals.open_turn(
             self._keys,
             turn_key,
             proposal.approvals,
             verdicts=StoredVerdicts(
-                policy=judged.policy.digest, verdicts=proposal.verdicts
+                policy=judged.same.policy.digest, verdicts=proposal.verdicts
             ).dumped(),
             events=proposal.events,
             thread=(turn.ref.agent, turn.ref.thread),
-            preconditions=judged.preconditions(self._tenant, turn),
+            preconditions=judged.preconditions(),
         )
         if opened is None:
             return None
@@ -240,18 +247,19 @@ class Submitter(PolicyService):
 class _JudgedTurn:
     """A turn, what its calls use, and what it came to."""
 
-    policy: Policy
+    same: TurnPrecedents
+    known: Sequence[Known]
     usage: Sequence[CallUsage]
     proposal: Proposal
 
-    def preconditions(self, tenant: str, turn: Turn) -> Preconditions:
+    def preconditions(self) -> Preconditions:
         """Return what must not change while the turn opens."""
-        verdicts = self.proposal.verdicts
+        turn, verdicts = self.same.turn, self.proposal.verdicts
         requests = [use for one in self.usage for use in one.requests]
-        protect = self.policy.protect
+        protect = self.same.policy.protect
         open_ = [one.tool for one in verdicts if one.kind is not VerdictKind.DENY]
         return Preconditions(
-            tenant=tenant,
+            tenant=self.same.tenant,
             names=denials.freeze_names(turn.ref.agent, open_),
             waiting=protect.pending_per_agent,
             asked=protect.requests_per_10m,
@@ -264,6 +272,8 @@ class _JudgedTurn:
             refused=self._uses(lambda one: one.kind is VerdictKind.DENY),
             reserved=[use for one in self.usage for use in one.reserved],
             run_ref=turn.ref.run_ref,
+            auto_runs=self.same.auto_runs(verdicts),
+            known=self.known,
         )
 
     def _uses(self, of: Callable[[Verdict], bool]) -> list[Use]:
@@ -279,18 +289,20 @@ def _facts(
 
 
 def _evaluated(
-    turn: Turn,
-    policy: Policy,
+    same: TurnPrecedents,
     load: AgentLoad,
     usage: Sequence[CallUsage],
     totals: Sequence[Mapping[str, int]],
     triaged: Mapping[int, TriagedCall],
 ) -> list[EvaluatedCall]:
     evaluated: list[EvaluatedCall] = []
+    turn, policy, ran = same.turn, same.policy, Counter[str]()
     held, agent = 0, turn.ref.agent
     for position, call in enumerate(turn.calls):
         own, told = usage[position], triaged.get(position)
         facts = _facts(load, own, totals[position], held=held)
+        effect = same.effects[position]
+        facts = same.facts(position, facts, load, ran=ran[effect])
         also = (*(told.also if told else ()), *_misfit(call))
         evaluation = _judged(turn, policy, call, facts, also)
         refusal = _refusal(load, policy, agent, call)
@@ -302,10 +314,13 @@ def _evaluated(
             # Calls of one turn count against the limit together, and a refused one does
             # not.
             held += not refusal
+        ran[effect] += not refusal and evaluation.tier.is_auto_approved
         triage_result = told.result if told else None
         before = own.requests_before(totals[position])
         evaluated.append(
-            EvaluatedCall(call, evaluation, refusal, triage_result, before, is_returned)
+            EvaluatedCall(
+                call, evaluation, refusal, triage_result, before, is_returned, effect
+            )
         )
     return evaluated
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -19,6 +19,7 @@ from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.store.connection import Connection, Reply, fields, number, text
 from twokey.gateway.store.freezes import Freeze, FreezeScope, ScopeKind
 from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.precedents import Known, read_all
 from twokey.gateway.store.script import Script, texts
 from twokey.gateway.store.threads import ThreadFacts, read_facts
 
@@ -55,6 +56,7 @@ class AgentLoad:
         failures: how many of its executions failed within an hour.
         rejections: how many of its calls were rejected in a row.
         rejected: fingerprint of a call to its last rejection in the thread.
+        precedents: those that were asked for, by the store's key of their effect.
     """
 
     now_ms: int
@@ -66,6 +68,7 @@ class AgentLoad:
     failures: int
     rejections: int
     rejected: Mapping[str, Rejection]
+    precedents: Mapping[str, Known]
 
 
 def fingerprint(tool: str, args: JsonObject) -> str:
@@ -128,11 +131,16 @@ class AgentLoadStore:
         run_ref: RunRef,
         *,
         turn_key: str,
+        effects: Iterable[str] = (),
     ) -> AgentLoad:
         """Read where an agent stands before one of its turns is judged.
 
         The requester is read from the run: people speak to its outermost agent.
+        ``effects`` are those of the calls whose precedents are read, too.
         """
+        # Each once: a turn may repeat one call, and no effect has no precedents.
+        named = dict.fromkeys(effect for effect in effects if effect)
+        precedents = [keys.precedents(tenant, effect) for effect in named]
         reply = await LOAD_CONTEXT(
             self._conn,
             turn=keys.turn(turn_key),
@@ -143,6 +151,7 @@ class AgentLoadStore:
             failures=keys.failures(tenant, agent),
             rejections=keys.rejections(tenant, agent),
             rejected=keys.rejected(tenant, agent, thread),
+            precedents=precedents,
         )
         waiting, asked, failures, rejections = map(
             number, cast("list[Reply]", reply[5])
@@ -160,6 +169,7 @@ class AgentLoadStore:
             failures=failures,
             rejections=rejections,
             rejected=_rejected(fields(reply[6])),
+            precedents=read_all(precedents, cast("list[Reply]", reply[7])),
         )
 
     async def count_failure(self, keys: Keys, name: str, event: Event) -> bool:

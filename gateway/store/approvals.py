@@ -28,6 +28,7 @@ from twokey.gateway.store.connection import (
 )
 from twokey.gateway.store.keys import KEEP_MS, Keys, shard_of_approval
 from twokey.gateway.store.pending import PendingIndex
+from twokey.gateway.store.precedents import judged_by, rows_of_opening
 from twokey.gateway.store.script import Script, texts
 from twokey.gateway.store.turn_opening import Listed, OpenedTurn, Preconditions
 from twokey.gateway.store.windows import as_rows
@@ -146,6 +147,10 @@ class ApprovalStore:
             counted=as_rows(preconditions.counted),
             refused=as_rows(preconditions.refused),
             is_reserved=bool(preconditions.reserved),
+            precedents=json.dumps(
+                [*rows_of_opening(keys, approvals), *preconditions.auto_runs]
+            ),
+            judged_by=judged_by(preconditions.known),
         )
         match text(reply[0]):
             case "opened":

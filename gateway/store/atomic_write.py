@@ -23,6 +23,7 @@ from twokey.gateway.store.connection import (
 )
 from twokey.gateway.store.jobs import Job
 from twokey.gateway.store.keys import KEEP_MS, Keys
+from twokey.gateway.store.precedents import Known, judged_by, rows_of_change
 from twokey.gateway.store.script import Script, texts
 from twokey.gateway.store.windows import Use, as_rows
 
@@ -40,10 +41,17 @@ class Loaded:
 
 @dataclass(frozen=True)
 class Judged:
-    """What an item uses of which windows, and what they came to when it was judged."""
+    """What an item uses of which windows, and what it was judged by.
+
+    Attributes:
+        uses: of the item.
+        totals: what each window came to.
+        known: precedents; None when it was judged without them.
+    """
 
     uses: Sequence[Use]
     totals: Mapping[str, int]
+    known: Known | None = None
 
 
 @dataclass(frozen=True)
@@ -53,7 +61,8 @@ class Write:
     Attributes:
         change: the next version.
         judged: what items use of windows from now on, by index. The change is computed
-            again when a window holds more than was judged by.
+            again when a window holds more than was judged by, or when there are other
+            precedents.
         unfrozen: names of which none may be frozen.
         rejection: from `rejection_effects`; empty when nothing is rejected.
         is_fenced: the holder of a thread's lease writes it: refuse it of a former one.
@@ -120,6 +129,8 @@ async def write(
         failed=json.dumps(_failed(before, after)),
         failed_ms=FAILED_MS,
         keep_ms=KEEP_MS,
+        precedents=json.dumps(rows_of_change(keys, before, after)),
+        judged_by=judged_by(one.known for one in what.judged.values() if one.known),
     )
     if text(reply[0]) != "done":
         return None
@@ -182,6 +193,8 @@ async def quarantine(conn: Connection, keys: Keys, approval_id: str) -> None:
         failed="[]",
         failed_ms=FAILED_MS,
         keep_ms=KEEP_MS,
+        precedents="[]",
+        judged_by="[]",
     )
 
 

@@ -28,7 +28,7 @@ from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.strict_json import JsonObject, parse_object
 from twokey.gateway.store.connection import number
 
-FORMAT = 3
+FORMAT = 4
 """Number of the format in which records are written; scripts write it beside them.
 
 It rises with every change after which an older version would misread a record: a new
@@ -54,6 +54,7 @@ _TIMES = {
 """The same of the approval itself."""
 
 _IN_HEAD = {"state", "owner", "result", "late_result", *_NUMBERS.values()}
+_SHOWN_ONLY = {"past"}
 _IN_DETAIL = {
     "tier",
     "reasons",
@@ -62,6 +63,8 @@ _IN_DETAIL = {
     "link",
     "requirement",
     "floor",
+    "effect",
+    "repeats_seen_ms",
     "action",
     "principals",
     "votes",
@@ -87,7 +90,9 @@ def pinned(approval: Approval) -> str:
     """Return the JSON of everything that no decision changes."""
     rows = [
         item.model_dump(
-            mode="json", exclude=_IN_HEAD | _IN_DETAIL, exclude_defaults=True
+            mode="json",
+            exclude=_IN_HEAD | _IN_DETAIL | _SHOWN_ONLY,
+            exclude_defaults=True,
         )
         for item in approval.items
     ]

@@ -220,6 +220,10 @@ class Keys:
         """Hash: calls that were rejected in a thread and why; its turns since then."""
         return f"{self._base}:no:{_hashed(tenant, agent, thread)}"
 
+    def precedents(self, tenant: str, effect: str) -> str:
+        """Hash: what became of the newest calls with one effect, by call."""
+        return f"{self._base}:same:{_hashed(tenant, effect)}"
+
     def nonce(self, request_digest: str) -> str:
         """String: a signed request that was seen."""
         return f"{self._base}:seen:{request_digest.removeprefix('sha256:')}"

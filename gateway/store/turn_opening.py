@@ -9,6 +9,7 @@ from twokey.gateway.approvals.record import Approval
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.store import codec, timers
+from twokey.gateway.store.precedents import Known, Row
 from twokey.gateway.store.windows import Use, as_rows
 
 
@@ -55,6 +56,8 @@ class Preconditions:
             the calls that run now, and every request.
         refused: uses of the calls that do not run.
         reserved: all of these, in the order in which they were reserved.
+        auto_runs: the precedents that calls without a record are from now on.
+        known: the precedents that the calls were judged by.
     """
 
     tenant: str
@@ -66,6 +69,8 @@ class Preconditions:
     counted: Sequence[Use] = ()
     refused: Sequence[Use] = ()
     reserved: Sequence[Use] = ()
+    auto_runs: Sequence[Row] = ()
+    known: Sequence[Known] = ()
 
 
 def row(approval: Approval, held: Mapping[str, Sequence[Use]]) -> dict[str, object]:

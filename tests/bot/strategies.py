@@ -20,6 +20,7 @@ from tests.bot.samples import (
     edited,
     in_state,
 )
+from twokey.gateway.approvals.precedents import KINDS, Past, Precedent, WindowTotal
 from twokey.gateway.approvals.record import Approval, Item, TriageResult
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.records import Result
@@ -90,6 +91,39 @@ arguments: st.SearchStrategy[JsonObject] = st.one_of(
 ).filter(_is_small_enough)
 
 
+pasts = st.builds(
+    Past,
+    precedents=st.lists(
+        st.builds(
+            Precedent,
+            call=st.sampled_from(["ap_other.0", "ap_other.1", "auto_1"]),
+            state=st.sampled_from(sorted(KINDS)),
+            agent=hostile,
+            by=st.lists(hostile.map(lambda name: BEN.with_(name=name)), max_size=2).map(
+                tuple
+            ),
+            reason=hostile,
+            args_hash=st.just(""),
+            at_ms=st.just(NOW),
+        ),
+        max_size=3,
+    ).map(tuple),
+    totals=st.lists(
+        st.builds(
+            WindowTotal,
+            window=st.just("refunds_24h"),
+            by=st.sampled_from(["", "args.customer", "requester"]),
+            others_micro=st.integers(0, 2**53),
+            within_ms=st.integers(1, 30 * 24 * 3_600_000),
+            is_count=st.booleans(),
+        ),
+        max_size=3,
+    ).map(tuple),
+    same_by=st.sampled_from([(), ("args.order_id",), ("args.<!channel>",)]),
+)
+"""What is known of earlier calls, with hostile text wherever text can be."""
+
+
 @st.composite
 def items(draw: st.DrawFn, index: int = 0) -> Item:
     """Draw an item in any state, with hostile text wherever text can be."""
@@ -113,6 +147,7 @@ def items(draw: st.DrawFn, index: int = 0) -> Item:
         item = edited(item, other, by=BEN, reason=draw(hostile))
     if draw(st.booleans()):
         item = item.with_(votes=(a_vote(item, ANA),))
+    item = item.with_(past=draw(pasts))
     state = draw(st.sampled_from(list(ItemState)))
     result = Result(ok=True, summary=draw(hostile)) if draw(st.booleans()) else None
     return in_state(item, state, text=draw(hostile), result=result)

@@ -12,6 +12,7 @@ from tests.mutants.lifetimes import LIFETIMES_TABLE
 from tests.mutants.metrics import METRICS_TABLE
 from tests.mutants.mutant import Mutant
 from tests.mutants.outages import OUTAGES_TABLE
+from tests.mutants.precedents import PRECEDENTS_TABLE
 from tests.mutants.slack import SLACK_TABLE
 from tests.mutants.totals import TOTALS_TABLE
 from tests.mutants.triage import TRIAGE_TABLE
@@ -485,4 +486,5 @@ TABLE = (
     *OUTAGES_TABLE,
     *LIFETIMES_TABLE,
     *METRICS_TABLE,
+    *PRECEDENTS_TABLE,
 )

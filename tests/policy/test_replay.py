@@ -243,3 +243,52 @@ def test_requests_count_whatever_became_of_them() -> None:
     # each has its hour behind it.
     asks, denied = Tier.APPROVE, Tier.DENY
     assert found == [asks, asks, denied, denied, denied, denied, denied]
+
+
+REPEATED = load_policy(
+    """\
+version: 1
+tools:
+  look_up:
+    tier: auto
+    raise: [{to: approve, when: recent.same_done_24h > 0, because: again}]
+  refund:
+    tier: approve
+    same_by: args.customer
+    raise:
+      - {to: escalate, when: recent.same_done_24h > 0, because: done before}
+      - {to: deny, when: recent.same_rejected_24h > 1, because: unwanted}
+""",
+    "p.yml",
+)
+
+
+@pytest.mark.parametrize(
+    ("ends", "tier"),
+    [
+        (["item.executed"], Tier.ESCALATE),
+        (["item.authorized"], Tier.ESCALATE),
+        (["item.authorized", "item.reopened"], Tier.APPROVE),
+        (["item.executed", "item.failed"], Tier.APPROVE),
+        (["item.rejected"], Tier.APPROVE),
+    ],
+)
+def test_what_became_of_the_same_call_is_taken_from_the_log(
+    ends: list[str], tier: Tier
+) -> None:
+    rows = [opened(0, "ap_1.0", 10)]
+    rows += [row(end, 1, "ap_1.0") for end in ends]
+    rows += [opened(2, "ap_2.0", 20), opened(24 * 60 + 2, "ap_3.0", 30)]
+
+    found = replay(REPEATED, read_rows("\n".join(map(json.dumps, rows)), "a.jsonl"))
+
+    assert [one.now for one in found] == [Tier.APPROVE, tier, Tier.APPROVE]
+
+
+def test_calls_that_ran_without_people_are_counted_as_they_came() -> None:
+    call: Any = {"tool": "look_up", "tier": "auto", "call": {"args": {"order": 7}}}
+    rows = [row("call.ran", minute, **call) for minute in (0, 1, 24 * 60 + 2)]
+
+    found = replay(REPEATED, read_rows("\n".join(map(json.dumps, rows)), "a.jsonl"))
+
+    assert [one.now for one in found] == [Tier.AUTO, Tier.APPROVE, Tier.AUTO]

@@ -25,11 +25,13 @@ from tests.service.harness import (
     BEN,
     CHLOE,
     EVE,
+    POLICY,
     ServiceHarness,
     claim_of,
     person,
     still_members,
 )
+from tests.streams import audit_entries
 from twokey.gateway.approvals.decisions import (
     Approve,
     Click,
@@ -40,14 +42,31 @@ from twokey.gateway.approvals.decisions import (
     Respond,
     Reviewer,
 )
+from twokey.gateway.approvals.precedent_fold import PrecedentFold
+from twokey.gateway.policy.effects import effect_of
+from twokey.gateway.policy.load import load_policy
 from twokey.gateway.protocol.records import Result
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.verbs import Finding
 from twokey.gateway.protocol.wire import Claimed, ClaimRequest
+from twokey.gateway.store.connection import fields
+from twokey.gateway.store.precedents import read
 from twokey.gateway.store.store import Store
 
 DAN_CLICKS = person("U0DAN")
 PEOPLE = st.sampled_from([ANA, BEN, CHLOE, EVE, DAN_CLICKS])
+SAME_BY = load_policy(
+    POLICY.replace("{tier: approve}", "{tier: approve, same_by: args.amount}").replace(
+        "{tier: escalate}", "{tier: escalate, same_by: args.amount}"
+    ),
+    "policy.yml",
+)
+DONE = {
+    ItemState.AUTHORIZED,
+    ItemState.EXECUTING,
+    ItemState.EXECUTED,
+    ItemState.IN_DOUBT,
+}
 ELIGIBLE = {
     "process_refund": {"U0ANA", "U0BEN"},
     "wire_money": {"U0ANA", "U0BEN", "U0CHLOE"},
@@ -56,7 +75,11 @@ ELIGIBLE = {
 
 @dataclass
 class Expected:
-    """What the model believes of one call."""
+    """What the model believes of one call.
+
+    ``seen`` is the step up to which its card told of the same call elsewhere, and
+    ``done_since`` the step since which it counts as done itself; 0 for never.
+    """
 
     tool: str
     item_id: str
@@ -70,6 +93,8 @@ class Expected:
     found: dict[str, Finding] = field(default_factory=dict[str, Finding])
     reconciled_fence: int = 0
     is_reported: bool = False
+    seen: int = 0
+    done_since: int = 0
 
     def is_found(self, user: str, finding: Finding) -> bool:
         """Take down what somebody found; say whether enough found the same."""
@@ -100,11 +125,13 @@ class Lifecycle(RuleBasedStateMachine):
         super().__init__()
         self.loop = asyncio.new_event_loop()
         self.store = Store(self.url, lease_ms=60_000)
-        self.harness = ServiceHarness(self.store)
+        self.harness = ServiceHarness(self.store, SAME_BY)
         self.known: list[Expected] = []
+        self.steps = 0
         self.loop.run_until_complete(self.store.conn.command("FLUSHALL"))
 
     def teardown(self) -> None:
+        self.loop.run_until_complete(self._ensure_index_is_a_fold())
         self.loop.run_until_complete(self.store.close())
         self.loop.close()
 
@@ -121,6 +148,7 @@ class Lifecycle(RuleBasedStateMachine):
             claim=claim_of(ref, verdicts[0]),
             click=await self.harness.click(verdicts[0]),
             amount=1,
+            seen=self._step(),
         )
         self.known.append(expected)
         return expected
@@ -129,6 +157,10 @@ class Lifecycle(RuleBasedStateMachine):
     def approve(self, call: Expected, by: Reviewer) -> None:
         kind = self._say(call, Approve(), by)
         if self._may(call, by) and by.user not in call.voters:
+            if self._is_repeated(call, call.amount):
+                assert kind == "repeated"
+                call.voters, call.seen = set(), self._step()
+                return
             call.voters.add(by.user)
             self._counted(call, kind)
         else:
@@ -141,6 +173,9 @@ class Lifecycle(RuleBasedStateMachine):
             assert kind in {"forbidden", "stale", "expired"}
         elif amount == call.amount and by.user in call.voters:
             assert kind == "forbidden"
+        elif self._is_repeated(call, amount):
+            assert kind == "repeated"
+            call.voters, call.seen, call.amount = set(), self._step(), amount
         else:
             call.voters = {by.user} | (
                 call.voters if amount == call.amount else set[str]()
@@ -255,6 +290,45 @@ class Lifecycle(RuleBasedStateMachine):
             assert item.args == {"amount": call.amount}
             if item.state in {ItemState.EXECUTING, ItemState.EXECUTED}:
                 assert call.has_quorum
+
+    @invariant()
+    def calls_are_done_since_a_step(self) -> None:
+        for call in self.known:
+            if call.state not in DONE:
+                call.done_since = 0
+            elif not call.done_since:
+                call.done_since = self._step()
+
+    async def _ensure_index_is_a_fold(self) -> None:
+        """Compare the precedents of the store with those that its log tells of."""
+        keys = self.store.keys_of_tenant("default")
+        fold = PrecedentFold()
+        effects: set[str] = set()
+        for call in self.known:
+            item = await self.harness.item(call.item_id)
+            effect = effect_of(SAME_BY, agent="support", tool=item.tool, args=item.args)
+            fold.opened(item.id, effect)
+            effects.add(effect)
+        for event in await audit_entries(self.store.conn, keys):
+            fold.told(event.name, event.item, at_ms=event.at_ms)
+        for effect in effects:
+            key = keys.precedents("default", effect)
+            kept = read(key, fields(await self.store.conn.command("HGETALL", key)))
+            told = {call: one.state for call, one in fold.precedents(effect).items()}
+            assert {one.call: one.state for one in kept.precedents} == told
+
+    def _step(self) -> int:
+        self.steps += 1
+        return self.steps
+
+    def _is_repeated(self, call: Expected, amount: float) -> bool:
+        """Say whether the same was approved elsewhere, which its card did not show."""
+        seen = call.seen if amount == call.amount else 0
+        return any(
+            other.done_since > seen
+            for other in self.known
+            if (other.tool, other.amount) == (call.tool, amount) and other is not call
+        )
 
     def _may(self, call: Expected, by: Reviewer) -> bool:
         return call.state is ItemState.PENDING and by.user in ELIGIBLE[call.tool]

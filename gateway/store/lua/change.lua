@@ -36,12 +36,15 @@
 -- ARGV[16] failed     json    array of items whose execution failed
 -- ARGV[17] failed_ms  int     how long a failure counts, milliseconds
 -- ARGV[18] keep_ms    int     lifetime of what has ended, milliseconds
+-- ARGV[19] precedents json    rows of {key, call, kind, body, keep_ms} to note
+-- ARGV[20] judged_by  json    rows of {key, n}: precedents that were judged by
 -- Returns:
 --   {"done", now}  written, at this moment of this server's clock
 --   {"gone"}   no such approval
 --   {"moved"}  read again and compute again: another rev, a claim that was renewed, a
 --              reading that is too old, a deadline that has passed, a freeze, a timer
---              that somebody else fired, or a window that holds more than was judged
+--              that somebody else fired, a window that holds more than was judged, or
+--              other precedents than were judged by
 local head, blobs, id = KEYS[1], KEYS[2], ARGV[1]
 if redis.call('EXISTS', head) == 0 then return {'gone'} end
 local rev = redis.call('HGET', head, 'rev') or ''
@@ -79,6 +82,8 @@ for i, judged in pairs(cjson.decode(ARGV[11])) do
     uses[i] = judged.rows
   end
 end
+-- A call with the same effect was approved meanwhile, maybe by a click of this moment.
+if have_precedents_moved(cjson.decode(ARGV[20])) then return {'moved'} end
 
 -- Every check is above, every write below: Redis does not roll back a script that stops
 -- in the middle.
@@ -130,6 +135,7 @@ end
 retain(head, blobs, keep)
 announce(KEYS[4], KEYS[5], ARGV[13], now)
 enqueue(KEYS[6], ARGV[14])
+note_precedents(cjson.decode(ARGV[19]), now)
 
 for _, item in ipairs(cjson.decode(ARGV[16])) do
   redis.call('ZREMRANGEBYSCORE', KEYS[12], '-inf', now)

@@ -8,8 +8,9 @@
 -- KEYS[6] failures zset    the agent's failed executions
 -- KEYS[7] rejections string  how many of the agent's calls were rejected in a row
 -- KEYS[8] rejected hash    what was rejected in the thread
+-- KEYS[9..] precedents hash  what became of calls with one effect
 -- Returns:
---   {"load_context", now_ms, verdicts, facts, frozen, counts, rejected}
+--   {"load_context", now_ms, verdicts, facts, frozen, counts, rejected, precedents}
 local now = now_ms()
 local counts = {}
 -- By ZCOUNT and not by ZCARD: this script only reads, and what has ended is removed by
@@ -18,6 +19,8 @@ for index = 4, 6 do
   counts[index - 3] = redis.call('ZCOUNT', KEYS[index], '(' .. now, '+inf')
 end
 counts[4] = tonumber(redis.call('GET', KEYS[7]) or '0')
+local precedents = {}
+for index = 9, #KEYS do precedents[index - 8] = redis.call('HGETALL', KEYS[index]) end
 return {'load_context', now, redis.call('GET', KEYS[1]) or '',
   redis.call('HGET', KEYS[2], 'facts') or '', redis.call('HGETALL', KEYS[3]),
-  counts, redis.call('HGETALL', KEYS[8])}
+  counts, redis.call('HGETALL', KEYS[8]), precedents}

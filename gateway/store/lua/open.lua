@@ -28,12 +28,15 @@
 --                             whatever becomes of the calls
 -- ARGV[8] refused     json    the same that count no longer
 -- ARGV[9] is_reserved int     1 when the turn has to have its reservation
+-- ARGV[10] precedents json    rows of {key, call, kind, body, keep_ms} to note
+-- ARGV[11] judged_by  json    rows of {key, n}: precedents that were judged by
 -- Returns:
 --   {"opened", older}  what the run lists of its earlier approvals that are open
 --   {"exists", verdicts}
 --   {"unreserved"}  judging took so long that the reservation ended: judge again
 --   {"frozen"}      something was frozen meanwhile: judge again
 --   {"crowded"}     the agent has or asked too much meanwhile: judge again
+--   {"repeated"}    precedents changed meanwhile: judge again
 local known = redis.call('GET', KEYS[1])
 -- Before every other check: an answer that got lost on its way to the agent is given
 -- again, even if something was frozen since.
@@ -43,6 +46,7 @@ if known then return {'exists', known} end
 if ARGV[9] == '1' and redis.call('EXISTS', KEYS[6]) == 0 then return {'unreserved'} end
 local names = cjson.decode(ARGV[5])
 if #names > 0 and freeze_of(KEYS[7], names) then return {'frozen'} end
+if have_precedents_moved(cjson.decode(ARGV[11])) then return {'repeated'} end
 
 local now = now_ms()
 local approvals = cjson.decode(ARGV[4])
@@ -129,4 +133,5 @@ if redis.call('EXISTS', KEYS[10]) == 1 then redis.call('HINCRBY', KEYS[10], 'tur
 redis.call('SET', KEYS[1], ARGV[2])
 retain_turn(base, KEYS[1], keep)
 announce(KEYS[4], KEYS[5], ARGV[3], now)
+note_precedents(cjson.decode(ARGV[10]), now)
 return {'opened', older}

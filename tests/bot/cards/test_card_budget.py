@@ -18,6 +18,7 @@ from tests.bot.samples import (
 )
 from twokey.bot.cards.approval import card
 from twokey.bot.cards.frame import MAX_ROWS, rows_of, text_budget
+from twokey.gateway.approvals.precedents import Past, Precedent, WindowTotal
 from twokey.gateway.approvals.record import (
     Acknowledgement,
     Approval,
@@ -73,8 +74,35 @@ def _fullest(
     votes = tuple(a_vote(item, voter) for voter in VOTERS)
     share = text_budget(an_approval(*[an_item({}, index=n) for n in range(count)])).text
     link = "https://shop.example/".ljust(min(share, MAX_LINK), "x")
+    item = item.with_(past=_longest_past(filler))
     item = item.with_(floor=FLOOR, votes=votes, original_args={"body": long}, link=link)
     return in_state(item, state, text=long, result=Result(ok=True, summary=long))
+
+
+def _longest_past(filler: str) -> Past:
+    people = tuple(voter.with_(name=filler * 80) for voter in VOTERS)
+    done = Precedent(
+        call="ap_1.0", state=ItemState.AUTHORIZED, agent=filler * 200, by=people
+    )
+    rejected = Precedent(
+        call="ap_2.0",
+        state=ItemState.REJECTED,
+        agent=filler * 300,
+        by=people,
+        reason=filler * 300,
+    )
+    total = WindowTotal(
+        window="w" * 64,
+        by="args." + "b" * 90,
+        others_micro=2**53,
+        within_ms=1,
+        is_count=False,
+    )
+    return Past(
+        precedents=(*[done] * 20, *[rejected] * 20),
+        totals=(total,) * 9,
+        same_by=("args." + "n" * 60,),
+    )
 
 
 def _card_problems(approval: Approval) -> list[str]:

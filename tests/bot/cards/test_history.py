@@ -198,5 +198,5 @@ def test_one_call_of_a_batch_is_decided_in_the_singular() -> None:
     assert note.text == "1 call was decided."
     assert readable(note.blocks) == (
         "m:☑️ *Decided together:* 1 approved · more people needed for 1 · 1 left out, "
-        "because the policy asks for more now\n"
+        "which need another look\n"
     )

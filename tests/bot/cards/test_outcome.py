@@ -150,7 +150,7 @@ def test_what_a_batch_decision_left_open_is_said() -> None:
 
     assert said(outcome) == (
         "Your decision on 3 calls is recorded; 1 of them needs more people. 2 calls "
-        "are left out, because the policy asks for more now: please open each of them "
+        "are left out, because they need another look: please open each of them "
         "from the card."
     )
 
@@ -163,7 +163,7 @@ def test_one_call_is_said_in_the_singular() -> None:
 
     assert said(outcome) == (
         "Your decision on 1 call is recorded; it needs more people. 1 call is "
-        "left out, because the policy asks for more now: please open it from the card."
+        "left out, because it needs another look: please open it from the card."
     )
 
 

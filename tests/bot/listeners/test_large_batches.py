@@ -299,7 +299,7 @@ async def test_what_the_policy_escalates_meanwhile_is_left_out_and_said(
         await stack.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE_ALL)
 
         await stack.told(
-            "U0ANA", "2 calls are left out, because the policy asks for more"
+            "U0ANA", "2 calls are left out, because they need another look"
         )
         approval = await stack.approval(first)
         assert [item.index for item in approval.items if item.is_pending] == [54, 55]

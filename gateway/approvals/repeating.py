@@ -1,0 +1,106 @@
+"""Show a reviewer first what repeats an earlier call, before their approval counts.
+
+A card shows what became of earlier calls with the same effect. Where such a call was
+approved after the card was opened, nobody knows whether the person who clicks has seen
+that. So, for tools whose effect the policy names (``same_by``), their click approves
+nothing: it makes a new version of the approval, on which no earlier button or vote
+counts, and whose card says what ran. The next click on that card counts.
+"""
+
+from __future__ import annotations
+
+from twokey.gateway.approvals.changes import (
+    Change,
+    DecisionContext,
+    event_of,
+    reopened,
+)
+from twokey.gateway.approvals.decisions import Repeated
+from twokey.gateway.approvals.events import EventName
+from twokey.gateway.approvals.precedents import (
+    KINDS,
+    MOST_REASON,
+    Past,
+    Precedent,
+    PrecedentKind,
+)
+from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.protocol import digest
+from twokey.gateway.protocol.strict_json import JsonObject
+
+ARGS_TAG = "twokey/v1/precedent"
+
+
+def args_hash(tool: str, args: JsonObject) -> str:
+    """Return what is the same for a call of this tool with the same arguments."""
+    found = digest.tagged_hash(ARGS_TAG, digest.canonical([tool, args]))
+    return found.removeprefix("sha256:")[:32]
+
+
+def precedent_of(approval: Approval, item: Item) -> Precedent | None:
+    """Return what an item is for later calls with its effect; None: nothing.
+
+    Its times are the store's to fill in.
+    """
+    if item.state not in KINDS or not item.effect:
+        return None
+    word = item.decision
+    is_rejected = KINDS[item.state] is PrecedentKind.REJECTED
+    return Precedent(
+        call=item.id,
+        state=item.state,
+        agent=approval.agent,
+        by=(word.by,)
+        if is_rejected and word
+        else tuple(vote.by for vote in item.votes_now),
+        reason=word.text[:MOST_REASON] if is_rejected and word else "",
+        args_hash=args_hash(item.tool, item.args),
+    )
+
+
+def other_calls(approval: Approval, past: Past) -> tuple[Precedent, ...]:
+    """Return what was done outside of an approval, newest first.
+
+    The calls of one approval stand on one card: who decides them sees them all.
+    """
+    done = past.of_kind(PrecedentKind.DONE)
+    return tuple(one for one in done if one.approval != approval.id)
+
+
+def unseen(context: DecisionContext, item: Item) -> Precedent | None:
+    """Return the newest precedent that a click on this version may not have seen.
+
+    Args:
+        context: of the decision.
+        item: as it would run.
+    """
+    # Without `same_by` nobody said that to do it again is a mistake: the card tells of
+    # it, and rules may count it.
+    if context.policy_now is None or not context.policy_now.past.same_by:
+        return None
+    found = other_calls(context.approval, context.policy_now.past)
+    # An edit that makes it another call: its form showed no precedents at all.
+    is_edited = item.action != context.item.action
+    seen_ms = max(context.approval.created_at_ms, item.repeats_seen_ms)
+    if is_edited and context.item.effect != item.effect:
+        seen_ms = 0
+    return next((one for one in found if one.since_ms > seen_ms), None)
+
+
+def show_first(context: DecisionContext, item: Item, precedent: Precedent) -> Change:
+    """Return the next version: the item waits on, and its card shows the precedent."""
+    version = context.approval.version + 1
+    # Votes of before were given on a card without it, too.
+    shown = item.with_(repeats_seen_ms=context.now_ms, votes=())
+    approval = reopened(context, shown, version)
+    is_edited = item.action != context.item.action
+    events = [event_of(context, shown, EventName.ITEM_EDITED, version)] * is_edited
+    told = event_of(context, shown, EventName.ITEM_REPEATED, version)
+    # Which call it was, by its id alone: an event holds no argument.
+    told = told.with_(data=told.data | {"precedent": precedent.call})
+    return Change(
+        approval,
+        (*events, told),
+        repeated=Repeated(approval=approval, index=item.index, precedent=precedent),
+        before_ms=context.approval.expires_at_ms,
+    )

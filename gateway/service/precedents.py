@@ -1,0 +1,204 @@
+"""Put together what is known of earlier calls when a call is judged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from twokey.gateway.approvals.precedents import (
+    KINDS,
+    MOST_KEPT,
+    Past,
+    Precedent,
+    PrecedentKind,
+    WindowTotal,
+)
+from twokey.gateway.approvals.record import Item
+from twokey.gateway.approvals.repeating import args_hash
+from twokey.gateway.policy.effective_rules import EffectiveRules
+from twokey.gateway.policy.effects import effect_of, reads_precedents
+from twokey.gateway.policy.raise_rules import Facts
+from twokey.gateway.policy.rules import Policy
+from twokey.gateway.protocol import digest
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.wire import Turn, Verdict
+from twokey.gateway.service.proposals import context_of
+from twokey.gateway.service.window_usage import CallUsage
+from twokey.gateway.store.agent_load import AgentLoad
+from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.precedents import Known, Row, row_of_auto_run
+
+AUTO_RUN_TAG = "twokey/v1/auto-run"
+
+
+def with_precedents(facts: Facts, past: Past) -> Facts:
+    """Return facts with the counts of precedents."""
+    now_ms = facts.now_ms
+    return facts.with_(
+        same_done_24h=past.count(PrecedentKind.DONE, now_ms=now_ms),
+        same_rejected_24h=past.count(PrecedentKind.REJECTED, now_ms=now_ms),
+    )
+
+
+def past_of(
+    policy: Policy,
+    item: Item,
+    known: Known | None,
+    usage: CallUsage,
+    totals: Mapping[str, int],
+) -> Past:
+    """Return what is known of earlier calls when an item is judged again.
+
+    A call that is approved already keeps its place: those that were approved after it
+    do not count against it.
+
+    Args:
+        policy: of now.
+        item: as it stands in the record.
+        known: the precedents of its effect.
+        usage: what it uses of windows.
+        totals: what they come to.
+    """
+    rule = EffectiveRules(policy, item.ctx.agent, item.tool)
+    found = known.precedents if known else ()
+    own = next((one for one in found if one.call == item.id), None)
+    others = [one for one in found if one.call != item.id]
+    if KINDS.get(item.state) is PrecedentKind.DONE:
+        since_ms = own.since_ms if own else item.changed_at_ms
+        place = (since_ms, item.id)
+        others = [one for one in others if (one.since_ms, one.call) < place]
+    return Past(
+        precedents=tuple(others),
+        totals=_totals(policy, rule.redact(), usage, totals),
+        same_by=rule.first.same_by,
+    )
+
+
+def _totals(
+    policy: Policy,
+    redact: Sequence[str],
+    usage: CallUsage,
+    totals: Mapping[str, int],
+) -> tuple[WindowTotal, ...]:
+    found: list[WindowTotal] = []
+    for use in usage.reserved:
+        rule = policy.windows[use.name]
+        # The total of one call is its amount: a hidden argument would show.
+        if any(
+            _overlap(path, hidden) for path in (rule.by, rule.sum) for hidden in redact
+        ):
+            continue
+        found.append(
+            WindowTotal(
+                window=use.name,
+                by=rule.by or "",
+                others_micro=max(0, totals.get(use.name, use.micro) - use.micro),
+                within_ms=use.within_ms,
+                is_count=rule.sum is None,
+            )
+        )
+    return tuple(found)
+
+
+def _overlap(path: str | None, hidden: str) -> bool:
+    """Return whether one of two paths leads into the other or is it."""
+    pairs = zip((path or "").split("."), hidden.split("."), strict=False)
+    return bool(path) and all(a == b or "*" in {a, b} for a, b in pairs)
+
+
+@dataclass(frozen=True)
+class TurnPrecedents:
+    """The effects of a turn's calls, and what rules may ask of earlier ones.
+
+    Attributes:
+        policy: that says which calls are the same, and what is asked.
+        turn: whose calls they are.
+        keys: of the tenant's shard.
+        tenant: whose turn it is.
+        effects: of each call.
+        asked: by position, the effects of the calls whose rules ask for precedents.
+    """
+
+    policy: Policy
+    turn: Turn
+    keys: Keys
+    tenant: str
+    effects: Sequence[str]
+    asked: Mapping[int, str]
+
+    @classmethod
+    def of(cls, policy: Policy, keys: Keys, tenant: str, turn: Turn) -> TurnPrecedents:
+        """Return those of a turn."""
+        agent = turn.ref.agent
+        effects = [
+            effect_of(
+                policy,
+                agent=agent,
+                tool=call.tool,
+                args=call.args,
+                declared_schema=turn.schemas.get(call.tool),
+            )
+            for call in turn.calls
+        ]
+        asked = {
+            position: effects[position]
+            for position, call in enumerate(turn.calls)
+            # Read only where a rule asks: most auto-approved calls need no precedents.
+            if effects[position] and reads_precedents(policy, agent, call.tool)
+        }
+        return cls(policy, turn, keys, tenant, effects, asked)
+
+    def known(self, load: AgentLoad) -> list[Known]:
+        """Return the precedents that the calls are judged by."""
+        wanted = {self._key(effect) for effect in self.asked.values()}
+        return [load.precedents[key] for key in sorted(wanted)]
+
+    def facts(
+        self, position: int, facts: Facts, load: AgentLoad, *, ran: int = 0
+    ) -> Facts:
+        """Return the facts of a call with the counts of its precedents.
+
+        Args:
+            position: of the call.
+            facts: without them.
+            load: what was read.
+            ran: how many calls with its effect come before it in the turn and run.
+        """
+        effect = self.asked.get(position)
+        if effect is None:
+            return facts
+        own = self._name(position)
+        found = load.precedents[self._key(effect)].precedents
+        past = Past(precedents=tuple(one for one in found if one.call != own))
+        counted = with_precedents(facts, past)
+        done = min(MOST_KEPT, counted.same_done_24h + ran)
+        return counted.with_(same_done_24h=done)
+
+    def auto_runs(self, verdicts: Sequence[Verdict]) -> list[Row]:
+        """Return the precedents that the calls without a record are from now on."""
+        return [
+            row_of_auto_run(
+                self.keys, self.tenant, self.effects[position], self._auto_run(position)
+            )
+            for position, verdict in enumerate(verdicts)
+            if verdict.runs_unclaimed and self.effects[position]
+        ]
+
+    def _auto_run(self, position: int) -> Precedent:
+        call = self.turn.calls[position]
+        return Precedent(
+            call=self._name(position),
+            # It was let run. What came of it is not known here.
+            state=ItemState.AUTHORIZED,
+            agent=self.turn.ref.agent,
+            args_hash=args_hash(call.tool, call.args),
+        )
+
+    def _name(self, position: int) -> str:
+        """Return a name for a call without a record, the same for the same call."""
+        ctx = context_of(self.tenant, self.turn.ref, self.turn.calls[position])
+        found = digest.tagged_hash(AUTO_RUN_TAG, digest.canonical({**ctx.as_dict()}))
+        return f"auto_{found.removeprefix('sha256:')[:32]}"
+
+    def _key(self, effect: str) -> str:
+        return self.keys.precedents(self.tenant, effect)

@@ -1,0 +1,115 @@
+"""Store what became of the newest calls with each effect, and read it back.
+
+It is written in the step that changes a call, and read with what else a judgement
+needs, so that neither takes a round trip of its own. At most `MOST_KEPT` calls of a
+kind are kept of an effect, for as long as an approval is; what the policy alone let run
+counts in rules for a day, and is kept as long.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pydantic import ValidationError
+
+from twokey.gateway.approvals.precedents import DAY_MS, KINDS, Precedent
+from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.approvals.repeating import precedent_of
+from twokey.gateway.store.connection import Reply, fields, text
+from twokey.gateway.store.keys import KEEP_MS, Keys
+
+logger = logging.getLogger(__name__)
+
+_TIMES = {"since_ms", "at_ms"}
+_CHANGES = "n"
+"""Field that numbers the changes."""
+
+Row = tuple[str, str, str | bool, str, int]
+"""Key, call, kind or False, body, lifetime: as scripts write a precedent."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """The precedents of one effect as they were read.
+
+    Attributes:
+        key: where they stand.
+        changes: number of the newest change; "" before the first.
+        precedents: newest first.
+    """
+
+    key: str
+    changes: str = ""
+    precedents: tuple[Precedent, ...] = ()
+
+
+def read(key: str, found: Mapping[str, bytes]) -> Known:
+    """Read the precedents of one effect; what another version wrote is left out."""
+    precedents: list[Precedent] = []
+    for call, value in found.items():
+        if call == _CHANGES:
+            continue
+        since_ms, at_ms, _, body = (text(value).split(" ", 3) + [""] * 4)[:4]
+        try:
+            one = Precedent.model_validate_json(body)
+            one = one.with_(since_ms=int(since_ms), at_ms=int(at_ms))
+        except (ValidationError, ValueError):
+            logger.warning("precedent.unreadable call=%s", call)
+            continue
+        if one.state in KINDS:
+            precedents.append(one)
+    precedents.sort(key=lambda one: (one.at_ms, one.call), reverse=True)
+    return Known(key, text(found.get(_CHANGES, b"")), tuple(precedents))
+
+
+def read_all(keys: Sequence[str], replies: Iterable[Reply]) -> dict[str, Known]:
+    """Read the precedents of several effects, by key."""
+    pairs = zip(keys, replies, strict=True)
+    return {key: read(key, fields(found)) for key, found in pairs}
+
+
+def rows_of_change(keys: Keys, before: Approval, after: Approval) -> list[Row]:
+    """Return what a change makes of the precedents that its calls are."""
+    rows: list[Row] = []
+    for was, now in zip(before.items, after.items, strict=True):
+        if was is now:
+            continue
+        old, new = _placed(keys, before, was), _placed(keys, after, now)
+        if old == new:
+            continue
+        if old is not None and (new is None or new[0] != old[0]):
+            rows.append((old[0], was.id, False, "", KEEP_MS))
+        if new is not None:
+            rows.append(_row(*new))
+    return rows
+
+
+def rows_of_opening(keys: Keys, approvals: Iterable[Approval]) -> list[Row]:
+    """Return the precedents that new calls are which the policy alone authorized."""
+    placed = (_placed(keys, one, item) for one in approvals for item in one.items)
+    return [_row(*found) for found in placed if found is not None]
+
+
+def row_of_auto_run(keys: Keys, tenant: str, effect: str, what: Precedent) -> Row:
+    """Return the precedent that a call of tier ``auto`` is, which has no record."""
+    return _row(keys.precedents(tenant, effect), what, keep_ms=DAY_MS)
+
+
+def judged_by(known: Iterable[Known]) -> str:
+    """Return what a script compares with the precedents of the moment it writes."""
+    return json.dumps([[one.key, one.changes] for one in known])
+
+
+def _placed(keys: Keys, approval: Approval, item: Item) -> tuple[str, Precedent] | None:
+    found = precedent_of(approval, item)
+    if found is None:
+        return None
+    return keys.precedents(approval.tenant, item.effect), found
+
+
+def _row(key: str, what: Precedent, keep_ms: int = KEEP_MS) -> Row:
+    body = what.model_dump_json(exclude=_TIMES, exclude_defaults=True)
+    return key, what.call, KINDS[what.state].value, body, keep_ms

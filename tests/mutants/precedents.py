@@ -1,0 +1,120 @@
+"""Break what is known of earlier calls with the same effect, and what it stops."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+REPEATING = "gateway/approvals/repeating.py"
+PRELUDE = "gateway/store/lua/prelude.lua"
+KNOWN = "gateway/service/precedents.py"
+SERVICE = "tests/service/test_precedents.py"
+RACES = "tests/races/test_precedent_races.py"
+
+PRECEDENTS_TABLE = (
+    Mutant(
+        "precedents: what ran since the card was opened stops a click",
+        REPEATING,
+        "return next((one for one in found if one.since_ms > seen_ms), None)",
+        "return None",
+        SERVICE,
+    ),
+    Mutant(
+        "precedents: the next click counts",
+        REPEATING,
+        "shown = item.with_(repeats_seen_ms=context.now_ms, votes=())",
+        "shown = item.with_(votes=())",
+        SERVICE,
+    ),
+    Mutant(
+        "precedents: votes of before do not count",
+        REPEATING,
+        "shown = item.with_(repeats_seen_ms=context.now_ms, votes=())",
+        "shown = item.with_(repeats_seen_ms=context.now_ms)",
+        SERVICE,
+    ),
+    Mutant(
+        "precedents: no button of before works",
+        REPEATING,
+        "version = context.approval.version + 1",
+        "version = context.approval.version",
+        SERVICE,
+    ),
+    Mutant(
+        "precedents: an edit into an earlier call is shown first",
+        REPEATING,
+        "    if is_edited and context.item.effect != item.effect:\n"
+        "        seen_ms = 0\n",
+        "",
+        SERVICE,
+    ),
+    Mutant(
+        "precedents: calls of one card do not stop each other",
+        REPEATING,
+        "return tuple(one for one in done if one.approval != approval.id)",
+        "return done",
+        SERVICE,
+    ),
+    Mutant(
+        "precedents: a decision compares what it was judged by",
+        "gateway/store/lua/change.lua",
+        "if have_precedents_moved(cjson.decode(ARGV[20])) then return {'moved'} end",
+        "",
+        RACES,
+    ),
+    Mutant(
+        "precedents: a turn compares what it was judged by",
+        "gateway/store/lua/open.lua",
+        "if have_precedents_moved(cjson.decode(ARGV[11])) then return {'repeated'} end",
+        "",
+        RACES,
+    ),
+    Mutant(
+        "precedents: earlier calls of a turn count",
+        KNOWN,
+        "return counted.with_(same_done_24h=done)",
+        "return counted",
+        SERVICE,
+    ),
+    Mutant(
+        "precedents: an approved call keeps its place",
+        KNOWN,
+        "others = [one for one in others if (one.since_ms, one.call) < place]",
+        "pass",
+        SERVICE,
+    ),
+    Mutant(
+        "precedents: a hidden amount is in no total on a card",
+        KNOWN,
+        'return bool(path) and all(a == b or "*" in {a, b} for a, b in pairs)',
+        "return False",
+        "tests/service/test_known_totals.py",
+    ),
+    Mutant(
+        "precedents: an effect keeps a bounded number",
+        PRELUDE,
+        "for i = MOST_KEPT + 1, #calls do redis.call('HDEL', key, calls[i][2]) end",
+        "",
+        SERVICE,
+    ),
+    Mutant(
+        "precedents: they end",
+        PRELUDE,
+        "if redis.call('PTTL', key) < keep then redis.call('PEXPIRE', key, keep) end",
+        "",
+        SERVICE,
+    ),
+    Mutant(
+        "precedents: what did not run is none",
+        "gateway/store/precedents.py",
+        'rows.append((old[0], was.id, False, "", KEEP_MS))',
+        "pass",
+        SERVICE,
+    ),
+    Mutant(
+        "precedents: reviewers of another agent do not read the words",
+        "bot/cards/precedents.py",
+        "    elif precedent.reason:",
+        "    if precedent.reason:",
+        "tests/bot/cards/test_precedents.py",
+    ),
+)

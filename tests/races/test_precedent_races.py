@@ -1,0 +1,174 @@
+"""However decisions interleave, nobody approves a repeated call unseen."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.races.interleaver import Interleaver, every_order
+from tests.service.harness import ANA, BEN, POLICY, ServiceHarness
+from tests.streams import audit_entries
+from twokey.gateway.approvals.decisions import Approve, Outcome
+from twokey.gateway.approvals.events import EventName
+from twokey.gateway.approvals.precedent_fold import PrecedentFold
+from twokey.gateway.errors import StoreUnavailable
+from twokey.gateway.policy.effects import effect_of
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.store.connection import fields
+from twokey.gateway.store.engine import EmbeddedEngine
+from twokey.gateway.store.precedents import read
+from twokey.gateway.store.store import Store
+
+ONCE = load_policy(
+    POLICY.replace(
+        "process_refund: {tier: approve}",
+        "process_refund: {tier: approve, same_by: args.amount}",
+    )
+    + """
+  look_up_once:
+    tier: auto
+    raise: [{to: approve, when: recent.same_done_24h > 0, because: again}]
+""",
+    "policy.yml",
+)
+ROUNDS = 20
+AT_ONCE = 6
+KILLS = 3
+_number = itertools.count()
+
+
+async def waiting(
+    harness: ServiceHarness, count: int, *, amount: int | None = None
+) -> list[str]:
+    """Ask for the same refund in several threads; return the items."""
+    args: JsonObject = {"amount": next(_number) if amount is None else amount}
+    found = [
+        await harness.submit(("process_refund", args), thread=f"t{next(_number)}")
+        for _ in range(count)
+    ]
+    return [verdicts[0].item_id for _, verdicts in found]
+
+
+async def test_two_same_calls_decided_at_once_are_not_both_approved(
+    store: Store,
+) -> None:
+    harness = ServiceHarness(store, ONCE)
+    orders = 0
+
+    for choose in every_order():
+        items = await waiting(harness, 2)
+        clicks = [await harness.click_on(item) for item in items]
+        with pytest.MonkeyPatch.context() as patch:
+            outcomes = await Interleaver(store.conn, patch).run(
+                [
+                    harness.reviews.decide(click, Approve(), by)
+                    for click, by in zip(clicks, (ANA, BEN), strict=True)
+                ],
+                choose,
+            )
+        kinds = sorted(one.kind for one in outcomes if isinstance(one, Outcome))
+        assert kinds == ["decided", "repeated"]
+        orders += 1
+
+    assert orders >= 10
+
+
+async def test_of_many_same_calls_decided_at_once_one_is_approved(
+    store: Store,
+) -> None:
+    harness = ServiceHarness(store, ONCE)
+    for _ in range(ROUNDS):
+        items = await waiting(harness, AT_ONCE)
+        clicks = [await harness.click_on(item) for item in items]
+
+        outcomes = await asyncio.gather(
+            *(harness.reviews.decide(click, Approve(), ANA) for click in clicks)
+        )
+
+        kinds = [one.kind for one in outcomes]
+        assert kinds.count("decided") == 1
+        assert kinds.count("repeated") == AT_ONCE - 1
+
+
+async def test_of_many_same_calls_submitted_at_once_one_runs_unasked(
+    store: Store,
+) -> None:
+    harness = ServiceHarness(store, ONCE)
+    for n in range(ROUNDS):
+        answers = await asyncio.gather(
+            *(
+                harness.submit(("look_up_once", {"order": n}), thread=f"t{n} {place}")
+                for place in range(AT_ONCE)
+            )
+        )
+
+        tiers = [verdicts[0].tier for _, verdicts in answers]
+        assert tiers.count(Tier.AUTO) == 1
+        assert tiers.count(Tier.APPROVE) == AT_ONCE - 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+async def test_a_killed_store_keeps_precedents_with_their_decisions(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "valkey"
+    items: list[str] = []
+    for _ in range(KILLS):
+        with EmbeddedEngine(folder) as engine:
+            store = Store(engine.url)
+            items += await decide_until_killed(store, engine)
+            await store.close()
+
+    with EmbeddedEngine(folder) as engine:
+        store = Store(engine.url)
+        harness = ServiceHarness(store, ONCE)
+        keys, fold = store.keys_of_tenant("default"), PrecedentFold()
+        effects: set[str] = set()
+        for item in [await harness.item(one) for one in items]:
+            effect = effect_of(ONCE, agent="support", tool=item.tool, args=item.args)
+            fold.opened(item.id, effect)
+            effects.add(effect)
+        log = await audit_entries(store.conn, keys)
+        for event in log:
+            fold.told(event.name, event.item, at_ms=event.at_ms)
+        kept = {
+            effect: read(effect, fields(await store.conn.command("HGETALL", key)))
+            for effect in effects
+            for key in [keys.precedents("default", effect)]
+        }
+        await store.close()
+
+    assert [one for one in log if one.name is EventName.ITEM_AUTHORIZED]
+    for effect in effects:
+        told = {call: one.at_ms for call, one in fold.precedents(effect).items()}
+        assert {one.call: one.at_ms for one in kept[effect].precedents} == told
+
+
+async def decide_until_killed(store: Store, engine: EmbeddedEngine) -> list[str]:
+    """Approve calls side by side, and kill the store after some of them."""
+    harness = ServiceHarness(store, ONCE)
+    items = [one for n in range(20) for one in await waiting(harness, 3, amount=n)]
+    decided = 0
+
+    async def decide(item: str) -> None:
+        nonlocal decided
+        try:
+            click = await harness.click_on(item)
+            await harness.reviews.decide(click, Approve(), ANA)
+        except StoreUnavailable:
+            return
+        decided += 1
+        if decided == len(items) // 2:
+            assert engine.pid is not None
+            os.kill(engine.pid, signal.SIGKILL)
+
+    await asyncio.gather(*(decide(item) for item in items))
+    return items

@@ -1,0 +1,43 @@
+"""A card tells what other calls in a window come to, and no hidden amount."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.service.harness import ServiceHarness
+from tests.service.windowed import WINDOWED, refund
+from twokey.gateway.approvals.precedents import WindowTotal
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.policy.windows import MICRO
+from twokey.gateway.store.store import Store
+
+
+async def totals(store: Store, redact: str = "[]") -> tuple[WindowTotal, ...]:
+    """Return what a card of the second of two refunds says of its windows."""
+    text = WINDOWED.replace(
+        "process_refund:\n    tier: approve\n",
+        f"process_refund:\n    tier: approve\n    redact: {redact}\n",
+    )
+    harness = ServiceHarness(store, load_policy(text, "policy.yml"))
+    await harness.submit(refund(400), thread="t1")
+    _, (second,) = await harness.submit(refund(49), thread="t2")
+    approval = second.item_id.partition(".")[0]
+    shown = await harness.reviews.read_as_of_now(approval)
+    assert shown is not None
+    return shown.approval.items[0].past.totals
+
+
+async def test_a_total_is_of_the_other_calls(store: Store) -> None:
+    (found,) = await totals(store)
+
+    assert (found.window, found.by) == ("refunds", "args.customer")
+    assert (found.others_micro, found.is_count) == (400 * MICRO, False)
+
+
+@pytest.mark.parametrize(
+    "redact", ["[args.amount]", "[args.customer]", "['args.*']", "[args.amount.minor]"]
+)
+async def test_a_total_of_what_is_hidden_is_not_shown(
+    store: Store, redact: str
+) -> None:
+    assert await totals(store, redact) == ()

@@ -1,0 +1,494 @@
+"""People and rules are told what became of earlier calls with the same effect."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.service.harness import (
+    ANA,
+    BEN,
+    CHLOE,
+    POLICY,
+    ServiceHarness,
+    claim_of,
+    still_members,
+)
+from twokey.gateway.approvals.batch_deciding import Partition
+from twokey.gateway.approvals.decisions import (
+    Approve,
+    BatchDecided,
+    Changed,
+    Click,
+    Decided,
+    Edit,
+    Outcome,
+    Reject,
+    Repeated,
+    Voted,
+)
+from twokey.gateway.approvals.events import EventName
+from twokey.gateway.approvals.precedents import MOST_KEPT, Past, PrecedentKind
+from twokey.gateway.policy.effects import effect_of
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.records import Result
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.protocol.wire import Claimed, Verdict, VerdictKind
+from twokey.gateway.store.outbox import audit_log
+from twokey.gateway.store.store import Store
+
+RULES = """
+  ship: {tier: approve, same_by: args.order}
+  tell:
+    tier: notify
+    raise: [{to: approve, when: recent.same_done_24h > 0, because: told before}]
+  look_up:
+    tier: auto
+    raise: [{to: approve, when: recent.same_done_24h > 1, because: looked up twice}]
+  pay:
+    tier: approve
+    same_by: [args.order, args.customer]
+    raise:
+      - {to: escalate, when: recent.same_done_24h > 0, because: it was paid before}
+      - {to: deny, when: recent.same_rejected_24h > 1, because: rejected twice today}
+"""
+NAMED = POLICY.replace(
+    "process_refund: {tier: approve}",
+    "process_refund: {tier: approve, same_by: [args.order, args.amount]}",
+).replace(
+    "wire_money: {tier: escalate}", "wire_money: {tier: escalate, same_by: args.amount}"
+)
+PRECEDENTS = load_policy(NAMED + RULES, "policy.yml")
+REFUND: tuple[str, JsonObject] = ("process_refund", {"amount": 899, "order": "7"})
+
+
+@pytest.fixture
+def harness(store: Store) -> ServiceHarness:
+    return ServiceHarness(store, PRECEDENTS)
+
+
+async def ask(
+    harness: ServiceHarness,
+    tool: str,
+    args: JsonObject,
+    *,
+    thread: str = "t1",
+    agent: str = "support",
+) -> Verdict:
+    """Submit one call."""
+    _, (verdict,) = await harness.submit((tool, args), thread=thread, agent=agent)
+    return verdict
+
+
+async def past(harness: ServiceHarness, verdict: Verdict) -> Past:
+    """Return what a card would show of earlier calls."""
+    approval, index = verdict.item_id.rsplit(".", 1)
+    shown = await harness.reviews.read_as_of_now(approval)
+    assert shown is not None
+    return shown.approval.items[int(index)].past
+
+
+async def approved(harness: ServiceHarness, verdict: Verdict) -> Outcome:
+    """Let Ana approve a call as it stands."""
+    return await harness.reviews.decide(await harness.click(verdict), Approve(), ANA)
+
+
+async def done(
+    harness: ServiceHarness, tool: str, args: JsonObject, *, agent: str = "support"
+) -> Verdict:
+    """Let a call be asked for, approved and executed."""
+    ref, (verdict,) = await harness.submit((tool, args), thread="t0", agent=agent)
+    assert isinstance(await approved(harness, verdict), Decided)
+    granted = await harness.agents.claim(claim_of(ref, verdict))
+    assert isinstance(granted, Claimed)
+    assert await harness.agents.finish(verdict.item_id, granted.fence, Result(ok=True))
+    return verdict
+
+
+async def test_a_card_tells_of_the_same_call_that_ran(harness: ServiceHarness) -> None:
+    before = await done(harness, *REFUND)
+
+    again = await ask(harness, *REFUND)
+
+    (found,) = (await past(harness, again)).precedents
+    assert (found.call, found.state) == (before.item_id, ItemState.EXECUTED)
+    assert [one.user for one in found.by] == ["U0ANA"]
+
+
+async def test_a_card_tells_who_rejected_the_same_call_and_why(
+    harness: ServiceHarness,
+) -> None:
+    first = await ask(harness, *REFUND)
+    no = Reject(reason="already got a replacement")
+    await harness.reviews.decide(await harness.click(first), no, BEN)
+
+    again = await ask(harness, *REFUND, thread="t2")
+
+    (found,) = (await past(harness, again)).of_kind(PrecedentKind.REJECTED)
+    assert (found.by[0].user, found.reason) == ("U0BEN", no.reason)
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        {"order": "7", "amount": 899.0},
+        {"amount": "899", "order": 7},
+        {"order": " 7\u200b", "amount": 899},
+    ],
+)
+async def test_another_spelling_is_the_same_call(
+    harness: ServiceHarness, args: JsonObject
+) -> None:
+    await done(harness, *REFUND)
+
+    again = await ask(harness, "process_refund", args)
+
+    assert (await past(harness, again)).precedents
+
+
+async def test_other_arguments_another_tool_and_another_tenant_are_not_the_same(
+    harness: ServiceHarness,
+) -> None:
+    await done(harness, *REFUND)
+
+    other = await ask(harness, "process_refund", {"amount": 898, "order": "7"})
+    email = await ask(harness, "send_email", REFUND[1], thread="t2")
+    keys = harness.store.keys_of_tenant("default")
+    effect = effect_of(PRECEDENTS, agent="support", tool=REFUND[0], args=REFUND[1])
+
+    assert (await past(harness, other)).precedents == ()
+    assert (await past(harness, email)).precedents == ()
+    assert keys.precedents("default", effect) != keys.precedents("other", effect)
+
+
+async def test_the_policy_says_which_arguments_make_a_call_the_same(
+    harness: ServiceHarness,
+) -> None:
+    await done(harness, "ship", {"order": "7", "by": "air"})
+
+    same = await ask(harness, "ship", {"order": 7, "by": "sea"})
+    other = await ask(harness, "ship", {"order": "8", "by": "air"}, thread="t2")
+    nameless = await ask(harness, "ship", {"by": "air"}, thread="t3")
+
+    assert len((await past(harness, same)).precedents) == 1
+    assert (await past(harness, other)).precedents == ()
+    assert (await past(harness, nameless)).precedents == ()
+
+
+async def test_a_click_does_not_approve_what_ran_since_the_card_was_opened(
+    harness: ServiceHarness,
+) -> None:
+    waits = await ask(harness, *REFUND)
+    click = await harness.click(waits)
+    await done(harness, *REFUND)
+
+    first = await harness.reviews.decide(click, Approve(), BEN)
+    stale = await harness.reviews.decide(click, Approve(), BEN)
+    second = await harness.reviews.decide(await harness.click(waits), Approve(), BEN)
+
+    assert isinstance(first, Repeated)
+    assert first.precedent.state is ItemState.EXECUTED
+    assert isinstance(stale, Changed)
+    assert isinstance(second, Decided)
+
+
+async def test_without_a_named_effect_no_click_is_stopped(
+    harness: ServiceHarness,
+) -> None:
+    email: tuple[str, JsonObject] = ("send_email", {"to": "c1"})
+    waits = await ask(harness, *email)
+    await done(harness, *email)
+
+    assert (await past(harness, waits)).precedents
+    assert isinstance(await approved(harness, waits), Decided)
+
+
+async def test_what_was_rejected_meanwhile_stops_no_click(
+    harness: ServiceHarness,
+) -> None:
+    waits, other = await ask(harness, *REFUND), await ask(harness, *REFUND, thread="t2")
+    await harness.reviews.decide(await harness.click(other), Reject(reason="no"), ANA)
+
+    outcome = await approved(harness, waits)
+
+    assert isinstance(outcome, Decided)
+
+
+async def test_what_was_known_when_the_card_was_opened_stops_no_click(
+    harness: ServiceHarness,
+) -> None:
+    await done(harness, *REFUND)
+    again = await ask(harness, *REFUND)
+
+    assert isinstance(await approved(harness, again), Decided)
+
+
+async def test_the_same_calls_of_one_card_are_decided_without_another_look(
+    harness: ServiceHarness,
+) -> None:
+    _, (first, second) = await harness.submit(REFUND, REFUND)
+
+    assert isinstance(await approved(harness, first), Decided)
+    assert isinstance(await approved(harness, second), Decided)
+
+
+async def test_a_vote_of_before_does_not_count_for_a_repeated_call(
+    harness: ServiceHarness,
+) -> None:
+    wire: tuple[str, JsonObject] = ("wire_money", {"amount": 5})
+    waits, other = await ask(harness, *wire), await ask(harness, *wire, thread="t2")
+    voted = await approved(harness, waits)
+    await approved(harness, other)
+    click = await harness.click(other)
+    await harness.reviews.decide(click, Approve(), CHLOE, voters=still_members)
+
+    click = await harness.click(waits)
+    first = await harness.reviews.decide(click, Approve(), CHLOE, voters=still_members)
+
+    assert isinstance(voted, Voted)
+    assert isinstance(first, Repeated)
+    assert (await harness.item(waits.item_id)).votes == ()
+
+
+async def test_an_edit_that_repeats_a_call_is_kept_and_shown_before_it_counts(
+    harness: ServiceHarness,
+) -> None:
+    await done(harness, *REFUND)
+    waits = await ask(harness, "process_refund", {"amount": 50, "order": "7"})
+    edit = Edit(args=REFUND[1])
+
+    first = await harness.reviews.decide(await harness.click(waits), edit, ANA)
+    item = await harness.item(waits.item_id)
+    second = await approved(harness, waits)
+
+    assert isinstance(first, Repeated)
+    assert (item.args, item.is_pending) == (REFUND[1], True)
+    assert isinstance(second, Decided)
+
+
+async def test_a_gesture_on_many_leaves_out_what_ran_meanwhile(
+    harness: ServiceHarness,
+) -> None:
+    others: list[tuple[str, JsonObject]] = [
+        ("process_refund", {"amount": n}) for n in range(2)
+    ]
+    _, verdicts = await harness.submit(REFUND, *others)
+    await done(harness, *REFUND)
+    all_: Partition = {index: Approve() for index in range(3)}
+
+    async def click() -> Click:
+        approval = await harness.approval(verdicts[0].item_id)
+        return Click(
+            approval=approval.id,
+            index=0,
+            version=approval.version,
+            action_hash=approval.digest,
+        )
+
+    outcome = await harness.reviews.decide_batch(await click(), all_, BEN)
+    rest = await harness.reviews.decide_batch(await click(), {0: Approve()}, BEN)
+
+    assert isinstance(outcome, BatchDecided)
+    assert (outcome.approved, outcome.left_out) == ((1, 2), (0,))
+    assert outcome.waiting == ()
+    assert isinstance(rest, BatchDecided)
+    assert rest.approved == (0,)
+
+
+async def test_a_rule_may_ask_for_more_when_the_same_was_done(
+    harness: ServiceHarness,
+) -> None:
+    args: JsonObject = {"order": "7", "customer": "c1"}
+    first = await done(harness, "pay", args)
+
+    again = await ask(harness, "pay", args, thread="t2")
+    other = await ask(harness, "pay", {**args, "customer": "c2"}, thread="t3")
+
+    assert (first.tier, again.tier, other.tier) == (
+        Tier.APPROVE,
+        Tier.ESCALATE,
+        Tier.APPROVE,
+    )
+
+
+async def test_a_rule_may_ask_for_more_when_the_same_was_rejected(
+    harness: ServiceHarness,
+) -> None:
+    args: JsonObject = {"order": "7", "customer": "c1"}
+    for thread in ("t1", "t2"):
+        verdict = await ask(harness, "pay", args, thread=thread)
+        click = await harness.click(verdict)
+        await harness.reviews.decide(click, Reject(reason="no"), ANA)
+
+    again = await ask(harness, "pay", args, thread="t3")
+
+    assert again.kind is VerdictKind.DENY
+    assert "rejected twice today" in again.reason
+
+
+async def test_a_rule_counts_what_was_approved_while_the_call_waited(
+    harness: ServiceHarness,
+) -> None:
+    args: JsonObject = {"order": "7", "customer": "c1"}
+    waits, other = (
+        await ask(harness, "pay", args),
+        await ask(harness, "pay", args, thread="t2"),
+    )
+    await approved(harness, other)
+
+    await approved(harness, waits)
+    outcome = await approved(harness, waits)
+
+    assert isinstance(outcome, Voted)
+    assert outcome.need == 2
+
+
+async def test_the_first_of_two_approved_calls_keeps_its_place(
+    harness: ServiceHarness,
+) -> None:
+    args: JsonObject = {"order": "7", "customer": "c1"}
+    ref, (first,) = await harness.submit(("pay", args))
+    second = await ask(harness, "pay", args, thread="t2")
+    await approved(harness, first)
+    await approved(harness, second)
+    await approved(harness, second)
+    click = await harness.click(second)
+    await harness.reviews.decide(click, Approve(), CHLOE, voters=still_members)
+
+    claimed = await harness.agents.claim(claim_of(ref, first))
+
+    assert (await harness.item(second.item_id)).state is ItemState.AUTHORIZED
+    assert isinstance(claimed, Claimed)
+
+
+async def test_auto_approved_calls_count_also_within_one_turn(
+    harness: ServiceHarness,
+) -> None:
+    call: tuple[str, JsonObject] = ("look_up", {"order": "7"})
+    _, one_turn = await harness.submit(call, call, call)
+    _, (later,) = await harness.submit(call, thread="t2")
+    _, (other,) = await harness.submit(("look_up", {"order": "8"}), thread="t3")
+
+    assert [one.tier for one in one_turn] == [Tier.AUTO, Tier.AUTO, Tier.APPROVE]
+    assert (later.tier, other.tier) == (Tier.APPROVE, Tier.AUTO)
+    states = {one.state for one in (await past(harness, later)).precedents}
+    assert states == {ItemState.AUTHORIZED}
+
+
+async def test_a_notification_counts_from_its_opening(harness: ServiceHarness) -> None:
+    call: tuple[str, JsonObject] = ("tell", {"order": "7"})
+    first = await ask(harness, *call)
+
+    again = await ask(harness, *call, thread="t2")
+
+    assert (first.tier, again.tier) == (Tier.NOTIFY, Tier.APPROVE)
+
+
+async def test_what_did_not_run_after_all_is_no_precedent(
+    harness: ServiceHarness,
+) -> None:
+    first = await ask(harness, *REFUND, thread="t9")
+    await approved(harness, first)
+    await harness.lapsed(first.item_id)
+    await harness.sweeper.sweep()
+
+    again = await ask(harness, *REFUND)
+
+    assert (await harness.item(first.item_id)).state is ItemState.LAPSED
+    assert (await past(harness, again)).precedents == ()
+
+
+async def test_what_failed_is_no_precedent_and_what_is_in_doubt_is(
+    harness: ServiceHarness,
+) -> None:
+    ref, (failed, doubtful) = await harness.submit(REFUND, ("ship", {"order": 1}))
+    for verdict in (failed, doubtful):
+        await approved(harness, verdict)
+        granted = await harness.agents.claim(claim_of(ref, verdict))
+        assert isinstance(granted, Claimed)
+        if verdict is failed:
+            await harness.agents.finish(failed.item_id, granted.fence, Result(ok=False))
+    await harness.owner_dies(doubtful.item_id)
+    await harness.sweeper.sweep()
+
+    again = await ask(harness, *REFUND, thread="t2")
+    like = await ask(harness, "ship", {"order": 1}, thread="t3")
+
+    assert (await past(harness, again)).precedents == ()
+    (found,) = (await past(harness, like)).precedents
+    assert found.state is ItemState.IN_DOUBT
+
+
+async def test_another_agent_is_named_as_such(harness: ServiceHarness) -> None:
+    await done(harness, *REFUND, agent="billing")
+
+    again = await ask(harness, *REFUND)
+
+    (found,) = (await past(harness, again)).precedents
+    assert found.agent == "billing"
+
+
+async def test_the_audit_log_names_the_precedent_and_no_argument(
+    harness: ServiceHarness,
+) -> None:
+    waits = await ask(harness, *REFUND)
+    click = await harness.click(waits)
+    before = await done(harness, *REFUND)
+
+    await harness.reviews.decide(click, Approve(), BEN)
+
+    keys = harness.store.keys_of_tenant("default")
+    log = [event async for event in audit_log(harness.store.conn, keys)]
+    (told,) = [one for one in log if one.name is EventName.ITEM_REPEATED]
+    assert told.data["precedent"] == before.item_id
+    assert told.item == waits.item_id
+    assert "899" not in told.model_dump_json(exclude={"at_ms", "seq", "data"})
+
+
+async def test_a_frequent_effect_keeps_the_newest_calls_only(
+    harness: ServiceHarness,
+) -> None:
+    call: tuple[str, JsonObject] = ("look_up_order", {"order": "7"})
+    for n in range(MOST_KEPT + 5):
+        await harness.submit(call, thread=f"t{n}")
+    first = await ask(harness, *REFUND)
+    effect = effect_of(PRECEDENTS, agent="support", tool=call[0], args=call[1])
+    key = harness.store.keys_of_tenant("default").precedents("default", effect)
+
+    kept = await harness.store.conn.command("HLEN", key)
+    left_ms = await harness.store.conn.command("PTTL", key)
+
+    assert first.item_id
+    assert kept == MOST_KEPT + 1  # and the number of the newest change
+    assert isinstance(left_ms, int)
+    assert 0 < left_ms <= 24 * 3_600_000
+
+
+async def test_what_an_older_version_decided_has_no_record(
+    harness: ServiceHarness,
+) -> None:
+    await done(harness, *REFUND)
+    effect = effect_of(PRECEDENTS, agent="support", tool=REFUND[0], args=REFUND[1])
+    key = harness.store.keys_of_tenant("default").precedents("default", effect)
+    await harness.store.conn.command("DEL", key)
+
+    again = await ask(harness, *REFUND)
+
+    assert (await past(harness, again)).precedents == ()
+
+
+async def test_what_cannot_be_read_is_left_out(harness: ServiceHarness) -> None:
+    await done(harness, *REFUND)
+    effect = effect_of(PRECEDENTS, agent="support", tool=REFUND[0], args=REFUND[1])
+    key = harness.store.keys_of_tenant("default").precedents("default", effect)
+    for call, value in (
+        ("a", "garbage"),
+        ("b", '1 2 done {"call": "b", "state": "failed"}'),
+        ("c", '1 2 done {"call": "c", "state": "executed", "new": 1}'),
+    ):
+        await harness.store.conn.command("HSET", key, call, value)
+
+    again = await ask(harness, *REFUND)
+
+    assert len((await past(harness, again)).precedents) == 1

@@ -70,6 +70,16 @@ def test_56_calls_take_three_interactions_and_eight_clicks() -> None:
 
 
 @pytest.mark.slow
+def test_20_threads_take_three_interactions_and_three_clicks() -> None:
+    code, lines = play("--script", "queue")
+
+    assert code == 0, lines
+    (counted,) = (line for line in lines if line["event"] == "queue.counted")
+    assert counted["approved"] == counted["cards"] == 20
+    assert (counted["interactions"], counted["clicks"]) == (3, 3)
+
+
+@pytest.mark.slow
 def test_every_line_says_when_and_about_what() -> None:
     # As a newcomer starts it, with all of its imports.
     run = subprocess.run(

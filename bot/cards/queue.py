@@ -207,7 +207,9 @@ def _has_more(item: Item) -> bool:
     """Return whether the card of a call says more than what would run."""
     has_opinion = item.triage is not None and bool(item.triage.rationale)
     is_changed = item.edit is not None or item.original_args is not None
-    has_past = item.revoked is not None or is_changed
+    # The banner about the same call before stands on the card alone.
+    is_repeated = bool(item.past.precedents)
+    has_past = item.revoked is not None or is_changed or is_repeated
     return has_opinion or has_past or bool(state_text(item)) or is_misleading(item)
 
 

@@ -6,6 +6,8 @@ from twokey.agent.grants import Grant, grant, guarded
 from twokey.agent.human_in_the_loop import HumanInTheLoopMiddleware
 from twokey.agent.messages import EditMessage, edit_messages
 from twokey.agent.middleware import ApprovalMiddleware
+from twokey.agent.node_questions import Answers, aask_questions, ask_questions
+from twokey.agent.question_tool import ask_user
 from twokey.agent.require_approval import (
     Approved,
     NotApproved,
@@ -16,6 +18,7 @@ from twokey.agent.require_approval import (
 from twokey.gateway.protocol.port import Gateway, connected
 
 __all__ = [
+    "Answers",
     "ApprovalMiddleware",
     "Approved",
     "EditMessage",
@@ -24,7 +27,10 @@ __all__ = [
     "HumanInTheLoopMiddleware",
     "NotApproved",
     "Unsure",
+    "aask_questions",
     "arequire_approval",
+    "ask_questions",
+    "ask_user",
     "connected",
     "edit_messages",
     "edited_view",

@@ -33,6 +33,7 @@ from twokey.agent import (
     nested_edits,
     overrides,
     prepared_calls,
+    question_tool,
     repair,
     run_edits,
     system_prompt,
@@ -307,11 +308,19 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         late = await late_reports.fetch_reports(caller, request.messages)
         # Edits first: restating defuses every mark, also that of a late report.
         stated = messages.restate_edits(request.messages, found.made, found.unknown)
-        changed = request.override(messages=late_reports.with_reports(stated, late))
+        tools = request.tools
+        if turns.is_nested(self.agent):
+            # The gateway would refuse its questions; not offered, none is made.
+            tools = question_tool.without_ask_user(tools)
+        changed = request.override(
+            messages=late_reports.with_reports(stated, late), tools=tools
+        )
         note = await self._agent_note(shell) if self.system_note else None
         if note is None:
             return changed
-        system = system_prompt.with_note(changed.system_message, note)
+        system = system_prompt.with_note(
+            changed.system_message, note, can_ask=question_tool.can_ask(tools)
+        )
         return changed.override(system_message=system)
 
     async def _agent_note(self, shell: Shell) -> AgentNote | None:

@@ -8,7 +8,7 @@ one each time (an id, a time), and a second document would be another call.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, cast
 
@@ -16,6 +16,7 @@ from langchain_core.messages import ToolCall
 from langchain_core.tools import BaseTool
 
 from twokey.agent import canonical
+from twokey.agent.question_tool import is_question
 from twokey.gateway.errors import BadJson, NotStarted
 from twokey.gateway.protocol import digest, wire
 from twokey.gateway.protocol.records import Record
@@ -75,12 +76,14 @@ class PreparedCall:
         original: what the model wrote.
         problem: a sentence for the model when the call does not fit; else empty.
         is_checked: False while the tool is unknown, so that its schema was not applied.
+        is_question: it asks people, and never runs.
     """
 
     args: JsonObject
     original: JsonObject
     problem: str = ""
     is_checked: bool = False
+    is_question: bool = False
 
     @property
     def to_keep(self) -> CanonicalArgs | None:
@@ -126,7 +129,11 @@ def prepare_calls(
         except BadJson:
             continue  # refused with a sentence when the turn is drafted
         call_id = call["id"] or ""
-        found[call_id] = _prepared(call["name"], original, tools, kept.get(call_id))
+        name = call["name"]
+        found[call_id] = replace(
+            _prepared(name, original, tools, kept.get(call_id)),
+            is_question=is_question(name, tools.get(name)),
+        )
     return found
 
 

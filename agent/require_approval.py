@@ -15,19 +15,17 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar, cast
 
-from langgraph.config import get_config
-
 from twokey.agent import (
     auto_approved,
     interrupts,
+    node_turns,
     rechecks,
     signatures,
     step_arguments,
-    step_numbers,
     tool_messages,
     turns,
 )
-from twokey.agent.bridge import Awaiting, Blocking, Shell, ask_with_retries, drive
+from twokey.agent.bridge import Awaiting, Blocking, Shell, drive
 from twokey.agent.execution import (
     Closed,
     CutOff,
@@ -40,12 +38,7 @@ from twokey.agent.execution import (
 from twokey.agent.grants import grant_scope
 from twokey.agent.held_call import HeldCall
 from twokey.agent.rechecks import Recheck
-from twokey.gateway.errors import (
-    NotAllowed,
-    StateUnknown,
-    ThreadUnavailable,
-    TwokeyError,
-)
+from twokey.gateway.errors import StateUnknown, TwokeyError
 from twokey.gateway.protocol import port, run_context, strict_json
 from twokey.gateway.protocol.port import Gateway
 from twokey.gateway.protocol.records import EditRecord, Result
@@ -200,7 +193,7 @@ async def arequire_approval(  # noqa: PLR0913 - what `require_approval` takes
 
 
 async def _require(step: _Step, work: _Work[R], shell: Shell) -> Outcome[R]:
-    ref = _turn_ref(step)
+    ref = node_turns.turn_ref(step.agent, step.tool, step.given_key)
     verdict = await _submit(step, ref, shell)
     if verdict.kind is VerdictKind.DENY:
         return NotApproved("deny", tool_messages.denial_text(verdict.reason))
@@ -271,28 +264,6 @@ async def _execute_step(
     )
 
 
-def _turn_ref(step: _Step) -> TurnRef:
-    """Name the turn by its position: node, step number, place among siblings.
-
-    A node that runs again after a pause or a crash is at the same place, and so finds
-    its own item again. Its namespace is its own, so that it supersedes nobody else.
-    """
-    here = turns.turn_ref(step.agent, "?")
-    if here is None:
-        raise NotAllowed(
-            f"The step {step.tool!r} cannot wait for approval without a thread; run "
-            "the graph with a checkpointer and a thread_id."
-        )
-    metadata = get_config().get("metadata", {})
-    node = [metadata.get("langgraph_node"), *metadata.get("langgraph_path", ())]
-    name = "|".join([here.ns, *(str(part) for part in node)])
-    # The first step without a key has no suffix, as when a node had only one step.
-    step_id = step.given_key or str(step_numbers.next_number())
-    name += "" if step_id == "1" else f"#{step_id}"
-    number = metadata.get("langgraph_step")
-    return here.with_(ns=name, message_id=f"{name}@{number}/{step.key}")
-
-
 async def _submit(step: _Step, ref: TurnRef, shell: Shell) -> Verdict:
     call = ProposedCall(tool=step.tool, args=step.args, tool_call_id=step.key)
     if step.recheck is not None:
@@ -302,27 +273,8 @@ async def _submit(step: _Step, ref: TurnRef, shell: Shell) -> Verdict:
             return turns.denial(step.tool, step.key, rechecks.STATE_UNREADABLE)
         call = call.with_(state=state)
     schemas = {} if step.schema is None else {step.tool: step.schema}
-    turn = Turn(
-        ref=ref,
-        calls=(call,),
-        says=step.says,
-        schemas=schemas,
-        around=run_context.around(ref.run_ref),
-    )
-    try:
-        found = await ask_with_retries(shell, lambda: step.gateway.submit(turn))
-    except NotAllowed as error:
-        return turns.denial(step.tool, step.key, str(error))
-    except TwokeyError as error:
-        # Not a denial, as in the middleware: no model reads it here, and the program
-        # can run the thread again.
-        raise ThreadUnavailable(
-            f"The gateway did not answer about {step.tool!r}, so nothing ran; run the "
-            "thread again when it is back."
-        ) from error
-    if len(found) == 1 and turns.is_about(found[0], call):
-        return found[0]
-    return turns.denial(step.tool, step.key, turns.NO_VERDICT)
+    turn = Turn(ref=ref, calls=(call,), says=step.says, schemas=schemas)
+    return await node_turns.submit(turn, step.gateway, shell)
 
 
 def _to_result(

@@ -11,6 +11,8 @@ from typing import Any, cast
 
 from langchain_core.messages import SystemMessage
 
+from twokey.agent.question_tool import GUIDANCE
+from twokey.gateway.protocol.questions import ASK_USER
 from twokey.gateway.protocol.wire import AgentNote
 
 _INSTRUCTIONS = (
@@ -21,9 +23,15 @@ _INSTRUCTIONS = (
 )
 
 
-def with_note(system: SystemMessage | None, note: AgentNote) -> SystemMessage | None:
-    """Return the system message with the note appended."""
-    text = note_text(note)
+def with_note(
+    system: SystemMessage | None, note: AgentNote, *, can_ask: bool = False
+) -> SystemMessage | None:
+    """Return the system message with the note appended, and how to ask people."""
+    if can_ask:
+        # The policy may name the tool, to say who answers; it needs no approval.
+        gated = tuple(name for name in note.gated_tools if name != ASK_USER)
+        note = note.with_(gated_tools=gated)
+    text = "\n\n".join(filter(None, [note_text(note), GUIDANCE if can_ask else ""]))
     if not text:
         return system
     if system is None:

@@ -7,6 +7,7 @@ people is quoted as JSON, so that it cannot end the sentence.
 from __future__ import annotations
 
 import json
+from typing import Literal
 
 from langchain_core.messages import ToolCall, ToolMessage
 
@@ -90,7 +91,25 @@ def decision_message(call: ToolCall, answer: Answer, *, item_id: str) -> ToolMes
     is_error = answer.type is not AnswerKind.RESPOND
     message = message_for(call, ended_text(answer), item_id=item_id, is_error=is_error)
     data = answer.model_dump(mode="json", include={"type", "message", "by"})
+    if answer.answers is not None:
+        data |= {"status": question_status(answer), "answers": [*answer.answers]}
     return with_data(message, {ANSWER_KEY: data})
+
+
+def question_status(answer: Answer) -> Literal["answered", "cancelled"]:
+    """Return how the questions of a call ended that people were asked."""
+    return "answered" if answer.type is AnswerKind.RESPOND else "cancelled"
+
+
+def _question_text(answer: Answer) -> str:
+    """Return the transcript of answered questions, or why nobody answered."""
+    if answer.type is AnswerKind.RESPOND:
+        return answer.message
+    text = answer.message
+    if answer.by is not None:
+        why = f" Their reason: {_quoted(text)}." if text else ""
+        text = f"{_name(answer.by)} chose not to answer.{why}"
+    return f"{text}\n\nDo not ask the same again. Go on without it where you can."
 
 
 def denial_text(reason: str) -> str:
@@ -100,6 +119,8 @@ def denial_text(reason: str) -> str:
 
 def ended_text(answer: Answer) -> str:
     """Return the message about a wait that ended and a call that did not run."""
+    if answer.answers is not None:
+        return _question_text(answer)
     who = _name(answer.by)
     ran = "did not run"
     if answer.has_started:

@@ -116,6 +116,12 @@ def turn_ref(agent: str, message_id: str) -> TurnRef | None:
     )
 
 
+def is_nested(agent: str) -> bool:
+    """Return whether this agent runs inside another one of its run."""
+    ref = turn_ref(agent, "")
+    return ref is not None and ref.outer is not None
+
+
 def pending_calls(
     messages: Sequence[AnyMessage],
 ) -> tuple[AIMessage, list[ToolCall]] | None:
@@ -186,6 +192,7 @@ class TurnDraft:
                 hint=self._hints.get(call_id),
                 original_args=one.original_args,
                 problem=one.problem,
+                is_question=one.is_question,
             )
         )
 

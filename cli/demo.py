@@ -16,6 +16,7 @@ from twokey.cli import console
 from twokey.cli.command_context import CommandContext, command_context
 from twokey.cli.demo_batch import batch
 from twokey.cli.demo_policy import with_short_timeouts
+from twokey.cli.demo_question import question
 from twokey.cli.demo_queue import queue
 from twokey.cli.demo_scripts import SINGLE_CARDS, Stage
 from twokey.cli.demo_stack import (
@@ -36,7 +37,9 @@ LEDGER = "TWOKEY_DEMO_LEDGER"
 OUTAGE = "TWOKEY_DEMO_OUTAGE"
 SAMPLE = "support"
 
-SCRIPTS = SINGLE_CARDS | {script.__name__: script for script in (batch, queue)}
+SCRIPTS = SINGLE_CARDS | {
+    script.__name__: script for script in (batch, queue, question)
+}
 
 EXAMPLES = console.examples(
     ("twokey demo", "a page with a card that waits for you"),
@@ -44,6 +47,7 @@ EXAMPLES = console.examples(
     ("twokey demo --script escalate", "a refund that takes two people"),
     ("twokey demo --script batch", "56 refunds of one turn, decided as one"),
     ("twokey demo --script queue", "20 threads, reviewed in one modal"),
+    ("twokey demo --script question", "the agent asks before it acts"),
     ("twokey demo --script outage", "the model is away after the approval"),
 )
 

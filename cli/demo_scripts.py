@@ -78,20 +78,20 @@ class Stage:
         """Ask the agent and wait for the card; return its ts and the approval."""
         self.asked_at = await self.dan.say(CHANNEL, text)
         self.say("agent.asked", by=REQUESTER, text=text)
+        return await self.card_after(self.asked_at)
+
+    async def card_after(self, ts: str) -> tuple[str, Approval]:
+        """Wait for a card after a message; return its ts and the approval."""
 
         def is_new(message: JsonObject) -> bool:
-            # Messages of earlier runs may stand in the channel. A ts has a fixed form,
-            # so it compares as a text.
-            return bool(_approval_id(message)) and str(message["ts"]) > self.asked_at
+            # Earlier runs left messages here; a ts compares as text, by its fixed form.
+            return bool(_approval_id(message)) and str(message["ts"]) > ts
 
         card = await self.ana.message_with(CHANNEL, is_new, STEP_TIMEOUT_S)
         approval = await self.approval(_approval_id(card))
-        self.say(
-            "card.posted",
-            approval=approval.id,
-            items=[item.id for item in approval.items],
-            tools=[item.tool for item in approval.items],
-        )
+        ids = [item.id for item in approval.items]
+        tools = [item.tool for item in approval.items]
+        self.say("card.posted", approval=approval.id, items=ids, tools=tools)
         return str(card["ts"]), approval
 
     async def approval(self, approval_id: str) -> Approval:

@@ -33,6 +33,7 @@ SUGGESTIONS = tuple(
         ("send an e-mail (2 minutes)", "mail the customer of order 78377"),
         ("look up an order (needs nobody)", "look up order 78377"),
         ("refund 56 recalled lamps at once", "refund every recalled lamp"),
+        ("move an order (the agent asks)", "move order 78304"),
     )
 )
 

@@ -33,7 +33,7 @@ from langchain_core.messages import (
 from langchain_core.tools import BaseTool, tool
 from pydantic import Field
 
-from twokey.agent import ApprovalMiddleware, grant, guarded
+from twokey.agent import ApprovalMiddleware, ask_user, grant, guarded
 from twokey.agent.scripted_model import ScriptedModel
 
 ORDERS = {
@@ -131,7 +131,13 @@ def send_email(
     return f"Sent {subject!r} to {to}."
 
 
-TOOLS: list[BaseTool] = [look_up_order, process_refund, change_address, send_email]
+TOOLS: list[BaseTool] = [
+    look_up_order,
+    process_refund,
+    change_address,
+    send_email,
+    ask_user,
+]
 
 
 def play(messages: list[BaseMessage]) -> AIMessage:
@@ -153,13 +159,14 @@ def next_message(messages: Sequence[BaseMessage]) -> AIMessage:
     since = messages[at + 1 :]
     number = re.search(r"\d{5}", request)
     order_id = number.group() if number else DEFAULT_ORDER
-    if not since and "recall" in request:
-        return _recall(seed=len(messages))
     if not since:
         return _first_step(request, order_id, seed=len(messages))
     results = [message for message in since if isinstance(message, ToolMessage)]
     if not results:
         return AIMessage("What else can I do for you?")
+    if results[-1].name == "ask_user":
+        return _moved(order_id, str(results[-1].text), len(messages))
+    results = [message for message in results if message.name != "ask_user"]
     looked_up = [m for m in results if m.name == "look_up_order"]
     is_fresh = bool(looked_up) and results[-1] is looked_up[-1]
     if is_fresh and "refund" in request:
@@ -172,6 +179,10 @@ def next_message(messages: Sequence[BaseMessage]) -> AIMessage:
 
 
 def _first_step(request: str, order_id: str, seed: int) -> AIMessage:
+    if "recall" in request:
+        return _recall(seed)
+    if "move" in request:
+        return _question(order_id, seed)
     if "refund" in request or "look" in request:
         calls = [_call("look_up_order", seed, order_id=order_id)]
         return AIMessage(f"Let me look at order {order_id}.", tool_calls=calls)
@@ -192,6 +203,47 @@ def _recall(seed: int) -> AIMessage:
     ]
     text = f"{len(calls)} customers bought the recalled lamp, so I refund them all."
     return AIMessage(text, tool_calls=calls)
+
+
+def _question(order_id: str, seed: int) -> AIMessage:
+    questions = [
+        {"question": "Which street and house number is the new address?"},
+        {"question": "Which postcode and town, such as CB1 2AB Cambridge?"},
+        {
+            "question": "Which country does it go to?",
+            "type": "multiple_choice",
+            "choices": ["DE", "FR", "GB", "NL", "US"],
+        },
+        {
+            "question": "How shall I tell the customer?",
+            "type": "multi_select",
+            "choices": ["E-mail", "Text message", "Phone"],
+            "required": False,
+            "default": "E-mail",
+        },
+    ]
+    call = _call("ask_user", seed, questions=questions)
+    text = f"I need the new address of order {order_id}."
+    return AIMessage(text, tool_calls=[call])
+
+
+def _moved(order_id: str, answered: str, seed: int) -> AIMessage:
+    answers = [line[3:] for line in answered.splitlines() if line.startswith("A: ")]
+    if not answered.startswith("Q: "):
+        return AIMessage(f"I moved nothing, because I got no address. {answered}")
+    street, place, country, told = answers
+    postcode, _, city = place.rpartition(" ")
+    call = _call(
+        "change_address",
+        seed,
+        order_id=order_id,
+        street=street,
+        city=city,
+        postcode=postcode,
+        country=country,
+    )
+    text = f"I change the address, and tell the customer by: {told}."
+    return AIMessage(text, tool_calls=[call])
 
 
 def _gated_step(request: str, order_id: str, found: str, seed: int) -> AIMessage:

@@ -82,8 +82,37 @@ def _by_use(offered: Sequence[Block]) -> tuple[list[Block], list[Block]]:
     return usual, [one for one in offered if one["action_id"] == Action.RESPOND]
 
 
+def question_buttons(frame: Frame, item: Item) -> list[Block]:
+    """Return Answer and Skip, while a question waits."""
+    if not item.is_pending or frame.is_late:
+        return []
+    return [
+        button(
+            Action.ANSWER,
+            label("Answer"),
+            value=frame.value(item.index, Action.ANSWER),
+            style="primary",
+            accessibility_label=label("Answer the agent"),
+        ),
+        button(
+            Action.SKIP,
+            label("Skip"),
+            value=frame.value(item.index, Action.SKIP),
+            accessibility_label=label("Skip this; the agent goes on without an answer"),
+            confirm=confirm(
+                label("Skip this?"),
+                label("The agent is told that nobody answers, and goes on."),
+                yes=label("Skip"),
+                no=label("Back"),
+            ),
+        ),
+    ]
+
+
 def form_buttons(frame: Frame, item: Item) -> list[Block]:
     """Return Edit, Reject and Respond, as far as they are allowed."""
+    if item.is_question:
+        return question_buttons(frame, item)
     nth = _nth(frame, item)
     offered = {
         Verb.EDIT: button(

@@ -60,6 +60,8 @@ _OTHER_EVENT = "There is news about the call of {tool}."
 
 def card_fallback(approval: Approval) -> str:
     """Return the sentence for a card; what is asked comes first."""
+    if approval.is_question:
+        return _of_question(approval)
     tools = _tools(approval)
     if approval.state is not ApprovalState.OPEN:
         return _of_closed(approval, tools)
@@ -83,6 +85,24 @@ def card_fallback(approval: Approval) -> str:
     return f"{needed} needed for {tools} {until}"
 
 
+_QUESTIONS: dict[ItemState, str] = {
+    _S.ANSWERED: "The agent's question is answered.",
+    _S.REJECTED: "The agent's question was skipped.",
+    _S.EXPIRED: "Nobody answered the agent's question in time.",
+    _S.SUPERSEDED: "The conversation moved on from the agent's question.",
+    _S.WITHDRAWN: "The agent's question needs no answer any more.",
+}
+
+
+def _of_question(approval: Approval) -> str:
+    item = approval.items[0]
+    if not item.is_pending:
+        return _QUESTIONS.get(item.state, _QUESTIONS[_S.WITHDRAWN])
+    asks = "a question" if len(item.questions) == 1 else "questions"
+    until = f"{utc(approval.expires_at_ms):%Y-%m-%d %H:%M} UTC"
+    return f"The agent asks {asks}. It waits for an answer until {until}."
+
+
 def _of_closed(approval: Approval, tools: str) -> str:
     if approval.is_auto_approved:
         calls = f"{len(approval.items)} calls" if approval.is_batch else "1 call"
@@ -94,6 +114,8 @@ def _of_closed(approval: Approval, tools: str) -> str:
 
 def event_fallback(event: Event, item: Item) -> str:
     """Return the sentence for a line of history about one call."""
+    if item.is_question:
+        return _QUESTIONS.get(item.state, "The agent asks a question.")
     tool = tool_name(item.tool)
     if event.name is EventName.ITEM_VOTED:
         count = counted_votes(item)

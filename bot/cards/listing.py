@@ -113,8 +113,12 @@ def is_misleading(item: Item) -> bool:
 def act(item: Item) -> str:
     """Return on one line what a call does: by the policy, else by its arguments.
 
-    Never by the agent's own words, which may call it something else.
+    Never by the agent's own words, which may call it something else. A question is
+    nothing but its words.
     """
+    if item.is_question:
+        first, *others = (one.question for one in item.questions)
+        return f"{first} (and {len(others)} more)" if others else first
     if item.description:
         return item.description
     required = (item.args_schema or {}).get("required")

@@ -60,6 +60,8 @@ def mentions_for(approval: Approval, *, but: Collection[str] = ()) -> Mentions:
     """
     # Before the escalation those of `escalate_to` are left out, even where they hold a
     # role that is needed: they are called when it is their turn.
+    if approval.is_question and approval.requester and not approval.escalated_at_ms:
+        return _requester(approval.requester, but)
     later = () if approval.escalated_at_ms else approval.waiting.roles
     found: dict[str, dict[Template, None]] = {}
     for item in approval.items:
@@ -72,6 +74,19 @@ def mentions_for(approval: Approval, *, but: Collection[str] = ()) -> Mentions:
                     each |= dict.fromkeys(_mentions(role))
     named = {name: each for name, each in found.items() if each}
     return Mentions(tuple(named), _in_turn(named.values()))
+
+
+_REQUESTER = "requester"
+"""Stands for a role: of the one person whom a question is for first."""
+
+
+def _requester(person: Person, but: Collection[str]) -> Mentions:
+    if _REQUESTER in but:
+        return Mentions((), ())
+    try:
+        return Mentions((_REQUESTER,), (template("{who}", who=user(person.user)),))
+    except ValueError:  # asked by a program, under a name that is no id of Slack's
+        return Mentions((), ())
 
 
 def is_for_people(item: Item) -> bool:
@@ -153,6 +168,8 @@ def _without(role: Role, users: Collection[str], groups: Collection[str] = ()) -
 
 
 def _not_permitted(approval: Approval, item: Item) -> set[str]:
+    if item.is_question:
+        return set()
     is_doubt = item.state is ItemState.IN_DOUBT
     barred = item.principals if is_doubt else permission.editors(item, item.requirement)
     return _users((*approval.principals, *barred))

@@ -184,7 +184,8 @@ def _stale(outcome: Stale) -> Template:
         )
     else:
         sentence = joined(" ", [template(_ENDED[outcome.state]), *_at(outcome.at_ms)])
-    ran = [template(what_ran(outcome))] if outcome.state in UNEXECUTED else []
+    is_call = outcome.state in UNEXECUTED and not outcome.is_question
+    ran = [template(what_ran(outcome))] if is_call else []
     nothing = template("Your click changed nothing.")
     return joined(" ", [joined("", [sentence, template(".")]), *ran, nothing])
 

@@ -24,6 +24,19 @@ _WAITED_FOR: LiteralString = (
     "❓ Nobody has said whether a call on this card took effect, and its agent waits "
     "for that. Please check, and say so on the card."
 )
+_REMINDED: LiteralString = (
+    "⏰ This still waits for a decision. It expires {at}, and then nothing runs."
+)
+_REMINDED_OF_QUESTION: LiteralString = (
+    "⏰ This still waits for an answer. After {at} the agent goes on without one."
+)
+_ESCALATED: LiteralString = (
+    "📣 This is not decided yet, so others are asked too. It expires {at}."
+)
+_ESCALATED_QUESTION: LiteralString = (
+    "📣 Nobody has answered yet, so others are asked too. After {at} the agent goes on "
+    "without an answer."
+)
 _LEFT_OPEN: LiteralString = (
     "❓ Nobody has said whether a call on this card took effect. Please check, and say "
     "so on the card."
@@ -33,11 +46,11 @@ _NAMES = 200
 
 def reminder(approval: Approval) -> Message:
     """Return the reply that reminds the reviewers who are still needed."""
-    sentence = template(
-        "⏰ This still waits for a decision. It expires {at}, and then nothing runs.",
-        at=when(approval.expires_at_ms),
-    )
-    text = f"This is not decided yet. {card_fallback(approval)}"
+    said, text = _REMINDED, "This is not decided yet."
+    if approval.is_question:
+        said, text = _REMINDED_OF_QUESTION, "This is not answered yet."
+    sentence = template(said, at=when(approval.expires_at_ms))
+    text = f"{text} {card_fallback(approval)}"
     return Message((section(mentions_for(approval).before(sentence)),), text)
 
 
@@ -112,10 +125,8 @@ def escalation(approval: Approval, channels: Mapping[str, str]) -> Message:
     """
     refused = {name: why for name, why in channels.items() if why}
     notified = [name for name in channels if name not in refused]
-    sentence = template(
-        "📣 This is not decided yet, so others are asked too. It expires {at}.",
-        at=when(approval.expires_at_ms),
-    )
+    said = _ESCALATED_QUESTION if approval.is_question else _ESCALATED
+    sentence = template(said, at=when(approval.expires_at_ms))
     whom = escalation_mentions(approval)
     # If a channel could not be notified, the first reviewers are mentioned again, so
     # that somebody is notified.

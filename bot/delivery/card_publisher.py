@@ -23,6 +23,7 @@ from twokey.bot.cards.approval import card
 from twokey.bot.cards.fallbacks import card_fallback
 from twokey.bot.cards.frame import Frame
 from twokey.bot.cards.notification import notification, plain_notification
+from twokey.bot.cards.question_card import question_card
 from twokey.bot.ids import COMMAND, Action, key_id
 from twokey.bot.limits import POST, UPDATE, Limits
 from twokey.bot.objects import Block
@@ -217,7 +218,7 @@ class CardPublisher:
         plain = plain_notification if record.is_auto_approved else plain_card
         if is_plain:
             return plain(frame)
-        message = notification(frame) if record.is_auto_approved else card(frame)
+        message = _card_of(frame)
         try:
             ensure_valid_message(message.blocks, message.text, update=is_update)
         except BadBlocks:
@@ -260,6 +261,13 @@ class CardPublisher:
         # a bucket each, and together twice the allowed rate.
         self.limits.alias_channel(channel, text_at(response, "channel") or channel)
         return response
+
+
+def _card_of(frame: Frame) -> Message:
+    if frame.approval.is_question:
+        return question_card(frame)
+    is_auto_approved = frame.approval.is_auto_approved
+    return notification(frame) if is_auto_approved else card(frame)
 
 
 def policy_decision_digest(record: Approval, key: bytes) -> str:

@@ -13,6 +13,7 @@ from twokey.bot.cards.mentions import mentions_for
 from twokey.bot.cards.metrics import METRICS_EVENTS, metrics_message
 from twokey.bot.cards.notification import report_line
 from twokey.bot.cards.outcome import agent_answer, run_failed
+from twokey.bot.cards.question_card import question_note
 from twokey.bot.cards.questions import question_message
 from twokey.bot.cards.reminders import (
     channel_escalation,
@@ -99,7 +100,8 @@ def _in_thread(
 def _history(
     event: Event, approval: Approval, place: tuple[str, str]
 ) -> list[QueuedMessage]:
-    note = thread_note(event, approval)
+    said = question_note if approval.is_question else thread_note
+    note = said(event, approval)
     item = _item_now_waiting(event, approval)
     if note and item:
         note, roles = with_reviewers(note, approval, item)

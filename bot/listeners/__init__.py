@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Final
 
 from twokey.bot.listeners import (
+    answer,
     approve,
     approve_all,
     choose,
@@ -28,6 +29,7 @@ from twokey.bot.listeners import (
 from twokey.bot.listeners.router import Router
 
 LISTENERS: Final[tuple[Callable[[Router], None], ...]] = (
+    answer.register,
     approve.register,
     approve_all.register,
     choose.register,

@@ -3,6 +3,7 @@
 It never starts an agent. A reviewer is offered to use the text as an answer to the
 agent, or as the reason of an edit or a rejection. Slack opens a modal only for a click,
 so the reviewer gets buttons, and the server keeps the text until one is clicked.
+Under a card with one question the reply is its answer.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from functools import partial
 
 from twokey.bot.blocks import Message
 from twokey.bot.cards import reply_buttons
+from twokey.bot.cards.outcome import outcome_text
 from twokey.bot.ids import Action
 from twokey.bot.interactions import Clicked
 from twokey.bot.listener_context import (
@@ -32,10 +34,12 @@ from twokey.bot.listeners.verify_click import (
 from twokey.bot.listeners.views import open_form
 from twokey.bot.message_events import Mention, without_bot
 from twokey.bot.modals import edit, reject, respond
-from twokey.bot.text_types import Label, template
+from twokey.bot.text_types import Label, label, template
+from twokey.gateway.approvals.decisions import Click, Gesture, Invalid, Respond
 from twokey.gateway.errors import CorruptRecord, NewerRecord, StoreUnavailable
 from twokey.gateway.failures import log_failure
 from twokey.gateway.protocol.verbs import Verb
+from twokey.gateway.store.atomic_write import Loaded
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +53,10 @@ _NOTHING_WAITS = template(
 _NO_TEXT = template(
     "Write what you want to say beside my name, and I offer to pass it on. Or use the "
     "buttons on the card."
+)
+_SEVERAL = template(
+    "The agent has several questions here, so nothing was recorded. Please press "
+    "*Answer* on the card."
 )
 _NOT_KEPT = template(
     "Your words are not kept any more, so nothing was recorded. Please mention me "
@@ -79,7 +87,7 @@ async def handle_thread_reply(ctx: ListenerContext, mention: Mention) -> bool:
 
 async def _answer(ctx: ListenerContext, mention: Mention, approval: str) -> None:
     try:
-        message = await _offer(ctx, mention, approval)
+        message = await _reply(ctx, mention, approval)
     except UserFacingError as error:
         message = Message((), to_mrkdwn(error.message))
     except (StoreUnavailable, CorruptRecord) as error:
@@ -96,22 +104,22 @@ async def _answer(ctx: ListenerContext, mention: Mention, approval: str) -> None
     )
 
 
-async def _offer(ctx: ListenerContext, mention: Mention, approval_id: str) -> Message:
-    """Return what this person may do with their words.
+async def _reply(ctx: ListenerContext, mention: Mention, approval_id: str) -> Message:
+    """Return what this person may do with their words, or what became of an answer.
 
     Raises:
         UserFacingError: they may do nothing.
     """
     loaded = await ctx.service.read(approval_id)
+    if loaded is not None and loaded.approval.is_question:
+        return await _answer_question(ctx, mention, loaded)
     keys = ctx.service.store.keys_of_approval(approval_id)
     waiting = (
         [item for item in loaded.approval.items if item.is_pending] if loaded else []
     )
     if loaded is None or keys is None or not waiting:
         raise UserFacingError(_NOTHING_WAITS)
-    words = html.unescape(without_bot(mention.text, ctx.bot_user))
-    if not words:
-        raise UserFacingError(_NO_TEXT)
+    words = _words(ctx, mention)
     if len(words) > MAX_TEXT:
         raise UserFacingError(
             template(
@@ -141,6 +149,44 @@ async def _offer(ctx: ListenerContext, mention: Mention, approval_id: str) -> Me
     )
     frame = ctx.frame(loaded.approval, loaded.now_ms)
     return reply_buttons.offer(frame, allowed, words, ts=mention.ts)
+
+
+def _words(ctx: ListenerContext, mention: Mention) -> str:
+    words = html.unescape(without_bot(mention.text, ctx.bot_user))
+    if not words:
+        raise UserFacingError(_NO_TEXT)
+    return words
+
+
+async def _answer_question(
+    ctx: ListenerContext, mention: Mention, loaded: Loaded
+) -> Message:
+    """Record a reply as the answer to the one question of a card.
+
+    Raises:
+        UserFacingError: it answers none, or not this person's.
+    """
+    approval, words = loaded.approval, _words(ctx, mention)
+    item = approval.items[0]
+    if len(item.questions) > 1:
+        raise UserFacingError(_SEVERAL)
+    reviewer, voters = await ctx.deciders_of(mention.user, mention.user_team, item)
+    outcome = await ctx.service.decide(
+        Click(
+            approval=approval.id,
+            index=0,
+            version=approval.version,
+            action_hash=item.action_hash,
+        ),
+        Respond(message=words),
+        reviewer.with_(gesture=Gesture.THREAD_REPLY),
+        voters=voters,
+        seen=loaded,
+    )
+    if isinstance(outcome, Invalid):
+        raise UserFacingError(label(" ".join(outcome.errors.values())))
+    logger.info("question.replied outcome=%s id=%s", outcome.kind, approval.id)
+    return Message((), to_mrkdwn(outcome_text(outcome, now_ms=loaded.now_ms)))
 
 
 async def _chosen(

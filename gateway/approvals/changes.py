@@ -113,7 +113,9 @@ class DecisionContext:
             reason=reason,
         )
 
-    def decision_record(self, verb: Verb, text: str) -> DecisionRecord:
+    def decision_record(
+        self, verb: Verb, text: str, answers: tuple[str, ...] = ()
+    ) -> DecisionRecord:
         """Return this person's word as the one that ends the waiting."""
         return DecisionRecord(
             verb=verb,
@@ -121,6 +123,7 @@ class DecisionContext:
             at_ms=self.now_ms,
             text=text,
             on_behalf_of=self.on_behalf_of,
+            answers=answers,
         )
 
     def needs_reason(self, *verbs: Verb) -> bool:

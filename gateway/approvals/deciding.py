@@ -42,7 +42,7 @@ from twokey.gateway.approvals.events import EventName, named_after
 from twokey.gateway.approvals.lifecycle import Transition
 from twokey.gateway.approvals.policy_decision import PolicyDecision
 from twokey.gateway.approvals.reconciling import reconcile
-from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.approvals.record import Approval, DecisionRecord, Item
 from twokey.gateway.approvals.repeating import show_first, unseen
 from twokey.gateway.approvals.voting import (
     is_counted,
@@ -51,7 +51,7 @@ from twokey.gateway.approvals.voting import (
     votes_of_others,
 )
 from twokey.gateway.errors import BadJson
-from twokey.gateway.protocol import edits
+from twokey.gateway.protocol import edits, questions
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.protocol.verbs import Verb
@@ -161,9 +161,7 @@ def _apply(
             transition = Transition.WITHDRAW if context.withdraws else Transition.REJECT
             return _close(context, transition, Verb.REJECT, decision.reason)
         case Respond():
-            if not decision.message.strip():
-                return Invalid(errors={"": "The answer is empty."})
-            return _close(context, Transition.ANSWER, Verb.RESPOND, decision.message)
+            return _respond(context, decision)
         case _:
             assert_never(decision)
 
@@ -254,6 +252,26 @@ def _edit(context: DecisionContext, edit: Edit) -> Change | Refusal:
     return _changed(context, document, edit.reason)
 
 
+def _respond(context: DecisionContext, decision: Respond) -> Change | Refusal:
+    if context.item.is_question:
+        return _answer(context, decision)
+    if not decision.message.strip():
+        return Invalid(errors={"": "The answer is empty."})
+    return _close(context, Transition.ANSWER, Verb.RESPOND, decision.message)
+
+
+def _answer(context: DecisionContext, decision: Respond) -> Change | Refusal:
+    """Answer all questions of a call in one step, or none of them."""
+    asked = context.item.questions
+    given = decision.answers or (decision.message,)
+    if problems := questions.answer_problems(asked, given):
+        return Invalid(errors={f"/{n}": why for n, why in problems.items()})
+    answers = tuple(answer.strip() for answer in given)
+    text = questions.transcript(asked, answers)
+    record = context.decision_record(Verb.RESPOND, text, answers)
+    return _closed(context, Transition.ANSWER, record)
+
+
 def _changed(context: DecisionContext, document: str, reason: str) -> Change | Refusal:
     record = editing.edit_record(
         context.item,
@@ -314,12 +332,15 @@ def _close(
     problem = _too_long(text, "")
     if problem:
         return Invalid(errors=problem)
+    return _closed(context, transition, context.decision_record(verb, text))
+
+
+def _closed(
+    context: DecisionContext, transition: Transition, decision: DecisionRecord
+) -> Change:
     # As its card shows it: who ends a call lowers nothing that it needed until then.
     item = shown_item(context.item, context.policy_now).moved(
-        transition,
-        context.now_ms,
-        floor=None,
-        decision=context.decision_record(verb, text),
+        transition, context.now_ms, floor=None, decision=decision
     )
     approval = following(context.approval, item)
     event = event_of(context, item, named_after(item.state), approval.version)

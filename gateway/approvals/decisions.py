@@ -35,6 +35,7 @@ class Gesture(StrEnum):
 
     BUTTON = "button"
     MODAL = "modal"
+    THREAD_REPLY = "thread_reply"
     APP_HOME = "app_home"
     SLASH_COMMAND = "slash_command"
     CLI = "cli"
@@ -103,9 +104,14 @@ class Reject(_Named):
 
 
 class Respond(_Named):
-    """Do not run it; the agent reads ``message`` as the tool's answer."""
+    """Do not run it; the agent reads ``message`` as the tool's answer.
 
-    message: str
+    To a call that asks questions, ``answers`` are given instead, one per question in
+    order; ``message`` answers a single one.
+    """
+
+    message: str = ""
+    answers: tuple[str, ...] = ()
 
 
 class Reconcile(_Named):
@@ -164,7 +170,7 @@ class Stale(_Named):
     """Somebody or something was faster; nothing changed.
 
     ``is_restored`` says that its record is from an older copy: it may have run.
-    ``has_started`` says that it was claimed before.
+    ``has_started`` says that it was claimed before. ``is_question``: it asked people.
     """
 
     state: ItemState
@@ -172,6 +178,7 @@ class Stale(_Named):
     at_ms: int = 0
     is_restored: bool = False
     has_started: bool = False
+    is_question: bool = False
 
     @classmethod
     def of(cls, item: Item) -> Stale:
@@ -182,6 +189,7 @@ class Stale(_Named):
             at_ms=item.changed_at_ms,
             is_restored=item.is_restored,
             has_started=item.has_started,
+            is_question=item.is_question,
         )
 
 

@@ -2,7 +2,8 @@
 
 Approving takes somebody whom the policy names and who did not ask for the call. Saying
 no takes less: the person who asked may take it back, and an editor who may not approve
-the changed call can still reject it.
+the changed call can still reject it. A question is for those who asked the agent first,
+and else for the people whom the policy names.
 """
 
 from __future__ import annotations
@@ -45,12 +46,13 @@ def denial_reason(
             either may reject.
     """
     requirement = requirement or item.requirement
+    if item.is_question:
+        return _why_not_answer(approval, reviewer, requirement)
     then_and_now = tuple(then_and_now) or (requirement,)
     asked = quorum.is_among(reviewer.person, approval.principals)
     if verb is Verb.REJECT:
-        if asked:
-            return quorum.no_member(reviewer)
-        return _why_not_reject(reviewer, then_and_now)
+        own = quorum.no_member(reviewer)
+        return own if asked else _why_not_reject(reviewer, then_and_now)
     barred = editors(item, requirement)
     why = quorum.ineligible_reason(reviewer, requirement, approval.principals, barred)
     if why is None or quorum.no_member(reviewer):
@@ -73,6 +75,8 @@ def denial_reason(
 
 def is_dead_end(approval: Approval, item: Item, requirement: Requirement) -> bool:
     """Return whether nobody, or not enough people, may approve a call any more."""
+    if item.is_question:
+        return not (approval.principals or quorum.is_possible(requirement))
     barred = (*approval.principals, *editors(item, requirement))
     return not quorum.is_possible(requirement, barred)
 
@@ -85,6 +89,19 @@ def editors(item: Item, requirement: Requirement) -> tuple[Person, ...]:
     if requirement.editor_may_vote or item.edit is None:
         return item.principals
     return (*item.principals, item.edit.by)
+
+
+def _why_not_answer(
+    approval: Approval, reviewer: Reviewer, requirement: Requirement
+) -> str | None:
+    if quorum.is_among(reviewer.person, approval.principals):
+        return quorum.no_member(reviewer)
+    why = quorum.ineligible_reason(reviewer, requirement, ())
+    if why is None or quorum.no_member(reviewer):
+        return why
+    if not quorum.is_possible(requirement):
+        return "Only the person who asked the agent can answer this."
+    return f"{why} The person who asked the agent can answer it, too."
 
 
 def _why_not_reject(

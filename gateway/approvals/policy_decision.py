@@ -32,6 +32,7 @@ class JudgedCall(Record):
         requires_reason: the decisions that need a reason.
         asks_on_failure: a call that failed is in doubt until people reconcile it.
         idempotent: an execution in doubt may be repeated under the same key.
+        is_question: its arguments are questions to people; it never runs.
     """
 
     tier: Tier
@@ -47,6 +48,7 @@ class JudgedCall(Record):
     requires_reason: ReasonFor = ()
     asks_on_failure: bool = False
     idempotent: bool = False
+    is_question: bool = False
 
     @property
     def summary(self) -> str:

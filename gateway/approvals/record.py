@@ -14,6 +14,7 @@ from twokey.gateway.approvals.policy_decision import JudgedCall
 from twokey.gateway.approvals.precedents import Past
 from twokey.gateway.approvals.requirement import Observation, Requirement, Role, Vote
 from twokey.gateway.protocol import digest
+from twokey.gateway.protocol.questions import Question, questions_in
 from twokey.gateway.protocol.records import EditRecord, Person, Record, Result, RunRef
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.strict_json import JsonObject
@@ -52,13 +53,18 @@ class Context(Record):
 
 
 class DecisionRecord(Record):
-    """The word that ended an item's waiting: whose, when, and with which text."""
+    """The word that ended an item's waiting: whose, when, and with which text.
+
+    ``answers`` are those to the questions of a call, in order; ``text`` holds them
+    beside the questions.
+    """
 
     verb: Verb
     by: Person
     at_ms: int
     text: str = ""
     on_behalf_of: tuple[Person, ...] = ()
+    answers: tuple[str, ...] = ()
 
 
 class Revocation(Record):
@@ -164,6 +170,11 @@ class Item(JudgedCall):
     def args(self) -> JsonObject:
         """Return the arguments that would run now."""
         return digest.action_args(self.action)
+
+    @property
+    def questions(self) -> tuple[Question, ...]:
+        """Return what the agent asks people; nothing for any other call."""
+        return questions_in(self.args) if self.is_question else ()
 
     @property
     def requested_args(self) -> JsonObject:
@@ -324,6 +335,11 @@ class Approval(Record):
     def is_auto_approved(self) -> bool:
         """Return whether all calls are auto-approved: its card is a notification."""
         return all(item.is_auto_approved for item in self.items)
+
+    @property
+    def is_question(self) -> bool:
+        """Return whether it asks people for answers: its one item is no call to run."""
+        return any(item.is_question for item in self.items)
 
     @property
     def is_batch(self) -> bool:

@@ -6,6 +6,7 @@ import json
 
 from twokey.gateway.approvals.record import NOT_KNOWN, DecisionRecord, Item
 from twokey.gateway.protocol import digest
+from twokey.gateway.protocol.questions import without_answer
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.wire import Answer, AnswerKind
@@ -17,6 +18,13 @@ _ENDINGS = {
     ItemState.LAPSED: "The authorization was not used in time",
 }
 
+
+_QUESTION_ENDS = {
+    ItemState.ANSWERED: AnswerKind.RESPOND,
+    ItemState.REJECTED: AnswerKind.REJECT,
+    ItemState.EXPIRED: AnswerKind.EXPIRED,
+    ItemState.SUPERSEDED: AnswerKind.SUPERSEDED,
+}
 
 ENDS_WITHOUT_REVIEW: frozenset[ItemState] = frozenset(_ENDINGS)
 """States in which a call ended without a reviewer's decision; people may withdraw."""
@@ -30,6 +38,10 @@ def answer_for(item: Item) -> Answer | None:
     """
     if item.state is ItemState.PENDING:
         return None
+    return _end_of_question(item) if item.is_question else _end_of_call(item)
+
+
+def _end_of_call(item: Item) -> Answer:
     if item.state in _ENDINGS:
         kind = AnswerKind(item.state.value)  # such an answer is named after the state
         return _answer(item, kind, message=end_reason(item))
@@ -43,6 +55,27 @@ def answer_for(item: Item) -> Answer | None:
         edited = _answer(item, AnswerKind.EDIT, message=why, args=item.args)
         return edited.with_(approvals=_why_approved(item))
     return _answer(item, AnswerKind.APPROVE, message=_why_approved(item))
+
+
+_UNANSWERED = {
+    ItemState.EXPIRED: "Nobody answered in time.",
+    ItemState.SUPERSEDED: "The conversation moved on before anybody answered.",
+}
+
+
+def _end_of_question(item: Item) -> Answer:
+    """Return what people answered, why they did not, or what goes in its place."""
+    decision, kind = item.decision, _QUESTION_ENDS.get(item.state)
+    if decision is not None:
+        found = _answer(item, kind or AnswerKind.WITHDRAWN, message=decision.text)
+        return found.with_(answers=decision.answers)
+    why = _UNANSWERED.get(item.state, "The question was withdrawn.")
+    found = _answer(item, kind or AnswerKind.WITHDRAWN, message=why)
+    if item.state is not ItemState.EXPIRED:
+        return found.with_(answers=())
+    text = f"{why}\n\n{without_answer(item.questions)}"
+    defaults = tuple(question.default for question in item.questions)
+    return found.with_(message=text, answers=defaults)
 
 
 def _why_approved(item: Item) -> str:

@@ -83,6 +83,7 @@ class ProposedCall(Record):
         problem: a sentence for the model about a call that cannot run as it is, because
             it does not fit its tool or names none; ``args`` are the model's own then.
         state: the business state that its tool's `recheck` returned; None without one.
+        is_question: ``args`` are a `QuestionSet`, which people answer; it never runs.
     """
 
     tool: str
@@ -92,6 +93,7 @@ class ProposedCall(Record):
     original_args: JsonObject | None = None
     problem: str = ""
     state: BusinessState | None = None
+    is_question: bool = False
 
 
 class Turn(Record):
@@ -168,6 +170,8 @@ class Answer(Record):
     other end.
     ``approvals`` is what those wrote who approved an edited call.
     ``has_started`` says that the call was started before it went back to people.
+    ``answers`` are those of people to the questions of a call, in order, or what the
+    agent goes on with when nobody answered in time; None for any other call.
     """
 
     type: AnswerKind
@@ -178,6 +182,7 @@ class Answer(Record):
     approvals: str = ""
     by: Person | None = None
     has_started: bool = False
+    answers: tuple[str, ...] | None = None
 
     @property
     def why_approved(self) -> str:

@@ -195,9 +195,10 @@ def _answer(question: Question, item: Item) -> JsonObject | None:
     answer = answer_for(item)
     if answer is None:
         return None
-    # An agent that waits since before an upgrade does not know this member.
-    news = set[str]() if answer.has_started else {"has_started"}
-    return answer.model_dump(mode="json", exclude=news)
+    # An agent that waits since before an upgrade does not know these members.
+    news = {"has_started": answer.has_started, "answers": answer.answers is not None}
+    unsaid = {name for name, is_said in news.items() if not is_said}
+    return answer.model_dump(mode="json", exclude=unsaid)
 
 
 def _unknown(question: Question, why: str) -> JsonObject:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from twokey.gateway.policy.rules import Protection
+from twokey.gateway.errors import BadJson
+from twokey.gateway.policy.rules import Policy, Protection
+from twokey.gateway.protocol.questions import problem_of
 from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.protocol.wire import ProposedCall, TurnRef
 from twokey.gateway.store.agent_load import (
     AgentLoad,
     Rejection,
@@ -18,8 +21,27 @@ NAMELESS = (
     "with the tool's name."
 )
 
+NOT_OUTERMOST = (
+    "Only the agent that people speak to can ask them, so nobody was asked. Return "
+    "what you need to know as your answer; the agent that called you can ask for it."
+)
+"""Said to an agent inside a tool that asks people."""
+
 MISFIT = "The arguments do not fit the tool, or there is no such tool."
 """Said on a card and in the audit; what exactly is wrong is told to the model."""
+
+
+def refusal(load: AgentLoad, policy: Policy, ref: TurnRef, call: ProposedCall) -> str:
+    """Return why a call is not put to policy at all, for the model; "" when it is."""
+    if not call.tool:
+        return NAMELESS
+    if call.is_question and ref.outer is not None:
+        return NOT_OUTERMOST
+    try:
+        found = denial(load, policy.protect, ref.agent, call.tool, call.args)
+        return found or (problem_of(call.args) if call.is_question else "")
+    except BadJson:
+        return ""  # refused with a sentence when its document is made
 
 
 def denial(

@@ -12,6 +12,7 @@ from twokey.gateway.approvals.policy_decision import PolicyDecision
 from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.policy.effects import effect_of, reads_precedents
 from twokey.gateway.policy.evaluate import evaluate
+from twokey.gateway.policy.questions import evaluate_question
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.tiers import Tier
@@ -82,6 +83,14 @@ async def judge_now(
     past = past_of(policy, item, known, one, totals)
     facts = facts_of(load, one, totals, requester=requester, asked=load.asked)
     freeze = freeze_of(load, approval.agent, item.tool)
+    if item.is_question:
+        asked = evaluate_question(
+            policy,
+            agent=approval.agent,
+            tool=item.tool,
+            has_requester=approval.requester is not None,
+        )
+        return JudgedNow(asked, Judged((), {}), freeze)
     policy_now = evaluate(
         policy,
         agent=approval.agent,

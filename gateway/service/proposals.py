@@ -116,9 +116,9 @@ def propose(evaluated: Sequence[EvaluatedCall], source: Source) -> Proposal:
     Calls that wait are grouped by channel, `MAX_ITEMS` a card, in the order of the
     turn; more calls of one tool that need the same people share a card, `MAX_BATCH` at
     most. One at tier ``escalate`` has a card of its own, so that no click on many calls
-    covers it. Calls of tier ``notify`` are authorized by the policy alone, one
-    approval a channel. Two calls with one id in a turn are both denied: nobody could
-    tell later which of them a decision was about.
+    covers it, and so have the questions of a call. Calls of tier ``notify`` are
+    authorized by the policy alone, one approval a channel. Two calls with one id in a
+    turn are both denied: nobody could tell later which of them a decision was about.
     """
     if source.facts.is_partial:
         evaluated = [_by_two(one) for one in evaluated]
@@ -141,9 +141,11 @@ def propose(evaluated: Sequence[EvaluatedCall], source: Source) -> Proposal:
             row = (position, one, document)
             cleared.setdefault(one.evaluation.channel, []).append(row)
         else:
-            alone = position if one.evaluation.tier is Tier.ESCALATE else _SHARED
+            evaluation = one.evaluation
+            is_alone = evaluation.tier is Tier.ESCALATE or evaluation.is_question
+            alone = position if is_alone else _SHARED
             row = (position, one, document)
-            waiting.setdefault((one.evaluation.channel, alone), []).append(row)
+            waiting.setdefault((evaluation.channel, alone), []).append(row)
     approvals: list[Approval] = []
     # Counted over the cards of this turn as well, so that each shows its own number.
     nth = source.asked + 1
@@ -196,7 +198,7 @@ def _by_two(one: EvaluatedCall) -> EvaluatedCall:
     is not the requester.
     """
     evaluation = one.evaluation
-    if not evaluation.tier.needs_people:
+    if not evaluation.tier.needs_people or evaluation.is_question:
         return one
     # Of the roles that may vote anyway: nobody new is let in.
     two = Requirement(approvals=2, of=evaluation.requirement.roles)

@@ -14,6 +14,7 @@ from functools import partial
 
 from twokey.gateway.errors import BadJson, StoreUnavailable
 from twokey.gateway.policy.evaluate import Evaluation, evaluate
+from twokey.gateway.policy.questions import evaluate_question
 from twokey.gateway.policy.raise_rules import Facts, Raise
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.protocol import digest
@@ -170,8 +171,9 @@ class Submitter(PolicyService):
         turn, policy = same.turn, same.policy
         usage = [
             # What goes back to the model is not a request; its amounts are unknown.
+            # A question uses nothing: windows are about calls that run.
             CallUsage()
-            if _is_returned(policy, call)
+            if call.is_question or _is_returned(policy, call)
             else self._usage(policy, turn, call, load)
             for call in turn.calls
         ]
@@ -297,7 +299,7 @@ def _evaluated(
 ) -> list[EvaluatedCall]:
     evaluated: list[EvaluatedCall] = []
     turn, policy, ran = same.turn, same.policy, Counter[str]()
-    held, agent = 0, turn.ref.agent
+    held = 0
     for position, call in enumerate(turn.calls):
         own, told = usage[position], triaged.get(position)
         facts = _facts(load, own, totals[position], held=held)
@@ -305,7 +307,7 @@ def _evaluated(
         facts = same.facts(position, facts, load, ran=ran[effect])
         also = (*(told.also if told else ()), *_misfit(call))
         evaluation = _judged(turn, policy, call, facts, also)
-        refusal = _refusal(load, policy, agent, call)
+        refusal = denials.refusal(load, policy, turn.ref, call)
         is_returned = not refusal and _is_returned(policy, call)
         if is_returned:
             refusal = call.problem
@@ -345,6 +347,14 @@ def _judged(
     facts: Facts,
     also: Sequence[Raise] = (),
 ) -> Evaluation:
+    if call.is_question:
+        return evaluate_question(
+            policy,
+            agent=turn.ref.agent,
+            tool=call.tool,
+            has_requester=bool(facts.requester),
+        )
+
     def judge(wish: Tier | None) -> Evaluation:
         return evaluate(
             policy,
@@ -358,15 +368,6 @@ def _judged(
         )
 
     return apply_hint(judge, call.hint)
-
-
-def _refusal(load: AgentLoad, policy: Policy, agent: str, call: ProposedCall) -> str:
-    if not call.tool:
-        return denials.NAMELESS
-    try:
-        return denials.denial(load, policy.protect, agent, call.tool, call.args)
-    except BadJson:
-        return ""  # refused with a sentence when its document is made
 
 
 def _canonical(call: ProposedCall) -> ProposedCall:

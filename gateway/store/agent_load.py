@@ -85,7 +85,11 @@ def rejection_effects(
     The calls are remembered as rejected; after so many in a row their agent is paused.
     Nothing when no call is rejected.
     """
-    words = [(item, item.decision) for item in rejected if item.decision]
+    words = [
+        (item, item.decision)
+        for item in rejected
+        if item.decision and not item.is_question
+    ]
     if not words:
         return {}
     at_ms = words[0][1].at_ms

@@ -17,6 +17,7 @@ from twokey.gateway.approvals.record import Approval, Origin, approval_of
 from twokey.gateway.config import SlackMode
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.policy.rules import Policy
+from twokey.gateway.protocol.questions import ASK_USER
 from twokey.gateway.protocol.records import Person, Result
 from twokey.gateway.protocol.strict_json import JsonObject as Args
 from twokey.gateway.protocol.wire import (
@@ -138,7 +139,12 @@ class Stack:
             self.keys, "default", "support", thread, lambda _: facts, why="aside"
         )
         proposed = tuple(
-            ProposedCall(tool=tool, args=args, tool_call_id=f"c{index}")
+            ProposedCall(
+                tool=tool,
+                args=args,
+                tool_call_id=f"c{index}",
+                is_question=tool == ASK_USER,
+            )
             for index, (tool, args) in enumerate(calls)
         )
         return await self.agents.submit(Turn(ref=ref, calls=proposed, says=says))

@@ -15,6 +15,7 @@ from tests.browser.test_two_people import (
     ask_for_two,
     choose_last,
     last_thread,
+    press_last,
 )
 from tests.sandbox.page.screen import Screen
 
@@ -108,6 +109,43 @@ def test_pictures_of_what_takes_two_people(
     finally:
         demo.stop()
     ensure_pictures(gallery, 5)
+
+
+@pytest.mark.parametrize("mode", ["socket"])
+def test_pictures_of_a_question(chrome: Chrome, demo: Demo, gallery: Path) -> None:
+    screen = Screen(chrome, demo.url)
+    screen.size(*DESKTOP)
+    screen.open("U0DAN", CHANNEL)
+    screen.click('[data-hook="suggestion-7"]')
+    words_on(screen, "Waiting for an answer", "How shall I tell the customer?")
+    for name, size, scheme in (
+        ("question-light", (1100, 1200), "light"),
+        ("question-dark", (1100, 1200), "dark"),
+        ("question-phone", (390, 1200), "light"),
+    ):
+        screen.size(*size, scheme=scheme)
+        screen.open("U0DAN", CHANNEL)
+        words_on(screen, "Waiting for an answer")
+        screen.save(gallery / f"{name}.png")
+        press_last(screen, "answer")
+        screen.wait(lambda: "Which country" in screen.words(".dialog"), "the form")
+        screen.save(gallery / f"{name.replace('question', 'answer')}.png")
+        screen.click(".modal-close")
+        screen.gone(".dialog")
+
+    screen.size(*DESKTOP, scheme="light")
+    screen.open("U0DAN", CHANNEL)
+    press_last(screen, "answer")
+    screen.type('.dialog [data-block-id="question.0"] .control', "12 Mill Lane")
+    screen.type('.dialog [data-block-id="question.1"] .control', "CB1 2AB Cambridge")
+    screen.click('.dialog [data-block-id="question.2"] [data-value="2"]')
+    screen.click('.dialog [data-block-id="question.3"] [data-value="0"]')
+    screen.click(".modal-submit")
+    screen.gone(".dialog")
+    words_on(screen, "Answered", "Send order 78304 to another address")
+    screen.size(1100, 1640)
+    screen.save(gallery / "answered.png")
+    ensure_pictures(gallery, 7)
 
 
 def ensure_pictures(gallery: Path, count: int) -> None:

@@ -8,6 +8,7 @@ from twokey.gateway.approvals.decisions import (
     Approve,
     Click,
     Decided,
+    Decision,
     Reviewer,
 )
 from twokey.gateway.embed import Twokey
@@ -22,8 +23,10 @@ defaults: {tier: approve, expires_in: 1h, channel: C0APPROVALS, reviewers: [U0AN
 ANA = Reviewer(team="T0", user="U0ANA", name="Ana", account=AccountKind.MEMBER)
 
 
-async def approve_all(tk: Twokey, home: RunRef) -> None:
-    """Wait for the first calls of a run, and approve them."""
+async def approve_all(
+    tk: Twokey, home: RunRef, decision: Decision | None = None
+) -> None:
+    """Wait for the first calls of a run, and approve them, or say something else."""
     keys = tk.store.keys_of_tenant("default")
     decided: list[object] = []
 
@@ -39,7 +42,8 @@ async def approve_all(tk: Twokey, home: RunRef) -> None:
                         version=loaded.approval.version,
                         action_hash=item.action_hash,
                     )
-                    decided.append(await tk.reviews.decide(click, Approve(), ANA))
+                    said = decision or Approve()
+                    decided.append(await tk.reviews.decide(click, said, ANA))
         return bool(decided)
 
     await eventually(approved)

@@ -72,8 +72,8 @@ SLACK_TABLE = (
     Mutant(
         "an escalated call has a card of its own",
         "gateway/service/proposals.py",
-        "alone = position if one.evaluation.tier is Tier.ESCALATE else _SHARED",
-        "alone = _SHARED",
+        "is_alone = evaluation.tier is Tier.ESCALATE or evaluation.is_question",
+        "is_alone = evaluation.is_question",
         BATCHES,
     ),
     Mutant(

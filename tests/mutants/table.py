@@ -13,6 +13,7 @@ from tests.mutants.metrics import METRICS_TABLE
 from tests.mutants.mutant import Mutant
 from tests.mutants.outages import OUTAGES_TABLE
 from tests.mutants.precedents import PRECEDENTS_TABLE
+from tests.mutants.questions import QUESTION_TABLE
 from tests.mutants.slack import SLACK_TABLE
 from tests.mutants.totals import TOTALS_TABLE
 from tests.mutants.triage import TRIAGE_TABLE
@@ -479,6 +480,7 @@ TABLE = (
     ),
     *TRIAGE_TABLE,
     *TRUST_TABLE,
+    *QUESTION_TABLE,
     *SLACK_TABLE,
     *CURRENT_POLICY_TABLE,
     *TOTALS_TABLE,

@@ -199,7 +199,7 @@ TRUST_TABLE = (
     ),
     Mutant(
         "a call without a name is denied",
-        "gateway/service/submitting.py",
+        "gateway/service/denials.py",
         "    if not call.tool:\n",
         "    if False:\n",
         "tests/service/test_odd_calls.py",

@@ -32,6 +32,7 @@ STORIES = {
         "item.executed",
     ],
     "batch": ["reviewer.submitted", "item.executed", "item.rejected"],
+    "question": ["item.answered", "question.answered", "item.executed"],
     "outage": ["item.executed", "run.waiting", "run.resumed"],
 }
 

@@ -1,0 +1,108 @@
+"""Ask people questions from a plain LangGraph node, without an agent.
+
+    answers = await aask_questions([{"question": "Which region?", "type": "text"}])
+
+The node pauses until somebody answered. LangGraph runs a node again from its start
+after a pause: nothing before this call may have effects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from twokey.agent import interrupts, node_turns, tool_messages
+from twokey.agent.bridge import Awaiting, Blocking, Shell, drive
+from twokey.gateway.protocol import port
+from twokey.gateway.protocol.port import Gateway
+from twokey.gateway.protocol.questions import ASK_USER, QuestionSet
+from twokey.gateway.protocol.records import Person
+from twokey.gateway.protocol.wire import ProposedCall, Turn, VerdictKind
+
+Asked = Sequence[str | Mapping[str, Any]]
+"""Questions as the tool `ask_user` takes them; a bare text asks for free words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What people answered.
+
+    Attributes:
+        status: ``answered``; ``cancelled`` when nobody answered: they chose not to, or
+            did not in time; ``error`` when nobody could be asked.
+        answers: one text per question, in order; choices of one question are joined by
+            ", ". The defaults of the questions when nobody answered in time, else
+            nothing when nobody answered.
+        text: questions and answers as "Q: …" and "A: …", or why there are none.
+        by: who answered, or chose not to.
+    """
+
+    status: Literal["answered", "cancelled", "error"]
+    answers: tuple[str, ...]
+    text: str
+    by: Person | None = None
+
+
+def ask_questions(
+    questions: Asked,
+    *,
+    agent: str = "agent",
+    key: str = "",
+    says: str = "",
+    gateway: Gateway | None = None,
+) -> Answers:
+    """Ask people and wait for their answers; for synchronous graphs.
+
+    Args:
+        questions: at least one; people answer all of them together.
+        agent: the name that policy and the card know the asker by.
+        key: names this step within its node; see `require_approval`.
+        says: why, in the asker's own words; shown as unverified.
+        gateway: the gateway to ask; by default the one `connected`.
+
+    Raises:
+        ValueError: when these are no questions; nobody was asked.
+        NotAllowed: when no gateway is connected, or the graph runs without a thread.
+        ThreadUnavailable: when the gateway does not answer: run the thread again later.
+    """
+    turn = _turn(questions, agent, key, says)
+    return drive(_ask(turn, gateway or port.current(), Blocking()))
+
+
+async def aask_questions(
+    questions: Asked,
+    *,
+    agent: str = "agent",
+    key: str = "",
+    says: str = "",
+    gateway: Gateway | None = None,
+) -> Answers:
+    """Ask people and wait for their answers; see `ask_questions`."""
+    turn = _turn(questions, agent, key, says)
+    return await _ask(turn, gateway or port.current(), Awaiting())
+
+
+def _turn(questions: Asked, agent: str, key: str, says: str) -> Turn:
+    rows = [
+        {"question": one} if isinstance(one, str) else dict(one) for one in questions
+    ]
+    args = QuestionSet.model_validate({"questions": rows}).model_dump(mode="json")
+    call = ProposedCall(
+        tool=ASK_USER, args=args, tool_call_id=key or ASK_USER, is_question=True
+    )
+    ref = node_turns.turn_ref(agent, ASK_USER, key)
+    return Turn(ref=ref, calls=(call,), says=says)
+
+
+async def _ask(turn: Turn, gateway: Gateway, shell: Shell) -> Answers:
+    verdict = await node_turns.submit(turn, gateway, shell)
+    if verdict.kind is not VerdictKind.HOLD:
+        return Answers("error", (), tool_messages.denial_text(verdict.reason))
+    answer = interrupts.request_decision(verdict, turn.calls[0].args)
+    return Answers(
+        tool_messages.question_status(answer),
+        answer.answers or (),
+        tool_messages.ended_text(answer),
+        answer.by,
+    )

@@ -1,0 +1,61 @@
+"""Turns of plain LangGraph nodes: their names, and the verdict on their one call."""
+
+from __future__ import annotations
+
+from langgraph.config import get_config
+
+from twokey.agent import step_numbers, turns
+from twokey.agent.bridge import Shell, ask_with_retries
+from twokey.gateway.errors import NotAllowed, ThreadUnavailable, TwokeyError
+from twokey.gateway.protocol import run_context
+from twokey.gateway.protocol.port import Gateway
+from twokey.gateway.protocol.wire import Turn, TurnRef, Verdict
+
+
+def turn_ref(agent: str, tool: str, key: str) -> TurnRef:
+    """Name the turn by its position: node, step number, place among siblings.
+
+    A node that runs again after a pause or a crash is at the same place, and so finds
+    its own item again. Its namespace is its own, so that it supersedes nobody else.
+
+    Raises:
+        NotAllowed: when the graph runs without a thread.
+    """
+    here = turns.turn_ref(agent, "?")
+    if here is None:
+        raise NotAllowed(
+            f"The step {tool!r} cannot wait for people without a thread; run the graph "
+            "with a checkpointer and a thread_id."
+        )
+    metadata = get_config().get("metadata", {})
+    node = [metadata.get("langgraph_node"), *metadata.get("langgraph_path", ())]
+    name = "|".join([here.ns, *(str(part) for part in node)])
+    # The first step without a key has no suffix, as when a node had only one step.
+    step_id = key or str(step_numbers.next_number())
+    name += "" if step_id == "1" else f"#{step_id}"
+    number = metadata.get("langgraph_step")
+    return here.with_(ns=name, message_id=f"{name}@{number}/{key or tool}")
+
+
+async def submit(turn: Turn, gateway: Gateway, shell: Shell) -> Verdict:
+    """Return the verdict on the one call of a turn.
+
+    Raises:
+        ThreadUnavailable: when the gateway does not answer.
+    """
+    call = turn.calls[0]
+    turn = turn.with_(around=run_context.around(turn.ref.run_ref))
+    try:
+        found = await ask_with_retries(shell, lambda: gateway.submit(turn))
+    except NotAllowed as error:
+        return turns.denial(call.tool, call.tool_call_id, str(error))
+    except TwokeyError as error:
+        # Not a denial, as in the middleware: no model reads it here, and the program
+        # can run the thread again.
+        raise ThreadUnavailable(
+            f"The gateway did not answer about {call.tool!r}, so nothing ran; run the "
+            "thread again when it is back."
+        ) from error
+    if len(found) == 1 and turns.is_about(found[0], call):
+        return found[0]
+    return turns.denial(call.tool, call.tool_call_id, turns.NO_VERDICT)

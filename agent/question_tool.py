@@ -1,0 +1,67 @@
+"""Tool by which an agent asks people: questions in, their answers as its result.
+
+    agent = create_agent(
+        model, tools=[refund, ask_user], middleware=[ApprovalMiddleware("support")]
+    )
+
+The middleware puts the questions to people like a call that needs approval, and never
+runs the tool: what people answer is its result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from langchain_core.tools import BaseTool
+
+from twokey.gateway.errors import NotAllowed
+from twokey.gateway.gates.gate import GuardedTool
+from twokey.gateway.protocol.questions import ASK_USER, QuestionSet
+
+GUIDANCE = (
+    f"With {ASK_USER} you can ask people. Ask rarely: only for what you cannot find "
+    "out or decide yourself. Ask all you need to know in one call, and give choices "
+    "where you can. Do not ask for permission with it: calls that need approval are "
+    "put to people by themselves."
+)
+"""What the system prompt says of the tool."""
+
+
+class AskUser(GuardedTool, BaseTool):
+    """The tool `ask_user`; without `ApprovalMiddleware` it asks nobody."""
+
+    name: str = ASK_USER
+    description: str = (
+        "Ask the people you work for one or more questions and wait for their answers. "
+        "The result lists each question with its answer."
+    )
+    args_schema: type[QuestionSet] = QuestionSet
+
+    def _run(self, *args: object, **kwargs: object) -> NoReturn:
+        del args, kwargs
+        raise NotAllowed(
+            f"Nobody was asked: {ASK_USER} works only in an agent with "
+            "`ApprovalMiddleware`, listed last."
+        )
+
+
+ask_user: BaseTool = AskUser()
+"""Give it to an agent among its tools."""
+
+
+def is_question(name: str, tool: BaseTool | None) -> bool:
+    """Return whether a call of this tool asks people."""
+    # A process that resumes a thread may not have seen its tools yet. Taken for a
+    # question, a call of this name runs nothing, whatever tool it turns out to be.
+    return isinstance(tool, AskUser) or (tool is None and name == ASK_USER)
+
+
+def can_ask(tools: Sequence[object]) -> bool:
+    """Return whether an agent with these tools can ask people."""
+    return any(isinstance(tool, AskUser) for tool in tools)
+
+
+def without_ask_user(tools: Sequence[Any]) -> list[Any]:
+    """Return the tools of an agent that people do not speak to."""
+    return [tool for tool in tools if not isinstance(tool, AskUser)]

@@ -1,0 +1,199 @@
+"""Render the card on which an agent asks people questions.
+
+The questions are the agent's words: they stand in plain text or boxes, with hidden
+characters shown. The card has all of them; the form that Answer opens has them again.
+"""
+
+from __future__ import annotations
+
+from typing import LiteralString
+
+from twokey.bot.blocks import (
+    Message,
+    actions,
+    box,
+    context,
+    header,
+    rich_text,
+    section,
+)
+from twokey.bot.cards.approval import asked_by, metadata
+from twokey.bot.cards.buttons import question_buttons
+from twokey.bot.cards.call_rows import agent_statement
+from twokey.bot.cards.fallbacks import card_fallback, event_fallback
+from twokey.bot.cards.frame import Frame
+from twokey.bot.cards.listing import is_misleading
+from twokey.bot.cards.mentions import mentions_for
+from twokey.bot.cards.refs import when, who
+from twokey.bot.objects import Block
+from twokey.bot.text import excerpt, fit, reveal
+from twokey.bot.text_types import (
+    Plain,
+    Template,
+    Untrusted,
+    code,
+    label,
+    template,
+    untrusted,
+)
+from twokey.gateway.approvals.events import Event
+from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.protocol.questions import NO_ANSWER, Question, QuestionType
+from twokey.gateway.protocol.states import ItemState
+from twokey.sandbox.blockkit.limits import TEXT_IN_ALL_BLOCKS
+
+_HEADER = 140
+_AROUND = 2_700
+"""What stands around the questions, at its longest."""
+_PER_QUESTION = 60
+"""What labels of ours take for each question."""
+_IN_THREAD = 1_500
+
+_S = ItemState
+_SIGNS: dict[ItemState, LiteralString] = {
+    _S.PENDING: "❓",
+    _S.ANSWERED: "💬",
+    _S.REJECTED: "🚫",
+    _S.EXPIRED: "⌛",
+    _S.SUPERSEDED: "⏩",
+    _S.WITHDRAWN: "↩",
+}
+_STANDS: dict[ItemState, LiteralString] = {
+    _S.ANSWERED: "💬 *Answered* by {who}, {at}.",
+    _S.REJECTED: "🚫 *Skipped* by {who}, {at}. The agent is told.",
+    _S.EXPIRED: "⌛ *Nobody answered in time* ({at}). The agent is told.",
+    _S.SUPERSEDED: (
+        "⏩ *Not answered:* the conversation moved on {at}, so no answer is needed."
+    ),
+    _S.WITHDRAWN: "↩ *Withdrawn* by the agent, {at}. No answer is needed.",
+}
+_HINTS: dict[QuestionType, LiteralString] = {
+    QuestionType.MULTIPLE_CHOICE: "Choose one:",
+    QuestionType.MULTI_SELECT: "Choose any:",
+}
+
+
+def question_card(frame: Frame) -> Message:
+    """Return the card of the questions of a call, as they stand."""
+    approval = frame.approval
+    item, asked = approval.items[0], approval.items[0].questions
+    blocks = [
+        header(_title(item), block_id=frame.block_id("head")),
+        context(*asked_by(approval), block_id=frame.block_id("origin")),
+        *_whom(frame),
+        *(agent_statement(frame) if item.is_pending else []),
+        *(
+            block
+            for number, question in enumerate(asked)
+            for block in _question(frame, item, number, question)
+        ),
+        *_warning(frame, item),
+        section(_standing(frame, item), block_id=frame.block_id("state")),
+    ]
+    offered = question_buttons(frame, item)
+    if offered:
+        blocks.append(actions(*offered, block_id=frame.block_id("actions")))
+    ids = template("{id}", id=code(approval.id))
+    blocks.append(context(ids, block_id=frame.block_id("ids")))
+    return Message(tuple(blocks), card_fallback(approval), metadata(approval))
+
+
+def question_note(event: Event, approval: Approval) -> Message | None:
+    """Return the line under the card about the end of its questions; None: no news.
+
+    Answers stand on the card itself, with who gave them.
+    """
+    item = approval.items[0]
+    is_answered = item.state is _S.ANSWERED
+    text = item.decision.text if item.decision and not is_answered else ""
+    if event.item != item.id or item.is_pending or item.state is _S.SUPERSEDED:
+        return None
+    # Without the name, which would subscribe that person to the thread.
+    sentence = template(_NOTES[item.state])
+    quotes = (
+        [rich_text(box(excerpt(text, _IN_THREAD).text), block_id=f"note:{event.seq}")]
+        if text
+        else []
+    )
+    return Message((section(sentence), *quotes), event_fallback(event, item))
+
+
+_NOTES: dict[ItemState, LiteralString] = {
+    _S.ANSWERED: "💬 Answered.",
+    _S.REJECTED: "🚫 Skipped. The agent is told.",
+    _S.EXPIRED: "⌛ Nobody answered in time. The agent is told.",
+    _S.WITHDRAWN: "↩ No answer is needed any more.",
+}
+
+
+def _title(item: Item) -> Untrusted:
+    asked, sign = item.questions, _SIGNS.get(item.state, "❓")
+    if len(asked) > 1:
+        verb = "asks" if item.is_pending else "asked"
+        return untrusted(f"{sign} The agent {verb} {len(asked)} questions")
+    return untrusted(f"{sign} {fit(asked[0].question, _HEADER)}")
+
+
+def _whom(frame: Frame) -> list[Block]:
+    if frame.is_late or not frame.approval.items[0].is_pending:
+        return []
+    whom = mentions_for(frame.approval)
+    if not whom.roles:
+        return []
+    sentence = whom.before(template("please answer:"))
+    return [section(sentence, block_id=frame.block_id("people"))]
+
+
+def _question(frame: Frame, item: Item, number: int, question: Question) -> list[Block]:
+    asked, answers = item.questions, item.decision.answers if item.decision else ()
+    budget = (TEXT_IN_ALL_BLOCKS - _AROUND) // len(asked) - _PER_QUESTION
+    share = max(_PER_QUESTION, budget // 2)
+    parts: list[Block] = []
+    is_in_header = len(asked) == 1 and len(reveal(question.question)) <= _HEADER
+    if not is_in_header:
+        nth = f"{number + 1}. " if len(asked) > 1 else ""
+        parts.append(section(untrusted(nth + excerpt(question.question, share).text)))
+    if answers:
+        answer = answers[number] or NO_ANSWER
+        parts.append(_boxed(frame, f"{number}.answer", excerpt(answer, share).text))
+        return parts
+    if not item.is_pending:
+        return parts
+    notes: list[Plain] = [] if question.required else [label("Optional.")]
+    if question.choices:
+        offered = " · ".join([*question.choices, "Other"])
+        notes += [label(_HINTS[question.type]), untrusted(fit(offered, share))]
+    if question.default:
+        words = untrusted(fit(question.default, share))
+        notes += [label("Without an answer the agent goes on with:"), words]
+    if notes:
+        parts.append(context(*notes, block_id=frame.block_id(f"{number}.notes")))
+    return parts
+
+
+def _boxed(frame: Frame, name: str, text: str) -> Block:
+    return rich_text(box(text), block_id=frame.block_id(name))
+
+
+def _warning(frame: Frame, item: Item) -> list[Block]:
+    if not is_misleading(item):
+        return []
+    odd = template("⚠️ *Hidden or look-alike characters* are in it, shown as ⟦U+…⟧.")
+    return [context(odd, block_id=frame.block_id("odd"))]
+
+
+def _standing(frame: Frame, item: Item) -> Template:
+    if item.is_pending:
+        at = when(frame.approval.expires_at_ms)
+        if frame.is_late:
+            return template("⌛ *The time to answer ended* {at}.", at=at)
+        return template(
+            "⏳ *Waiting for an answer* until {at}; then the agent goes on without it.",
+            at=at,
+        )
+    at, by = when(item.changed_at_ms), item.decision
+    if by is None:
+        return template(_STANDS.get(item.state, _STANDS[_S.WITHDRAWN]), at=at)
+    # Who asked the agent withdraws a question that they do not answer.
+    state = _S.REJECTED if item.state is _S.WITHDRAWN else item.state
+    return template(_STANDS[state], who=who(by.by), at=at)

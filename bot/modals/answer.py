@@ -1,0 +1,168 @@
+"""Modal to answer all questions of an agent at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from twokey.bot.blocks import context, modal
+from twokey.bot.cards.frame import Frame
+from twokey.bot.ids import VALUE, View
+from twokey.bot.inputs import (
+    checkboxes,
+    input_block,
+    multi_select,
+    radio_buttons,
+    select,
+    text_input,
+)
+from twokey.bot.modals.form import State
+from twokey.bot.modals.parse_input import BadInput, raw_value
+from twokey.bot.modals.schema import Kind
+from twokey.bot.objects import Block, option
+from twokey.bot.text_types import Untrusted, label, template, untrusted
+from twokey.gateway.protocol.questions import (
+    MAX_ANSWER,
+    SEPARATOR,
+    Question,
+    QuestionType,
+)
+from twokey.sandbox.blockkit import limits
+
+_OTHER = "other"
+_CHOOSE_OTHER = "Choose Other above, or leave this empty."
+_WRITE_OTHER = "Write your answer here, or choose another one above."
+_NO_COMMAS = "Please write it without commas: they separate your choices."
+
+
+def view(frame: Frame, index: int) -> Block:
+    """Return the form with an input for each question."""
+    item = frame.approval.items[index]
+    return modal(
+        label("Answer the agent"),
+        [
+            context(template("The agent reads your answers, and who gave them.")),
+            *(
+                block
+                for number, question in enumerate(item.questions)
+                for block in _inputs(number, question)
+            ),
+        ],
+        callback_id=View.ANSWER,
+        submit=label("Send"),
+        close=label("Cancel"),
+        private_metadata=frame.value(index, View.ANSWER),
+    )
+
+
+def submitted(
+    questions: tuple[Question, ...], state: State
+) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Read the form: one text per question, and by block id what is wrong."""
+    answers: list[str] = []
+    errors: dict[str, str] = {}
+    for number, question in enumerate(questions):
+        try:
+            answers.append(_answer(number, question, state, errors))
+        except BadInput as error:
+            errors[_block(number)] = str(error)
+    return tuple(answers), errors
+
+
+def errors_by_block(errors: Mapping[str, str]) -> dict[str, str]:
+    """Put the gateway's sentences under the questions that they are about."""
+    return {
+        _block(int(pointer.removeprefix("/") or 0)): why
+        for pointer, why in errors.items()
+    }
+
+
+def _block(number: int) -> str:
+    return f"question.{number}"
+
+
+def _other_block(number: int) -> str:
+    return f"question.{number}.{_OTHER}"
+
+
+def _inputs(number: int, question: Question) -> list[Block]:
+    name = untrusted(question.question)
+    match question.type:
+        case QuestionType.TEXT:
+            words = text_input(VALUE, multiline=True, max_length=MAX_ANSWER)
+            return [_input(name, words, number, optional=not question.required)]
+        case QuestionType.MULTIPLE_CHOICE:
+            options = [*_options(question), option(label("Other"), _OTHER)]
+            make = radio_buttons if len(options) <= limits.CHOICES else select
+            chosen = make(VALUE, options)
+            one = _input(name, chosen, number, optional=not question.required)
+            return [one, _other(number)]
+        case QuestionType.MULTI_SELECT:
+            options = _options(question)
+            tick = checkboxes if len(options) <= limits.CHOICES else multi_select
+            # Optional for Slack even where an answer is needed: it may be in Other.
+            return [
+                _input(name, tick(VALUE, options), number, optional=True),
+                _other(number),
+            ]
+
+
+def _input(name: Untrusted, element: Block, number: int, *, optional: bool) -> Block:
+    return input_block(name, element, block_id=_block(number), optional=optional)
+
+
+def _other(number: int) -> Block:
+    return input_block(
+        label("Other"),
+        text_input(VALUE, max_length=MAX_ANSWER),
+        block_id=_other_block(number),
+        optional=True,
+    )
+
+
+def _options(question: Question) -> list[Block]:
+    return [
+        option(untrusted(choice), str(place))
+        for place, choice in enumerate(question.choices)
+    ]
+
+
+def _answer(
+    number: int, question: Question, state: State, errors: dict[str, str]
+) -> str:
+    """Return the answer to one question; what is wrong with Other goes to ``errors``.
+
+    Raises:
+        BadInput: when Slack sent another shape than the question has.
+    """
+    if question.type is QuestionType.TEXT:
+        return str(raw_value(_held(state, _block(number)), Kind.TEXT) or "")
+    other_block = _other_block(number)
+    other = str(raw_value(_held(state, other_block), Kind.TEXT) or "").strip()
+    if question.type is QuestionType.MULTI_SELECT:
+        if "," in other:
+            errors[other_block] = _NO_COMMAS
+        places = raw_value(_held(state, _block(number)), Kind.CHOICES) or ()
+        # In the order of the question, whatever order they were ticked in.
+        numbers = sorted(places, key=lambda place: (len(place), place))
+        chosen = [_choice(question, place) for place in numbers]
+        return SEPARATOR.join([*chosen, *([other] if other else [])])
+    chosen_one = raw_value(_held(state, _block(number)), Kind.CHOICE)
+    if chosen_one == _OTHER:
+        if not other:
+            errors[other_block] = _WRITE_OTHER
+        return other
+    if other:
+        errors[other_block] = _CHOOSE_OTHER
+    return _choice(question, str(chosen_one)) if chosen_one else ""
+
+
+def _choice(question: Question, place: str) -> str:
+    # The number comes from the client: "-1" would be the last choice.
+    offered = {str(number): choice for number, choice in enumerate(question.choices)}
+    if place not in offered:
+        raise BadInput("Please choose one of the options.")
+    return offered[place]
+
+
+def _held(state: State, block: str) -> Mapping[str, object]:
+    return state.get(block, {}).get(VALUE, {})

@@ -1,0 +1,179 @@
+"""Questions that an agent asks people, and their answers: records, limits, transcript.
+
+A set of questions is the arguments of one call of the tool `ASK_USER`. It is answered
+as a whole: one text per question, in order. An answer to a choice is a choice or words
+of a person's own (Other); several choices are joined by `SEPARATOR`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Annotated, Self
+
+from pydantic import Field, StringConstraints, ValidationError, model_validator
+
+from twokey.gateway.protocol.records import Record
+from twokey.gateway.protocol.strict_json import JsonObject
+
+ASK_USER = "ask_user"
+"""The name of the tool by which agents ask."""
+
+SEPARATOR = ", "
+"""What joins the choices of one answer, so that no choice may hold a comma."""
+
+NO_ANSWER = "(no answer)"
+
+MAX_QUESTIONS = 10
+MAX_QUESTION = 500
+MAX_CHOICES = 20
+MAX_CHOICE = 75
+"""Longest choice: what one option of a Slack input can show."""
+MAX_ANSWER = 3000
+"""Longest answer to one question: what one Slack text input can hold."""
+MAX_ANSWERS = 8000
+"""Longest answers to all questions of a set together."""
+
+_OTHER = "other"
+
+
+class QuestionType(StrEnum):
+    """How a question is answered."""
+
+    TEXT = "text"
+    MULTIPLE_CHOICE = "multiple_choice"
+    MULTI_SELECT = "multi_select"
+
+
+def _words(most: int) -> StringConstraints:
+    return StringConstraints(strip_whitespace=True, min_length=1, max_length=most)
+
+
+class Question(Record):
+    """One question of an agent; all of its texts are the agent's words."""
+
+    question: Annotated[str, _words(MAX_QUESTION)] = Field(
+        description="The question, in one or two short sentences."
+    )
+    type: QuestionType = Field(
+        default=QuestionType.TEXT,
+        description="text: free words. multiple_choice: one of the choices. "
+        "multi_select: any number of the choices.",
+    )
+    choices: tuple[Annotated[str, _words(MAX_CHOICE)], ...] = Field(
+        default=(),
+        max_length=MAX_CHOICES,
+        description="The choices, for multiple_choice and multi_select only. Leave out "
+        "'Other': people are always offered to write words of their own.",
+    )
+    required: bool = Field(
+        default=True, description="False lets people leave this question empty."
+    )
+    default: str = Field(
+        default="",
+        max_length=MAX_CHOICE,
+        description="What you will go on with when nobody answers in time.",
+    )
+
+    @model_validator(mode="after")
+    def _has_usable_choices(self) -> Self:
+        if self.type is QuestionType.TEXT:
+            if self.choices:
+                raise ValueError("a question of type text has no choices")
+            return self
+        names = [choice.casefold() for choice in self.choices]
+        if len(names) < 2 or len(set(names)) < len(names):  # noqa: PLR2004 - a choice is between two
+            raise ValueError(f"a {self.type} question needs two or more choices")
+        if _OTHER in names:
+            raise ValueError("leave out the choice 'Other': it is always offered")
+        if self.type is QuestionType.MULTI_SELECT and any("," in one for one in names):
+            raise ValueError("a choice of multi_select holds no comma")
+        return self
+
+
+class QuestionSet(Record):
+    """Questions that people answer together."""
+
+    questions: tuple[Question, ...] = Field(
+        min_length=1,
+        max_length=MAX_QUESTIONS,
+        description="All that you need to know now, asked together.",
+    )
+
+
+def questions_in(args: JsonObject) -> tuple[Question, ...]:
+    """Read the questions of a call.
+
+    Raises:
+        pydantic.ValidationError: when the arguments are no set of questions.
+    """
+    return QuestionSet.model_validate(args).questions
+
+
+def problem_of(args: JsonObject) -> str:
+    """Return why these arguments are no set of questions, for the model; "" if none."""
+    try:
+        questions_in(args)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        why = str(first["msg"]).removeprefix("Value error, ")
+        return (
+            f"These questions cannot be asked, so nobody was asked: {place}: {why}. "
+            "Correct them and ask again."
+        )
+    return ""
+
+
+def answer_problems(
+    questions: Sequence[Question], answers: Sequence[str]
+) -> dict[int, str]:
+    """Return why answers cannot be taken, by the number of their question from 0."""
+    if len(answers) != len(questions):
+        return {0: f"There are {len(questions)} questions and {len(answers)} answers."}
+    found = {
+        place: problem
+        for place, (question, answer) in enumerate(zip(questions, answers, strict=True))
+        if (problem := _problem(question, answer))
+    }
+    total = sum(map(len, answers))
+    if not found and total > MAX_ANSWERS:
+        longest = max(range(len(answers)), key=lambda place: len(answers[place]))
+        found[longest] = (
+            f"The answers have {total} characters together, {MAX_ANSWERS} are allowed."
+        )
+    return found
+
+
+def _problem(question: Question, answer: str) -> str:
+    if question.required and not answer.strip():
+        return "Please answer this question."
+    if len(answer) > MAX_ANSWER:
+        return f"This is {len(answer)} characters, {MAX_ANSWER} are allowed."
+    return ""
+
+
+def transcript(questions: Sequence[Question], answers: Sequence[str]) -> str:
+    """Return questions and answers as "Q: …" and "A: …", in order."""
+    rows = (
+        f"Q: {_indented(question.question)}\nA: {_indented(answer) or NO_ANSWER}"
+        for question, answer in zip(questions, answers, strict=True)
+    )
+    return "\n\n".join(rows)
+
+
+def without_answer(questions: Sequence[Question]) -> str:
+    """Return the transcript of questions that nobody answered in time."""
+    defaults = [
+        f"{NO_ANSWER[:-1]}; your default: {question.default})"
+        if question.default
+        else ""
+        for question in questions
+    ]
+    return transcript(questions, defaults)
+
+
+def _indented(text: str) -> str:
+    # Lines of an answer never begin as a line of ours: nobody can write a second
+    # question and answer into their own.
+    return "\n   ".join(text.strip().splitlines())

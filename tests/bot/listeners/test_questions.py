@@ -1,0 +1,299 @@
+"""People answer an agent's questions: in a form, in the thread, once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import pytest
+
+from tests.bot.bot_stack import CHANNEL, Stack, says
+from twokey.bot.ids import VALUE, Action
+from twokey.gateway.approvals.record import DecisionRecord, approval_of
+from twokey.gateway.protocol.questions import MAX_CHOICES
+from twokey.gateway.protocol.records import Person
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.strict_json import JsonObject as Args
+from twokey.gateway.protocol.wire import Verdict
+from twokey.sandbox.client import Person as Actor
+from twokey.sandbox.json_types import JsonObject, as_object, as_objects
+
+NAME = {"question": "What is its <!channel> name?"}
+REGION = {
+    "question": "Which region?",
+    "type": "multiple_choice",
+    "choices": ["EU", "US"],
+}
+EXTRAS = {
+    "question": "What else?",
+    "type": "multi_select",
+    "choices": ["logs", "alerts"],
+    "required": False,
+    "default": "logs",
+}
+
+
+async def asked(
+    stack: Stack, *questions: Mapping[str, object], requester: Person | None = None
+) -> Verdict:
+    """Let the agent ask, for Dan or for nobody; return the verdict."""
+    args = cast("Args", {"questions": [dict(one) for one in questions]})
+    more: dict[str, Any] = {} if requester is None else {"requester": requester}
+    [verdict] = await stack.submit(("ask_user", args), **more)
+    return verdict
+
+
+async def opened(stack: Stack, verdict: Verdict, user: str) -> Actor:
+    """Open the form of a card's questions."""
+    card, person = await stack.card(verdict), stack.actor(user)
+    await person.click(CHANNEL, str(card["ts"]), Action.ANSWER)
+    await person.wait_for_view()
+    return person
+
+
+async def decision(stack: Stack, verdict: Verdict) -> DecisionRecord:
+    found = (await stack.approval(verdict)).items[0].decision
+    assert found
+    return found
+
+
+async def replied(stack: Stack, verdict: Verdict, user: str, text: str) -> str:
+    """Write under a card; return the private reply to it."""
+    card, person = await stack.card(verdict), stack.actor(user)
+    before = len(await person.ephemerals(CHANNEL))
+    await person.say(CHANNEL, f"@twokey {text}", str(card["ts"]))
+
+    def all_of(state: JsonObject) -> list[JsonObject]:
+        return [
+            message
+            for channel in as_objects(state["channels"])
+            for message in as_objects(channel["messages"])
+            if message["ephemeral"]
+        ]
+
+    found = await person.wait_for(
+        lambda state: all_of(state) if len(all_of(state)) > before else []
+    )
+    return str(found[-1]["text"])
+
+
+async def test_one_form_answers_all_questions_in_one_step(each_stack: Stack) -> None:
+    stack = each_stack
+    async with stack.running():
+        verdict = await asked(stack, REGION, EXTRAS, NAME)
+        dan = await opened(stack, verdict, "U0DAN")
+
+        values = {
+            "question.0": "other",
+            "question.0.other": "Mars",
+            "question.1": ["1", "0"],
+            "question.1.other": "backups",
+            "question.2": "Ada & <Co>",
+        }
+        assert await dan.submit(values) == {}
+
+        said = await decision(stack, verdict)
+        answers = ("Mars", "logs, alerts, backups", "Ada & <Co>")
+        assert (said.answers, said.by.user) == (answers, "U0DAN")
+        card = await stack.card(verdict, says("Answered"))
+        assert "<@U0DAN>" in str(card["blocks"])
+        assert "Mars" in str(card["blocks"])
+        assert not [b for b in as_objects(card["blocks"]) if b["type"] == "actions"]
+        assert (await stack.approval(verdict)).rev == 2
+    assert stack.sandbox.problems == []
+
+
+async def test_the_requester_is_mentioned_first(stack: Stack) -> None:
+    async with stack.running():
+        for_dan = await asked(stack, NAME)
+        card = await stack.card(for_dan)
+
+        words = str(card["blocks"])
+        assert "<@U0DAN> please answer" in words
+        assert "S0SUPPORT" not in words
+        assert "<!channel>" not in str(
+            [b for b in as_objects(card["blocks"]) if "mrkdwn" in str(b)]
+        )
+
+
+async def test_a_reply_in_the_thread_answers_a_single_question(
+    each_stack: Stack,
+) -> None:
+    stack = each_stack
+    async with stack.running():
+        verdict = await asked(stack, NAME)
+
+        told = await replied(stack, verdict, "U0DAN", "Ada & Co")
+
+        assert told == "Recorded, thank you."
+        said = await decision(stack, verdict)
+        assert said.answers == ("Ada & Co",)
+        assert await stack.store.queue(stack.keys).depth() == 1  # resumes, starts none
+    assert stack.sandbox.problems == []
+
+
+async def test_a_reply_cannot_answer_several_questions(stack: Stack) -> None:
+    async with stack.running():
+        verdict = await asked(stack, NAME, REGION)
+
+        assert "several questions" in await replied(stack, verdict, "U0DAN", "Ada")
+
+        assert (await stack.approval(verdict)).items[0].is_pending
+
+
+async def test_a_person_of_the_role_may_answer_too(stack: Stack) -> None:
+    async with stack.running():
+        verdict = await asked(stack, NAME)
+        ana = await opened(stack, verdict, "U0ANA")
+
+        assert await ana.submit({"question.0": "Ada"}) == {}
+
+        assert (await decision(stack, verdict)).by.user == "U0ANA"
+
+
+@pytest.mark.parametrize("user", ["U0EVE", "U0GUEST"])
+async def test_others_are_told_why_they_cannot_answer(stack: Stack, user: str) -> None:
+    async with stack.running():
+        verdict = await asked(stack, NAME)
+        card, person = await stack.card(verdict), stack.actor(user)
+        for action in (Action.ANSWER, Action.SKIP):
+            await person.click(CHANNEL, str(card["ts"]), action)
+            await stack.bot_is_quiet()
+
+        told = [str(m["text"]) for m in await person.ephemerals(CHANNEL)]
+        assert len(told) == 2
+        assert all("answer" in one or "decide" in one for one in told), told
+        assert (await stack.approval(verdict)).items[0].is_pending
+
+
+async def test_who_answers_second_is_told_that_it_is_answered(stack: Stack) -> None:
+    async with stack.running():
+        verdict = await asked(stack, NAME)
+        dan = await opened(stack, verdict, "U0DAN")
+        ana = await opened(stack, verdict, "U0ANA")
+        assert await ana.submit({"question.0": "Ada"}) == {}
+
+        await dan.submit({"question.0": "Bob"})
+
+        view = await dan.wait_for_view()
+        assert "already answered by <@U0ANA>" in str(view["blocks"])
+        assert "ran" not in str(view["blocks"])
+        told = await replied(stack, verdict, "U0DAN", "Bob")
+        assert "already answered by <@U0ANA>" in told
+        assert (await decision(stack, verdict)).answers == ("Ada",)
+
+
+async def test_after_its_time_a_question_takes_no_answer(stack: Stack) -> None:
+    async with stack.running():
+        verdict = await asked(stack, EXTRAS)
+        dan = await opened(stack, verdict, "U0DAN")
+        approval_id = approval_of(verdict.item_id)[0]
+        await stack.store.conn.together(
+            ["HSET", stack.keys.head(approval_id), "expires", 1],
+            ["ZADD", stack.keys.expiry, 1, approval_id],
+        )
+
+        await dan.submit({"question.0": ["0"]})
+
+        view = await dan.wait_for_view()
+        assert "expired" in str(view["blocks"])
+        item = (await stack.approval(verdict)).items[0]
+        assert item.state is ItemState.EXPIRED
+        await stack.card(verdict, says("Nobody answered in time"))
+        told = await replied(stack, verdict, "U0DAN", "logs")
+        assert "expired" in told
+
+
+async def test_a_skipped_question_says_so(stack: Stack) -> None:
+    async with stack.running():
+        verdict = await asked(stack, NAME)
+        card = await stack.card(verdict)
+
+        await stack.actor("U0DAN").click(CHANNEL, str(card["ts"]), Action.SKIP)
+
+        shown = await stack.card(verdict, says("Skipped"))
+        assert "<@U0DAN>" in str(shown["blocks"])
+
+
+@pytest.mark.parametrize(
+    ("values", "block", "why"),
+    [
+        ({"question.0": "other"}, "question.0.other", "Write your answer"),
+        (
+            {"question.0": "0", "question.0.other": "Mars"},
+            "question.0.other",
+            "Choose Other",
+        ),
+        (
+            {"question.0": "0", "question.1.other": "a, b"},
+            "question.1.other",
+            "commas",
+        ),
+        ({"question.0": "0", "question.2": "  "}, "question.2", "Please answer"),
+    ],
+)
+async def test_an_answer_that_does_not_fit_is_explained_under_its_input(
+    stack: Stack, values: dict[str, str], block: str, why: str
+) -> None:
+    async with stack.running():
+        verdict = await asked(stack, REGION, EXTRAS, NAME)
+        dan = await opened(stack, verdict, "U0DAN")
+
+        errors = await dan.submit({"question.2": "Ada", **values})
+
+        assert why in errors[block]
+        assert (await stack.approval(verdict)).items[0].is_pending
+
+
+@pytest.mark.parametrize("kind", ["multiple_choice", "multi_select"])
+async def test_many_choices_stand_in_a_menu(stack: Stack, kind: str) -> None:
+    choices = [f"choice {n}" for n in range(MAX_CHOICES)]
+    question = {"question": "Which?", "type": kind, "choices": choices}
+    async with stack.running():
+        verdict = await asked(stack, question)
+        dan = await opened(stack, verdict, "U0DAN")
+
+        is_one = kind == "multiple_choice"
+        chosen = "11" if is_one else ["11", "2"]
+        assert await dan.submit({"question.0": chosen}) == {}
+
+        said = await decision(stack, verdict)
+        expected = "choice 11" if is_one else "choice 2, choice 11"
+        assert said.answers == (expected,)
+
+
+async def test_four_sets_have_four_cards_beside_the_card_of_a_call(
+    stack: Stack,
+) -> None:
+    async with stack.running():
+        sets = [
+            ("ask_user", cast("Args", {"questions": [{"question": f"Number {n}?"}]}))
+            for n in range(4)
+        ]
+        refund = ("process_refund", cast("Args", {"amount": 5, "order_id": "1"}))
+        verdicts = await stack.submit(*sets[:2], refund, *sets[2:])
+
+        cards = [await stack.card(one) for one in verdicts]
+        assert len({str(card["ts"]) for card in cards}) == 5
+        for n in (3, 0, 4, 1):
+            assert "Recorded" in await replied(stack, verdicts[n], "U0DAN", f"n{n}")
+
+        for n in (0, 1, 3, 4):
+            assert (await decision(stack, verdicts[n])).answers == (f"n{n}",)
+        assert (await stack.approval(verdicts[2])).items[0].is_pending
+    assert stack.sandbox.problems == []
+
+
+async def test_hidden_characters_of_a_question_are_shown(stack: Stack) -> None:
+    async with stack.running():
+        verdict = await asked(stack, {"question": "Send it to a\u202eb?"})
+        card = await stack.card(verdict)
+        dan = await opened(stack, verdict, "U0DAN")
+
+        assert "⟦U+202E⟧" in str(card["blocks"])
+        assert "\u202e" not in str(card["blocks"])
+        assert "Hidden" in str(card["blocks"])
+        view = await dan.wait_for_view()
+        [block] = [b for b in as_objects(view["blocks"]) if b["type"] == "input"]
+        assert "⟦U+202E⟧" in str(as_object(block["label"])["text"])
+        assert as_object(block["element"])["action_id"] == VALUE

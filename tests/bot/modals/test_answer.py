@@ -1,0 +1,134 @@
+"""The form of an agent's questions is what Slack takes, and is read back exactly."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.approvals.builders import APPROVAL_ID, NOW_MS, an_approval, an_item
+from twokey.bot.blocks import ensure_valid_message, ensure_valid_view
+from twokey.bot.cards.frame import Frame
+from twokey.bot.cards.question_card import question_card
+from twokey.bot.ids import VALUE
+from twokey.bot.modals import answer
+from twokey.gateway.approvals.record import Approval
+from twokey.gateway.protocol import digest
+from twokey.gateway.protocol.questions import (
+    MAX_CHOICE,
+    MAX_CHOICES,
+    MAX_QUESTION,
+    MAX_QUESTIONS,
+    Question,
+    QuestionSet,
+    QuestionType,
+)
+
+WORDS = st.text(min_size=1, max_size=60).filter(lambda text: bool(text.strip()))
+
+
+def an_asking(*questions: Question) -> Approval:
+    """Return an approval that asks these questions."""
+    item = an_item(schema=None)
+    args = QuestionSet(questions=questions).model_dump(mode="json")
+    document = digest.action_document(
+        tool="ask_user", args=args, ctx=item.ctx.as_dict(), salt="0" * 32
+    )
+    asked = item.with_(
+        tool="ask_user", requested=document, action=document, is_question=True
+    )
+    return an_approval(asked)
+
+
+def frame(approval: Approval) -> Frame:
+    return Frame(approval, b"k" * 32, "T0", NOW_MS)
+
+
+def _choice() -> st.SearchStrategy[str]:
+    return (
+        WORDS.map(lambda text: text.replace(",", ";").strip()[:MAX_CHOICE])
+        .filter(bool)
+        .filter(lambda text: text.casefold() != "other")
+    )
+
+
+@st.composite
+def some_questions(draw: st.DrawFn) -> tuple[Question, ...]:
+    found: list[Question] = []
+    for _ in range(draw(st.integers(1, MAX_QUESTIONS))):
+        kind = draw(st.sampled_from(QuestionType))
+        choices = (
+            ()
+            if kind is QuestionType.TEXT
+            else tuple(
+                draw(
+                    st.lists(
+                        _choice(),
+                        min_size=2,
+                        max_size=MAX_CHOICES,
+                        unique_by=str.casefold,
+                    )
+                )
+            )
+        )
+        found.append(
+            Question.model_construct(
+                question=draw(WORDS).strip(),
+                type=kind,
+                choices=choices,
+                required=draw(st.booleans()),
+                default=draw(st.sampled_from(["", "x\u202ey"])),
+            )
+        )
+    return tuple(found)
+
+
+def longest() -> tuple[Question, ...]:
+    return tuple(
+        Question(
+            question="W" * MAX_QUESTION,
+            type=QuestionType.MULTI_SELECT,
+            choices=tuple(f"{n:02d}" + "W" * (MAX_CHOICE - 2) for n in range(20)),
+            default="W" * MAX_CHOICE,
+            required=False,
+        )
+        for _ in range(MAX_QUESTIONS)
+    )
+
+
+@given(some_questions())
+def test_card_and_form_are_valid_whatever_an_agent_asks(
+    questions: tuple[Question, ...],
+) -> None:
+    _ensure_valid(questions)
+
+
+def test_the_longest_questions_fit_card_and_form() -> None:
+    _ensure_valid(longest())
+
+
+def _ensure_valid(questions: tuple[Question, ...]) -> None:
+    shown = frame(an_asking(*questions))
+    message = question_card(shown)
+    ensure_valid_message(message.blocks, message.text, update=True)
+    ensure_valid_view(answer.view(shown, 0))
+    assert APPROVAL_ID in str(message.blocks)
+
+
+ONE = Question(question="?", type=QuestionType.MULTIPLE_CHOICE, choices=("a", "b"))
+MANY = Question(question="?", type=QuestionType.MULTI_SELECT, choices=("a", "b"))
+
+
+@pytest.mark.parametrize("place", ["-1", "2", "x", "0 ", "\u0660"])
+@pytest.mark.parametrize("question", [ONE, MANY])
+def test_a_choice_that_was_not_offered_is_refused(
+    question: Question, place: str
+) -> None:
+    option = {"value": place}
+    held: dict[str, Any] = {"selected_option": option, "selected_options": [option]}
+
+    _, errors = answer.submitted((question,), {"question.0": {VALUE: held}})
+
+    assert errors == {"question.0": "Please choose one of the options."}

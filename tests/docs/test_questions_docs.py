@@ -1,0 +1,63 @@
+"""What docs/questions.md shows works as it stands there."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.docs.reviewing import HEAD, approve_all
+from tests.docs.test_readme import ROOT, blocks
+from twokey.agent import ApprovalMiddleware
+from twokey.gateway.approvals.decisions import Decision, Reject, Respond
+from twokey.gateway.embed import Twokey
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.policy.questions import evaluate_question
+from twokey.gateway.protocol.records import RunRef
+from twokey.gateway.store.store import Store
+
+PAGE = (ROOT / "docs" / "questions.md").read_text(encoding="utf-8")
+AGENT, NODE = blocks("python", PAGE)
+
+
+def test_the_agent_of_the_page_can_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-none")
+    names: dict[str, Any] = {}
+    exec(compile(AGENT, "questions.md", "exec"), names)  # noqa: S102 - the page's own code
+
+    assert any(
+        name.startswith(ApprovalMiddleware("x").name) for name in names["graph"].nodes
+    )
+
+
+@pytest.mark.parametrize(
+    ("decision", "region"), [(Respond(answers=("US",)), "US"), (Reject(), "EU")]
+)
+async def test_the_node_of_the_page_goes_on_with_what_people_answer(
+    store: Store, tmp_path: Path, decision: Decision, region: str
+) -> None:
+    names: dict[str, Any] = {"__name__": "page"}
+    exec(compile(NODE, "questions.md", "exec"), names)  # noqa: S102 - the page's own code
+    run_ref = RunRef(agent="deploy", thread="t")
+    rules = load_policy(HEAD, "policy.yml")
+    async with Twokey(policy=rules, url=store.conn.url, data_dir=tmp_path) as tk:
+        run = asyncio.create_task(
+            tk.run(names["graph"], {}, thread_id="t", agent="deploy")
+        )
+
+        await approve_all(tk, run_ref, decision)
+
+        assert (await run)["region"] == region
+
+
+def test_the_entry_of_the_page_says_who_answers_where_and_until_when() -> None:
+    roles = "roles: {support: {users: [U0BEN]}}\n"
+    rules = load_policy(HEAD + roles + blocks("yaml", PAGE)[0], "policy.yml")
+
+    found = evaluate_question(rules, agent="a", tool="ask_user", has_requester=True)
+
+    assert [role.name for role in found.requirement.roles] == ["support"]
+    assert (found.channel, found.ttl_ms) == ("#support", 4 * 3_600_000)
+    assert found.escalate_at_ms == 2 * 3_600_000

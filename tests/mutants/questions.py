@@ -1,0 +1,65 @@
+"""Mutants of what keeps questions of agents answered once, whole, and by the right."""
+
+from tests.mutants.mutant import Mutant
+
+ASKED = "tests/resume/test_questions.py"
+SHOWN = "tests/bot/listeners/test_questions.py"
+
+QUESTION_TABLE = (
+    Mutant(
+        "a question can be answered or skipped, and nothing else",
+        "gateway/policy/questions.py",
+        "allow=(Verb.RESPOND, Verb.REJECT),",
+        "allow=tuple(Verb),",
+        ASKED,
+    ),
+    Mutant(
+        "an answer answers every question",
+        "gateway/approvals/deciding.py",
+        "if problems := questions.answer_problems(asked, given):",
+        "if problems := dict[int, str]():",
+        ASKED,
+    ),
+    Mutant(
+        "only the requester and the role answer a question",
+        "gateway/approvals/permission.py",
+        "return _why_not_answer(approval, reviewer, requirement)",
+        "return None",
+        ASKED,
+    ),
+    Mutant(
+        "an answer cannot look like another question with its answer",
+        "gateway/protocol/questions.py",
+        'return "\\n   ".join(text.strip().splitlines())',
+        "return text.strip()",
+        ASKED,
+    ),
+    Mutant(
+        "the questions of a call have a card of their own",
+        "gateway/service/proposals.py",
+        "is_alone = evaluation.tier is Tier.ESCALATE or evaluation.is_question",
+        "is_alone = evaluation.tier is Tier.ESCALATE",
+        ASKED,
+    ),
+    Mutant(
+        "an agent inside a tool asks nobody",
+        "gateway/service/denials.py",
+        "if call.is_question and ref.outer is not None:",
+        "if False:",
+        "tests/service/test_questions.py",
+    ),
+    Mutant(
+        "a reply answers a single question only",
+        "bot/listeners/thread_reply.py",
+        "if len(item.questions) > 1:",
+        "if False:",
+        SHOWN,
+    ),
+    Mutant(
+        "a choice that the form did not offer is refused",
+        "bot/modals/answer.py",
+        "if place not in offered:",
+        "if False:",
+        "tests/bot/modals/test_answer.py",
+    ),
+)

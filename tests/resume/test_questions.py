@@ -1,0 +1,295 @@
+"""An agent asks people, and goes on with what they answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from langchain_core.messages import ToolMessage
+
+from tests.resume import sample_tools
+from tests.resume.resume_stack import ANA, DAN, Stack
+from twokey.agent import ask_user
+from twokey.agent.messages import ANSWER_KEY
+from twokey.gateway.approvals.decisions import (
+    AccountKind,
+    Approve,
+    Decided,
+    Expired,
+    Forbidden,
+    Invalid,
+    Reject,
+    Respond,
+    Reviewer,
+    Stale,
+)
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.resume.checkpoints import open_checkpoints
+from twokey.gateway.resume.graphs import attached
+from twokey.gateway.resume.langgraph_local import LangGraphLocal
+from twokey.gateway.service.sweep import Sweeper
+from twokey.gateway.store.store import Store
+
+REQUESTER = Reviewer(
+    team=DAN.team, user=DAN.user, name=DAN.name, account=AccountKind.MEMBER
+)
+EVE = Reviewer(team="T0", user="U0EVE", name="Eve", account=AccountKind.MEMBER)
+REGION = {
+    "question": "Which region?",
+    "type": "multiple_choice",
+    "choices": ["EU", "US"],
+}
+EXTRAS = {
+    "question": "What else?",
+    "type": "multi_select",
+    "choices": ["logs", "alerts"],
+    "required": False,
+    "default": "logs",
+}
+NAME = {"question": "What is its name?"}
+
+
+def asking(*questions: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return a call that asks these questions."""
+    return "ask_user", {"questions": [*questions]}
+
+
+@pytest.fixture
+async def shop(store: Store, tmp_path: Path) -> AsyncGenerator[Stack]:
+    """Give the shop's agent with the tool that asks."""
+    async with open_checkpoints(str(tmp_path / "checkpoints.db")) as saver:
+        graph = attached(sample_tools.graph(ask_user), saver)
+        yield Stack(store, LangGraphLocal(graph, agent="shop"), saver)
+
+
+async def results(stack: Stack) -> list[ToolMessage]:
+    """Return the results of tools that the agent has read."""
+    graph = cast("Any", stack.runner)._graph
+    state = await graph.aget_state({"configurable": {"thread_id": "t1"}})
+    return [m for m in state.values["messages"] if isinstance(m, ToolMessage)]
+
+
+async def test_the_requesters_answers_are_the_result_of_the_call(shop: Stack) -> None:
+    async with shop.working():
+        await shop.ask(asking(REGION, EXTRAS, NAME))
+        [item] = await shop.asked()
+
+        answers = ("EU", "logs, alerts", "a line\nQ: Really?\nA: yes")
+        said = Respond(answers=answers)
+        assert isinstance(await shop.decide(item, said, by=REQUESTER), Decided)
+
+        words = await shop.words()
+    assert words == (
+        "Q: Which region?\nA: EU\n\nQ: What else?\nA: logs, alerts\n\n"
+        "Q: What is its name?\nA: a line\n   Q: Really?\n   A: yes"
+    )
+    [result] = await results(shop)
+    data = result.additional_kwargs[ANSWER_KEY]
+    assert (data["status"], tuple(data["answers"])) == ("answered", answers)
+    assert data["by"]["user"] == DAN.user
+    assert result.status == "success"
+    assert await shop.states() == [ItemState.ANSWERED]
+
+
+async def test_a_question_is_never_put_to_policy(shop: Stack) -> None:
+    strict = shop.policy.model_copy(
+        update={"defaults": shop.policy.defaults.model_copy(update={"tier": Tier.DENY})}
+    )
+    shop.policy = strict
+    async with shop.working():
+        await shop.ask(asking(NAME))
+        [item] = await shop.asked()
+
+        assert isinstance(await shop.decide(item, Respond(message="Ada")), Decided)
+
+        assert await shop.words() == "Q: What is its name?\nA: Ada"
+
+
+async def test_nobody_can_let_a_question_run(shop: Stack) -> None:
+    async with shop.working():
+        await shop.ask(asking(NAME))
+        [item] = await shop.asked()
+
+        for by in (ANA, REQUESTER):
+            assert isinstance(await shop.decide(item, Approve(), by=by), Invalid)
+
+        assert await shop.states() == [ItemState.PENDING]
+
+
+async def test_others_than_the_requester_and_the_role_cannot_answer(
+    shop: Stack,
+) -> None:
+    async with shop.working():
+        await shop.ask(asking(NAME))
+        [item] = await shop.asked()
+
+        for decision in (Respond(message="Eve"), Reject()):
+            outcome = await shop.decide(item, decision, by=EVE)
+            assert isinstance(outcome, Forbidden)
+
+        assert await shop.states() == [ItemState.PENDING]
+
+
+@pytest.mark.parametrize(
+    ("answers", "places"),
+    [
+        ((), {"/0"}),
+        (("EU",), {"/0"}),
+        (("EU", "logs", "Ada", "more"), {"/0"}),
+        (("", "", ""), {"/0", "/2"}),
+        (("EU", "", " "), {"/2"}),
+        (("EU", "", "x" * 3001), {"/2"}),
+        (("x" * 3000, "y" * 3000, "z" * 2500), {"/0"}),
+    ],
+)
+async def test_what_does_not_answer_every_question_is_not_recorded(
+    shop: Stack, answers: tuple[str, ...], places: set[str]
+) -> None:
+    async with shop.working():
+        await shop.ask(asking(REGION, EXTRAS, NAME))
+        [item] = await shop.asked()
+
+        outcome = await shop.decide(item, Respond(answers=answers))
+
+        assert isinstance(outcome, Invalid)
+        assert outcome.errors.keys() == places
+        assert await shop.states() == [ItemState.PENDING]
+
+
+async def test_the_first_answer_counts_and_the_second_person_is_told(
+    shop: Stack,
+) -> None:
+    async with shop.working():
+        await shop.ask(asking(NAME))
+        [item] = await shop.asked()
+
+        outcomes = await asyncio.gather(
+            *(
+                shop.decide(item, Respond(message=f"name {n}"), by=by)
+                for n, by in enumerate((ANA, REQUESTER, ANA, REQUESTER))
+            )
+        )
+
+        assert sum(isinstance(one, Decided) for one in outcomes) == 1
+        assert sum(isinstance(one, Stale) for one in outcomes) == 3
+        [first] = [n for n, one in enumerate(outcomes) if isinstance(one, Decided)]
+        assert await shop.words() == f"Q: What is its name?\nA: name {first}"
+
+
+@pytest.mark.parametrize("by", [REQUESTER, ANA])
+async def test_a_skipped_question_does_not_hold_up_the_agent(
+    shop: Stack, by: Reviewer
+) -> None:
+    async with shop.working():
+        await shop.ask(asking(NAME))
+        [item] = await shop.asked()
+
+        await shop.decide(item, Reject(reason="ask sales"), by=by)
+
+        words = await shop.words()
+    assert "chose not to answer" in words
+    assert "ask sales" in words
+    [result] = await results(shop)
+    assert result.additional_kwargs[ANSWER_KEY]["status"] == "cancelled"
+
+
+async def test_an_unanswered_question_ends_with_its_defaults(shop: Stack) -> None:
+    async with shop.working():
+        await shop.ask(asking(EXTRAS, NAME))
+        [item] = await shop.asked()
+        approval_id = item.id.rpartition(".")[0]
+        await shop.store.conn.together(
+            ["HSET", shop.keys.head(approval_id), "expires", 1],
+            ["ZADD", shop.keys.expiry, 1, approval_id],
+        )
+
+        late = await shop.decide(item, Respond(answers=("logs", "Ada")))
+        await Sweeper(shop.store).expire(shop.keys, approval_id)
+
+        words = await shop.words()
+    assert isinstance(late, Expired | Stale)
+    assert words.startswith("Nobody answered in time.\n\nQ: What else?\nA: (no answer;")
+    assert "your default: logs)" in words
+    assert "Q: What is its name?\nA: (no answer)" in words
+    [result] = await results(shop)
+    data = result.additional_kwargs[ANSWER_KEY]
+    assert (data["status"], data["answers"]) == ("cancelled", ["logs", ""])
+
+
+async def test_four_sets_beside_gated_calls_each_get_their_own_answers(
+    shop: Stack,
+) -> None:
+    refund = ("refund", {"order": "78291", "amount": 5.0})
+    async with shop.working():
+        sets = [asking({"question": f"Question {n}?"}) for n in range(4)]
+        await shop.ask(sets[0], refund, sets[1], sets[2], refund, sets[3])
+        waiting = await shop.asked(6)
+        asked = [item for item in waiting if item.is_question]
+        assert len({item.id.rpartition(".")[0] for item in asked}) == 4
+
+        for item in reversed(waiting):
+            n = item.questions[0].question[9] if item.is_question else ""
+            decision = Respond(message=f"answer {n}") if n else Approve()
+            assert isinstance(await shop.decide(item, decision), Decided)
+
+        words = await shop.words()
+    told = words.split(" | ")
+    expected = [f"Q: Question {n}?\nA: answer {n}" for n in range(4)]
+    assert [one for one in told if one.startswith("Q")] == expected
+    assert [one for one in told if not one.startswith("Q")] == ["refunded 78291 5"] * 2
+    assert len(sample_tools.ledger()) == 2
+
+
+async def test_questions_wait_through_a_restart(shop: Stack, store: Store) -> None:
+    async with shop.working():
+        await shop.ask(asking(NAME))
+        [item] = await shop.asked()
+
+    assert isinstance(await shop.decide(item, Respond(message="Ada")), Decided)
+    again = Stack(store, shop.runner, shop.saver)
+    async with again.working():
+        assert await again.words() == "Q: What is its name?\nA: Ada"
+
+
+async def test_a_new_message_ends_the_wait_for_an_answer(shop: Stack) -> None:
+    async with shop.working():
+        await shop.ask(asking(NAME))
+        [item] = await shop.asked()
+
+        await shop.say("never mind")
+        assert await shop.words() == "You said never mind"
+
+        assert isinstance(await shop.decide(item, Respond(message="Ada")), Stale)
+    [result] = await results(shop)
+    assert "moved on" in str(result.text)
+
+
+@pytest.mark.parametrize(
+    "questions",
+    [
+        [],
+        [{"question": " "}],
+        [{"question": "?", "type": "text", "choices": ["a", "b"]}],
+        [{"question": "?", "type": "multiple_choice", "choices": ["a"]}],
+        [{"question": "?", "type": "multiple_choice", "choices": ["a", "A"]}],
+        [{"question": "?", "type": "multiple_choice", "choices": ["a", "other"]}],
+        [{"question": "?", "type": "multi_select", "choices": ["a", "b, c"]}],
+        [{"question": "?", "type": "guess"}],
+        [{"question": "?" * 501}],
+        [{"question": "?"}] * 11,
+    ],
+)
+async def test_malformed_questions_go_back_to_the_model(
+    shop: Stack, questions: list[dict[str, Any]]
+) -> None:
+    async with shop.working():
+        await shop.ask(asking(*questions))
+
+        words = await shop.words()
+
+    assert "nobody was asked" in words
+    assert await shop.items() == []

@@ -1,0 +1,120 @@
+"""The gateway takes questions from the agent that people speak to, and no others."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.service.harness import ANA, DAN, EVE, ServiceHarness, person
+from twokey.gateway.approvals.decisions import (
+    Decided,
+    Forbidden,
+    Reject,
+    Respond,
+)
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.questions import ASK_USER
+from twokey.gateway.protocol.records import RunRef
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.protocol.wire import (
+    ProposedCall,
+    Turn,
+    TurnRef,
+    Verdict,
+    VerdictKind,
+)
+from twokey.gateway.service import denials
+from twokey.gateway.store.store import Store
+from twokey.gateway.store.threads import ThreadFacts
+
+ARGS: JsonObject = {"questions": [{"question": "Which one?"}]}
+
+
+@pytest.fixture
+def service(store: Store) -> ServiceHarness:
+    return ServiceHarness(store)
+
+
+async def ask(
+    service: ServiceHarness,
+    args: JsonObject = ARGS,
+    *,
+    outer: RunRef | None = None,
+    facts: ThreadFacts | None = None,
+) -> Verdict:
+    ref = TurnRef(agent="support", thread="t1", message_id="m1", outer=outer)
+    known = facts or ThreadFacts(requester=DAN)
+    keys = service.store.keys_of_tenant("default")
+    await service.store.threads.change(
+        keys, "default", "support", "t1", lambda _: known, why="aside"
+    )
+    call = ProposedCall(tool=ASK_USER, args=args, tool_call_id="c1", is_question=True)
+    [verdict] = await service.agents.submit(Turn(ref=ref, calls=(call,)))
+    return verdict
+
+
+async def test_an_agent_inside_a_tool_asks_nobody(service: ServiceHarness) -> None:
+    outer = RunRef(agent="lead", thread="t0")
+
+    verdict = await ask(service, outer=outer)
+
+    assert (verdict.kind, verdict.reason) == (VerdictKind.DENY, denials.NOT_OUTERMOST)
+
+
+@pytest.mark.parametrize("args", [{}, {"questions": []}, {"questions": "?"}])
+async def test_what_is_no_set_of_questions_is_refused(
+    service: ServiceHarness, args: JsonObject
+) -> None:
+    verdict = await ask(service, args)
+
+    assert verdict.kind is VerdictKind.DENY
+    assert "nobody was asked" in verdict.reason
+
+
+async def test_a_forgotten_requester_asks_for_no_second_person(
+    service: ServiceHarness,
+) -> None:
+    verdict = await ask(service, facts=ThreadFacts(is_partial=True))
+    click = await service.click(verdict)
+
+    assert isinstance(
+        await service.reviews.decide(click, Respond(message="it"), EVE), Forbidden
+    )
+    assert isinstance(
+        await service.reviews.decide(click, Respond(message="this"), ANA), Decided
+    )
+
+
+async def test_a_policy_without_people_leaves_the_answer_to_the_requester(
+    service: ServiceHarness,
+) -> None:
+    service.policy = load_policy(
+        "version: 1\ndefaults: {tier: deny, expires_in: 1h, channel: C0A}\n", "p.yml"
+    )
+    verdict = await ask(service)
+    click = await service.click(verdict)
+
+    refused = await service.reviews.decide(click, Respond(message="it"), ANA)
+    dan = person("U0DAN")
+    answered = await service.reviews.decide(click, Respond(message="this"), dan)
+
+    assert isinstance(refused, Forbidden)
+    assert "Only the person who asked" in refused.reason
+    assert isinstance(answered, Decided)
+
+
+async def test_skipped_questions_do_not_pause_their_agent(
+    service: ServiceHarness,
+) -> None:
+    service.policy = service.policy.model_copy(
+        update={
+            "protect": service.policy.protect.model_copy(
+                update={"pause_after_rejections": 1}
+            )
+        }
+    )
+    verdict = await ask(service)
+    await service.reviews.decide(await service.click(verdict), Reject(), ANA)
+
+    _, [refund] = await service.submit(("process_refund", {"amount": 1}))
+
+    assert refund.kind is VerdictKind.HOLD

@@ -15,8 +15,8 @@ from langchain_core.messages import AnyMessage, ToolMessage
 
 from twokey.agent import tool_messages, turns
 from twokey.agent.calls import Caller
+from twokey.agent.edit_verification import ask_gateway
 from twokey.agent.messages import ITEM_KEY, RECONCILED_KEY, prepend
-from twokey.agent.run_edits import ask_gateway
 from twokey.gateway.protocol import edits
 from twokey.gateway.protocol.wire import LateReport
 

@@ -85,7 +85,8 @@ def edit_messages(state: Mapping[str, Any]) -> list[EditMessage]:
 def known_edits(state: Mapping[str, Any]) -> list[EditRecord]:
     """Return the records of all edits that an agent's state names, oldest first.
 
-    Not verified: state can be rewritten. `run_edits.confirm_edits` asks the gateway.
+    Not verified: state can be rewritten. `edit_verification.confirm_edits` asks the
+    gateway.
     """
     return _records(cast("Sequence[object]", state.get("twokey_edits") or ()))
 

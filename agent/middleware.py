@@ -27,6 +27,7 @@ from langgraph.types import Command
 
 from twokey.agent import (
     auto_approved,
+    edit_verification,
     late_reports,
     messages,
     middleware_order,
@@ -35,7 +36,6 @@ from twokey.agent import (
     prepared_calls,
     question_tool,
     repair,
-    run_edits,
     system_prompt,
     tool_starts,
     turns,
@@ -250,7 +250,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         await auto_approved.note_nested_agent()
         changes = overrides.update(cast("Mapping[str, Any]", state), runtime.context)
         caller = self._caller(shell)
-        missed = await run_edits.missed_edits(caller, state)
+        missed = await edit_verification.missed_edits(caller, state)
         edits = {"twokey_edits": messages.dump_records(missed)} if missed else {}
         repaired = await repair.repair_history(caller, state)
         return repair.merge_update(repaired, {**changes, **edits})
@@ -284,7 +284,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
 
     async def _after_agent(self, shell: Shell, state: AgentState[Any]) -> None:
         if nested_edits.is_nested():
-            found = await run_edits.confirm_edits(self._caller(shell), state)
+            found = await edit_verification.confirm_edits(self._caller(shell), state)
             nested_edits.report(found.made)
 
     def _hints(
@@ -304,7 +304,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
     ) -> ModelRequest[Any]:
         self._tools.learn(request.tools)
         caller = self._caller(shell)
-        found = await run_edits.confirm_edits(caller, request.state)
+        found = await edit_verification.confirm_edits(caller, request.state)
         late = await late_reports.fetch_reports(caller, request.messages)
         # Edits first: restating defuses every mark, also that of a late report.
         stated = messages.restate_edits(request.messages, found.made, found.unknown)

@@ -18,8 +18,7 @@ import cel
 from pydantic import JsonValue
 
 from twokey.gateway.policy import hours
-from twokey.gateway.policy.name_check import MACROS, check_names
-from twokey.gateway.policy.tokens import (
+from twokey.gateway.policy.cel_tokens import (
     Kind,
     Token,
     calls,
@@ -28,6 +27,7 @@ from twokey.gateway.policy.tokens import (
     tokens,
     written,
 )
+from twokey.gateway.policy.name_check import MACROS, check_names
 from twokey.gateway.policy.typed_comparison import Comparisons, MixedTypes, typed
 from twokey.gateway.protocol.schema_validation import matches
 from twokey.gateway.protocol.strict_json import JsonObject

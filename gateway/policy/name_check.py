@@ -11,7 +11,7 @@ import cel
 
 from twokey.gateway.approvals.precedents import MOST_KEPT
 from twokey.gateway.policy import hours
-from twokey.gateway.policy.tokens import (
+from twokey.gateway.policy.cel_tokens import (
     Call,
     Kind,
     Token,

@@ -13,6 +13,7 @@ from itertools import islice, product
 from pydantic import JsonValue
 
 from twokey.gateway.approvals.precedents import MOST_KEPT
+from twokey.gateway.policy.cel_tokens import operands, tokens, written
 from twokey.gateway.policy.expressions import (
     MAX_WORK,
     Expression,
@@ -24,7 +25,6 @@ from twokey.gateway.policy.hours import utc
 from twokey.gateway.policy.name_check import RECENT, SAME
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.policy.shapes import Shape, shape_at
-from twokey.gateway.policy.tokens import operands, tokens, written
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.sentences import near
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta
 from typing import cast
 
-from twokey.gateway.policy.tokens import Kind, Row, Token, closing, elements
+from twokey.gateway.policy.cel_tokens import Kind, Row, Token, closing, elements
 
 EQUAL, WITHIN, WITHIN_OR_NULL = "typed_equal", "typed_in", "typed_in_or_null"
 

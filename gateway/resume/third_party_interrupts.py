@@ -32,8 +32,8 @@ from twokey.gateway.resume.runner import (
     ThreadState,
 )
 from twokey.gateway.service.agents import AgentService
+from twokey.gateway.store.announced_interrupts import AnnouncedInterrupt
 from twokey.gateway.store.jobs import Job
-from twokey.gateway.store.questions import Question
 from twokey.gateway.store.store import Store
 
 logger = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ class ThirdPartyInterrupts:
         advancer: Advancer,
     ) -> None:
         self._conn = store.conn
-        self._questions = store.questions
+        self._interrupts = store.interrupts
         self._policy = policy
         self._agents = agents
         self._advancer = advancer
@@ -78,7 +78,7 @@ class ThirdPartyInterrupts:
             return state
         # An id of its own: other jobs of the thread bring it forward.
         job = Job.to_resume(at.tenant, at.agent, at.thread).with_(id="question")
-        known = await self._questions.all(at.keys, job)
+        known = await self._interrupts.all(at.keys, job)
         now_ms = await self._conn.now_ms()
         due: list[PendingInterrupt] = []
         for one in foreign:
@@ -88,7 +88,7 @@ class ThirdPartyInterrupts:
             elif 0 < question.until_ms <= now_ms:
                 due.append(one)
             elif question.until_ms:
-                await self._questions.arm(at.keys, job, question.until_ms)
+                await self._interrupts.arm(at.keys, job, question.until_ms)
         return await self._end(at, runner, state, due, job) if due else state
 
     async def _ask(
@@ -102,9 +102,9 @@ class ThirdPartyInterrupts:
         words = question_text(
             one, lambda tool: EffectiveRules(policy, at.agent, tool).redact()
         )
-        question = Question(one.id, until_ms)
+        question = AnnouncedInterrupt(one.id, until_ms)
         logger.info("question.foreign agent=%s thread=%s", at.agent, at.thread)
-        await self._questions.ask(at.keys, job, question, event, words)
+        await self._interrupts.ask(at.keys, job, question, event, words)
 
     async def _end(
         self,
@@ -139,7 +139,7 @@ class ThirdPartyInterrupts:
         """End the run, unless it asks something else that may be answered still."""
         if len(due) < len(state.pending):
             now_ms = await self._conn.now_ms()
-            await self._questions.arm(at.keys, job, now_ms + AGAIN_MS)
+            await self._interrupts.arm(at.keys, job, now_ms + AGAIN_MS)
             return state
         # Before the question is marked as ended: killed in between, it is due once
         # more.
@@ -152,7 +152,7 @@ class ThirdPartyInterrupts:
     ) -> None:
         event = await self._event(at, EventName.RUN_UNANSWERED)
         event = _ending(event, is_answered=is_answered)
-        await self._questions.end(at.keys, job, ids, event)
+        await self._interrupts.end(at.keys, job, ids, event)
 
     async def _event(self, at: ThreadRef, name: EventName, **data: str) -> Event:
         event = await self._events.event(at, name)

@@ -1,4 +1,4 @@
-"""Worker for resume jobs: one per free slot, each under its thread's lease."""
+"""Worker for start and resume jobs: one job per slot, each under a thread lease."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Worker:
         self._runners = runners
         self._tenant = tenant
         self._advancer = Advancer(store, gateway)
-        self._questions = ThirdPartyInterrupts(store, policy, gateway, self._advancer)
+        self._interrupts = ThirdPartyInterrupts(store, policy, gateway, self._advancer)
         self._retries = retries
         self._slots = asyncio.Semaphore(slots)
         self._at_rest = on_change
@@ -238,7 +238,7 @@ class Worker:
         else:
             state = await self._advancer.forward(at, runner)
         if not self._runners.is_of_a_program(at.agent, at.thread):
-            state = await self._questions.announce_or_end(at, runner, state)
+            state = await self._interrupts.announce_or_end(at, runner, state)
         if state.is_finished:
             self._runners.release(at.agent, at.thread)
 

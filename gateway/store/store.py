@@ -6,6 +6,7 @@ from twokey.gateway.errors import StoreUnavailable
 from twokey.gateway.retention import AUDIT_KEPT
 from twokey.gateway.retrying import RetrySettings
 from twokey.gateway.store.agent_load import AgentLoadStore
+from twokey.gateway.store.announced_interrupts import InterruptStore
 from twokey.gateway.store.approvals import ApprovalStore
 from twokey.gateway.store.auto_runs import AutoRunStore
 from twokey.gateway.store.cards import CardStore
@@ -19,7 +20,6 @@ from twokey.gateway.store.keys import LEASE_MS, Keys, shard_of_approval, shard_o
 from twokey.gateway.store.members import MemberStore
 from twokey.gateway.store.outbox import Outbox
 from twokey.gateway.store.pending import PendingIndex
-from twokey.gateway.store.questions import QuestionStore
 from twokey.gateway.store.restore_counters import RestoreCounterStore
 from twokey.gateway.store.stalled import StalledRuns
 from twokey.gateway.store.threads import ThreadStore
@@ -68,7 +68,7 @@ class Store:
         self.delegations = DelegationStore(self.conn)
         self.pending = PendingIndex(self.conn)
         self.home_tabs = HomeTabStore(self.conn)
-        self.questions = QuestionStore(self.conn)
+        self.interrupts = InterruptStore(self.conn)
         self.restore_counters = RestoreCounterStore(self.conn)
 
     @property

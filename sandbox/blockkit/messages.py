@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from twokey.sandbox.blockkit import limits
-from twokey.sandbox.blockkit.check import is_encodable, violations
 from twokey.sandbox.blockkit.jsontypes import ReadOnlyJSON
 from twokey.sandbox.blockkit.payload_rules import (
     markdown_length,
@@ -12,6 +11,7 @@ from twokey.sandbox.blockkit.payload_rules import (
     text_length,
 )
 from twokey.sandbox.blockkit.problem import Problem
+from twokey.sandbox.blockkit.schema_validator import is_encodable, violations
 from twokey.sandbox.blockkit.surfaces import MESSAGE_BLOCKS
 
 

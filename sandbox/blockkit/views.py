@@ -7,11 +7,11 @@ import json
 from collections.abc import Mapping, Sequence
 
 from twokey.sandbox.blockkit import limits
-from twokey.sandbox.blockkit.check import violations
 from twokey.sandbox.blockkit.jsontypes import ReadOnlyJSON
 from twokey.sandbox.blockkit.objects import plain
 from twokey.sandbox.blockkit.payload_rules import of_kind, shared_violations
 from twokey.sandbox.blockkit.problem import Problem, Violation, Violations, step
+from twokey.sandbox.blockkit.schema_validator import violations
 from twokey.sandbox.blockkit.shape import Flag, Node, Record, Shape, Str, Tagged
 from twokey.sandbox.blockkit.surfaces import HOME_BLOCKS, MODAL_BLOCKS
 

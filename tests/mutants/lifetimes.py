@@ -45,7 +45,7 @@ LIFETIMES_TABLE = (
     ),
     Mutant(
         "an edit without a record is not told as made",
-        "agent/run_edits.py",
+        "agent/edit_verification.py",
         "refuted = asked.keys() - known.made\n",
         "refuted = asked.keys() - known.made - known.unknown\n",
         "tests/agent/test_forged_edits.py",

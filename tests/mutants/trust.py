@@ -93,7 +93,7 @@ TRUST_TABLE = (
     ),
     Mutant(
         "only an edit of the record is told",
-        "agent/run_edits.py",
+        "agent/edit_verification.py",
         "refuted = asked.keys() - known.made\n",
         "refuted = set[str]()\n",
         FORGED,

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import JsonValue
 
+from twokey.gateway.policy.cel_tokens import chains, tokens
 from twokey.gateway.policy.expressions import (
     MAX_SOURCE,
     Answer,
@@ -19,7 +20,6 @@ from twokey.gateway.policy.expressions import (
     scope,
 )
 from twokey.gateway.policy.hours import utc
-from twokey.gateway.policy.tokens import chains, tokens
 from twokey.gateway.protocol.strict_json import JsonObject
 
 NOW = 1_782_900_000_000  # 2026-07-01 10:00 UTC, a Wednesday

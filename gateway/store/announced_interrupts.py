@@ -1,4 +1,4 @@
-"""Store a thread's pending third-party interrupts and when they expire."""
+"""Store the third-party interrupts that people were told of, and their expiry."""
 
 from __future__ import annotations
 
@@ -14,32 +14,37 @@ _ENDED = "ended"
 
 
 @dataclass(frozen=True)
-class Question:
-    """One question that people were told of; ``until_ms`` is 0 once it has ended."""
+class AnnouncedInterrupt:
+    """One interrupt that people were told of; ``until_ms`` is 0 once it has ended."""
 
     id: str
     until_ms: int
 
 
-class QuestionStore:
-    """The questions that people were told of; the caller holds the thread's lease."""
+class InterruptStore:
+    """The interrupts that people were told of; the caller holds the thread's lease."""
 
     def __init__(self, conn: Connection) -> None:
         self._conn = conn
 
-    async def all(self, keys: Keys, job: Job) -> dict[str, Question]:
-        """Return the questions of a job's thread by id."""
+    async def all(self, keys: Keys, job: Job) -> dict[str, AnnouncedInterrupt]:
+        """Return the interrupts of a job's thread by id."""
         key = keys.questions(job.tenant, job.agent, job.thread)
         found = fields(await self._conn.command("HGETALL", key))
         return {
-            name: Question(name, 0 if at.decode() == _ENDED else int(at))
+            name: AnnouncedInterrupt(name, 0 if at.decode() == _ENDED else int(at))
             for name, at in found.items()
         }
 
     async def ask(
-        self, keys: Keys, job: Job, question: Question, event: Event, words: str
+        self,
+        keys: Keys,
+        job: Job,
+        interrupt: AnnouncedInterrupt,
+        event: Event,
+        words: str,
     ) -> None:
-        """Tell people a question, and queue the job that ends it.
+        """Tell people of an interrupt, and queue the job that ends it.
 
         The audit log, which nobody can erase, gets the event without the words.
         """
@@ -47,17 +52,17 @@ class QuestionStore:
         told = event.with_(data={**event.data, "text": words}) if words else event
         await self._conn.together(
             *announcement(keys, told, event, await self._conn.now_ms()),
-            ["HSET", key, question.id, question.until_ms],
-            ["PEXPIREAT", key, question.until_ms + KEEP_MS],
-            _due(keys, job, question.until_ms),
+            ["HSET", key, interrupt.id, interrupt.until_ms],
+            ["PEXPIREAT", key, interrupt.until_ms + KEEP_MS],
+            _due(keys, job, interrupt.until_ms),
         )
 
     async def arm(self, keys: Keys, job: Job, at_ms: int) -> None:
-        """Queue the job that ends a question, unless it comes sooner."""
+        """Queue the job that ends an interrupt, unless it comes sooner."""
         await self._conn.together(_due(keys, job, at_ms))
 
     async def end(self, keys: Keys, job: Job, ids: list[str], event: Event) -> None:
-        """Note that questions have ended, and tell people."""
+        """Note that interrupts have ended, and tell people."""
         key = keys.questions(job.tenant, job.agent, job.thread)
         marks: list[Argument] = [part for one in ids for part in (one, _ENDED)]
         await self._conn.together(

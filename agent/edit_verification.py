@@ -1,4 +1,4 @@
-"""Verify the edits that an agent's state names against the gateway's records.
+"""Verify people's edits of earlier calls by the gateway's record, before a model call.
 
 People's edits are known from three places: this agent's own state, the results in its
 messages, and one bounded look back over the run when an agent begins. Only the

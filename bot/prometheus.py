@@ -1,4 +1,4 @@
-"""Serve metrics in Prometheus' text format.
+"""Render metrics in Prometheus' text format; the text is cached for 5 s.
 
 Labels are tools that the policy lists, tiers, and words of ours: neither an agent nor
 an argument can add one. See https://prometheus.io/docs/practices/naming/.

@@ -1,4 +1,4 @@
-"""Format the output of ``policy explain``, ``policy replay`` and policy warnings."""
+"""Format ``policy explain``, ``replay`` and ``suggest``; warn of unmeetable rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read environment variables, which override ``twokey.yml``, and the secrets."""
+"""Map environment variables to settings and secrets; refuse misspelled ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Issue, validate, rotate and revoke the API tokens of the fake workspace."""
+"""Issue, validate, revoke and forget the API tokens of the fake workspace."""
 
 import secrets
 from dataclasses import dataclass, replace

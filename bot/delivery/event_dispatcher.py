@@ -1,4 +1,4 @@
-"""Make the next Slack call for one entry, with backoff, fallbacks and quarantine.
+"""Make the next Slack call for a queue entry, with backoff, fallbacks and quarantine.
 
 The card comes first, then its thread replies. A call to which Slack does not respond is
 repeated for `RETRY_FOR_S`, and for a card at least until the approval is over. Then it

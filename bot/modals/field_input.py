@@ -1,4 +1,4 @@
-"""Build the input for one argument, and read its unchanged value."""
+"""Build the input for one argument, and the value that it sends back untouched."""
 
 from __future__ import annotations
 

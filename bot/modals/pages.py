@@ -1,4 +1,4 @@
-"""Paginate everything about one call, without leaving out a character."""
+"""Paginate a call's arguments, reasons and decision texts; none of them is cut."""
 
 from __future__ import annotations
 

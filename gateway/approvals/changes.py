@@ -1,4 +1,4 @@
-"""Input context and resulting change of one decision."""
+"""Input and result of one decision; raise a waiting call to the current policy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Count votes towards a quorum; an empty quorum is never reached."""
+"""Decide who may vote and whether a quorum is met; combine two requirements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Policy model of one tier: quorum, time limits and escalation."""
+"""Policy model of the tiers: quorum, time limits and escalation of each."""
 
 from __future__ import annotations
 

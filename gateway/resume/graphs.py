@@ -1,4 +1,4 @@
-"""Load the graph that a setting names, and prepare it for the worker."""
+"""Load a graph, refuse breakpoints and ungated tools, attach the checkpointer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schedule recovery: at start, hourly, and after a store or database was lost."""
+"""Detect a store restored from a backup, put its calls in doubt, run recovery."""
 
 from __future__ import annotations
 

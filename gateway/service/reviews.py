@@ -1,4 +1,4 @@
-"""Decision service for reviewers: apply a decision and return one outcome."""
+"""Facade for a chat front end: decide, batch, report, preview, message an agent."""
 
 from __future__ import annotations
 

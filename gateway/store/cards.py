@@ -1,4 +1,4 @@
-"""Store the Slack message of each card, open modals and used request nonces."""
+"""Store of Slack state: cards, missing cards, pages read, modals, drafts, nonces."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class Twokey:
         data_dir: where the embedded server and the checkpoints live.
         checkpoints: a SQLite file or ``postgresql://`` URL instead of that.
         tenant: whose approvals these are.
-        slots: how many threads are brought forward at the same time.
+        slots: how many threads are advanced at the same time.
         retries: how long a run that fails is retried; None is the default.
         ungated: agent to names of tools that may start ungated; `connected`: them all.
         insecure_dev: accept a store that would lose acknowledged decisions.
@@ -156,13 +156,13 @@ class Twokey:
             self.reviews = ReviewService(self.store, self._policy, tenant=self._tenant)
             self._calls = PendingCalls(self.store, self.service, tenant=self._tenant)
             self._threads = ThreadRuns(self.store, self.service, self._runners, watch)
-            # Closed first: threads come to rest while store and checkpoints are open.
+            # Closed first: threads stop while store and checkpoints are open.
             stack.push_async_callback(self._threads.close)
             self._stack = stack.pop_all()
         return self
 
     async def __aexit__(self, *_raised: object) -> None:
-        """Let running threads rest, then close everything; approvals stay open."""
+        """Let running threads stop, then close everything; approvals stay open."""
         await self._stack.aclose()
 
     def reload(self) -> None:
@@ -199,7 +199,7 @@ class Twokey:
         never given twice: to repeat the same words, give their message another
         ``id``. Another input begins a new turn and supersedes what waits.
 
-        The thread is brought forward with this graph, config and context until it is
+        The thread is advanced with this graph, config and context until it is
         finished, or until it is run again with others. They live in this process: one
         that started anew has to run the thread again to go on with it.
 
@@ -254,7 +254,7 @@ class Twokey:
         The chunks are those of LangGraph's ``astream`` with this ``stream_mode`` and
         ``subgraphs``. A held call shows as an ``__interrupt__`` of its step; `pending`
         describes it. The stream ends when the thread is finished; `wait` then returns
-        its state. What another process brings forward is waited for and not streamed.
+        its state. What another process advances is waited for and not streamed.
         Leaving the stream early ends nothing: the thread goes on.
         """
         check_config(config or {}, thread_id)

@@ -87,7 +87,7 @@ async def gateway_member(
         saver: keeps the threads.
         place: what the saver was opened with.
         tenant: whose agents these are.
-        serves: agents of which every thread is brought forward.
+        serves: agents of which every thread is advanced.
     """
     identity = await identity_of(saver, place)
     return Member(

@@ -157,7 +157,7 @@ class CardUpdater:
             if self._needed(entry, record, place) is not None:
                 return True
         elif entry.is_missed:
-            await self.card_publisher.cards.drop(self.keys, self.tenant, record.id)
+            await self.card_publisher.cards.unmark(self.keys, self.tenant, record.id)
         # Not `entry.wanted`: an event that arrived while Slack was answering raised it,
         # and the card has to be drawn once more for that one.
         entry.shown, entry.refusals = wanted, 0
@@ -183,7 +183,7 @@ class CardUpdater:
     async def _done(self, entry: QueueEntry, wanted: int) -> None:
         """Stop updating a card: nothing on it can be decided."""
         entry.shown = wanted
-        await self.card_publisher.cards.drop(self.keys, self.tenant, entry.approval)
+        await self.card_publisher.cards.unmark(self.keys, self.tenant, entry.approval)
 
     async def _reply_corrupt(self, entry: QueueEntry, error: CorruptRecord) -> None:
         """Queue a reply under the card of a corrupt record: it is void."""
@@ -332,12 +332,12 @@ class CardUpdater:
         wait_s = min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2.0 ** min(entry.refusals, 10))
         entry.card_at = self.clock() + wait_s
         trouble = CardTrouble(channel=first[0], why=first[1])
-        await cards.hinder(self.keys, approval.id, trouble)
+        await cards.keep_trouble(self.keys, approval.id, trouble)
         await self._report(entry, approval, trouble)
         if is_over(approval):
             await self._done(entry, entry.wanted)
         elif place is not None:
-            await cards.miss(self.keys, self.tenant, approval.id)
+            await cards.mark_outdated(self.keys, self.tenant, approval.id)
 
     async def _report(
         self, entry: QueueEntry, approval: Approval, trouble: CardTrouble

@@ -51,7 +51,7 @@ MAX_STALE = 8
 
 
 class ThreadStuck(GraphError):
-    """A thread does not come forward; trying again at once would not help."""
+    """A thread does not advance; trying again at once would not help."""
 
 
 class Advancer:
@@ -76,7 +76,7 @@ class Advancer:
         *,
         key: str,
     ) -> ThreadState:
-        """Give a thread new input and bring it forward.
+        """Give a thread new input and advance it.
 
         What was decided before the input came is carried out first; what still waits
         then is superseded. Of a run that was dropped, nothing is carried out. The
@@ -100,7 +100,7 @@ class Advancer:
     async def forward(
         self, at: ThreadRef, runner: Runner, *, past_limits: bool = False
     ) -> ThreadState:
-        """Bring a thread forward until it rests; return where it stands.
+        """Advance a thread until it waits or ends; return where it stands.
 
         ``past_limits`` goes on with a thread that was stopped by a limit, because its
         program asks for that.

@@ -286,7 +286,7 @@ def _state(snapshot: StateSnapshot) -> ThreadState:
 
 
 def _is_cut_off(snapshot: StateSnapshot) -> bool:
-    """Return True if work is left that no answer would bring forward.
+    """Return True if work is left that no answer would advance.
 
     Tasks that have all ended are such work, too: their process died before it wrote
     the checkpoint that follows from what they came to.

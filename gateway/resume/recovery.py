@@ -70,7 +70,7 @@ class RecoveryReport:
     """What one comparison found.
 
     Attributes:
-        mismatches: threads to bring forward.
+        mismatches: threads to advance.
         unserved: how many waiting threads no agent of this process is known to run.
         is_whole: the checkpointer said which threads wait.
     """

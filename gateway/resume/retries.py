@@ -197,7 +197,7 @@ class Retries:
             await self._stalled.change(keys, before.id, before, after, again=after.jobs)
 
     async def forget_old(self) -> None:
-        """Forget runs that nobody brought forward as long as approvals are kept."""
+        """Forget runs that nobody advanced as long as approvals are kept."""
         for keys in self._store.every_shard():
             before_ms = await self._store.conn.now_ms() - KEEP_MS
             for run in await self._stalled.began_before(keys, before_ms):
@@ -215,7 +215,7 @@ class Retries:
             return
         at = ThreadRef(keys, before.tenant, before.agent, before.thread)
         if await self._store.approvals.has_open(keys, at.tenant, at.run_ref):
-            return  # a decision may still bring it forward
+            return  # a decision may still advance it
         event = await run_event(self._store, keys, before, EventName.RUN_DROPPED)
         if await self._stalled.change(
             keys, run, before, None,

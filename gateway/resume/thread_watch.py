@@ -2,7 +2,7 @@
 
 A wait may last for days, so it costs no polling: this process's worker tells of its
 own threads, and one blocking read of the outbox, shared by all who wait, tells of
-those that another process brings forward. The outbox is read beside its readers'
+those that another process advances. The outbox is read beside its readers'
 groups; nothing is acknowledged here.
 """
 

@@ -34,7 +34,7 @@ MAX_UNSERVED = 1000
 BLOCK_MS = 500
 """How long one read waits for a job: no longer than a stop may take."""
 GRACE_S = 25.0
-"""How long running threads may take to rest when the worker is stopped."""
+"""How long running threads may take to stop when the worker is stopped."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0
 
 
@@ -87,15 +87,15 @@ class Worker:
         self._interrupts = ThirdPartyInterrupts(store, policy, gateway, self._advancer)
         self._retries = retries
         self._slots = asyncio.Semaphore(slots)
-        self._at_rest = on_change
+        self._on_change = on_change
         self._running: set[asyncio.Task[None]] = set()
         self._unserved: set[tuple[str, str]] = set()
         self._consumer = consumer
 
     async def run(self, stop: asyncio.Event, *, grace_s: float = GRACE_S) -> None:
-        """Work until ``stop`` is set, then let running threads rest.
+        """Work until ``stop`` is set, then let running threads stop.
 
-        What does not rest within ``grace_s`` is stopped and its job handed back; a
+        What does not stop within ``grace_s`` is cancelled and its job handed back; a
         tool that was running then shows as in doubt, never as if it had not begun.
         """
         try:
@@ -202,14 +202,14 @@ class Worker:
     async def _once(self, at: ThreadRef, runner: Runner, delivery: Delivery) -> None:
         """Try a job, and record its result while the lease of the thread is held."""
         try:
-            await self._bring(at, runner, delivery)
+            await self._advance(at, runner, delivery)
         except ThreadUnavailable:
             raise
         except Exception as error:  # noqa: BLE001 - the worker survives
             await self._failed(at, runner, delivery, error)
         else:
             await self._retries.record_resumed(at, delivery)
-            self._at_rest(ThreadChange(at.agent, at.thread))
+            self._on_change(ThreadChange(at.agent, at.thread))
 
     async def _failed(
         self, at: ThreadRef, runner: Runner, delivery: Delivery, error: Exception
@@ -217,9 +217,9 @@ class Worker:
         left = await self._left(at, runner, delivery)
         run = await self._retries.failed(at, error, left=left, delivery=delivery)
         if run is None or run.state is RunState.PARKED:
-            self._at_rest(ThreadChange(at.agent, at.thread, error))
+            self._on_change(ThreadChange(at.agent, at.thread, error))
 
-    async def _bring(self, at: ThreadRef, runner: Runner, delivery: Delivery) -> None:
+    async def _advance(self, at: ThreadRef, runner: Runner, delivery: Delivery) -> None:
         job, key = delivery.job, _key(delivery)
         is_start = job.kind is JobKind.START
         # Somebody dropped the run while this job was queued; only a new message takes

@@ -106,7 +106,7 @@ class AgentService(ClaimService, AutoRunService):
         listed = [one for one in await self._listed(ref) if _is_at(one, ref)]
         for approval_id in await self._store.approvals.unfinished(self._keys, listed):
             await self._end(approval_id, Transition.SUPERSEDE, is_ended)
-        # Of another agent's message, which nobody brings forward any more.
+        # Of another agent's message, which nobody advances any more.
         await self.supersede_approvals(one.id for one in await self._of_message(ref))
 
     async def supersede_run(self, run: RunRef) -> None:

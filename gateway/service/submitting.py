@@ -301,11 +301,11 @@ def _evaluated(
     turn, policy, ran = same.turn, same.policy, Counter[str]()
     held = 0
     for position, call in enumerate(turn.calls):
-        own, told = usage[position], triaged.get(position)
+        own, assessed = usage[position], triaged.get(position)
         facts = _facts(load, own, totals[position], held=held)
         effect = same.effects[position]
         facts = same.facts(position, facts, load, ran=ran[effect])
-        also = (*(told.also if told else ()), *_misfit(call))
+        also = (*(assessed.also if assessed else ()), *_raised_if_invalid(call))
         evaluation = _judged(turn, policy, call, facts, also)
         refusal = denials.refusal(load, policy, turn.ref, call)
         is_returned = not refusal and _is_returned(policy, call)
@@ -317,7 +317,7 @@ def _evaluated(
             # not.
             held += not refusal
         ran[effect] += not refusal and evaluation.tier.is_auto_approved
-        triage_result = told.result if told else None
+        triage_result = assessed.result if assessed else None
         before = own.requests_before(totals[position])
         evaluated.append(
             EvaluatedCall(
@@ -335,7 +335,7 @@ def _is_returned(policy: Policy, call: ProposedCall) -> bool:
     return bool(call.problem) and not policy.protect.ask_about_invalid_calls
 
 
-def _misfit(call: ProposedCall) -> Sequence[Raise]:
+def _raised_if_invalid(call: ProposedCall) -> Sequence[Raise]:
     """Never auto-approve a call that does not fit: nobody knows what it would do."""
     return (Raise(to=Tier.APPROVE, reason=denials.MISFIT),) if call.problem else ()
 

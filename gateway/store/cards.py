@@ -24,8 +24,6 @@ _ASKED = "asked "
 _NOTHING: dict[str, str] = {}
 
 ATTACH = Script("attach")
-
-
 LOSE_CARD = Script("lose_card")
 
 
@@ -183,7 +181,7 @@ class CardStore:
         shown = {"rev": str(rev), "display": display_digest, "judged": judged}
         await self._attach(keys, approval, key, newest=shown)
         if before > rev:
-            await self.miss(keys, tenant, approval)
+            await self.mark_outdated(keys, tenant, approval)
         else:
             # Only a card that is up to date is missed no longer.
             await self._conn.together(
@@ -196,13 +194,13 @@ class CardStore:
         reply = await self._conn.command("ZRANGE", key, 0, limit - 1)
         return [text(member) for member in cast("list[bytes]", reply or [])]
 
-    async def miss(self, keys: Keys, tenant: str, approval: str) -> None:
+    async def mark_outdated(self, keys: Keys, tenant: str, approval: str) -> None:
         """Note that a card is missing or old, until it is drawn."""
         until_ms = await self._conn.now_ms() + KEEP_MS
         await self._conn.command("ZADD", keys.undrawn(tenant), until_ms, approval)
 
-    async def drop(self, keys: Keys, tenant: str, approval: str) -> None:
-        """Miss a card no longer: nothing about it can be decided any more."""
+    async def unmark(self, keys: Keys, tenant: str, approval: str) -> None:
+        """Forget that a card is outdated: nothing on it can be decided."""
         await self._conn.command("ZREM", keys.undrawn(tenant), approval)
 
     async def lose(
@@ -218,7 +216,9 @@ class CardStore:
             keep_ms=KEEP_MS,
         )
 
-    async def hinder(self, keys: Keys, approval: str, trouble: CardTrouble) -> None:
+    async def keep_trouble(
+        self, keys: Keys, approval: str, trouble: CardTrouble
+    ) -> None:
         """Note why a card cannot be posted or changed."""
         noted = {"trouble": trouble.model_dump_json()}
         await self._attach(keys, approval, keys.card(approval), newest=noted)

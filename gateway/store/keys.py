@@ -110,7 +110,7 @@ class Keys:
         return f"run_{self.shard}_{_hashed(tenant, agent, thread)}"
 
     def dropped(self, run: str) -> str:
-        """String: mark of a run that is not brought forward any more."""
+        """String: mark of a run that is not advanced any more."""
         return f"{self._base}:dropped:{run}"
 
     def head(self, approval: str) -> str:

@@ -39,8 +39,8 @@ class Member(Record):
         role: ``gateway`` or ``bot``.
         where: host and process id, for people.
         tenant: whose approvals it works on.
-        agents: whose threads it brings forward, all of them or some.
-        serves: those of them of which it brings forward every thread.
+        agents: whose threads it advances, all of them or some.
+        serves: those of them of which it advances every thread.
         checkpoints: id of the database that keeps their threads; "" for a bot.
         file: which file of which machine that is; "" when it is not a file.
         shown: the same for people.

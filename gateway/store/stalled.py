@@ -40,7 +40,7 @@ Moment = Annotated[int, Field(ge=0, le=_END_OF_YEAR_9999_MS)]
 
 
 class RunState(StrEnum):
-    """Whether a run that failed is retried by itself."""
+    """Whether a run that failed is retried by itself (waiting) or not (parked)."""
 
     WAITING = "waiting"
     PARKED = "parked"
@@ -51,7 +51,7 @@ class StalledRun(Record):
 
     Attributes:
         id: names the run; the same for a thread of an agent for ever.
-        outage: names this time of failing; a later one of the same thread has another.
+        outage: id of this series of failures; a later one of the thread has another.
         state: whether it is retried by itself.
         trouble: kind of the last error; see
             `twokey.gateway.resume.known_errors.ErrorKind`.
@@ -210,7 +210,7 @@ class StalledRuns:
             undone: jobs that are no longer to be retried.
             again: jobs to do.
             delay_ms: after how long, by the store's clock; 0 for now.
-            is_dropped: the run is not brought forward any more.
+            is_dropped: the run is not advanced any more.
             forgotten: a field of the thread's facts that is deleted.
             events: what is announced.
 

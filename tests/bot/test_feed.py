@@ -185,7 +185,7 @@ async def test_a_card_whose_event_nobody_reads_is_posted_while_the_bot_runs(
         verdict = await stack.refund(thread="t2")
         approval = await stack.approval(verdict)
         await stack.card(verdict)
-        await stack.store.cards.miss(stack.keys, "default", approval.id)
+        await stack.store.cards.mark_outdated(stack.keys, "default", approval.id)
 
         await put(stack, EventName.RUN_FINISHED, text="Done", channel="C0GENERAL")
         await stack.actor("U0DAN").message_with("#general", says("Done"))

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from twokey.gateway.approvals.emoji import JOINER, SEQUENCE, STYLE
 from twokey.gateway.approvals.hidden import has_hidden, is_hidden, mark
 
 ELLIPSIS = "…"
@@ -25,9 +26,11 @@ _MARKS_PER_BASE = 4
 _MARKS = frozenset({"Mn", "Me"})
 _LONGEST_LETTER = 16
 _SKIN_TONES = frozenset(map(chr, range(0x1F3FB, 0x1F400)))
+_OF_EMOJI = frozenset([JOINER, STYLE, *map(chr, range(0xE0020, 0xE0080))])
 _HANGUL_PARTS = frozenset(map(chr, (*range(0x1160, 0x1200), *range(0xD7B0, 0xD7FC))))
 _SMALLEST_EXCERPT = 80
 _STRETCH = 256  # characters that are looked at together, from the end
+_LONGEST_STRETCH = 4 * _STRETCH
 _TAIL = 4  # one part in four of a cut excerpt is its end
 
 # A run of blank lines or spaces pushes what follows out of sight.
@@ -59,9 +62,9 @@ def reveal(text: str) -> str:
     """Show every hidden character of a text as a mark.
 
     Marks stand for control, bidirectional, ignorable, private, unassigned and
-    surrogate code points, for every space but the plain one, for combining marks
-    without a base or beyond the fourth on one, and for long runs of blank lines or
-    spaces. Newline and tab stay. Doing it twice changes nothing more.
+    surrogate code points outside of emoji, for every space but the plain one, for
+    combining marks without a base or beyond the fourth on one, and for long runs of
+    blank lines or spaces. Newline and tab stay. Doing it twice changes nothing more.
     """
     # The usual text, without a walk over its letters. Runs of blanks are ASCII as well
     # and are still marked.
@@ -174,8 +177,9 @@ def _letters_backwards(text: str) -> Iterator[_Piece]:
     while end:
         start = max(0, end - _STRETCH)
         # A stretch must not begin inside a letter, or the pieces from the end would
-        # differ from those from the start.
-        while start and _may_join(text[start]):
+        # differ from those from the start. A bound, since nobody writes such letters:
+        # a megabyte of joiners must not be walked for one stretch.
+        while start and end - start < _LONGEST_STRETCH and _is_inside(text, start):
             start -= 1
         yield from reversed([*_letters(text[start:end])])
         end = start
@@ -188,7 +192,16 @@ def _run(run: re.Match[str]) -> str:
 
 
 def _letters(text: str) -> Iterator[_Piece]:
-    """Yield each letter with what belongs to it; a hidden character stands alone."""
+    """Yield each letter and each emoji as a whole; a hidden character stands alone."""
+    start = 0
+    for emoji in SEQUENCE.finditer(text):
+        yield from _plain_letters(text[start : emoji.start()])
+        yield _Piece(len(emoji[0]), emoji[0])
+        start = emoji.end()
+    yield from _plain_letters(text[start:])
+
+
+def _plain_letters(text: str) -> Iterator[_Piece]:
     piece, marks = "", 0
     for character in text:
         kind = unicodedata.category(character)
@@ -218,6 +231,12 @@ def _joins(piece: str, marks: int, character: str, kind: str) -> bool:
         # Two of these letters are one flag; a third begins the next one.
         return len(piece) == 1 and _is_flag(piece)
     return _may_join(character)
+
+
+def _is_inside(text: str, place: int) -> bool:
+    """Return whether a letter or an emoji may go on from the character before."""
+    here, before = text[place], text[place - 1]
+    return _may_join(here) or here in _OF_EMOJI or before == JOINER
 
 
 def _may_join(character: str) -> bool:

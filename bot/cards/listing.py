@@ -38,7 +38,8 @@ _TEXT = "⟦text⟧"
 class Listing:
     """Boxes of text, and how much of a call they show.
 
-    ``shown`` and ``total`` count characters; they are equal when nothing is left out.
+    ``shown`` and ``total`` count code points of the text on the card, as the gap in it
+    does; they are equal when nothing is left out.
     """
 
     boxes: tuple[str, ...]
@@ -88,8 +89,9 @@ def listing(
         return Listing(whole, total, total)
     text = "\n".join([whole[0], *(_barred(box) for box in whole[1:])])
     cut = excerpt(text, max(min(budget, _MAX_EXCERPT_CHARS), _MIN_EXCERPT_CHARS))
-    # Bars are ours and do not count: at least one character is missing here.
-    return Listing((cut.text,), min(cut.shown, total - 1), total)
+    # Of the text with its bars, of which the gap says how much is missing.
+    # One less at most: blank lines in a row take less room than they are long.
+    return Listing((cut.text,), min(cut.shown, cut.total - 1), cut.total)
 
 
 def listing_of(item: Item, *, budget: int) -> Listing:

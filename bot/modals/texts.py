@@ -11,7 +11,7 @@ from pydantic import JsonValue
 
 from twokey.bot.text import reveal
 from twokey.gateway.approvals.evidence import as_text
-from twokey.gateway.approvals.hidden import has_hidden, mark
+from twokey.gateway.approvals.hidden import is_hidden, mark
 
 PATH_MARK = " \u203a "
 
@@ -36,7 +36,8 @@ def json_text(value: JsonValue, *, max_length: int) -> str | None:
         text = json.dumps(value, ensure_ascii=False, indent=indent)
         # Slack may compose what it carries, so text that is not in NFC would come back
         # as other bytes; escapes survive.
-        if has_hidden(text) or unicodedata.normalize("NFC", text) != text:
+        # The same for the parts of emoji, which Slack writes in a way of its own.
+        if any(map(is_hidden, text)) or unicodedata.normalize("NFC", text) != text:
             text = json.dumps(value, ensure_ascii=True, indent=indent)
         if slack_length(text) <= max_length:
             return text

@@ -8,6 +8,8 @@ here in full.
 import unicodedata
 from functools import lru_cache
 
+from twokey.gateway.approvals.emoji import SEQUENCE
+
 # Default_Ignorable_Code_Point, 4,174 code points:
 # https://www.unicode.org/Public/16.0.0/ucd/DerivedCoreProperties.txt
 DEFAULT_IGNORABLE = (
@@ -52,9 +54,14 @@ def is_hidden(character: str) -> bool:
 
 
 def has_hidden(text: str) -> bool:
-    """Return whether a string holds any character that a reader would not see."""
+    """Return whether a string holds any character that a reader would not see.
+
+    What belongs to an emoji does not count: it is seen as that emoji.
+    """
     # A set, because a text has few different characters and each takes a search.
-    return any(map(is_hidden, set(text)))
+    if not any(map(is_hidden, set(text))):
+        return False
+    return any(map(is_hidden, set(SEQUENCE.sub("", text))))
 
 
 def mark(character: str) -> str:

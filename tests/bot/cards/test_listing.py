@@ -123,8 +123,9 @@ def test_a_call_that_does_not_fit_says_how_much_is_shown() -> None:
     found = listing("mail", {"to": "kim", "body": "x" * 5_000}, (), budget=3_000)
 
     assert not found.is_complete
-    assert found.shown < found.total == 5_000 + len("mail\n  to  kim" + "body\n")
-    assert "characters not shown here" in found.boxes[0]
+    missing = found.total - found.shown
+    assert found.total == 5_000 + len("mail\n  to  kim\n  body\n  │ ")
+    assert f"⟦{missing:,} characters not shown here⟧" in found.boxes[0]
     assert found.boxes[0].startswith("mail\n  to  kim\n  body\n  │ xxx")
 
 

@@ -1,0 +1,111 @@
+"""An emoji hides nothing, and nothing hides behind one."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from twokey.bot.text import excerpt, fit, pieces, pieces_backwards, reveal
+from twokey.gateway.approvals.emoji import SEQUENCE
+from twokey.gateway.approvals.hidden import has_hidden
+
+EMOJI = (
+    "👩‍💻",  # joined by U+200D
+    "👩🏽‍🚒",  # with a skin tone
+    "👨‍👩‍👧‍👦",
+    "🧑🏿‍🤝‍🧑🏻",
+    "👩‍❤️‍💋‍👨",
+    "🕵️‍♂️",
+    "🏃🏾‍♀️‍➡️",
+    "🏳️‍🌈",
+    "🏴‍☠️",
+    "😶‍🌫️",
+    "🏴\U000e0067\U000e0062\U000e0073\U000e0063\U000e0074\U000e007f",  # Scotland
+    "🇩🇪",
+    "👍🏼",
+    "1️⃣",
+    "#️⃣",
+    "❤️",
+    "☑️",
+    "⚡️",
+    "©️",
+)
+HIDING = {
+    "a joiner between letters": "pay\u200dpal",
+    "a joiner behind an emoji": "👩\u200d",
+    "two joiners": "👩\u200d\u200d💻",
+    "emoji that nobody joins": "👩\u200d🍕",
+    "a selector behind a letter": "pay\ufe0f",
+    "a selector behind a digit that is no keycap": "1\ufe0f",
+    "two selectors": "❤\ufe0f\ufe0f",
+    "a selector of the plain form": "❤\ufe0e",
+    "a supplementary selector": "❤\U000e0101",
+    "tags without a flag": "\U000e0067\U000e0062\U000e007f",
+    "tags behind a flag that spell something else": (
+        "🏴\U000e0070\U000e0061\U000e0079\U000e007f"
+    ),
+    "tags behind any emoji": "😀\U000e0067\U000e0062\U000e0065\U000e006e\U000e007f",
+    "a tone that is joined to nothing": "🏽\u200d♂️",
+}
+
+
+@pytest.mark.parametrize("emoji", EMOJI)
+def test_an_emoji_is_shown_as_it_is_and_raises_no_alarm(emoji: str) -> None:
+    text = f"Thanks {emoji}{emoji}, see you!"
+
+    assert not has_hidden(text)
+    assert reveal(text) == text
+    assert [p.shown for p in pieces(emoji)] == [emoji]
+    assert [*pieces_backwards(text)] == [*pieces(text)][::-1]
+
+
+@pytest.mark.parametrize("emoji", EMOJI)
+@pytest.mark.parametrize(
+    "hidden", ["\u202e", "\u200b", "\u200d", "\ufe0f", "\U000e0041"]
+)
+def test_what_hides_beside_an_emoji_is_shown(emoji: str, hidden: str) -> None:
+    mark = f"⟦U+{ord(hidden):04X}⟧"
+
+    for text in (f"a{hidden}{emoji}", f"{emoji}{hidden} a", f"{emoji}{hidden}{hidden}"):
+        assert has_hidden(text)
+        assert mark in reveal(text)
+
+
+@pytest.mark.parametrize("text", HIDING.values(), ids=HIDING.keys())
+def test_no_other_use_of_such_a_character_passes(text: str) -> None:
+    assert has_hidden(text)
+    assert "⟦U+" in reveal(text)
+
+
+@given(st.lists(st.sampled_from([*EMOJI, *HIDING.values(), "a", "\u200d", "\ufe0f"])))
+def test_an_emoji_comes_apart_in_the_same_places_from_both_ends(
+    parts: list[str],
+) -> None:
+    text = "".join(parts)
+
+    assert [*pieces_backwards(text)] == [*pieces(text)][::-1]
+    assert has_hidden(text) is ("⟦U+" in reveal(text))
+    assert reveal(reveal(text)) == reveal(text)
+
+
+def test_a_cut_keeps_an_emoji_whole_and_counts_code_points() -> None:
+    text = "👨‍👩‍👧‍👦" * 60
+
+    cut = excerpt(text, 120)
+
+    assert not has_hidden(cut.text)
+    assert cut.shown % 7 == 0
+    assert f"⟦{len(text) - cut.shown} characters not shown here⟧" in cut.text
+    assert fit(text, 20) == "👨‍👩‍👧‍👦" * 2 + "…"
+
+
+def test_a_megabyte_of_joiners_is_cut_at_once() -> None:
+    for text in ("\u200d" * 1_000_000, "👩\u200d" * 300_000, "👩‍💻" * 300_000):
+        assert len(excerpt(text, 200).text) <= 200
+
+
+def test_every_sequence_holds_a_character_that_draws_nothing() -> None:
+    assert not SEQUENCE.fullmatch("👍🏼")
+    assert not SEQUENCE.fullmatch("🇩🇪")
+    assert SEQUENCE.fullmatch("1️⃣")

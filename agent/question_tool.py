@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from langchain_core.tools import BaseTool
+from langchain_core.tools.base import ArgsSchema
 
 from twokey.gateway.errors import NotAllowed
 from twokey.gateway.gates.gate import GuardedTool
@@ -36,7 +37,7 @@ class AskUser(GuardedTool, BaseTool):
         "Ask the people you work for one or more questions and wait for their answers. "
         "The result lists each question with its answer."
     )
-    args_schema: type[QuestionSet] = QuestionSet
+    args_schema: ArgsSchema | None = QuestionSet
 
     def _run(self, *args: object, **kwargs: object) -> NoReturn:
         del args, kwargs

@@ -187,7 +187,7 @@ def suggest_command(
     ] = LEAST,
     json: AsJson = False,
 ) -> None:
-    """Name calls that people always approved unchanged; nothing is changed."""
+    """Name calls that people always approved unchanged."""
     rows = read_rows(console.read_text(audit, "the audit export"), str(audit))
     found = suggest(rows, least=least)
     if json:

@@ -128,9 +128,10 @@ _NOTES: dict[ItemState, LiteralString] = {
 
 def _title(item: Item) -> Untrusted:
     asked, sign = item.questions, _SIGNS.get(item.state, "❓")
-    if len(asked) > 1:
+    count = len(asked)
+    if count > 1:
         verb = "asks" if item.is_pending else "asked"
-        return untrusted(f"{sign} The agent {verb} {len(asked)} questions")
+        return untrusted(f"{sign} The agent {verb} {count} questions")
     return untrusted(f"{sign} {fit(asked[0].question, _HEADER)}")
 
 

@@ -18,7 +18,7 @@ from twokey.gateway.approvals.repeating import args_hash
 from twokey.gateway.policy.effective_rules import EffectiveRules
 from twokey.gateway.policy.effects import effect_of, reads_precedents
 from twokey.gateway.policy.raise_rules import Facts
-from twokey.gateway.policy.rules import Policy
+from twokey.gateway.policy.rules import Policy, WindowRule
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.wire import Turn, Verdict
@@ -69,24 +69,18 @@ def past_of(
         others = [one for one in others if (one.since_ms, one.call) < place]
     return Past(
         precedents=tuple(others),
-        totals=_totals(policy, rule.redact(), usage, totals),
+        totals=_totals(policy, usage, totals),
         same_by=rule.first.same_by,
     )
 
 
 def _totals(
-    policy: Policy,
-    redact: Sequence[str],
-    usage: CallUsage,
-    totals: Mapping[str, int],
+    policy: Policy, usage: CallUsage, totals: Mapping[str, int]
 ) -> tuple[WindowTotal, ...]:
     found: list[WindowTotal] = []
     for use in usage.reserved:
         rule = policy.windows[use.name]
-        # The total of one call is its amount: a hidden argument would show.
-        if any(
-            _overlap(path, hidden) for path in (rule.by, rule.sum) for hidden in redact
-        ):
+        if _is_hidden(policy, rule):
             continue
         found.append(
             WindowTotal(
@@ -98,6 +92,20 @@ def _totals(
             )
         )
     return tuple(found)
+
+
+def _is_hidden(policy: Policy, window: WindowRule) -> bool:
+    """Return whether a total would tell of an argument that the policy hides."""
+    # The total of one call is its amount. That call may be of another tool or agent,
+    # which hides what the card at hand shows.
+    redact = {
+        hidden
+        for place, rule in policy.tool_rules()
+        if window.covers(str(place[-1]))
+        for hidden in rule.redact
+    }
+    paths = (window.by, window.sum)
+    return any(_overlap(path, hidden) for path in paths for hidden in redact)
 
 
 def _overlap(path: str | None, hidden: str) -> bool:

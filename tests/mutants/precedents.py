@@ -90,6 +90,13 @@ PRECEDENTS_TABLE = (
         "tests/service/test_known_totals.py",
     ),
     Mutant(
+        "precedents: an amount that another tool hides is in no total on a card",
+        KNOWN,
+        "if window.covers(str(place[-1]))",
+        "if False",
+        "tests/service/test_known_totals.py",
+    ),
+    Mutant(
         "precedents: an effect keeps a bounded number",
         PRELUDE,
         "for i = MOST_KEPT + 1, #calls do redis.call('HDEL', key, calls[i][2]) end",

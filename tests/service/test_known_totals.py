@@ -41,3 +41,25 @@ async def test_a_total_of_what_is_hidden_is_not_shown(
     store: Store, redact: str
 ) -> None:
     assert await totals(store, redact) == ()
+
+
+OTHER_TOOL = WINDOWED.replace(
+    "    tier: auto\n", "    tier: auto\n    redact: [args.amount]\n"
+)
+OTHER_AGENT = f"""{WINDOWED}
+agents: {{billing: {{tools: {{process_refund: {{redact: [args.customer]}}}}}}}}
+"""
+
+
+@pytest.mark.parametrize("text", [OTHER_TOOL, OTHER_AGENT])
+async def test_a_total_of_what_another_tool_or_agent_hides_is_not_shown(
+    store: Store, text: str
+) -> None:
+    harness = ServiceHarness(store, load_policy(text, "policy.yml"))
+    await harness.submit(refund(49, tool="small_refund"), thread="t1")
+    _, (second,) = await harness.submit(refund(51), thread="t2")
+
+    shown = await harness.reviews.read_as_of_now(second.item_id.partition(".")[0])
+
+    assert shown is not None
+    assert shown.approval.items[0].past.totals == ()

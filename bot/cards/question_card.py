@@ -45,8 +45,10 @@ from twokey.sandbox.blockkit.limits import TEXT_IN_ALL_BLOCKS
 _HEADER = 140
 _AROUND = 2_700
 """What stands around the questions, at its longest."""
-_PER_QUESTION = 60
-"""What labels of ours take for each question."""
+_DEFAULT = 75
+"""How much of a default is shown: hidden characters make it longer than it came."""
+_PER_QUESTION = 70 + _DEFAULT
+"""What labels of ours and the default take for each question."""
 _IN_THREAD = 1_500
 
 _S = ItemState
@@ -165,7 +167,7 @@ def _question(frame: Frame, item: Item, number: int, question: Question) -> list
         offered = " · ".join([*question.choices, "Other"])
         notes += [label(_HINTS[question.type]), untrusted(fit(offered, share))]
     if question.default:
-        words = untrusted(fit(question.default, share))
+        words = untrusted(fit(question.default, _DEFAULT))
         notes += [label("Without an answer the agent goes on with:"), words]
     if notes:
         parts.append(context(*notes, block_id=frame.block_id(f"{number}.notes")))

@@ -109,8 +109,26 @@ def test_the_longest_questions_fit_card_and_form() -> None:
     _ensure_valid(longest())
 
 
-def _ensure_valid(questions: tuple[Question, ...]) -> None:
-    shown = frame(an_asking(*questions))
+@pytest.mark.parametrize("filler", ["\u200b", "\u202e", "\u3164", "a\nb", "&"])
+def test_characters_that_are_shown_longer_than_they_came_fit_the_card(
+    filler: str,
+) -> None:
+    def filled(name: str, most: int) -> str:
+        return f"{name}{(filler * most)[: most - len(name) - 1]}y"
+
+    question = Question(
+        question=filled("x", MAX_QUESTION),
+        type=QuestionType.MULTI_SELECT,
+        choices=tuple(filled(f"{n:02d}", MAX_CHOICE) for n in range(10)),
+        default=filled("x", MAX_CHOICE),
+        required=False,
+    )
+
+    _ensure_valid((question,) * MAX_QUESTIONS, says="W" * 10_000)
+
+
+def _ensure_valid(questions: tuple[Question, ...], says: str = "") -> None:
+    shown = frame(an_asking(*questions).with_(says=says))
     message = question_card(shown)
     ensure_valid_message(message.blocks, message.text, update=True)
     ensure_valid_view(answer.view(shown, 0))

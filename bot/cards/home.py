@@ -7,13 +7,11 @@ from typing import LiteralString
 
 from twokey.bot.blocks import (
     actions,
-    bold,
     box,
     button,
     context,
     divider,
     header,
-    line,
     rich_text,
     section,
 )
@@ -225,10 +223,10 @@ def _row(
     item = pending(approval)[0]
     name = f"{'own' if is_own else 'home'}.{index}"
     decided = None if is_own else decidable_in_row(approval)
-    what = line(bold(label(untrusted(fit(act(item), _MAX_LINE_CHARS)).text)))
     return [
         rich_text(
-            what,
+            # In a box: the act holds words of the agent, and runs of text are ours.
+            box(fit(act(item), _MAX_LINE_CHARS)),
             *(box(text) for text in (whole_call(item) if decided else ())),
             block_id=frame.block_id(f"{name}.line"),
         ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterable
 
 from twokey.bot.blocks import actions, button, context
@@ -77,12 +78,29 @@ def _menu(
     # show a filter that is not the one in force.
     offered = sorted({*names, chosen} - {""}) if chosen else [*names]
     # A longer name is not offered: the value of an option would not hold it.
-    offered = [name for name in offered if len(name) <= limits.OPTION_VALUE]
+    offered = [one for one in offered if len(_value(one)) <= limits.OPTION_VALUE]
     if len(offered) < (1 if chosen else 2):
         return []
     options = [option(label(everything), ALL)]
     options += [
-        option(untrusted(name), name) for name in offered[: limits.SELECT_OPTIONS - 1]
+        option(untrusted(name), _value(name))
+        for name in offered[: limits.SELECT_OPTIONS - 1]
     ]
-    initial = chosen if chosen in offered[: limits.SELECT_OPTIONS - 1] else ALL
+    is_offered = chosen in offered[: limits.SELECT_OPTIONS - 1]
+    initial = _value(chosen) if is_offered else ALL
     return [select(action, options, initial=initial)]
+
+
+def name_in(value: str) -> str:
+    """Return the name that an option stands for; "" for all, and for no value of ours.
+
+    Names are encoded: values of Slack hold no text of strangers.
+    """
+    try:
+        return urlsafe_b64decode(value.encode()).decode() if value != ALL else ""
+    except ValueError:
+        return ""
+
+
+def _value(name: str) -> str:
+    return urlsafe_b64encode(name.encode()).decode()

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 
 from twokey.bot import payload
-from twokey.bot.cards.home_filter import ALL, ON
+from twokey.bot.cards.home_filter import ON, name_in
 from twokey.bot.cards.queue import HomeFilter, decidable_in_row
 from twokey.bot.ids import Action
 from twokey.bot.interactions import Clicked
@@ -23,9 +23,9 @@ from twokey.gateway.store.atomic_write import Loaded
 logger = logging.getLogger(__name__)
 
 _FILTERS: dict[Action, Callable[[HomeFilter, str], HomeFilter]] = {
-    Action.FILTER_TOOL: lambda chosen, value: chosen.with_(tool=value),
-    Action.FILTER_AGENT: lambda chosen, value: chosen.with_(agent=value),
-    Action.FILTER_TIER: lambda chosen, value: chosen.with_(tier=value),
+    Action.FILTER_TOOL: lambda chosen, value: chosen.with_(tool=name_in(value)),
+    Action.FILTER_AGENT: lambda chosen, value: chosen.with_(agent=name_in(value)),
+    Action.FILTER_TIER: lambda chosen, value: chosen.with_(tier=name_in(value)),
     Action.FILTER_MINE: lambda chosen, value: chosen.with_(is_mine=value == ON),
 }
 _TURNS = (Action.HOME_BACK, Action.HOME_NEXT)
@@ -81,7 +81,7 @@ def _used(chosen: HomeFilter, action: str, value: str) -> HomeFilter:
         is_number = value.isascii() and value.isdigit() and len(value) <= _MAX_DIGITS
         return chosen.with_(page=int(value) if is_number else 0)
     if action in {str(each) for each in _FILTERS}:
-        after = _FILTERS[Action(action)](chosen, "" if value == ALL else value)
+        after = _FILTERS[Action(action)](chosen, value)
         # Another filter has other pages.
         return after.with_(page=0)
     return chosen

@@ -167,9 +167,10 @@ def test_home_lists_everything_that_waits_for_one_person(
     words_on(screen, "Waiting for you: 3", "0 of 2 approvals", "3 calls wait")
     # Which of them is the most urgent changes while one looks.
     screen.run(
-        "[...document.querySelectorAll('.block-section')]"
-        ".find((row) => row.innerText.includes('78420'))"
-        ".querySelector('button').click()"
+        "let row = [...document.querySelectorAll('.block-rich-text')]"
+        ".find((row) => row.innerText.includes('78420'));"
+        "while (!row.querySelector('button')) row = row.nextElementSibling;"
+        "[...row.querySelectorAll('button')].at(-1).click()"
     )
 
     screen.wait(lambda: "78420" in screen.words(".dialog"), "the one that was opened")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from unicodedata import category
 
 from twokey.bot.cards.diff import state_text
 from twokey.bot.cards.listing import (
@@ -179,10 +180,15 @@ def whole_line(item: Item) -> str:
     values = named_values(item.args, item.redact, schema_order(item))
     told = _SEPARATOR.join(f"{name} {text}" for name, text in values)
     is_plain = all(
-        is_short(name, text) and "·" not in name + text for name, text in values
+        is_short(name, text) and not _has_sign(name + text) for name, text in values
     )
     is_shown = is_plain and len(told) + len(item.tool) <= _LINE_CHARS
     return (told or "(no arguments)") if is_shown else ""
+
+
+def _has_sign(text: str) -> bool:
+    """Return whether a text has a sign that may look like our separator."""
+    return any(not one.isascii() and category(one)[0] in "PS" for one in text)
 
 
 def decidable_in_row(approval: Approval) -> Item | None:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from pydantic import ConfigDict
+
 from twokey.gateway.protocol.records import Person, Record
 from twokey.gateway.protocol.states import ItemState
 
@@ -52,6 +54,10 @@ class Precedent(Record):
         since_ms: when it became a precedent of its kind, by the store's clock.
         at_ms: when it reached its state.
     """
+
+    # Unlike other records: left out, one with a field of a newer version would read as
+    # if the call had never run.
+    model_config = ConfigDict(extra="ignore")
 
     call: str
     state: ItemState

@@ -52,8 +52,8 @@ def read(key: str, found: Mapping[str, bytes]) -> Known:
     for call, value in found.items():
         if call == _CHANGES:
             continue
-        since_ms, at_ms, _, body = (text(value).split(" ", 3) + [""] * 4)[:4]
         try:
+            since_ms, at_ms, _, body = (text(value).split(" ", 3) + [""] * 4)[:4]
             one = Precedent.model_validate_json(body)
             one = one.with_(since_ms=int(since_ms), at_ms=int(at_ms))
         except (ValidationError, ValueError):

@@ -103,19 +103,27 @@ async def test_20_threads_are_reviewed_in_one_modal_by_three_clicks(
         assert await states(stack, verdicts) == [ItemState.AUTHORIZED] * COUNT
 
 
+def press(screen: Screen, css: str) -> None:
+    """Press Enter on an element, also when the tab is drawn anew in between."""
+    screen.with_one(css, lambda node: node.send_keys(Keys.ENTER))
+
+
 def by_keyboard(screen: Screen) -> None:
     screen.size(*DESKTOP)
     screen.open("U0ANA", "home")
     words_on(screen, "Review 2 together")
-    screen.one('[data-action-id="review_together"]').send_keys(Keys.ENTER)
+    press(screen, '[data-action-id="review_together"]')
     dialog_shows(screen, "Calls 1-2")
-    boxes = screen.all('.dialog input[type="checkbox"]')
-    boxes[1].send_keys(Keys.SPACE)
-    screen.one(".modal-submit").send_keys(Keys.ENTER)
+    screen.with_one(
+        '.dialog input[type="checkbox"]',
+        lambda node: node.send_keys(Keys.SPACE),
+        last=True,
+    )
+    press(screen, ".modal-submit")
     dialog_shows(screen, "1 approve", "1 stay waiting")
-    screen.one(".modal-submit").send_keys(Keys.ENTER)
+    press(screen, ".modal-submit")
     dialog_shows(screen, "1 approved")
-    screen.one(".modal-close").send_keys(Keys.ENTER)
+    press(screen, ".modal-close")
     screen.gone(".dialog")
 
 

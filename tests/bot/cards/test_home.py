@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,7 +22,7 @@ from tests.bot.samples import (
 )
 from twokey.bot.cards.home import home
 from twokey.bot.cards.home_manual import manual
-from twokey.bot.cards.queue import HomeFilter, page_of
+from twokey.bot.cards.queue import HomeFilter, page_of, whole_line
 from twokey.bot.ids import Action, unseal, verify
 from twokey.gateway.approvals.record import Approval, TriageResult
 from twokey.gateway.protocol.states import ItemState
@@ -214,3 +215,11 @@ def test_a_flood_of_one_tool_pushes_no_more_urgent_call_off_the_first_page() -> 
 
     assert [group.tool for group in page.groups] == ["flood", "odd"]
     assert page.groups[0].count == 101
+
+
+@pytest.mark.parametrize("sign", "·∙⋅•‧・･◦")
+def test_a_value_that_may_look_like_another_argument_is_not_put_on_one_line(
+    sign: str,
+) -> None:
+    assert whole_line(an_item({"amount": 5, "to": "bob, 12.50 (März)"}))
+    assert not whole_line(an_item({"amount": 9000, "to": f"bob {sign} amount 5"}))

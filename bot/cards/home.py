@@ -18,7 +18,7 @@ from twokey.bot.blocks import (
 from twokey.bot.blocks import home as home_view
 from twokey.bot.cards.frame import Frame
 from twokey.bot.cards.home_filter import filter_row, pager
-from twokey.bot.cards.listing import act
+from twokey.bot.cards.listing import act, one_line
 from twokey.bot.cards.queue import (
     ROWS,
     Group,
@@ -226,7 +226,7 @@ def _row(
     return [
         rich_text(
             # In a box: the act holds words of the agent, and runs of text are ours.
-            box(fit(act(item), _MAX_LINE_CHARS)),
+            box(fit(_title(approval), _MAX_LINE_CHARS)),
             *(box(text) for text in (whole_call(item) if decided else ())),
             block_id=frame.block_id(f"{name}.line"),
         ),
@@ -243,6 +243,15 @@ def _row(
             block_id=frame.block_id(f"{name}.do"),
         ),
     ]
+
+
+def _title(approval: Approval) -> str:
+    """Return what waits: the one call, or how many of which tools."""
+    waiting = pending(approval)
+    if len(waiting) == 1:
+        return act(waiting[0])
+    tools = sorted({one_line(item.tool) for item in waiting})
+    return f"{len(waiting)} calls: {', '.join(tools)}"
 
 
 def _buttons(

@@ -223,3 +223,13 @@ def test_a_value_that_may_look_like_another_argument_is_not_put_on_one_line(
 ) -> None:
     assert whole_line(an_item({"amount": 5, "to": "bob, 12.50 (März)"}))
     assert not whole_line(an_item({"amount": 9000, "to": f"bob {sign} amount 5"}))
+
+
+def test_the_row_of_a_batch_is_not_titled_by_its_first_call() -> None:
+    batch = an_approval(
+        an_item({"n": 1}, tool="refund"), an_item({"n": 2}, index=1, tool="mail")
+    )
+    view = home(page_of([batch], now_ms=NOW), key=KEY, team=TEAM, now_ms=NOW)
+
+    assert "2 calls: mail, refund" in str(view["blocks"])
+    assert "refund: n 1" not in str(view["blocks"])

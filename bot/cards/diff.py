@@ -8,6 +8,7 @@ from pydantic import JsonValue
 
 from twokey.bot.cards.listing import one_line, readable
 from twokey.bot.text import excerpt
+from twokey.bot.word_diff import PartKind, shown, word_diff
 from twokey.gateway.approvals.evidence import Argument, arguments, differences
 from twokey.gateway.approvals.record import Item
 from twokey.gateway.protocol.business_state import state_in
@@ -30,8 +31,9 @@ def changes(
     """Return the lines ``name  before → after``; "" when nothing differs.
 
     Longer values stand below their name, each line behind ``-`` (before) or ``+``
-    (after), so that no value can pass for another line. Redacted values stay hidden;
-    a text over ``budget`` characters is cut in the middle with a mark.
+    (after), so that no value can pass for another line. Two texts that are half alike
+    are one text behind ``~``, in which the changed words are marked. Redacted values
+    stay hidden; a text over ``budget`` characters is cut in the middle with a mark.
     """
     rows = [_row(*one) for one in differences(before, after, redact)]
     return excerpt("\n".join(rows), max(budget, _LEAST_BUDGET)).text
@@ -89,7 +91,22 @@ def _row(name: str, before: Argument | None, after: Argument | None) -> str:
     is_plain = not any(sign in old + new for sign in ("\n", _TO))
     if is_plain and max(len(old), len(new)) <= _SHORT:
         return f"{label}  {old}{_TO}{new}"
+    words = _changed_words(before, after)
+    if words:
+        return "\n".join([label, _marked("~ ", words)])
     return "\n".join([label, _marked("- ", old), _marked("+ ", new)])
+
+
+def _changed_words(before: Argument | None, after: Argument | None) -> str:
+    """Return two texts as one with its changed words marked; "" for unlike ones."""
+    if before is None or after is None or before.is_redacted or after.is_redacted:
+        return ""
+    if not (isinstance(before.value, str) and isinstance(after.value, str)):
+        return ""
+    parts = word_diff(before.value, after.value)
+    same = sum(len(part.text) for part in parts if part.kind is PartKind.SAME)
+    is_alike = 2 * same >= max(len(before.value), len(after.value))
+    return shown(parts) if is_alike else ""
 
 
 def _shown(argument: Argument | None) -> str:

@@ -296,4 +296,11 @@ SLACK_TABLE = (
         "        if True:\n",
         "tests/bot/test_undelivered.py",
     ),
+    Mutant(
+        "no text on a card looks like a change that was not made",
+        "bot/word_diff.py",
+        'return reveal(text.replace("⟦", mark("⟦")))',
+        "return reveal(text)",
+        "tests/bot/test_word_diff.py",
+    ),
 )

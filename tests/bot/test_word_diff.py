@@ -1,0 +1,108 @@
+"""A difference of two texts loses nothing, marks what changed, and imitates no mark."""
+
+from __future__ import annotations
+
+import re
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.bot.strategies import hostile
+from twokey.bot.cards.diff import changes
+from twokey.bot.text import reveal
+from twokey.bot.word_diff import MAX_WORDS, PartKind, shown, word_diff
+
+SAME, REMOVED, ADDED = PartKind
+_words = st.lists(st.sampled_from(["a", "b", " ", "\n", "⟦+x⟧", "\u202e"])).map("".join)
+_texts = st.one_of(hostile, _words)
+
+
+def told(before: str, after: str) -> str:
+    return shown(word_diff(before, after))
+
+
+@given(_texts, _texts)
+def test_the_parts_give_both_texts_back(before: str, after: str) -> None:
+    parts = word_diff(before, after)
+
+    assert "".join(part.text for part in parts if part.kind is not ADDED) == before
+    assert "".join(part.text for part in parts if part.kind is not REMOVED) == after
+    assert all(part.text for part in parts)
+
+
+@given(_texts, _texts)
+def test_only_what_changed_is_marked_and_nothing_is_hidden(
+    before: str, after: str
+) -> None:
+    text = told(before, after)
+
+    assert reveal(text) == text
+    assert (before == after) == (not re.search(r"⟦[-+]", text))
+
+
+def test_changed_words_are_marked_in_their_sentence() -> None:
+    before = "Dear Ana,\nwe refund 20.00 euros for your order."
+    after = "Dear Ana,\nwe send back 20.00 euros for the order."
+
+    assert told(before, after) == (
+        "Dear Ana,\nwe ⟦-refund⟧⟦+send back⟧ 20.00 euros for ⟦-your⟧⟦+the⟧ order."
+    )
+
+
+def test_changed_neighbours_are_one_change() -> None:
+    assert told("the red fox", "the tall dog") == "the ⟦-red fox⟧⟦+tall dog⟧"
+
+
+def test_a_text_cannot_imitate_a_change() -> None:
+    assert told("a b", "a ⟦+c⟧") == "a ⟦-b⟧⟦+⟦U+27E6⟧+c⟧⟧"
+
+
+def test_unchanged_words_far_from_a_change_are_counted() -> None:
+    middle = "word " * 100
+    text = told(f"1 {middle}end", f"2 {middle}fin")
+
+    assert "characters unchanged⟧" in text
+    assert text.startswith("⟦-1⟧⟦+2⟧ word word")
+    assert text.endswith("word ⟦-end⟧⟦+fin⟧")
+    assert len(text) < 200
+
+
+def test_two_long_texts_are_one_change_and_take_no_time() -> None:
+    before, after = ("a b " * MAX_WORDS, "b a " * MAX_WORDS)
+
+    kinds = [part.kind for part in word_diff(f"x {before}", f"y {after}")]
+
+    assert kinds == [REMOVED, ADDED, SAME]
+
+
+def test_a_small_edit_of_a_long_text_shows_the_words_that_changed() -> None:
+    letter = "Dear customer, " + "thank you for waiting. " * 100
+    before, after = f"{letter}We refund 20 euros.", f"{letter}We refund 30 euros."
+
+    rows = changes({"body": before}, {"body": after}, (), budget=300)
+
+    assert "refund ⟦-20⟧⟦+30⟧ euros." in rows
+    assert rows.startswith("body\n~ ⟦")
+
+
+def test_texts_with_little_in_common_stand_one_below_the_other() -> None:
+    rows = changes(
+        {"body": "We refund 20 euros to you."},
+        {"body": "Nothing is paid, because the time for that is over."},
+        (),
+        budget=500,
+    )
+
+    assert rows.splitlines()[1:] == [
+        "- We refund 20 euros to you.",
+        "+ Nothing is paid, because the time for that is over.",
+    ]
+
+
+def test_a_hidden_text_shows_none_of_its_words() -> None:
+    before, after = "call +44 1 and ask for Ana", "call +44 2 and ask for Ana"
+
+    rows = changes({"note": before}, {"note": after}, ("args.note",), budget=500)
+
+    assert "Ana" not in rows
+    assert "changed" in rows

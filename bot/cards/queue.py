@@ -35,6 +35,9 @@ Their ids fit into the value of a button (2,000 characters), and their writes in
 three seconds that Slack waits.
 """
 
+_SAME_TIME_MS = 15 * 60_000
+"""Deadlines of one quarter of an hour are as urgent as each other."""
+
 _LINE_CHARS = 200
 _CALL_CHARS = 600
 _SEPARATOR = " · "
@@ -150,7 +153,7 @@ def page_of(
 def most_urgent(queue: Iterable[Approval], now_ms: int) -> list[Approval]:
     """Return what of a queue waits still, the most urgent first."""
     waiting = (one for one in queue if pending(one) and now_ms < one.expires_at_ms)
-    return sorted(waiting, key=lambda one: _sort_key(one, now_ms))
+    return sorted(waiting, key=_sort_key)
 
 
 def pending(approval: Approval) -> list[Item]:
@@ -219,23 +222,22 @@ def _has_more(item: Item) -> bool:
     return has_opinion or has_past or bool(state_text(item)) or is_misleading(item)
 
 
-def _sort_key(approval: Approval, now_ms: int) -> tuple[int, int, int, int, str]:
+def _sort_key(approval: Approval) -> tuple[bool, int, int, int, int, str]:
     """Return the sort key of an approval in a queue: smaller comes first.
 
-    Time decides before any model does: first what was escalated to others, then what is
-    past half of its time, then the rest. Among equals the score of triage decides, then
-    the deadline, and then age. No score is the lowest score, so that none puts a call
-    further back.
+    Time decides before any model does: first what was escalated to others, then the
+    quarter of an hour in which the time ends. Within it the score of triage decides,
+    then the deadline, and then age. No score is the lowest score, so that none puts a
+    call further back.
     """
-    is_late = 2 * (approval.expires_at_ms - now_ms) <= approval.ttl_ms
-    # The score of a model comes after time: a model that an attacker can talk to must
-    # not be able to push a call out of sight.
-    hurry = 0 if approval.escalated_at_ms else 1 if is_late else 2
     score = max(
         (one.triage.score for one in pending(approval) if one.triage), default=0
     )
+    # The score of a model comes after time: a model that an attacker can talk to must
+    # not be able to push a call out of sight.
     deadline, age = approval.expires_at_ms, approval.created_at_ms
-    return hurry, -score, deadline, age, approval.id
+    is_usual = not approval.escalated_at_ms
+    return is_usual, deadline // _SAME_TIME_MS, -score, deadline, age, approval.id
 
 
 def _groups(matching: Sequence[Approval], start: int) -> tuple[Group, ...]:

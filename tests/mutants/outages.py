@@ -88,4 +88,18 @@ OUTAGES_TABLE = (
         "    if not run == found.id:\n",
         "tests/resume/test_corrupt_runs.py",
     ),
+    Mutant(
+        "an event cuts off none that nobody has read",
+        "gateway/store/lua/prelude.lua",
+        "redis.call('XADD', outbox, '*', 'e', event",
+        "redis.call('XADD', outbox, 'MAXLEN', '~', 100000, '*', 'e', event",
+        "tests/store/test_readers.py",
+    ),
+    Mutant(
+        "a wait costs no command until something happens",
+        "gateway/resume/thread_watch.py",
+        "LOOK_S = 60.0",
+        "LOOK_S = 1.0",
+        "tests/resume/test_web_applications.py",
+    ),
 )

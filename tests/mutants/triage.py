@@ -117,8 +117,8 @@ TRIAGE_TABLE = (
     Mutant(
         "time decides before any score",
         "bot/cards/queue.py",
-        "return hurry, -score,",
-        "return -score, hurry,",
+        "return is_usual, deadline // _SAME_TIME_MS, -score, deadline, age",
+        "return is_usual, -score, deadline, age, age",
         "tests/bot/cards/test_home.py",
     ),
 )

@@ -19,7 +19,9 @@ from twokey.gateway.approvals.decisions import Edit, Reject, Respond
 from twokey.gateway.embed import Twokey
 from twokey.gateway.errors import GraphError, ThreadUnavailable
 from twokey.gateway.policy.load import load_policy
+from twokey.gateway.resume import thread_runs
 from twokey.gateway.resume.graphs import attached
+from twokey.gateway.resume.thread_watch import ThreadChanges, next_change
 from twokey.gateway.service.pending_calls import PendingCall
 from twokey.gateway.store.store import Store
 
@@ -246,14 +248,19 @@ async def test_a_wait_costs_no_command_until_something_happens(
         probes = 0
         runner = cast("Any", tk)._runners.of("shop", "t1")
         assert runner is not None
-        probe = runner.probe
+        probe, wait_s = runner.probe, list[float]()
 
         async def counted(thread: str) -> Any:
             nonlocal probes
             probes += 1
             return await probe(thread)
 
+        async def timed(changes: ThreadChanges, *, within_s: float) -> Any:
+            wait_s.append(within_s)
+            return await next_change(changes, within_s=within_s)
+
         monkeypatch.setattr(runner, "probe", counted)
+        monkeypatch.setattr(thread_runs, "next_change", timed)
         (follower,) = [
             task
             for task in asyncio.all_tasks()
@@ -264,11 +271,19 @@ async def test_a_wait_costs_no_command_until_something_happens(
             asyncio.create_task(tk.wait(sample_tools.graph, **PLACE)) for _ in range(20)
         ]
         await eventually(_all_wait(tk, 21))
+        await eventually(_lazily(wait_s, 20))
         assert probes <= 1  # one more look after the news of the card
         assert not follower.done()
         await decide(tk, item)
         for final in await asyncio.gather(run, *others):
             assert final["messages"][-1].text == "refunded 78291 899"
+
+
+def _lazily(wait_s: list[float], count: int) -> Any:
+    async def they_wait() -> bool:
+        return len([one for one in wait_s if one >= 30]) >= count
+
+    return they_wait
 
 
 async def _has_no_job(tk: Twokey) -> bool:

@@ -30,6 +30,10 @@ HIDING = POLICY.replace(
     "process_refund: {tier: approve}", "process_refund: {redact: [args.card]}"
 )
 
+NOTIFYING = POLICY.replace(
+    "process_refund: {tier: approve}", "process_refund: {tier: notify}"
+)
+
 
 @pytest.fixture
 def harness(store: Store) -> ServiceHarness:
@@ -63,6 +67,18 @@ async def test_a_replay_reads_what_was_exported(harness: ServiceHarness) -> None
     ]
     call = next(row["call"] for row in rows if "call" in row)
     assert call == {"args": {"amount": 899}, "requester": "U0DAN"}
+
+
+async def test_the_arguments_of_a_call_that_nobody_reviewed_are_exported(
+    store: Store,
+) -> None:
+    harness = ServiceHarness(store, load_policy(NOTIFYING, "policy.yml"))
+    await harness.submit(("process_refund", {"amount": 12.5}))
+
+    rows = await gathered(Exporter(store).rows())
+
+    calls = [row["call"] for row in rows if "call" in row]
+    assert {"args": {"amount": 12.5}, "requester": "U0DAN"} in calls
 
 
 async def test_what_cards_hide_is_hidden_and_may_be_left_out(

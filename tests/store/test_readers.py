@@ -6,6 +6,7 @@ import logging
 
 import pytest
 
+from tests.service.harness import ServiceHarness
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.service.sweep import Sweeper
 from twokey.gateway.store import readers
@@ -14,6 +15,9 @@ from twokey.gateway.store.keys import KEEP_MS, Keys
 from twokey.gateway.store.outbox import Outbox
 from twokey.gateway.store.readers import drop_idle_readers, trim_outbox
 from twokey.gateway.store.store import Store
+
+MANY = 110_000
+"""More events than a stream of a usual fixed length would keep."""
 
 EVENT = Event(name=EventName.RUN_FINISHED, tenant="other").model_dump_json()
 
@@ -66,6 +70,21 @@ async def test_nothing_is_dropped_that_one_reader_has_not_read(
     left = await length(store, keys)
     assert 1000 <= left < 1200, "whole nodes of the stream are dropped"
     assert len(await bot.take("c", block_ms=1, limit=3000)) == 1000
+
+
+async def test_an_event_cuts_off_none_that_nobody_has_read(store: Store) -> None:
+    harness = ServiceHarness(store)
+    keys = store.keys_of_tenant("default")
+    bot = await reader(store, keys, "bot")
+    add = "redis.call('XADD', KEYS[1], '*', 'e', ARGV[1], 'at', 1)"
+    fill = f"for i = 1, ARGV[2] do {add} end"
+    await store.conn.command("EVAL", fill, 1, keys.outbox, EVENT, MANY)
+
+    await harness.refund()
+
+    assert await length(store, keys) > MANY
+    (oldest,) = await bot.take("c", block_ms=1, limit=1)
+    assert oldest.name is EventName.RUN_FINISHED
 
 
 async def test_events_taken_a_moment_ago_hide_no_older_ones_behind_them(

@@ -73,15 +73,21 @@ def test_the_score_of_triage_decides_among_equals_and_age_among_those() -> None:
     assert order == ["ap_high", "ap_low", "ap_old", "ap_none"]
 
 
-def test_time_decides_before_any_score() -> None:
-    half = NOW + (LATER - NOW) // 2
-    fresh = _scored(100, "ap_fresh", created_at_ms=half, expires_at_ms=LATER + half)
-    late = _scored(0, "ap_late")
-    called = an_approval(id="ap_called", escalated_at_ms=NOW, created_at_ms=half)
+def test_the_deadline_decides_before_any_score() -> None:
+    later = LATER + 15 * 60_000
+    fresh = _scored(100, "ap_fresh", expires_at_ms=later)
+    soon = _scored(0, "ap_soon")
+    called = an_approval(id="ap_called", escalated_at_ms=NOW, expires_at_ms=later)
 
-    order = _order(fresh, late, called, now_ms=half)
+    assert _order(fresh, soon, called) == ["ap_called", "ap_soon", "ap_fresh"]
 
-    assert order == ["ap_called", "ap_late", "ap_fresh"]
+
+def test_a_long_call_that_is_past_its_half_comes_behind_a_short_one() -> None:
+    day, hour = 24 * 3_600_000, 3_600_000
+    long = an_approval(id="ap_long", created_at_ms=NOW - day, expires_at_ms=NOW + day)
+    short = an_approval(id="ap_short", created_at_ms=NOW, expires_at_ms=NOW + hour)
+
+    assert _order(long, short) == ["ap_short", "ap_long"]
 
 
 @given(st.lists(st.integers(0, 100), min_size=2, max_size=6), st.data())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -39,6 +40,10 @@ async def message_of(
 ) -> JsonObject:
     """Wait for the notification of a call, in a state that satisfies `shows`."""
     return await stack.card(verdict, shows, channel=channel)
+
+
+def _has(text: str, view: JsonObject) -> bool:
+    return text in str(view)
 
 
 async def end(stack: Stack, verdict: Verdict, *, ok: bool = True) -> None:
@@ -118,6 +123,22 @@ async def test_several_calls_of_a_turn_are_one_message(stack: Stack) -> None:
         assert "2 of post_notice" in shown(message)
         await nothing_is_left(stack)
         assert len(calls(stack, POST)) == 1
+
+
+async def test_the_calls_that_a_message_does_not_show_can_be_read(stack: Stack) -> None:
+    texts = [f"notice {number}" for number in range(12)]
+    notices: list[tuple[str, Args]] = [("post_notice", {"text": one}) for one in texts]
+    async with stack.running():
+        verdicts = await stack.submit(*notices)
+        message = await message_of(stack, verdicts[0])
+        hidden = [text for text in texts if text not in shown(message)]
+        assert hidden
+        ana = stack.actor("U0ANA")
+        await ana.click(CHANNEL, str(message["ts"]), Action.VIEW_ALL, None)
+        for text in hidden:
+            await ana.wait_for_view(partial(_has, text))
+            if text != hidden[-1]:
+                await ana.act_in_view(Action.VIEW_ALL)
 
 
 async def test_a_restart_neither_loses_nor_doubles_a_notification(stack: Stack) -> None:

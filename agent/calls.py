@@ -84,7 +84,7 @@ class Caller:
         ready: Mapping[str, PreparedCall],
         history: Sequence[AnyMessage] = (),
     ) -> turns.TurnRecord:
-        """Have the gateway judge the calls of a message; deny all on failure.
+        """Have the gateway evaluate the calls of a message; deny all on failure.
 
         Args:
             ref: the turn.

@@ -1,8 +1,8 @@
 """Canonicalize a call's arguments: policy, people and tool get the same JSON.
 
 A model writes ``"07"`` where a tool takes an integer, leaves out what has a default, or
-uses an alias. The tool makes something else of that, and a policy that judged the
-model's spelling judged another call than the one that runs. So the tool's own schema
+uses an alias. The tool makes something else of that, and a policy that evaluated the
+model's spelling evaluated another call than the one that runs. So the tool's own schema
 reads the arguments before anybody is asked, and what it made of them is written down
 as JSON: the canonical document. Reading the canonical document gives the same document
 again; where it does not, nobody could say which of the two runs, and the call does not.

@@ -11,7 +11,8 @@ instead of running the tool.
 
 A start is cleared by the grant that a gate has put around exactly this call: same tool,
 same arguments, first start. Nothing else clears one, not even a tier ``auto`` of the
-policy: what the policy auto-approves is judged, counted and audited at a gate, call by
+policy: what the policy auto-approves is evaluated, counted and audited at a gate, call
+    by
 call. A tool that is started by the code of another tool has no grant either; a tool
 that has to run so is named as an exception.
 

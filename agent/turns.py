@@ -268,7 +268,7 @@ class TurnDraft:
 
 
 def is_about(verdict: Verdict, call: ProposedCall) -> bool:
-    """Return whether a verdict judges exactly this call."""
+    """Return whether a verdict is about exactly this call."""
     return (
         verdict.tool == call.tool
         and verdict.tool_call_id == call.tool_call_id

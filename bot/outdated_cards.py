@@ -3,7 +3,7 @@
 A pending call may need more or fewer reviewers because of other calls: they count in
 the same windows of the policy. Every change is an event in the outbox, so the publisher
 looks for outdated cards after new events. A card authorizes nothing: each click is
-evaluated by the current policy, so a late redraw is not a security problem.
+digest by the current policy, so a late redraw is not a security problem.
 """
 
 from __future__ import annotations
@@ -54,21 +54,26 @@ async def outdated_cards(
     # The first check is of all pending approvals, since no bot may have run before;
     # later ones only of those that an event may have changed.
     is_first = _LOOKED not in before
-    looked_at = await (service.judged_waiting() if is_first else service.judged_again())
+    looked_at = await (
+        service.reevaluated_waiting() if is_first else service.reevaluated()
+    )
     for loaded in looked_at:
         approval = loaded.approval
-        judged = policy_decision_digest(approval, seal_key)
+        digest = policy_decision_digest(approval, seal_key)
         place = await cards.place(keys, approval.id)
         # A card that is not posted yet will be rendered by the policy decision of then.
         if place is None:
             continue
-        if place.judged == judged and not mentions_for(approval, but=place.asked).roles:
+        if (
+            place.decision_digest == digest
+            and not mentions_for(approval, but=place.asked).roles
+        ):
             continue
-        named[approval.id] = judged
+        named[approval.id] = digest
         # Once for each decision: a card that Slack refuses would otherwise be redrawn
         # every half second.
-        if before.get(approval.id) != judged:
+        if before.get(approval.id) != digest:
             found.append(approval.id)
     if found:
-        logger.info("cards.judged_otherwise cards=%d", len(found))
+        logger.info("cards.evaluated_differently cards=%d", len(found))
     return found

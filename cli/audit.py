@@ -26,7 +26,7 @@ def audit() -> None:
     epilog=console.examples(
         ("twokey audit export > audit.jsonl", "everything, one JSON object a line"),
         ("… --since 2026-07-01T00:00Z", "from that time on"),
-        ("twokey policy replay new.yml --audit audit.jsonl", "judge it by a policy"),
+        ("twokey policy replay new.yml --audit audit.jsonl", "evaluate it by a policy"),
     )
 )
 def export(

@@ -22,8 +22,8 @@ from twokey.gateway.resume.checkpoints import open_checkpoints
 from twokey.gateway.resume.graph_audit import described
 from twokey.gateway.resume.graphs import load_graph
 from twokey.gateway.running import load_triage
-from twokey.gateway.service.judging import dead_ends
 from twokey.gateway.service.process_check import process_problems
+from twokey.gateway.service.reevaluation import dead_ends
 from twokey.gateway.store.durability import ensure_durable
 from twokey.gateway.store.open_store import open_store
 

@@ -136,8 +136,8 @@ def explain(
     )
     if json:
         document = evaluation.model_dump(mode="json", exclude={"stopped"})
-        judged = facts.model_dump(mode="json")
-        console.as_json({**document, "facts": judged})
+        evaluated = facts.model_dump(mode="json")
+        console.as_json({**document, "facts": evaluated})
         return
     for label, text in explanation_rows(evaluation, when if at else None):
         typer.echo(f"{typer.style(f'{label:<9}', bold=True)} {text}")
@@ -159,7 +159,7 @@ def replay_command(
     *,
     json: AsJson = False,
 ) -> None:
-    """Judge past calls by a policy, and say what would have changed."""
+    """Evaluate past calls by a policy, and say what would have changed."""
     policy = command_context(ctx).policy(file)
     rows = read_rows(console.read_text(audit, "the audit export"), str(audit))
     found = replay(policy, rows)

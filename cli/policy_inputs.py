@@ -35,7 +35,7 @@ def parse_time(text: str, option: str = "--at") -> datetime:
     except ValueError as error:
         hint = "write 2026-07-04T02:30Z or 2026-07-04T02:30+01:00."
         raise SettingsError(f"{option} {text!r} is no time; {hint}") from error
-    # No zone is guessed: business hours would be judged by the machine on which the
+    # No zone is guessed: business hours would be evaluated by the machine on which the
     # command runs.
     if when.tzinfo is None:
         # A date alone takes no zone.

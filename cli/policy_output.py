@@ -38,7 +38,7 @@ def explanation_rows(
 
     Args:
         evaluation: of the call.
-        when: the time at which it is judged; None leaves absolute times out.
+        when: the time at which it is evaluated; None leaves absolute times out.
     """
     yield "tier", _tier(evaluation.tier)
     for reason in evaluation.reasons:

@@ -1,1 +1,1 @@
-"""Gateway service: judge calls, hold them for approval, resume agents."""
+"""Gateway service: evaluate calls, hold them for approval, resume agents."""

@@ -166,7 +166,7 @@ class Twokey:
         await self._stack.aclose()
 
     def reload(self) -> None:
-        """Judge the policy's file again, and log it; a changed file needs no call."""
+        """Read the policy file again and log the result; a change needs no call."""
         if isinstance(self._policy, PolicyFile):
             self._policy.reload()
 

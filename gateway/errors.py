@@ -31,7 +31,7 @@ class SettingsError(TwokeyError):
 
 
 class PolicyError(TwokeyError):
-    """A policy cannot be loaded or judged by; nothing runs under it.
+    """A policy cannot be loaded or evaluated; nothing runs under it.
 
     Attributes:
         location: ``file:line`` when it is known, else the file's name.

@@ -25,7 +25,7 @@ from twokey.gateway.errors import PolicyError, SettingsError
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.resume.periodic import repeat
-from twokey.gateway.service.judging import dead_ends
+from twokey.gateway.service.reevaluation import dead_ends
 from twokey.gateway.store.store import Store
 
 logger = logging.getLogger(__name__)
@@ -78,9 +78,9 @@ class PolicyFile:
 
     def __init__(self, source: PolicySource) -> None:
         self._source = source
-        self._judged = self._standing = _Reading(source.read())
+        self._evaluated = self._standing = _Reading(source.read())
         self._is_asked = False
-        self._policy = self._judged.load(source)
+        self._policy = self._evaluated.load(source)
         # A pipe is read once, and would block a second reader.
         self._is_followed = source.path.is_file()
 
@@ -89,7 +89,7 @@ class PolicyFile:
         return self._policy
 
     def reload(self) -> None:
-        """Judge the file again at the next looks, even if it has not changed."""
+        """Parse the file again at the next looks, even if it has not changed."""
         self._is_asked = True
 
     def look(self) -> Change | None:
@@ -104,11 +104,11 @@ class PolicyFile:
         # Compared by content: a time stamp has the grain of its file system, and a link
         # may be turned to another file.
         is_still, self._standing = found == self._standing, found
-        if not is_still or (found == self._judged and not self._is_asked):
+        if not is_still or (found == self._evaluated and not self._is_asked):
             return None
         # Before it is loaded: a file that is refused is refused once and not each
         # second.
-        self._is_asked, self._judged = False, found
+        self._is_asked, self._evaluated = False, found
         was = self._policy.digest
         try:
             policy = found.load(self._source)

@@ -164,7 +164,7 @@ def options_of(element: JsonObject) -> list[JsonObject]:
 
 
 def offers(element: JsonObject, option: object) -> bool:
-    """Return whether `option` is one of the element's own, judged by its value."""
+    """Return whether `option` is one of the element's own, compared by its value."""
     value = as_object(option).get("value")
     return any(offered.get("value") == value for offered in options_of(element))
 

@@ -66,7 +66,7 @@ def publish(slack: FakeSlack, arguments: JsonObject) -> JsonObject:
 
 
 def validate_blocks(slack: FakeSlack, arguments: JsonObject) -> JsonObject:
-    """Judge exactly one of `blocks`, `message` and `view` without using it.
+    """Validate exactly one of `blocks`, `message` and `view` without using it.
 
     Source: https://docs.slack.dev/reference/methods/blocks.validate
     """

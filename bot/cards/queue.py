@@ -105,12 +105,12 @@ class Page:
         """Return what the page shows, in order."""
         return [one for group in self.groups for one in group.approvals]
 
-    def showing(self, judged: Mapping[str, Approval]) -> Page:
+    def showing(self, evaluated: Mapping[str, Approval]) -> Page:
         """Return the page with these approvals in the place of those it has, by id."""
         groups = (
             replace(
                 group,
-                approvals=tuple(judged.get(one.id, one) for one in group.approvals),
+                approvals=tuple(evaluated.get(one.id, one) for one in group.approvals),
             )
             for group in self.groups
         )

@@ -177,16 +177,18 @@ class CardPublisher:
         shown = digest.tagged_hash(
             digest.DISPLAY_TAG, digest.canonical([*message.blocks])
         )
-        judged = policy_decision_digest(record, self.seal_key)
+        decided = policy_decision_digest(record, self.seal_key)
         await self.cards.shown(
             self.keys,
             record.id,
             tenant=record.tenant,
             rev=record.rev,
             display_digest=shown,
-            judged=judged,
+            decision_digest=decided,
         )
-        return place.with_(rev=record.rev, display_digest=shown, judged=judged)
+        return place.with_(
+            rev=record.rev, display_digest=shown, decision_digest=decided
+        )
 
     async def post(
         self, channel: str, message: Message, *, thread_ts: str | None = None

@@ -224,10 +224,10 @@ class CardUpdater:
         # Not `!=`: a publisher that was paused between its two reads may hold an older
         # record than the card shows, and must not overwrite the newer card.
         is_older = place.rev < record.rev
-        is_judged_otherwise = place.judged != policy_decision_digest(
+        is_evaluated_differently = place.decision_digest != policy_decision_digest(
             record, self.card_publisher.seal_key
         )
-        if is_older or (place.rev == record.rev and is_judged_otherwise):
+        if is_older or (place.rev == record.rev and is_evaluated_differently):
             return self.next_call(entry)
         return None
 

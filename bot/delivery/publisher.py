@@ -220,7 +220,7 @@ class Publisher:
             except StoreUnavailable:
                 raise
             except Exception as error:  # noqa: BLE001 - cards are published without it
-                log_failure(logger, error, "publisher.not_judged_again")
+                log_failure(logger, error, "publisher.not_reevaluated")
             # One check evaluates up to fifty approvals, so a burst of events must not
             # cause one check each.
             await asyncio.sleep(_REDRAW_EVERY_S)

@@ -96,14 +96,14 @@ async def _problems(
         UserFacingError: the change needs more, so it takes a decision of its own.
     """
     item = target.item
-    judged = await ctx.service.preview(target.approval, item.index, args)
-    for schema in (item.args_schema, judged.args_schema if judged else None):
+    policy_now = await ctx.service.preview(target.approval, item.index, args)
+    for schema in (item.args_schema, policy_now.args_schema if policy_now else None):
         if errors := argument_errors(schema, args):
             return errors_by_block(item, errors)
-    if judged is None:
+    if policy_now is None:
         return {}
-    first = first_of(item, judged)
-    if edit_asks_more(first, raised_item(first, judged), judged):
+    first = first_of(item, policy_now)
+    if edit_asks_more(first, raised_item(first, policy_now), policy_now):
         raise UserFacingError(
             template(
                 "With this change the call needs more than before, so it takes a "

@@ -62,7 +62,7 @@ async def _submit(ctx: ListenerContext, submitted: Submitted) -> AckBody:
             )
         )
     # EDIT_RAISED is the same form after its warning. Asking again would show the
-    # warning without end; the decision itself is judged anew in any case.
+    # warning without end; the decision itself is policy_now anew in any case.
     if submitted.view.callback_id == View.EDIT and inputs.changed:
         warning = await _warning(ctx, target, submitted, inputs.args)
         if warning is not None:
@@ -83,14 +83,14 @@ async def _warning(
     left to the decision, which says so.
     """
     item = target.item
-    judged = await ctx.service.preview(target.approval, item.index, args)
+    policy_now = await ctx.service.preview(target.approval, item.index, args)
     # The pinned schema and the one of now, as the decision does.
-    schemas = (item.args_schema, judged.args_schema if judged else None)
-    if judged is None or any(argument_errors(schema, args) for schema in schemas):
+    schemas = (item.args_schema, policy_now.args_schema if policy_now else None)
+    if policy_now is None or any(argument_errors(schema, args) for schema in schemas):
         return None
-    first = first_of(item, judged)
-    raised = raised_item(first, judged)
-    if not edit_asks_more(first, raised, judged):
+    first = first_of(item, policy_now)
+    raised = raised_item(first, policy_now)
+    if not edit_asks_more(first, raised, policy_now):
         return None
     reviewer = await ctx.reviewer_of(*submitted.who, item)
     if denial_reason(
@@ -100,7 +100,7 @@ async def _warning(
     warned = edit.Raised(
         tier=raised.tier,
         args=args,
-        reasons=judged.reasons,
+        reasons=policy_now.reasons,
         requirement=raised.requirement,
     )
     return await replace_form(ctx, submitted, target, partial(edit.view, raised=warned))

@@ -181,13 +181,14 @@ async def _view(
     found = await queue_of(ctx, user, seen.waiting, is_glance=not is_asked)
     chosen = filter_of(tab)
     page = page_of(found.mine, now_ms=now_ms, user=user, chosen=chosen)
-    # Only what is shown is judged by the policy of now: that asks the store for each.
-    judged = {
+    # Only what is shown is evaluated by the policy of now: that asks the store for
+    # each.
+    evaluated = {
         one.id: (await ctx.service.as_of_now(Loaded(one, now_ms))).approval
         for one in page.approvals
     }
     return home(
-        page.showing(judged),
+        page.showing(evaluated),
         key=ctx.config.seal_key,
         team=ctx.team,
         now_ms=now_ms,

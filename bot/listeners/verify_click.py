@@ -270,10 +270,10 @@ async def require_permission(
         version, now_ms = approval.version, target.now_ms
         raise UserFacingError(_explained_state(approval, item.index, version, now_ms))
     reviewer = await ctx.reviewer_of(*who, item)
-    judged = await ctx.service.preview(approval, item.index, item.args)
+    policy_now = await ctx.service.preview(approval, item.index, item.args)
     # Both: the policy may ask for others now than when the call was opened, and the
     # gateway wants the stricter of the two.
-    requirements = (item.requirement, *([judged.requirement] if judged else []))
+    requirements = (item.requirement, *([policy_now.requirement] if policy_now else []))
     reason = denial_reason(approval, item, reviewer, verb, then_and_now=requirements)
     if reason is not None:
         logger.info("click.refused why=forbidden approval=%s", approval.id)

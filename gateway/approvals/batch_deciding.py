@@ -122,7 +122,7 @@ def decide_batch(
         changes[index] = result
         if result.repeated is not None:
             left_out.add(index)
-        # Each call is judged beside those that were decided before it. The version
+        # Each call is evaluated beside those that were decided before it. The version
         # stands still meanwhile: it is the one that the reviewer saw.
         after = result.approval.with_(version=approval.version)
     if not changes:

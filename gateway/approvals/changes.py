@@ -143,7 +143,7 @@ def raised_item(item: Item, policy_now: PolicyDecision | None) -> Item:
         tier=tier,
         reasons=reasons,
         requirement=quorum.stricter(item.requirement, policy_now.requirement),
-        # Of the policy that judges from now on, as later calls are.
+        # Of the policy that evaluates from now on, as later calls are.
         effect=policy_now.effect or item.effect,
     )
 
@@ -163,7 +163,7 @@ def edit_asks_more(item: Item, raised: Item, policy_now: PolicyDecision | None) 
 
 
 def first_of(item: Item, policy_now: PolicyDecision | None) -> Item:
-    """Return what a waiting item is judged from: without what this policy raised.
+    """Return what a waiting item is evaluated from: without what this policy raised.
 
     What raised it may be over, such as another call in the same window.
     """
@@ -182,7 +182,7 @@ def first_of(item: Item, policy_now: PolicyDecision | None) -> Item:
 
 
 def shown_item(item: Item, policy_now: PolicyDecision | None) -> Item:
-    """Return a waiting item as it is judged now."""
+    """Return a waiting item as it is evaluated now."""
     first = first_of(item, policy_now)
     shown = keeping_floor(first, raised_item(first, policy_now), policy_now)
     return shown if policy_now is None else shown.with_(past=policy_now.past)

@@ -12,7 +12,7 @@ from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.protocol.verbs import ReasonFor, Verb
 
 
-class JudgedCall(Record):
+class PolicyDecisionFields(Record):
     """What a policy says of one call, as far as its item keeps it from then on.
 
     Attributes:
@@ -60,10 +60,10 @@ class JudgedCall(Record):
     @property
     def kept(self) -> dict[str, Any]:
         """Return the values that an item keeps, by their names."""
-        return {name: getattr(self, name) for name in JudgedCall.model_fields}
+        return {name: getattr(self, name) for name in PolicyDecisionFields.model_fields}
 
 
-class PolicyDecision(JudgedCall):
+class PolicyDecision(PolicyDecisionFields):
     """What a policy says of one call with the arguments that would run.
 
     Each later decision and claim is compared with what the policy in force then says,

@@ -1,6 +1,6 @@
 """Precedents of a call: what became of earlier calls with the same effect.
 
-They are read from the store when a call is judged, and never stored with it.
+They are read from the store when a call is evaluated, and never stored with it.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class WindowTotal(Record):
 
 
 class Past(Record):
-    """What is known of earlier calls when a call is judged.
+    """What is known of earlier calls when a call is evaluated.
 
     An empty one means that there is no record, not that nothing ever happened: records
     end, and older versions kept none.

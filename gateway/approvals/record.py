@@ -10,7 +10,7 @@ from pydantic import Field
 
 from twokey.gateway.approvals import lifecycle
 from twokey.gateway.approvals.lifecycle import ApprovalState, Transition
-from twokey.gateway.approvals.policy_decision import JudgedCall
+from twokey.gateway.approvals.policy_decision import PolicyDecisionFields
 from twokey.gateway.approvals.precedents import Past
 from twokey.gateway.approvals.requirement import Observation, Requirement, Role, Vote
 from twokey.gateway.protocol import digest
@@ -109,12 +109,12 @@ class Floor(Record):
     policy_digest: str
 
 
-class Item(JudgedCall):
+class Item(PolicyDecisionFields):
     """One call inside an approval.
 
     Attributes:
         floor: what it needs at least, while ``tier``, ``reasons`` and ``requirement``
-            are stricter by a later judgement; None when they are what was opened.
+            are stricter by a later evaluation; None when they are what was opened.
         revoked: why an authorization was taken back; kept when it was given anew.
         lapses_at_ms: when the authorization ends by itself, by the store's clock.
         fence: fencing token of the newest attempt, from 1; 0 before the first.
@@ -126,8 +126,8 @@ class Item(JudgedCall):
         requests_before: what each window that counts requests held before this call, in
             millionths by the store's key of the window: a request keeps its place in
             the row, however many come later.
-        effect: the same for calls with the same effect, by the policy that judged last;
-            "" when nobody said.
+        effect: the same for calls with the same effect, by the policy that evaluated
+            last; "" when nobody said.
         repeats_seen_ms: precedents up to then were shown before a decision on this
             version; 0: those of before the approval was opened.
         past: what is known of earlier calls, where the item is shown as of now; it is

@@ -78,7 +78,7 @@ class Counts:
     def asked(self) -> int:
         """Return how many calls there were; not those that the agent got back.
 
-        These did not fit their schema, or named no tool: nobody judged them.
+        These did not fit their schema, or named no tool: nobody evaluated them.
         """
         return sum(self.calls.values()) - self.calls[Outcome.RETURNED]
 

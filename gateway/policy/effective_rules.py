@@ -27,14 +27,14 @@ class EffectiveRules:
         policy: the loaded policy.
         agent: name of the agent.
         tool: name of the tool.
-        wish: the tier that this run of the agent asks for.
+        requested_tier: the tier that this run of the agent asks for.
 
     Attributes:
         first: the tool's rule, with what is set for this agent over it.
     """
 
     def __init__(
-        self, policy: Policy, agent: str, tool: str, wish: Tier | None = None
+        self, policy: Policy, agent: str, tool: str, requested_tier: Tier | None = None
     ) -> None:
         self._policy = policy
         self._agent = policy.agents.get(agent, _NO_AGENT_RULE)
@@ -43,7 +43,7 @@ class EffectiveRules:
         self._is_listed = tool in policy.tools or any(
             tool in rule.tools for rule in policy.agents.values()
         )
-        self._wish = wish
+        self._requested_tier = requested_tier
         set_here = {
             name: getattr(self._narrow, name) for name in self._narrow.model_fields_set
         }
@@ -54,7 +54,7 @@ class EffectiveRules:
     def tier(self) -> tuple[Tier, tuple[str, ...]]:
         """Return the tier before any rule of ``raise``, and where it comes from."""
         tier, reasons = self._floor()
-        asked = self._wish
+        asked = self._requested_tier
         if asked is None:
             return tier, reasons
         if join(tier, asked) is asked:

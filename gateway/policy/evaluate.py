@@ -65,10 +65,10 @@ def evaluate(
     args: JsonObject,
     declared_schema: JsonObject | None = None,
     facts: Facts | None = None,
-    wish: Tier | None = None,
+    requested_tier: Tier | None = None,
     also: Sequence[Raise] = (),
 ) -> Evaluation:
-    """Judge one call.
+    """Evaluate one call.
 
     Never raises: what is unlisted gets the default tier, what is unknown or empty
     leaves nobody to approve, a rule that cannot be checked asks for ``escalate``, and a
@@ -83,12 +83,12 @@ def evaluate(
             policy's own wins.
         facts: what is known of the moment; a rule that needs them and has none asks
             for ``escalate``.
-        wish: the tier that this run of the agent asks for. It may always ask for more,
-            and gets less only for a tool that the policy marks ``overridable``, never
-            less than a rule of ``raise`` demands.
+        requested_tier: the tier that this run of the agent asks for. It may always ask
+            for more, and gets less only for a tool that the policy marks
+            ``overridable``, never less than a rule of ``raise`` demands.
         also: what others ask for beside the policy; it can only raise.
     """
-    rules = EffectiveRules(policy, agent, tool, wish)
+    rules = EffectiveRules(policy, agent, tool, requested_tier)
     schema, schema_reasons = _schema(rules, args, declared_schema)
     tier, tier_reasons = rules.tier()
     redact = rules.redact()

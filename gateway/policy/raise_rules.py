@@ -22,7 +22,7 @@ MAX_VALUE = 200
 
 
 class Facts(Record):
-    """What is known of the moment in which a call is judged.
+    """What is known of the moment in which a call is evaluated.
 
     Attributes:
         now_ms: Unix milliseconds of the store's clock.
@@ -147,7 +147,7 @@ def fired(
 
 
 def is_strict(args: JsonObject) -> bool:
-    """Return whether arguments are strict JSON; others never run, but are judged."""
+    """Return whether arguments are strict JSON; others never run, but are evaluated."""
     try:
         accept_object(args)
     except BadJson:

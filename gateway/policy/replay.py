@@ -120,11 +120,11 @@ def read_rows(text: str, source: str) -> list[Row]:
 
 
 def replay(policy: Policy, rows: Iterable[Row]) -> list[Replayed]:
-    """Judge every call of an export once, in the order of time."""
+    """Evaluate every call of an export once, in the order of time."""
     history, listed = _History(), list(rows)
     votes = _votes(listed)
     return [
-        _judged(policy, step, history, votes.get(step.row.item, {}))
+        _evaluated(policy, step, history, votes.get(step.row.item, {}))
         for step in _steps(listed)
         if history.sees(step)
     ]
@@ -293,7 +293,7 @@ class _History:
             window.give_back(share)
 
 
-def _judged(
+def _evaluated(
     policy: Policy, step: _Step, history: _History, voters: _Voters
 ) -> Replayed:
     row = step.row

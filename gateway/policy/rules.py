@@ -136,7 +136,7 @@ class WindowRule(Record):
 
     Either ``sum``, a path to an amount, or ``count``. ``by`` is the resource whose
     total it is; without it there is one total for the tenant. A total includes the call
-    that is judged and the calls that still wait for people.
+    that is evaluated and the calls that still wait for people.
 
     ``counts`` says what is counted: ``uses`` leave the total when their call does not
     run; ``requests`` stay in it, whatever becomes of them.
@@ -278,7 +278,7 @@ class Policy(Record):
 
     @cached_property
     def digest(self) -> str:
-        """Return the hash that is pinned in every approval judged by this policy.
+        """Return the hash that is pinned in every approval evaluated by this policy.
 
         It covers the meaning, not the text: comments and the order of keys do not
         change it, a default written out does not either.

@@ -44,7 +44,7 @@ def unusable(schema: JsonObject, args: JsonObject) -> str | None:
 
 
 # An agent declares the same schemas with every turn, and looking at one takes longer
-# than everything else that is judged of a call which needs nobody.
+# than everything else that is evaluated of a call which needs nobody.
 @lru_cache(maxsize=256)
 def _problem(text: str) -> str | None:
     """Return what is wrong with a schema (JSON text), whatever the arguments are."""

@@ -38,7 +38,7 @@ class Gateway(Protocol):
     """
 
     async def submit(self, turn: Turn) -> tuple[Verdict, ...]:
-        """Judge all calls of a turn at once; open approvals for those that wait.
+        """Evaluate all calls of a turn at once; open approvals for those that wait.
 
         Idempotent by the turn's ref: the same turn submitted again gets the same
         verdicts. What still waits of the agent's older turns, and inside its tools, is

@@ -185,7 +185,7 @@ def _additional_properties(
     instance: JsonValue,
     schema: Mapping[str, JsonValue],
 ) -> Iterator[ValidationError]:
-    """Let the library judge those names that no pattern stands for."""
+    """Let the library validate those names that no pattern stands for."""
     patterns = cast("Mapping[str, JsonValue]", schema.get("patternProperties", {}))
     if patterns and isinstance(instance, dict):
         instance = {

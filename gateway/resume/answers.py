@@ -176,14 +176,14 @@ def fits(answer: JsonObject, schema: JsonObject | None) -> bool:
     """Return whether the agent's own schema takes an answer.
 
     The schema itself is not checked first: that costs more than everything else here,
-    and one that is not a schema leaves the judgement to the agent. An empty registry
+    and one that is not a schema leaves the check to the agent. An empty registry
     keeps a schema from making us fetch anything.
     """
     if schema is None:
         return True
-    judge: Any = Draft202012Validator(schema, registry=Registry())
+    validator: Any = Draft202012Validator(schema, registry=Registry())
     try:
-        return bool(judge.is_valid(answer))
+        return bool(validator.is_valid(answer))
     except _NO_SCHEMA:
         return True
 

@@ -69,7 +69,7 @@ class AgentService(ClaimService, AutoRunService):
         self._submitter = Submitter(store, policy, tenant=tenant, triage=triage)
 
     async def submit(self, turn: Turn) -> tuple[Verdict, ...]:
-        """Judge all calls of a turn; see `Gateway.submit`."""
+        """Evaluate all calls of a turn; see `Gateway.submit`."""
         verdicts, older = await self._submitter.submit(turn)
         ended = [one.id for one in older if _is_at(one, turn.ref)]
         # After the turn is open: a crash in between leaves older calls waiting, which

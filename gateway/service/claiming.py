@@ -40,7 +40,7 @@ from twokey.gateway.protocol.wire import (
     StateNow,
 )
 from twokey.gateway.service.denials import freeze_message
-from twokey.gateway.service.judging import JudgedNow, judge_now
+from twokey.gateway.service.reevaluation import CurrentEvaluation, evaluate_now
 from twokey.gateway.service.tenant_service import PolicyService
 from twokey.gateway.store.atomic_write import Loaded, Write
 from twokey.gateway.store.freezes import names_of
@@ -157,25 +157,29 @@ class ClaimService(PolicyService):
         # Refused from this moment on, even if the sweep comes late to write it down.
         if 0 < item.lapses_at_ms <= now_ms:
             return _told(item.with_(state=ItemState.LAPSED))
-        judged = await self._judged(loaded, item)
+        evaluated = await self._evaluate_now(loaded, item)
         back: Change | CheckState | None = revoke(
-            approval, item, judged.policy_now, now_ms=now_ms
+            approval, item, evaluated.policy_now, now_ms=now_ms
         )
         # The policy first: a tool that it forbids need not be asked for its state.
         if back is None:
             try:
-                back = _in_another_state(loaded, item, request.state, judged.policy_now)
+                back = _in_another_state(
+                    loaded, item, request.state, evaluated.policy_now
+                )
             except BadJson:
                 return Refused(reason=STATE_TOO_LARGE, state=item.state)
         if isinstance(back, CheckState):
             return back
         if back is not None:
             is_pending = back.approval.items[item.index].is_pending
-            return Write(back, judged={item.index: judged.used} if is_pending else {})
+            return Write(
+                back, inputs={item.index: evaluated.used} if is_pending else {}
+            )
         # Last, so that a frozen call goes back to people when it has to. The script
         # compares the freezes once more, because one may be set right now.
-        if judged.freeze is not None:
-            return Refused(reason=freeze_message(judged.freeze), state=item.state)
+        if evaluated.freeze is not None:
+            return Refused(reason=freeze_message(evaluated.freeze), state=item.state)
         return self._grant(loaded, item, request)
 
     async def _take_over(
@@ -195,11 +199,11 @@ class ClaimService(PolicyService):
         if now_ms < item.claimed_until_ms:
             return _busy(item.claimed_until_ms - now_ms)
         if item.idempotent:
-            judged = await self._judged(loaded, item)
+            evaluated = await self._evaluate_now(loaded, item)
             authorized = item.with_(state=ItemState.AUTHORIZED)
             # A refusal would read as if nothing had run, so a frozen call is in doubt.
-            is_free = judged.freeze is None
-            back = revoke(approval, authorized, judged.policy_now, now_ms=0)
+            is_free = evaluated.freeze is None
+            back = revoke(approval, authorized, evaluated.policy_now, now_ms=0)
             if is_free and back is None:
                 return self._grant(loaded, item, request)
         return Write(
@@ -217,9 +221,9 @@ class ClaimService(PolicyService):
         names = names_of(loaded.approval.agent, item.tool)
         return Write(change, unfrozen=names, is_fenced=True)
 
-    async def _judged(self, loaded: Loaded, item: Item) -> JudgedNow:
+    async def _evaluate_now(self, loaded: Loaded, item: Item) -> CurrentEvaluation:
         policy = self._policy()
-        return await judge_now(self._store, policy, loaded.approval, item, item.args)
+        return await evaluate_now(self._store, policy, loaded.approval, item, item.args)
 
     def _reply(self, item: Item, owner: str) -> ClaimReply:
         """Return how a claim stands after it was written."""
@@ -278,7 +282,7 @@ def requested_before(item: Item) -> str:
 
 
 def _in_another_state(
-    loaded: Loaded, item: Item, seen: StateNow | None, judged: PolicyDecision
+    loaded: Loaded, item: Item, seen: StateNow | None, evaluated: PolicyDecision
 ) -> Change | CheckState | None:
     """Return the result for a call whose state is not known to be the approved one.
 
@@ -299,7 +303,7 @@ def _in_another_state(
     if approved.is_same(seen.state):
         return None
     return ask_in_new_state(
-        loaded.approval, item, seen.state, judged, now_ms=loaded.now_ms
+        loaded.approval, item, seen.state, evaluated, now_ms=loaded.now_ms
     )
 
 

@@ -81,7 +81,7 @@ def over_limit(load: AgentLoad, protect: Protection, held: int) -> str:
         protect: how much it may ask of people.
         held: calls of this turn that wait already.
     """
-    # `>=`, because the call that is judged would be one more.
+    # `>=`, because the call that is evaluated would be one more.
     if load.waiting + held >= protect.pending_per_agent:
         return (
             f"{load.waiting + held} of your calls wait for a person already, which "

@@ -65,7 +65,7 @@ class Exporter(TenantService):
         if approval is None or index >= len(approval.items):
             return None
         item = approval.items[index]
-        # As asked and not as edited: `replay` judges what the agent asked for.
+        # As asked and not as edited: `replay` evaluates what the agent asked for.
         asked = redacted(item.requested_args, item.redact)
         requester = approval.requester.user if approval.requester else ""
         return {"args": asked, "requester": requester}

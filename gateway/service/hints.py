@@ -1,4 +1,4 @@
-"""Judge a call together with the hints from the agent's own code."""
+"""Evaluate a call together with the hints from the agent's own code."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from twokey.gateway.protocol.wire import CallHint
 MAX_DESCRIPTION = 200
 """Longest description of an agent's that stands on a card; a longer one is cut."""
 
-Judge = Callable[[Tier | None], Evaluation]
+Evaluate = Callable[[Tier | None], Evaluation]
 """What policy says of one call, given the tier that its agent asks for."""
 
 
-def apply_hint(judge: Judge, hint: CallHint | None) -> Evaluation:
+def apply_hint(evaluate: Evaluate, hint: CallHint | None) -> Evaluation:
     """Return policy's evaluation as a hint changes it: raised, narrowed, or as it was.
 
     An attacker who can forge a hint gains nothing. Only ``approve`` can be loosened, to
@@ -27,16 +27,16 @@ def apply_hint(judge: Judge, hint: CallHint | None) -> Evaluation:
     arguments, because it may spell them out.
 
     Args:
-        judge: asks policy about this call; pure, called once or twice.
+        evaluate: asks the policy about this call; pure, called once or twice.
         hint: the agent's wish; None changes nothing.
     """
-    evaluation = judge(None)
+    evaluation = evaluate(None)
     if hint is None:
         return evaluation
     tier = _tier_by_hint(evaluation, hint)
     if tier is not None:
         # Time, people and channel depend on the tier, so policy is asked again.
-        evaluation = judge(tier)
+        evaluation = evaluate(tier)
     return evaluation.with_(
         allow=_narrowed(evaluation.allow, hint.allow),
         agent_description=_described(evaluation, hint.description),

@@ -1,4 +1,4 @@
-"""Put together what is known of earlier calls when a call is judged."""
+"""Put together what is known of earlier calls when a call is evaluated."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def past_of(
     usage: CallUsage,
     totals: Mapping[str, int],
 ) -> Past:
-    """Return what is known of earlier calls when an item is judged again.
+    """Return what is known of earlier calls when an item is evaluated again.
 
     A call that is approved already keeps its place: those that were approved after it
     do not count against it.
@@ -157,7 +157,7 @@ class TurnPrecedents:
         return cls(policy, turn, keys, tenant, effects, asked)
 
     def known(self, load: AgentLoad) -> list[Known]:
-        """Return the precedents that the calls are judged by."""
+        """Return the precedents that the calls are evaluated by."""
         wanted = {self._key(effect) for effect in self.asked.values()}
         return [load.precedents[key] for key in sorted(wanted)]
 

@@ -37,14 +37,14 @@ from twokey.gateway.protocol.strict_json import JsonObject, accept_object
 from twokey.gateway.service.deadlines import TimeService
 from twokey.gateway.service.delegating import DelegationService
 from twokey.gateway.service.freezing import FreezeService
-from twokey.gateway.service.judging import (
-    JudgedNow,
+from twokey.gateway.service.queue import MAX_QUEUE, ReviewQueue
+from twokey.gateway.service.reevaluation import (
+    CurrentEvaluation,
     as_of_now,
     depends_on_others,
     edits_add_up,
-    judge_now,
+    evaluate_now,
 )
-from twokey.gateway.service.queue import MAX_QUEUE, ReviewQueue
 from twokey.gateway.service.reviewer_freezes import ReviewerFreezes
 from twokey.gateway.service.runs import RunService
 from twokey.gateway.service.statistics import LiveMetrics, StatisticsService
@@ -56,8 +56,8 @@ from twokey.gateway.store.jobs import Job, JobKind
 from twokey.gateway.store.store import Store
 from twokey.gateway.store.threads import ThreadFacts
 
-MAX_JUDGED_AGAIN = 50
-"""Waiting approvals that are judged again at most when a window may have changed."""
+MAX_REEVALUATED = 50
+"""Waiting approvals that are evaluated again at most when a window may have changed."""
 
 Voters = Callable[[Item], Awaitable[Sequence[Reviewer]]]
 """Resolves, now, those who voted for an item before."""
@@ -131,24 +131,26 @@ class ReviewService(PolicyService):
             approval, index = loaded.approval, click.index
             if approval.tenant != self._tenant:
                 return Unknown()
-            judged = await self._judge(approval, index, decision)
+            evaluated = await self._evaluate(approval, index, decision)
             result = deciding.decide(
                 approval,
                 click,
                 decision,
                 reviewer,
                 now_ms=loaded.now_ms,
-                policy_now=judged.policy_now if judged else None,
+                policy_now=evaluated.policy_now if evaluated else None,
                 voters=await _asked(approval, index, voters),
             )
             if not isinstance(result, Change):
                 return result
             # A call that is rejected gives its uses back in the same write; new ones
             # for it would be taken only to be released.
-            used = judged and _may_run(result.approval.items[index]) and judged.used
+            used = (
+                evaluated and _may_run(result.approval.items[index]) and evaluated.used
+            )
             return Write(
                 result,
-                judged={index: used} if used else {},
+                inputs={index: used} if used else {},
                 rejection=self._rejection(result, result.approval.items[index]),
             )
 
@@ -196,11 +198,11 @@ class ReviewService(PolicyService):
                 return Unknown()
             if edits_add_up(self._policy(), approval, partition):
                 return ONE_EDIT
-            judged = {
+            evaluated = {
                 index: found
                 for index, decision in partition.items()
                 if decision is not None
-                and (found := await self._judge(approval, index, decision))
+                and (found := await self._evaluate(approval, index, decision))
             }
             result = decide_batch(
                 approval,
@@ -208,9 +210,9 @@ class ReviewService(PolicyService):
                 partition,
                 reviewer,
                 now_ms=loaded.now_ms,
-                policies={index: one.policy_now for index, one in judged.items()},
+                policies={index: one.policy_now for index, one in evaluated.items()},
                 voters={
-                    index: await _asked(approval, index, voters) for index in judged
+                    index: await _asked(approval, index, voters) for index in evaluated
                 },
             )
             if not isinstance(result, BatchChange):
@@ -219,9 +221,9 @@ class ReviewService(PolicyService):
             after = result.change.approval.items
             return Write(
                 result.change,
-                judged={
+                inputs={
                     index: one.used
-                    for index, one in judged.items()
+                    for index, one in evaluated.items()
                     if one.used and _may_run(after[index])
                 },
                 rejection=self._rejection(
@@ -279,11 +281,11 @@ class ReviewService(PolicyService):
         loaded = await self.read(approval_id)
         return None if loaded is None else await self.as_of_now(loaded)
 
-    async def judged_waiting(self) -> list[Loaded]:
+    async def reevaluated_waiting(self) -> list[Loaded]:
         """Return waiting approvals as of now; what is due soonest comes first."""
         return [await self.as_of_now(loaded) for loaded in await self.waiting()]
 
-    async def judged_again(self, limit: int = MAX_JUDGED_AGAIN) -> list[Loaded]:
+    async def reevaluated(self, limit: int = MAX_REEVALUATED) -> list[Loaded]:
         """Return waiting approvals whose calls depend on others, as of now.
 
         Those of another policy are among them once, after the policy changed. Those
@@ -311,8 +313,8 @@ class ReviewService(PolicyService):
         Nothing is recorded or reserved. None when there is no such item, or when the
         arguments are not strict JSON.
         """
-        judged = await self._judge(approval, index, Edit(args=args))
-        return judged.policy_now if judged else None
+        evaluated = await self._evaluate(approval, index, Edit(args=args))
+        return evaluated.policy_now if evaluated else None
 
     async def ask_agent(
         self,
@@ -358,9 +360,9 @@ class ReviewService(PolicyService):
         )
         return await self.store.threads.ask(self._keys, job, once or job.id, asked)
 
-    async def _judge(
+    async def _evaluate(
         self, approval: Approval, index: int, decision: Decision
-    ) -> JudgedNow | None:
+    ) -> CurrentEvaluation | None:
         """Ask the current policy about the arguments that would run, as of now."""
         if not 0 <= index < len(approval.items):
             return None
@@ -368,12 +370,12 @@ class ReviewService(PolicyService):
         args = item.args
         if isinstance(decision, Edit):
             try:
-                # Judged by what would run: the strict copy, as the edit itself will be
-                # read.
+                # Evaluated by what would run: the strict copy, as the edit itself will
+                # be read.
                 args = accept_object(decision.args)
             except BadJson:
                 return None  # the decision itself is refused for the same reason
-        return await judge_now(self.store, self._policy(), approval, item, args)
+        return await evaluate_now(self.store, self._policy(), approval, item, args)
 
     def _rejection(self, change: Change, *items: Item) -> dict[str, object]:
         rejected = [item for item in items if item.state is ItemState.REJECTED]

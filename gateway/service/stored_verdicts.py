@@ -1,6 +1,6 @@
 """Replay the verdicts of a turn, and revoke those that the current policy denies.
 
-A turn is judged once. What was auto-approved may still be asked about later,
+A turn is evaluated once. What was auto-approved may still be asked about later,
 by a process that takes the turn over; then a freeze or another policy counts.
 """
 
@@ -63,7 +63,7 @@ class StoredVerdicts(Record):
         return self.with_(verdicts=halted)
 
 
-def judged_again(verdict: Verdict, tier: Tier) -> Verdict:
+def recheck_verdict(verdict: Verdict, tier: Tier) -> Verdict:
     """Return the verdict for a call that has this tier now."""
     # Held calls keep their verdict: their claim asks the policy again.
     if not verdict.runs_unclaimed or tier.is_auto_approved:

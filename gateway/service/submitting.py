@@ -1,7 +1,7 @@
-"""Submit a turn: reserve windows, judge by policy, open approvals.
+"""Submit a turn: reserve windows, evaluate the policy, open approvals.
 
-What is judged by and what is written are apart, and everything that could move in
-between is checked again in the step that writes; then the turn is judged once more.
+What is evaluated by and what is written are apart, and everything that could move in
+between is checked again in the step that writes; then the turn is evaluated once more.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from twokey.gateway.service.proposals import (
 )
 from twokey.gateway.service.stored_verdicts import (
     StoredVerdicts,
-    judged_again,
+    recheck_verdict,
     totals_with,
 )
 from twokey.gateway.service.tenant_service import PolicyService
@@ -55,7 +55,7 @@ _ATTEMPTS = 64
 
 
 class Submitter(PolicyService):
-    """Judge the turns of a tenant's agents.
+    """Evaluate the turns of a tenant's agents.
 
     Args:
         store: where everything is kept.
@@ -84,7 +84,7 @@ class Submitter(PolicyService):
             NotAllowed: when the turn itself cannot be stored.
         """
         check_texts(turn)
-        # Before anything judges them: 1.0 and 1, or another order of keys, are one
+        # Before anything evaluates them: 1.0 and 1, or another order of keys, are one
         # call.
         turn = turn.with_(calls=tuple(_canonical(call) for call in turn.calls))
         ref = turn.ref
@@ -104,20 +104,20 @@ class Submitter(PolicyService):
                 turn_key=turn_key,
                 effects=same.asked.values(),
             )
-            # Submitted before. Nothing is judged or reserved again, but a freeze
+            # Submitted before. Nothing is evaluated or reserved again, but a freeze
             # counts.
             if load.verdicts:
                 kept = StoredVerdicts.read(load.verdicts)
                 kept = kept.halted(load, ref.agent)
                 return await self._by_now(same, kept, load), ()
-            judged = await self._judge(same, turn_key, load, triage)
-            if judged is None:
+            evaluated = await self._evaluate(same, turn_key, load, triage)
+            if evaluated is None:
                 continue
-            opened = await self._open(turn_key, judged)
+            opened = await self._open(turn_key, evaluated)
             if opened is not None:
                 return opened
         raise StoreUnavailable(
-            "Too much was asked at once to judge this turn; nothing was opened. "
+            "Too much was asked at once to evaluate this turn; nothing was opened. "
             "Submit it again."
         )
 
@@ -139,8 +139,8 @@ class Submitter(PolicyService):
             one = self._usage(policy, turn, call, load)
             totals = await totals_with(self._store, self._keys.blobs(""), one)
             facts = same.facts(position, _facts(load, one, totals, held=0), load)
-            evaluation = _judged(turn, policy, call, facts)
-            found.append(judged_again(verdict, evaluation.tier))
+            evaluation = _evaluate_call(turn, policy, call, facts)
+            found.append(recheck_verdict(verdict, evaluation.tier))
         return tuple(found)
 
     async def _join(self, turn: Turn) -> None:
@@ -165,9 +165,9 @@ class Submitter(PolicyService):
         position = (self._tenant, run_ref.agent, run_ref.thread)
         await threads.change(self._keys, *position, joined, why="aside")
 
-    async def _judge(
+    async def _evaluate(
         self, same: TurnPrecedents, turn_key: str, load: AgentLoad, triage: TurnTriage
-    ) -> _JudgedTurn | None:
+    ) -> _EvaluatedTurn | None:
         turn, policy = same.turn, same.policy
         usage = [
             # What goes back to the model is not a request; its amounts are unknown.
@@ -185,12 +185,13 @@ class Submitter(PolicyService):
         # Another process opened this turn meanwhile: the next load finds its verdicts.
         if totals is None:
             return None
-        judge = partial(_evaluated, same, load, usage, totals)
-        # Judged twice: triage is asked about the calls as the policy alone sees them.
-        evaluated = judge({})
+        evaluate_all = partial(_evaluated, same, load, usage, totals)
+        # Evaluated twice: triage is asked about the calls as the policy alone sees
+        # them.
+        evaluated = evaluate_all({})
         triaged = await triage.assess(evaluated, now_ms=load.now_ms)
         if triaged:
-            evaluated = judge(triaged)
+            evaluated = evaluate_all(triaged)
         source = Source(
             turn=turn,
             tenant=self._tenant,
@@ -205,22 +206,22 @@ class Submitter(PolicyService):
         proposal = propose(evaluated, source)
         told = triage_events(triaged, proposal, source)
         proposal = replace(proposal, events=(*proposal.events, *told))
-        return _JudgedTurn(same, same.known(load), usage, proposal)
+        return _EvaluatedTurn(same, same.known(load), usage, proposal)
 
     async def _open(
-        self, turn_key: str, judged: _JudgedTurn
+        self, turn_key: str, evaluated: _EvaluatedTurn
     ) -> tuple[tuple[Verdict, ...], Sequence[Listed]] | None:
-        turn, proposal = judged.same.turn, judged.proposal
+        turn, proposal = evaluated.same.turn, evaluated.proposal
         opened = await self._store.approvals.open_turn(
             self._keys,
             turn_key,
             proposal.approvals,
             verdicts=StoredVerdicts(
-                policy=judged.same.policy.digest, verdicts=proposal.verdicts
+                policy=evaluated.same.policy.digest, verdicts=proposal.verdicts
             ).dumped(),
             events=proposal.events,
             thread=(turn.ref.agent, turn.ref.thread),
-            preconditions=judged.preconditions(),
+            preconditions=evaluated.preconditions(),
         )
         if opened is None:
             return None
@@ -246,7 +247,7 @@ class Submitter(PolicyService):
 
 
 @dataclass(frozen=True)
-class _JudgedTurn:
+class _EvaluatedTurn:
     """A turn, what its calls use, and what it came to."""
 
     same: TurnPrecedents
@@ -306,7 +307,7 @@ def _evaluated(
         effect = same.effects[position]
         facts = same.facts(position, facts, load, ran=ran[effect])
         also = (*(assessed.also if assessed else ()), *_raised_if_invalid(call))
-        evaluation = _judged(turn, policy, call, facts, also)
+        evaluation = _evaluate_call(turn, policy, call, facts, also)
         refusal = denials.refusal(load, policy, turn.ref, call)
         is_returned = not refusal and _is_returned(policy, call)
         if is_returned:
@@ -340,7 +341,7 @@ def _raised_if_invalid(call: ProposedCall) -> Sequence[Raise]:
     return (Raise(to=Tier.APPROVE, reason=denials.MISFIT),) if call.problem else ()
 
 
-def _judged(
+def _evaluate_call(
     turn: Turn,
     policy: Policy,
     call: ProposedCall,
@@ -355,7 +356,7 @@ def _judged(
             has_requester=bool(facts.requester),
         )
 
-    def judge(wish: Tier | None) -> Evaluation:
+    def evaluate_at(requested_tier: Tier | None) -> Evaluation:
         return evaluate(
             policy,
             agent=turn.ref.agent,
@@ -363,11 +364,11 @@ def _judged(
             args=call.args,
             declared_schema=turn.schemas.get(call.tool),
             facts=facts,
-            wish=wish,
+            requested_tier=requested_tier,
             also=also,
         )
 
-    return apply_hint(judge, call.hint)
+    return apply_hint(evaluate_at, call.hint)
 
 
 def _canonical(call: ProposedCall) -> ProposedCall:

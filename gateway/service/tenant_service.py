@@ -23,7 +23,7 @@ class TenantService:
 
 
 class PolicyService(TenantService):
-    """A tenant's part of the store, and the policy by which calls are judged.
+    """A tenant's part of the store, and the policy by which calls are evaluated.
 
     Args:
         store: where everything is kept.

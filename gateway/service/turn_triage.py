@@ -41,7 +41,7 @@ class TriagedCall:
 
 
 class TurnTriage:
-    """Triage of one turn: the turn may be judged again, a call is put to it once.
+    """Triage of one turn: the turn may be evaluated again, a call is put to it once.
 
     Args:
         triage: None when there is none.
@@ -62,11 +62,11 @@ class TurnTriage:
         All calls that the policy puts to triage are asked about at the same time.
 
         Args:
-            evaluated: every call of the turn, judged without triage.
+            evaluated: every call of the turn, evaluated without triage.
             now_ms: the store's clock.
         """
-        # A turn may be judged many times (`_ATTEMPTS` in submitting.py); triage, which
-        # costs time and money, is asked about a call once.
+        # A turn may be evaluated many times (`_ATTEMPTS` in submitting.py); triage,
+        # which costs time and money, is asked about a call once.
         new = [
             (position, one, one.evaluation.triage)
             for position, one in enumerate(evaluated)

@@ -17,14 +17,14 @@ def check_texts(turn: Turn) -> None:
     for name in ("agent", "thread", "message_id"):
         if not getattr(turn.ref, name):
             raise NotAllowed(
-                f"A turn was submitted with {name}='', so nothing of it was judged or "
+                f"A turn was submitted with {name}='', so no call was evaluated or "
                 "ran. Submit it with the name that it has."
             )
     for where, text in _texts(turn):
         if not _is_unicode(text):
             raise NotAllowed(
                 f"The {where} {text!r} holds half of a surrogate pair, so nothing of "
-                "this turn was judged or ran. Submit it as Unicode."
+                "this turn was evaluated or ran. Submit it as Unicode."
             )
 
 

@@ -34,7 +34,7 @@ class CallUsage(Record):
 
     @property
     def reserved(self) -> tuple[Use, ...]:
-        """Return everything that is reserved while the call is judged."""
+        """Return everything that is reserved while the call is evaluated."""
         return (*self.uses, *self.requests)
 
     def requests_before(self, totals: Mapping[str, int]) -> dict[str, int]:

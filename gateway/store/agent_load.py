@@ -137,7 +137,7 @@ class AgentLoadStore:
         turn_key: str,
         effects: Iterable[str] = (),
     ) -> AgentLoad:
-        """Read where an agent stands before one of its turns is judged.
+        """Read where an agent stands before one of its turns is evaluated.
 
         The requester is read from the run: people speak to its outermost agent.
         ``effects`` are those of the calls whose precedents are read, too.
@@ -198,7 +198,7 @@ class AgentLoadStore:
 
 
 def _rejected(found: dict[str, bytes]) -> dict[str, Rejection]:
-    # The turn that is being judged comes after those that are counted.
+    # The turn that is being evaluated comes after those that are counted.
     turns = number(found.pop("turns", None)) + 1
     rejections: dict[str, Rejection] = {}
     for call, value in found.items():

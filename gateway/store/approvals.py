@@ -28,7 +28,7 @@ from twokey.gateway.store.connection import (
 )
 from twokey.gateway.store.keys import KEEP_MS, Keys, shard_of_approval
 from twokey.gateway.store.pending import PendingIndex
-from twokey.gateway.store.precedents import judged_by, rows_of_opening
+from twokey.gateway.store.precedents import rows_of_opening, seen_precedents
 from twokey.gateway.store.script import Script, texts
 from twokey.gateway.store.turn_opening import Listed, OpenedTurn, Preconditions
 from twokey.gateway.store.windows import as_rows
@@ -101,7 +101,8 @@ class ApprovalStore:
             preconditions: what must not have changed meanwhile.
 
         Returns:
-            None when something moved since the calls were judged: judge them again.
+            None when something moved since the calls were evaluated: evaluate them
+            again.
         """
         # Before the script, not in it: an agent that is listed without anything pending
         # costs one look, one that is pending without being listed is never shown to
@@ -150,7 +151,7 @@ class ApprovalStore:
             precedents=json.dumps(
                 [*rows_of_opening(keys, approvals), *preconditions.auto_runs]
             ),
-            judged_by=judged_by(preconditions.known),
+            seen=seen_precedents(preconditions.known),
         )
         match text(reply[0]):
             case "opened":

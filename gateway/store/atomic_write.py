@@ -23,7 +23,7 @@ from twokey.gateway.store.connection import (
 )
 from twokey.gateway.store.jobs import Job
 from twokey.gateway.store.keys import KEEP_MS, Keys
-from twokey.gateway.store.precedents import Known, judged_by, rows_of_change
+from twokey.gateway.store.precedents import Known, rows_of_change, seen_precedents
 from twokey.gateway.store.script import Script, texts
 from twokey.gateway.store.windows import Use, as_rows
 
@@ -40,13 +40,13 @@ class Loaded:
 
 
 @dataclass(frozen=True)
-class Judged:
-    """What an item uses of which windows, and what it was judged by.
+class EvaluationInputs:
+    """What an item uses of which windows, and what it was evaluated by.
 
     Attributes:
         uses: of the item.
         totals: what each window came to.
-        known: precedents; None when it was judged without them.
+        known: precedents; None when it was evaluated without them.
     """
 
     uses: Sequence[Use]
@@ -60,16 +60,18 @@ class Write:
 
     Attributes:
         change: the next version.
-        judged: what items use of windows from now on, by index. The change is computed
-            again when a window holds more than was judged by, or when there are other
-            precedents.
+        inputs: what items use of windows from now on, by index. The change is computed
+            again when a window holds more than was evaluated by, or when there are
+            other precedents.
         unfrozen: names of which none may be frozen.
         rejection: from `rejection_effects`; empty when nothing is rejected.
         is_fenced: the holder of a thread's lease writes it: refuse it of a former one.
     """
 
     change: Change
-    judged: Mapping[int, Judged] = field(default_factory=dict[int, Judged])
+    inputs: Mapping[int, EvaluationInputs] = field(
+        default_factory=dict[int, EvaluationInputs]
+    )
     unfrozen: Sequence[str] = ()
     rejection: Mapping[str, object] = field(default_factory=dict[str, object])
     is_fenced: bool = False
@@ -121,7 +123,7 @@ async def write(
         leases=json.dumps(leases),
         blob_fields=json.dumps(blobs),
         states=json.dumps(_states(before, after)),
-        uses=json.dumps({str(i): _uses(judged) for i, judged in what.judged.items()}),
+        uses=json.dumps({str(i): _uses(inputs) for i, inputs in what.inputs.items()}),
         set=json.dumps([*timing.timers(before, after), *change.timers]),
         events=texts(change.events),
         job=job.model_dump_json() if job else "",
@@ -130,7 +132,7 @@ async def write(
         failed_ms=FAILED_MS,
         keep_ms=KEEP_MS,
         precedents=json.dumps(rows_of_change(keys, before, after)),
-        judged_by=judged_by(one.known for one in what.judged.values() if one.known),
+        seen=seen_precedents(one.known for one in what.inputs.values() if one.known),
     )
     if text(reply[0]) != "done":
         return None
@@ -194,7 +196,7 @@ async def quarantine(conn: Connection, keys: Keys, approval_id: str) -> None:
         failed_ms=FAILED_MS,
         keep_ms=KEEP_MS,
         precedents="[]",
-        judged_by="[]",
+        seen="[]",
     )
 
 
@@ -232,9 +234,9 @@ def _states(before: Approval, after: Approval) -> dict[str, str]:
     }
 
 
-def _uses(judged: Judged) -> dict[str, object]:
-    totals = [str(judged.totals[use.name]) for use in judged.uses]
-    return {"rows": as_rows(judged.uses), "totals": totals}
+def _uses(inputs: EvaluationInputs) -> dict[str, object]:
+    totals = [str(inputs.totals[use.name]) for use in inputs.uses]
+    return {"rows": as_rows(inputs.uses), "totals": totals}
 
 
 def _failed(before: Approval, after: Approval) -> list[str]:

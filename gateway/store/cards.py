@@ -30,15 +30,15 @@ LOSE_CARD = Script("lose_card")
 class CardPlace(Record):
     """The one usable copy of a card: channel and message, and the rev it shows.
 
-    ``judged`` is a digest of what it says that the waiting calls need. ``asked`` are
-    the names of the roles that were mentioned on it or under it.
+    ``decision_digest`` is a digest of what it says that the waiting calls need.
+    ``asked`` are the names of the roles that were mentioned on it or under it.
     """
 
     channel: str
     ts: str
     rev: int = 0
     display_digest: str = ""
-    judged: str = ""
+    decision_digest: str = ""
     asked: frozenset[str] = frozenset()
 
     @property
@@ -91,7 +91,7 @@ class CardStore:
             ts=ts,
             rev=number(found.get("rev")),
             display_digest=text(found.get("display")),
-            judged=text(found.get("judged")),
+            decision_digest=text(found.get("judged")),
             asked=frozenset(
                 name.removeprefix(_ASKED) for name in found if name.startswith(_ASKED)
             ),
@@ -168,9 +168,9 @@ class CardStore:
         tenant: str,
         rev: int,
         display_digest: str,
-        judged: str = "",
+        decision_digest: str = "",
     ) -> None:
-        """Remember which rev and judgement the card shows, and its blocks' digest.
+        """Remember which rev and decision the card shows, and its blocks' digest.
 
         A publisher that was paused may show an older rev than another one did in the
         meantime. What the card shows is then not known, so it has to be drawn again.
@@ -178,7 +178,7 @@ class CardStore:
         key = keys.card(approval)
         # Read before the write, which would hide that somebody else showed a newer one.
         before = number(await self._conn.command("HGET", key, "rev"))
-        shown = {"rev": str(rev), "display": display_digest, "judged": judged}
+        shown = {"rev": str(rev), "display": display_digest, "judged": decision_digest}
         await self._attach(keys, approval, key, newest=shown)
         if before > rev:
             await self.mark_outdated(keys, tenant, approval)

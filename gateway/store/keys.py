@@ -174,7 +174,7 @@ class Keys:
         return f"{self._base}:lease:{_hashed(tenant, agent, thread)}"
 
     def reservation(self, turn_key: str, uses: str) -> str:
-        """String: what a turn that is being judged has reserved, for a minute."""
+        """String: what a turn that is being evaluated has reserved, for a minute."""
         return f"{self._base}:hold:{_hashed(turn_key, uses)}"
 
     def window(self, tenant: str, window: str, resource: str) -> str:

@@ -1,6 +1,6 @@
 """Store what became of the newest calls with each effect, and read it back.
 
-It is written in the step that changes a call, and read with what else a judgement
+It is written in the step that changes a call, and read with what else an evaluation
 needs, so that neither takes a round trip of its own. At most `MOST_KEPT` calls of a
 kind are kept of an effect, for as long as an approval is; what the policy alone let run
 counts in rules for a day, and is kept as long.
@@ -98,7 +98,7 @@ def row_of_auto_run(keys: Keys, tenant: str, effect: str, what: Precedent) -> Ro
     return _row(keys.precedents(tenant, effect), what, keep_ms=DAY_MS)
 
 
-def judged_by(known: Iterable[Known]) -> str:
+def seen_precedents(known: Iterable[Known]) -> str:
     """Return what a script compares with the precedents of the moment it writes."""
     return json.dumps([[one.key, one.changes] for one in known])
 

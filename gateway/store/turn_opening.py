@@ -57,7 +57,7 @@ class Preconditions:
         refused: uses of the calls that do not run.
         reserved: all of these, in the order in which they were reserved.
         auto_runs: the precedents that calls without a record are from now on.
-        known: the precedents that the calls were judged by.
+        known: the precedents that the calls were evaluated by.
     """
 
     tenant: str

@@ -1,8 +1,8 @@
 """Reserve and count use of rolling windows atomically, for rate and sum limits.
 
-A use counts from the moment its call is judged, while the call may still run, and for
-the window's length after it ran. A call that is refused in any way gives its use back
-in the same step, unless the window counts requests: then it stays for the window's
+A use counts from the moment its call is evaluated, while the call may still run, and
+for the window's length after it ran. A call that is refused in any way gives its use
+back in the same step, unless the window counts requests: then it stays for the window's
 length after it was asked. A process that dies in between leaves too much reserved for
 two minutes, and never too little.
 """
@@ -22,9 +22,9 @@ from twokey.gateway.store.script import Script
 RESERVE = Script("reserve")
 TOTALS = Script("totals")
 
-# Twice the longest that triage may take (30 s), which is what judging waits for.
+# Twice the longest that triage may take (30 s), which is what evaluating waits for.
 HOLD_MS = 60_000
-"""How long a turn may be judged; its reservation is given back after that."""
+"""How long a turn may be evaluated; its reservation is given back after that."""
 
 
 @dataclass(frozen=True)

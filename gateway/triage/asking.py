@@ -26,7 +26,7 @@ class Triage(Protocol):
     async def assess(self, request: TriageRequest) -> object:
         """Return an `Assessment`, a mapping with its names, or JSON as text.
 
-        It runs in the event loop in which the agent's turn is judged, which it must
+        It runs in the event loop in which the agent's turn is evaluated, which it must
         not block, is cancelled at its time-out, and sees none of the agent's run.
         Several calls are put to it at the same time.
 

@@ -50,7 +50,7 @@ class TriageRequest(Record):
 def request_of(
     decision: PolicyDecision, *, agent: str, tool: str, args: JsonObject, now_ms: int
 ) -> TriageRequest:
-    """Return the request of a call that was judged.
+    """Return the request of a call that was evaluated.
 
     Args:
         decision: what policy says of it; names the paths that are hidden.

@@ -360,8 +360,8 @@ class FakeGateway:
         listed = self.tiers.get(call.tool, self.default)
         is_overridable = call.tool in self.overridable
 
-        def judge(wish: Tier | None) -> Evaluation:
-            asked = wish or listed
+        def evaluate_at(requested_tier: Tier | None) -> Evaluation:
+            asked = requested_tier or listed
             return Evaluation(
                 tier=asked if is_overridable else join(listed, asked),
                 reasons=(),
@@ -373,7 +373,7 @@ class FakeGateway:
                 overridable=is_overridable,
             )
 
-        return apply_hint(judge, call.hint)
+        return apply_hint(evaluate_at, call.hint)
 
     def _open(self, turn: Turn, index: int, evaluation: Evaluation) -> Item:
         call = turn.calls[index]

@@ -246,7 +246,7 @@ async def test_a_call_that_policy_let_run_cannot_be_swapped_for_a_gated_one(
     gateway = FakeGateway({"look_up": Tier.AUTO})
 
     class Rename(AgentMiddleware[Any, Any, Any]):
-        """Turn a free call into a gated one, after it was judged."""
+        """Turn a free call into a gated one, after it was evaluated."""
 
         def after_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
             message: BaseMessage = state["messages"][-1]
@@ -303,7 +303,7 @@ async def test_arguments_that_become_no_json_after_the_verdict_do_not_run(
     runner: Runner, memory: InMemorySaver, effects: Effects
 ) -> None:
     class Spoil(AgentMiddleware[Any, Any, Any]):
-        """Make the arguments invalid JSON after they were judged."""
+        """Make the arguments invalid JSON after they were evaluated."""
 
         def after_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
             message: BaseMessage = state["messages"][-1]

@@ -69,19 +69,19 @@ POLICIES = st.builds(
 )
 
 
-def judged(
+def evaluated(
     policy: Policy, hint: CallHint | None, tool: str = "pay", amount: int = 10
 ) -> Evaluation:
-    def judge(wish: Tier | None) -> Evaluation:
+    def evaluate_at(requested_tier: Tier | None) -> Evaluation:
         return evaluate(
             policy,
             agent="support",
             tool=tool,
             args={"amount": amount},
-            wish=wish,
+            requested_tier=requested_tier,
         )
 
-    return apply_hint(judge, hint)
+    return apply_hint(evaluate_at, hint)
 
 
 def of_tier(tier: Tier, **more: object) -> Policy:
@@ -99,7 +99,7 @@ def _verbs(names: str) -> tuple[Verb, ...]:
 def test_no_hint_lowers_what_policy_does_not_mark_overridable(
     policy: Policy, hint: CallHint | None
 ) -> None:
-    plain, hinted = judged(policy, None), judged(policy, hint)
+    plain, hinted = evaluated(policy, None), evaluated(policy, hint)
 
     assert {*hinted.allow} <= {*plain.allow, Verb.REJECT}
     if not plain.overridable:
@@ -111,7 +111,7 @@ def test_no_hint_lowers_what_policy_does_not_mark_overridable(
 def test_only_one_reviewer_is_ever_waived_and_only_by_a_clear_no(
     policy: Policy, hint: CallHint | None
 ) -> None:
-    plain, hinted = judged(policy, None), judged(policy, hint)
+    plain, hinted = evaluated(policy, None), evaluated(policy, hint)
 
     fired = [rule.to for rule in plain.fired]
     is_waived = hinted.tier.rank < plain.tier.rank
@@ -124,7 +124,7 @@ def test_only_one_reviewer_is_ever_waived_and_only_by_a_clear_no(
 def test_a_reviewer_can_say_no_wherever_policy_lets_them(
     policy: Policy, hint: CallHint | None
 ) -> None:
-    plain, hinted = judged(policy, None), judged(policy, hint)
+    plain, hinted = evaluated(policy, None), evaluated(policy, hint)
 
     assert hinted.allow
     assert Verb.REJECT in hinted.allow or Verb.REJECT not in plain.allow
@@ -133,19 +133,19 @@ def test_a_reviewer_can_say_no_wherever_policy_lets_them(
 def test_no_hint_changes_nothing() -> None:
     policy = of_tier(Tier.APPROVE, overridable=True)
 
-    assert judged(policy, CallHint()) == judged(policy, None)
+    assert evaluated(policy, CallHint()) == evaluated(policy, None)
 
 
 @pytest.mark.parametrize("tier", [Tier.AUTO, Tier.NOTIFY])
 def test_a_call_that_would_run_is_held_when_the_agent_asks(tier: Tier) -> None:
-    hinted = judged(of_tier(tier), CallHint(hold=True))
+    hinted = evaluated(of_tier(tier), CallHint(hold=True))
 
     assert hinted.tier is Tier.APPROVE
     assert hinted.reasons[-1] == "This run of the agent asked for approve."
 
 
 def test_a_call_that_is_held_gets_the_people_time_and_channel_of_a_card() -> None:
-    hinted = judged(TIERED, CallHint(hold=True), "look_up")
+    hinted = evaluated(TIERED, CallHint(hold=True), "look_up")
 
     assert [role.users for role in hinted.requirement.of] == [("U0ANA",)]
     assert hinted.requirement.approvals == 1
@@ -154,7 +154,7 @@ def test_a_call_that_is_held_gets_the_people_time_and_channel_of_a_card() -> Non
 
 
 def test_a_waived_person_is_named_among_the_reasons() -> None:
-    hinted = judged(TIERED, CallHint(hold=False))
+    hinted = evaluated(TIERED, CallHint(hold=False))
 
     assert hinted.tier is Tier.AUTO
     assert "as the policy lets it" in hinted.reasons[-1]
@@ -164,7 +164,7 @@ def test_a_waived_person_is_named_among_the_reasons() -> None:
     ("tool", "tier"), [("pay", Tier.ESCALATE), ("trust", Tier.APPROVE)]
 )
 def test_a_tier_that_a_rule_raised_is_never_waived(tool: str, tier: Tier) -> None:
-    hinted = judged(TIERED, CallHint(hold=False), tool, amount=90)
+    hinted = evaluated(TIERED, CallHint(hold=False), tool, amount=90)
 
     assert hinted.tier is tier
 
@@ -174,7 +174,7 @@ def test_a_tier_that_a_rule_raised_is_never_waived(tool: str, tier: Tier) -> Non
 def test_two_people_and_a_no_stay_what_they_are(tier: Tier, hint: CallHint) -> None:
     policy = of_tier(tier, overridable=True)
 
-    assert judged(policy, hint) == judged(policy, None)
+    assert evaluated(policy, hint) == evaluated(policy, None)
 
 
 @pytest.mark.parametrize(
@@ -193,11 +193,11 @@ def test_decisions_are_narrowed_to_those_wished_for(
 ) -> None:
     policy = of_tier(Tier.APPROVE, allow=_verbs(given_verbs), overridable=True)
 
-    assert judged(policy, CallHint(allow=_verbs(wished))).allow == _verbs(left)
+    assert evaluated(policy, CallHint(allow=_verbs(wished))).allow == _verbs(left)
 
 
 def test_a_description_is_one_line_and_kept_as_the_agents() -> None:
-    hinted = judged(
+    hinted = evaluated(
         of_tier(Tier.APPROVE), CallHint(description=" Drop\n\nthe   table ")
     )
 
@@ -207,7 +207,7 @@ def test_a_description_is_one_line_and_kept_as_the_agents() -> None:
 def test_a_long_description_is_cut_visibly() -> None:
     hint = CallHint(description="x" * (MAX_DESCRIPTION + 7))
 
-    hinted = judged(of_tier(Tier.APPROVE), hint)
+    hinted = evaluated(of_tier(Tier.APPROVE), hint)
 
     assert hinted.agent_description.endswith("x… (7 more characters)")
 
@@ -218,7 +218,7 @@ def test_a_description_neither_replaces_the_policys_nor_tells_what_it_hides(
 ) -> None:
     policy = of_tier(Tier.APPROVE, **more)
 
-    hinted = judged(policy, CallHint(description="harmless: card 4111 1111"))
+    hinted = evaluated(policy, CallHint(description="harmless: card 4111 1111"))
 
-    assert hinted.description == judged(policy, None).description
+    assert hinted.description == evaluated(policy, None).description
     assert not hinted.agent_description

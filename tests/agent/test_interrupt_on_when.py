@@ -172,7 +172,7 @@ async def test_a_predicate_cannot_change_the_call_it_looks_at(
     assert effects.paid == [(10, "ada")]
 
 
-async def test_a_turn_the_gateway_forgot_is_judged_again_by_the_hints_it_had(
+async def test_a_turn_the_gateway_forgot_is_evaluated_again_by_the_hints_it_had(
     runner: Runner, effects: Effects
 ) -> None:
     gateway = FakeGateway(default=Tier.AUTO)

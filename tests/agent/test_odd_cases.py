@@ -269,7 +269,7 @@ async def test_an_edit_of_a_tool_that_returns_several_things_is_told(
     assert str(model.seen[-1]).count("[twokey:edited]") == 1
 
 
-async def test_a_tool_whose_schema_is_no_json_schema_is_still_judged(
+async def test_a_tool_whose_schema_is_no_json_schema_is_still_evaluated(
     runner: Runner, memory: InMemorySaver
 ) -> None:
     class Strange(BaseModel):

@@ -94,7 +94,7 @@ async def test_a_call_that_does_not_fit_goes_back_and_nobody_is_asked(
     assert (EventName.CALL_RETURNED, MISFIT) in await events(harness)
 
 
-async def test_its_siblings_are_judged_as_ever(harness: ServiceHarness) -> None:
+async def test_its_siblings_are_evaluated_as_ever(harness: ServiceHarness) -> None:
     agent = agent_of(
         harness,
         calling(

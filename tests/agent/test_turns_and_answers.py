@@ -1,4 +1,4 @@
-"""A call is judged once, waits for a person, and ends in exactly one way."""
+"""A call is evaluated once, waits for a person, and ends in exactly one way."""
 
 from __future__ import annotations
 

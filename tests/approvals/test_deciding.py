@@ -78,7 +78,7 @@ def changed(result: Change | Outcome) -> Change:
     return result
 
 
-def judgement(tier: Tier, requirement: Requirement) -> PolicyDecision:
+def evaluation(tier: Tier, requirement: Requirement) -> PolicyDecision:
     return PolicyDecision(
         tier=tier, reasons=("rule",), requirement=requirement, policy_digest="sha256:1"
     )
@@ -345,7 +345,7 @@ def test_one_rejection_settles_even_after_an_approval() -> None:
 
 
 def test_an_edit_that_raises_the_tier_makes_its_editor_a_principal() -> None:
-    raised = judgement(Tier.ESCALATE, TWO)
+    raised = evaluation(Tier.ESCALATE, TWO)
 
     edited = changed(
         say(an_approval(), Edit(args=HALF), reviewer(ANA), policy_now=raised)
@@ -360,7 +360,7 @@ def test_an_edit_that_raises_the_tier_makes_its_editor_a_principal() -> None:
 
 
 def test_a_policy_that_denies_now_wins_over_the_frozen_one() -> None:
-    denied = judgement(Tier.DENY, ONE)
+    denied = evaluation(Tier.DENY, ONE)
 
     approve = say(an_approval(), Approve(), reviewer(ANA), policy_now=denied)
     edit = say(an_approval(), Edit(args=HALF), reviewer(ANA), policy_now=denied)
@@ -371,7 +371,7 @@ def test_a_policy_that_denies_now_wins_over_the_frozen_one() -> None:
 
 def test_a_looser_policy_never_lowers_what_was_frozen() -> None:
     approval = an_approval(an_item(requirement=TWO, tier=Tier.ESCALATE))
-    loose = judgement(Tier.AUTO, Requirement(approvals=1, of=(SUPPORT, SENIOR)))
+    loose = evaluation(Tier.AUTO, Requirement(approvals=1, of=(SUPPORT, SENIOR)))
 
     change = changed(say(approval, Approve(), reviewer(ANA), policy_now=loose))
 
@@ -391,7 +391,7 @@ def test_an_edited_call_is_described_as_it_would_run() -> None:
     asked = an_item().with_(
         description="Refund 899", link="https://a.example/1", agent_description="Pay"
     )
-    now = judgement(Tier.APPROVE, ONE).with_(
+    now = evaluation(Tier.APPROVE, ONE).with_(
         description="Refund 449.5", link="https://a.example/2"
     )
 

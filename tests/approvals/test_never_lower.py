@@ -52,7 +52,7 @@ STEPS = st.lists(
 )
 
 
-def judgement(tier: Tier) -> PolicyDecision:
+def evaluation(tier: Tier) -> PolicyDecision:
     """Return what a policy of that moment would say."""
     return PolicyDecision(
         tier=tier, reasons=(), requirement=REQUIREMENTS[tier], policy_digest=tier
@@ -82,7 +82,7 @@ def test_no_vote_edit_policy_or_time_lowers_a_tier_or_what_it_demands(
             decision,
             reviewer(person),
             now_ms=now_ms,
-            policy_now=judgement(today),
+            policy_now=evaluation(today),
             voters=tuple(reviewer(vote.by) for vote in before.votes),
         )
         if not isinstance(result, Change):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.approvals.builders import ONE
-from twokey.gateway.approvals.policy_decision import JudgedCall
+from twokey.gateway.approvals.policy_decision import PolicyDecisionFields
 from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.protocol.verbs import Verb
 
@@ -22,7 +22,7 @@ from twokey.gateway.protocol.verbs import Verb
 def test_the_agents_own_words_never_pass_for_the_policys(
     description: str, agent_description: str, summary: str
 ) -> None:
-    call = JudgedCall(
+    call = PolicyDecisionFields(
         tier=Tier.APPROVE,
         requirement=ONE,
         allow=tuple(Verb),

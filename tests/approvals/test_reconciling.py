@@ -41,7 +41,9 @@ from twokey.gateway.protocol.verbs import Finding, Verb
 
 GROUPS = SUPPORT.with_(users=(), usergroups=("S0SUPPORT",))
 TWO = Requirement(approvals=2, of=(GROUPS, SENIOR), at_least={"senior": 1})
-JUDGED = PolicyDecision(tier=Tier.APPROVE, requirement=ONE, policy_digest="sha256:1")
+POLICY_NOW = PolicyDecision(
+    tier=Tier.APPROVE, requirement=ONE, policy_digest="sha256:1"
+)
 
 
 def doubtful(requirement: Requirement = ONE) -> Approval:
@@ -149,10 +151,10 @@ def test_who_lost_the_role_since_counts_no_more(again: Reviewer) -> None:
 @pytest.mark.parametrize(
     ("policy_now", "reason"),
     [
-        (JUDGED, None),
-        (JUDGED.with_(tier=Tier.DENY), "no longer allows this call at all"),
-        (JUDGED.with_(allow=(Verb.REJECT,)), "no longer allows this call at all"),
-        (JUDGED.with_(stopped="All calls are stopped."), "All calls are stopped."),
+        (POLICY_NOW, None),
+        (POLICY_NOW.with_(tier=Tier.DENY), "no longer allows this call at all"),
+        (POLICY_NOW.with_(allow=(Verb.REJECT,)), "no longer allows this call at all"),
+        (POLICY_NOW.with_(stopped="All calls are stopped."), "All calls are stopped."),
     ],
 )
 def test_nothing_runs_again_that_the_policy_of_now_forbids(

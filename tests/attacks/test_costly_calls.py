@@ -113,10 +113,10 @@ def test_a_schema_that_refers_to_itself_is_not_followed_for_ever() -> None:
 def test_a_pattern_in_a_rule_is_matched_with_many_texts_at_once() -> None:
     policy = load_policy(POLICY, "policy.yml")
 
-    def judged(*to: str | int) -> str:
+    def evaluated(*to: str | int) -> str:
         return evaluate(policy, agent="a", tool="mail", args={"to": list(to)}).tier
 
     with soon():
-        assert judged(*["b"] * 400) == "auto"
-    assert judged("é" * 200) == "approve"
-    assert judged(7) == "escalate"
+        assert evaluated(*["b"] * 400) == "auto"
+    assert evaluated("é" * 200) == "approve"
+    assert evaluated(7) == "escalate"

@@ -189,7 +189,7 @@ async def test_calls_that_change_nothing_redraw_nothing(stack: Stack) -> None:
 
 
 @pytest.mark.slow
-async def test_a_bot_that_was_away_finds_the_cards_that_are_judged_otherwise(
+async def test_a_bot_that_was_away_finds_the_cards_that_are_evaluated_otherwise(
     stack: Stack,
 ) -> None:
     async with stack.running():
@@ -207,7 +207,7 @@ async def test_a_bot_that_was_away_finds_the_cards_that_are_judged_otherwise(
         await stack.card(first, TWO)
 
 
-async def test_a_click_counts_as_judged_now_whatever_its_card_shows(
+async def test_a_click_counts_as_evaluated_now_whatever_its_card_shows(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def nothing(*_: object) -> list[str]:
@@ -226,7 +226,7 @@ async def test_a_click_counts_as_judged_now_whatever_its_card_shows(
 
 
 @pytest.mark.slow
-async def test_a_card_that_is_gone_is_redrawn_once_for_each_judgement(
+async def test_a_card_that_is_gone_is_redrawn_once_for_each_evaluation(
     stack: Stack,
 ) -> None:
     async with stack.running(), aiohttp.ClientSession() as session:

@@ -1,6 +1,6 @@
-"""Wait until everything has come to its end, and collect what is to be judged.
+"""Wait until everything has come to its end, and collect what is to be evaluated.
 
-What is judged, and how, is in `tests.chaos.promises`.
+What is evaluated, and how, is in `tests.chaos.promises`.
 """
 
 from __future__ import annotations

@@ -225,11 +225,11 @@ def test_an_escalation_that_reaches_nobody_is_pointed_out(
 
 def audit(home: Path) -> None:
     call = {"args": {"customer": "C1", "amount": 147}}
-    judged = {"agent": "a", "tool": "refund", "tier": "approve"}
+    evaluated = {"agent": "a", "tool": "refund", "tier": "approve"}
     rows: list[dict[str, Any]] = [
-        {"name": "item.authorized", "item": "ap1.0", **judged, "call": call},
-        {"name": "item.rejected", "item": "ap2.0", **judged},
-        {"name": "call.denied", **judged, "tool": "other"},
+        {"name": "item.authorized", "item": "ap1.0", **evaluated, "call": call},
+        {"name": "item.rejected", "item": "ap2.0", **evaluated},
+        {"name": "call.denied", **evaluated, "tool": "other"},
     ]
     at = {"at_ms": 1_782_900_000_000}
     (home / "audit.jsonl").write_text(

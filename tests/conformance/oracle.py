@@ -1,4 +1,4 @@
-"""Judge a cell: what ran is what was approved, what was told is what is recorded."""
+"""Evaluate a cell: what ran is what was approved, what was told is what is recorded."""
 
 from __future__ import annotations
 

@@ -43,16 +43,16 @@ class PolicyGateway(FakeGateway):
         self.policy = policy
 
     def _evaluation(self, call: ProposedCall) -> Evaluation:
-        def judge(wish: Tier | None) -> Evaluation:
+        def evaluate_at(requested_tier: Tier | None) -> Evaluation:
             return evaluate(
                 self.policy,
                 agent="mailer",
                 tool=call.tool,
                 args=call.args,
-                wish=wish,
+                requested_tier=requested_tier,
             )
 
-        return apply_hint(judge, call.hint)
+        return apply_hint(evaluate_at, call.hint)
 
 
 def page(*replies: AIMessage) -> dict[str, Any]:

@@ -99,7 +99,8 @@ def test_the_rates_are_of_calls_runs_and_decisions() -> None:
     )
 
     total = metrics.total
-    # Six ran alone, of which one failed; what the agent got back was judged by nobody.
+    # Six ran alone, of which one failed; what the agent got back was evaluated by
+    # nobody.
     assert total.autonomous == Share(5, 10)
     assert total.corrected == Share(2, 3)
     assert metrics.tools["look_up"].autonomous == Share(5, 6)

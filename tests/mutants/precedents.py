@@ -55,14 +55,14 @@ PRECEDENTS_TABLE = (
         SERVICE,
     ),
     Mutant(
-        "precedents: a decision compares what it was judged by",
+        "precedents: a decision compares what it was evaluated by",
         "gateway/store/lua/change.lua",
         "if have_precedents_moved(cjson.decode(ARGV[20])) then return {'moved'} end",
         "",
         RACES,
     ),
     Mutant(
-        "precedents: a turn compares what it was judged by",
+        "precedents: a turn compares what it was evaluated by",
         "gateway/store/lua/open.lua",
         "if have_precedents_moved(cjson.decode(ARGV[11])) then return {'repeated'} end",
         "",

@@ -189,8 +189,8 @@ TABLE = (
     Mutant(
         "a doubt is not retried",
         "gateway/service/claiming.py",
-        "        if item.idempotent:\n            judged",
-        "        if True:\n            judged",
+        "        if item.idempotent:\n            evaluated",
+        "        if True:\n            evaluated",
     ),
     Mutant(
         "a zombie cannot finish",
@@ -327,7 +327,7 @@ TABLE = (
     Mutant(
         "edits at once see each other in a window",
         "gateway/store/lua/change.lua",
-        "if total_with(row[1], row[2], own, now) > tonumber(judged.totals[index]) then",
+        "if total_with(row[1], row[2], own, now) > tonumber(inputs.totals[index]) then",
         "if false then",
         RACES,
     ),
@@ -374,7 +374,7 @@ TABLE = (
         "tests/service/test_reviewer_freezes.py",
     ),
     Mutant(
-        "a freeze while judging is seen",
+        "a freeze while evaluating is seen",
         f"{LUA}/open.lua",
         "if #names > 0 and freeze_of",
         "if false and freeze_of",

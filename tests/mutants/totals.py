@@ -124,7 +124,7 @@ TOTALS_TABLE = (
         COMPARISONS,
     ),
     Mutant(
-        "claims: what was given back meanwhile is judged before it starts",
+        "claims: what was given back meanwhile is evaluated before it starts",
         "gateway/store/lua/change.lua",
         "if rev ~= ARGV[2] or age",
         "if age",

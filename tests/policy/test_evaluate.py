@@ -50,7 +50,7 @@ agents:
 )
 
 
-def judge(tool: str, agent: str = "support", **args: JsonValue) -> Evaluation:
+def evaluation_of(tool: str, agent: str = "support", **args: JsonValue) -> Evaluation:
     return evaluate(POLICY, agent=agent, tool=tool, args=args)
 
 
@@ -72,22 +72,24 @@ def names(evaluation: Evaluation) -> list[str]:
 def test_a_listed_tool_gets_its_tier_and_any_other_the_default(
     tool: str, tier: Tier
 ) -> None:
-    assert judge(tool).tier is tier
+    assert evaluation_of(tool).tier is tier
 
 
 def test_a_reason_says_where_the_tier_comes_from() -> None:
-    assert judge("refund").reasons == ("The policy lists this tool as approve.",)
-    assert judge("<!channel>").reasons == (
+    assert evaluation_of("refund").reasons == (
+        "The policy lists this tool as approve.",
+    )
+    assert evaluation_of("<!channel>").reasons == (
         "The policy sets no tier for this tool; the default is approve.",
     )
-    assert judge("refund", agent="night").reasons == (
+    assert evaluation_of("refund", agent="night").reasons == (
         "The policy lists this tool as approve.",
         "The policy lists it as escalate for this agent.",
     )
 
 
 def test_people_listed_by_id_and_by_role_are_frozen_into_the_demand() -> None:
-    requirement = judge("refund").requirement
+    requirement = evaluation_of("refund").requirement
 
     assert requirement.approvals == 1
     assert [(r.name, r.users, r.usergroups) for r in requirement.of] == [
@@ -97,10 +99,10 @@ def test_people_listed_by_id_and_by_role_are_frozen_into_the_demand() -> None:
 
 
 def test_escalate_asks_for_two_people_and_a_senior() -> None:
-    requirement = judge("wire").requirement
+    requirement = evaluation_of("wire").requirement
 
     assert (requirement.approvals, requirement.at_least) == (2, {"senior": 1})
-    assert names(judge("wire")) == ["support", "senior"]
+    assert names(evaluation_of("wire")) == ["support", "senior"]
 
 
 def test_escalate_without_its_own_people_asks_those_of_the_tool() -> None:
@@ -115,34 +117,34 @@ def test_escalate_without_its_own_people_asks_those_of_the_tool() -> None:
 
 
 def test_the_narrower_place_wins_for_people_channel_and_time() -> None:
-    assert names(judge("other")) == ["support"]
-    assert names(judge("other", agent="night")) == ["senior"]
-    assert judge("other").channel == "#agents"
-    assert judge("other", agent="night").channel == "#night"
-    assert judge("refund", agent="night").channel == "C0REFUNDS"
-    assert judge("look_up", agent="night").channel == "#x"
-    assert judge("other").ttl_ms == 3_600_000
-    assert judge("refund").ttl_ms == 90_000
+    assert names(evaluation_of("other")) == ["support"]
+    assert names(evaluation_of("other", agent="night")) == ["senior"]
+    assert evaluation_of("other").channel == "#agents"
+    assert evaluation_of("other", agent="night").channel == "#night"
+    assert evaluation_of("refund", agent="night").channel == "C0REFUNDS"
+    assert evaluation_of("look_up", agent="night").channel == "#x"
+    assert evaluation_of("other").ttl_ms == 3_600_000
+    assert evaluation_of("refund").ttl_ms == 90_000
 
 
 def test_what_a_tool_declares_goes_into_the_ruling() -> None:
-    evaluation = judge("refund")
+    evaluation = evaluation_of("refund")
 
     assert evaluation.allow == (Verb.APPROVE, Verb.REJECT)
     assert evaluation.requires_reason
     assert evaluation.idempotent
-    assert judge("other").allow == tuple(Verb)
+    assert evaluation_of("other").allow == tuple(Verb)
 
 
 @pytest.mark.parametrize("tool", ["refund", "wire", "unlisted"])
 def test_a_tool_is_idempotent_only_where_the_policy_says_so(tool: str) -> None:
     found = is_idempotent(POLICY, agent="support", tool=tool)
 
-    assert found is judge(tool).idempotent is (tool == "refund")
+    assert found is evaluation_of(tool).idempotent is (tool == "refund")
 
 
 def test_a_description_shows_values_as_text_and_hides_redacted_ones() -> None:
-    evaluation = judge(
+    evaluation = evaluation_of(
         "refund", amount=5, card={"number": "4111"}, names=["{args.amount}", "b"]
     )
 
@@ -152,7 +154,7 @@ def test_a_description_shows_values_as_text_and_hides_redacted_ones() -> None:
 
 
 def test_a_description_says_what_is_missing_and_what_it_leaves_out() -> None:
-    evaluation = judge("refund", amount="9" * 250, card="gone", names=[])
+    evaluation = evaluation_of("refund", amount="9" * 250, card="gone", names=[])
 
     assert evaluation.description == (
         f"Refund {'9' * 200}… (50 more characters) to (missing) of (missing)"
@@ -160,7 +162,7 @@ def test_a_description_says_what_is_missing_and_what_it_leaves_out() -> None:
 
 
 def test_nothing_below_a_redacted_value_is_shown() -> None:
-    evaluation = judge("refund", agent="night", amount=1, names=["Ana"])
+    evaluation = evaluation_of("refund", agent="night", amount=1, names=["Ana"])
 
     assert "Ana" not in evaluation.description
     assert evaluation.redact == ("args.card.number", "args.names")
@@ -294,6 +296,6 @@ def test_every_call_gets_a_ruling_whatever_its_arguments_and_schema(
         POLICY, agent=agent, tool=tool, args=args, declared_schema=schema
     )
 
-    assert evaluation.tier.rank >= judge(tool).tier.rank
+    assert evaluation.tier.rank >= evaluation_of(tool).tier.rank
     assert evaluation.allow
     assert evaluation.requirement.of

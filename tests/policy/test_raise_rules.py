@@ -54,19 +54,21 @@ agents:
 FACTS = Facts(now_ms=NOW, windows={"refunded": 100_000_000})
 
 
-def judge(tool: str, facts: Facts | None = FACTS, **args: JsonValue) -> Evaluation:
+def evaluation_of(
+    tool: str, facts: Facts | None = FACTS, **args: JsonValue
+) -> Evaluation:
     return evaluate(POLICY, agent="a", tool=tool, args=args, facts=facts)
 
 
 def test_a_rule_that_does_not_hold_changes_nothing() -> None:
-    evaluation = judge("refund", amount=10)
+    evaluation = evaluation_of("refund", amount=10)
 
     assert (evaluation.tier, evaluation.fired) == (Tier.APPROVE, ())
     assert evaluation.reasons == ("The policy lists this tool as approve.",)
 
 
 def test_a_rule_that_holds_raises_and_says_what_it_saw() -> None:
-    evaluation = judge("refund", amount=501, card="4111")
+    evaluation = evaluation_of("refund", amount=501, card="4111")
 
     assert evaluation.tier is Tier.ESCALATE
     assert evaluation.requirement.approvals == 2
@@ -84,25 +86,25 @@ def test_a_total_is_read_in_natural_units() -> None:
     over = FACTS.with_(windows={"refunded": 1_000_000_001})
     exact = FACTS.with_(windows={"refunded": 1_000_000_000})
 
-    assert judge("refund", over, amount=1).tier is Tier.ESCALATE
-    assert judge("refund", over, amount=1).fired[0].values == (
+    assert evaluation_of("refund", over, amount=1).tier is Tier.ESCALATE
+    assert evaluation_of("refund", over, amount=1).fired[0].values == (
         ("windows.refunded", "1000.000001"),
     )
-    assert judge("refund", exact, amount=1).tier is Tier.APPROVE
+    assert evaluation_of("refund", exact, amount=1).tier is Tier.APPROVE
 
 
 def test_a_rule_may_deny_and_the_reason_is_for_the_model() -> None:
-    evaluation = judge("refund", FACTS.with_(rejections_in_row=6), amount=1)
+    evaluation = evaluation_of("refund", FACTS.with_(rejections_in_row=6), amount=1)
 
     assert evaluation.tier is Tier.DENY
     assert evaluation.reasons[-1] == "Raised to deny: nobody wants this."
 
 
 def test_a_rule_may_ask_for_a_notice_only() -> None:
-    evaluation = judge("look_up", id=101)
+    evaluation = evaluation_of("look_up", id=101)
 
     assert (evaluation.tier, evaluation.channel) == (Tier.NOTIFY, "#notices")
-    assert judge("look_up", id=1).channel == "#agent-approvals"
+    assert evaluation_of("look_up", id=1).channel == "#agent-approvals"
 
 
 def test_rules_of_one_agent_come_on_top_of_those_of_the_tool() -> None:
@@ -141,15 +143,15 @@ def test_what_cannot_be_checked_escalates_and_says_so(
 
 
 def test_without_facts_only_the_rules_that_need_them_escalate() -> None:
-    assert judge("look_up", None, id=1).tier is Tier.AUTO
-    assert judge("look_up", None, id=101).tier is Tier.NOTIFY
+    assert evaluation_of("look_up", None, id=1).tier is Tier.AUTO
+    assert evaluation_of("look_up", None, id=101).tier is Tier.NOTIFY
 
 
 @pytest.mark.parametrize("args", [{"id": "1"}, {"id": 1, "extra": 2}])
 def test_arguments_that_do_not_fit_the_policys_schema_escalate(
     args: JsonObject,
 ) -> None:
-    assert judge("typed", id=1).tier is Tier.AUTO
+    assert evaluation_of("typed", id=1).tier is Tier.AUTO
 
     evaluation = evaluate(POLICY, agent="a", tool="typed", args=args, facts=FACTS)
 
@@ -158,7 +160,7 @@ def test_arguments_that_do_not_fit_the_policys_schema_escalate(
 
 
 def test_time_is_counted_from_the_tier_that_the_call_has() -> None:
-    calm, hot = judge("refund", amount=1), judge("refund", amount=501)
+    calm, hot = evaluation_of("refund", amount=1), evaluation_of("refund", amount=501)
 
     assert (calm.ttl_ms, calm.remind_at_ms, calm.escalate_at_ms) == (
         7_200_000,
@@ -169,21 +171,21 @@ def test_time_is_counted_from_the_tier_that_the_call_has() -> None:
 
 
 def test_those_who_are_called_later_may_vote_from_the_start() -> None:
-    evaluation = judge("refund", amount=1)
+    evaluation = evaluation_of("refund", amount=1)
 
     assert evaluation.escalate_to == "senior"
     assert [role.users for role in evaluation.escalate_roles] == [("U0LEAD",)]
     assert [role.name for role in evaluation.requirement.of] == ["support", "senior"]
 
 
-def wished(tool: str, wish: Tier) -> Evaluation:
+def wished(tool: str, requested_tier: Tier) -> Evaluation:
     return evaluate(
         POLICY,
         agent="a",
         tool=tool,
         args={"amount": 1, "id": 1},
         facts=FACTS,
-        wish=wish,
+        requested_tier=requested_tier,
     )
 
 
@@ -226,7 +228,7 @@ def test_the_default_is_loosened_only_for_a_tool_that_is_not_listed(
             agent="a",
             tool="t",
             args={},
-            wish=Tier.AUTO,
+            requested_tier=Tier.AUTO,
         )
         for policy in (by_tool, by_agent, closed, by_another)
     ]
@@ -303,7 +305,9 @@ def test_no_rule_wish_or_fact_ever_lowers_a_tier(
     many = policy_of(tier, [*rules, *more], loose=False)
 
     plain = evaluate(few, agent="a", tool="t", args=args, facts=facts)
-    raised = evaluate(few, agent="a", tool="t", args=args, facts=facts, wish=asked)
+    raised = evaluate(
+        few, agent="a", tool="t", args=args, facts=facts, requested_tier=asked
+    )
     longer = evaluate(many, agent="a", tool="t", args=args, facts=facts)
 
     assert listed_tier(few, agent="a", tool="t") is tier
@@ -328,7 +332,7 @@ def test_an_overridable_tool_is_never_below_what_its_rules_demand(
         tool="t",
         args=args,
         facts=facts,
-        wish=asked,
+        requested_tier=asked,
     )
 
     assert all(evaluation.tier.rank >= rule.to.rank for rule in evaluation.fired)

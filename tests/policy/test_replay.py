@@ -1,4 +1,4 @@
-"""Past calls are judged as they came: in their order, with their totals."""
+"""Past calls are evaluated as they came: in their order, with their totals."""
 
 from __future__ import annotations
 
@@ -52,17 +52,19 @@ def opened(
     return row("item.voted", minute, item, tool="refund", tier=tier, **call)
 
 
-def judged(*rows: dict[str, Any]) -> list[Replayed]:
+def evaluated(*rows: dict[str, Any]) -> list[Replayed]:
     text = "\n".join(json.dumps(one) for one in rows)
     return replay(POLICY, read_rows(text, "audit.jsonl"))
 
 
 def tiers(*rows: dict[str, Any]) -> list[Tier]:
-    return [one.now for one in judged(*rows)]
+    return [one.now for one in evaluated(*rows)]
 
 
 def test_a_call_that_ran_is_compared_with_what_it_would_need_now() -> None:
-    (one,) = judged(row("call.ran", 0, tool="look_up", tier="auto", call={"args": {}}))
+    (one,) = evaluated(
+        row("call.ran", 0, tool="look_up", tier="auto", call={"args": {}})
+    )
 
     assert (one.was, one.now, one.is_changed) == (Tier.AUTO, Tier.NOTIFY, True)
     assert one.is_complete
@@ -93,7 +95,7 @@ def test_a_call_that_would_be_denied_now_does_not_count() -> None:
 
 
 def test_rows_may_stand_in_any_order_and_an_item_counts_once() -> None:
-    found = judged(
+    found = evaluated(
         opened(10, "ap2.0", 60),
         opened(0, "ap1.0", 60),
         row("item.authorized", 12, "ap2.0", tool="refund", tier="escalate"),
@@ -103,8 +105,8 @@ def test_rows_may_stand_in_any_order_and_an_item_counts_once() -> None:
     assert [one.now for one in found] == [Tier.APPROVE, Tier.ESCALATE]
 
 
-def test_a_call_is_judged_when_its_card_was_opened() -> None:
-    (one,) = judged(
+def test_a_call_is_evaluated_when_its_card_was_opened() -> None:
+    (one,) = evaluated(
         row("approval.opened", 0) | {"approval": "ap1"}, opened(50, "ap1.0", 1)
     )
 
@@ -112,7 +114,7 @@ def test_a_call_is_judged_when_its_card_was_opened() -> None:
 
 
 def test_arguments_may_stand_in_a_later_row_of_the_item() -> None:
-    found = judged(
+    found = evaluated(
         row("item.voted", 0, "ap1.0", tool="refund", tier="approve"),
         opened(5, "ap1.0", 950),
     )
@@ -172,7 +174,7 @@ def test_calls_that_were_rejected_together_count_as_one_rejection() -> None:
 
 
 def test_without_arguments_only_the_listed_tier_is_compared() -> None:
-    (one,) = judged(opened(0, "ap1.0", None, tier="escalate"))
+    (one,) = evaluated(opened(0, "ap1.0", None, tier="escalate"))
 
     assert (one.was, one.now, one.is_complete) == (Tier.ESCALATE, Tier.APPROVE, False)
 

@@ -70,14 +70,14 @@ def agreed(requirement: Requirement, people: Iterable[str]) -> bool:
     return tally(requirement, votes, "h").is_met
 
 
-def judge(tool: str, amount: float = 1) -> Evaluation:
+def evaluation_of(tool: str, amount: float = 1) -> Evaluation:
     return evaluate(
         POLICY, agent="a", tool=tool, args={"amount": amount}, facts=Facts(now_ms=1)
     )
 
 
 def who(requirement: Requirement) -> str:
-    evaluation = judge("letter").with_(requirement=requirement)
+    evaluation = evaluation_of("letter").with_(requirement=requirement)
     return dict(explanation_rows(evaluation, None))["who"]
 
 
@@ -174,7 +174,7 @@ def test_what_is_joined_is_met_exactly_when_both_are(
 def test_no_rule_that_fires_makes_a_call_need_less(
     amounts: set[int], held: Mapping[str, set[str]]
 ) -> None:
-    less, more = (judge("refund", amount) for amount in sorted(amounts))
+    less, more = (evaluation_of("refund", amount) for amount in sorted(amounts))
     votes = [
         Vote(
             by=Person(team="T0", user=user),
@@ -191,7 +191,7 @@ def test_no_rule_that_fires_makes_a_call_need_less(
 
 
 def test_one_senior_alone_is_enough_above_50_and_nobody_else_is() -> None:
-    small, large = judge("refund", 20), judge("refund", 51)
+    small, large = evaluation_of("refund", 20), evaluation_of("refund", 51)
 
     assert small.tier is large.tier is Tier.APPROVE
     assert agreed(small.requirement, ["U0ANA"])
@@ -221,7 +221,7 @@ def test_nobody_can_meet_a_requirement_that_the_policy_does_not_know() -> None:
 
 
 def test_a_rule_that_raises_and_needs_people_says_both() -> None:
-    assert judge("refund", 1001).reasons[-1] == (
+    assert evaluation_of("refund", 1001).reasons[-1] == (
         "Raised to escalate, and needs pay_out: over 1000."
     )
 

@@ -108,12 +108,16 @@ def test_a_bad_rule_is_refused_with_its_line(rule: str, said: str) -> None:
     st.lists(TIERS, max_size=3),
 )
 def test_what_others_ask_for_is_joined_whatever_the_agent_wishes(
-    tool: str, wish: Tier | None, asks: list[Tier]
+    tool: str, requested_tier: Tier | None, asks: list[Tier]
 ) -> None:
     also = [Raise(to=tier, reason="because") for tier in asks]
 
-    alone = evaluate(POLICY, agent="a", tool=tool, args={}, wish=wish)
-    joined = evaluate(POLICY, agent="a", tool=tool, args={}, wish=wish, also=also)
+    alone = evaluate(
+        POLICY, agent="a", tool=tool, args={}, requested_tier=requested_tier
+    )
+    joined = evaluate(
+        POLICY, agent="a", tool=tool, args={}, requested_tier=requested_tier, also=also
+    )
 
     assert joined.tier is join(alone.tier, *asks)
     assert joined.reasons == (*alone.reasons, *("because" for _ in asks))

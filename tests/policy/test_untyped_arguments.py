@@ -105,7 +105,7 @@ def test_a_window_by_the_requester_needs_no_type() -> None:
     assert warnings(f"version: 1\nwindows: {{w: {window}}}\ntools: {{a: {{}}}}") == []
 
 
-def test_a_rule_for_one_agent_is_judged_by_the_schema_it_has_there() -> None:
+def test_a_rule_for_one_agent_is_evaluated_by_the_schema_it_has_there() -> None:
     typed = "args_schema: {properties: {level: {type: number}}}"
     rule = f"version: 1\nagents: {{night: {{tools: {{close: {{{RULE}}}}}}}}}\n"
     own = rule.replace("{close: {", f"{{close: {{{typed}, ")
@@ -116,7 +116,7 @@ def test_a_rule_for_one_agent_is_judged_by_the_schema_it_has_there() -> None:
     assert warnings(f"{own}tools: {{close: {{}}}}") == []
 
 
-def test_a_listed_rule_is_judged_by_the_schema_of_every_agent() -> None:
+def test_a_listed_rule_is_evaluated_by_the_schema_of_every_agent() -> None:
     listed = (
         f"close: {{args_schema: {{properties: {{level: {{type: number}}}}}}, {RULE}}}"
     )

@@ -133,7 +133,9 @@ async def test_people_whose_ids_differ_in_the_first_letter_share_no_direct_messa
     assert again["channel"]["id"] == channels[1].id
 
 
-async def test_blocks_are_judged_with_a_pointer_to_what_is_wrong(client: Any) -> None:
+async def test_blocks_are_evaluated_with_a_pointer_to_what_is_wrong(
+    client: Any,
+) -> None:
     blocks = [section("x" * 3001)]
 
     answer = await refusal(

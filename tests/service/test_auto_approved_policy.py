@@ -67,7 +67,7 @@ async def test_a_cleared_call_is_refused_by_a_stricter_policy(
     assert hold == before[1]
 
 
-async def test_a_part_of_a_turn_that_asks_again_is_judged_by_the_current_policy(
+async def test_a_part_of_a_turn_that_asks_again_is_evaluated_by_the_current_policy(
     harness: ServiceHarness,
 ) -> None:
     turn, _ = await cleared(harness)

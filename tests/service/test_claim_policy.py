@@ -304,7 +304,7 @@ async def test_a_dead_attempt_is_not_repeated_when_the_policy_forbids_it(
     assert reply.kind == "in_doubt"
 
 
-async def test_a_call_that_was_given_back_meanwhile_is_judged_before_it_runs(
+async def test_a_call_that_was_given_back_meanwhile_is_evaluated_before_it_runs(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     harness = ServiceHarness(store)

@@ -15,7 +15,7 @@ from twokey.gateway.config import PolicySource
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.policy_file import PolicyFile, followed
-from twokey.gateway.service.judging import dead_ends
+from twokey.gateway.service.reevaluation import dead_ends
 from twokey.gateway.store.store import Store
 
 REPLACED = POLICY.replace("users: [U0ANA, U0BEN, U0DAN]", "users: [U0EVE]")
@@ -56,17 +56,17 @@ async def test_cards_of_another_policy_are_redrawn_once_and_say_it(
 ) -> None:
     harness = ServiceHarness(store)
     await harness.refund()
-    assert await harness.reviews.judged_again() == []
+    assert await harness.reviews.reevaluated() == []
     harness.policy = policy(REPLACED)
 
-    [loaded] = await harness.reviews.judged_again()
+    [loaded] = await harness.reviews.reevaluated()
 
     said = status_sentence(
         loaded.approval, loaded.approval.items[0], now_ms=loaded.now_ms
     )
     assert "Nobody can approve this" in said.text
     assert "It can be rejected." in said.text
-    assert await harness.reviews.judged_again() == []
+    assert await harness.reviews.reevaluated() == []
 
 
 async def test_a_policy_that_leaves_dead_ends_is_told_with_their_number(

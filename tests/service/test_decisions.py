@@ -311,7 +311,7 @@ async def test_subagents_of_one_thread_do_not_supersede_each_other(
     assert (await harness.item(one[0].item_id)).state is ItemState.PENDING
 
 
-async def test_policy_judges_and_describes_what_would_run(
+async def test_policy_evaluates_and_describes_what_would_run(
     harness: ServiceHarness,
 ) -> None:
     harness.policy = load_policy(

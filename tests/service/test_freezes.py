@@ -109,7 +109,7 @@ async def test_a_verdict_to_run_is_taken_back_by_a_freeze(
     assert after[0].kind is VerdictKind.DENY
 
 
-async def test_the_script_that_opens_sees_a_freeze_that_came_while_judging(
+async def test_the_script_that_opens_sees_a_freeze_that_came_while_evaluating(
     harness: ServiceHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read = harness.store.agent_load.load

@@ -347,7 +347,7 @@ async def test_another_policy_that_still_lets_it_run_does(
     assert await claimed(harness, request)
 
 
-async def test_what_the_policy_let_run_by_its_rules_is_not_judged_anew_by_it(
+async def test_what_the_policy_let_run_by_its_rules_is_not_evaluated_anew_by_it(
     harness: ServiceHarness,
 ) -> None:
     failing = NOTIFYING.replace(

@@ -1,4 +1,4 @@
-"""Whatever a call looks like, its turn is judged, or refused in a sentence of ours."""
+"""Any call is evaluated, or its turn refused in a sentence of ours."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def odd_turns(draw: st.DrawFn) -> Turn:
     )
 
 
-async def judged(harness: ServiceHarness, turn: Turn) -> tuple[Verdict, ...] | str:
+async def evaluated(harness: ServiceHarness, turn: Turn) -> tuple[Verdict, ...] | str:
     """Return the verdicts, or the sentence that refuses the turn."""
     try:
         return await harness.agents.submit(turn)
@@ -93,22 +93,22 @@ async def judged(harness: ServiceHarness, turn: Turn) -> tuple[Verdict, ...] | s
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(turn=odd_turns())
-async def test_any_turn_is_judged_or_refused_in_a_sentence_and_so_again(
+async def test_any_turn_is_evaluated_or_refused_in_a_sentence_and_so_again(
     store: Store, turn: Turn
 ) -> None:
     await store.conn.command("FLUSHALL")
     harness = ServiceHarness(store, RULES)
 
-    found = await judged(harness, turn)
+    found = await evaluated(harness, turn)
 
     if isinstance(found, str):
         assert found.endswith(".")
     else:
         assert [one.tool for one in found] == [one.tool for one in turn.calls]
-    assert await judged(harness, turn) == found
+    assert await evaluated(harness, turn) == found
 
 
-async def test_a_call_without_a_name_is_denied_and_its_neighbour_judged(
+async def test_a_call_without_a_name_is_denied_and_its_neighbour_evaluated(
     store: Store,
 ) -> None:
     harness = ServiceHarness(store)

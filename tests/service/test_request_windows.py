@@ -216,7 +216,7 @@ async def test_later_requests_change_nothing_about_an_earlier_one(
     assert isinstance(outcome, Decided)
 
 
-async def test_an_edit_is_judged_by_the_place_that_its_request_has(
+async def test_an_edit_is_evaluated_by_the_place_that_its_request_has(
     harness: ServiceHarness,
 ) -> None:
     await ask(harness, "t1", amount=500)
@@ -243,12 +243,12 @@ async def test_an_edit_towards_somebody_else_meets_their_requests(
         await ask(harness, thread, customer="c8")
     _, mine = await ask(harness, "t3")
 
-    judged = await harness.reviews.preview(
+    evaluated = await harness.reviews.preview(
         await harness.approval(mine.item_id), 0, {"amount": 1, "customer": "c8"}
     )
 
-    assert judged
-    assert judged.tier is Tier.DENY
+    assert evaluated
+    assert evaluated.tier is Tier.DENY
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""A decision is judged by the pinned and the current policy; the stricter wins."""
+"""A decision is evaluated by the pinned and the current policy; the stricter wins."""
 
 from __future__ import annotations
 

@@ -69,18 +69,18 @@ tools:
     )
 
 
-def judge(
+def evaluation_of(
     policy: Policy, call: ProposedCall, hint: CallHint | None, also: Any
 ) -> Evaluation:
-    """Judge a call as submitting does, with the wish of the agent's own code."""
+    """Evaluate a call as submitting does, with the wish of the agent's own code."""
 
-    def one(wish: Tier | None) -> Evaluation:
+    def one(requested_tier: Tier | None) -> Evaluation:
         return evaluate(
             policy,
             agent="support",
             tool=call.tool,
             args=call.args,
-            wish=wish,
+            requested_tier=requested_tier,
             also=also,
         )
 
@@ -101,12 +101,12 @@ def test_no_answer_of_triage_ever_lowers_a_call(
     policy = policy_of(listed, may_deny=may_deny)
     hint = None if hold is None else CallHint(hold=hold)
     call = ProposedCall(tool="tool", args={"n": number}, tool_call_id="c1", hint=hint)
-    alone = judge(policy, call, hint, ())
+    alone = evaluation_of(policy, call, hint, ())
     turn_triage = TurnTriage(Answering(answer), Turn(ref=REF, calls=(call,)))
 
     triaged = asyncio.run(turn_triage.assess([EvaluatedCall(call, alone)], now_ms=0))
     found = triaged.get(0)
-    evaluation = judge(policy, call, hint, found.also if found else ())
+    evaluation = evaluation_of(policy, call, hint, found.also if found else ())
 
     assert evaluation.tier.rank >= alone.tier.rank
     raised = found.result.raised_to if found else None
@@ -116,12 +116,14 @@ def test_no_answer_of_triage_ever_lowers_a_call(
 
 
 @pytest.mark.slow
-async def test_a_turn_that_is_judged_again_waits_no_second_time() -> None:
+async def test_a_turn_that_is_evaluated_again_waits_no_second_time() -> None:
     policy = policy_of(Tier.APPROVE, timeout="1s")
     calls = tuple(
         ProposedCall(tool=tool, args={}, tool_call_id=tool) for tool in ("tool", "late")
     )
-    evaluated = [EvaluatedCall(call, judge(policy, call, None, ())) for call in calls]
+    evaluated = [
+        EvaluatedCall(call, evaluation_of(policy, call, None, ())) for call in calls
+    ]
     triage = Answering(None, is_hanging=True)
     turn_triage = TurnTriage(triage, Turn(ref=REF, calls=calls))
 
@@ -133,9 +135,11 @@ async def test_a_turn_that_is_judged_again_waits_no_second_time() -> None:
     assert len(again) == 2
 
 
-async def test_a_call_that_is_judged_again_keeps_its_first_assessment() -> None:
+async def test_a_call_that_is_evaluated_again_keeps_its_first_assessment() -> None:
     call = ProposedCall(tool="tool", args={"n": 0}, tool_call_id="c1")
-    evaluated = [EvaluatedCall(call, judge(policy_of(Tier.APPROVE), call, None, ()))]
+    evaluated = [
+        EvaluatedCall(call, evaluation_of(policy_of(Tier.APPROVE), call, None, ()))
+    ]
     triage = Answering({"raise_to": "escalate"})
     turn_triage = TurnTriage(triage, Turn(ref=REF, calls=(call,)))
 
@@ -151,7 +155,9 @@ async def test_a_call_that_is_judged_again_keeps_its_first_assessment() -> None:
 @pytest.mark.parametrize("args", [{"n": float("nan")}, {"n": "\ud800"}])
 async def test_what_is_no_strict_json_is_put_to_nobody(args: Any) -> None:
     call = ProposedCall(tool="other", args=args, tool_call_id="c1")
-    evaluated = EvaluatedCall(call, judge(policy_of(Tier.APPROVE), call, None, ()))
+    evaluated = EvaluatedCall(
+        call, evaluation_of(policy_of(Tier.APPROVE), call, None, ())
+    )
     triage = Answering({"raise_to": "deny"})
 
     triaged = await TurnTriage(triage, Turn(ref=REF, calls=(call,))).assess(
@@ -163,7 +169,7 @@ async def test_what_is_no_strict_json_is_put_to_nobody(args: Any) -> None:
 
 async def test_a_call_that_is_refused_anyhow_is_put_to_nobody() -> None:
     call = ProposedCall(tool="other", args={}, tool_call_id="c1")
-    evaluation = judge(policy_of(Tier.APPROVE), call, None, ())
+    evaluation = evaluation_of(policy_of(Tier.APPROVE), call, None, ())
     triage = Answering({"raise_to": "deny"})
     turn_triage = TurnTriage(triage, Turn(ref=REF, calls=(call,)))
 

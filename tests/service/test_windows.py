@@ -216,7 +216,7 @@ async def test_an_edit_moves_what_is_reserved_to_what_would_run(
     assert (await refunded(harness), await refunded(harness, "c8")) == (0, 300)
 
 
-async def test_an_edit_is_judged_by_the_sum_it_would_make(
+async def test_an_edit_is_evaluated_by_the_sum_it_would_make(
     harness: ServiceHarness,
 ) -> None:
     await harness.submit(refund(600), thread="t1")

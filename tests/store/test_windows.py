@@ -185,7 +185,9 @@ def test_an_amount_that_would_bend_a_sum_is_no_use(micro: int) -> None:
         use_of("w", name="w", call="c", micro=micro, within_ms=1)
 
 
-async def test_a_turn_that_was_judged_too_long_is_judged_again(store: Store) -> None:
+async def test_a_turn_that_was_evaluated_too_long_is_evaluated_again(
+    store: Store,
+) -> None:
     keys, turn = store.keys_of_tenant("default"), "sha256:" + "1" * 64
     use = use_of(keys.window("default", "w", "k"), name="w", call="c", micro=5,
                  within_ms=1000)  # fmt: skip

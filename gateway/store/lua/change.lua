@@ -26,7 +26,7 @@
 -- ARGV[9] blob_fields json    the same of the large fields
 -- ARGV[10] states      json    {index: state} of items whose state or deadline moved
 -- ARGV[11] uses       json    {index: {rows, totals}}: what an item uses of windows from
---                             now on (json), and what each came to when it was judged
+--                             now on (json), and what each came to when it was evaluated
 -- ARGV[12] set        json    rows of {kind, at_ms}: timers to set; at 0: to take out
 -- ARGV[13] events     json    array of event texts
 -- ARGV[14] job        json    the resume job, or empty
@@ -37,14 +37,14 @@
 -- ARGV[17] failed_ms  int     how long a failure counts, milliseconds
 -- ARGV[18] keep_ms    int     lifetime of what has ended, milliseconds
 -- ARGV[19] precedents json    rows of {key, call, kind, body, keep_ms} to note
--- ARGV[20] judged_by  json    rows of {key, n}: precedents that were judged by
+-- ARGV[20] seen       json    rows of {key, n}: precedents that the evaluation used
 -- Returns:
 --   {"done", now}  written, at this moment of this server's clock
 --   {"gone"}   no such approval
 --   {"moved"}  read again and compute again: another rev, a claim that was renewed, a
 --              reading that is too old, a deadline that has passed, a freeze, a timer
---              that somebody else fired, a window that holds more than was judged, or
---              other precedents than were judged by
+--              that somebody else fired, a window that holds more than was evaluated, or
+--              other precedents than were evaluated by
 local head, blobs, id = KEYS[1], KEYS[2], ARGV[1]
 if redis.call('EXISTS', head) == 0 then return {'gone'} end
 local rev = redis.call('HGET', head, 'rev') or ''
@@ -61,7 +61,7 @@ local before = tonumber(ARGV[4])
 -- computes again finds the deadline over, and says so.
 if before > 0 and now >= before then return {'moved'} end
 local names = cjson.decode(ARGV[5])
--- Somebody may have frozen the tool between the judgement of the claim and now.
+-- Somebody may have frozen the tool between the evaluation of the claim and now.
 if #names > 0 and freeze_of(KEYS[9], names) then return {'moved'} end
 local timer = id .. ' ' .. ARGV[6]
 if ARGV[6] ~= '' then
@@ -69,17 +69,17 @@ if ARGV[6] ~= '' then
   if not due or now < tonumber(due) then return {'moved'} end
 end
 local uses = {}
-for i, judged in pairs(cjson.decode(ARGV[11])) do
+for i, inputs in pairs(cjson.decode(ARGV[11])) do
   -- Uses that stay as they are were compared when they were reserved; every later call
-  -- was judged with them in its sums.
-  if judged.rows ~= redis.call('HGET', blobs, i .. ':w') then
+  -- was evaluated with them in its sums.
+  if inputs.rows ~= redis.call('HGET', blobs, i .. ':w') then
     local own = uses_of(blobs, i)
-    for index, row in ipairs(cjson.decode(judged.rows)) do
-      if total_with(row[1], row[2], own, now) > tonumber(judged.totals[index]) then
+    for index, row in ipairs(cjson.decode(inputs.rows)) do
+      if total_with(row[1], row[2], own, now) > tonumber(inputs.totals[index]) then
         return {'moved'}
       end
     end
-    uses[i] = judged.rows
+    uses[i] = inputs.rows
   end
 end
 -- A call with the same effect was approved meanwhile, maybe by a click of this moment.

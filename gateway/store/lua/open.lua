@@ -29,19 +29,19 @@
 -- ARGV[8] refused     json    the same that count no longer
 -- ARGV[9] is_reserved int     1 when the turn has to have its reservation
 -- ARGV[10] precedents json    rows of {key, call, kind, body, keep_ms} to note
--- ARGV[11] judged_by  json    rows of {key, n}: precedents that were judged by
+-- ARGV[11] seen       json    rows of {key, n}: precedents that the evaluation used
 -- Returns:
 --   {"opened", older}  what the run lists of its earlier approvals that are open
 --   {"exists", verdicts}
---   {"unreserved"}  judging took so long that the reservation ended: judge again
---   {"frozen"}      something was frozen meanwhile: judge again
---   {"crowded"}     the agent has or asked too much meanwhile: judge again
---   {"repeated"}    precedents changed meanwhile: judge again
+--   {"unreserved"}  evaluating took so long that the reservation ended: evaluate again
+--   {"frozen"}      something was frozen meanwhile: evaluate again
+--   {"crowded"}     the agent has or asked too much meanwhile: evaluate again
+--   {"repeated"}    precedents changed meanwhile: evaluate again
 local known = redis.call('GET', KEYS[1])
 -- Before every other check: an answer that got lost on its way to the agent is given
 -- again, even if something was frozen since.
 if known then return {'exists', known} end
--- Without it two turns that were judged side by side could each fit into a window that
+-- Without it two turns that were evaluated side by side could each fit into a window that
 -- has room for one.
 if ARGV[9] == '1' and redis.call('EXISTS', KEYS[6]) == 0 then return {'unreserved'} end
 local names = cjson.decode(ARGV[5])

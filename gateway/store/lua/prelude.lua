@@ -266,7 +266,7 @@ end
 
 -- What became of calls with one effect is a hash: each call to "since at kind body", by
 -- when it became a precedent of its kind and when it was last written. `n` numbers the
--- changes: a judgement is compared with it when it is written.
+-- changes: an evaluation is compared with it when it is written.
 local MOST_KEPT = 20
 local PRECEDENT_MS = 30 * 24 * 60 * 60 * 1000
 
@@ -311,7 +311,7 @@ local function note_precedents(rows, now)
   end
 end
 
--- Return whether precedents changed since a judgement; rows are {key, n}.
+-- Return whether precedents changed since an evaluation; rows are {key, n}.
 local function have_precedents_moved(rows)
   for _, row in ipairs(rows) do
     if (redis.call('HGET', row[1], 'n') or '') ~= row[2] then return true end

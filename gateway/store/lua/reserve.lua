@@ -11,7 +11,7 @@
 --   {"opened"}           the turn has its verdicts already
 if redis.call('EXISTS', KEYS[1]) == 1 then return {'opened'} end
 local kept = redis.call('GET', KEYS[2])
--- The same turn, submitted twice at once: both are judged by the same sums.
+-- The same turn, submitted twice at once: both are evaluated by the same sums.
 if kept then return {'reserved', cjson.decode(kept)} end
 
 local now = now_ms()

@@ -259,7 +259,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
 
 
 def judge(block: JSON) -> list[Problem]:
-    """Judge one block where it belongs, its pointers from the block itself."""
+    """Evaluate one block where it belongs, its pointers from the block itself."""
     if isinstance(block, dict) and block.get("type") == "alert":
         view: dict[str, Any] = {
             "type": "modal",

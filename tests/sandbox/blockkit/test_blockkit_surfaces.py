@@ -158,7 +158,7 @@ def test_a_message_takes_one_table() -> None:
     assert brief(found) == [("/blocks/2", "invalid_blocks")]
 
 
-Judge = Callable[..., list[Problem]]
+Evaluate = Callable[..., list[Problem]]
 
 
 def in_message(*blocks: JSON) -> list[Problem]:
@@ -173,7 +173,7 @@ def in_home(*blocks: JSON) -> list[Problem]:
     return validate_home(home(*blocks))
 
 
-SURFACES: dict[str, Judge] = {
+SURFACES: dict[str, Evaluate] = {
     "message": in_message,
     "modal": in_modal,
     "home": in_home,
@@ -349,7 +349,7 @@ json_values = st.recursive(
 
 @settings(deadline=None)  # the machine may be busy
 @given(json_values)
-def test_whatever_arrives_is_judged_and_never_crashes(value: JSON) -> None:
+def test_whatever_arrives_is_evaluated_and_never_crashes(value: JSON) -> None:
     for problems in (
         validate_message(value, "words"),
         validate_message([value], value, update=True),

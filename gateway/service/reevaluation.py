@@ -1,4 +1,4 @@
-"""Judge a call again by the current policy."""
+"""Evaluate a call again by the current policy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from twokey.gateway.service.denials import cannot_start_message, freeze_of
 from twokey.gateway.service.precedents import past_of, with_precedents
 from twokey.gateway.service.queue import ReviewQueue
 from twokey.gateway.service.window_usage import facts_of, totals_now, usage_of
-from twokey.gateway.store.atomic_write import Judged
+from twokey.gateway.store.atomic_write import EvaluationInputs
 from twokey.gateway.store.freezes import Freeze
 from twokey.gateway.store.store import Store
 
@@ -30,21 +30,21 @@ MOST_LOOKED_AT = 1_000
 
 
 @dataclass(frozen=True)
-class JudgedNow:
+class CurrentEvaluation:
     """What the policy of now says of a call, and what the call uses by it.
 
     ``freeze`` is what stops the call, if somebody froze it.
     """
 
     policy_now: PolicyDecision
-    used: Judged
+    used: EvaluationInputs
     freeze: Freeze | None
 
 
-async def judge_now(
+async def evaluate_now(
     store: Store, policy: Policy, approval: Approval, item: Item, args: JsonObject
-) -> JudgedNow:
-    """Judge an item with these arguments by this policy, as of now.
+) -> CurrentEvaluation:
+    """Evaluate an item with these arguments by this policy, as of now.
 
     Totals count what the item uses once, and everything else that is reserved.
     """
@@ -90,7 +90,7 @@ async def judge_now(
             tool=item.tool,
             has_requester=approval.requester is not None,
         )
-        return JudgedNow(asked, Judged((), {}), freeze)
+        return CurrentEvaluation(asked, EvaluationInputs((), {}), freeze)
     policy_now = evaluate(
         policy,
         agent=approval.agent,
@@ -104,19 +104,21 @@ async def judge_now(
         past=past,
         stopped=cannot_start_message(freeze) if freeze else "",
     )
-    return JudgedNow(policy_now, Judged(one.uses, totals, known), freeze)
+    return CurrentEvaluation(
+        policy_now, EvaluationInputs(one.uses, totals, known), freeze
+    )
 
 
 async def as_of_now(store: Store, policy: Policy, approval: Approval) -> Approval:
-    """Return an approval whose waiting calls need what a click now would be judged by.
+    """Return an approval whose waiting calls need what the current policy asks for.
 
-    It is for showing: nothing is written, and a decision is judged for itself.
+    It is for showing: nothing is written, and a decision is evaluated for itself.
     """
     shown = approval
     for item in approval.items:
         if item.is_pending:
-            judged = await judge_now(store, policy, approval, item, item.args)
-            shown = shown.replacing(shown_item(item, judged.policy_now))
+            evaluated = await evaluate_now(store, policy, approval, item, item.args)
+            shown = shown.replacing(shown_item(item, evaluated.policy_now))
     return shown
 
 
@@ -138,8 +140,8 @@ def depends_on_others(policy: Policy, approval: Approval) -> bool:
 def edits_add_up(policy: Policy, approval: Approval, partition: Partition) -> bool:
     """Return whether several edits of one gesture add up in one window.
 
-    Each is judged beside what is reserved, so together they could pass a limit that the
-    second of them would not pass after the first.
+    Each is evaluated beside what is reserved, so together they could pass a limit that
+    the second of them would not pass after the first.
     """
     edits = [one for one in partition.values() if isinstance(one, Edit)]
     return len(edits) > 1 and counts_in_windows(policy, approval)

@@ -12,7 +12,7 @@ from twokey.gateway.policy.load import load_policy
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.service.reviews import MAX_JUDGED_AGAIN
+from twokey.gateway.service.reviews import MAX_REEVALUATED
 from twokey.gateway.store.store import Store
 
 
@@ -135,26 +135,26 @@ async def test_an_authorization_keeps_what_it_was_given_by(
     assert (item.state, item.tier) == (ItemState.AUTHORIZED, Tier.ESCALATE)
 
 
-async def test_a_policy_without_windows_has_nothing_to_judge_again(
+async def test_a_policy_without_windows_has_nothing_to_evaluate_again(
     store: Store,
 ) -> None:
     harness = ServiceHarness(store)
     await harness.submit(refund(700))
 
-    assert await harness.reviews.judged_again() == []
+    assert await harness.reviews.reevaluated() == []
 
 
-async def test_only_calls_that_count_in_windows_are_judged_again(
+async def test_only_calls_that_count_in_windows_are_evaluated_again(
     harness: ServiceHarness,
 ) -> None:
     await harness.submit(("send_email", {}), thread="t0")
     first, second = await two(harness)
 
-    found = await harness.reviews.judged_again()
+    found = await harness.reviews.reevaluated()
 
     ids = {loaded.approval.items[0].id for loaded in found}
     assert ids == {first, second}
-    assert len(await harness.reviews.judged_again(1)) <= 1 < MAX_JUDGED_AGAIN
+    assert len(await harness.reviews.reevaluated(1)) <= 1 < MAX_REEVALUATED
 
 
 async def test_another_policy_lowers_nothing_that_a_vote_raised(

@@ -12,16 +12,12 @@ from pathlib import Path
 import pytest
 
 from tests.lifetimes import wrong_lifetimes
-from twokey.bot import user_cache
-from twokey.bot.listeners import router
+from tests.patience import WAIT_S, be_patient
 from twokey.gateway.store.connection import Connection
 from twokey.gateway.store.engine import EmbeddedEngine
 from twokey.gateway.store.store import Store
-from twokey.sandbox import delivery, triggers
 
 pytest_plugins = ["pytester", "tests.levels"]
-
-WAIT_S = 30.0
 
 DURABLE = {
     "appendonly": "yes",
@@ -32,16 +28,9 @@ DURABLE = {
 
 @pytest.fixture(scope="session", autouse=True)
 def slack_waits() -> Generator[pytest.MonkeyPatch]:
-    """Let the local Slack wait longer than three seconds, and the bot for its answers.
-
-    On a busy machine these say something about the machine. How soon the bot answers
-    is measured in bench/, and what happens when it does not in tests/sandbox.
-    """
+    """Wait longer for answers in this process."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(delivery, "ACK_WITHIN_S", WAIT_S)
-        patch.setattr(triggers, "LIFE_S", WAIT_S)
-        patch.setattr(router, "LISTENER_TIMEOUT_S", WAIT_S - 5)
-        patch.setattr(user_cache, "LOOKUP_TIMEOUT_S", WAIT_S - 10)
+        be_patient(patch)
         yield patch
 
 

@@ -7,6 +7,8 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
+import pytest
+
 # As pytest has it: the product of this tree, not one that is installed.
 sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 
@@ -21,6 +23,9 @@ for name in (
     "twokey.cli.main",
 ):
     import_module(name)
+
+# As `conftest.slack_waits` has it in the process of the tests.
+import_module("tests.patience").be_patient(pytest.MonkeyPatch())
 
 # A collection in a fork would touch, and so copy, every object of these modules.
 gc.freeze()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from typing import LiteralString
 
 from twokey.bot.blocks import (
@@ -178,7 +179,9 @@ def _heading(group: Group, *, is_first: bool) -> list[Block]:
         style="primary",
         accessibility_label=label(f"Review {count} waiting calls together"),
     )
-    return [*above, section(name, accessory=review)]
+    # A name that stays when the tab is drawn anew: a click on the button before counts.
+    kind = sha256(f"{group.agent}\n{group.tool}".encode()).hexdigest()[:16]
+    return [*above, section(name, accessory=review, block_id=f"group.{kind}")]
 
 
 def _own(
@@ -221,7 +224,8 @@ def _row(
 ) -> list[Block]:
     approval = frame.approval
     item = pending(approval)[0]
-    name = f"{'own' if is_own else 'home'}.{index}"
+    # Without the row's number: a call that comes above it must not undo a click.
+    name = "own" if is_own else "home"
     decided = None if is_own else decidable_in_row(approval)
     return [
         rich_text(

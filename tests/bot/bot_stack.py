@@ -9,7 +9,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from tests.conftest import WAIT_S, eventually
+from tests.conftest import eventually
+from tests.patience import WAIT_S
 from twokey.bot.app import SlackBot
 from twokey.bot.config import BotConfig
 from twokey.bot.ids import Action, chosen

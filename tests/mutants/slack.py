@@ -303,4 +303,11 @@ SLACK_TABLE = (
         "return reveal(text)",
         "tests/bot/test_word_diff.py",
     ),
+    Mutant(
+        "a click in the Home tab counts although the tab was drawn anew",
+        "bot/cards/home.py",
+        'name = "own" if is_own else "home"',
+        'name = f"home.{index}"',
+        "tests/bot/cards/test_home.py",
+    ),
 )

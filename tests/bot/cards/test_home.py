@@ -239,3 +239,38 @@ def test_the_row_of_a_batch_is_not_titled_by_its_first_call() -> None:
 
     assert "2 calls: mail, refund" in str(view["blocks"])
     assert "refund: n 1" not in str(view["blocks"])
+
+
+def _ids_of_buttons(*queue: Approval, now_ms: int) -> dict[str, str]:
+    """Return the value of each button by the ids that a click on it names."""
+    blocks = _view(*queue, now_ms=now_ms)["blocks"]
+    buttons = [
+        (str(block["block_id"]), one)
+        for block in blocks
+        for one in [*block.get("elements", []), block.get("accessory", {})]
+        if one.get("type") == "button" and "value" in one
+    ]
+    return {f"{where} {one['action_id']}": one["value"] for where, one in buttons}
+
+
+def test_a_click_counts_although_the_tab_was_drawn_anew() -> None:
+    same = [an_approval(id=f"ap_{n}", created_at_ms=NOW + n) for n in range(3)]
+    urgent = an_approval(
+        an_item({}, tool="ping"), id="ap_urgent", expires_at_ms=LATER - 1
+    )
+
+    before = _ids_of_buttons(*same, now_ms=NOW)
+    after = _ids_of_buttons(*same, urgent, now_ms=NOW + 60_000)
+
+    assert len(before) == 7, "Review 3 together, and two in each row"
+    assert before.items() <= after.items()
+
+
+def test_a_click_on_a_call_that_changed_meanwhile_is_not_one_on_what_is_shown() -> None:
+    old = an_approval(rev=1)
+
+    before = _ids_of_buttons(old, now_ms=NOW)
+    after = _ids_of_buttons(old.with_(rev=2), now_ms=NOW)
+
+    assert before
+    assert not before.keys() & after.keys()

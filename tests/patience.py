@@ -1,0 +1,23 @@
+"""Let the local Slack wait longer than three seconds, and the bot for its answers.
+
+On a busy machine these say something about the machine. How soon the bot answers is
+measured in bench/, and what happens when it does not in tests/sandbox.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from twokey.bot import user_cache
+from twokey.bot.listeners import router
+from twokey.sandbox import delivery, triggers
+
+WAIT_S = 30.0
+
+
+def be_patient(patch: pytest.MonkeyPatch) -> None:
+    """Wait longer in this process, and in those that are forked from it."""
+    patch.setattr(delivery, "ACK_WITHIN_S", WAIT_S)
+    patch.setattr(triggers, "LIFE_S", WAIT_S)
+    patch.setattr(router, "LISTENER_TIMEOUT_S", WAIT_S - 5)
+    patch.setattr(user_cache, "LOOKUP_TIMEOUT_S", WAIT_S - 10)

@@ -39,6 +39,7 @@ from twokey.sandbox.client import Person as Actor
 from twokey.sandbox.elements import find, placed_elements
 from twokey.sandbox.json_types import JsonObject, as_objects
 from twokey.sandbox.server import Sandbox
+from twokey.sandbox.state_values import choice
 
 CHANNEL = "C0APPROVALS"
 TEAM = "T0SANDBOX"
@@ -285,7 +286,16 @@ class Reviewer(Actor):
             for placed in placed_elements(blocks):
                 value = choice_of(placed.element, action_id)
                 if value and block_id in (None, placed.block_id):
-                    block_id, action_id, chosen = placed.block_id, Action.MORE, value
+                    # With what was seen in this look: the card may be drawn anew.
+                    await self.act(
+                        "block_actions",
+                        channel=channel,
+                        ts=ts,
+                        action_id=Action.MORE,
+                        block_id=placed.block_id,
+                        chosen=choice(placed, value),
+                    )
+                    return
         await super().click(channel, ts, action_id, block_id, chosen=chosen)
 
 

@@ -45,11 +45,11 @@ def log_failure(
         event: what it means here, a constant with ``%s`` for each of the values.
         values: ids and names; no arguments of a tool.
     """
-    told = event % values
+    message = event % values
     # In a holder without a text: a handler of somebody else's that writes every
     # attribute of a record must not write the error's words.
     carried = {FAILURE: Failure(error)}
-    logger.error("%s error=%s", told, described(error), stacklevel=2, extra=carried)
+    logger.error("%s error=%s", message, described(error), stacklevel=2, extra=carried)
 
 
 def described(error: BaseException) -> str:

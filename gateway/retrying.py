@@ -19,7 +19,7 @@ class RetrySettings(BaseModel):
         limit: how long at least: a run in which something is approved is retried until
             that approval has ended, if that is later.
         unknown_limit: how long when nobody knows whether the error can pass.
-        told_after: how long a run has to wait before people are told of it.
+        notify_after: how long a run has to wait before people are told of it.
         first: the first pause; each one after it is twice as long.
         longest: the longest pause, unless a service asks for a longer one.
     """
@@ -28,6 +28,6 @@ class RetrySettings(BaseModel):
 
     limit: Time = timedelta(hours=24)
     unknown_limit: Time = timedelta(minutes=15)
-    told_after: Time = timedelta(seconds=5)
+    notify_after: Time = timedelta(seconds=5)
     first: Time = timedelta(milliseconds=500)
     longest: Time = timedelta(seconds=60)

@@ -96,9 +96,9 @@ def _of_table(frame: Frame) -> list[Block]:
     if waiting and not frame.is_late:
         alone = decided_alone(approval)
         if alone:
-            told = template("Open these to decide each of them on its own:")
+            text = template("Open these to decide each of them on its own:")
             which = untrusted(calls_named(alone))
-            blocks.append(context(told, which, block_id=frame.block_id("alone")))
+            blocks.append(context(text, which, block_id=frame.block_id("alone")))
         else:
             offered.append(buttons.approve_all(frame))
         if len(alone) < len(waiting):

@@ -285,8 +285,8 @@ def _agent(approval: Approval) -> Untrusted:
 
 def _reasons(item: Item) -> list[Label]:
     # The first reason is the tier that the policy lists, which all such calls have.
-    told = " · ".join(item.reasons[1:])
-    return [label(fit(told, _MAX_REASON_CHARS))] if told else []
+    reasons = " · ".join(item.reasons[1:])
+    return [label(fit(reasons, _MAX_REASON_CHARS))] if reasons else []
 
 
 def _facts(approval: Approval, item: Item, why: str) -> Template:

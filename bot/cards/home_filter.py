@@ -42,8 +42,8 @@ def filter_row(page: Page, chosen: HomeFilter) -> list[Block]:
     of = hashlib.sha256(said.encode()).hexdigest()[:8]
     row: list[Block] = [actions(*menus, block_id=f"filter.{of}")]
     if chosen.is_set:
-        told = template("{n} of {all} fit the filter.", n=page.matching, all=page.count)
-        row.append(context(told))
+        text = template("{n} of {all} fit the filter.", n=page.matching, all=page.count)
+        row.append(context(text))
     return row
 
 
@@ -52,7 +52,7 @@ def pager(page: Page) -> list[Block]:
     if page.pages == 1:
         return []
     first = page.number * ROWS + 1
-    told = template(
+    text = template(
         "{first} to {last} of {count}",
         first=first,
         last=min(first + ROWS - 1, page.matching),
@@ -67,7 +67,7 @@ def pager(page: Page) -> list[Block]:
         turns.append(
             button(Action.HOME_NEXT, label("Less urgent"), value=str(page.number + 1))
         )
-    return [context(told), actions(*turns, block_id=f"pages.{page.number}")]
+    return [context(text), actions(*turns, block_id=f"pages.{page.number}")]
 
 
 def _menu(

@@ -121,8 +121,8 @@ def _small_print(approval: Approval, item: Item) -> list[Template | Plain]:
     if rejected:
         parts.append(template("🚫 *Rejected* {at}", at=when(rejected[0].at_ms)))
         parts += _people(approval, rejected[0], "")
-    told = [one for one in item.past.totals if one.others_micro]
-    return [*parts, *(_total(one) for one in told[:_TOTALS])]
+    totals = [one for one in item.past.totals if one.others_micro]
+    return [*parts, *(_total(one) for one in totals[:_TOTALS])]
 
 
 def _people(approval: Approval, precedent: Precedent, verb: str) -> list[Plain]:

@@ -181,12 +181,12 @@ def whole_call(item: Item) -> tuple[str, ...]:
 def whole_line(item: Item) -> str:
     """Return all arguments on one line; "" when that is not possible."""
     values = named_values(item.args, item.redact, schema_order(item))
-    told = _SEPARATOR.join(f"{name} {text}" for name, text in values)
+    line = _SEPARATOR.join(f"{name} {text}" for name, text in values)
     is_plain = all(
         is_short(name, text) and not _has_sign(name + text) for name, text in values
     )
-    is_shown = is_plain and len(told) + len(item.tool) <= _LINE_CHARS
-    return (told or "(no arguments)") if is_shown else ""
+    is_shown = is_plain and len(line) + len(item.tool) <= _LINE_CHARS
+    return (line or "(no arguments)") if is_shown else ""
 
 
 def _has_sign(text: str) -> bool:

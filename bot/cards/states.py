@@ -93,7 +93,7 @@ TRIAGE_TITLE = "Triage (a model's opinion, unverified)"
 """Title of the rationale of a model that raised a call's tier."""
 
 
-_TOLD: dict[ItemState, tuple[LiteralString, LiteralString]] = {
+_STATUS_LINES: dict[ItemState, tuple[LiteralString, LiteralString]] = {
     _S.AUTHORIZED: ("🔑 *Approved*", ", {at}. Waiting to run."),
     _S.EXECUTING: ("🔄 *Approved*", ", running since {at}."),
     _S.EXECUTED: ("✅ *Approved*", ", done {at}."),
@@ -214,7 +214,7 @@ def status_sentence(approval: Approval, item: Item, *, now_ms: int) -> Template:
     """Return where one item stands, who brought it there and when."""
     if item.is_pending:
         return _pending(approval, item, now_ms=now_ms)
-    head, tail = _TOLD[item.state]
+    head, tail = _STATUS_LINES[item.state]
     if item.has_failed:
         head, tail = "❌ *It failed*", " {at}. Please say below whether it runs again."
     elif item.is_restored and item.state is _S.IN_DOUBT:

@@ -171,18 +171,18 @@ def _warnings(frame: Frame) -> list[Block]:
     mixed = [
         one.index for one in frame.approval.items if homoglyph_warnings(all_text(one))
     ]
-    told: list[Template | Plain] = []
+    lines: list[Template | Plain] = []
     if hidden:
-        told += [
+        lines += [
             template("⚠️ *Hidden characters*, shown as ⟦U+…⟧, are in"),
             untrusted(calls_named(hidden)),
         ]
     if mixed:
-        told += [
+        lines += [
             template("⚠️ *Look-alike letters* of several alphabets are in"),
             untrusted(calls_named(mixed)),
         ]
-    return [context(*told, block_id=frame.block_id("odd"))] if told else []
+    return [context(*lines, block_id=frame.block_id("odd"))] if lines else []
 
 
 def _reasons(frame: Frame) -> list[Block]:
@@ -192,14 +192,14 @@ def _reasons(frame: Frame) -> list[Block]:
         # The first reason is the tier that the policy lists, which all of them have.
         for reason in item.reasons[1:]:
             found.setdefault(reason, []).append(item.index)
-    told: list[Plain | Template] = []
+    lines: list[Plain | Template] = []
     for reason, indexes in [*found.items()][:_REASONS]:
         is_all = len(indexes) == len(frame.approval.items)
         of = "" if is_all else f" ({calls_named(indexes)})"
-        told.append(untrusted(fit(reason, _REASON) + fit(of, _REASON)))
-    if more := len(found) - len(told):
-        told.append(template("and {n} more reasons: open the calls", n=more))
-    return [context(*told, block_id=frame.block_id("why"))] if told else []
+        lines.append(untrusted(fit(reason, _REASON) + fit(of, _REASON)))
+    if more := len(found) - len(lines):
+        lines.append(template("and {n} more reasons: open the calls", n=more))
+    return [context(*lines, block_id=frame.block_id("why"))] if lines else []
 
 
 def calls_named(indexes: Iterable[int]) -> str:

@@ -350,7 +350,7 @@ class CardUpdater:
         # must not be queued again by the next refusal.
         if any(queued.report_key == what for queued in entry.messages):
             return
-        if await self.card_publisher.cards.was_told(self.keys, approval.id, what):
+        if await self.card_publisher.cards.was_reported(self.keys, approval.id, what):
             return
         channel, thread_ts = _report_target(entry, approval, trouble.why)
         if channel:

@@ -22,7 +22,7 @@ from twokey.bot.delivery.card_updater import (
     NOT_ABOUT_THE_CARD,
     CardUpdater,
 )
-from twokey.bot.delivery.event_messages import TOLD_IN_CHANNEL, message_without_card
+from twokey.bot.delivery.event_messages import POSTED_IN_CHANNEL, message_without_card
 from twokey.bot.delivery.outbox_queue import Call, QueueEntry
 from twokey.bot.limits import POST
 from twokey.bot.web import SlackError, SlackRefused
@@ -147,7 +147,7 @@ class EventDispatcher:
             await cards.asked(keys, entry.approval, queued.mentioned_roles)
             entry.mentioned_roles |= queued.mentioned_roles
         if queued.report_key:
-            await cards.told(keys, entry.approval, queued.report_key)
+            await cards.mark_reported(keys, entry.approval, queued.report_key)
         await self._drop_message(entry)
         return True
 
@@ -208,8 +208,8 @@ class EventDispatcher:
         fallback = self.updater.fallback_channel
         # Somebody has to learn of a freeze and of an alert, so a channel that refuses
         # must not hide it. A thread reply has no other channel.
-        is_told = bool(entry.events) and entry.events[0].name in TOLD_IN_CHANNEL
-        if is_told and fallback not in {"", entry.channel}:
+        is_in_channel = bool(entry.events) and entry.events[0].name in POSTED_IN_CHANNEL
+        if is_in_channel and fallback not in {"", entry.channel}:
             entry.channel = fallback
             return 0.0
         logger.warning("note.dropped entry=%s why=%s", entry.key, error.error)

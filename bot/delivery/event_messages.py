@@ -33,7 +33,7 @@ from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.store.cards import CardPlace
 
-TOLD_IN_CHANNEL = FREEZE_EVENTS | METRICS_EVENTS
+POSTED_IN_CHANNEL = FREEZE_EVENTS | METRICS_EVENTS
 """Events that are posted in a channel, not in the thread of a card or a run."""
 
 _IN_DOUBT = ItemState.IN_DOUBT
@@ -204,7 +204,7 @@ def message_without_card(
             return question_message(event)
         case EventName.RUN_FAILED:
             return run_failed()
-        case name if name in TOLD_IN_CHANNEL:
+        case name if name in POSTED_IN_CHANNEL:
             return _channel_message(event, command)
         case _:
             return None

@@ -146,7 +146,7 @@ class MetricsReports:
             reason=reason,
             data=dict(data),
         ).model_dump_json()
-        await self._service.store.threads.tell(
+        await self._service.store.threads.announce(
             self._keys, self._tenant, "", self._reader,
-            what=what, mark=mark, told=event, logged=event,
+            what=what, mark=mark, outbox_event=event, audit_event=event,
         )  # fmt: skip

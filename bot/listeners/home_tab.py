@@ -219,5 +219,5 @@ async def _troubles(ctx: ListenerContext, listed: Sequence[Approval]) -> dict[st
 def _content(view: Block) -> str:
     """Return a digest of what a tab shows, without the time at which it was made."""
     blocks = cast("list[Block]", view["blocks"])
-    told = [block for block in blocks if block.get("block_id") != AS_OF]
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+    compared = [block for block in blocks if block.get("block_id") != AS_OF]
+    return hashlib.sha256(json.dumps(compared, sort_keys=True).encode()).hexdigest()

@@ -179,14 +179,14 @@ async def _deleted(ctx: ListenerContext, gone: Message) -> None:
     if gone.team != ctx.team or not await _was_asked(ctx, gone.once):
         return
     if await ctx.is_first(gone.event_id):
-        told = ctx.send(
+        reply = ctx.send(
             "chat.postMessage",
             to=gone.user,
             channel=gone.channel,
             thread_ts=gone.thread_ts,
             text=to_mrkdwn(_DELETED),
         )
-        ctx.tasks.later(told, name="tell")
+        ctx.tasks.later(reply, name="tell")
 
 
 async def _was_asked(ctx: ListenerContext, once: str) -> bool:

@@ -312,10 +312,10 @@ async def _decided(ctx: ListenerContext, call: _Call, gesture: _Gesture) -> Resu
         call.seen.index,
         gesture.reviewer.user,
     )
-    return await _told(ctx, call, outcome)
+    return await _result_of(ctx, call, outcome)
 
 
-async def _told(ctx: ListenerContext, call: _Call, outcome: Outcome) -> Result:
+async def _result_of(ctx: ListenerContext, call: _Call, outcome: Outcome) -> Result:
     if isinstance(outcome, Decided):
         state = outcome.approval.items[outcome.index].state
         # Whoever asked for a call withdraws it.

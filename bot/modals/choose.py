@@ -172,12 +172,12 @@ def summary(choice: Choice, left: Iterable[int]) -> list[Block]:
         (template("*{n} reject*", n=len(choice.reject)), choice.reject),
         (template("*{n} stay waiting*", n=len({*left})), left),
     )
-    told = [(head, sorted(indexes)) for head, indexes in parts]
+    rows = [(head, sorted(indexes)) for head, indexes in parts]
     return [
-        section(joined(" · ", [head for head, indexes in told if indexes])),
+        section(joined(" · ", [head for head, indexes in rows if indexes])),
         *(
             context(head, untrusted(calls_named(indexes)))
-            for head, indexes in told
+            for head, indexes in rows
             if indexes
         ),
     ]
@@ -210,16 +210,16 @@ def boxes(
     items: Sequence[Item],
     *,
     above: Callable[[Sequence[Item]], list[Block]] = lambda _: [],
-    told: Callable[[Item], str] | None = None,
+    text: Callable[[Item], str] | None = None,
 ) -> list[Block]:
     """Return a box for each call, in tens.
 
     Args:
         items: the calls, by whose index they are named.
         above: what stands above ten boxes.
-        told: what stands beside a box; None for the arguments.
+        text: what stands beside a box; None for the arguments.
     """
-    named = told or line_of
+    named = text or line_of
     # Ids that stay: Slack keeps what is ticked when an edit draws the form again.
     return [
         block
@@ -257,13 +257,13 @@ def _ticked(state: State, groups: Iterable[int]) -> set[int]:
 
 def line_of(item: Item) -> str:
     """Return a call's number and arguments, as much of them as a box takes."""
-    told = " · ".join(f"{name} {text}" for name, text in cell_values(item).items())
-    return fit(f"{item.index + 1}. {told}", limits.OPTION)
+    text = " · ".join(f"{name} {text}" for name, text in cell_values(item).items())
+    return fit(f"{item.index + 1}. {text}", limits.OPTION)
 
 
 def _alone(alone: frozenset[int]) -> Block:
-    told = template("These need a decision of their own and stay waiting:")
-    return context(told, untrusted(calls_named(alone)))
+    text = template("These need a decision of their own and stay waiting:")
+    return context(text, untrusted(calls_named(alone)))
 
 
 def _may_reject(waiting: Iterable[Item]) -> bool:

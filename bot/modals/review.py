@@ -106,7 +106,7 @@ def view(items: Sequence[Item], review: Review, *, left_out: int) -> Block:
             section(untrusted(fit(name, _NAME_CHARS))),
             section(intro),
             *([context(missing)] if left_out else []),
-            *choose.boxes(items, above=_whole, told=_told),
+            *choose.boxes(items, above=_whole, text=_box_text),
             *choose.rest(items),
         ],
         callback_id=View.REVIEW,
@@ -140,19 +140,19 @@ def confirmation(rejected: Sequence[Item], review: Review) -> Block:
 
 def loading(calls: int) -> Block:
     """Return the page that is shown while the calls are read."""
-    told = template("Reading {n} calls…", n=calls)
-    return notice(label("Review together"), told)
+    text = template("Reading {n} calls…", n=calls)
+    return notice(label("Review together"), text)
 
 
 def progress(recorded: int, calls: int) -> Block:
     """Return the page that is shown while the rest of the calls is recorded."""
-    told = template(
+    text = template(
         "*{n} of {all}* are recorded so far; the others follow. This page then says "
         "what came of each. You can close it: the list shows what still waits.",
         n=recorded,
         all=calls,
     )
-    return notice(label("Recording…"), told)
+    return notice(label("Recording…"), text)
 
 
 def results(found: Sequence[Result]) -> Block:
@@ -164,7 +164,7 @@ def results(found: Sequence[Result]) -> Block:
         Came.COUNTED: template("*{n} need more people*", n=count[Came.COUNTED]),
         Came.NOT_DONE: template("*{n} not done*", n=count[Came.NOT_DONE]),
     }
-    told = joined(" · ", [said for came, said in words.items() if count[came]])
+    text = joined(" · ", [said for came, said in words.items() if count[came]])
     open_ones = [one for one in found if one.came in {Came.NOT_DONE, Came.COUNTED}]
     open_ones.sort(key=lambda one: one.came is not Came.NOT_DONE)
     done = [one for one in found if one.came in {Came.APPROVED, Came.REJECTED}]
@@ -172,7 +172,7 @@ def results(found: Sequence[Result]) -> Block:
     return modal(
         label("Recorded" if done or count[Came.COUNTED] else "Not done"),
         [
-            section(told),
+            section(text),
             *(_open_row(one) for one in open_ones),
             *([rich_text(box("\n".join(lines)), block_id="done")] if lines else []),
         ],
@@ -186,7 +186,7 @@ def _open_row(one: Result) -> Block:
     return context(what, *([one.sentence] if one.sentence else []))
 
 
-def _told(item: Item) -> str:
+def _box_text(item: Item) -> str:
     """Return what stands beside a box: the whole call, or what it does."""
     return fit(_line(item) or f"{item.index + 1}. {act(item)}", limits.OPTION)
 
@@ -194,8 +194,8 @@ def _told(item: Item) -> str:
 def _line(item: Item) -> str:
     """Return a call on one line beside its box; "" when it does not fit."""
     line = whole_line(item)
-    told = f"{item.index + 1}. {line}"
-    return told if line and len(told) <= limits.OPTION else ""
+    text = f"{item.index + 1}. {line}"
+    return text if line and len(text) <= limits.OPTION else ""
 
 
 def _whole(group: Sequence[Item]) -> list[Block]:

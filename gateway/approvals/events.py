@@ -200,7 +200,7 @@ def call_event(name: EventName, tenant: str, ref: TurnRef, tool: str) -> Event:
     )
 
 
-def state_told(name: EventName) -> ItemState | None:
+def state_after(name: EventName) -> ItemState | None:
     """Return the state that an item reached by what an event tells; None: the same."""
     if name is EventName.ITEM_REOPENED:
         return ItemState.PENDING

@@ -119,14 +119,14 @@ def original_text(
     # By the first name only: what the model wrote need not have the shape of the
     # arguments, so any path into an argument hides all of it here.
     hidden = {path.removeprefix("args.").split(".")[0] for path in paths}
-    told: list[str] = []
+    listed: list[str] = []
     for name, value in sorted(original.items()):
         if name not in args:
-            told.append(f"{name} (no argument of this name runs)")
+            listed.append(f"{name} (no argument of this name runs)")
         elif _json(value) != _json(args[name]):
             is_shown = not hidden & {name, "*"}
-            told.append(f"{name} = {_json(value)}" if is_shown else name)
-    return ", ".join(told)
+            listed.append(f"{name} = {_json(value)}" if is_shown else name)
+    return ", ".join(listed)
 
 
 def _json(value: JsonValue) -> str:

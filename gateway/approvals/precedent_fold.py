@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from twokey.gateway.approvals.events import EventName, state_told
+from twokey.gateway.approvals.events import EventName, state_after
 from twokey.gateway.approvals.precedents import (
     DAY_MS,
     KINDS,
@@ -16,48 +16,48 @@ from twokey.gateway.approvals.precedents import (
 from twokey.gateway.protocol.states import ItemState
 
 
-class Told(NamedTuple):
-    """What an audit log tells of one call: the state it reached, and when."""
+class LastState(NamedTuple):
+    """The state that a call reached by the audit log, and when."""
 
     state: ItemState
     at_ms: int
 
 
 class PrecedentFold:
-    """What became of calls with each effect, by what was told of them so far.
+    """The last states of calls with each effect, by the events so far.
 
     An audit log holds no arguments: who reads it says which effect a call has.
     """
 
     def __init__(self) -> None:
         self._effects: dict[str, str] = {}
-        self._found: dict[str, dict[str, Told]] = defaultdict(dict)
+        self._found: dict[str, dict[str, LastState]] = defaultdict(dict)
         self._auto_runs = 0
 
     def opened(self, item: str, effect: str) -> None:
         """Take in a call, or what an edit made of it; no effect is none to repeat."""
-        told = self._found[self._effects.get(item, "")].pop(item, None)
+        known = self._found[self._effects.get(item, "")].pop(item, None)
         self._effects[item] = effect
-        if told is not None:
-            self._found[effect][item] = told
+        if known is not None:
+            self._found[effect][item] = known
 
     def ran(self, effect: str, *, at_ms: int) -> None:
         """Take in a call of tier ``auto``, which has no item."""
         self._auto_runs += 1
-        told = Told(ItemState.AUTHORIZED, at_ms)
-        self._found[effect][f"auto_{self._auto_runs}"] = told
+        known = LastState(ItemState.AUTHORIZED, at_ms)
+        self._found[effect][f"auto_{self._auto_runs}"] = known
 
-    def told(self, name: EventName, item: str, *, at_ms: int) -> None:
+    def record(self, name: EventName, item: str, *, at_ms: int) -> None:
         """Take in an event about a call that was opened."""
-        state, effect = state_told(name), self._effects.get(item)
+        state, effect = state_after(name), self._effects.get(item)
         if effect is None or state is None:
             return
         if state in KINDS:
-            self._found[effect][item] = Told(state, at_ms)
+            self._found[effect][item] = LastState(state, at_ms)
         else:
             self._found[effect].pop(item, None)
 
-    def precedents(self, effect: str) -> Mapping[str, Told]:
+    def precedents(self, effect: str) -> Mapping[str, LastState]:
         """Return what an effect has by now, by call."""
         return self._found[effect]
 

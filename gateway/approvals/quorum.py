@@ -171,7 +171,7 @@ def tally(requirement: Requirement, votes: Sequence[Vote], action_hash: str) -> 
     return Tally(
         have=len(held),
         need=need,
-        lacking=_told(missing, asked, left=need - len(held)),
+        lacking=_lacking_by_role(missing, asked, left=need - len(held)),
         is_met=not missing,
     )
 
@@ -306,17 +306,17 @@ def _actors(vote: Vote, people: Sequence[Reviewer]) -> list[Reviewer]:
     return [voter, *others]
 
 
-def _told(
+def _lacking_by_role(
     missing: dict[frozenset[str], int], asked: frozenset[str], *, left: int
 ) -> dict[str, int]:
     """Name what is missing once: not again for roles that include others named."""
-    told: dict[frozenset[str], int] = {}
+    counts: dict[frozenset[str], int] = {}
     for names in sorted(missing, key=lambda one: (len(one), sorted(one))):
         count = missing[names]
-        below = sum(told[one] for one in told if one < names)
+        below = sum(counts[one] for one in counts if one < names)
         if below < count and not (names == asked and count <= left):
-            told[names] = count
-    return {" or ".join(sorted(names)): count for names, count in told.items()}
+            counts[names] = count
+    return {" or ".join(sorted(names)): count for names, count in counts.items()}
 
 
 def _needed(parts: Iterable[Requirement]) -> list[Requirement]:

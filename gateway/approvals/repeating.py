@@ -95,12 +95,12 @@ def show_first(context: DecisionContext, item: Item, precedent: Precedent) -> Ch
     approval = reopened(context, shown, version)
     is_edited = item.action != context.item.action
     events = [event_of(context, shown, EventName.ITEM_EDITED, version)] * is_edited
-    told = event_of(context, shown, EventName.ITEM_REPEATED, version)
+    event = event_of(context, shown, EventName.ITEM_REPEATED, version)
     # Which call it was, by its id alone: an event holds no argument.
-    told = told.with_(data=told.data | {"precedent": precedent.call})
+    event = event.with_(data=event.data | {"precedent": precedent.call})
     return Change(
         approval,
-        (*events, told),
+        (*events, event),
         repeated=Repeated(approval=approval, index=item.index, precedent=precedent),
         before_ms=context.approval.expires_at_ms,
     )

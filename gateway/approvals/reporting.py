@@ -20,5 +20,5 @@ def add_report(
     event = approval_event(approval, EventName.APPROVAL_REPORTED, reason=text)
     after = approval.with_(remarks=remarks, rev=approval.rev + 1)
     gesture = {"gesture": reporter.gesture.value}
-    told = event.with_(actor=f"{by.team}/{by.user}", data=gesture)
-    return Change(after, (told,))
+    reported = event.with_(actor=f"{by.team}/{by.user}", data=gesture)
+    return Change(after, (reported,))

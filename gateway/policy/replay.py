@@ -220,7 +220,7 @@ class _History:
         row = step.row
         if step.is_call:
             return True
-        self.precedents.told(row.name, row.item, at_ms=step.at_ms)
+        self.precedents.record(row.name, row.item, at_ms=step.at_ms)
         if row.name in _RELEASES:
             self._release(row.item)
         if row.name in {EventName.ITEM_FAILED, EventName.CALL_FAILED}:

@@ -19,7 +19,7 @@ from twokey.gateway.failures import described, log_failure
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.resume.classification import ThreadHalted
 from twokey.gateway.resume.diagnosis import diagnose, unserved
-from twokey.gateway.resume.retry_plan import failed_again, what_is_told
+from twokey.gateway.resume.retry_plan import failed_again, report_text
 from twokey.gateway.resume.run_events import ThreadRef
 from twokey.gateway.service.runs import run_event
 from twokey.gateway.store.jobs import Delivery, Job, JobKind
@@ -236,10 +236,10 @@ class Retries:
         """Store a run in its new state, its jobs and the event that tells people."""
         events: list[Event] = []
         is_parked = after.state is RunState.PARKED
-        if after.is_told and after.is_listed and what_is_told(after) != after.told:
+        if after.is_told and after.is_listed and report_text(after) != after.told:
             # Only what reads differently is told, or each attempt would write a
             # message.
-            after = after.with_(told=what_is_told(after))
+            after = after.with_(told=report_text(after))
             name = EventName.RUN_PARKED if is_parked else EventName.RUN_WAITING
             events = [await run_event(self._store, at.keys, after, name)]
         was_parked = before is not None and before.state is RunState.PARKED
@@ -311,10 +311,10 @@ def _unserved(before: StalledRun, now_ms: int, why: str) -> StalledRun:
     # it.
     if before.attempts and age_ms < UNSERVED_S * 1000:
         return after
-    told = unserved()
+    cause = unserved()
     return after.with_(
-        trouble=told.kind.value,
-        reason=(why or told.reason)[:_LONGEST_DETAIL],
+        trouble=cause.kind.value,
+        reason=(why or cause.reason)[:_LONGEST_DETAIL],
         detail="",
         can_pass=True,
         until_ms=0,

@@ -53,7 +53,7 @@ def failed_again(
     pause_ms = max(pause_ms, 1000 * diagnosis.retry_after_s)
     # No later than the limit, so that the last attempt is made when it is reached.
     next_ms = 0 if is_parked else min(until_ms, now_ms + max(1, int(pause_ms)))
-    is_late = next_ms - before.since_ms >= milliseconds(settings.told_after)
+    is_late = next_ms - before.since_ms >= milliseconds(settings.notify_after)
     state = RunState.PARKED if is_parked else RunState.WAITING
     return before.with_(
         state=state,
@@ -82,6 +82,6 @@ def milliseconds(time: timedelta) -> int:
     return int(time.total_seconds() * 1000)
 
 
-def what_is_told(run: StalledRun) -> str:
+def report_text(run: StalledRun) -> str:
     """Return what people read of a run; they are told again when it differs."""
     return f"{run.state} {run.until_ms} {run.reason}"

@@ -46,9 +46,9 @@ class RunEvents:
             LeaseLost: another process runs the thread now; nothing was told.
         """
         body = (await self.event(at, EventName.RUN_STARTED)).model_dump_json()
-        await self._store.threads.tell(
+        await self._store.threads.announce(
             at.keys, at.tenant, at.agent, at.thread,
-            what="begun", mark=key, told=body, logged=body,
+            what="begun", mark=key, outbox_event=body, audit_event=body,
         )  # fmt: skip
 
     async def finished(self, at: ThreadRef, checkpoint: str, words: str) -> bool:
@@ -61,16 +61,16 @@ class RunEvents:
             LeaseLost: another process runs the thread now; nothing was told.
         """
         event = await self.event(at, EventName.RUN_FINISHED)
-        told = event.with_(data={**event.data, "text": _bounded(words)})
-        return await self._store.threads.tell(
+        outbox_event = event.with_(data={**event.data, "text": _bounded(words)})
+        return await self._store.threads.announce(
             at.keys,
             at.tenant,
             at.agent,
             at.thread,
             what="told",
             mark=checkpoint,
-            told=told.model_dump_json(),
-            logged=event.model_dump_json(),
+            outbox_event=outbox_event.model_dump_json(),
+            audit_event=event.model_dump_json(),
         )
 
     async def event(self, at: ThreadRef, name: EventName) -> Event:

@@ -52,10 +52,10 @@ class AutoRunService(PolicyService):
         ref = end.ref
         body = await self._store.agent_load.verdicts(self._keys, turn_key)
         verdicts = StoredVerdicts.read(body).verdicts if body else ()
-        told = (end.tool, end.tool_call_id)
+        reported = (end.tool, end.tool_call_id)
         # An agent reports what it likes: only failures of calls that we let run count.
         if not any(
-            one.runs_unclaimed and (one.tool, one.tool_call_id) == told
+            one.runs_unclaimed and (one.tool, one.tool_call_id) == reported
             for one in verdicts
         ):
             logger.warning("call.unknown_failure agent=%s", ref.agent)

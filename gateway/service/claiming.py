@@ -147,7 +147,7 @@ class ClaimService(PolicyService):
             return await self._start(loaded, item, request)
         if item.state is ItemState.EXECUTING:
             return await self._take_over(loaded, item, request)
-        return _told(item)
+        return _unclaimable(item)
 
     async def _start(
         self, loaded: Loaded, item: Item, request: ClaimRequest
@@ -156,7 +156,7 @@ class ClaimService(PolicyService):
         approval, now_ms = loaded.approval, loaded.now_ms
         # Refused from this moment on, even if the sweep comes late to write it down.
         if 0 < item.lapses_at_ms <= now_ms:
-            return _told(item.with_(state=ItemState.LAPSED))
+            return _unclaimable(item.with_(state=ItemState.LAPSED))
         evaluated = await self._evaluate_now(loaded, item)
         back: Change | CheckState | None = revoke(
             approval, item, evaluated.policy_now, now_ms=now_ms
@@ -228,7 +228,7 @@ class ClaimService(PolicyService):
     def _reply(self, item: Item, owner: str) -> ClaimReply:
         """Return how a claim stands after it was written."""
         if item.state is not ItemState.EXECUTING:
-            return _told(item)
+            return _unclaimable(item)
         # The claim of another owner was only cut to the length of a lease.
         if item.owner != owner:
             return _busy(self._store.lease_ms)
@@ -254,7 +254,7 @@ def _busy(left_ms: int) -> Busy:
     return Busy(retry_after_s=min(0.5, max(0.05, left_ms / 5000)))
 
 
-def _told(item: Item) -> ClaimReply:
+def _unclaimable(item: Item) -> ClaimReply:
     """Return the answer to a claim of a call that cannot be started now."""
     match item.state:
         case ItemState.EXECUTED | ItemState.FAILED:

@@ -204,8 +204,8 @@ class Submitter(PolicyService):
             asked=load.asked,
         )
         proposal = propose(evaluated, source)
-        told = triage_events(triaged, proposal, source)
-        proposal = replace(proposal, events=(*proposal.events, *told))
+        events = triage_events(triaged, proposal, source)
+        proposal = replace(proposal, events=(*proposal.events, *events))
         return _EvaluatedTurn(same, same.known(load), usage, proposal)
 
     async def _open(

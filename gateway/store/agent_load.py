@@ -101,7 +101,7 @@ def rejection_effects(
         at_ms=at_ms,
         is_pause=True,
     )
-    told = approval_event(approval, EventName.AGENT_PAUSED, reason=reason)
+    event = approval_event(approval, EventName.AGENT_PAUSED, reason=reason)
     tool = words[0][0].tool
     return {
         "calls": [
@@ -111,7 +111,7 @@ def rejection_effects(
         "after": pause_after,
         "name": pause.name,
         "pause": pause.model_dump_json(),
-        "event": told.with_(actor=BY_GATEWAY, tool=tool).model_dump_json(),
+        "event": event.with_(actor=BY_GATEWAY, tool=tool).model_dump_json(),
     }
 
 

@@ -49,9 +49,11 @@ class InterruptStore:
         The audit log, which nobody can erase, gets the event without the words.
         """
         key = keys.questions(job.tenant, job.agent, job.thread)
-        told = event.with_(data={**event.data, "text": words}) if words else event
+        outbox_event = (
+            event.with_(data={**event.data, "text": words}) if words else event
+        )
         await self._conn.together(
-            *announcement(keys, told, event, await self._conn.now_ms()),
+            *announcement(keys, outbox_event, event, await self._conn.now_ms()),
             ["HSET", key, interrupt.id, interrupt.until_ms],
             ["PEXPIREAT", key, interrupt.until_ms + KEEP_MS],
             _due(keys, job, interrupt.until_ms),

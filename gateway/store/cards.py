@@ -228,13 +228,13 @@ class CardStore:
         body = text(await self._conn.command("HGET", keys.card(approval), "trouble"))
         return CardTrouble.model_validate_json(body) if body else None
 
-    async def told(self, keys: Keys, approval: str, what: str) -> None:
-        """Note that people were told something about a card."""
+    async def mark_reported(self, keys: Keys, approval: str, what: str) -> None:
+        """Note that something about a card was reported to people."""
         noted = {f"told {what}": "1"}
         await self._attach(keys, approval, keys.card(approval), newest=noted)
 
-    async def was_told(self, keys: Keys, approval: str, what: str) -> bool:
-        """Return whether people were told this about a card."""
+    async def was_reported(self, keys: Keys, approval: str, what: str) -> bool:
+        """Return whether this about a card was reported to people."""
         reply = await self._conn.command("HEXISTS", keys.card(approval), f"told {what}")
         return bool(reply)
 

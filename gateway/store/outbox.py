@@ -164,12 +164,12 @@ class Outbox:
 
 
 def announcement(
-    keys: Keys, told: Event, logged: Event, at_ms: int
+    keys: Keys, outbox_event: Event, audit_event: Event, at_ms: int
 ) -> list[list[Argument]]:
     """Return the commands that put an event into the outbox and the audit log."""
     return [
-        ["XADD", keys.outbox, "*", "e", told.model_dump_json(), "at", at_ms],
-        ["XADD", keys.audit, "*", "e", logged.model_dump_json(), "at", at_ms],
+        ["XADD", keys.outbox, "*", "e", outbox_event.model_dump_json(), "at", at_ms],
+        ["XADD", keys.audit, "*", "e", audit_event.model_dump_json(), "at", at_ms],
     ]
 
 

@@ -25,7 +25,7 @@ _SEEN_MS = int(MESSAGE_LIFETIME.total_seconds() * 1000)
 _ATTEMPTS = 16
 
 # The lease and its fence come from the context: `Script` reads `fences.current`.
-TELL = Script("tell", is_fenced=True)
+ANNOUNCE = Script("announce", is_fenced=True)
 
 MAX_PRINCIPALS = 100
 """How many people may speak in a thread: each is remembered."""
@@ -226,11 +226,11 @@ class ThreadStore:
     async def mark(
         self, keys: Keys, tenant: str, agent: str, thread: str, what: Mark
     ) -> str:
-        """Return what `tell` announced last; "" for nothing."""
+        """Return what `announce` wrote last; "" for nothing."""
         key = keys.thread_facts(tenant, agent, thread)
         return text(await self._conn.command("HGET", key, what))
 
-    async def tell(
+    async def announce(
         self,
         keys: Keys,
         tenant: str,
@@ -239,8 +239,8 @@ class ThreadStore:
         *,
         what: Mark,
         mark: str,
-        told: str,
-        logged: str,
+        outbox_event: str,
+        audit_event: str,
     ) -> bool:
         """Announce that a run began or ended; False when that is known.
 
@@ -251,7 +251,7 @@ class ThreadStore:
         Raises:
             LeaseLost: another holder has the lease now.
         """
-        reply = await TELL(
+        reply = await ANNOUNCE(
             self._conn,
             facts=keys.thread_facts(tenant, agent, thread),
             outbox=keys.outbox,
@@ -259,10 +259,10 @@ class ThreadStore:
             what=what,
             mark=mark,
             keep_ms=KEEP_MS,
-            told=told,
-            logged=logged,
+            outbox_event=outbox_event,
+            audit_event=audit_event,
         )
-        return text(reply[0]) == "told"
+        return text(reply[0]) == "announced"
 
     def lease(
         self, keys: Keys, tenant: str, agent: str, thread: str

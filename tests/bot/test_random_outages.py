@@ -52,7 +52,7 @@ CHANNEL = "C0GENERAL"
 SCALED = RetrySettings(
     first=timedelta(milliseconds=2),
     longest=timedelta(milliseconds=60),
-    told_after=timedelta(milliseconds=5),
+    notify_after=timedelta(milliseconds=5),
 )
 BROKEN = "broken"
 KINDS = ("model", "checkpoints", "store", "slack")

@@ -34,7 +34,7 @@ from twokey.gateway.store.threads import ThreadFacts
 from twokey.sandbox.json_types import JsonObject, as_objects
 
 CHANNEL = "C0GENERAL"
-AT_ONCE = RetrySettings(told_after=timedelta())
+AT_ONCE = RetrySettings(notify_after=timedelta())
 RESUME = Job(kind=JobKind.RESUME, tenant="default", agent="support", thread="t1")
 
 

@@ -138,7 +138,7 @@ async def test_a_card_without_a_channel_is_told_once_through_restarts(
     assert len(await told_of(stack, "cannot be posted")) == 1
 
 
-async def test_what_is_told_at_the_end_is_what_became_of_the_call(
+async def test_report_text_at_the_end_is_what_became_of_the_call(
     stack: Stack,
 ) -> None:
     stack.sandbox.control.leave(CHANNEL, BOT)

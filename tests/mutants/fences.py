@@ -91,8 +91,8 @@ FENCES_TABLE = (
     Mutant(
         "who lost the lease tells no end of a thread",
         "gateway/store/threads.py",
-        'TELL = Script("tell", is_fenced=True)',
-        'TELL = Script("tell")',
+        'ANNOUNCE = Script("announce", is_fenced=True)',
+        'ANNOUNCE = Script("announce")',
         "tests/resume/test_told_once.py",
     ),
     Mutant(

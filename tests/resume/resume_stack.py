@@ -56,7 +56,7 @@ RULES = load_policy(POLICY, "policy.yml")
 AT_ONCE = RetrySettings(
     first=timedelta(milliseconds=2),
     longest=timedelta(milliseconds=20),
-    told_after=timedelta(),
+    notify_after=timedelta(),
 )
 """Retries that no test has to wait for."""
 GIVING_UP = AT_ONCE.model_copy(update={"unknown_limit": timedelta(milliseconds=50)})

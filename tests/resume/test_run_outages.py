@@ -286,7 +286,7 @@ async def test_waiting_and_passable_parked_runs_are_tried_when_a_process_starts(
     slow = RetrySettings(
         first=timedelta(hours=1),
         longest=timedelta(hours=1),
-        told_after=timedelta(),
+        notify_after=timedelta(),
     )
     async with stack.working(retries=slow):
         provider.error = ConnectionError()

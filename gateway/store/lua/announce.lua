@@ -1,5 +1,5 @@
 #!lua
--- Tell that a run began, once for each input, or that it ended, once for each
+-- Announce that a run began, once for each input, or that it ended, once for each
 -- checkpoint that it ends at. The end of the run ends what keeps its facts, in the same
 -- step: a process that was paused after it must not end it for a later run.
 -- KEYS[1] facts      hash    facts of the thread
@@ -7,12 +7,12 @@
 -- KEYS[3] audit      stream  audit log
 -- ARGV[1] what       text    begun; told; or which report of metrics
 -- ARGV[2] mark       text    the input, where the thread ends, or what is reported
--- ARGV[3] told       json    the event, perhaps with the final message
--- ARGV[4] logged     json    the same for the audit log, without it
+-- ARGV[3] outbox_event json  the event, perhaps with the final message
+-- ARGV[4] audit_event  json  the same for the audit log, without it
 -- ARGV[5] keep_ms    int     lifetime of facts that no run of the thread keeps
 -- Returns:
---   {"told"}
---   {"known"}  it was told before
+--   {"announced"}
+--   {"known"}  it was announced before
 local is_new = redis.call('HGET', KEYS[1], ARGV[1]) ~= ARGV[2]
 if is_new then
   local now = now_ms()
@@ -20,11 +20,11 @@ if is_new then
   redis.call('XADD', KEYS[3], '*', 'e', ARGV[4], 'at', now)
   redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
 end
--- Also when this end was told before: a run that changed nothing ends at the checkpoint
+-- Also when this end was announced before: a run that changed nothing ends at the checkpoint
 -- where the one before ended.
 if ARGV[1] == 'told' then redis.call('HDEL', KEYS[1], 'run') end
 if not redis.call('HGET', KEYS[1], 'run') then
   redis.call('PEXPIRE', KEYS[1], ARGV[5])
 end
-if is_new then return {'told'} end
+if is_new then return {'announced'} end
 return {'known'}

@@ -101,7 +101,7 @@ class Caller:
         try:
             gateway = self.gateway()
             turn = draft.turn(ref, says, self._schemas(calls))
-            turn = turn.with_(around=run_context.around(ref.run_ref))
+            turn = turn.with_(enclosing_run=run_context.enclosing_run(ref.run_ref))
             verdicts = await ask_with_retries(self.shell, lambda: gateway.submit(turn))
         except NotAllowed as error:
             return draft.deny_all(ref.message_id, str(error))

@@ -36,7 +36,7 @@ class ArgumentMismatch(ValueError):
     """Arguments do not fit their tool; the text says how, as a clause."""
 
 
-def visible(tool: BaseTool, args: Mapping[str, Any]) -> dict[str, Any]:
+def caller_args(tool: BaseTool, args: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments that a caller may give, without the injected ones."""
     shown: dict[str, Any] = tool._filter_injected_args(dict(args))  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - LangChain's own notion of injected
     schema = tool.args_schema
@@ -60,7 +60,7 @@ def canonical_args(tool: BaseTool, args: JsonObject) -> JsonObject:
     Raises:
         ArgumentMismatch: when they do not fit the tool, or have no canonical document.
     """
-    given = _plain(visible(tool, args))
+    given = _plain(caller_args(tool, args))
     schema = tool.args_schema
     if isinstance(schema, dict):
         _check_json_schema(cast("JsonObject", schema), given)

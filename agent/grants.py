@@ -19,7 +19,7 @@ from uuid import UUID
 from langchain_core.tools import BaseTool
 from langchain_core.tools import tool as make_tool
 
-from twokey.agent.canonical import visible
+from twokey.agent.canonical import caller_args
 from twokey.agent.rechecks import Recheck
 from twokey.gateway.errors import BadJson, NotAllowed, NotStarted
 from twokey.gateway.gates.gate import GuardedTool
@@ -199,7 +199,7 @@ class _Guarded(GuardedTool, BaseTool):
         is_own = use.grant.tool == self.name
         # A bare text has no argument names to compare with the grant's.
         is_same = not isinstance(tool_input, str) and _has_args(
-            use.grant, visible(self, tool_input)
+            use.grant, caller_args(self, tool_input)
         )
         if not (is_own and is_same):
             # Another tool was refused inside the one that has the grant, which may have

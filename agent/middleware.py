@@ -335,7 +335,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
                 self._note = note.with_(gated_tools=tuple(sorted(set(gated))))
             except TwokeyError:
                 # Without a note this time; the next model call asks again.
-                logger.info("note.unavailable agent=%s", self.agent)
+                logger.info("gateway.note_unavailable agent=%s", self.agent)
         return self._note
 
     def _check_order(self, handler: Callable[..., Any]) -> None:

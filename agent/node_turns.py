@@ -44,7 +44,7 @@ async def submit(turn: Turn, gateway: Gateway, shell: Shell) -> Verdict:
         ThreadUnavailable: when the gateway does not answer.
     """
     call = turn.calls[0]
-    turn = turn.with_(around=run_context.around(turn.ref.run_ref))
+    turn = turn.with_(enclosing_run=run_context.enclosing_run(turn.ref.run_ref))
     try:
         found = await ask_with_retries(shell, lambda: gateway.submit(turn))
     except NotAllowed as error:

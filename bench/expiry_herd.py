@@ -108,7 +108,7 @@ async def _let_end(store: Store, herd: list[Approval]) -> None:
     keys = store.keys_of_tenant("default")
     for place, one in enumerate(herd):
         due_ms = 1 + place % 1000
-        await store.conn.together(
+        await store.conn.transaction(
             ["HSET", keys.head(one.id), "expires", due_ms],
             ["ZADD", keys.expiry, due_ms, one.id],
         )

@@ -19,9 +19,9 @@ from twokey.bot.bot_token import BotToken
 from twokey.bot.config import BotConfig
 from twokey.bot.delivery.card_publisher import CardPublisher
 from twokey.bot.delivery.card_updater import CardUpdater
-from twokey.bot.delivery.event_dispatcher import EventDispatcher
 from twokey.bot.delivery.metrics_reports import MetricsReports
 from twokey.bot.delivery.publisher import Publisher
+from twokey.bot.delivery.queue_sender import QueueSender
 from twokey.bot.home_turns import HomeTurns
 from twokey.bot.identity import ask_until_answered, identify
 from twokey.bot.ids import key_id
@@ -48,7 +48,7 @@ from twokey.gateway.service.process_check import (
     registered,
 )
 from twokey.gateway.service.reviews import ReviewService
-from twokey.gateway.store.members import Member
+from twokey.gateway.store.processes import ProcessInfo
 from twokey.gateway.store.store import Store
 
 logger = logging.getLogger(__name__)
@@ -130,7 +130,7 @@ class SlackBot:
             users, team=me.team, enterprise=me.enterprise, clock=self._clock
         )
         self._registration = await opening.enter_async_context(
-            registered(store, _member(config))
+            registered(store, _process_info(config))
         )
         home = HomeTurns(self._clock)
         await self._publish(opening, slack, reviewers, home)
@@ -199,7 +199,7 @@ class SlackBot:
         )
         publisher = self._publisher = Publisher(
             store,
-            EventDispatcher(updater, channel=lambda: self._service.channel),
+            QueueSender(updater, channel=lambda: self._service.channel),
             outdated=partial(
                 outdated_cards, self._service, store.cards, keys, config.seal_key
             ),
@@ -325,8 +325,8 @@ async def _cancel(task: asyncio.Task[None]) -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
-def _member(config: BotConfig) -> Member:
-    return Member(
+def _process_info(config: BotConfig) -> ProcessInfo:
+    return ProcessInfo(
         role="bot",
         where=process_name(),
         tenant=config.tenant,

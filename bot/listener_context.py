@@ -178,13 +178,13 @@ class ListenerContext:
 
         return reviewer, voters
 
-    def tell(self, click: Clicked, message: UserText) -> None:
+    def reply_to_click(self, click: Clicked, message: UserText) -> None:
         """Tell the person who clicked, and nobody else, after the answer.
 
         Inside a modal the sentence takes the place of the modal; on a card it is a
         message that only they see.
         """
-        self.tasks.later(self._tell(click, message), name="tell")
+        self.tasks.later(self._reply_to_click(click, message), name="tell")
 
     async def send(self, method: str, *, to: str, **arguments: object) -> None:
         """Post a message that may get lost: one that is not sent is logged.
@@ -197,7 +197,7 @@ class ListenerContext:
         try:
             await self.slack.call(method, **arguments)
         except SlackError as error:
-            logger.warning("person.untold user=%s why=%s", to, error)
+            logger.warning("message.not_sent user=%s why=%s", to, error)
 
     async def is_first(self, event_id: str) -> bool:
         """Return True if this event was not delivered before.
@@ -230,12 +230,12 @@ class ListenerContext:
             raise UserFacingError(refusal)
         return found
 
-    async def _tell(self, click: Clicked, message: UserText) -> None:
+    async def _reply_to_click(self, click: Clicked, message: UserText) -> None:
         action = click.action
         try:
             # Slack shows no ephemeral message inside a modal or on the Home tab.
             if action.is_home or (action.view_id and not action.channel):
-                await self._tell_in_view(click, notice(label("Not done"), message))
+                await self._reply_in_view(click, notice(label("Not done"), message))
             elif action.response_url:
                 body = {"response_type": "ephemeral", "replace_original": False}
                 text = {"text": to_mrkdwn(message)}
@@ -248,9 +248,9 @@ class ListenerContext:
                     text=to_mrkdwn(message),
                 )
         except SlackError as error:
-            logger.warning("person.untold user=%s why=%s", action.user, error)
+            logger.warning("message.not_sent user=%s why=%s", action.user, error)
 
-    async def _tell_in_view(self, click: Clicked, view: Block) -> None:
+    async def _reply_in_view(self, click: Clicked, view: Block) -> None:
         if click.action.is_home:
             trigger = click.action.trigger_id
             await self.slack.call("views.open", trigger_id=trigger, view=view)

@@ -38,7 +38,7 @@ class Message:
     event_id: str
 
     @property
-    def once(self) -> str:
+    def message_key(self) -> str:
         """Return the name of the message, whatever Slack repeats and people edit."""
         return f"message:{self.team}:{self.channel}:{self.ts}"
 

@@ -66,7 +66,7 @@ async def outdated_cards(
             continue
         if (
             place.decision_digest == digest
-            and not mentions_for(approval, but=place.asked).roles
+            and not mentions_for(approval, but=place.mentioned_roles).roles
         ):
             continue
         named[approval.id] = digest

@@ -21,7 +21,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from twokey.gateway.metrics.counts import Outcome
-from twokey.gateway.metrics.durations import EXPORTED_S, Durations
+from twokey.gateway.metrics.duration_histogram import EXPORTED_S, DurationHistogram
 from twokey.gateway.metrics.fold import Metrics
 from twokey.gateway.service.reviews import ReviewService
 
@@ -156,7 +156,7 @@ def _counted(metrics: Metrics) -> Iterator[Metric]:
     yield from (calls, failed, waits, runs)
 
 
-def _buckets(waits: Durations) -> list[tuple[str, float]]:
+def _buckets(waits: DurationHistogram) -> list[tuple[str, float]]:
     rows = zip(EXPORTED_S, waits.up_to(), strict=True)
     return [*((f"{bound}.0", float(n)) for bound, n in rows), ("+Inf", waits.count)]
 

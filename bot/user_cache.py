@@ -136,7 +136,7 @@ class UserCache:
             if error.error in _NO_SUCH_GROUP:
                 # A deleted group has no members. It is logged as an error because the
                 # policy names it; `twokey doctor` shows it, too.
-                logger.error("membership.no_such_group group=%s", group)  # noqa: TRY400 - the name says it all
+                logger.error("user_group.unknown group=%s", group)  # noqa: TRY400 - the name says it all
                 return frozenset()
             raise
         users = reply.get("users")
@@ -296,7 +296,7 @@ class _Snapshots(Generic[T]):
 
     def _no_answer(self, retry_in_s: int, why: str) -> NoAnswer:
         logger.warning(
-            "membership.unknown method=%s why=%s retry_in_s=%d",
+            "user.lookup_failed method=%s why=%s retry_in_s=%d",
             self._method,
             why,
             retry_in_s,

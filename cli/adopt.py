@@ -9,10 +9,10 @@ import typer
 from twokey.cli import console
 from twokey.cli.command_context import CommandContext, command_context
 from twokey.gateway.resume.checkpoints import open_checkpoints
-from twokey.gateway.running import gateway_member
+from twokey.gateway.running import gateway_process
 from twokey.gateway.service.process_check import kept_by
-from twokey.gateway.store.members import Kept
 from twokey.gateway.store.open_store import open_store
+from twokey.gateway.store.processes import AgentCheckpoints
 
 EXAMPLES = console.examples(
     ("twokey adopt", "the old ones are lost; go on with these"),
@@ -32,19 +32,21 @@ def adopt(ctx: typer.Context) -> None:
         )
 
 
-async def _accepted(command: CommandContext) -> list[tuple[Kept | None, Kept]]:
+async def _accepted(
+    command: CommandContext,
+) -> list[tuple[AgentCheckpoints | None, AgentCheckpoints]]:
     settings = command.settings()
     place = settings.checkpoints.get_secret_value()
     async with (
         open_store(settings.store_url, settings.data_dir) as store,
         open_checkpoints(place) as saver,
     ):
-        member = await gateway_member(
+        member = await gateway_process(
             saver, place, tenant=settings.tenant, serves=settings.agents
         )
         keys = store.keys_of_tenant(settings.tenant)
         # Read before it is replaced, for the answer alone; nothing is compared with it.
-        before = (await store.members.read(keys)).kept
+        before = (await store.processes.read(keys)).kept
         kept = tuple(kept_by(member))
-        await store.members.keep(keys, kept)
+        await store.processes.keep(keys, kept)
     return [(before.get((one.tenant, one.agent)), one) for one in kept]

@@ -177,7 +177,7 @@ async def _processes(settings: Settings) -> str:
     async with open_store(settings.store_url, settings.data_dir) as store:
         keys = store.keys_of_tenant(settings.tenant)
         problems = await process_problems(store, keys)
-        running = (await store.members.read(keys)).alive.values()
+        running = (await store.processes.read(keys)).alive.values()
     if problems:
         raise SettingsError(" ".join(problems))
     listed = ", ".join(sorted(f"{one.role} {one.where}" for one, _ in running))

@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 
 from twokey.bot.blocks import Message
-from twokey.bot.cards.outcome import agent_answer
 from twokey.bot.cards.reminders import escalation, reminder
+from twokey.bot.cards.reply_texts import agent_answer
 from twokey.bot.cards.run_state import RUN_TEXTS
 from twokey.bot.ids import CARD_EVENT, Action, Input, chosen
 from twokey.cli.demo_stack import (

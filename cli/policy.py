@@ -18,10 +18,8 @@ from twokey.cli.policy_output import (
     replay_lines,
     suggestion_document,
     suggestion_lines,
-    too_few_people,
-    uncalled,
-    unused_requirements,
 )
+from twokey.cli.policy_warnings import too_few_people, uncalled, unused_requirements
 from twokey.gateway.errors import BadJson, SettingsError
 from twokey.gateway.policy.evaluate import evaluate
 from twokey.gateway.policy.load import BadPolicy

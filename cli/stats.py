@@ -19,7 +19,7 @@ from twokey.cli.console import AsJson
 from twokey.cli.policy_inputs import parse_time
 from twokey.cli.store_access import use_store
 from twokey.gateway.errors import SettingsError
-from twokey.gateway.metrics.export import events_of
+from twokey.gateway.metrics.export_reader import events_of
 from twokey.gateway.metrics.fold import Metrics, Selection
 from twokey.gateway.metrics.report import as_json
 from twokey.gateway.protocol.tiers import Tier
@@ -97,7 +97,7 @@ def stats(  # noqa: PLR0913 - the options of one command
         console.as_json(as_json(metrics))
         return
     typer.echo(_period(selected, where))
-    if not metrics.total.asked and not metrics.total.runs:
+    if not metrics.total.evaluated and not metrics.total.runs:
         console.note("No agent asked for such a call in this time.")
         return
     typer.echo()
@@ -120,10 +120,10 @@ def _metrics(
             ),
         )
     if str(audit) == "-":
-        return _folded(sys.stdin, "<stdin>", selected, where)
+        return _metrics_of(sys.stdin, "<stdin>", selected, where)
     try:
         with audit.open(encoding="utf-8") as lines:
-            return _folded(lines, str(audit), selected, where)
+            return _metrics_of(lines, str(audit), selected, where)
     except OSError as error:
         raise SettingsError(
             f"{str(audit)!r} cannot be read ({error.strerror}); write one by "
@@ -133,7 +133,7 @@ def _metrics(
         raise SettingsError(f"{str(audit)!r} is not UTF-8 text.") from error
 
 
-def _folded(
+def _metrics_of(
     lines: Iterable[str], source: str, selected: Selection, where: tzinfo
 ) -> Metrics:
     metrics = Metrics(selected, where)

@@ -39,14 +39,14 @@ from twokey.gateway.resume.runners import Runners
 from twokey.gateway.resume.thread_runs import ThreadRuns, wait_at_most
 from twokey.gateway.resume.thread_watch import ThreadWatch
 from twokey.gateway.retrying import RetrySettings
-from twokey.gateway.running import gateway_member, load_runners, load_triage, running
+from twokey.gateway.running import gateway_process, load_runners, load_triage, running
 from twokey.gateway.service.agents import AgentService
 from twokey.gateway.service.pending_calls import PendingCall, PendingCalls
 from twokey.gateway.service.process_check import registered
 from twokey.gateway.service.reviews import ReviewService
 from twokey.gateway.store.open_store import open_store
 from twokey.gateway.store.store import Store
-from twokey.gateway.triage.asking import Triage
+from twokey.gateway.triage.asking import Triage, require_triage
 
 _CLOSED = "Use Twokey as: async with Twokey(...) as tk: ..."
 
@@ -92,7 +92,8 @@ class Twokey:
         ungated: Mapping[str, Collection[str]] | None = None,
         insecure_dev: bool = False,
     ) -> None:
-        self._settings, self._triage = settings, triage
+        self._settings = settings
+        self._triage = triage and require_triage(triage, "what was given")
         self._policy = policy_of(settings, policy)
         if settings is not None:
             data_dir, tenant = settings.data_dir, settings.tenant
@@ -129,13 +130,13 @@ class Twokey:
                 self.store.audit_kept = self._settings.retention.audit
                 self._runners.serve(await load_runners(self._settings, self._saver))
                 self._triage = self._triage or await load_triage(self._settings)
-            member = await gateway_member(
+            process = await gateway_process(
                 self._saver,
                 self._checkpoints,
                 tenant=self._tenant,
                 serves=self._settings.agents if self._settings else (),
             )
-            joined = registered(self.store, member)
+            joined = registered(self.store, process)
             self._registration = await stack.enter_async_context(joined)
             if isinstance(self._policy, PolicyFile):
                 await stack.enter_async_context(
@@ -382,7 +383,7 @@ class Twokey:
     ) -> LangGraphLocal:
         if self._saver is None:
             raise SettingsError(_CLOSED)
-        self._registration.also(agent)
+        self._registration.add_agent(agent)
         return await local_runner(
             graph,
             f"graph of {agent}",

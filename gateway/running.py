@@ -8,8 +8,7 @@ import secrets
 import socket
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
-from inspect import iscoroutinefunction
-from typing import Any, cast
+from typing import Any
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
@@ -30,9 +29,9 @@ from twokey.gateway.resume.worker import GRACE_S, ThreadChange, Worker, ignore
 from twokey.gateway.service.agents import AgentService
 from twokey.gateway.service.process_check import process_name
 from twokey.gateway.service.sweep import Sweeper
-from twokey.gateway.store.members import Member
+from twokey.gateway.store.processes import ProcessInfo
 from twokey.gateway.store.store import Store
-from twokey.gateway.triage.asking import Triage
+from twokey.gateway.triage.asking import Triage, require_triage
 
 
 async def load_runners(
@@ -70,17 +69,12 @@ async def load_triage(settings: Settings) -> Triage | None:
             found = await made_by(found, ref, what="triage")
     except GraphError as error:
         raise SettingsError(f"'triage': {error}") from error
-    if not iscoroutinefunction(getattr(found, "assess", None)):
-        raise SettingsError(
-            f"'triage': {ref!r} is a {type(found).__name__} without a coroutine "
-            "'assess'; name a ChatModelTriage(model), or a function that returns one."
-        )
-    return cast("Triage", found)
+    return require_triage(found, repr(ref))
 
 
-async def gateway_member(
+async def gateway_process(
     saver: BaseCheckpointSaver[Any], place: str, *, tenant: str, serves: Collection[str]
-) -> Member:
+) -> ProcessInfo:
     """Return what a gateway says of itself to the others.
 
     Args:
@@ -90,7 +84,7 @@ async def gateway_member(
         serves: agents of which every thread is advanced.
     """
     identity = await identity_of(saver, place)
-    return Member(
+    return ProcessInfo(
         role="gateway",
         where=process_name(),
         tenant=tenant,

@@ -54,7 +54,7 @@ async def wrong_lifetimes(conn: Connection) -> list[str]:
 
 
 async def _each(conn: Connection, commands: list[list[str]]) -> list[Reply]:
-    return await conn.together(*commands) if commands else []
+    return await conn.transaction(*commands) if commands else []
 
 
 async def _needed(conn: Connection, heads: list[re.Match[str]]) -> set[str]:

@@ -7,7 +7,7 @@ from typing import cast
 
 from twokey.bot.blocks import button, overflow
 from twokey.bot.cards.frame import Frame
-from twokey.bot.cards.listing import act
+from twokey.bot.cards.listing import call_title
 from twokey.bot.ids import Action, choice
 from twokey.bot.inputs import select
 from twokey.bot.objects import Block, confirm, option
@@ -250,7 +250,7 @@ def _approve(frame: Frame, item: Item) -> Block:
 def _question(frame: Frame, item: Item) -> Block:
     return confirm(
         label("Approve an escalated call?"),
-        untrusted(fit(act(item), frame.budget.note)),
+        untrusted(fit(call_title(item), frame.budget.note)),
         yes=label("Approve"),
         no=label("Back"),
     )

@@ -28,7 +28,7 @@ from twokey.bot.cards.frame import (
     rows_of,
     text_budget,
 )
-from twokey.bot.cards.listing import Listing, act, all_text, listing_of
+from twokey.bot.cards.listing import Listing, all_text, call_title, listing_of
 from twokey.bot.cards.precedents import MOST_TEXT
 from twokey.bot.cards.refs import hash_ref, when, who
 from twokey.bot.cards.states import (
@@ -160,7 +160,7 @@ def title(frame: Frame, item: Item, *, is_in_header: bool = False) -> list[Block
         item: the call.
         is_in_header: the card's header says what it does, as far as it fits there.
     """
-    summary = act(item)
+    summary = call_title(item)
     lines = [f"{item.index + 1}. {summary}" if frame.approval.is_batch else summary]
     if is_in_header and len(reveal(summary)) <= MAX_ACT:
         lines = []

@@ -109,10 +109,10 @@ def text_budget(approval: Approval) -> TextBudget:
     """Return the text budget of one row on the card of this approval."""
     rows = min(len(approval.items), MAX_ROWS)
     is_batch = approval.is_batch
-    around = _HEAD_AND_TAIL_OF_BATCH if is_batch else _HEAD_AND_TAIL
+    fixed = _HEAD_AND_TAIL_OF_BATCH if is_batch else _HEAD_AND_TAIL
     if approval.is_auto_approved:
-        around = _HEAD_AND_TAIL_AUTO_APPROVED
-    free = TEXT_IN_ALL_BLOCKS - around
+        fixed = _HEAD_AND_TAIL_AUTO_APPROVED
+    free = TEXT_IN_ALL_BLOCKS - fixed
     free -= _OTHERS if len(approval.items) > MAX_ROWS else 0
     free = free // rows - (_ROW_TEXT_IN_BATCH if is_batch else _ROW_TEXT)
     return TextBudget(

@@ -19,7 +19,7 @@ from twokey.bot.blocks import (
 from twokey.bot.blocks import home as home_view
 from twokey.bot.cards.frame import Frame
 from twokey.bot.cards.home_filter import filter_row, pager
-from twokey.bot.cards.listing import act, one_line
+from twokey.bot.cards.listing import call_title, one_line
 from twokey.bot.cards.queue import (
     ROWS,
     Group,
@@ -253,7 +253,7 @@ def _title(approval: Approval) -> str:
     """Return what waits: the one call, or how many of which tools."""
     waiting = pending(approval)
     if len(waiting) == 1:
-        return act(waiting[0])
+        return call_title(waiting[0])
     tools = sorted({one_line(item.tool) for item in waiting})
     return f"{len(waiting)} calls: {', '.join(tools)}"
 

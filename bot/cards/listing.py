@@ -112,7 +112,7 @@ def is_misleading(item: Item) -> bool:
     return has_hidden(text) or bool(homoglyph_warnings(text))
 
 
-def act(item: Item) -> str:
+def call_title(item: Item) -> str:
     """Return on one line what a call does: by the policy, else by its arguments.
 
     Never by the agent's own words, which may call it something else. A question is

@@ -70,7 +70,7 @@ def digest_of(metrics: Metrics) -> Digest:
         until_ms=selected.until_ms or 0,
         facts=tuple(facts(metrics)),
         tools=tuple(_row(name, counts) for name, counts in rows),
-        days=tuple((day, counts.asked) for day, counts in days if day != OTHERS),
+        days=tuple((day, counts.evaluated) for day, counts in days if day != OTHERS),
     )
 
 

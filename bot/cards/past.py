@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import LiteralString
 
 from twokey.bot.blocks import context, modal, section
-from twokey.bot.cards.listing import act, one_line
+from twokey.bot.cards.listing import call_title, one_line
 from twokey.bot.cards.refs import when, who
 from twokey.bot.ids import Input, View
 from twokey.bot.inputs import input_block, text_input
@@ -69,7 +69,7 @@ def matches(event: Event, approval: Approval, words: str) -> bool:
     item = item_of(event, approval)
     if item is None:
         return False
-    shown = f"{act(item)} {one_line(item.tool)} {approval.agent} {approval.id}"
+    shown = f"{call_title(item)} {one_line(item.tool)} {approval.agent} {approval.id}"
     return all(word in shown.casefold() for word in words.casefold().split())
 
 
@@ -123,7 +123,7 @@ def past_modal(past: Past) -> Block:
 
 def _row(event: Event, approval: Approval) -> Block:
     item = item_of(event, approval)
-    what = act(item) if item else one_line(event.tool)
+    what = call_title(item) if item else one_line(event.tool)
     return context(untrusted(fit(what, _LINE_CHARS)), _said(event))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import LiteralString
 
 from twokey.bot.cards.frame import is_table
-from twokey.bot.cards.listing import act, one_line
+from twokey.bot.cards.listing import call_title, one_line
 from twokey.bot.cards.refs import join_list, people, when, who
 from twokey.bot.cards.votes import approvals, counted_votes, still_needed
 from twokey.bot.text import fit
@@ -152,7 +152,7 @@ def header_text(approval: Approval, *, now_ms: int) -> Plain:
         return untrusted(f"{sign} {len(approval.items)} calls: {fit(tool, MAX_TOOL)}")
     if approval.is_batch:
         return sentence
-    return untrusted(f"{sign} {fit(act(approval.items[0]), MAX_ACT)}")
+    return untrusted(f"{sign} {fit(call_title(approval.items[0]), MAX_ACT)}")
 
 
 def status_label(approval: Approval, *, now_ms: int) -> list[Label]:

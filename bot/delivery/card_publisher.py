@@ -203,7 +203,7 @@ class CardPublisher:
             # so it is replaced by a sentence that always fits.
             ensure_valid_message(message.blocks, message.text)
         except BadBlocks:
-            logger.exception("note.invalid")
+            logger.exception("message.invalid")
             plain = section(template("This note cannot be displayed."))
             message = Message((plain,), message.text)
         response = await self._send(POST, channel, message, thread_ts=thread_ts)

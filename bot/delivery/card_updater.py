@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from twokey.bot.cards.mentions import mentions_for
-from twokey.bot.cards.outcome import corrupt_record
+from twokey.bot.cards.reply_texts import corrupt_record
 from twokey.bot.cards.undelivered import is_over, needs_people, undelivered
 from twokey.bot.delivery.card_publisher import CardPublisher, policy_decision_digest
 from twokey.bot.delivery.event_messages import (
@@ -205,9 +205,9 @@ class CardUpdater:
         place = await self.card_publisher.find_place(record.id)
         # A notification in a summary message has no card of its own. When its call gets
         # in doubt, people need buttons, so it gets a card.
-        if place is not None and place.is_folded and needs_people(record):
-            at = (place.channel, place.ts)
-            await self.card_publisher.cards.lose(self.keys, self.tenant, record.id, at)
+        if place is not None and place.is_in_summary and needs_people(record):
+            cards, at = self.card_publisher.cards, (place.channel, place.ts)
+            await cards.forget_message(self.keys, self.tenant, record.id, at)
             place = None
         entry.is_new, entry.channel_of_card = place is None, record.channel
         entry.place = None if place is None else (place.channel, place.ts)
@@ -260,8 +260,8 @@ class CardUpdater:
         # Stored after the post: a crash in between mentions people twice, while the
         # other order could mention nobody.
         roles = mentions_for(approval).roles
-        await self.card_publisher.cards.asked(self.keys, approval.id, roles)
-        return place.with_(asked=place.asked.union(roles))
+        await self.card_publisher.cards.mark_mentioned(self.keys, approval.id, roles)
+        return place.with_(mentioned_roles=place.mentioned_roles.union(roles))
 
     async def _refused(self, entry: QueueEntry, record: Approval, why: str) -> bool:
         """Choose the fallback; return whether messages are posted without the card."""
@@ -303,12 +303,11 @@ class CardUpdater:
         if not needs_people(approval) or not (why in NEVER_UPDATED or has_other):
             return False
         # Forget the place before the new card is posted, or `register` would delete the
-        # new one as a surplus copy. `lose` compares the place: one that another
+        # new one as a surplus copy. It compares the place: one that another
         # publisher registered meanwhile stays.
         logger.error("card.lost entry=%s why=%s", entry.key, why)
-        await self.card_publisher.cards.lose(
-            self.keys, self.tenant, approval.id, entry.place
-        )
+        cards = self.card_publisher.cards
+        await cards.forget_message(self.keys, self.tenant, approval.id, entry.place)
         entry.is_new, entry.place, entry.channel_of_card = True, None, approval.channel
         return True
 

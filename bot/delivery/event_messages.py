@@ -12,7 +12,6 @@ from twokey.bot.cards.history import thread_note
 from twokey.bot.cards.mentions import mentions_for
 from twokey.bot.cards.metrics import METRICS_EVENTS, metrics_message
 from twokey.bot.cards.notification import report_line
-from twokey.bot.cards.outcome import agent_answer, run_failed
 from twokey.bot.cards.question_card import question_note
 from twokey.bot.cards.questions import question_message
 from twokey.bot.cards.reminders import (
@@ -24,6 +23,7 @@ from twokey.bot.cards.reminders import (
     waits_again,
     with_reviewers,
 )
+from twokey.bot.cards.reply_texts import agent_answer, run_failed
 from twokey.bot.delivery.outbox_queue import QueuedMessage, QueueEntry, Urgency
 from twokey.bot.delivery.run_messages import is_about_outage
 from twokey.bot.text_types import template
@@ -143,7 +143,7 @@ def mention_newly_needed(
     """Queue a reply that mentions roles required since the card was posted."""
     if place is None or approval.is_auto_approved:
         return
-    entry.mentioned_roles |= place.asked
+    entry.mentioned_roles |= place.mentioned_roles
     # After the expiry nobody can decide, so nobody is mentioned.
     if now_ms >= approval.expires_at_ms:
         return

@@ -46,7 +46,7 @@ class Feed:
     async def start(self) -> None:
         """Queue what the previous publisher read and did not acknowledge."""
         await self.outbox.prepare()
-        await self._miss()
+        await self._queue_outdated()
         # Pending entries of every consumer in the group: we hold the lease, so their
         # consumers have lost it.
         after = "0-0"
@@ -66,14 +66,14 @@ class Feed:
         # their order.
         page = await self.outbox.take(_CONSUMER, block_ms=block_ms, limit=_PAGE)
         await self._take_up(page)
-        await self._miss()
+        await self._queue_outdated()
         return bool(page)
 
-    async def _miss(self) -> None:
+    async def _queue_outdated(self) -> None:
         # The index also lists cards that are queued already. A limit above the queue's
         # length makes sure that the page contains some that are not.
         for approval in await self.missing(len(self.queue) + _PAGE):
-            self.queue.miss(approval)
+            self.queue.mark_outdated(approval)
 
     async def _take_up(self, page: Sequence[Event]) -> None:
         free, done = self._free(), list[str]()

@@ -83,7 +83,7 @@ class MetricsReports:
         metrics = await self._service.statistics.metrics(
             Selection(since_ms=since, until_ms=until), ZoneInfo(settings.zone)
         )
-        if metrics.total.asked or metrics.total.runs:
+        if metrics.total.evaluated or metrics.total.runs:
             data = {DIGEST: digest_of(metrics).model_dump_json()}
             await self._tell("digest", mark, EventName.METRICS_DIGEST, data)
 

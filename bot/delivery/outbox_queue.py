@@ -200,7 +200,7 @@ class OutboxQueue:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._entries: dict[str, QueueEntry] = {}
-        self._folded: dict[str, QueueEntry] = {}
+        self._summaries: dict[str, QueueEntry] = {}
 
     def __len__(self) -> int:
         """Count the entries."""
@@ -217,14 +217,14 @@ class OutboxQueue:
     def add(self, event: Event) -> None:
         """Queue an event; the card of its approval becomes due."""
         if event.name in NEEDS_PEOPLE:
-            self._folded.pop(event.approval, None)  # needs a card of its own
-        fresh = self._folded.get(event.approval) or _entry(event)
+            self._summaries.pop(event.approval, None)  # needs a card of its own
+        fresh = self._summaries.get(event.approval) or _entry(event)
         if fresh.key not in self._entries and self._is_crowded(event):
             fresh = QueueEntry(key=f"notifications {event.channel}", approval="")
             fresh.summary_channel = event.channel
         entry = self._wanted(fresh)
         if entry.summary_channel:
-            self._folded[event.approval] = entry
+            self._summaries[event.approval] = entry
         # After a restart the event may come again although the card is posted; a known
         # place shows that it is no new card.
         if event.name is EventName.APPROVAL_OPENED and entry.place is None:
@@ -235,7 +235,7 @@ class OutboxQueue:
         """Make a card due again: what it shows is outdated."""
         self._wanted(QueueEntry(approval, approval))
 
-    def miss(self, approval: str) -> None:
+    def mark_outdated(self, approval: str) -> None:
         """Queue a card that is missing or may be outdated, unless it is queued."""
         if approval not in self._entries:
             self._wanted(QueueEntry(approval, approval, is_new=True, is_missed=True))
@@ -262,8 +262,8 @@ class OutboxQueue:
         if entry.is_done and not entry.is_busy:
             self._entries.pop(entry.key, None)
             if entry.summary_channel:
-                for one in [one for one, at in self._folded.items() if at is entry]:
-                    del self._folded[one]
+                for one in [one for one, at in self._summaries.items() if at is entry]:
+                    del self._summaries[one]
 
     def _is_crowded(self, event: Event) -> bool:
         """Return whether a new notification has to go into a summary message.

@@ -19,10 +19,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from twokey.bot.delivery.event_dispatcher import EventDispatcher
 from twokey.bot.delivery.feed import Feed
 from twokey.bot.delivery.metrics_reports import LOOK_S
 from twokey.bot.delivery.outbox_queue import Call, OutboxQueue, QueueEntry
+from twokey.bot.delivery.queue_sender import QueueSender
 from twokey.bot.delivery.scheduler import Scheduler, wait_until_set
 from twokey.gateway.errors import LeaseLost, StoreUnavailable, ThreadUnavailable
 from twokey.gateway.failures import log_failure
@@ -67,7 +67,7 @@ class Publisher:
     def __init__(
         self,
         store: Store,
-        dispatcher: EventDispatcher,
+        dispatcher: QueueSender,
         *,
         outdated: Callable[[dict[str, str]], Awaitable[Sequence[str]]],
         report: Callable[[], Awaitable[None]],
@@ -171,7 +171,7 @@ class Publisher:
             queue,
             self._outbox,
             tenant=self._tenant,
-            missing=partial(self._store.cards.undrawn, self._keys, self._tenant),
+            missing=partial(self._store.cards.outdated, self._keys, self._tenant),
         )
         scheduler = Scheduler(
             queue,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from twokey.bot.blocks import notice
-from twokey.bot.cards.outcome import outcome_text
+from twokey.bot.cards.reply_texts import outcome_text
 from twokey.bot.interactions import Clicked, Submitted
 from twokey.bot.listener_context import ListenerContext, UserText
 from twokey.bot.listeners.router import AckBody
@@ -23,7 +23,7 @@ async def decide_batch(
     ctx: ListenerContext,
     target: Target,
     partition: Partition,
-    act: Clicked | Submitted,
+    interaction: Clicked | Submitted,
 ) -> BatchOutcome:
     """Let the gateway decide every waiting call, all of them or none.
 
@@ -31,15 +31,15 @@ async def decide_batch(
         ctx: what the listener works with.
         target: the batch that the reviewer looked at.
         partition: what they said of each call that waits.
-        act: the click or the submitted form: who, by which signed request.
+        interaction: the click or the submitted form: who, by which signed request.
     """
     decided = [index for index, decision in partition.items() if decision]
     items = [target.approval.items[index] for index in decided]
-    reviewer, voters = await ctx.deciders_of(*act.who, *items)
+    reviewer, voters = await ctx.deciders_of(*interaction.who, *items)
     outcome = await ctx.service.decide_batch(
-        target.click(act.digest),
+        target.click(interaction.digest),
         partition,
-        reviewer.with_(gesture=act.gesture),
+        reviewer.with_(gesture=interaction.gesture),
         voters=voters,
         seen=Loaded(target.approval, target.now_ms),
     )

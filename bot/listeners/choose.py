@@ -29,7 +29,7 @@ from twokey.bot.modals.choose import Choice, StagedEdit
 from twokey.bot.modals.form import errors_by_block
 from twokey.bot.text_types import template
 from twokey.bot.web import SlackError
-from twokey.gateway.approvals.changes import edit_asks_more, first_of, raised_item
+from twokey.gateway.approvals.raising import edit_asks_more, first_of, raised_item
 from twokey.gateway.protocol.edits import argument_errors
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.verbs import Verb

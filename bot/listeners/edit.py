@@ -25,9 +25,9 @@ from twokey.bot.listeners.views import (
 from twokey.bot.modals import edit
 from twokey.bot.modals.form import errors_by_block
 from twokey.bot.text_types import template
-from twokey.gateway.approvals.changes import edit_asks_more, first_of, raised_item
 from twokey.gateway.approvals.decisions import Edit, Invalid
 from twokey.gateway.approvals.permission import denial_reason
+from twokey.gateway.approvals.raising import edit_asks_more, first_of, raised_item
 from twokey.gateway.protocol.edits import argument_errors
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.verbs import Verb

@@ -129,7 +129,7 @@ async def _ask(ctx: ListenerContext, mention: Mention) -> None:
     asker = await ctx.reviewers.resolve(mention.user, user_team=mention.user_team)
     problem = _problem(asker, wanted)
     if problem is not None:
-        await _tell_once(ctx, mention, problem)
+        await _reply_once(ctx, mention, problem)
         if problem is _UNKNOWN:
             # Slack may not have delivered that sentence either. An error makes it send
             # the event again.
@@ -144,16 +144,16 @@ async def _ask(ctx: ListenerContext, mention: Mention) -> None:
             origin=Origin(channel=mention.channel, thread_ts=mention.thread_ts),
             # Slack delivers an event again when our answer was late or lost, and a
             # mention as another event when its message was edited.
-            once=mention.once,
+            message_key=mention.message_key,
         )
     except StoreUnavailable:
-        ctx.tasks.later(_tell(ctx, mention, _NOT_KEPT_YET), name="tell")
+        ctx.tasks.later(_reply(ctx, mention, _NOT_KEPT_YET), name="tell")
         raise
     except TooManySpeakers:
-        await _tell_once(ctx, mention, _CROWDED)
+        await _reply_once(ctx, mention, _CROWDED)
         return
     if mention.edited_ts and not is_new:
-        await _tell_once(ctx, mention, _ASKED_BEFORE)
+        await _reply_once(ctx, mention, _ASKED_BEFORE)
     word = "asked" if is_new else "asked_before"
     logger.info("agent.%s agent=%s user=%s", word, wanted.agent, mention.user)
 
@@ -165,18 +165,18 @@ async def _refused_edit(ctx: ListenerContext, mention: Mention) -> bool:
     """
     if not mention.edited_ts:
         return False
-    if await _was_asked(ctx, mention.once):
-        await _tell_once(ctx, mention, _ASKED_BEFORE)
+    if await _was_asked(ctx, mention.message_key):
+        await _reply_once(ctx, mention, _ASKED_BEFORE)
         return True
     if _seconds(mention.edited_ts) - _seconds(mention.ts) < _EDITABLE_S:
         return False
     # Whether so old a message asked before is not known any more.
-    await _tell_once(ctx, mention, _TOO_OLD)
+    await _reply_once(ctx, mention, _TOO_OLD)
     return True
 
 
 async def _deleted(ctx: ListenerContext, gone: Message) -> None:
-    if gone.team != ctx.team or not await _was_asked(ctx, gone.once):
+    if gone.team != ctx.team or not await _was_asked(ctx, gone.message_key):
         return
     if await ctx.is_first(gone.event_id):
         reply = ctx.send(
@@ -189,9 +189,9 @@ async def _deleted(ctx: ListenerContext, gone: Message) -> None:
         ctx.tasks.later(reply, name="tell")
 
 
-async def _was_asked(ctx: ListenerContext, once: str) -> bool:
+async def _was_asked(ctx: ListenerContext, message_key: str) -> bool:
     threads = ctx.service.store.threads
-    return await threads.was_asked(ctx.keys, ctx.config.tenant, once)
+    return await threads.was_asked(ctx.keys, ctx.config.tenant, message_key)
 
 
 def _seconds(ts: str) -> float:
@@ -201,11 +201,11 @@ def _seconds(ts: str) -> float:
         raise BadPayload("event.ts", "is not a time stamp") from None
 
 
-async def _tell_once(
+async def _reply_once(
     ctx: ListenerContext, mention: Mention, sentence: UserText
 ) -> None:
     if await ctx.is_first(mention.event_id):
-        ctx.tasks.later(_tell(ctx, mention, sentence), name="tell")
+        ctx.tasks.later(_reply(ctx, mention, sentence), name="tell")
 
 
 def _problem(asker: Reviewer, wanted: AgentRequest) -> UserText | None:
@@ -216,7 +216,7 @@ def _problem(asker: Reviewer, wanted: AgentRequest) -> UserText | None:
     return None if wanted.text else _EMPTY
 
 
-async def _tell(ctx: ListenerContext, mention: Mention, sentence: UserText) -> None:
+async def _reply(ctx: ListenerContext, mention: Mention, sentence: UserText) -> None:
     await ctx.send(
         "chat.postEphemeral",
         to=mention.user,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from twokey.bot.cards.outcome import outcome_text
+from twokey.bot.cards.reply_texts import outcome_text
 from twokey.bot.ids import Action, Input, View
 from twokey.bot.interactions import Clicked, Submitted
 from twokey.bot.listener_context import ListenerContext, UserText

@@ -16,9 +16,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from twokey.bot.blocks import ensure_valid_view, notice
-from twokey.bot.cards.listing import act
-from twokey.bot.cards.outcome import outcome_text
+from twokey.bot.cards.listing import call_title
 from twokey.bot.cards.queue import MAX_TOGETHER, decidable_in_row
+from twokey.bot.cards.reply_texts import outcome_text
 from twokey.bot.ids import Action, View
 from twokey.bot.interactions import Clicked, Submitted
 from twokey.bot.listener_context import ListenerContext, UserFacingError
@@ -327,7 +327,7 @@ async def _result_of(ctx: ListenerContext, call: _Call, outcome: Outcome) -> Res
 
 
 def _what(item: Item | None) -> str:
-    return act(item) if item else "a call that is not known any more"
+    return call_title(item) if item else "a call that is not known any more"
 
 
 def _seen(approval: Approval, item: Item) -> SeenCall:

@@ -130,7 +130,7 @@ class Router:
     def __init__(self, app: Bolt, ctx: ListenerContext) -> None:
         self._bolt = app
         self._ctx = ctx
-        self._acts: dict[str, OnClick] = {}
+        self._actions: dict[str, OnClick] = {}
 
     def on_action(self, action: Action | re.Pattern[str], handle: OnClick) -> None:
         """Call this for clicks on the buttons with this ``action_id``."""
@@ -144,22 +144,22 @@ class Router:
             except UserFacingError as error:
                 message = error.message
             if message:
-                self._ctx.tell(click, message)
+                self._ctx.reply_to_click(click, message)
             return BoltResponse(status=HTTPStatus.OK, body="")
 
         self._bolt.action(action)(listener)
         if isinstance(action, Action):
-            self._acts[action] = handle
+            self._actions[action] = handle
 
     def on_menu(self, menu: Action, unknown: OnClick) -> None:
-        """Do for an act that is chosen in this menu what its own button does."""
+        """Handle an action chosen in this menu as a click on its own button."""
 
         async def handle(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
             name, value = chosen(clicked.action.value)
-            act = replace(clicked.action, action_id=name, value=value)
+            action = replace(clicked.action, action_id=name, value=value)
             # Not itself: a value that names the menu would name it again and again.
-            found = unknown if name == menu else self._acts.get(name, unknown)
-            return await found(ctx, replace(clicked, action=act))
+            found = unknown if name == menu else self._actions.get(name, unknown)
+            return await found(ctx, replace(clicked, action=action))
 
         self.on_action(menu, handle)
 

@@ -14,7 +14,7 @@ from functools import partial
 
 from twokey.bot.blocks import Message
 from twokey.bot.cards import reply_buttons
-from twokey.bot.cards.outcome import outcome_text
+from twokey.bot.cards.reply_texts import outcome_text
 from twokey.bot.ids import Action
 from twokey.bot.interactions import Clicked
 from twokey.bot.listener_context import (
@@ -91,7 +91,7 @@ async def _answer(ctx: ListenerContext, mention: Mention, approval: str) -> None
     except UserFacingError as error:
         message = Message((), to_mrkdwn(error.message))
     except (StoreUnavailable, CorruptRecord) as error:
-        log_failure(logger, error, "words.not_offered approval=%s", approval)
+        log_failure(logger, error, "thread_reply.not_offered approval=%s", approval)
         message = Message((), to_mrkdwn(_why(error)))
     await ctx.send(
         "chat.postEphemeral",

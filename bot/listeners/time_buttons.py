@@ -6,7 +6,7 @@ import logging
 from dataclasses import replace
 from functools import partial
 
-from twokey.bot.cards.outcome import outcome_text
+from twokey.bot.cards.reply_texts import outcome_text
 from twokey.bot.ids import Action
 from twokey.bot.interactions import Clicked
 from twokey.bot.listener_context import ListenerContext, UserText

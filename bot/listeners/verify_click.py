@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass
 from typing import LiteralString
 
-from twokey.bot.cards.outcome import outcome_text
+from twokey.bot.cards.reply_texts import outcome_text
 from twokey.bot.ids import OF_WAITING, Action, BadSeal, Sealed, unseal, verify
 from twokey.bot.interactions import Clicked, Submitted
 from twokey.bot.listener_context import ListenerContext, UserFacingError, UserText
@@ -231,7 +231,10 @@ async def verify_seal(ctx: ListenerContext, sealed: Sealed, *purposes: str) -> T
 
 
 async def decide(
-    ctx: ListenerContext, target: Target, decision: Decision, act: Clicked | Submitted
+    ctx: ListenerContext,
+    target: Target,
+    decision: Decision,
+    interaction: Clicked | Submitted,
 ) -> Outcome:
     """Let the gateway decide.
 
@@ -239,13 +242,13 @@ async def decide(
         ctx: what the listener works with.
         target: what the reviewer looked at.
         decision: what they said.
-        act: the click or the submitted form: who, by which signed request.
+        interaction: the click or the submitted form: who, by which signed request.
     """
-    reviewer, voters = await ctx.deciders_of(*act.who, target.item)
+    reviewer, voters = await ctx.deciders_of(*interaction.who, target.item)
     outcome = await ctx.service.decide(
-        target.click(act.digest),
+        target.click(interaction.digest),
         decision,
-        reviewer.with_(gesture=act.gesture),
+        reviewer.with_(gesture=interaction.gesture),
         voters=voters,
         # Spares one read of the store within Slack's three seconds. `change.lua`
         # compares `rev`, so an old record only costs another round.

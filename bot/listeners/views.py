@@ -12,7 +12,7 @@ from typing import LiteralString
 
 from twokey.bot.blocks import ensure_valid_view, notice
 from twokey.bot.cards.frame import Frame
-from twokey.bot.cards.outcome import outcome_text
+from twokey.bot.cards.reply_texts import outcome_text
 from twokey.bot.ids import Input, View
 from twokey.bot.interactions import Clicked, Submitted
 from twokey.bot.listener_context import ListenerContext, UserFacingError

@@ -11,7 +11,7 @@ from twokey.bot.modals.call_form import (
     text_field,
 )
 from twokey.bot.modals.form import State
-from twokey.bot.modals.heading import tell
+from twokey.bot.modals.heading import hint
 from twokey.bot.objects import Block
 from twokey.gateway.approvals.deciding import MAX_TEXT
 
@@ -29,7 +29,7 @@ def view(frame: Frame, index: int) -> Block:
     return call_form(
         frame,
         index,
-        [reason, tell(meaning)],
+        [reason, hint(meaning)],
         purpose=View.APPROVE,
         title="Approve this call",
         submit="Approve",

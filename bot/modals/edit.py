@@ -11,7 +11,7 @@ from twokey.bot.cards.votes import counted_votes, roles_of, still_needed
 from twokey.bot.ids import Input, View
 from twokey.bot.inputs import input_block, text_input
 from twokey.bot.modals.form import State, SubmittedEdit, build_form, read_form, text_of
-from twokey.bot.modals.heading import heading, tell
+from twokey.bot.modals.heading import heading, hint
 from twokey.bot.objects import Block
 from twokey.bot.text_types import Template, joined, label, template
 from twokey.gateway.approvals.deciding import MAX_TEXT
@@ -127,7 +127,7 @@ def _reason(item: Item, words: str) -> Block:
 
 
 def _again() -> Block:
-    return tell("You edited this call before. What you keep now replaces that edit.")
+    return hint("You edited this call before. What you keep now replaces that edit.")
 
 
 def _raised(frame: Frame, item: Item, raised: Raised) -> list[Block]:

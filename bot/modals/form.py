@@ -189,9 +189,9 @@ def _nearest(fields: tuple[Field, ...], path: Path) -> Field | None:
     """Return the editable field at a place, around it, or else the first inside it."""
     editable = [field for field in fields if field.is_editable]
     # A sentence about a list element belongs to the input that holds the whole list.
-    around = [field for field in editable if path[: len(field.path)] == field.path]
-    if around:
-        return around[0]
+    enclosing = [field for field in editable if path[: len(field.path)] == field.path]
+    if enclosing:
+        return enclosing[0]
     if not path:
         return None
     inside = [field for field in editable if field.path[: len(path)] == path]

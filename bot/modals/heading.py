@@ -6,7 +6,7 @@ from typing import LiteralString
 
 from twokey.bot.blocks import box, context, rich_text, section
 from twokey.bot.cards.frame import Frame
-from twokey.bot.cards.listing import act, listing_of
+from twokey.bot.cards.listing import call_title, listing_of
 from twokey.bot.cards.states import TIER_BEFORE_REASONS, TIER_NAMES
 from twokey.bot.objects import Block
 from twokey.bot.text import fit
@@ -34,7 +34,7 @@ def heading(frame: Frame, item: Item, *, with_call: bool = True) -> list[Block]:
     why = " · ".join((*item.reasons[1:], *item.reasons[:1]))
     parts = [untrusted(fit(why, REASONS))] if why else []
     blocks: list[Block] = []
-    title = act(item)
+    title = call_title(item)
     if with_call:
         blocks.append(section(untrusted(fit(title, _TITLE))))
         shown = listing_of(item, budget=_CALL)
@@ -48,6 +48,6 @@ def heading(frame: Frame, item: Item, *, with_call: bool = True) -> list[Block]:
     return blocks
 
 
-def tell(text: LiteralString) -> Block:
+def hint(text: LiteralString) -> Block:
     """Return a small line of ours."""
     return context(template(text))

@@ -10,7 +10,7 @@ from twokey.bot.ids import Input, View
 from twokey.bot.inputs import input_block, select
 from twokey.bot.modals.call_form import SubmittedText, call_form, text_field
 from twokey.bot.modals.form import State, choice_of, text_of
-from twokey.bot.modals.heading import tell
+from twokey.bot.modals.heading import hint
 from twokey.bot.modals.parse_input import BadInput
 from twokey.bot.objects import Block, option
 from twokey.bot.text_types import label, template
@@ -43,7 +43,7 @@ def view(frame: Frame, index: int, *, words: str = "") -> Block:
         index,
         [
             *reason_inputs(needed=Verb.REJECT in item.requires_reason, words=words),
-            tell("Rejecting means: this call does not run, and the agent is told."),
+            hint("Rejecting means: this call does not run, and the agent is told."),
         ],
         purpose=View.REJECT,
         title="Reject this call",

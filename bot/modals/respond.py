@@ -11,7 +11,7 @@ from twokey.bot.modals.call_form import (
     text_field,
 )
 from twokey.bot.modals.form import State
-from twokey.bot.modals.heading import tell
+from twokey.bot.modals.heading import hint
 from twokey.bot.objects import Block
 from twokey.gateway.approvals.deciding import MAX_TEXT
 
@@ -29,7 +29,7 @@ def view(frame: Frame, index: int, *, words: str = "") -> Block:
     return call_form(
         frame,
         index,
-        [answer, tell("Answering means: this call does not run.")],
+        [answer, hint("Answering means: this call does not run.")],
         purpose=View.RESPOND,
         title="Answer the agent",
         submit="Send answer",

@@ -10,7 +10,7 @@ from enum import StrEnum
 from pydantic import JsonValue
 
 from twokey.bot.blocks import box, context, modal, notice, rich_text, section
-from twokey.bot.cards.listing import act, one_line
+from twokey.bot.cards.listing import call_title, one_line
 from twokey.bot.cards.queue import whole_call, whole_line
 from twokey.bot.ids import View
 from twokey.bot.modals import choose
@@ -188,7 +188,7 @@ def _open_row(one: Result) -> Block:
 
 def _box_text(item: Item) -> str:
     """Return what stands beside a box: the whole call, or what it does."""
-    return fit(_line(item) or f"{item.index + 1}. {act(item)}", limits.OPTION)
+    return fit(_line(item) or f"{item.index + 1}. {call_title(item)}", limits.OPTION)
 
 
 def _line(item: Item) -> str:

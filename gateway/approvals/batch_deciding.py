@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from twokey.gateway.approvals.changes import Change, first_of, raised_item
+from twokey.gateway.approvals.changes import Change
 from twokey.gateway.approvals.deciding import (
     ALREADY_APPROVED,
     NEEDS_OWN_DECISION,
@@ -36,6 +36,7 @@ from twokey.gateway.approvals.decisions import (
 )
 from twokey.gateway.approvals.events import BATCH_MEMBER, Event, EventName
 from twokey.gateway.approvals.policy_decision import PolicyDecision
+from twokey.gateway.approvals.raising import first_of, raised_item
 from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.protocol.tiers import Tier
 

@@ -14,13 +14,9 @@ from twokey.gateway.approvals import editing, permission, quorum
 from twokey.gateway.approvals.changes import (
     Change,
     DecisionContext,
-    edit_asks_more,
     event_of,
-    first_of,
     following,
-    raised_item,
     reopened,
-    shown_item,
 )
 from twokey.gateway.approvals.decisions import (
     Approve,
@@ -41,6 +37,12 @@ from twokey.gateway.approvals.decisions import (
 from twokey.gateway.approvals.events import EventName, named_after
 from twokey.gateway.approvals.lifecycle import Transition
 from twokey.gateway.approvals.policy_decision import PolicyDecision
+from twokey.gateway.approvals.raising import (
+    edit_asks_more,
+    first_of,
+    raised_item,
+    shown_item,
+)
 from twokey.gateway.approvals.reconciling import reconcile
 from twokey.gateway.approvals.record import Approval, DecisionRecord, Item
 from twokey.gateway.approvals.repeating import show_first, unseen

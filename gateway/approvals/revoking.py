@@ -8,9 +8,10 @@ and so does a call whose business state is another one than people approved.
 from __future__ import annotations
 
 from twokey.gateway.approvals import permission, quorum
-from twokey.gateway.approvals.changes import Change, by_gateway, raised_item
+from twokey.gateway.approvals.changes import Change, by_gateway
 from twokey.gateway.approvals.lifecycle import Transition
 from twokey.gateway.approvals.policy_decision import PolicyDecision
+from twokey.gateway.approvals.raising import raised_item
 from twokey.gateway.approvals.record import Approval, Item, Revocation
 from twokey.gateway.approvals.requirement import Requirement, Role, Vote
 from twokey.gateway.approvals.timing import LONGEST

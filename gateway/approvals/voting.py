@@ -7,13 +7,13 @@ from twokey.gateway.approvals.changes import (
     Change,
     DecisionContext,
     event_of,
-    keeping_floor,
     listed,
     reopened,
 )
 from twokey.gateway.approvals.decisions import Forbidden, Refusal, Voted
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.approvals.lifecycle import Transition
+from twokey.gateway.approvals.raising import keeping_floor
 from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.approvals.requirement import Vote
 from twokey.gateway.protocol.records import Person

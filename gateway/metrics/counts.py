@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from twokey.gateway.metrics.durations import Durations
+from twokey.gateway.metrics.duration_histogram import DurationHistogram
 
 
 class Outcome(StrEnum):
@@ -66,7 +66,7 @@ class Counts:
     calls: Counter[Outcome] = field(default_factory=Counter[Outcome])
     failed: int = 0
     failed_auto: int = 0
-    waits: Durations = field(default_factory=Durations)
+    waits: DurationHistogram = field(default_factory=DurationHistogram)
     runs: int = 0
     unasked_runs: int = 0
 
@@ -75,7 +75,7 @@ class Counts:
         return sum(self.calls[one] for one in outcomes)
 
     @property
-    def asked(self) -> int:
+    def evaluated(self) -> int:
         """Return how many calls there were; not those that the agent got back.
 
         These did not fit their schema, or named no tool: nobody evaluated them.
@@ -90,7 +90,7 @@ class Counts:
         """
         # A call may fail in another period than it was let run in.
         completed = max(0, self.calls[Outcome.AUTO] - self.failed_auto)
-        return Share(completed, self.asked)
+        return Share(completed, self.evaluated)
 
     @property
     def autonomous_runs(self) -> Share:

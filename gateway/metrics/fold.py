@@ -3,9 +3,10 @@
 There is one fold and there are two sources: the audit log, also as `twokey audit
 export` wrote it, and what is announced from now on. Both give the same numbers.
 
-Counts are exact. Waiting times are counted in buckets, see `Durations`. Memory does not
-grow with the number of events: an agent may call its tools what it likes, and an export
-may hold any time, so each table has at most `MAX_ROWS` rows and one for the others.
+Counts are exact. Waiting times are counted in buckets, see `DurationHistogram`. Memory
+does not grow with the number of events: an agent may call its tools what it likes, and
+an export may hold any time, so each table has at most `MAX_ROWS` rows and one for the
+others.
 """
 
 from __future__ import annotations
@@ -134,8 +135,8 @@ class Metrics:
         if waited_ms is not None:
             # People are slow in the hour in which they are asked, not in the one in
             # which they come back.
-            asked = self._hour(max(0, event.at_ms - waited_ms))
-            for counts in (*self._rows_of_call(event), asked):
+            opened = self._hour(max(0, event.at_ms - waited_ms))
+            for counts in (*self._rows_of_call(event), opened):
                 counts.waits.add(waited_ms)
 
     def _rows_of_call(self, event: Event) -> list[Counts]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from twokey.gateway.metrics.counts import Counts, Outcome, Share
-from twokey.gateway.metrics.durations import Durations
+from twokey.gateway.metrics.duration_histogram import DurationHistogram
 from twokey.gateway.metrics.fold import OTHERS, Metrics
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.tiers import Tier
@@ -41,7 +41,7 @@ def as_json(metrics: Metrics) -> JsonObject:
 def by_calls(metrics: Metrics) -> list[tuple[str, Counts]]:
     """Return the tools, those with most calls first."""
     rows = metrics.tools.items()
-    return sorted(rows, key=lambda row: (-row[1].asked, row[0]))
+    return sorted(rows, key=lambda row: (-row[1].evaluated, row[0]))
 
 
 def by_tier(metrics: Metrics) -> list[tuple[str, Counts]]:
@@ -52,7 +52,7 @@ def by_tier(metrics: Metrics) -> list[tuple[str, Counts]]:
 
 def _row(counts: Counts) -> JsonObject:
     return {
-        "calls": counts.asked,
+        "calls": counts.evaluated,
         "autonomous": _share(counts.autonomous),
         "corrected": _share(counts.corrected),
         "outcomes": {str(one): counts.calls[one] for one in Outcome},
@@ -65,7 +65,7 @@ def _share(share: Share) -> JsonObject:
     return {"count": share.part, "of": share.whole, "rate": share.rate}
 
 
-def _waited(waits: Durations) -> JsonObject:
+def _waited(waits: DurationHistogram) -> JsonObject:
     def seconds(value_ms: int | None) -> float | None:
         return None if value_ms is None else value_ms / 1000
 

@@ -71,7 +71,7 @@ def _rest(total: Counts) -> Iterator[Fact]:
 def cells(counts: Counts) -> list[str]:
     """Return a row under `HEADINGS`."""
     return [
-        str(counts.asked),
+        str(counts.evaluated),
         rate(counts.autonomous),
         str(counts.among(*DECIDED)),
         rate(counts.corrected),

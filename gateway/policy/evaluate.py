@@ -66,7 +66,7 @@ def evaluate(
     declared_schema: JsonObject | None = None,
     facts: Facts | None = None,
     requested_tier: Tier | None = None,
-    also: Sequence[Raise] = (),
+    raises: Sequence[Raise] = (),
 ) -> Evaluation:
     """Evaluate one call.
 
@@ -86,7 +86,7 @@ def evaluate(
         requested_tier: the tier that this run of the agent asks for. It may always ask
             for more, and gets less only for a tool that the policy marks
             ``overridable``, never less than a rule of ``raise`` demands.
-        also: what others ask for beside the policy; it can only raise.
+        raises: what others ask for beside the policy; it can only raise.
     """
     rules = EffectiveRules(policy, agent, tool, requested_tier)
     schema, schema_reasons = _schema(rules, args, declared_schema)
@@ -101,7 +101,7 @@ def evaluate(
         redact=redact,
     )
     doubts = _doubts(rules, args, facts)
-    asks: tuple[FiredRule | Raise, ...] = (*raised, *also)
+    asks: tuple[FiredRule | Raise, ...] = (*raised, *raises)
     # The only place where a tier is put together, and `join` cannot lower it.
     tier = join(tier, *(one.to for one in asks), *(Tier.ESCALATE for _ in doubts))
     waiting = rules.waiting(tier)

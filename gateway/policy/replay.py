@@ -240,9 +240,9 @@ class _History:
     def _decided_together(self, row: Row) -> None:
         """Count a gesture on many calls once, as the store does."""
         waiting = set(indexes_in(row.data.get("waiting", "")))
-        let = {*indexes_in(row.data.get("approved", ""))}
-        let |= {*indexes_in(row.data.get("edited", ""))}
-        if let - waiting:
+        allowed = {*indexes_in(row.data.get("approved", ""))}
+        allowed |= {*indexes_in(row.data.get("edited", ""))}
+        if allowed - waiting:
             self._rejections[row.agent] = 0
         elif row.data.get("rejected"):
             self._rejections[row.agent] += 1

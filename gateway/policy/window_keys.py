@@ -51,13 +51,13 @@ def window_key(
     # Nobody's total would be everybody's: the call is raised instead.
     if value is None or isinstance(value, bool) or value in ("", [], {}):
         raise ValueError("names nobody")
-    folded = _folded(value, schema, tuple(path))
-    if folded == "":
+    keyed = _keyed(value, schema, tuple(path))
+    if keyed == "":
         raise ValueError("names nobody")
-    return _canonical(folded)
+    return _canonical(keyed)
 
 
-def _folded(
+def _keyed(
     value: JsonValue, schema: JsonObject | None, path: tuple[str, ...]
 ) -> JsonValue:
     match value:
@@ -69,12 +69,12 @@ def _folded(
             return _number(_text(value)) if is_number else _text(value)
         case list():
             return [
-                _folded(one, schema, (*path, str(index)))
+                _keyed(one, schema, (*path, str(index)))
                 for index, one in enumerate(value)
             ]
         case dict():
             return {
-                name: _folded(one, schema, (*path, name)) for name, one in value.items()
+                name: _keyed(one, schema, (*path, name)) for name, one in value.items()
             }
         case _:
             return value

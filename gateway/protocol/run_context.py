@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from twokey.gateway.protocol.records import RunRef
 
 _run: ContextVar[RunRef | None] = ContextVar("twokey_run", default=None)
-_around: ContextVar[RunRef | None] = ContextVar("twokey_around", default=None)
+_enclosing: ContextVar[RunRef | None] = ContextVar("twokey_enclosing_run", default=None)
 _ungated: ContextVar[frozenset[str]] = ContextVar("twokey_ungated", default=frozenset())
 
 
@@ -23,13 +23,13 @@ def in_run(run_ref: RunRef | None) -> Generator[None]:
     # Entering the same run twice, as a subgraph does, must not make it the run around
     # itself.
     is_other = run_ref is not None and before is not None and before != run_ref
-    outer = _around.set(before if is_other else _around.get())
+    outer = _enclosing.set(before if is_other else _enclosing.get())
     token = _run.set(run_ref or before)
     try:
         yield
     finally:
         _run.reset(token)
-        _around.reset(outer)
+        _enclosing.reset(outer)
 
 
 def current_run() -> RunRef | None:
@@ -37,7 +37,7 @@ def current_run() -> RunRef | None:
     return _run.get()
 
 
-def around(run_ref: RunRef) -> RunRef | None:
+def enclosing_run(run_ref: RunRef) -> RunRef | None:
     """Return the run in whose tool the agents of another run work, if there is one.
 
     An agent that is given a thread of its own is a run of its own, but the people of
@@ -45,7 +45,7 @@ def around(run_ref: RunRef) -> RunRef | None:
     """
     outer = _run.get()
     if outer == run_ref:
-        outer = _around.get()
+        outer = _enclosing.get()
     return outer if outer != run_ref else None
 
 

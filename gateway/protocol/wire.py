@@ -101,15 +101,16 @@ class Turn(Record):
 
     ``says`` is the model's own text of that message: unverified evidence. ``schemas``
     maps a tool's name to the JSON Schema of its arguments, as the agent declares it.
-    ``around`` is the run in whose tool the turn's own run was started: its people may
-    have asked for these calls. It adds people who must not decide, and nothing else.
+    ``enclosing_run`` is the run in whose tool the turn's own run was started: its
+    people may have asked for these calls. It adds people who must not decide, and
+    nothing else.
     """
 
     ref: TurnRef
     calls: tuple[ProposedCall, ...]
     says: str = ""
     schemas: dict[str, JsonObject] = Field(default_factory=dict)
-    around: RunRef | None = None
+    enclosing_run: RunRef | None = None
 
 
 class VerdictKind(StrEnum):

@@ -107,12 +107,12 @@ class Recovery:
         self._keys = store.keys_of_tenant(tenant)
         self._records = RecoveryService(store, tenant=tenant)
 
-    async def recover(self, *, is_alone: bool) -> RecoveryReport:
+    async def recover(self, *, is_only_process: bool) -> RecoveryReport:
         """End what waits for threads that are gone, and queue all others.
 
         Args:
-            is_alone: no gateway with other checkpoints uses this store. One that did
-                might have the threads that ours do not.
+            is_only_process: no gateway with other checkpoints uses this store. One that
+                did might have the threads that ours do not.
         """
         found = await self.compare()
         for mismatch in found.mismatches:
@@ -125,7 +125,7 @@ class Recovery:
             )
             if not mismatch.is_gone:
                 await self._queue(mismatch)
-            elif is_alone:
+            elif is_only_process:
                 await self._end(mismatch)
         return found
 

@@ -69,10 +69,12 @@ class RecoveryLoop:
         if self._ticks_left > 0:
             self._ticks_left -= 1
             return
-        is_alone = self._detector is not None and await self._detector.is_alone()
-        found = await self._recovery.recover(is_alone=is_alone)
+        is_only_process = (
+            self._detector is not None and await self._detector.is_only_process()
+        )
+        found = await self._recovery.recover(is_only_process=is_only_process)
         waits_s = HOURLY_S
-        if found.gone and not is_alone and self._detector is not None:
+        if found.gone and not is_only_process and self._detector is not None:
             # A gateway with other checkpoints used this store a moment ago.
             waits_s = ALIVE_MS / 1000
         self._ticks_left = int(waits_s / TICK_S)
@@ -87,6 +89,6 @@ class RecoveryLoop:
                 await self._records.doubt_all()
             # Only after everything is in doubt: killed in between, the next start still
             # sees the difference and does it again.
-            await self._detector.align()
+            await self._detector.equalize()
             self._ticks_left = 0
         await self._detector.advance()

@@ -57,8 +57,8 @@ async def repair_losses(
     recovery = Recovery(store, runners, tenant=tenant)
     if is_dry:
         return RepairReport(consistency, tuple(doubted), await recovery.compare())
-    report = await recovery.recover(is_alone=True)
+    report = await recovery.recover(is_only_process=True)
     if detector is not None:
         # Last: after a crash before this, the next repair still sees the difference.
-        await detector.align()
+        await detector.equalize()
     return RepairReport(consistency, tuple(doubted), report)

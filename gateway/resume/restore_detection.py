@@ -113,7 +113,7 @@ class RestoreDetector:
         await self._write(self._last)
         self._changes, self._advanced_ms = changes, now_ms
 
-    async def align(self) -> None:
+    async def equalize(self) -> None:
         """Make both counters equal again, after differences were recovered."""
         counters = await self._known()
         self._store = counters.store
@@ -126,7 +126,7 @@ class RestoreDetector:
         self._changes = -1
         await self.advance()
 
-    async def is_alone(self) -> bool:
+    async def is_only_process(self) -> bool:
         """Return True if no process used other checkpoints with this store lately."""
         counters = await self._known()
         return all(

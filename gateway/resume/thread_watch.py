@@ -90,7 +90,7 @@ class ThreadWatch:
                 events, after = await self._outbox.tail(after, block_ms=BLOCK_MS)
             except StoreUnavailable as error:
                 # `after` stays: nothing is skipped while the store is away.
-                logger.warning("threads.unheard error=%s", error)
+                logger.warning("threads.not_followed error=%s", error)
                 await asyncio.sleep(PAUSE_S)
                 continue
             for event in events:

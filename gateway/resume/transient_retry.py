@@ -37,7 +37,7 @@ async def retry_transient(work: Callable[[], Awaitable[T]]) -> T:
         except Exception as error:
             if not diagnose(error).can_pass:
                 raise
-            logger.warning("wait.goes_on error=%s", type(error).__name__)
+            logger.warning("wait.continues error=%s", type(error).__name__)
         await asyncio.sleep(next(pauses))
 
 

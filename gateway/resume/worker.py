@@ -168,7 +168,7 @@ class Worker:
             # The delivery stays pending; the next reader takes it over.
             logger.warning("job.unacknowledged job=%s error=%s", delivery.id, error)
         except Exception as error:  # noqa: BLE001 - the worker survives
-            log_failure(logger, error, "job.lost_for_now job=%s", delivery.id)
+            log_failure(logger, error, "job.failed job=%s", delivery.id)
 
     async def _is_of_no_use(self, at: ThreadRef) -> bool:
         """Return True if no process has anything to do for a thread's job."""

@@ -87,9 +87,9 @@ def over_limit(load: AgentLoad, protect: Protection, held: int) -> str:
             f"{load.waiting + held} of your calls wait for a person already, which "
             "reaches the limit. Slow down: wait for answers before you ask for more."
         )
-    if load.asked + held >= protect.requests_per_10m:
+    if load.requests_10m + held >= protect.requests_per_10m:
         return (
-            f"You asked people for {load.asked + held} calls within 10 minutes, "
+            f"You asked people for {load.requests_10m + held} calls within 10 minutes, "
             "which reaches the limit. Slow down, and ask again later."
         )
     return ""

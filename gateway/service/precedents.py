@@ -124,7 +124,8 @@ class TurnPrecedents:
         keys: of the tenant's shard.
         tenant: whose turn it is.
         effects: of each call.
-        asked: by position, the effects of the calls whose rules ask for precedents.
+        effects_read: by position, the effects of the calls whose rules ask for
+            precedents.
     """
 
     policy: Policy
@@ -132,7 +133,7 @@ class TurnPrecedents:
     keys: Keys
     tenant: str
     effects: Sequence[str]
-    asked: Mapping[int, str]
+    effects_read: Mapping[int, str]
 
     @classmethod
     def of(cls, policy: Policy, keys: Keys, tenant: str, turn: Turn) -> TurnPrecedents:
@@ -148,17 +149,17 @@ class TurnPrecedents:
             )
             for call in turn.calls
         ]
-        asked = {
+        effects_read = {
             position: effects[position]
             for position, call in enumerate(turn.calls)
             # Read only where a rule asks: most auto-approved calls need no precedents.
             if effects[position] and reads_precedents(policy, agent, call.tool)
         }
-        return cls(policy, turn, keys, tenant, effects, asked)
+        return cls(policy, turn, keys, tenant, effects, effects_read)
 
     def known(self, load: AgentLoad) -> list[Known]:
         """Return the precedents that the calls are evaluated by."""
-        wanted = {self._key(effect) for effect in self.asked.values()}
+        wanted = {self._key(effect) for effect in self.effects_read.values()}
         return [load.precedents[key] for key in sorted(wanted)]
 
     def facts(
@@ -172,7 +173,7 @@ class TurnPrecedents:
             load: what was read.
             ran: how many calls with its effect come before it in the turn and run.
         """
-        effect = self.asked.get(position)
+        effect = self.effects_read.get(position)
         if effect is None:
             return facts
         own = self._name(position)

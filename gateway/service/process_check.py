@@ -18,7 +18,7 @@ from contextlib import asynccontextmanager, suppress
 from twokey.gateway.errors import SettingsError, StoreUnavailable
 from twokey.gateway.failures import log_failure
 from twokey.gateway.store.keys import Keys
-from twokey.gateway.store.members import Kept, Member, Members
+from twokey.gateway.store.processes import AgentCheckpoints, Processes, ProcessInfo
 from twokey.gateway.store.store import Store
 
 logger = logging.getLogger(__name__)
@@ -41,8 +41,8 @@ class Registration:
             while, and another one joined that does not fit.
     """
 
-    def __init__(self, store: Store, keys: Keys, member: Member) -> None:
-        self._store, self._keys, self._member = store, keys, member
+    def __init__(self, store: Store, keys: Keys, process: ProcessInfo) -> None:
+        self._store, self._keys, self._process = store, keys, process
         self._name = secrets.token_hex(8)
         self.problem = ""
 
@@ -54,8 +54,8 @@ class Registration:
         """
         seen: dict[str, int] = {}
         while True:
-            found = await self._store.members.read(self._keys)
-            name, problem = self._misfit(found, await self._waiting(found))
+            found = await self._store.processes.read(self._keys)
+            name, problem = self._mismatch(found, await self._waiting(found))
             if not problem:
                 # Refused when somebody else joined since the reading: two that do not
                 # fit together must not both be let in, so both read again.
@@ -67,10 +67,10 @@ class Registration:
             # A process that was killed counts as alive for some seconds more. Nobody is
             # refused because of it before it has shown a second sign of life.
             if not name or seen.setdefault(name, ends) != ends:
-                role = self._member.role
+                role = self._process.role
                 who = f"{role}@{socket.gethostname()}"
-                sentence = f"The {role} {self._member.where} was refused: {problem}"
-                await self._store.members.refuse(self._keys, who, sentence)
+                sentence = f"The {role} {self._process.where} was refused: {problem}"
+                await self._store.processes.refuse(self._keys, who, sentence)
                 raise SettingsError(problem)
             await asyncio.sleep(_LOOK_S)
 
@@ -78,21 +78,21 @@ class Registration:
         """Show for ever that this process lives, and look whether it still fits."""
         while True:
             # In proportion to the life, which tests shorten.
-            await asyncio.sleep(BEAT_S * self._store.members.life_ms / 20_000)
+            await asyncio.sleep(BEAT_S * self._store.processes.life_ms / 20_000)
             with suppress(StoreUnavailable):
-                await self._store.members.stay(self._keys, self._name, self._member)
+                await self._store.processes.stay(self._keys, self._name, self._process)
                 await self._look()
 
     async def _look(self) -> None:
         """Look whether this process still fits; a corrupt row changes nothing."""
         try:
-            found = await self._store.members.read(self._keys)
+            found = await self._store.processes.read(self._keys)
         except ValueError as error:
             log_failure(logger, error, "process.corrupt")
             return
         # Without the waiting calls: a database that is lost is noticed when a process
         # starts.
-        _, problem = self._misfit(found, {})
+        _, problem = self._mismatch(found, {})
         if problem and problem != self.problem:
             logger.error("process.does_not_fit why=%s", problem)
         self.problem = problem
@@ -100,38 +100,40 @@ class Registration:
     async def leave(self) -> None:
         """Leave; who is not reached forgets it by itself."""
         with suppress(StoreUnavailable):
-            await self._store.members.leave(self._keys, self._name)
+            await self._store.processes.leave(self._keys, self._name)
 
-    def also(self, agent: str) -> None:
+    def add_agent(self, agent: str) -> None:
         """Bring forward threads of one more agent."""
-        if agent not in self._member.agents:
-            agents = (*self._member.agents, agent)
-            self._member = self._member.with_(agents=agents)
+        if agent not in self._process.agents:
+            agents = (*self._process.agents, agent)
+            self._process = self._process.with_(agents=agents)
 
-    def _misfit(self, found: Members, waiting: Mapping[str, int]) -> tuple[str, str]:
+    def _mismatch(
+        self, found: Processes, waiting: Mapping[str, int]
+    ) -> tuple[str, str]:
         others = {
             name: other
             for name, (other, _) in found.alive.items()
-            if name != self._name and other.tenant == self._member.tenant
+            if name != self._name and other.tenant == self._process.tenant
         }
         for name, other in others.items():
-            problem = _two_keys(self._member, other) or _copied(self._member, other)
-            problem = problem or _two_databases(self._member, other)
+            problem = _two_keys(self._process, other) or _copied(self._process, other)
+            problem = problem or _two_databases(self._process, other)
             if problem:
                 return name, problem
-        return "", _lost_database(self._member, found, waiting)
+        return "", _lost_database(self._process, found, waiting)
 
-    async def _waiting(self, found: Members) -> dict[str, int]:
+    async def _waiting(self, found: Processes) -> dict[str, int]:
         counted: dict[str, int] = {}
-        for agent in self._member.serves:
-            if (self._member.tenant, agent) in found.kept:
-                counted[agent] = await self._store.members.waiting(
-                    self._keys, self._member.tenant, agent
+        for agent in self._process.serves:
+            if (self._process.tenant, agent) in found.kept:
+                counted[agent] = await self._store.processes.waiting(
+                    self._keys, self._process.tenant, agent
                 )
         return counted
 
-    async def _join(self, found: Members) -> bool:
-        mine = self._member
+    async def _join(self, found: Processes) -> bool:
+        mine = self._process
         kept = tuple(kept_by(mine))
         for one in kept:
             before = found.kept.get((one.tenant, one.agent))
@@ -142,21 +144,23 @@ class Registration:
                     before.shown,
                     one.shown,
                 )
-        return await self._store.members.join(
+        return await self._store.processes.join(
             self._keys, self._name, mine, seen=found.revision, kept=kept
         )
 
 
 @asynccontextmanager
-async def registered(store: Store, member: Member) -> AsyncGenerator[Registration]:
+async def registered(
+    store: Store, process: ProcessInfo
+) -> AsyncGenerator[Registration]:
     """Be one of the processes of a tenant while the block runs.
 
     Raises:
         SettingsError: when it does not fit with the others; says what to do.
         StoreUnavailable: when the store does not answer.
     """
-    keys = store.keys_of_tenant(member.tenant)
-    registration = Registration(store, keys, member)
+    keys = store.keys_of_tenant(process.tenant)
+    registration = Registration(store, keys, process)
     await registration.enter()
     beating = asyncio.create_task(registration.stay())
     try:
@@ -170,36 +174,36 @@ async def registered(store: Store, member: Member) -> AsyncGenerator[Registratio
         await registration.leave()
 
 
-def kept_by(member: Member) -> list[Kept]:
+def kept_by(process: ProcessInfo) -> list[AgentCheckpoints]:
     """Return where a gateway keeps the threads of the agents that it serves."""
     return [
-        Kept(
-            tenant=member.tenant,
+        AgentCheckpoints(
+            tenant=process.tenant,
             agent=agent,
-            checkpoints=member.checkpoints,
-            shown=member.shown,
+            checkpoints=process.checkpoints,
+            shown=process.shown,
         )
-        for agent in member.serves
+        for agent in process.serves
     ]
 
 
 async def process_problems(store: Store, keys: Keys) -> list[str]:
     """Return what is wrong with other processes: refused, or missing."""
-    found = await store.members.read(keys)
+    found = await store.processes.read(keys)
     return [*found.refused, *await unserved(store, keys)]
 
 
 async def unserved(store: Store, keys: Keys) -> list[str]:
     """Return a sentence for each agent whose calls wait and that no process serves."""
-    found = await store.members.read(keys)
+    found = await store.processes.read(keys)
     served = {
-        (member.tenant, agent)
-        for member, _ in found.alive.values()
-        for agent in (*member.agents, *member.serves)
+        (process.tenant, agent)
+        for process, _ in found.alive.values()
+        for agent in (*process.agents, *process.serves)
     }
     sentences: list[str] = []
     for tenant, agent in sorted(found.kept.keys() - served):
-        count = await store.members.waiting(keys, tenant, agent)
+        count = await store.processes.waiting(keys, tenant, agent)
         if count:
             sentences.append(
                 f"{_wait(count, f'{agent!r} of tenant {tenant!r}')} and "
@@ -209,7 +213,7 @@ async def unserved(store: Store, keys: Keys) -> list[str]:
     return sentences
 
 
-def _two_keys(mine: Member, other: Member) -> str:
+def _two_keys(mine: ProcessInfo, other: ProcessInfo) -> str:
     if not (mine.seals and other.seals):
         return ""
     # In both directions: each has to accept the buttons that the other one posts.
@@ -222,7 +226,7 @@ def _two_keys(mine: Member, other: Member) -> str:
     )
 
 
-def _copied(mine: Member, other: Member) -> str:
+def _copied(mine: ProcessInfo, other: ProcessInfo) -> str:
     is_copy = mine.checkpoints == other.checkpoints and mine.file != other.file
     if not (mine.checkpoints and is_copy):
         return ""
@@ -233,7 +237,7 @@ def _copied(mine: Member, other: Member) -> str:
     )
 
 
-def _two_databases(mine: Member, other: Member) -> str:
+def _two_databases(mine: ProcessInfo, other: ProcessInfo) -> str:
     both = sorted({*mine.serves} & {*other.serves})
     if not both or mine.checkpoints == other.checkpoints:
         return ""
@@ -245,7 +249,9 @@ def _two_databases(mine: Member, other: Member) -> str:
     )
 
 
-def _lost_database(mine: Member, found: Members, waiting: Mapping[str, int]) -> str:
+def _lost_database(
+    mine: ProcessInfo, found: Processes, waiting: Mapping[str, int]
+) -> str:
     for agent in mine.serves:
         before = found.kept.get((mine.tenant, agent))
         if before is None or before.checkpoints in {"", mine.checkpoints}:

@@ -93,7 +93,7 @@ class Proposal:
 class Source:
     """A turn, whose it is, and where its ids and salts come from.
 
-    ``asked`` counts what the agent asked people for in the ten minutes before.
+    ``requests_10m`` counts what the agent asked people for in the ten minutes before.
     """
 
     turn: Turn
@@ -102,7 +102,7 @@ class Source:
     salt: Callable[[], str]
     facts: ThreadFacts
     policy_digest: str
-    asked: int = 0
+    requests_10m: int = 0
 
 
 def context_of(tenant: str, ref: TurnRef, call: ProposedCall) -> Context:
@@ -142,13 +142,13 @@ def propose(evaluated: Sequence[EvaluatedCall], source: Source) -> Proposal:
             cleared.setdefault(one.evaluation.channel, []).append(row)
         else:
             evaluation = one.evaluation
-            is_alone = evaluation.tier is Tier.ESCALATE or evaluation.is_question
-            alone = position if is_alone else _SHARED
+            needs_own_card = evaluation.tier is Tier.ESCALATE or evaluation.is_question
+            alone = position if needs_own_card else _SHARED
             row = (position, one, document)
             waiting.setdefault((evaluation.channel, alone), []).append(row)
     approvals: list[Approval] = []
     # Counted over the cards of this turn as well, so that each shows its own number.
-    nth = source.asked + 1
+    nth = source.requests_10m + 1
     positions: _Rows = []
     for (channel, _), rows in waiting.items():
         for chosen in _by_card(rows):

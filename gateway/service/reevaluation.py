@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from twokey.gateway.approvals.batch_deciding import Partition
-from twokey.gateway.approvals.changes import shown_item
 from twokey.gateway.approvals.decisions import Edit
 from twokey.gateway.approvals.permission import is_dead_end
 from twokey.gateway.approvals.policy_decision import PolicyDecision
+from twokey.gateway.approvals.raising import shown_item
 from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.policy.effects import effect_of, reads_precedents
 from twokey.gateway.policy.evaluate import evaluate
@@ -81,7 +81,9 @@ async def evaluate_now(
     )
     known = load.precedents.get(keys.precedents(approval.tenant, effect))
     past = past_of(policy, item, known, one, totals)
-    facts = facts_of(load, one, totals, requester=requester, asked=load.asked)
+    facts = facts_of(
+        load, one, totals, requester=requester, requests_10m=load.requests_10m
+    )
     freeze = freeze_of(load, approval.agent, item.tool)
     if item.is_question:
         asked = evaluate_question(

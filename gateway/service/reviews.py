@@ -143,15 +143,13 @@ class ReviewService(PolicyService):
             )
             if not isinstance(result, Change):
                 return result
-            # A call that is rejected gives its uses back in the same write; new ones
-            # for it would be taken only to be released.
-            used = (
-                evaluated and _may_run(result.approval.items[index]) and evaluated.used
-            )
+            item = result.approval.items[index]
+            # A rejected call gives its uses back in this very write: it takes no new.
+            used = evaluated and _may_run(item) and evaluated.used
             return Write(
                 result,
                 inputs={index: used} if used else {},
-                rejection=self._rejection(result, result.approval.items[index]),
+                rejection=self._rejection(result, item),
             )
 
         written = await self.store.approvals.change(click.approval, compute, seen=seen)
@@ -324,7 +322,7 @@ class ReviewService(PolicyService):
         *,
         requester: Person,
         origin: Origin | None,
-        once: str = "",
+        message_key: str = "",
     ) -> bool:
         """Give an agent a person's message; a worker runs it.
 
@@ -337,7 +335,7 @@ class ReviewService(PolicyService):
             text: what.
             requester: who asks.
             origin: where in Slack the agent's words belong.
-            once: names the message where it may be delivered again.
+            message_key: names the message where it may be delivered again.
 
         Returns:
             False when this message was kept before: it runs once.
@@ -347,7 +345,7 @@ class ReviewService(PolicyService):
             TooManySpeakers: when more people spoke here than are remembered.
         """
 
-        def asked(before: ThreadFacts) -> ThreadFacts:
+        def change(before: ThreadFacts) -> ThreadFacts:
             return before.asked_by(requester).with_(origin=origin)
 
         job = Job(
@@ -358,7 +356,8 @@ class ReviewService(PolicyService):
             input=text,
             id=secrets.token_hex(8),
         )
-        return await self.store.threads.ask(self._keys, job, once or job.id, asked)
+        key = message_key or job.id
+        return await self.store.threads.ask(self._keys, job, key, change)
 
     async def _evaluate(
         self, approval: Approval, index: int, decision: Decision
@@ -370,8 +369,7 @@ class ReviewService(PolicyService):
         args = item.args
         if isinstance(decision, Edit):
             try:
-                # Evaluated by what would run: the strict copy, as the edit itself will
-                # be read.
+                # The strict copy, as the edit itself will be read, since that runs.
                 args = accept_object(decision.args)
             except BadJson:
                 return None  # the decision itself is refused for the same reason

@@ -102,7 +102,7 @@ class Submitter(PolicyService):
                 ref.thread,
                 ref.run_ref,
                 turn_key=turn_key,
-                effects=same.asked.values(),
+                effects=same.effects_read.values(),
             )
             # Submitted before. Nothing is evaluated or reserved again, but a freeze
             # counts.
@@ -148,11 +148,12 @@ class Submitter(PolicyService):
 
         They are kept with the thread: it may be resumed by itself later.
         """
-        run_ref, around, threads = turn.ref.run_ref, turn.around, self._store.threads
-        if around is None or around == run_ref:
+        run_ref, enclosing = turn.ref.run_ref, turn.enclosing_run
+        threads = self._store.threads
+        if enclosing is None or enclosing == run_ref:
             return
         outer = await threads.facts(
-            self._keys, self._tenant, around.agent, around.thread
+            self._keys, self._tenant, enclosing.agent, enclosing.thread
         )
         if outer == ThreadFacts():
             return
@@ -201,7 +202,7 @@ class Submitter(PolicyService):
             salt=lambda: secrets.token_hex(16),
             facts=load.thread,
             policy_digest=policy.digest,
-            asked=load.asked,
+            requests_10m=load.requests_10m,
         )
         proposal = propose(evaluated, source)
         events = triage_events(triaged, proposal, source)
@@ -265,7 +266,7 @@ class _EvaluatedTurn:
             tenant=self.same.tenant,
             names=denials.freeze_names(turn.ref.agent, open_),
             waiting=protect.pending_per_agent,
-            asked=protect.requests_per_10m,
+            requests_10m=protect.requests_per_10m,
             held={
                 verdict.item_id: one.uses
                 for verdict, one in zip(verdicts, self.usage, strict=True)
@@ -287,8 +288,10 @@ class _EvaluatedTurn:
 def _facts(
     load: AgentLoad, usage: CallUsage, totals: Mapping[str, int], *, held: int
 ) -> Facts:
-    asked = load.asked + held + 1
-    return facts_of(load, usage, totals, requester=_requester(load), asked=asked)
+    requests_10m = load.requests_10m + held + 1
+    return facts_of(
+        load, usage, totals, requester=_requester(load), requests_10m=requests_10m
+    )
 
 
 def _evaluated(
@@ -306,8 +309,8 @@ def _evaluated(
         facts = _facts(load, own, totals[position], held=held)
         effect = same.effects[position]
         facts = same.facts(position, facts, load, ran=ran[effect])
-        also = (*(assessed.also if assessed else ()), *_raised_if_invalid(call))
-        evaluation = _evaluate_call(turn, policy, call, facts, also)
+        raises = (*(assessed.raises if assessed else ()), *_raised_if_invalid(call))
+        evaluation = _evaluate_call(turn, policy, call, facts, raises)
         refusal = denials.refusal(load, policy, turn.ref, call)
         is_returned = not refusal and _is_returned(policy, call)
         if is_returned:
@@ -346,7 +349,7 @@ def _evaluate_call(
     policy: Policy,
     call: ProposedCall,
     facts: Facts,
-    also: Sequence[Raise] = (),
+    raises: Sequence[Raise] = (),
 ) -> Evaluation:
     if call.is_question:
         return evaluate_question(
@@ -365,7 +368,7 @@ def _evaluate_call(
             declared_schema=turn.schemas.get(call.tool),
             facts=facts,
             requested_tier=requested_tier,
-            also=also,
+            raises=raises,
         )
 
     return apply_hint(evaluate_at, call.hint)

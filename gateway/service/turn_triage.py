@@ -34,7 +34,7 @@ class TriagedCall:
     failure: str = ""
 
     @property
-    def also(self) -> tuple[Raise, ...]:
+    def raises(self) -> tuple[Raise, ...]:
         """Return the raises that join those of the policy."""
         to = self.result.raised_to
         return (Raise(to=to, reason=_REASONS[to]),) if to else ()

@@ -113,7 +113,7 @@ def facts_of(
     totals: Mapping[str, int],
     *,
     requester: str,
-    asked: int,
+    requests_10m: int,
 ) -> Facts:
     """Return what is known of a call's moment.
 
@@ -122,13 +122,14 @@ def facts_of(
         usage: what the call uses.
         totals: what each of its windows comes to.
         requester: Slack id of who asked the agent, or empty.
-        asked: what the agent asked people for in ten minutes, this call included.
+        requests_10m: what the agent asked people for in ten minutes, this call
+        included.
     """
     return Facts(
         now_ms=load.now_ms,
         windows=dict(totals),
         requester=requester,
-        requests_10m=asked,
+        requests_10m=requests_10m,
         failures_1h=load.failures,
         rejections_in_row=load.rejections,
         problems=usage.problems,

@@ -52,7 +52,7 @@ class AgentLoad:
         thread: who asked in the thread.
         frozen: name to freeze, of the whole tenant.
         waiting: how many of the agent's items are pending.
-        asked: how many items the agent asked people for in ten minutes.
+        requests_10m: how many items the agent asked people for in ten minutes.
         failures: how many of its executions failed within an hour.
         rejections: how many of its calls were rejected in a row.
         rejected: fingerprint of a call to its last rejection in the thread.
@@ -64,7 +64,7 @@ class AgentLoad:
     thread: ThreadFacts
     frozen: Mapping[str, Freeze]
     waiting: int
-    asked: int
+    requests_10m: int
     failures: int
     rejections: int
     rejected: Mapping[str, Rejection]
@@ -151,13 +151,13 @@ class AgentLoadStore:
             facts=keys.thread_facts(tenant, run_ref.agent, run_ref.thread),
             frozen=keys.frozen(tenant),
             waiting=keys.waiting(tenant, agent),
-            asked=keys.asked(tenant, agent),
+            requests_10m=keys.requests_10m(tenant, agent),
             failures=keys.failures(tenant, agent),
             rejections=keys.rejections(tenant, agent),
             rejected=keys.rejected(tenant, agent, thread),
             precedents=precedents,
         )
-        waiting, asked, failures, rejections = map(
+        waiting, requests_10m, failures, rejections = map(
             number, cast("list[Reply]", reply[5])
         )
         return AgentLoad(
@@ -169,7 +169,7 @@ class AgentLoadStore:
                 for name, body in fields(reply[4]).items()
             },
             waiting=waiting,
-            asked=asked,
+            requests_10m=requests_10m,
             failures=failures,
             rejections=rejections,
             rejected=_rejected(fields(reply[6])),

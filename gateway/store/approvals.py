@@ -119,10 +119,10 @@ class ApprovalStore:
             reservation=keys.reservation(turn_key, as_rows(preconditions.reserved)),
             frozen=keys.frozen(preconditions.tenant),
             waiting=keys.waiting(preconditions.tenant, thread[0]),
-            asked=keys.asked(preconditions.tenant, thread[0]),
+            requests_10m=keys.requests_10m(preconditions.tenant, thread[0]),
             rejected=keys.rejected(preconditions.tenant, *thread),
             timers=keys.timers,
-            undrawn=keys.undrawn(preconditions.tenant),
+            outdated=keys.outdated(preconditions.tenant),
             records=[
                 key
                 for approval in approvals
@@ -141,7 +141,7 @@ class ApprovalStore:
             limits=json.dumps(
                 {
                     "waiting": preconditions.waiting,
-                    "asked": preconditions.asked,
+                    "requests_10m": preconditions.requests_10m,
                     "asked_ms": ASKED_MS,
                 }
             ),
@@ -173,7 +173,7 @@ class ApprovalStore:
         keys = Keys(shard)
         # One MULTI: head and blobs of two moments would not fit together (the hashes
         # are compared), and the time is that of the reading.
-        head, blobs, time = await self._conn.together(
+        head, blobs, time = await self._conn.transaction(
             ["HGETALL", keys.head(approval_id)],
             ["HGETALL", keys.blobs(approval_id)],
             ["TIME"],

@@ -146,7 +146,7 @@ async def quarantine(conn: Connection, keys: Keys, approval_id: str) -> None:
     it is announced, and its thread, if that much can be read, is brought back. An
     approval that was quarantined before is left as it is.
     """
-    raw_head, raw_blobs, time = await conn.together(
+    raw_head, raw_blobs, time = await conn.transaction(
         ["HGETALL", keys.head(approval_id)],
         ["HGETALL", keys.blobs(approval_id)],
         ["TIME"],

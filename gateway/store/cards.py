@@ -18,20 +18,21 @@ from twokey.gateway.store.keys import (
 from twokey.gateway.store.script import Script
 
 # Greater than any rev, so that no state of the approval makes the message due.
-_FOLDED = 2**53
-_ASKED = "asked "
+_IN_SUMMARY = 2**53
+_MENTIONED = "asked "
 
 _NOTHING: dict[str, str] = {}
 
 ATTACH = Script("attach")
-LOSE_CARD = Script("lose_card")
+FORGET_CARD_MESSAGE = Script("forget_card_message")
 
 
 class CardPlace(Record):
     """The one usable copy of a card: channel and message, and the rev it shows.
 
     ``decision_digest`` is a digest of what it says that the waiting calls need.
-    ``asked`` are the names of the roles that were mentioned on it or under it.
+    ``mentioned_roles`` are the names of the roles that were mentioned on it or under
+    it.
     """
 
     channel: str
@@ -39,12 +40,12 @@ class CardPlace(Record):
     rev: int = 0
     display_digest: str = ""
     decision_digest: str = ""
-    asked: frozenset[str] = frozenset()
+    mentioned_roles: frozenset[str] = frozenset()
 
     @property
-    def is_folded(self) -> bool:
+    def is_in_summary(self) -> bool:
         """Return whether this is a message about many calls, and no card of its own."""
-        return self.rev == _FOLDED
+        return self.rev == _IN_SUMMARY
 
 
 class CardTrouble(Record):
@@ -92,8 +93,10 @@ class CardStore:
             rev=number(found.get("rev")),
             display_digest=text(found.get("display")),
             decision_digest=text(found.get("judged")),
-            asked=frozenset(
-                name.removeprefix(_ASKED) for name in found if name.startswith(_ASKED)
+            mentioned_roles=frozenset(
+                name.removeprefix(_MENTIONED)
+                for name in found
+                if name.startswith(_MENTIONED)
             ),
         )
 
@@ -140,7 +143,7 @@ class CardStore:
         """
         return text(await self._conn.command("GET", keys.card_at(channel, ts)))
 
-    async def folded(
+    async def shown_in_summary(
         self, keys: Keys, approvals: Sequence[str], channel: str, ts: str
     ) -> None:
         """Note that notifications are told of in one message, which is not their own.
@@ -148,7 +151,7 @@ class CardStore:
         That message shows no state of them, so no rev ever makes them due again. It is
         found by the last of them alone: it lives as long as that one.
         """
-        never = {"rev": str(_FOLDED)}
+        never = {"rev": str(_IN_SUMMARY)}
         for approval in approvals:
             is_last = approval == approvals[-1]
             place = (
@@ -184,33 +187,33 @@ class CardStore:
             await self.mark_outdated(keys, tenant, approval)
         else:
             # Only a card that is up to date is missed no longer.
-            await self._conn.together(
-                ["HDEL", key, "trouble"], ["ZREM", keys.undrawn(tenant), approval]
+            await self._conn.transaction(
+                ["HDEL", key, "trouble"], ["ZREM", keys.outdated(tenant), approval]
             )
 
-    async def undrawn(self, keys: Keys, tenant: str, limit: int) -> list[str]:
+    async def outdated(self, keys: Keys, tenant: str, limit: int) -> list[str]:
         """Return approvals whose card is missing or may be old; soonest gone first."""
-        key = keys.undrawn(tenant)
+        key = keys.outdated(tenant)
         reply = await self._conn.command("ZRANGE", key, 0, limit - 1)
         return [text(member) for member in cast("list[bytes]", reply or [])]
 
     async def mark_outdated(self, keys: Keys, tenant: str, approval: str) -> None:
         """Note that a card is missing or old, until it is drawn."""
         until_ms = await self._conn.now_ms() + KEEP_MS
-        await self._conn.command("ZADD", keys.undrawn(tenant), until_ms, approval)
+        await self._conn.command("ZADD", keys.outdated(tenant), until_ms, approval)
 
     async def unmark(self, keys: Keys, tenant: str, approval: str) -> None:
         """Forget that a card is outdated: nothing on it can be decided."""
-        await self._conn.command("ZREM", keys.undrawn(tenant), approval)
+        await self._conn.command("ZREM", keys.outdated(tenant), approval)
 
-    async def lose(
+    async def forget_message(
         self, keys: Keys, tenant: str, approval: str, place: tuple[str, str]
     ) -> None:
         """Forget the message that shows an approval; its buttons refuse from now on."""
-        await LOSE_CARD(
+        await FORGET_CARD_MESSAGE(
             self._conn,
             card=keys.card(approval),
-            undrawn=keys.undrawn(tenant),
+            outdated=keys.outdated(tenant),
             approval=approval,
             place=" ".join(place),
             keep_ms=KEEP_MS,
@@ -238,9 +241,11 @@ class CardStore:
         reply = await self._conn.command("HEXISTS", keys.card(approval), f"told {what}")
         return bool(reply)
 
-    async def asked(self, keys: Keys, approval: str, roles: Iterable[str]) -> None:
+    async def mark_mentioned(
+        self, keys: Keys, approval: str, roles: Iterable[str]
+    ) -> None:
         """Remember that Slack took a message about a card that mentions these roles."""
-        marks = {f"{_ASKED}{role}": "1" for role in roles}
+        marks = {f"{_MENTIONED}{role}": "1" for role in roles}
         if marks:
             await self._attach(keys, approval, keys.card(approval), newest=marks)
 

@@ -99,7 +99,7 @@ class Connection:
         """
         return milliseconds(await self.command("TIME"))
 
-    async def together(self, *commands: Sequence[Argument]) -> list[Reply]:
+    async def transaction(self, *commands: Sequence[Argument]) -> list[Reply]:
         """Run commands as one MULTI/EXEC, so that they see one state.
 
         Raises:

@@ -53,7 +53,7 @@ class DelegationStore:
 
         A corrupt row gives nobody anything, and stops no decision.
         """
-        rows, time = await self._conn.together(
+        rows, time = await self._conn.transaction(
             ["HGETALL", keys.delegations(tenant)], ["TIME"]
         )
         now_ms = milliseconds(time)

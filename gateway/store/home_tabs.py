@@ -61,7 +61,7 @@ class HomeTabStore:
         tab = HomeTab(used_at_ms=now_ms, settings=settings)
         key = keys.home_tabs(tenant)
         # Its own field: what another process shows meanwhile is not overwritten.
-        await self._conn.together(
+        await self._conn.transaction(
             ["HSET", key, user, tab.model_dump_json()], ["PEXPIRE", key, OPEN_MS]
         )
         return tab
@@ -71,7 +71,7 @@ class HomeTabStore:
     ) -> tuple[HomeTab, ShownTab, int]:
         """Return a person's tab, what it shows, and the store's clock."""
         key = keys.home_tabs(tenant)
-        rows, time = await self._conn.together(["HGETALL", key], ["TIME"])
+        rows, time = await self._conn.transaction(["HGETALL", key], ["TIME"])
         found, now_ms = fields(rows), milliseconds(time)
         tab = _tab(found.get(user))
         if tab is None or now_ms >= tab.until_ms:
@@ -81,7 +81,7 @@ class HomeTabStore:
     async def open_tabs(self, keys: Keys, tenant: str, limit: int) -> list[str]:
         """Return whose tabs were used lately, the latest first; forget the others."""
         key = keys.home_tabs(tenant)
-        rows, time = await self._conn.together(["HGETALL", key], ["TIME"])
+        rows, time = await self._conn.transaction(["HGETALL", key], ["TIME"])
         now_ms = milliseconds(time)
         used: dict[str, int] = {}
         over: list[str] = []
@@ -106,7 +106,7 @@ class HomeTabStore:
         """Note what a tab shows now."""
         key = keys.home_tabs(tenant)
         # The lifetime as well: the key may have ended since, and a new one has none.
-        await self._conn.together(
+        await self._conn.transaction(
             ["HSET", key, user + _SHOWN, shown.model_dump_json()],
             ["PEXPIRE", key, OPEN_MS],
         )

@@ -150,7 +150,7 @@ class JobQueue:
 
     async def _quarantine(self, entry: Entry) -> None:
         raw = [part for pair in entry.values.items() for part in pair]
-        await self._conn.together(
+        await self._conn.transaction(
             # One MULTI: acknowledged without being in the dead letters, the entry would
             # be lost; there without being acknowledged, it would be found again at
             # once.
@@ -174,7 +174,7 @@ class JobQueue:
 
     async def done(self, delivery: Delivery) -> None:
         """Acknowledge a job and drop it."""
-        await self._conn.together(
+        await self._conn.transaction(
             ["XACK", self._keys.jobs, GROUP, delivery.id],
             # XACK alone leaves the entry in the stream, which nobody trims.
             ["XDEL", self._keys.jobs, delivery.id],

@@ -133,7 +133,7 @@ class Keys:
         """String: which approval a message in Slack shows."""
         return f"{self._base}:at:{_hashed(channel, ts)}"
 
-    def undrawn(self, tenant: str) -> str:
+    def outdated(self, tenant: str) -> str:
         """Sorted set: approvals whose card is missing or old, by when they are gone."""
         return f"{self._base}:{_hashed(tenant)}:undrawn"
 
@@ -204,7 +204,7 @@ class Keys:
         """Set: agents of a tenant that may have pending items, so `waiting` ones."""
         return f"{self._base}:{_hashed(tenant)}:agents"
 
-    def asked(self, tenant: str, agent: str) -> str:
+    def requests_10m(self, tenant: str, agent: str) -> str:
         """Sorted set: what an agent asked people for by when it ends to count."""
         return f"{self._base}:asked:{_hashed(tenant, agent)}"
 
@@ -228,7 +228,7 @@ class Keys:
         """String: a signed request that was seen."""
         return f"{self._base}:seen:{request_digest.removeprefix('sha256:')}"
 
-    def asked_once(self, tenant: str, message: str) -> str:
+    def message_kept(self, tenant: str, message: str) -> str:
         """String: a person's message that was kept for an agent."""
         return f"{self._base}:said:{_hashed(tenant, message)}"
 

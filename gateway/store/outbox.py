@@ -52,7 +52,7 @@ class Outbox:
     async def put(self, event: Event) -> None:
         """Announce something that changes no approval, such as a finished run."""
         at_ms = await self._conn.now_ms()
-        await self._conn.together(*announcement(self._keys, event, event, at_ms))
+        await self._conn.transaction(*announcement(self._keys, event, event, at_ms))
 
     async def unfinished(
         self, consumer: str, *, idle_ms: int, limit: int = 100
@@ -92,7 +92,7 @@ class Outbox:
         groups = await reader_groups(self._conn, self._keys)
         taken = next((one.taken for one in groups if one.name == self.reader), "0-0")
         # "(" leaves out the entry itself: what is asked for comes behind it.
-        found, now = await self._conn.together(
+        found, now = await self._conn.transaction(
             ["XRANGE", self._keys.outbox, f"({taken}", "+", "COUNT", 1], ["TIME"]
         )
         oldest = entries(found)

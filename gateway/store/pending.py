@@ -54,7 +54,7 @@ class PendingIndex:
             ["ZRANGE", keys.waiting(tenant, agent), 0, -1, "WITHSCORES"]
             for agent in agents
         ]
-        rows = await self._conn.together(*commands)
+        rows = await self._conn.transaction(*commands)
         due: dict[str, float] = {}
         for row in rows:
             for approval, at_ms in _scored(row):

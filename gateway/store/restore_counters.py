@@ -48,7 +48,7 @@ class RestoreCounterStore:
 
     async def read(self, keys: Keys, tenant: str) -> RestoreCounters:
         """Return all counters and the store's clock."""
-        rows, time = await self._conn.together(
+        rows, time = await self._conn.transaction(
             ["HGETALL", keys.restore_counters(tenant)], ["TIME"]
         )
         found = fields(rows)
@@ -70,7 +70,7 @@ class RestoreCounterStore:
         """Raise a counter by one; return it."""
         key = keys.restore_counters(tenant)
         now = await self._conn.now_ms()
-        replies = await self._conn.together(
+        replies = await self._conn.transaction(
             ["HINCRBY", key, checkpoints, 1], ["HSET", key, checkpoints + _AT, now]
         )
         return number(replies[0])

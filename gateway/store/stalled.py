@@ -160,14 +160,14 @@ class StalledRuns:
         Raises:
             StoreUnavailable: when nothing can be read.
         """
-        waiting, parked = await self._conn.together(
+        waiting, parked = await self._conn.transaction(
             ["ZCARD", keys.stalled_waiting], ["ZCARD", keys.stalled_parked]
         )
         return number(waiting), number(parked)
 
     async def began_before(self, keys: Keys, at_ms: int) -> list[str]:
         """Return ids of runs that wait, or are parked, since before a moment."""
-        lists = await self._conn.together(
+        lists = await self._conn.transaction(
             ["ZRANGEBYSCORE", keys.stalled_parked, 0, at_ms],
             ["ZRANGEBYSCORE", keys.stalled_waiting, 0, at_ms],
         )

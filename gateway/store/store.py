@@ -17,9 +17,9 @@ from twokey.gateway.store.freezes import FreezeStore
 from twokey.gateway.store.home_tabs import HomeTabStore
 from twokey.gateway.store.jobs import JobQueue
 from twokey.gateway.store.keys import LEASE_MS, Keys, shard_of_approval, shard_of_tenant
-from twokey.gateway.store.members import MemberStore
 from twokey.gateway.store.outbox import Outbox
 from twokey.gateway.store.pending import PendingIndex
+from twokey.gateway.store.processes import ProcessStore
 from twokey.gateway.store.restore_counters import RestoreCounterStore
 from twokey.gateway.store.stalled import StalledRuns
 from twokey.gateway.store.threads import ThreadStore
@@ -58,7 +58,7 @@ class Store:
         self.approvals = ApprovalStore(self.conn, lease_ms=lease_ms)
         self.threads = ThreadStore(self.conn, lease_ms=lease_ms)
         self.cards = CardStore(self.conn)
-        self.members = MemberStore(self.conn)
+        self.processes = ProcessStore(self.conn)
         self.windows = WindowStore(self.conn)
         self.agent_load = AgentLoadStore(self.conn)
         self.freezes = FreezeStore(self.conn)

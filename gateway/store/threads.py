@@ -136,8 +136,8 @@ class ThreadStore:
         self,
         keys: Keys,
         job: Job,
-        once: str,
-        asked: Callable[[ThreadFacts], ThreadFacts],
+        message_key: str,
+        change: Callable[[ThreadFacts], ThreadFacts],
     ) -> bool:
         """Keep what a person asked, once; False when it was kept before.
 
@@ -147,8 +147,8 @@ class ThreadStore:
         Args:
             keys: of the tenant's shard.
             job: starts the agent.
-            once: names the message; the same again is the same message.
-            asked: the thread's facts from now on, made of those before.
+            message_key: names the message; the same again is the same message.
+            change: the thread's facts from now on, made of those before.
 
         Raises:
             StoreUnavailable: when it is not known to be kept.
@@ -156,13 +156,13 @@ class ThreadStore:
         ask = partial(
             ASK,
             self._conn,
-            seen=keys.asked_once(job.tenant, once),
+            seen=keys.message_kept(job.tenant, message_key),
             jobs=keys.jobs,
             job=job.model_dump_json(),
             seen_ms=_SEEN_MS,
         )
         facts = keys.thread_facts(job.tenant, job.agent, job.thread)
-        return await self._replace(facts, asked, ask) == "kept"
+        return await self._replace(facts, change, ask) == "kept"
 
     async def _replace(
         self,
@@ -216,11 +216,13 @@ class ThreadStore:
         key = keys.thread_facts(tenant, agent, thread)
         # One MULTI: without its run, and without a lifetime, a thread's facts would
         # stay for ever.
-        await self._conn.together(["HDEL", key, "run"], ["PEXPIRE", key, KEEP_MS])
+        await self._conn.transaction(["HDEL", key, "run"], ["PEXPIRE", key, KEEP_MS])
 
-    async def was_asked(self, keys: Keys, tenant: str, once: str) -> bool:
+    async def was_asked(self, keys: Keys, tenant: str, message_key: str) -> bool:
         """Return whether a message was kept for an agent."""
-        reply = await self._conn.command("EXISTS", keys.asked_once(tenant, once))
+        reply = await self._conn.command(
+            "EXISTS", keys.message_kept(tenant, message_key)
+        )
         return bool(reply)
 
     async def mark(

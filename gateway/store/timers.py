@@ -72,7 +72,7 @@ class TimerStore:
 
     async def is_due(self, keys: Keys, timer: Timer) -> bool:
         """Return False when another replica fired it, or it was set to a later time."""
-        at, time = await self._conn.together(
+        at, time = await self._conn.transaction(
             ["ZSCORE", keys.timers, str(timer)], ["TIME"]
         )
         return at is not None and float(str(text(at))) <= milliseconds(time)

@@ -49,7 +49,7 @@ class Preconditions:
         tenant: whose turn it is.
         names: under none of these may anything be frozen.
         waiting: how many items of the agent may be pending, these included.
-        asked: how many it may ask people for in ten minutes, these included.
+        requests_10m: how many it may ask people for in ten minutes, these included.
         run_ref: the run that the turn belongs to.
         held: item id to what the item uses.
         counted: uses that count from now on for the length of their window: those of
@@ -63,7 +63,7 @@ class Preconditions:
     tenant: str
     names: tuple[str, ...]
     waiting: int
-    asked: int
+    requests_10m: int
     run_ref: RunRef
     held: Mapping[str, Sequence[Use]] = field(default_factory=dict[str, Sequence[Use]])
     counted: Sequence[Use] = ()

@@ -7,8 +7,10 @@ import contextvars
 import logging
 from datetime import timedelta
 from enum import StrEnum
-from typing import Protocol
+from inspect import iscoroutinefunction
+from typing import Protocol, cast
 
+from twokey.gateway.errors import SettingsError
 from twokey.gateway.protocol.records import Record
 from twokey.gateway.triage.assessment import Assessment, parse_assessment
 from twokey.gateway.triage.request import TriageRequest
@@ -52,6 +54,27 @@ class TriageResponse(Record):
 
     assessment: Assessment | None = None
     failure: TriageFailure | None = None
+
+
+def require_triage(found: object, name: str) -> Triage:
+    """Return an object that can be asked as triage.
+
+    Checked where it is given: a failure of triage never stops a turn, so one that can
+    never answer would be noticed only in the log.
+
+    Raises:
+        SettingsError: it has no coroutine ``assess``; ``name`` says what was given.
+    """
+    if isinstance(found, type):
+        raise SettingsError(f"'triage': {name} is a class; give an object of it.")
+    if not iscoroutinefunction(getattr(found, "assess", None)):
+        former = " Its 'advise' is called 'assess' now." * hasattr(found, "advise")
+        raise SettingsError(
+            f"'triage': {name} is a {type(found).__name__} without a coroutine "
+            "'assess'; give a ChatModelTriage(model), or an object of your own with "
+            f"one.{former}"
+        )
+    return cast("Triage", found)
 
 
 async def ask(

@@ -139,7 +139,7 @@ async def test_a_thread_whose_record_nobody_can_read_goes_on_without_it(
         await stack.ask(REFUND)
         [item] = await stack.asked()
         approval_id = item.id.rpartition(".")[0]
-        await stack.store.conn.together(
+        await stack.store.conn.transaction(
             ["HSET", stack.keys.blobs(approval_id), "0:d", "{broken"],
             ["ZADD", stack.keys.expiry, 0, approval_id],
         )

@@ -226,7 +226,7 @@ async def test_a_record_that_nobody_can_read_does_not_keep_others_from_expiring(
     for verdict in (broken, sound):
         await expire(stack, await stack.approval(verdict))
     first = (await stack.approval(broken)).id
-    await stack.store.conn.together(
+    await stack.store.conn.transaction(
         ["ZADD", stack.keys.expiry, 0, first],
         ["HSET", stack.keys.blobs(first), "0:d", "{broken"],
     )
@@ -268,7 +268,7 @@ async def test_junk_among_the_deadlines_and_timers_is_dropped(stack: Stack) -> N
     await expire(stack, await stack.approval(sound))
     conn, keys = stack.store.conn, stack.keys
     junk = [part for number in range(150) for part in (0, f"junk{number}")]
-    await conn.together(
+    await conn.transaction(
         ["ZADD", keys.expiry, *junk],
         ["ZADD", keys.timers, 0, "junk", 0, b"\xff remind", 0, "ap_x dance"],
     )

@@ -46,7 +46,7 @@ def copied(stack: Stack, card: JsonObject, channel: str) -> str:
 
 async def expire(stack: Stack, approval: Approval) -> None:
     """Move the clock: let the deadline of an approval have passed."""
-    await stack.store.conn.together(
+    await stack.store.conn.transaction(
         ["HSET", stack.keys.head(approval.id), "expires", 1],
         ["ZADD", stack.keys.expiry, 1, approval.id],
     )

@@ -174,7 +174,7 @@ async def is_nothing_missed(stack: Stack) -> bool:
 
 
 async def missed(store: Store, keys: Keys) -> list[str]:
-    return await store.cards.undrawn(keys, "default", 10)
+    return await store.cards.outdated(keys, "default", 10)
 
 
 async def test_a_card_whose_event_nobody_reads_is_posted_while_the_bot_runs(

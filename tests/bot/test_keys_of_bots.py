@@ -20,7 +20,7 @@ ONE, TWO, THREE = (bytes([number]) * 32 for number in (1, 2, 3))
 async def test_a_bot_with_another_key_is_refused_and_readyz_of_the_first_tells_it(
     stack: Stack,
 ) -> None:
-    stack.store.members.life_ms = 2000
+    stack.store.processes.life_ms = 2000
     async with stack.running(seal_key=ONE) as bot:
         foreign = SlackBot(stack.config_with(seal_key=TWO), stack.reviews)
         with pytest.raises(SettingsError, match="give both the same TWOKEY_SECRET"):

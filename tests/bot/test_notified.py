@@ -75,7 +75,7 @@ def asked_roles(
         approval = await stack.approval(verdict)
         place = await stack.store.cards.place(stack.keys, approval.id)
         assert place
-        return place.asked
+        return place.mentioned_roles
 
     return roles
 

@@ -211,10 +211,10 @@ def test_an_edit_is_the_same_message_with_other_words() -> None:
     assert first is not None
     assert again is not None
     assert direct is not None
-    assert (first.once, first.edited_ts) == (again.once, "")
+    assert (first.message_key, first.edited_ts) == (again.message_key, "")
     assert again.edited_ts == "7.8"
     assert (direct.text, direct.ts, direct.edited_ts) == ("refund", "5.6", "9.8")
-    assert direct.once != first.once
+    assert direct.message_key != first.message_key
 
 
 @pytest.mark.parametrize(

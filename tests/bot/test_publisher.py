@@ -16,7 +16,7 @@ from tests.bot.bot_stack import CHANNEL, TEAM, Stack, has_button, says
 from tests.bot.tampering import expire
 from tests.conftest import eventually
 from twokey.bot.blocks import Message
-from twokey.bot.delivery import card_publisher, event_dispatcher
+from twokey.bot.delivery import card_publisher, queue_sender
 from twokey.bot.delivery.card_publisher import CardPublisher
 from twokey.bot.delivery.publisher import Publisher
 from twokey.bot.ids import Action
@@ -342,7 +342,7 @@ async def test_a_card_that_breaks_us_is_quarantined_and_tried_again_later(
     def broken(*_: object, **__: object) -> Message:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(event_dispatcher, "GIVE_UP_AFTER", 1)
+    monkeypatch.setattr(queue_sender, "GIVE_UP_AFTER", 1)
     monkeypatch.setattr(card_publisher, "card", broken)
     monkeypatch.setattr(card_publisher, "plain_card", broken)
     async with stack.running():

@@ -16,11 +16,11 @@ from tests.conftest import eventually
 from tests.lifetimes import lose_records
 from tests.service.harness import ANA
 from twokey.bot.blocks import Message
-from twokey.bot.delivery import card_updater, event_dispatcher, feed, publisher
+from twokey.bot.delivery import card_updater, feed, publisher, queue_sender
 from twokey.bot.delivery.card_publisher import CardPublisher
 from twokey.bot.delivery.card_updater import CardUpdater
-from twokey.bot.delivery.event_dispatcher import EventDispatcher
 from twokey.bot.delivery.outbox_queue import QueuedMessage, QueueEntry
+from twokey.bot.delivery.queue_sender import QueueSender
 from twokey.bot.ids import Action
 from twokey.bot.limits import Limits
 from twokey.bot.web import Slack, SlackNoResponse
@@ -115,7 +115,7 @@ async def test_a_line_of_history_that_is_refused_is_dropped(
         stack.sandbox.control.archive(CHANNEL)
 
         async def is_dropped() -> bool:
-            return "note.dropped" in caplog.text
+            return "message.dropped" in caplog.text
 
         await eventually(is_dropped)
 
@@ -161,7 +161,7 @@ async def test_a_reply_is_given_up_once_the_store_can_acknowledge_it(
     async def broken(*_: object, **__: object) -> Any:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(event_dispatcher, "GIVE_UP_AFTER", 2)
+    monkeypatch.setattr(queue_sender, "GIVE_UP_AFTER", 2)
     monkeypatch.setattr(CardPublisher, "post", broken)
     monkeypatch.setattr(Outbox, "done", failing)
     async with card_publisher_of(stack) as card_publisher:
@@ -188,7 +188,7 @@ async def test_a_message_without_a_response_is_given_up_after_a_day(
         entry.messages.append(QueuedMessage(Message((), "x"), "", CHANNEL, "1.0"))
         step = dispatcher_of(stack, card_publisher, unread).step
 
-        for _ in range(2 * event_dispatcher.GIVE_UP_AFTER):
+        for _ in range(2 * queue_sender.GIVE_UP_AFTER):
             await step(entry, None)
         is_retried = not entry.is_done
         monkeypatch.setattr(card_updater, "RETRY_FOR_S", 0.0)
@@ -212,7 +212,7 @@ async def test_failures_of_slack_do_not_count_as_errors_of_a_message(
         entry.messages.append(QueuedMessage(Message((), "x"), "", CHANNEL, "1.0"))
         step = dispatcher_of(stack, card_publisher, unread).step
 
-        for _ in range(event_dispatcher.GIVE_UP_AFTER):
+        for _ in range(queue_sender.GIVE_UP_AFTER):
             await step(entry, None)
         error = ZeroDivisionError()
         await step(entry, None)
@@ -236,7 +236,7 @@ async def test_a_card_without_a_response_is_given_up_when_its_approval_is_over(
         raise SlackNoResponse("chat.update", "no answer")
 
     monkeypatch.setattr(card_updater, "RETRY_FOR_S", 0.0)
-    monkeypatch.setattr(event_dispatcher, "_LONGEST_WAIT_S", 0.01)
+    monkeypatch.setattr(queue_sender, "_LONGEST_WAIT_S", 0.01)
     monkeypatch.setattr(CardPublisher, "post_card", failing)
     async with stack.running():
         # A day of failures does not give up a card that people still need.
@@ -258,7 +258,7 @@ async def test_a_card_without_a_response_is_given_up_when_its_approval_is_over(
             return trouble is not None and trouble.why == card_updater.NO_RESPONSE
 
         await eventually(is_given_up)
-        assert await stack.store.cards.undrawn(stack.keys, "default", 9) == []
+        assert await stack.store.cards.outdated(stack.keys, "default", 9) == []
     assert "card.undeliverable" in caplog.text
 
 
@@ -270,7 +270,7 @@ async def test_a_report_that_cannot_be_delivered_stops_nothing(
         await stack.submit(("lonely", {}))
 
         async def is_logged() -> bool:
-            return "note.dropped" in caplog.text
+            return "message.dropped" in caplog.text
 
         await eventually(is_logged)
         await stack.card(await stack.refund(thread="t2"))
@@ -301,7 +301,7 @@ def dispatcher_of(
     stack: Stack,
     card_publisher: CardPublisher,
     read: Callable[[str], Awaitable[None]],
-) -> EventDispatcher:
+) -> QueueSender:
     """Return a dispatcher of its own for a test of one step."""
     updater = CardUpdater(
         card_publisher=card_publisher,
@@ -312,7 +312,7 @@ def dispatcher_of(
         posted=ignored,
         clock=asyncio.get_running_loop().time,
     )
-    return EventDispatcher(updater, channel=str)
+    return QueueSender(updater, channel=str)
 
 
 @asynccontextmanager
@@ -343,7 +343,7 @@ async def test_a_failure_of_ours_is_tried_again_before_it_is_given_up(
             raise ZeroDivisionError
         return await real(self, *args, **more)
 
-    monkeypatch.setattr(event_dispatcher, "_LONGEST_WAIT_S", 0.05)
+    monkeypatch.setattr(queue_sender, "_LONGEST_WAIT_S", 0.05)
     monkeypatch.setattr(CardPublisher, "post_card", failing)
     async with stack.running():
         await stack.card(await stack.refund())

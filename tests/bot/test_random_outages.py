@@ -29,7 +29,7 @@ from tests.conftest import eventually
 from tests.resume import sample_tools
 from tests.resume.resume_stack import ANA, DAN, RULES
 from tests.streams import announced
-from twokey.bot.cards.outcome import agent_answer
+from twokey.bot.cards.reply_texts import agent_answer
 from twokey.bot.cards.run_state import RUN_TEXTS
 from twokey.bot.ids import Action
 from twokey.bot.limits import POST
@@ -116,7 +116,7 @@ def _ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def break_things(outages: Outages, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the model, the store and Slack be away when they are to be."""
     answer, call = sample_tools.answer, Slack.call
-    command, together = Connection.command, Connection.together
+    command, together = Connection.command, Connection.transaction
     evalsha = Connection.evalsha
 
     def answered(messages: list[BaseMessage]) -> AIMessage:
@@ -150,7 +150,7 @@ def break_things(outages: Outages, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sample_tools, "answer", answered)
     monkeypatch.setattr(Slack, "call", called)
     monkeypatch.setattr(Connection, "command", commanded)
-    monkeypatch.setattr(Connection, "together", done_together)
+    monkeypatch.setattr(Connection, "transaction", done_together)
     monkeypatch.setattr(Connection, "evalsha", run_script)
 
 
@@ -200,7 +200,12 @@ class Shop:
         while True:
             with contextlib.suppress(StoreUnavailable):
                 await self.stack.reviews.ask_agent(
-                    "shop", thread, text, requester=DAN, origin=origin, once=thread
+                    "shop",
+                    thread,
+                    text,
+                    requester=DAN,
+                    origin=origin,
+                    message_key=thread,
                 )
                 return
             await asyncio.sleep(0.01)

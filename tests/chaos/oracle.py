@@ -22,7 +22,7 @@ from tests.chaos.people import ASKER, CHANNEL, People
 from tests.chaos.promises import Account, broken
 from tests.chaos.stack import Stack
 from tests.streams import audit_entries
-from twokey.bot.cards.outcome import agent_answer
+from twokey.bot.cards.reply_texts import agent_answer
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.approvals.lifecycle import ApprovalState
 from twokey.gateway.protocol.states import ItemState

@@ -187,7 +187,7 @@ def test_only_what_is_selected_counts(
 
     total = folded(*events, selected=selected).total
 
-    assert (total.asked, total.runs) == (calls, runs)
+    assert (total.evaluated, total.runs) == (calls, runs)
 
 
 def test_memory_is_bounded_whatever_agents_call_their_tools() -> None:
@@ -199,7 +199,7 @@ def test_memory_is_bounded_whatever_agents_call_their_tools() -> None:
         metrics.add(event(N.RUN_STARTED, thread=f"t{number}"))
 
     assert len(metrics.tools) == len(metrics.days) == fold.MAX_ROWS + 1
-    assert metrics.tools[OTHERS].asked == metrics.days[OTHERS].asked == 500
+    assert metrics.tools[OTHERS].evaluated == metrics.days[OTHERS].evaluated == 500
     assert list(metrics.tiers) == [OTHERS]
     assert len(metrics.open_runs) == fold.MAX_RUNS
 

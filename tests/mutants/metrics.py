@@ -88,9 +88,9 @@ METRICS_TABLE = (
     ),
     Mutant(
         "metrics: a quantile stays within its bounds",
-        "gateway/metrics/durations.py",
+        "gateway/metrics/duration_histogram.py",
         "_STEP = 1.05",
         "_STEP = 1.5",
-        "tests/metrics/test_durations.py",
+        "tests/metrics/test_duration_histogram.py",
     ),
 )

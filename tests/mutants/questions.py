@@ -37,8 +37,8 @@ QUESTION_TABLE = (
     Mutant(
         "the questions of a call have a card of their own",
         "gateway/service/proposals.py",
-        "is_alone = evaluation.tier is Tier.ESCALATE or evaluation.is_question",
-        "is_alone = evaluation.tier is Tier.ESCALATE",
+        "needs_own_card = evaluation.tier is Tier.ESCALATE or evaluation.is_question",
+        "needs_own_card = evaluation.tier is Tier.ESCALATE",
         ASKED,
     ),
     Mutant(

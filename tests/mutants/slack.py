@@ -72,8 +72,8 @@ SLACK_TABLE = (
     Mutant(
         "an escalated call has a card of its own",
         "gateway/service/proposals.py",
-        "is_alone = evaluation.tier is Tier.ESCALATE or evaluation.is_question",
-        "is_alone = evaluation.is_question",
+        "needs_own_card = evaluation.tier is Tier.ESCALATE or evaluation.is_question",
+        "needs_own_card = evaluation.is_question",
         BATCHES,
     ),
     Mutant(
@@ -145,15 +145,15 @@ SLACK_TABLE = (
     Mutant(
         "an act in a menu is sealed for itself",
         "bot/listeners/router.py",
-        "act = replace(clicked.action, action_id=name, value=value)",
-        "act = replace(clicked.action, action_id=name)",
+        "action = replace(clicked.action, action_id=name, value=value)",
+        "action = replace(clicked.action, action_id=name)",
         "tests/bot/listeners/test_menu.py",
     ),
     Mutant(
         "a menu does not choose itself",
         "bot/listeners/router.py",
-        "unknown if name == menu else self._acts.get(name, unknown)",
-        "self._acts.get(name, unknown)",
+        "unknown if name == menu else self._actions.get(name, unknown)",
+        "self._actions.get(name, unknown)",
         "tests/bot/listeners/test_menu.py",
     ),
     Mutant(
@@ -242,9 +242,9 @@ SLACK_TABLE = (
     ),
     Mutant(
         "nobody is notified twice of the same need",
-        "bot/delivery/event_dispatcher.py",
-        "            await cards.asked(keys, entry.approval, queued.mentioned_roles)",
-        "            pass",
+        "bot/delivery/queue_sender.py",
+        "await cards.mark_mentioned(keys, entry.approval, queued.mentioned_roles)",
+        "pass",
         NOTIFIED,
     ),
     Mutant(
@@ -271,7 +271,7 @@ SLACK_TABLE = (
     Mutant(
         "a card depends on no event",
         "bot/delivery/feed.py",
-        "            self.queue.miss(approval)\n",
+        "            self.queue.mark_outdated(approval)\n",
         "            pass\n",
         "tests/bot/test_feed.py",
     ),
@@ -284,7 +284,7 @@ SLACK_TABLE = (
     ),
     Mutant(
         "a channel counts as told when Slack took the message",
-        "bot/delivery/event_dispatcher.py",
+        "bot/delivery/queue_sender.py",
         "entry.escalation_results[entry.messages[0].escalated_to] = error.error",
         'entry.escalation_results[entry.messages[0].escalated_to] = ""',
         "tests/bot/listeners/test_called.py",

@@ -157,7 +157,7 @@ TABLE = (
     ),
     Mutant(
         "a tier is never lowered",
-        "gateway/approvals/changes.py",
+        "gateway/approvals/raising.py",
         "tier = join(item.tier, policy_now.tier)",
         "tier = policy_now.tier",
     ),
@@ -411,8 +411,8 @@ TABLE = (
     Mutant(
         "an agent asks no faster than its rate",
         "gateway/service/denials.py",
-        "    if load.asked + held >= protect.requests_per_10m:",
-        "    if load.asked < 0:",
+        "    if load.requests_10m + held >= protect.requests_per_10m:",
+        "    if load.requests_10m < 0:",
         ATTENTION,
     ),
     Mutant(

@@ -84,7 +84,7 @@ TOTALS_TABLE = (
     Mutant(
         "failures: one of a call that never was counts nothing",
         "gateway/service/auto_runs.py",
-        "one.runs_unclaimed and (one.tool, one.tool_call_id) == told",
+        "one.runs_unclaimed and (one.tool, one.tool_call_id) == reported",
         "True",
         "tests/service/test_auto_run_failures.py",
     ),

@@ -31,7 +31,7 @@ TRUST_TABLE = (
     Mutant(
         "threads that another gateway's checkpoints may have are not ended",
         "gateway/resume/recovery.py",
-        "            elif is_alone:\n",
+        "            elif is_only_process:\n",
         "            else:\n",
         "tests/resume/test_unknown_threads.py",
     ),
@@ -73,8 +73,8 @@ TRUST_TABLE = (
     Mutant(
         "an agent's words stand in no audit log",
         "gateway/resume/run_events.py",
-        "logged=event.model_dump_json()",
-        "logged=told.model_dump_json()",
+        "audit_event=event.model_dump_json()",
+        "audit_event=outbox_event.model_dump_json()",
         LEAKS,
     ),
     Mutant(

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from twokey.cli.main import run
-from twokey.cli.policy_output import explanation_rows, replay_lines, unused_requirements
+from twokey.cli.policy_output import explanation_rows, replay_lines
+from twokey.cli.policy_warnings import unused_requirements
 from twokey.gateway.approvals.quorum import stricter, tally
 from twokey.gateway.approvals.requirement import Requirement, Vote
 from twokey.gateway.policy.effective_rules import EffectiveRules

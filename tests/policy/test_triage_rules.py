@@ -116,7 +116,12 @@ def test_what_others_ask_for_is_joined_whatever_the_agent_wishes(
         POLICY, agent="a", tool=tool, args={}, requested_tier=requested_tier
     )
     joined = evaluate(
-        POLICY, agent="a", tool=tool, args={}, requested_tier=requested_tier, also=also
+        POLICY,
+        agent="a",
+        tool=tool,
+        args={},
+        requested_tier=requested_tier,
+        raises=also,
     )
 
     assert joined.tier is join(alone.tier, *asks)
@@ -129,7 +134,7 @@ def test_a_raise_brings_the_people_and_the_time_of_the_higher_tier() -> None:
         agent="a",
         tool="pay",
         args={"amount": 1},
-        also=[Raise(to=Tier.ESCALATE, reason="odd")],
+        raises=[Raise(to=Tier.ESCALATE, reason="odd")],
     )
 
     assert (evaluation.requirement.approvals, evaluation.requirement.at_least) == (

@@ -35,7 +35,7 @@ class Interleaver:
         self._waiting: dict[int, asyncio.Future[None]] = {}
         self._moved = asyncio.Event()
         self.steps = 0
-        for name in ("together", "evalsha"):
+        for name in ("transaction", "evalsha"):
             patch.setattr(conn, name, self._before(getattr(conn, name)))
 
     async def run(

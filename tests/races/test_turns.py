@@ -65,14 +65,14 @@ async def test_56_calls_that_start_and_end_at_once_take_a_write_each_and_one_rea
 ) -> None:
     harness = ServiceHarness(store)
     claims = await claims_of_batch(harness)
-    together, readings = store.conn.together, 0
+    together, readings = store.conn.transaction, 0
 
     async def counted(*commands: Any) -> Any:
         nonlocal readings
         readings += any(command[0] == "HGETALL" for command in commands)
         return await together(*commands)
 
-    monkeypatch.setattr(store.conn, "together", counted)
+    monkeypatch.setattr(store.conn, "transaction", counted)
 
     # Without turns most of them lose their comparison to another one sixteen times.
     found = await run(harness, claims)

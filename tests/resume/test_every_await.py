@@ -126,7 +126,7 @@ async def test_whatever_halts_a_gateway_nothing_doubles_or_forks(
     halt, database = Halt(kind, at), fresh_database(postgres)
     # Who is halted inside its transaction holds up the other one for so long.
     monkeypatch.setattr(fence_tables, "_PAUSE_MS", 500)
-    for name in ("command", "together", "evalsha"):
+    for name in ("command", "transaction", "evalsha"):
         real = getattr(Connection, name)
         monkeypatch.setattr(Connection, name, halt.around(real, is_store=True))
     for name in ("aget_tuple", "aput", "aput_writes"):

@@ -94,7 +94,7 @@ async def test_a_newer_record_keeps_no_other_thread_from_being_recovered(
     await decided_without_a_job(stack, "t2")
 
     looked = await Recovery(stack.store, Runners(stack.runners, stack.saver)).recover(
-        is_alone=True
+        is_only_process=True
     )
 
     assert [gap.thread for gap in looked.mismatches] == ["t2"]

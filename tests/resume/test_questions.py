@@ -202,7 +202,7 @@ async def test_an_unanswered_question_ends_with_its_defaults(shop: Stack) -> Non
         await shop.ask(asking(EXTRAS, NAME))
         [item] = await shop.asked()
         approval_id = item.id.rpartition(".")[0]
-        await shop.store.conn.together(
+        await shop.store.conn.transaction(
             ["HSET", shop.keys.head(approval_id), "expires", 1],
             ["ZADD", shop.keys.expiry, 1, approval_id],
         )

@@ -146,7 +146,7 @@ async def test_threads_of_agents_that_run_elsewhere_are_counted_and_left(
     await stack.store.conn.command("FLUSHALL")
     stack.runners = {"other": stack.runner}
 
-    found = await looking(stack).recover(is_alone=True)
+    found = await looking(stack).recover(is_only_process=True)
 
     assert (found.mismatches, found.unserved) == ((), 1)
     assert await stack.store.queue(stack.keys).depth() == 0

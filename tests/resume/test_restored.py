@@ -142,7 +142,7 @@ async def live_on(folder: Path) -> None:
     async with on_disk(folder) as stack:
         assert stack.saver
         for _ in range(20):
-            await RestoreDetector(stack.store, stack.saver).align()
+            await RestoreDetector(stack.store, stack.saver).equalize()
         assert await consistency_of(stack) is Consistency.SAME
 
 
@@ -195,7 +195,7 @@ async def test_two_stores_share_checkpoints_without_doubting_each_other(
         both = [RestoreDetector(one, saver) for one in (store, other)]
         for detector in both * 3:
             assert await detector.compare() is Consistency.SAME
-            await detector.align()
+            await detector.equalize()
         await other.close()
 
 
@@ -206,7 +206,7 @@ async def test_a_store_that_is_emptied_under_a_process_is_noticed(stack: Stack) 
     await stack.store.conn.command("FLUSHALL")
 
     assert await detector.compare() is Consistency.STORE_IS_OLDER
-    await detector.align()
+    await detector.equalize()
     assert await detector.compare() is Consistency.SAME
 
 

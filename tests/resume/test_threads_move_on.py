@@ -23,7 +23,7 @@ EMAIL = ("email", {"to": "ana@example.org"})
 async def expire(stack: Stack) -> None:
     """Move the clock: let the deadline of all approvals have passed."""
     for approval in await stack.approvals():
-        await stack.store.conn.together(
+        await stack.store.conn.transaction(
             ["HSET", stack.keys.head(approval.id), "expires", 1],
             ["ZADD", stack.keys.expiry, 1, approval.id],
         )

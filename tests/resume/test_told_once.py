@@ -57,14 +57,14 @@ async def test_a_run_that_begins_right_after_the_end_was_told_keeps_its_people(
     threads, at = stack.store.threads, place(stack.store)
     where = (at.keys, at.tenant, at.agent, at.thread)
     await threads.change(*where, lambda _: ThreadFacts(requester=DAN), why="aside")
-    tell = threads.tell
+    announce = threads.announce
 
     async def then_another_begins(*args: Any, **named: Any) -> bool:
-        is_new = await tell(*args, **named)
+        is_new = await announce(*args, **named)
         await threads.open_run(*where, has_past=False)
         return is_new
 
-    monkeypatch.setattr(threads, "tell", then_another_begins)
+    monkeypatch.setattr(threads, "announce", then_another_begins)
     await RunEvents(stack.store).finished(at, "c1", "done")
 
     facts = at.keys.thread_facts(*where[1:])

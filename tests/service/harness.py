@@ -136,7 +136,7 @@ class ServiceHarness:
     async def overdue(self, approval_id: str) -> None:
         """Move the clock: let an approval's deadline have passed."""
         keys = self.store.keys_of_tenant("default")
-        await self.store.conn.together(
+        await self.store.conn.transaction(
             ["HSET", keys.head(approval_id), "expires", 1],
             ["ZADD", keys.expiry, 1, approval_id],
         )
@@ -145,7 +145,7 @@ class ServiceHarness:
         """Move the clock: let a claim's lease have passed."""
         approval_id, index = approval_of(item_id)
         keys = self.store.keys_of_tenant("default")
-        await self.store.conn.together(
+        await self.store.conn.transaction(
             ["HSET", keys.head(approval_id), f"{index}:u", 1],
             ["ZADD", keys.expiry, 1, approval_id],
         )
@@ -161,7 +161,7 @@ class ServiceHarness:
         """Move the clock: let an authorization be too old to be used."""
         approval_id, index = approval_of(item_id)
         keys = self.store.keys_of_tenant("default")
-        await self.store.conn.together(
+        await self.store.conn.transaction(
             ["HSET", keys.head(approval_id), f"{index}:l", 1],
             ["ZADD", keys.expiry, 1, approval_id],
         )

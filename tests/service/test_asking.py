@@ -20,7 +20,7 @@ def harness(store: Store) -> ServiceHarness:
 
 async def ask(harness: ServiceHarness, by: Person, once: str = "") -> bool:
     return await harness.reviews.ask_agent(
-        "support", "t1", "refund it", requester=by, origin=None, once=once
+        "support", "t1", "refund it", requester=by, origin=None, message_key=once
     )
 
 

@@ -26,7 +26,7 @@ def trips(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         monkeypatch.setattr(store.conn, name, noted)
 
-    for name in ("command", "together", "evalsha"):
+    for name in ("command", "transaction", "evalsha"):
         noting(name)
     return made
 

@@ -265,7 +265,7 @@ async def test_an_authorization_that_nobody_uses_lapses(
     click, claim = await harness.refund()
     await harness.reviews.decide(click, Approve(), ANA)
     keys = harness.store.keys_of_tenant("default")
-    await harness.store.conn.together(
+    await harness.store.conn.transaction(
         ["HSET", keys.head(click.approval), "0:l", 1],
         ["ZADD", keys.expiry, 1, click.approval],
     )

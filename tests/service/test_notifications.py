@@ -228,10 +228,10 @@ async def test_nobody_is_asked_and_it_waits_in_no_queue(
     verdict, _ = await submitted(harness)
     keys = harness.store.keys_of_tenant("default")
 
-    asked = await harness.store.conn.together(
-        ["ZCARD", keys.asked("default", "support")],
+    asked = await harness.store.conn.transaction(
+        ["ZCARD", keys.requests_10m("default", "support")],
         ["ZCARD", keys.waiting("default", "support")],
-        ["ZCARD", keys.undrawn("default")],
+        ["ZCARD", keys.outdated("default")],
     )
     waiting = await harness.reviews.waiting()
     calls = PendingCalls(harness.store, harness.agents, tenant="default")

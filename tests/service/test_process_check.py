@@ -10,9 +10,9 @@ import pytest
 from tests.conftest import eventually
 from twokey.gateway.errors import SettingsError
 from twokey.gateway.resume.checkpoints import open_checkpoints
-from twokey.gateway.running import gateway_member
+from twokey.gateway.running import gateway_process
 from twokey.gateway.service.process_check import process_problems, registered, unserved
-from twokey.gateway.store.members import Kept, Member
+from twokey.gateway.store.processes import AgentCheckpoints, ProcessInfo
 from twokey.gateway.store.store import Store
 
 LIFE_MS = 400
@@ -21,13 +21,13 @@ LIFE_MS = 400
 
 @pytest.fixture(autouse=True)
 def short_lives(store: Store) -> None:
-    store.members.life_ms = LIFE_MS
+    store.processes.life_ms = LIFE_MS
 
 
 def gateway(
     checkpoints: str = "one", *, file: str = "", agent: str = "shop", tenant: str = "t"
-) -> Member:
-    return Member(
+) -> ProcessInfo:
+    return ProcessInfo(
         role="gateway",
         where=f"host-{checkpoints}:1",
         tenant=tenant,
@@ -38,8 +38,8 @@ def gateway(
     )
 
 
-def bot(seals: str, *more: str) -> Member:
-    return Member(
+def bot(seals: str, *more: str) -> ProcessInfo:
+    return ProcessInfo(
         role="bot", where=f"{seals}:1", tenant="t", seals=seals, accepts=(seals, *more)
     )
 
@@ -74,10 +74,10 @@ async def test_a_second_gateway_with_another_database_is_refused_and_that_is_tol
     ids=["another agent", "another tenant", "a bot"],
 )
 async def test_who_shares_no_threads_may_keep_them_elsewhere(
-    store: Store, other: Member
+    store: Store, other: ProcessInfo
 ) -> None:
     async with registered(store, gateway("one")), registered(store, other):
-        assert len((await store.members.read(store.keys_of_tenant("t"))).alive) == 2
+        assert len((await store.processes.read(store.keys_of_tenant("t"))).alive) == 2
 
 
 async def test_of_two_that_do_not_fit_and_start_together_one_starts(
@@ -86,9 +86,9 @@ async def test_of_two_that_do_not_fit_and_start_together_one_starts(
     may_end = asyncio.Event()
     started: list[str] = []
 
-    async def run(member: Member) -> None:
-        async with registered(store, member):
-            started.append(member.where)
+    async def run(process: ProcessInfo) -> None:
+        async with registered(store, process):
+            started.append(process.where)
             await may_end.wait()
 
     runs = [asyncio.create_task(run(gateway(f"d{number}"))) for number in range(4)]
@@ -105,12 +105,12 @@ async def test_of_two_that_do_not_fit_and_start_together_one_starts(
 
 async def test_who_died_keeps_nobody_out(store: Store) -> None:
     keys = store.keys_of_tenant("t")
-    assert await store.members.join(keys, "dead", gateway("one"), seen="0")
+    assert await store.processes.join(keys, "dead", gateway("one"), seen="0")
 
     async with registered(store, gateway("two")):
-        found = await store.members.read(keys)
+        found = await store.processes.read(keys)
 
-    assert [member.checkpoints for member, _ in found.alive.values()] == ["two"]
+    assert [process.checkpoints for process, _ in found.alive.values()] == ["two"]
 
 
 async def test_a_lost_database_is_refused_while_calls_wait(store: Store) -> None:
@@ -123,8 +123,10 @@ async def test_a_lost_database_is_refused_while_calls_wait(store: Store) -> None
         async with registered(store, gateway("two")):
             pass
 
-    kept = Kept(tenant="t", agent="shop", checkpoints="two", shown="database two")
-    await store.members.keep(keys, (kept,))
+    kept = AgentCheckpoints(
+        tenant="t", agent="shop", checkpoints="two", shown="database two"
+    )
+    await store.processes.keep(keys, (kept,))
     async with registered(store, gateway("two")):
         pass
 
@@ -170,8 +172,8 @@ async def test_who_was_stopped_while_another_joined_says_that_it_does_not_fit(
     keys = store.keys_of_tenant("t")
     async with registered(store, bot("old")) as place:
         assert not place.problem
-        revision = (await store.members.read(keys)).revision
-        await store.members.join(keys, "other", bot("new"), seen=revision)
+        revision = (await store.processes.read(keys)).revision
+        await store.processes.join(keys, "other", bot("new"), seen=revision)
 
         async def says_so() -> bool:
             return "TWOKEY_SECRET" in place.problem
@@ -197,14 +199,14 @@ async def test_an_agent_that_nobody_serves_is_named_while_its_calls_wait(
 async def test_the_identity_stands_in_the_database(
     tmp_path: Path, store: Store
 ) -> None:
-    async def member(name: str) -> Member:
+    async def process(name: str) -> ProcessInfo:
         place = str(tmp_path / name)
         async with open_checkpoints(place) as saver:
-            return await gateway_member(saver, place, tenant="t", serves=("shop",))
+            return await gateway_process(saver, place, tenant="t", serves=("shop",))
 
-    first, again, other = [await member(name) for name in ("a", "a", "b")]
+    first, again, other = [await process(name) for name in ("a", "a", "b")]
     await asyncio.to_thread((tmp_path / "a").rename, tmp_path / "moved")
-    moved = await member("moved")
+    moved = await process("moved")
 
     assert first == again
     assert (moved.checkpoints, moved.file) == (first.checkpoints, first.file)
@@ -227,5 +229,5 @@ async def test_a_process_goes_on_living_beside_one_that_it_cannot_read(
 
         await eventually(shows_life)
         await store.conn.command("HDEL", keys.members, "p:x")
-        found = await store.members.read(keys)
+        found = await store.processes.read(keys)
         assert len(found.alive) == 1

@@ -19,7 +19,7 @@ async def corrupt(
 ) -> None:
     """Damage a record, as a bad disk or a newer version would; let the clock look."""
     keys = harness.store.keys_of_tenant("default")
-    await harness.store.conn.together(
+    await harness.store.conn.transaction(
         ["HSET", keys.blobs(approval), field, text],
         ["ZADD", keys.expiry, 1, approval],
     )

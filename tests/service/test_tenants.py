@@ -34,7 +34,7 @@ def other(harness: ServiceHarness) -> ReviewService:
 
 async def ask(reviews: ReviewService, by: Person, once: str = "") -> bool:
     return await reviews.ask_agent(
-        "support", "t1", "hello", requester=by, origin=None, once=once
+        "support", "t1", "hello", requester=by, origin=None, message_key=once
     )
 
 

@@ -81,7 +81,7 @@ def evaluation_of(
             tool=call.tool,
             args=call.args,
             requested_tier=requested_tier,
-            also=also,
+            raises=also,
         )
 
     return apply_hint(one, hint)
@@ -106,7 +106,7 @@ def test_no_answer_of_triage_ever_lowers_a_call(
 
     triaged = asyncio.run(turn_triage.assess([EvaluatedCall(call, alone)], now_ms=0))
     found = triaged.get(0)
-    evaluation = evaluation_of(policy, call, hint, found.also if found else ())
+    evaluation = evaluation_of(policy, call, hint, found.raises if found else ())
 
     assert evaluation.tier.rank >= alone.tier.rank
     raised = found.result.raised_to if found else None

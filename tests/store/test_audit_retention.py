@@ -23,7 +23,7 @@ async def write(store: Store, ages_in_days: list[int], each: int = 200) -> None:
     key = store.keys_of_tenant("default").audit
     for age in sorted(ages_in_days, reverse=True):
         at_ms = int(seconds) * 1000 - age * DAY_MS
-        await store.conn.together(
+        await store.conn.transaction(
             *(["XADD", key, f"{at_ms}-{n}", "e", "{}"] for n in range(1, each + 1))
         )
 

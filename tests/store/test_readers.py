@@ -34,7 +34,7 @@ async def old_events(store: Store, keys: Keys, count: int) -> None:
         ["XADD", keys.outbox, f"{index + 1}-0", "e", EVENT, "at", 1]
         for index in range(start, start + count)
     ]
-    await store.conn.together(*commands)
+    await store.conn.transaction(*commands)
 
 
 async def reader(store: Store, keys: Keys, name: str) -> Outbox:

@@ -17,7 +17,7 @@ import pytest
 
 from tests.lifetimes import listed
 from twokey.bot import limits
-from twokey.bot.cards.outcome import agent_answer
+from twokey.bot.cards.reply_texts import agent_answer
 from twokey.bot.ids import CARD_EVENT, Action, Input
 from twokey.cli.demo_stack import DemoStack, open_demo_stack
 from twokey.gateway.approvals.record import Item

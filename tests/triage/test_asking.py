@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from twokey import Twokey
+from twokey.gateway.errors import SettingsError
 from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.triage.asking import TriageFailure, ask
+from twokey.gateway.triage.asking import TriageFailure, ask, require_triage
 from twokey.gateway.triage.assessment import Assessment
 from twokey.gateway.triage.request import TriageRequest
 
@@ -39,6 +41,20 @@ class Played:
         return self.given
 
 
+class Former:
+    """Triage as it was written for an earlier version."""
+
+    async def advise(self, request: TriageRequest) -> object:
+        raise NotImplementedError
+
+
+class Synchronous:
+    """Triage whose method is no coroutine, so nothing could be awaited."""
+
+    def assess(self, request: TriageRequest) -> object:
+        raise NotImplementedError
+
+
 class Hanging:
     """Triage that never answers; a stubborn one does not even stop when cancelled."""
 
@@ -63,6 +79,29 @@ class NoCoroutine:
 
     def assess(self, request: TriageRequest) -> object:
         return {"raise_to": "deny"}
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (Former(), "is a Former without a coroutine 'assess'.*'advise' is called"),
+        (Synchronous(), "is a Synchronous without a coroutine 'assess'"),
+        (Played, "is a class; give an object of it"),
+    ],
+)
+def test_triage_that_could_never_answer_is_refused_where_it_is_given(
+    given: Any, words: str
+) -> None:
+    with pytest.raises(SettingsError, match=words):
+        require_triage(given, "what was given")
+    with pytest.raises(SettingsError, match=words):
+        Twokey(triage=given)
+
+
+def test_triage_that_can_be_asked_is_taken_as_it_is() -> None:
+    triage = Played()
+
+    assert require_triage(triage, "what was given") is triage
 
 
 async def test_good_assessment_is_passed_on() -> None:

@@ -4,7 +4,7 @@
 -- KEYS[2] facts    hash    who asked in the thread
 -- KEYS[3] frozen   hash    what is frozen of the tenant
 -- KEYS[4] waiting  zset    the agent's pending items
--- KEYS[5] asked    zset    what the agent asked people for
+-- KEYS[5] requests_10m zset    what the agent asked people for
 -- KEYS[6] failures zset    the agent's failed executions
 -- KEYS[7] rejections string  how many of the agent's calls were rejected in a row
 -- KEYS[8] rejected hash    what was rejected in the thread

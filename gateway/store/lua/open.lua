@@ -11,10 +11,10 @@
 -- KEYS[6] reservation string  what the turn reserved
 -- KEYS[7] frozen      hash    what is frozen of the tenant
 -- KEYS[8] waiting     zset    the agent's pending items
--- KEYS[9] asked       zset    what the agent asked people for
+-- KEYS[9] requests_10m zset     what the agent asked people for
 -- KEYS[10] rejected   hash    what was rejected in the thread, and its turns since
 -- KEYS[11] timers     zset    when people are reminded and others are called
--- KEYS[12] undrawn    zset    the tenant's approvals whose card is missing or old
+-- KEYS[12] outdated   zset    the tenant's approvals whose card is missing or old
 -- KEYS[13..] records  hash    head and blobs of each approval
 -- ARGV[1] keep_ms     int     lifetime of what has ended, milliseconds
 -- ARGV[2] verdicts    json    what the turn is answered with
@@ -23,7 +23,7 @@
 --                             hashes, details, uses}; state is pending, or
 --                             authorized, which lapses after ttl_ms; timers are rows of {kind, after_ms}
 -- ARGV[5] names       json    array of names under which nothing may be frozen
--- ARGV[6] limits      json    {waiting, asked, asked_ms} of the agent
+-- ARGV[6] limits      json    {waiting, requests_10m, asked_ms} of the agent
 -- ARGV[7] counted     json    rows of {window, use, within_ms} that count from now on,
 --                             whatever becomes of the calls
 -- ARGV[8] refused     json    the same that count no longer
@@ -60,7 +60,7 @@ redis.call('ZREMRANGEBYSCORE', KEYS[8], '-inf', now)
 redis.call('ZREMRANGEBYSCORE', KEYS[9], '-inf', now)
 -- A turn that asks people for nothing is not refused for what waits already.
 if held > 0 and (redis.call('ZCARD', KEYS[8]) + held > limits.waiting
-  or redis.call('ZCARD', KEYS[9]) + held > limits.asked) then
+  or redis.call('ZCARD', KEYS[9]) + held > limits.requests_10m) then
   return {'crowded'}
 end
 

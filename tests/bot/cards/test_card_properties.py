@@ -15,8 +15,8 @@ from twokey.bot.cards.approval import card
 from twokey.bot.cards.call_rows import needs_full_view
 from twokey.bot.cards.history import thread_note
 from twokey.bot.cards.home import home
-from twokey.bot.cards.outcome import agent_answer
 from twokey.bot.cards.queue import page_of
+from twokey.bot.cards.reply_texts import agent_answer
 from twokey.bot.ids import Action
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.approvals.record import Approval

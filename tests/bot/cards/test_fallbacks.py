@@ -22,7 +22,7 @@ from tests.bot.samples import (
     frame,
 )
 from twokey.bot.blocks import Message
-from twokey.bot.cards import outcome, reminders
+from twokey.bot.cards import reminders, reply_texts
 from twokey.bot.cards.approval import card
 from twokey.bot.cards.fallbacks import card_fallback
 from twokey.bot.cards.freeze_messages import FREEZE_EVENTS, freeze_message
@@ -98,9 +98,9 @@ def messages() -> list[Message]:
         *(freeze_message(event) for event in stopped),
         many_ran([ran, ran]),
         report_line(reported),
-        outcome.agent_answer("Done."),
-        outcome.run_failed(),
-        outcome.corrupt_record("ap_s0_1"),
+        reply_texts.agent_answer("Done."),
+        reply_texts.run_failed(),
+        reply_texts.corrupt_record("ap_s0_1"),
     ]
 
 

@@ -10,7 +10,7 @@ from twokey.bot.cards.fallbacks import card_fallback
 from twokey.bot.cards.frame import Frame
 from twokey.bot.cards.history import thread_note
 from twokey.bot.cards.notification import notification
-from twokey.bot.cards.outcome import outcome_text
+from twokey.bot.cards.reply_texts import outcome_text
 from twokey.bot.cards.states import HEADLINES, headline, status_sentence
 from twokey.bot.listener_context import to_mrkdwn
 from twokey.gateway.approvals.decisions import Stale

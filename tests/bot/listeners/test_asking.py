@@ -204,7 +204,7 @@ async def test_what_the_store_does_not_take_is_asked_to_be_said_again(
     ("event", "words"),
     [
         ({"bot_id": "B1"}, ""),
-        ({"user": "U0GONE", "text": ""}, "person.untold user=U0GONE"),
+        ({"user": "U0GONE", "text": ""}, "message.not_sent user=U0GONE"),
         ({"type": "app_mention", "user": None}, "listener.bad_payload"),
     ],
 )

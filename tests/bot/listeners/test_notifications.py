@@ -66,7 +66,7 @@ async def cut_off(stack: Stack, verdict: Verdict) -> None:
     reply = await stack.agents.claim(request)
     assert reply.kind == "new"
     head = stack.keys.head(approval.id)
-    await stack.store.conn.together(
+    await stack.store.conn.transaction(
         ["HSET", head, "0:u", 1], ["ZADD", stack.keys.expiry, 1, approval.id]
     )
     await stack.sweeper.sweep()

@@ -188,7 +188,7 @@ async def test_after_its_time_a_question_takes_no_answer(stack: Stack) -> None:
         verdict = await asked(stack, EXTRAS)
         dan = await opened(stack, verdict, "U0DAN")
         approval_id = approval_of(verdict.item_id)[0]
-        await stack.store.conn.together(
+        await stack.store.conn.transaction(
             ["HSET", stack.keys.head(approval_id), "expires", 1],
             ["ZADD", stack.keys.expiry, 1, approval_id],
         )

@@ -111,7 +111,7 @@ async def test_a_person_nobody_can_reach_is_logged_and_nothing_else(
     async with stack.running():
         await deliver(stack, click("junk", user={"id": "U0GONE", "team_id": TEAM}))
 
-    assert "person.untold user=U0GONE" in caplog.text
+    assert "message.not_sent user=U0GONE" in caplog.text
 
 
 async def test_a_window_that_does_not_open_is_told(stack: Stack) -> None:
@@ -452,4 +452,4 @@ async def test_a_click_from_nowhere_is_answered_to_nobody(
         await deliver(stack, click("junk", channel=None, container={}))
 
     assert "click.refused why=no_seal" in caplog.text
-    assert "person.untold" not in caplog.text
+    assert "message.not_sent" not in caplog.text

@@ -33,7 +33,7 @@ _BOUNDS_MS = _bounds()
 
 
 @dataclass
-class Durations:
+class DurationHistogram:
     """How long things took, counted in some 300 buckets however many there are.
 
     A quantile is at most 3 % away from the exact one, or a second where that is more.

@@ -45,7 +45,7 @@ _QUARANTINE_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
-class EventDispatcher:
+class QueueSender:
     """Makes the calls for the entries of one tenant.
 
     Attributes:
@@ -144,7 +144,7 @@ class EventDispatcher:
         if queued.escalated_to:
             entry.escalation_results[queued.escalated_to] = ""
         if queued.mentioned_roles:
-            await cards.asked(keys, entry.approval, queued.mentioned_roles)
+            await cards.mark_mentioned(keys, entry.approval, queued.mentioned_roles)
             entry.mentioned_roles |= queued.mentioned_roles
         if queued.report_key:
             await cards.mark_reported(keys, entry.approval, queued.report_key)
@@ -185,7 +185,9 @@ class EventDispatcher:
             # In order and each once: `folded` registers the message under the last
             # approval, whose record lives longest.
             approvals = [*dict.fromkeys(event.approval for event in ran)]
-            await self.card_publisher.cards.folded(self.updater.keys, approvals, *place)
+            await self.card_publisher.cards.shown_in_summary(
+                self.updater.keys, approvals, *place
+            )
         await self.updater.acknowledge(entry, events)
         return bool(ran)
 
@@ -212,7 +214,7 @@ class EventDispatcher:
         if is_in_channel and fallback not in {"", entry.channel}:
             entry.channel = fallback
             return 0.0
-        logger.warning("note.dropped entry=%s why=%s", entry.key, error.error)
+        logger.warning("message.dropped entry=%s why=%s", entry.key, error.error)
         if entry.messages and entry.messages[0].escalated_to:
             entry.escalation_results[entry.messages[0].escalated_to] = error.error
         await self._drop_first(entry)

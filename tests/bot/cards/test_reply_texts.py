@@ -16,7 +16,7 @@ from tests.bot.samples import (
     an_approval,
 )
 from tests.bot.strategies import CANARY, hostile
-from twokey.bot.cards.outcome import agent_answer, outcome_text, run_failed
+from twokey.bot.cards.reply_texts import agent_answer, outcome_text, run_failed
 from twokey.bot.listener_context import to_mrkdwn
 from twokey.bot.listeners.batch_decision import batch_reply
 from twokey.bot.text_types import Label

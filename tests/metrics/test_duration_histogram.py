@@ -8,14 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.levels import examples
-from twokey.gateway.metrics.durations import EXPORTED_S, Durations
+from twokey.gateway.metrics.duration_histogram import EXPORTED_S, DurationHistogram
 
 DAY_MS = 86_400_000
 times = st.one_of(st.integers(0, 60_000), st.integers(0, 30 * DAY_MS))
 
 
-def counted(values: list[int]) -> Durations:
-    durations = Durations()
+def counted(values: list[int]) -> DurationHistogram:
+    durations = DurationHistogram()
     for value in values:
         durations.add(value)
     return durations
@@ -46,7 +46,7 @@ def test_one_wait_is_shown_as_it_was() -> None:
 
 
 def test_nothing_has_no_quantile() -> None:
-    assert Durations().quantile_ms(0.5) is None
+    assert DurationHistogram().quantile_ms(0.5) is None
 
 
 def test_a_clock_that_went_back_gives_no_time_below_zero() -> None:

@@ -32,7 +32,7 @@ REFUSAL_MS = 10 * 60 * 1000
 JOIN = Script("join")
 
 
-class Member(Record):
+class ProcessInfo(Record):
     """What one process says of itself.
 
     Attributes:
@@ -60,7 +60,7 @@ class Member(Record):
     accepts: tuple[str, ...] = ()
 
 
-class Kept(Record):
+class AgentCheckpoints(Record):
     """Where the threads of an agent are kept; "" when a program decides for each."""
 
     tenant: str
@@ -75,7 +75,7 @@ class Kept(Record):
 
 
 @dataclass(frozen=True)
-class Members:
+class Processes:
     """What is registered, at one moment.
 
     Attributes:
@@ -86,49 +86,49 @@ class Members:
     """
 
     revision: str
-    alive: Mapping[str, tuple[Member, int]]
-    kept: Mapping[tuple[str, str], Kept]
+    alive: Mapping[str, tuple[ProcessInfo, int]]
+    kept: Mapping[tuple[str, str], AgentCheckpoints]
     refused: tuple[str, ...]
 
 
-class MemberStore:
+class ProcessStore:
     """The processes of each shard."""
 
     def __init__(self, conn: Connection) -> None:
         self._conn = conn
         self.life_ms = LIFE_MS
 
-    async def read(self, keys: Keys) -> Members:
+    async def read(self, keys: Keys) -> Processes:
         """Return what is registered; raises `StoreUnavailable`."""
-        raw, time = await self._conn.together(["HGETALL", keys.members], ["TIME"])
+        raw, time = await self._conn.transaction(["HGETALL", keys.members], ["TIME"])
         now_ms = milliseconds(time)
-        alive: dict[str, tuple[Member, int]] = {}
-        kept: dict[tuple[str, str], Kept] = {}
+        alive: dict[str, tuple[ProcessInfo, int]] = {}
+        kept: dict[tuple[str, str], AgentCheckpoints] = {}
         refused: list[str] = []
         found = fields(raw)
         for name, value in found.items():
             kind, _, rest = name.partition(":")
             ends, _, body = text(value).partition(" ")
             if kind == "a":
-                one = Kept.model_validate_json(value)
+                one = AgentCheckpoints.model_validate_json(value)
                 kept[one.tenant, one.agent] = one
             # Rows that have ended are removed by the next process that writes; until
             # then they are passed over here.
             elif kind == "p" and int(ends) >= now_ms:
-                alive[rest] = (Member.model_validate_json(body), int(ends))
+                alive[rest] = (ProcessInfo.model_validate_json(body), int(ends))
             elif kind == "r" and int(ends) >= now_ms:
                 refused.append(body)
         revision = text(found.get("rev", b"0"))
-        return Members(revision, alive, kept, tuple(sorted(refused)))
+        return Processes(revision, alive, kept, tuple(sorted(refused)))
 
     async def join(
         self,
         keys: Keys,
         name: str,
-        member: Member,
+        process: ProcessInfo,
         *,
         seen: str,
-        kept: tuple[Kept, ...] = (),
+        kept: tuple[AgentCheckpoints, ...] = (),
     ) -> bool:
         """Register a process; False when another joined since ``seen`` was read."""
         reply = await JOIN(
@@ -136,15 +136,15 @@ class MemberStore:
             members=keys.members,
             seen=seen,
             name=f"p:{name}",
-            body=member.model_dump_json(),
+            body=process.model_dump_json(),
             life_ms=self.life_ms,
             agents=json.dumps({one.field: one.model_dump_json() for one in kept}),
         )
         return text(reply[0]) == "joined"
 
-    async def stay(self, keys: Keys, name: str, member: Member) -> None:
+    async def stay(self, keys: Keys, name: str, process: ProcessInfo) -> None:
         """Let a process count as alive from now on."""
-        await self.join(keys, name, member, seen="")
+        await self.join(keys, name, process, seen="")
 
     async def leave(self, keys: Keys, name: str) -> None:
         """Forget a process."""
@@ -162,7 +162,7 @@ class MemberStore:
             agents="{}",
         )
 
-    async def keep(self, keys: Keys, kept: tuple[Kept, ...]) -> None:
+    async def keep(self, keys: Keys, kept: tuple[AgentCheckpoints, ...]) -> None:
         """Register where agents keep their threads from now on."""
         for one in kept:
             await self._conn.command(

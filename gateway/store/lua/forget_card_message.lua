@@ -2,7 +2,7 @@
 -- Forget the message that shows an approval, because it is gone or cannot change any
 -- more: its buttons then refuse, and the card has to be posted anew.
 -- KEYS[1] card     hash  where the card stands
--- KEYS[2] undrawn  zset  the tenant's approvals whose card is missing or old
+-- KEYS[2] outdated zset  the tenant's approvals whose card is missing or old
 -- ARGV[1] approval text  its id
 -- ARGV[2] place    text  the channel and the ts of the message
 -- ARGV[3] keep_ms  int   for how long the card is missed

@@ -1,0 +1,78 @@
+"""Raise a waiting call to what the current policy requires of it."""
+
+from __future__ import annotations
+
+from twokey.gateway.approvals import quorum
+from twokey.gateway.approvals.policy_decision import PolicyDecision
+from twokey.gateway.approvals.record import Floor, Item
+from twokey.gateway.protocol.tiers import join
+
+
+def raised_item(item: Item, policy_now: PolicyDecision | None) -> Item:
+    """Return an item that needs what it needed and what the policy of now asks for."""
+    if policy_now is None:
+        return item
+    tier = join(item.tier, policy_now.tier)
+    # dict.fromkeys and not a set: a card shows them in one order, each once.
+    reasons = tuple(dict.fromkeys((*item.reasons, *policy_now.reasons)))
+    return item.with_(
+        tier=tier,
+        reasons=reasons,
+        requirement=quorum.stricter(item.requirement, policy_now.requirement),
+        # Of the policy that evaluates from now on, as later calls are.
+        effect=policy_now.effect or item.effect,
+    )
+
+
+def edit_asks_more(item: Item, raised: Item, policy_now: PolicyDecision | None) -> bool:
+    """Return True if an edit makes its call need more than it needed before.
+
+    The editor then leaves the decision to others. Arguments of a lower tier add that
+    tier's people to those that the call needs anyway. That is not a raise: a person who
+    makes a call smaller may vote on it.
+    """
+    if raised.tier is not item.tier:
+        return True
+    is_lower = policy_now is not None and policy_now.tier is not raised.tier
+    # `stricter` keeps the people of the higher tier and adds those of the lower one.
+    return not is_lower and quorum.asks_more(raised.requirement, item.requirement)
+
+
+def first_of(item: Item, policy_now: PolicyDecision | None) -> Item:
+    """Return what a waiting item is evaluated from: without what this policy raised.
+
+    What raised it may be over, such as another call in the same window.
+    """
+    first = item.floor
+    # After a decision the raise stays: people decided about the call as it was raised.
+    if first is None or policy_now is None or not item.is_pending:
+        return item
+    if first.policy_digest != policy_now.policy_digest:
+        return item.with_(floor=None)  # another policy lowers nothing
+    return item.with_(
+        tier=first.tier,
+        reasons=first.reasons,
+        requirement=first.requirement,
+        floor=None,
+    )
+
+
+def shown_item(item: Item, policy_now: PolicyDecision | None) -> Item:
+    """Return a waiting item as it is evaluated now."""
+    first = first_of(item, policy_now)
+    shown = keeping_floor(first, raised_item(first, policy_now), policy_now)
+    return shown if policy_now is None else shown.with_(past=policy_now.past)
+
+
+def keeping_floor(first: Item, raised: Item, policy_now: PolicyDecision | None) -> Item:
+    """Return the raised item with what it needed before, if it needs more now."""
+    is_same = (raised.tier, raised.requirement) == (first.tier, first.requirement)
+    if policy_now is None or is_same:
+        return raised
+    floor = Floor(
+        tier=first.tier,
+        reasons=first.reasons,
+        requirement=first.requirement,
+        policy_digest=policy_now.policy_digest,
+    )
+    return raised.with_(floor=floor)

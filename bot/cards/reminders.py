@@ -37,6 +37,10 @@ _ESCALATED_QUESTION: LiteralString = (
     "📣 Nobody has answered yet, so others are asked too. After {at} the agent goes on "
     "without an answer."
 )
+_UNDECIDED = "This is not decided yet, so others are asked too."
+_UNANSWERED = "Nobody has answered yet, so others are asked too."
+_NOT_DECIDED_YET: LiteralString = "📣 {id} is not decided yet."
+_NOT_ANSWERED_YET: LiteralString = "📣 {id}, a question, is not answered yet."
 _LEFT_OPEN: LiteralString = (
     "❓ Nobody has said whether a call on this card took effect. Please check, and say "
     "so on the card."
@@ -125,7 +129,9 @@ def escalation(approval: Approval, channels: Mapping[str, str]) -> Message:
     """
     refused = {name: why for name, why in channels.items() if why}
     notified = [name for name in channels if name not in refused]
-    said = _ESCALATED_QUESTION if approval.is_question else _ESCALATED
+    said, text = _ESCALATED, _UNDECIDED
+    if approval.is_question:
+        said, text = _ESCALATED_QUESTION, _UNANSWERED
     sentence = template(said, at=when(approval.expires_at_ms))
     whom = escalation_mentions(approval)
     # If a channel could not be notified, the first reviewers are mentioned again, so
@@ -141,10 +147,7 @@ def escalation(approval: Approval, channels: Mapping[str, str]) -> Message:
         where = places([name])
         because = joined("", [reason(why), template(".")])
         blocks.append(context(label("Could not notify:"), *where, because))
-    text = (
-        f"This is not decided yet, so others are asked too. {card_fallback(approval)}"
-    )
-    return Message(tuple(blocks), text)
+    return Message(tuple(blocks), f"{text} {card_fallback(approval)}")
 
 
 def channel_escalation(approval: Approval, place: str) -> Message:
@@ -168,12 +171,12 @@ def channel_escalation(approval: Approval, place: str) -> Message:
             at=at,
         )
     )
-    waits = template("📣 {id} is not decided yet.", id=code(approval.id))
+    not_yet = _NOT_ANSWERED_YET if approval.is_question else _NOT_DECIDED_YET
+    waits = template(not_yet, id=code(approval.id))
     sentence = joined(" ", [waits, card])
     # Names of tools only: this channel may have readers who must not see the arguments.
     tools = dict.fromkeys(item.tool for item in approval.items if item.is_pending)
     named = untrusted(fit(f"{', '.join(tools)} ({approval.agent})", _NAMES))
-    text = (
-        f"This is not decided yet, so others are asked too. {card_fallback(approval)}"
-    )
-    return Message((section(sentence), section(named)), text)
+    text = _UNANSWERED if approval.is_question else _UNDECIDED
+    blocks = (section(sentence), section(named))
+    return Message(blocks, f"{text} {card_fallback(approval)}")

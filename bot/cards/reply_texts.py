@@ -62,6 +62,8 @@ _DECIDED_BY: dict[Verb, LiteralString] = {
 }
 
 _WITHDRAWN_BY: LiteralString = "withdrawn by {who} {at}"
+_SKIPPED_BY: LiteralString = "skipped by {who} {at}"
+_NOTHING_CHANGED = template("Nothing more was recorded.")
 
 
 def outcome_text(outcome: Outcome, *, now_ms: int) -> Template | Label:
@@ -186,14 +188,17 @@ def _stale(outcome: Stale) -> Template:
         sentence = joined(" ", [template(_ENDED[outcome.state]), *_at(outcome.at_ms)])
     is_call = outcome.state in UNEXECUTED and not outcome.is_question
     ran = [template(what_ran(outcome))] if is_call else []
-    nothing = template("Your click changed nothing.")
-    return joined(" ", [joined("", [sentence, template(".")]), *ran, nothing])
+    return joined(" ", [joined("", [sentence, template(".")]), *ran, _NOTHING_CHANGED])
 
 
 def _decided_by(outcome: Stale, decision: DecisionRecord) -> Template:
-    is_withdrawn = outcome.state is ItemState.WITHDRAWN
+    said = _DECIDED_BY[decision.verb]
+    if outcome.is_question and decision.verb is Verb.REJECT:
+        said = _SKIPPED_BY
+    elif outcome.state is ItemState.WITHDRAWN:
+        said = _WITHDRAWN_BY
     return template(
-        _WITHDRAWN_BY if is_withdrawn else _DECIDED_BY[decision.verb],
+        said,
         who=who(decision.by),
         at=when(decision.at_ms),
     )
@@ -206,8 +211,8 @@ def _at(at_ms: int) -> list[Template]:
 def _expired(outcome: Expired, *, now_ms: int) -> Template:
     late_s = max(0, now_ms - outcome.expires_at_ms) // 1000
     return template(
-        "This expired {at} ({late} seconds before your click), so nothing was "
-        "recorded. The agent can ask again.",
+        "This expired {at} ({late} seconds ago), so nothing was recorded. The agent "
+        "can ask again.",
         at=when(outcome.expires_at_ms),
         late=late_s,
     )

@@ -34,10 +34,11 @@ from twokey.bot.listeners.verify_click import (
 from twokey.bot.listeners.views import open_form
 from twokey.bot.message_events import Mention, without_bot
 from twokey.bot.modals import edit, reject, respond
-from twokey.bot.text_types import Label, label, template
+from twokey.bot.text_types import label, template
 from twokey.gateway.approvals.decisions import Click, Gesture, Invalid, Respond
 from twokey.gateway.errors import CorruptRecord, NewerRecord, StoreUnavailable
 from twokey.gateway.failures import log_failure
+from twokey.gateway.protocol import questions
 from twokey.gateway.protocol.verbs import Verb
 from twokey.gateway.store.atomic_write import Loaded
 
@@ -57,6 +58,10 @@ _NO_TEXT = template(
 _SEVERAL = template(
     "The agent has several questions here, so nothing was recorded. Please press "
     "*Answer* on the card."
+)
+_NOT_KEPT_YET = template(
+    "The gateway cannot keep anything right now. Slack repeats your message for a few "
+    "minutes; if nothing is said here by then, please answer again."
 )
 _NOT_KEPT = template(
     "Your words are not kept any more, so nothing was recorded. Please mention me "
@@ -78,21 +83,28 @@ async def handle_thread_reply(ctx: ListenerContext, mention: Mention) -> bool:
     shown = await cards.shown_at(ctx.keys, mention.channel, mention.thread_ts)
     if not shown:
         return False
-    # Slack delivers an event again when our answer is late; the offer is private and
+    try:
+        # Recorded before the acknowledgement: Slack repeats an answer that was lost
+        # with this process, and the second one changes nothing.
+        answered = await _answered(ctx, mention, shown)
+    except (StoreUnavailable, CorruptRecord) as error:
+        sentence = _why(error, _NOT_KEPT_YET)
+        ctx.tasks.later(_tell(ctx, mention, _said(sentence)), name="reply")
+        raise
+    # Slack delivers an event again when our answer is late; what is said is private and
     # would stand there twice.
     if await ctx.is_first(mention.event_id):
-        ctx.tasks.later(_answer(ctx, mention, shown), name="offer")
+        ctx.tasks.later(_reply(ctx, mention, shown, answered), name="reply")
     return True
 
 
-async def _answer(ctx: ListenerContext, mention: Mention, approval: str) -> None:
-    try:
-        message = await _reply(ctx, mention, approval)
-    except UserFacingError as error:
-        message = Message((), to_mrkdwn(error.message))
-    except (StoreUnavailable, CorruptRecord) as error:
-        log_failure(logger, error, "thread_reply.not_offered approval=%s", approval)
-        message = Message((), to_mrkdwn(_why(error)))
+async def _reply(
+    ctx: ListenerContext, mention: Mention, approval: str, answered: Message | None
+) -> None:
+    await _tell(ctx, mention, answered or await _offered(ctx, mention, approval))
+
+
+async def _tell(ctx: ListenerContext, mention: Mention, message: Message) -> None:
     await ctx.send(
         "chat.postEphemeral",
         to=mention.user,
@@ -104,15 +116,40 @@ async def _answer(ctx: ListenerContext, mention: Mention, approval: str) -> None
     )
 
 
-async def _reply(ctx: ListenerContext, mention: Mention, approval_id: str) -> Message:
-    """Return what this person may do with their words, or what became of an answer.
+def _said(sentence: UserText) -> Message:
+    return Message((), to_mrkdwn(sentence))
+
+
+async def _offered(ctx: ListenerContext, mention: Mention, approval: str) -> Message:
+    try:
+        return await _offer(ctx, mention, approval)
+    except UserFacingError as error:
+        return _said(error.message)
+    except (StoreUnavailable, CorruptRecord) as error:
+        log_failure(logger, error, "thread_reply.not_offered approval=%s", approval)
+        return _said(_why(error, NOT_RECORDED))
+
+
+async def _answered(
+    ctx: ListenerContext, mention: Mention, approval: str
+) -> Message | None:
+    """Record a reply under the card of questions; None under any other card."""
+    loaded = await ctx.service.read(approval)
+    if loaded is None or not loaded.approval.is_question:
+        return None
+    try:
+        return await _answer_question(ctx, mention, loaded)
+    except UserFacingError as error:
+        return _said(error.message)
+
+
+async def _offer(ctx: ListenerContext, mention: Mention, approval_id: str) -> Message:
+    """Return what this person may do with their words.
 
     Raises:
         UserFacingError: they may do nothing.
     """
     loaded = await ctx.service.read(approval_id)
-    if loaded is not None and loaded.approval.is_question:
-        return await _answer_question(ctx, mention, loaded)
     keys = ctx.service.store.keys_of_approval(approval_id)
     waiting = (
         [item for item in loaded.approval.items if item.is_pending] if loaded else []
@@ -168,8 +205,13 @@ async def _answer_question(
     """
     approval, words = loaded.approval, _words(ctx, mention)
     item = approval.items[0]
-    if len(item.questions) > 1:
+    question, *others = item.questions
+    if others:
         raise UserFacingError(_SEVERAL)
+    try:
+        answer = questions.answer_of_reply(question, words)
+    except ValueError as error:
+        raise UserFacingError(label(str(error))) from None
     reviewer, voters = await ctx.deciders_of(mention.user, mention.user_team, item)
     outcome = await ctx.service.decide(
         Click(
@@ -178,7 +220,7 @@ async def _answer_question(
             version=approval.version,
             action_hash=item.action_hash,
         ),
-        Respond(message=words),
+        Respond(answers=(answer,)),
         reviewer.with_(gesture=Gesture.THREAD_REPLY),
         voters=voters,
         seen=loaded,
@@ -186,7 +228,7 @@ async def _answer_question(
     if isinstance(outcome, Invalid):
         raise UserFacingError(label(" ".join(outcome.errors.values())))
     logger.info("question.replied outcome=%s id=%s", outcome.kind, approval.id)
-    return Message((), to_mrkdwn(outcome_text(outcome, now_ms=loaded.now_ms)))
+    return _said(outcome_text(outcome, now_ms=loaded.now_ms))
 
 
 async def _chosen(
@@ -217,7 +259,7 @@ _VIEWS = {
 }
 
 
-def _why(error: StoreUnavailable | CorruptRecord) -> Label:
+def _why(error: StoreUnavailable | CorruptRecord, unavailable: UserText) -> UserText:
     if isinstance(error, NewerRecord):
         return NEWER
-    return NOT_RECORDED if isinstance(error, StoreUnavailable) else CORRUPT
+    return unavailable if isinstance(error, StoreUnavailable) else CORRUPT

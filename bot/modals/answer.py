@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from twokey.bot.blocks import context, modal
+from twokey.bot.blocks import box, context, modal, rich_text
+from twokey.bot.cards.chunks import chunks
 from twokey.bot.cards.frame import Frame
 from twokey.bot.ids import VALUE, View
 from twokey.bot.inputs import (
@@ -19,6 +20,7 @@ from twokey.bot.modals.form import State
 from twokey.bot.modals.parse_input import BadInput, raw_value
 from twokey.bot.modals.schema import Kind
 from twokey.bot.objects import Block, option
+from twokey.bot.text import fit
 from twokey.bot.text_types import Untrusted, label, template, untrusted
 from twokey.gateway.protocol.questions import (
     MAX_ANSWER,
@@ -29,6 +31,9 @@ from twokey.gateway.protocol.questions import (
 from twokey.sandbox.blockkit import limits
 
 _OTHER = "other"
+_BOX = 2_900
+_UNCUT = 10_000
+"""More than any text of a question has when all of its characters are marks."""
 _CHOOSE_OTHER = "Choose Other above, or leave this empty."
 _WRITE_OTHER = "Write your answer here, or choose another one above."
 _NO_COMMAS = "Please write it without commas: they separate your choices."
@@ -86,6 +91,38 @@ def _other_block(number: int) -> str:
 
 def _inputs(number: int, question: Question) -> list[Block]:
     name = untrusted(question.question)
+    return [*_in_full(number, question), *_to_answer(number, question, name)]
+
+
+def _in_full(number: int, question: Question) -> list[Block]:
+    """Return the texts that are longer, as they are shown, than an input holds."""
+    parts: list[str] = []
+    if _is_cut(question.question, limits.INPUT_LABEL):
+        parts.append(question.question)
+    if _has_long_choice(question):
+        parts += [_numbered(question, place) for place in range(len(question.choices))]
+    whole = "\n".join(fit(part, _UNCUT) for part in parts)
+    texts = chunks(whole, _BOX) if parts else []
+    return [
+        rich_text(box(text), block_id=f"question.{number}.full.{place}")
+        for place, text in enumerate(texts)
+    ]
+
+
+def _has_long_choice(question: Question) -> bool:
+    # Hidden characters are shown as marks, which makes a choice longer than it came.
+    return any(_is_cut(choice, limits.OPTION) for choice in question.choices)
+
+
+def _is_cut(text: str, limit: int) -> bool:
+    return len(fit(text, _UNCUT)) > limit
+
+
+def _numbered(question: Question, place: int) -> str:
+    return f"{place + 1}. {question.choices[place]}"
+
+
+def _to_answer(number: int, question: Question, name: Untrusted) -> list[Block]:
     match question.type:
         case QuestionType.TEXT:
             words = text_input(VALUE, multiline=True, max_length=MAX_ANSWER)
@@ -120,8 +157,12 @@ def _other(number: int) -> Block:
 
 
 def _options(question: Question) -> list[Block]:
+    # Cut choices get a number, under which the whole one stands above the input.
+    has_numbers = _has_long_choice(question)
     return [
-        option(untrusted(choice), str(place))
+        option(
+            untrusted(_numbered(question, place) if has_numbers else choice), str(place)
+        )
         for place, choice in enumerate(question.choices)
     ]
 

@@ -76,7 +76,7 @@ def view(frame: Frame, index: int, number: int) -> Block:
         *([_read_all()] if can_approve and item.tier is Tier.ESCALATE else []),
     ]
     return modal(
-        label("All about this call"),
+        label("All about this question" if item.is_question else "All about this call"),
         blocks,
         callback_id=View.DETAILS,
         submit=label("Approve") if can_approve else None,
@@ -97,8 +97,7 @@ def _odd(item: Item) -> list[Block]:
     if not is_misleading(item):
         return []
     text = template(
-        "Hidden or look-alike characters are in this call. Hidden ones are shown as "
-        "⟦U+…⟧."
+        "Hidden or look-alike characters are in this. Hidden ones are shown as ⟦U+…⟧."
     )
     return [warning(text)]
 

@@ -28,6 +28,8 @@ def heading(frame: Frame, item: Item, *, with_call: bool = True) -> list[Block]:
     tier_words = (
         TIER_BEFORE_REASONS[item.tier] if item.reasons else TIER_NAMES[item.tier]
     )
+    if item.is_question:
+        tier_words = "A question: it waits for an answer, and nothing runs"
     tier = joined(" ", [*(number if approval.is_batch else []), template(tier_words)])
     # What raised the tier first: the first reason is the tier that the policy lists,
     # which says least, and a line that is too long is cut at its end.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from twokey.bot.cards.call_rows import FINDINGS, late_report
@@ -13,6 +14,7 @@ from twokey.bot.modals.heading import REASONS
 from twokey.bot.text import reveal
 from twokey.gateway.approvals.evidence import original_text
 from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.protocol.questions import indented
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.verbs import Verb
 
@@ -54,6 +56,8 @@ def pages(approval: Approval, item: Item) -> tuple[tuple[Part, ...], ...]:
 
 
 def _parts(approval: Approval, item: Item) -> list[Part]:
+    if item.is_question:
+        return _parts_of_question(approval, item)
     ends = item.decision
     reasons = "\n".join(item.reasons)
     needed = f"Why it needs {'no ' if item.is_auto_approved else ''}review"
@@ -80,6 +84,31 @@ def _parts(approval: Approval, item: Item) -> list[Part]:
         ("Agent says of the call (unverified)", [item.agent_description]),
         ("Agent says (unverified)", [approval.says]),
     ]
+    return _of(sections)
+
+
+def _parts_of_question(approval: Approval, item: Item) -> list[Part]:
+    ends = item.decision
+    title = "Answer" if ends and ends.answers else "Why it was not answered"
+    return _of(
+        [
+            ("What the agent asks", [_asked(item)]),
+            (title, [ends.text] if ends else []),
+            ("Agent says (unverified)", [approval.says]),
+        ]
+    )
+
+
+def _asked(item: Item) -> str:
+    """Return the questions of a call with their choices, each of them numbered."""
+    rows: list[str] = []
+    for number, one in enumerate(item.questions, 1):
+        rows.append(f"{number}. {indented(one.question)}")
+        rows += [f"   - {indented(choice)}" for choice in one.choices]
+    return "\n".join(rows)
+
+
+def _of(sections: Iterable[tuple[str, Sequence[str]]]) -> list[Part]:
     return [
         part
         for title, texts in sections

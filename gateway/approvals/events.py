@@ -152,6 +152,11 @@ class Event(Record):
         return self.outer or RunRef(agent=self.agent, thread=self.thread)
 
     @property
+    def is_question(self) -> bool:
+        """Return whether it is about a question, which has no tier."""
+        return bool(self.item) and not self.tier
+
+    @property
     def is_auto_approved(self) -> bool:
         """Return whether it is about an approval that the policy decided."""
         return bool(self.approval) and self.tier == Tier.NOTIFY
@@ -182,9 +187,11 @@ def approval_event(
     )
     if item is None:
         return event
-    # The tier of the item wins over that of the approval: a card may hold several.
+    # The tier of the item wins over that of the approval: a card may hold several. No
+    # policy is asked about a question, so it counts for no tier.
+    tier = "" if item.is_question else item.tier
     return event.with_(
-        item=item.id, tool=item.tool, tier=item.tier, action_hash=item.action_hash
+        item=item.id, tool=item.tool, tier=tier, action_hash=item.action_hash
     )
 
 

@@ -121,6 +121,9 @@ class Metrics:
         if not self.selected.is_in_time(event):
             return
         self._add_run(event)
+        # An answer of a person is no review of a call.
+        if event.is_question:
+            return
         outcome = outcome_of(event)
         has_failed = event.name in _FAILED
         if (outcome is None and not has_failed) or not self.selected.has_call(event):

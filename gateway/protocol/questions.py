@@ -24,6 +24,11 @@ SEPARATOR = ", "
 
 NO_ANSWER = "(no answer)"
 
+SEVERAL_OTHERS = (
+    "Commas separate your choices, so words of your own can hold none. Nothing was "
+    "recorded; please write it without commas."
+)
+
 MAX_QUESTIONS = 10
 MAX_QUESTION = 500
 MAX_CHOICES = 20
@@ -125,6 +130,32 @@ def problem_of(args: JsonObject) -> str:
     return ""
 
 
+def answer_of_reply(question: Question, words: str) -> str:
+    """Read what somebody wrote as the answer to one question.
+
+    A choice counts in whatever case it is written. Of several choices, commas separate
+    them; at most one part may be words of their own (Other).
+
+    Raises:
+        ValueError: with a sentence for them: the commas may separate or not.
+    """
+    match question.type:
+        case QuestionType.TEXT:
+            return words
+        case QuestionType.MULTIPLE_CHOICE:
+            offered = {choice.casefold(): choice for choice in question.choices}
+            return offered.get(words.strip().casefold(), words)
+        case QuestionType.MULTI_SELECT:
+            parts = [part.strip() for part in words.split(",") if part.strip()]
+            named = {part.casefold() for part in parts}
+            chosen = [one for one in question.choices if one.casefold() in named]
+            known = {one.casefold() for one in chosen}
+            others = [part for part in parts if part.casefold() not in known]
+            if len(others) > 1:
+                raise ValueError(SEVERAL_OTHERS)
+            return SEPARATOR.join([*chosen, *others])
+
+
 def answer_problems(
     questions: Sequence[Question], answers: Sequence[str]
 ) -> dict[int, str]:
@@ -156,7 +187,7 @@ def _problem(question: Question, answer: str) -> str:
 def transcript(questions: Sequence[Question], answers: Sequence[str]) -> str:
     """Return questions and answers as "Q: …" and "A: …", in order."""
     rows = (
-        f"Q: {_indented(question.question)}\nA: {_indented(answer) or NO_ANSWER}"
+        f"Q: {indented(question.question)}\nA: {indented(answer) or NO_ANSWER}"
         for question, answer in zip(questions, answers, strict=True)
     )
     return "\n\n".join(rows)
@@ -173,7 +204,8 @@ def without_answer(questions: Sequence[Question]) -> str:
     return transcript(questions, defaults)
 
 
-def _indented(text: str) -> str:
+def indented(text: str) -> str:
+    """Return a text whose further lines are indented under its first one."""
     # Lines of an answer never begin as a line of ours: nobody can write a second
     # question and answer into their own.
     return "\n   ".join(text.strip().splitlines())

@@ -56,6 +56,15 @@ def folded(*events: Event, selected: Selection = fold.EVERYTHING) -> Metrics:
     return metrics
 
 
+def test_a_question_is_no_call_and_its_run_asked_somebody() -> None:
+    answered = event(N.ITEM_ANSWERED, item="ap_1.0", tool="ask_user")
+
+    counted = folded(event(N.RUN_STARTED), event(N.APPROVAL_OPENED), answered)
+
+    assert (counted.total, counted.tools) == (Counts(), {})
+    assert [*counted.open_runs.values()] == [True]
+
+
 @pytest.mark.parametrize(
     ("one", "outcome"),
     [

@@ -3,6 +3,7 @@
 from tests.mutants.mutant import Mutant
 
 ASKED = "tests/resume/test_questions.py"
+REPLIES = "tests/bot/listeners/test_question_replies.py"
 SHOWN = "tests/bot/listeners/test_questions.py"
 
 QUESTION_TABLE = (
@@ -51,9 +52,31 @@ QUESTION_TABLE = (
     Mutant(
         "a reply answers a single question only",
         "bot/listeners/thread_reply.py",
-        "if len(item.questions) > 1:",
-        "if False:",
+        "    if others:\n",
+        "    if False:\n",
         SHOWN,
+    ),
+    Mutant(
+        "a reply is recorded before Slack hears that it arrived",
+        "bot/listeners/thread_reply.py",
+        "        answered = await _answered(ctx, mention, shown)\n",
+        "        answered = None\n"
+        '        ctx.tasks.later(_answered(ctx, mention, shown), name="reply")\n',
+        REPLIES,
+    ),
+    Mutant(
+        "commas of a reply make no choices of a person's own words",
+        "gateway/protocol/questions.py",
+        "if len(others) > 1:",
+        "if False:",
+        REPLIES,
+    ),
+    Mutant(
+        "a question is counted as no call that people reviewed",
+        "gateway/metrics/fold.py",
+        "if event.is_question:",
+        "if False:",
+        "tests/metrics/test_fold.py",
     ),
     Mutant(
         "a choice that the form did not offer is refused",

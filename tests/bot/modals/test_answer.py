@@ -25,6 +25,7 @@ from twokey.gateway.protocol.questions import (
     QuestionSet,
     QuestionType,
 )
+from twokey.gateway.protocol.verbs import Verb
 
 WORDS = st.text(min_size=1, max_size=60).filter(lambda text: bool(text.strip()))
 
@@ -37,7 +38,11 @@ def an_asking(*questions: Question) -> Approval:
         tool="ask_user", args=args, ctx=item.ctx.as_dict(), salt="0" * 32
     )
     asked = item.with_(
-        tool="ask_user", requested=document, action=document, is_question=True
+        tool="ask_user",
+        requested=document,
+        action=document,
+        is_question=True,
+        allow=(Verb.RESPOND, Verb.REJECT),
     )
     return an_approval(asked)
 
@@ -125,6 +130,29 @@ def test_characters_that_are_shown_longer_than_they_came_fit_the_card(
     )
 
     _ensure_valid((question,) * MAX_QUESTIONS, says="W" * 10_000)
+
+
+@pytest.mark.parametrize("kind", ["multiple_choice", "multi_select"])
+def test_a_choice_that_an_option_cannot_hold_stands_whole_above_it(kind: str) -> None:
+    hiding = "\u202e" * 20
+    choices = (f"{hiding}pay Ana", f"{hiding}pay Bob")
+    question = Question(question="Who?", type=QuestionType(kind), choices=choices)
+
+    form = answer.view(frame(an_asking(question)), 0)
+
+    text = str(form["blocks"])
+    assert "1. " + "⟦U+202E⟧" * 20 + "pay Ana" in text
+    assert "2. " + "⟦U+202E⟧" * 20 + "pay Bob" in text
+    assert text.count("'2. ⟦U+202E⟧") == 1  # the option has the same number
+    assert "\u202e" not in text
+
+
+def test_a_question_that_a_label_cannot_hold_stands_whole_above_it() -> None:
+    question = Question(question="\u202e" * (MAX_QUESTION - 4) + "Pay?")
+
+    form = answer.view(frame(an_asking(question)), 0)
+
+    assert "⟦U+202E⟧Pay?" in str(form["blocks"])
 
 
 def _ensure_valid(questions: tuple[Question, ...], says: str = "") -> None:

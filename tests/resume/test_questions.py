@@ -12,6 +12,7 @@ from langchain_core.messages import ToolMessage
 
 from tests.resume import sample_tools
 from tests.resume.resume_stack import ANA, DAN, Stack
+from tests.sample_questions import EXTRAS, REGION
 from twokey.agent import ask_user
 from twokey.agent.messages import ANSWER_KEY
 from twokey.gateway.approvals.decisions import (
@@ -38,18 +39,6 @@ REQUESTER = Reviewer(
     team=DAN.team, user=DAN.user, name=DAN.name, account=AccountKind.MEMBER
 )
 EVE = Reviewer(team="T0", user="U0EVE", name="Eve", account=AccountKind.MEMBER)
-REGION = {
-    "question": "Which region?",
-    "type": "multiple_choice",
-    "choices": ["EU", "US"],
-}
-EXTRAS = {
-    "question": "What else?",
-    "type": "multi_select",
-    "choices": ["logs", "alerts"],
-    "required": False,
-    "default": "logs",
-}
 NAME = {"question": "What is its name?"}
 
 

@@ -40,6 +40,15 @@ class RunningApp:
 
         return register
 
+    def note_clicks(self, *action_ids: str) -> None:
+        """Acknowledge clicks on these and note them in `heard`."""
+        for action_id in action_ids:
+
+            @self.on("action", action_id)
+            async def noted(ack: Any, body: dict[str, Any]) -> None:
+                self.heard.append(body)
+                await ack()
+
 
 async def until(condition: Callable[[], object], timeout_s: float = 30.0) -> None:
     """Wait for something to come true that tells nobody when it does."""

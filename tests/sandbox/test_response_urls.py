@@ -16,11 +16,7 @@ APPROVALS = "C0APPROVALS"
 @pytest.fixture
 async def url(http_app: RunningApp, ana: Person) -> str:
     """Return the response URL of a click on a card."""
-
-    @http_app.on("action", "approve")
-    async def approve(ack: Any, body: dict[str, Any]) -> None:
-        http_app.heard.append(body)
-        await ack()
+    http_app.note_clicks("approve")
 
     posted = await http_app.client.chat_postMessage(
         channel=APPROVALS, text="card", blocks=card("one")

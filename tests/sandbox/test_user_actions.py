@@ -11,6 +11,7 @@ from twokey.sandbox.json_types import JsonObject
 from twokey.sandbox.server import Sandbox
 
 APPROVALS = "C0APPROVALS"
+PICK = {"type": "static_select", "action_id": "pick", "placeholder": plain("Pick")}
 
 
 async def failure(action: Any) -> str:
@@ -60,10 +61,7 @@ async def test_an_impossible_click_is_refused(
 async def test_a_click_on_what_a_message_showed_before_arrives_as_it_was(
     http_app: RunningApp, ana: Person
 ) -> None:
-    @http_app.on("action", "approve")
-    async def approve(ack: Any, body: dict[str, Any]) -> None:
-        http_app.heard.append(body)
-        await ack()
+    http_app.note_clicks("approve")
 
     def blocks(block_id: str, value: str) -> list[JsonObject]:
         buttons = [button("approve", value)]
@@ -136,19 +134,8 @@ async def test_an_ephemeral_message_is_seen_and_clicked_by_one_person(
 async def test_an_element_reports_what_was_chosen_and_keeps_it(
     sandbox: Sandbox, http_app: RunningApp, ana: Person
 ) -> None:
-    for name in ("pick", "menu", "day", "many"):
-
-        @http_app.on("action", name)
-        async def chosen(ack: Any, body: dict[str, Any]) -> None:
-            http_app.heard.append(body)
-            await ack()
-
-    select = {
-        "type": "static_select",
-        "action_id": "pick",
-        "placeholder": plain("Pick"),
-        "options": options("a", "b"),
-    }
+    http_app.note_clicks("pick", "menu", "day", "many")
+    select = {**PICK, "options": options("a", "b")}
     elements = [
         select,
         {"type": "overflow", "action_id": "menu", "options": options("x", "y")},
@@ -191,11 +178,7 @@ async def test_an_element_reports_what_was_chosen_and_keeps_it(
 async def test_an_input_tells_the_app_only_when_it_dispatches(
     sandbox: Sandbox, http_app: RunningApp, ana: Person
 ) -> None:
-    @http_app.on("action", "value")
-    async def typed(ack: Any, body: dict[str, Any]) -> None:
-        http_app.heard.append(body)
-        await ack()
-
+    http_app.note_clicks("value")
     text = {"type": "plain_text_input"}
     blocks = [field("quiet", text), field("loud", text, dispatch_action=True)]
     answer = await http_app.client.chat_postMessage(
@@ -242,15 +225,9 @@ async def test_a_click_in_a_thread_names_the_thread(
 async def test_an_option_may_stand_in_a_group(
     http_app: RunningApp, ana: Person
 ) -> None:
-    @http_app.on("action", "pick")
-    async def pick(ack: Any, body: dict[str, Any]) -> None:
-        http_app.heard.append(body)
-        await ack()
-
+    http_app.note_clicks("pick")
     select = {
-        "type": "static_select",
-        "action_id": "pick",
-        "placeholder": plain("Pick"),
+        **PICK,
         "option_groups": [{"label": plain("G"), "options": options("a", "b")}],
         "initial_option": options("b")[0],
     }
@@ -378,10 +355,7 @@ async def test_an_unknown_command_is_answered_by_slack_itself(
 async def test_a_strangers_click_names_their_own_team(
     sandbox: Sandbox, http_app: RunningApp
 ) -> None:
-    @http_app.on("action", "approve")
-    async def approve(ack: Any, body: dict[str, Any]) -> None:
-        http_app.heard.append(body)
-        await ack()
+    http_app.note_clicks("approve")
 
     answer = await http_app.client.chat_postMessage(
         channel=APPROVALS, text="t", blocks=card("one")

@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 
 from tests.bot.bot_stack import CHANNEL, Stack, says
+from tests.sample_questions import EXTRAS, REGION
 from twokey.bot.ids import VALUE, Action
 from twokey.gateway.approvals.record import DecisionRecord, approval_of
 from twokey.gateway.protocol.questions import MAX_CHOICES
@@ -19,18 +20,6 @@ from twokey.sandbox.client import Person as Actor
 from twokey.sandbox.json_types import JsonObject, as_object, as_objects
 
 NAME = {"question": "What is its <!channel> name?"}
-REGION = {
-    "question": "Which region?",
-    "type": "multiple_choice",
-    "choices": ["EU", "US"],
-}
-EXTRAS = {
-    "question": "What else?",
-    "type": "multi_select",
-    "choices": ["logs", "alerts"],
-    "required": False,
-    "default": "logs",
-}
 
 
 async def asked(

@@ -41,12 +41,12 @@ async def _accepted(
         open_store(settings.store_url, settings.data_dir) as store,
         open_checkpoints(place) as saver,
     ):
-        member = await gateway_process(
+        process = await gateway_process(
             saver, place, tenant=settings.tenant, serves=settings.agents
         )
         keys = store.keys_of_tenant(settings.tenant)
         # Read before it is replaced, for the answer alone; nothing is compared with it.
         before = (await store.processes.read(keys)).kept
-        kept = tuple(kept_by(member))
+        kept = tuple(kept_by(process))
         await store.processes.keep(keys, kept)
     return [(before.get((one.tenant, one.agent)), one) for one in kept]

@@ -56,6 +56,7 @@ def export(
         return not is_empty
 
     if not use_store(command_context(ctx), printed):
+        # To stderr: the file that stdout goes to holds rows and nothing else.
         typer.echo("The audit log has nothing in this time.", err=True)
 
 

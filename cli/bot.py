@@ -34,6 +34,8 @@ async def _bot(command: CommandContext, *, insecure_dev: bool) -> None:
     ) as store:
         reviews = ReviewService(store, policy, tenant=tenant)
         async with (
+            # Followed before the bot starts and until it has stopped, so that its last
+            # clicks are decided by the policy in force.
             followed(policy, store, tenant=tenant),
             SlackBot(config, reviews) as slack_bot,
         ):

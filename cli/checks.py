@@ -30,10 +30,13 @@ from twokey.gateway.store.open_store import open_store
 _MAX_NAMED = 3
 """How many calls a sentence names."""
 
+# Of the package's own metadata, such as 'aiohttp<4,>=3.12; extra == "server"'. Other
+# extras are not needed to run, so their packages may be missing.
 _REQUIREMENT = re.compile(
     r"(?P<name>[\w.-]+)[^;]*>=(?P<oldest>[\d.]+)[^;]*; extra == .(?:server|slack).",
     re.ASCII,
 )
+# What a mistake in the set-up leads to; of anything else Slack's own page says more.
 _SLACK_ERROR_HELP = {
     "account_inactive": "the app was removed from the workspace: install it again.",
     "channel_not_found": "there is no such channel, or it is private: invite the bot.",
@@ -65,6 +68,8 @@ async def run_checks(
         yield Check("settings", State.BAD, str(error))
         return
     yield Check("settings", State.GOOD, _summary(settings))
+    # A bad policy does not end the checks: the store and Slack do not depend on it, and
+    # one run should find as much as it can.
     policy: Policy | None = None
     try:
         policy = command.policy()
@@ -140,12 +145,15 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 async def _secret(settings: Settings) -> str:
+    # It makes the key's file where there is none, as the first start would: that the
+    # folder can be written is then known, too.
     settings.secret_keys()
     return "TWOKEY_SECRET" if settings.secret else str(settings.data_dir / "secret.key")
 
 
 async def _store(settings: Settings) -> str:
     url = settings.store_url
+    # The host alone: a URL may hold a password.
     place = (urlsplit(url).hostname or urlsplit(url).path) if url else settings.data_dir
     async with open_store(settings.store_url, settings.data_dir) as store:
         facts = await ensure_durable(store.conn)
@@ -216,6 +224,8 @@ async def _slack_checks(
             token.get_secret_value(), api_url=settings.slack.api_url, session=session
         )
         try:
+            # First and alone: with a bad token every other call would fail for the same
+            # reason.
             who, granted = await slack.test()
         except SlackError as error:
             yield Check("Slack bot token", State.BAD, _slack_error_text(error))
@@ -271,6 +281,7 @@ async def _app_token(slack: Slack, token: str) -> str:
 
 
 async def _channel(slack: Slack, channel: str) -> str:
+    # A real message, since Slack cannot be asked whether it would take one.
     text = "Twokey can post its approval cards here."
     await slack.call("chat.postMessage", channel=channel, text=text)
     return "a test message was posted"

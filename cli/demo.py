@@ -137,6 +137,8 @@ async def _show(
 
 
 async def _ask_first(demo: DemoStack) -> None:
+    # Asked once: after a restart the card of before waits still, and a second one would
+    # be about the same order.
     person = demo.sandbox.person(REQUESTER)
     if not await person.messages(CHANNEL):
         await person.say(CHANNEL, FIRST_REQUEST)
@@ -168,6 +170,7 @@ async def _play(
                 config, folder, mode=mode, env=env, is_kept=False
             ) as demo:
                 await SCRIPTS[name](Stage(demo, say, ledger, outage))
+        # A script that waits in vain fails as one that finds a fault: with one line.
         except (TwokeyError, TimeoutError) as error:
             say("script.ended", script=name, ok=False, why=str(error))
             return 1

@@ -21,6 +21,7 @@ def with_short_timeouts(config: Path, script: str, folder: Path) -> Path | None:
     shorten = _SHORTENERS.get(script)
     if shorten is None:
         return None
+    # Not by the loader of policies: the file is written back in the form that it has.
     policy: dict[str, Any] = yaml.safe_load(config.read_text(encoding="utf-8"))[
         "policy"
     ]
@@ -34,12 +35,14 @@ def _expire(policy: dict[str, Any]) -> None:
     """Let every call expire at once."""
     policy["defaults"]["expires_in"] = _SHORT_EXPIRY
     for tool in policy.get("tools", {}).values():
+        # A tool's own time would win over the default.
         tool.pop("expires_in", None)
 
 
 def _escalate(policy: dict[str, Any]) -> None:
     """Remind after two seconds, call the senior after four."""
     rule = policy["tiers"]["escalate"]
+    # Of 100 seconds a percentage is a number of seconds.
     rule |= {"expires_in": "100s", "remind_at": "2%", "escalate_at": "4%"}
 
 

@@ -39,10 +39,12 @@ async def queue(stage: Stage) -> None:
 
     await _home_shows(stage, "Waiting for you: 0")
 
+    # By the effects and not by the cards, which are updated after their calls ran.
     async def is_done() -> bool:
         return len(stage.effects()) == COUNT
 
     await stage.until(is_done, "every refund", WAIT_S)
+    # 20 effects could be one refund twice and another one never.
     orders = [effect["args"] for effect in stage.effects()]
     expect(len({str(args) for args in orders}) == COUNT, "A refund ran twice.")
     await stage.ana.wait_for(_are_cards_done, WAIT_S)

@@ -35,6 +35,7 @@ STEP_TIMEOUT_S = 30.0
 REASON = "Only half of it was damaged."
 ANSWER = "Please ask for a photo of the damage first."
 
+# The bot's own builders: a script that repeats their texts breaks with every comma.
 _ANNOUNCEMENTS: dict[EventName, Callable[[Approval], Message]] = {
     EventName.APPROVAL_REMINDED: reminder,
     EventName.APPROVAL_ESCALATED: partial(escalation, channels={}),
@@ -275,6 +276,7 @@ async def edit(stage: Stage) -> None:
     """Ana halves the refund; the agent says so and why."""
     ts, approval = await stage.ask()
     await stage.click(ts, Action.EDIT, approval, 0)
+    # First what must be refused: the form has to stay open for a second try.
     errors = await stage.submit({"amount": "0"}, approval, 0)
     expect(errors, "An amount of 0 was accepted.")
     values = {"amount": "449.50", Input.REASON: REASON}
@@ -358,6 +360,7 @@ async def escalate(stage: Stage) -> None:
 async def outage(stage: Stage) -> None:
     """The model is away after the approval; the run waits, and ends when it is back."""
     ts, approval = await stage.ask()
+    # Not before the card is there: without its model the agent proposes nothing.
     stage.outage.touch()
     stage.say("model.away")
     await stage.click(ts, Action.APPROVE, approval, 0)

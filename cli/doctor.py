@@ -62,6 +62,8 @@ async def _examined(
     command: CommandContext, *, post: bool, requester: str, is_printed: bool
 ) -> list[Check]:
     checks: list[Check] = []
+    # Printed as each one ends: a policy of many people takes a request for each of
+    # them, and a terminal that stays empty looks as if it hung.
     async for check in run_checks(command, post=post, requester=requester):
         checks.append(check)
         if is_printed:

@@ -109,6 +109,7 @@ def _named(scope: FreezeScope) -> str:
 
 
 def _scope(kind: ScopeKind, name: str) -> FreezeScope:
+    # Not ignored: who named something meant to stop that, and would stop everything.
     if kind is ScopeKind.TENANT and name:
         raise SettingsError(
             f"A tenant has no name here, yet {name!r} was given; the tenant is the "

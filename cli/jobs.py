@@ -53,6 +53,7 @@ def listed(ctx: typer.Context, *, json: AsJson = False) -> None:
         say = console.bad if run.state is RunState.PARKED else console.note
         say(_line(run))
     for one in letters:
+        # Today's version parks a run instead of giving it up, so these are rare.
         console.bad(f"dead_{one.id}: given up by an older version, or corrupt")
     if not found and not letters:
         console.good("No run waits, and none is parked.")
@@ -92,6 +93,7 @@ def retry(
 
     A running gateway that serves its agent does it. Nothing runs that is not approved.
     """
+    # Exactly one of the two: a forgotten id must not mean all of them.
     if bool(run) == everything:
         raise SettingsError("Name one run, or write 'twokey jobs retry --all'.")
     tried = _ask(ctx, lambda one: _retry(one, run, by or caller()))
@@ -224,5 +226,7 @@ def _ask(ctx: typer.Context, ask: Callable[[RunService], Awaitable[T]]) -> T:
     )
 
 
+# Nothing here asks the policy. Reading it would let a broken file keep an operator from
+# the runs.
 def _no_policy() -> Policy:
     raise SettingsError("No policy is needed to see runs, try them again or drop them.")

@@ -66,6 +66,7 @@ def check(ctx: typer.Context, file: PolicyFile = None, *, json: AsJson = False) 
         # 2 as for every mistake in files or settings; 1 means that the policy was read
         # and is wrong.
         raise typer.Exit(2) from error
+    # Notes and no errors: such a policy can be used, and what they name may be meant.
     untyped = [str(one) for one in untyped_arguments(policy, document)]
     notes = [*too_few_people(policy), *uncalled(policy), *unused_requirements(policy)]
     notes += untyped
@@ -133,10 +134,13 @@ def explain(
         facts=facts,
     )
     if json:
+        # What is frozen is in the store, which this command does not open.
         document = evaluation.model_dump(mode="json", exclude={"stopped"})
         evaluated = facts.model_dump(mode="json")
         console.as_json({**document, "facts": evaluated})
         return
+    # Times of the clock only for a time that was given: for 'now' they would differ at
+    # each run, and two outputs could not be compared.
     for label, text in explanation_rows(evaluation, when if at else None):
         typer.echo(f"{typer.style(f'{label:<9}', bold=True)} {text}")
 

@@ -17,6 +17,7 @@ from twokey.gateway.protocol.records import Record
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.sentences import near
 
+# Checked before `int`, which reads digits of every script, underscores and spaces.
 _COUNT = re.compile(r"[0-9]{1,9}", re.ASCII)
 
 

@@ -90,6 +90,7 @@ def replay_lines(found: Sequence[Replayed]) -> Iterator[str]:
         f"{len(found)} calls: {raised} would need more, {len(changed) - raised} would "
         f"need less, {len(found) - len(changed)} stay as they were."
     )
+    # Arguments are kept for a while only, and an export may leave them out.
     bare = sum(not one.is_complete for one in found)
     if bare:
         yield (
@@ -99,6 +100,7 @@ def replay_lines(found: Sequence[Replayed]) -> Iterator[str]:
 
 
 def _rule(rule: FiredRule) -> str:
+    # Values are arguments of the call: untrusted, also in a terminal.
     seen = ", ".join(f"{name} = {printable(text)}" for name, text in rule.values)
     return f"{rule.when}{f'   ({seen})' if seen else ''}"
 
@@ -130,6 +132,7 @@ def _span(span_ms: int) -> str:
 
 
 def _who(requirement: Requirement) -> str:
+    # A role that lists nobody is no answer to who can be asked.
     held = [role for role in requirement.roles if role.users or role.usergroups]
     if not held:
         return "nobody: no reviewers are set, so it can only expire"

@@ -13,6 +13,8 @@ from twokey.gateway.protocol.tiers import Tier
 
 def too_few_people(policy: Policy) -> list[str]:
     """Return a sentence for every tool that fewer people can approve than have to."""
+    # Tools that are listed come first. Each sentence once: the same tool may be listed
+    # for several agents.
     found = [
         f"{_named(one.tool)} {lacks}"
         for one in sorted(reachable_requirements(policy), key=lambda one: not one.tool)
@@ -23,6 +25,8 @@ def too_few_people(policy: Policy) -> list[str]:
 
 def uncalled(policy: Policy) -> list[str]:
     """Return a sentence for every 'escalate_to' of people who may not vote."""
+    # One sentence a tier, since its people are written once, whatever the number of
+    # tools. A dict for its order.
     found: dict[Tier, dict[str, None]] = {}
     for one in reachable_requirements(policy):
         rules = EffectiveRules(policy, one.agent, one.tool)

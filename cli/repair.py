@@ -131,6 +131,7 @@ def _doubt_line(found: Found) -> str:
 
 
 def _mismatch_line(mismatch: Mismatch) -> str:
+    # Names of agents and threads come from outside: they must not steer a terminal.
     agent, thread = (
         console.printable(mismatch.agent),
         console.printable(mismatch.thread),

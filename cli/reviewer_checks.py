@@ -164,6 +164,7 @@ def _check_requirement(
     count = _count(requirement, people)
     if not count.is_met:
         return _unmet(name, count, "")
+    # Nobody approves their own request, so each of them is left out once.
     alone = [
         _name(one)
         for one in people.members
@@ -180,6 +181,8 @@ def _met(name: str, count: Tally) -> Check:
 
 def _unmet(name: str, count: Tally, whose: str) -> Check:
     words = [f"{many} more of {role}" for role, many in count.lacking.items()]
+    # Each role may have enough people and all together still be too few: who holds two
+    # roles counts once.
     many = count.need - count.have
     if many > sum(count.lacking.values()):
         words.append(f"{many} more {'person' if many == 1 else 'people'} in all")
@@ -208,6 +211,7 @@ def _by_requirement(
     reachable: Iterable[ReachableRequirement],
 ) -> list[tuple[Requirement, list[str]]]:
     """Return each requirement once, with the tools it is for."""
+    # No dict: a requirement holds one itself, so it cannot be a key.
     found: list[tuple[Requirement, list[str]]] = []
     for one in reachable:
         tools = next(
@@ -233,6 +237,8 @@ def _roles(policy: Policy, reachable: Iterable[ReachableRequirement]) -> list[Ro
 
 
 async def _groups(slack: Slack) -> dict[str, Group]:
+    # Disabled ones as well: of a group that a policy names, people have to hear that it
+    # is disabled and not that it is missing.
     reply = await slack.ask(
         "usergroups.list", include_users="true", include_disabled="true"
     )
@@ -251,6 +257,7 @@ async def _account(slack: Slack, user: str, *, team: str, enterprise: str) -> Re
     unknown = Reviewer(team=team, user=user)
     try:
         found = await look_up_account(slack, user, team=team, enterprise=enterprise)
+    # One person of whom Slack says nothing must not end the check of the others.
     except SlackError:
         return unknown
     return unknown.with_(account=found.kind, name=found.name)

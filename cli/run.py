@@ -62,6 +62,8 @@ async def _run(command: CommandContext, *, insecure_dev: bool) -> None:
         twokey, team = stack.twokey, stack.bot.team_id
         agents = ", ".join(settings.agents) or "none in twokey.yml"
 
+        # Printed only once signals are handled: a script may wait for these lines and
+        # then stop the process at once.
         def say() -> None:
             console.good(f"Twokey runs in workspace {team}.")
             console.good(f"Agents: {agents}. Ctrl+C stops it; approvals stay.")
@@ -71,6 +73,8 @@ async def _run(command: CommandContext, *, insecure_dev: bool) -> None:
 
 async def _run_in_sandbox(command: CommandContext, port: int) -> None:
     settings, policy = command.settings(), command.policy()
+    # A developer reads this log: the words of an agent's own errors are wanted here,
+    # and nothing of production can be among them.
     write_logs(settings.log, shows_errors=True)
     async with open_demo_stack(
         command.config or DEFAULT_FILE,
@@ -78,6 +82,7 @@ async def _run_in_sandbox(command: CommandContext, port: int) -> None:
         port=port,
         env=command.env,
         seed=partial(seed, policy=policy),
+        # Those of the demo are about its sample agent; here other agents run.
         suggestions=(),
     ) as demo:
         url = f"{demo.sandbox.url}/?user={REQUESTER}"

@@ -46,6 +46,7 @@ def sandbox(
     try:
         asyncio.run(serving)
     except OSError as error:
+        # With a file name it is about the kept workspace, without one about the port.
         where = f"{error.filename!r}: " if error.filename else ""
         raise SettingsError(f"{where}{error.strerror or error}") from error
     except ValueError as error:

@@ -82,6 +82,8 @@ def stats(  # noqa: PLR0913 - the options of one command
 
     Waiting times are at most 3 % off; everything else is exact.
     """
+    # One moment for all options: '--since 7d --until 7d' is no period, not one of a
+    # millisecond.
     where, now = _zone(zone), datetime.now(UTC)
     selected = Selection(
         since_ms=_ms(since, "--since", where, now),
@@ -123,6 +125,7 @@ def _metrics(
         return _metrics_of(sys.stdin, "<stdin>", selected, where)
     try:
         with audit.open(encoding="utf-8") as lines:
+            # Row by row: an export may be larger than the memory.
             return _metrics_of(lines, str(audit), selected, where)
     except OSError as error:
         raise SettingsError(
@@ -145,6 +148,7 @@ def _metrics_of(
 def _zone(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
+    # Three kinds: 'No/Such' is not found, '../x' is no key, and 'Europe' is a folder.
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
         hint = near(name, sorted(available_timezones()))
         raise SettingsError(f"--zone {name!r} is no time zone; {hint}") from error
@@ -153,10 +157,13 @@ def _zone(name: str) -> ZoneInfo:
 def _ms(text: str, option: str, where: tzinfo, now: datetime) -> int:
     """Return a time: so long ago, the beginning of a day, or with its own zone."""
     if ago := _AGO.fullmatch(text):
+        # Days of 24 hours: so long ago, also over a change of the clocks.
         hours = int(ago["count"]) * (24 if ago["unit"] == "d" else 1)
         at = now - timedelta(hours=hours)
     else:
         try:
+            # A date alone begins in the zone of the table; `parse_time` refuses one,
+            # because elsewhere no zone is known.
             at = datetime.combine(date.fromisoformat(text), time(), where)
         except ValueError:
             at = parse_time(text, option)

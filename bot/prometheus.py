@@ -133,6 +133,16 @@ def _counted(metrics: Metrics) -> Iterator[Metric]:
         "Calls that ran and failed.",
         labels=["tool", "tier"],
     )
+    too_soon = CounterMetricFamily(
+        "twokey_approvals_too_soon",
+        "Approvals that came too soon and were asked for once more.",
+        labels=["tool", "tier"],
+    )
+    unused = CounterMetricFamily(
+        "twokey_calls_unused",
+        "Calls that the policy let run and that did not.",
+        labels=["tool", "tier"],
+    )
     waits = HistogramMetricFamily(
         "twokey_wait_seconds",
         "How long calls waited until a person decided them.",
@@ -144,6 +154,10 @@ def _counted(metrics: Metrics) -> Iterator[Metric]:
                 calls.add_metric([*cell, outcome], counts.calls[outcome])
         if counts.failed:
             failed.add_metric(cell, counts.failed)
+        if counts.too_soon:
+            too_soon.add_metric(cell, counts.too_soon)
+        if counts.unused_auto:
+            unused.add_metric(cell, counts.unused_auto)
         if counts.waits.count:
             seconds = counts.waits.total_ms / 1000
             waits.add_metric(cell, _buckets(counts.waits), seconds)
@@ -153,7 +167,7 @@ def _counted(metrics: Metrics) -> Iterator[Metric]:
     total = metrics.total
     runs.add_metric(["no"], total.unasked_runs)
     runs.add_metric(["yes"], total.runs - total.unasked_runs)
-    yield from (calls, failed, waits, runs)
+    yield from (calls, failed, unused, too_soon, waits, runs)
 
 
 def _buckets(waits: DurationHistogram) -> list[tuple[str, float]]:

@@ -1,6 +1,6 @@
 """Simulate what a person does in Slack: clicks, commands, submissions, messages."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from twokey.sandbox import inputs, payloads, responses, view_responses, views
@@ -70,11 +70,14 @@ class UserActions:
 
     async def _act_in_view(self, user: User, request: JsonObject) -> JsonObject:
         view = self._view(user, request)
-        placed = _placed(view.blocks, request)
-        values = inputs.merged(view.blocks, view.values, request.get("values"))
+        blocks, placed = _pressed(self._slack.workspace.shown_in(view), request)
+        values = inputs.merged(blocks, view.values, request.get("values"))
         action = self._action(placed, as_object(request.get("chosen")), values)
+        is_shown_now = blocks == view.blocks
         view = replace(view, values=values)
-        views.store(self._slack, view)
+        # What was entered into a view that was replaced meanwhile is sent, not kept.
+        if is_shown_now:
+            views.store(self._slack, view)
         if not _dispatches(placed):
             return OK
         from_modal = view.document["type"] == "modal"
@@ -175,18 +178,7 @@ class UserActions:
     def _pressed(
         self, message: Message, request: JsonObject
     ) -> tuple[list[JsonObject], PlacedElement]:
-        """Return what the person pressed, and the blocks that it stood in.
-
-        A message may change between a click and its confirmation, or on its way to
-        the person. Slack then delivers what they pressed, as they saw it.
-        """
-        shown = self._slack.workspace.shown_blocks(message)
-        former = shown if request.get("block_id") is not None else shown[:1]
-        for blocks in former:
-            placed = _found(list(blocks), request)
-            if placed is not None:
-                return list(blocks), placed
-        raise ApiError("action_not_found")
+        return _pressed(self._slack.workspace.shown_blocks(message), request)
 
     def _view(self, user: User, request: JsonObject) -> View:
         workspace, view_id = self._slack.workspace, request.get("view_id")
@@ -238,11 +230,24 @@ class UserActions:
         return {"ok": False, "error": error, "reason": answer.reason}
 
 
-def _placed(blocks: list[JsonObject], request: JsonObject) -> PlacedElement:
-    placed = _found(blocks, request)
-    if placed is None:
-        raise ApiError("action_not_found")
-    return placed
+def _pressed(
+    shown: Sequence[Sequence[JsonObject]], request: JsonObject
+) -> tuple[list[JsonObject], PlacedElement]:
+    """Return what a person pressed, and the blocks that it stood in.
+
+    A message or a Home tab may change between a click and its confirmation, or on its
+    way to the person. Slack then delivers what they pressed, as they saw it.
+
+    Args:
+        shown: what it shows, and what it showed before, newest first.
+        request: names the element; its block, too, where it may be a former one.
+    """
+    former = shown if request.get("block_id") is not None else shown[:1]
+    for blocks in former:
+        placed = _found(list(blocks), request)
+        if placed is not None:
+            return list(blocks), placed
+    raise ApiError("action_not_found")
 
 
 def _found(blocks: list[JsonObject], request: JsonObject) -> PlacedElement | None:

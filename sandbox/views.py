@@ -75,8 +75,7 @@ def publish_home(
         hash=_new_hash(slack),
         root_view_id=view_id,
     )
-    workspace.homes[user_id] = view
-    workspace.changed({user_id})
+    workspace.put_home(view)
     return view
 
 

@@ -78,6 +78,9 @@ class Workspace:
     former_blocks: dict[tuple[str, str], list[Blocks]] = field(
         default_factory=lambda: defaultdict[tuple[str, str], list[Blocks]](list)
     )
+    former_homes: dict[str, list[Blocks]] = field(
+        default_factory=lambda: defaultdict[str, list[Blocks]](list)
+    )
     watchers: list[Watcher] = field(default_factory=list[Watcher])
 
     # Looking
@@ -156,6 +159,13 @@ class Workspace:
         former = self.former_blocks.get((message.channel, message.ts), [])
         return [message.blocks or (), *reversed(former)]
 
+    def shown_in(self, view: View) -> list[Blocks]:
+        """Return what a view shows; of a Home tab also what it showed, newest first."""
+        home = self.homes.get(view.user)
+        is_home = home is not None and home.id == view.id
+        former = self.former_homes.get(view.user, []) if is_home else []
+        return [tuple(view.blocks), *reversed(former)]
+
     # Changing
 
     def changed(self, seen_by: Iterable[str]) -> None:
@@ -179,6 +189,15 @@ class Workspace:
             return
         self.messages[message.channel][message.ts] = message
         self.changed(self.audience(self.channels[message.channel]))
+
+    def put_home(self, view: View) -> None:
+        """Show a person another Home view; what it showed before is remembered."""
+        before = self.homes.get(view.user)
+        if before is not None:
+            self.former_homes[view.user].append(tuple(before.blocks))
+            del self.former_homes[view.user][:-MAX_FORMER]
+        self.homes[view.user] = view
+        self.changed({view.user})
 
     def drop_message(self, message: Message) -> None:
         """Remove a message for good."""

@@ -101,7 +101,7 @@ def home(  # noqa: PLR0913 - facts of one tab, each by name
     """
     at_least = " or more" if looked_at else ""
     blocks = [
-        header(label(f"Waiting for you: {page.count}{at_least}")),
+        header(label(f"Waiting for you: {page.calls}{at_least}")),
         section(_as_of(until_ms, now_ms), accessory=_refresh(), block_id=AS_OF),
         *filter_row(page, chosen or HomeFilter()),
     ]
@@ -155,7 +155,7 @@ def _past() -> Block:
 def _nothing(page: Page, *, is_known: bool) -> list[Block]:
     if page.matching:
         return []
-    if page.count:
+    if page.calls:
         return [section(template("Nothing that waits for you fits this filter."))]
     if is_known:
         return [section(template("Nothing waits for you. Enjoy the quiet."))]
@@ -167,7 +167,7 @@ def _heading(group: Group, *, is_first: bool) -> list[Block]:
     above = [] if is_first else [divider()]
     if group.count == 1:
         return above
-    name = untrusted(fit(f"{group.tool} · {group.agent}: {group.count}", 150))
+    name = untrusted(fit(f"{group.tool} · {group.agent}: {group.calls}", 150))
     count = len(group.together)
     if count <= 1:
         return [*above, section(name)]
@@ -203,14 +203,15 @@ def _own(
     # can end what they asked for.
     shown = waiting[: max(1, min(_MAX_OWN, ROWS - above))]
     blocks = [
-        header(label(f"Waiting for others: {len(waiting)}")),
+        header(label(f"Waiting for others: {sum(len(pending(o)) for o in waiting)}")),
         context(template(_ONLY_NO)),
     ]
     for index, approval in enumerate(shown):
         blocks += _row(Frame(approval, key, team, now_ms), index, is_own=True)
     if len(waiting) > len(shown):
         more = len(waiting) - len(shown)
-        blocks.append(context(template("{more} more are not listed here.", more=more)))
+        rest = template("{more} more cards are not listed here.", more=more)
+        blocks.append(context(rest))
     return blocks
 
 

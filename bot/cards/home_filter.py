@@ -42,7 +42,8 @@ def filter_row(page: Page, chosen: HomeFilter) -> list[Block]:
     of = hashlib.sha256(said.encode()).hexdigest()[:8]
     row: list[Block] = [actions(*menus, block_id=f"filter.{of}")]
     if chosen.is_set:
-        text = template("{n} of {all} fit the filter.", n=page.matching, all=page.count)
+        fitting, waiting = page.matching_calls, page.calls
+        text = template("{n} of {all} fit the filter.", n=fitting, all=waiting)
         row.append(context(text))
     return row
 
@@ -53,7 +54,7 @@ def pager(page: Page) -> list[Block]:
         return []
     first = page.number * ROWS + 1
     text = template(
-        "{first} to {last} of {count}",
+        "Cards {first} to {last} of {count}",
         first=first,
         last=min(first + ROWS - 1, page.matching),
         count=page.matching,

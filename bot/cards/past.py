@@ -7,7 +7,12 @@ from dataclasses import dataclass
 from typing import LiteralString
 
 from twokey.bot.blocks import context, modal, section
-from twokey.bot.cards.listing import call_title, one_line
+from twokey.bot.cards.listing import (
+    call_title,
+    named_values,
+    one_line,
+    schema_order,
+)
 from twokey.bot.cards.refs import when, who
 from twokey.bot.ids import Input, View
 from twokey.bot.inputs import input_block, text_input
@@ -17,6 +22,7 @@ from twokey.bot.text_types import Template, code, label, template, untrusted
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.protocol.records import Person
+from twokey.gateway.protocol.states import ItemState
 
 MAX_PAST = 20
 """How many decisions are listed."""
@@ -31,6 +37,9 @@ _SAID: dict[EventName, LiteralString] = {
     EventName.ITEM_ANSWERED: "💬 answered by {who} {at} · {id}",
     EventName.ITEM_RECONCILED: "🔎 reconciled by {who} {at} · {id}",
 }
+_IN_DOUBT: LiteralString = (
+    "❓ in doubt: nobody knows yet whether it ran · approval given {at} · {id}"
+)
 _BY_ITSELF: dict[EventName, LiteralString] = {
     EventName.ITEM_EXPIRED: "⌛ expired {at}: nobody decided in time · {id}",
     EventName.ITEM_WITHDRAWN: "↩ withdrawn {at} · {id}",
@@ -69,8 +78,15 @@ def matches(event: Event, approval: Approval, words: str) -> bool:
     item = item_of(event, approval)
     if item is None:
         return False
-    shown = f"{call_title(item)} {one_line(item.tool)} {approval.agent} {approval.id}"
+    names = [call_title(item), one_line(item.tool), approval.agent, approval.id]
+    shown = " ".join([*names, _values(item)])
     return all(word in shown.casefold() for word in words.casefold().split())
+
+
+def _values(item: Item) -> str:
+    """Return what the card shows of a call's arguments: nothing that is hidden."""
+    order = schema_order(item)
+    return " ".join(text for _, text in named_values(item.args, item.redact, order))
 
 
 def past_blocks(past: Past) -> list[Block]:
@@ -124,11 +140,14 @@ def past_modal(past: Past) -> Block:
 def _row(event: Event, approval: Approval) -> Block:
     item = item_of(event, approval)
     what = call_title(item) if item else one_line(event.tool)
-    return context(untrusted(fit(what, _LINE_CHARS)), _said(event))
+    return context(untrusted(fit(what, _LINE_CHARS)), _said(event, item))
 
 
-def _said(event: Event) -> Template:
+def _said(event: Event, item: Item | None) -> Template:
     at, named = when(event.at_ms), code(event.approval)
+    is_doubt = item is not None and item.state is ItemState.IN_DOUBT
+    if is_doubt and event.name is EventName.ITEM_AUTHORIZED:
+        return template(_IN_DOUBT, at=at, id=named)
     team, _, user = event.actor.partition("/")
     said = _SAID.get(event.name)
     if said is None or not user:

@@ -66,7 +66,8 @@ class Group:
     """Approvals that wait for one person, of one tool and agent, the most urgent first.
 
     ``together`` are the ids of the calls that one gesture can decide; ``count`` says
-    how many approvals the group has, of which a page may show some.
+    how many approvals the group has, of which a page may show some, and ``calls`` how
+    many calls wait in them.
     """
 
     agent: str
@@ -74,6 +75,7 @@ class Group:
     approvals: tuple[Approval, ...]
     together: tuple[str, ...]
     count: int
+    calls: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +86,9 @@ class Page:
         groups: with the approvals of this page only.
         number: from 0.
         pages: how many there are.
-        count: how many approvals wait for the person, whatever the filter.
-        matching: how many of them the filter lets through.
+        calls: how many calls wait for the person, whatever the filter.
+        matching_calls: how many of them the filter lets through.
+        matching: how many approvals these are in.
         tools, agents, tiers: what can be filtered by.
         is_any_mine: whether the person said of one of them that they are on it.
     """
@@ -93,7 +96,8 @@ class Page:
     groups: tuple[Group, ...]
     number: int
     pages: int
-    count: int
+    calls: int
+    matching_calls: int
     matching: int
     tools: tuple[str, ...] = ()
     agents: tuple[str, ...] = ()
@@ -123,6 +127,7 @@ def page_of(
     now_ms: int,
     user: str = "",
     chosen: HomeFilter | None = None,
+    calls: Mapping[str, int] | None = None,
 ) -> Page:
     """Return one page of what waits for a person.
 
@@ -131,17 +136,21 @@ def page_of(
         now_ms: the time; what is past its time is left out.
         user: the person.
         chosen: what they want to see; the last page where there are fewer.
+        calls: how many calls of each approval wait for them; all that wait where it
+            says nothing.
     """
     chosen = chosen or HomeFilter()
     waiting = most_urgent(queue, now_ms)
+    counts = {one.id: len(pending(one)) for one in waiting} | dict(calls or {})
     matching = [one for one in waiting if _matches(one, chosen, user, now_ms)]
     pages = max(1, -(-len(matching) // ROWS))
     number = min(chosen.page, pages - 1)
     return Page(
-        groups=_groups(matching, number * ROWS),
+        groups=_groups(matching, number * ROWS, counts),
         number=number,
         pages=pages,
-        count=len(waiting),
+        calls=sum(counts[one.id] for one in waiting),
+        matching_calls=sum(counts[one.id] for one in matching),
         matching=len(matching),
         tools=tuple(sorted({tool for one in waiting for tool in _tools(one)})),
         agents=tuple(sorted({one.agent for one in waiting})),
@@ -240,7 +249,9 @@ def _sort_key(approval: Approval) -> tuple[bool, int, int, int, int, str]:
     return is_usual, deadline // _SAME_TIME_MS, -score, deadline, age, approval.id
 
 
-def _groups(matching: Sequence[Approval], start: int) -> tuple[Group, ...]:
+def _groups(
+    matching: Sequence[Approval], start: int, counts: Mapping[str, int]
+) -> tuple[Group, ...]:
     """Put the approvals of one page together by tool and agent.
 
     The page is cut before they are grouped: a thousand calls of one tool must not push
@@ -255,6 +266,7 @@ def _groups(matching: Sequence[Approval], start: int) -> tuple[Group, ...]:
             approvals=tuple(rows),
             together=_together(everything[agent, tools]),
             count=len(everything[agent, tools]),
+            calls=sum(counts[one.id] for one in everything[agent, tools]),
         )
         for (agent, tools), rows in shown.items()
     )

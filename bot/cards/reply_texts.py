@@ -29,6 +29,7 @@ from twokey.gateway.approvals.decisions import (
     Outcome,
     Repeated,
     Stale,
+    TooSoon,
     Unknown,
     Voted,
 )
@@ -75,10 +76,8 @@ def outcome_text(outcome: Outcome, *, now_ms: int) -> Template | Label:
     match outcome:
         case Decided():
             sentence = template("Recorded, thank you.")
-        case Voted():
-            sentence = _voted(outcome)
-        case Repeated():
-            sentence = _repeated(outcome)
+        case Voted() | Repeated() | TooSoon():
+            sentence = _waits_on(outcome)
         case Stale():
             sentence = _stale(outcome)
         case Changed():
@@ -142,6 +141,23 @@ def run_failed() -> Message:
         "decision is kept. Please tell the operator of the agent."
     )
     return Message((section(sentence),), "The agent could not be resumed.")
+
+
+def _waits_on(outcome: Voted | Repeated | TooSoon) -> Template:
+    match outcome:
+        case Voted():
+            return _voted(outcome)
+        case Repeated():
+            return _repeated(outcome)
+        case TooSoon():
+            return template(
+                "Not approved yet: this is escalated, and you approved it {n} seconds "
+                "after it was shown. Please read it, then approve it again if it "
+                "should run.",
+                n=outcome.after_ms // 1000,
+            )
+        case _:
+            assert_never(outcome)
 
 
 def _voted(outcome: Voted) -> Template:

@@ -56,6 +56,7 @@ class MetricsReports:
         self._reader = reader
         self._keys = service.store.keys_of_tenant(tenant)
         self._looks = 0
+        self._empty = ""
 
     async def look(self) -> None:
         """Announce what is due; only the holder of the reader's lease may.
@@ -77,7 +78,7 @@ class MetricsReports:
     async def _digest(self, settings: DigestSettings, now: datetime) -> None:
         due = settings.last_due(now)
         mark = due.date().isoformat()
-        if now - due > _STILL_NEWS or await self._mark("digest") == mark:
+        if now - due > _STILL_NEWS or mark in {self._empty, await self._mark("digest")}:
             return
         since, until = (int(at.timestamp() * 1000) for at in settings.week_of(due))
         metrics = await self._service.statistics.metrics(
@@ -86,6 +87,9 @@ class MetricsReports:
         if metrics.total.evaluated or metrics.total.runs:
             data = {DIGEST: digest_of(metrics).model_dump_json()}
             await self._tell("digest", mark, EventName.METRICS_DIGEST, data)
+        else:
+            # Noted here alone: the log of that week is not read again each minute.
+            self._empty = mark
 
     async def _waiting(self, limit_ms: int) -> None:
         count, since_ms = 0, 0
@@ -110,7 +114,8 @@ class MetricsReports:
 
     async def _corrected(self, limit: int, now_ms: int) -> None:
         selected = Selection(since_ms=now_ms - _DAY_MS)
-        total = (await self._service.statistics.metrics(selected)).total
+        counted = await self._service.statistics.metrics(selected, has_runs=False)
+        total = counted.total
         corrected, decisions = total.corrected, total.among(*DECIDED)
         if decisions < self._settings.alert.decisions:
             return

@@ -19,6 +19,7 @@ from twokey.bot.listeners.freeze_command import freeze, list_freezes, unfreeze
 from twokey.bot.listeners.past import past_command
 from twokey.bot.listeners.read_access import access_to
 from twokey.bot.listeners.router import AckBody, Router
+from twokey.bot.listeners.stats import stats_command
 from twokey.bot.payload import Command
 from twokey.bot.text_types import Label, Template, joined, slash_command, template
 from twokey.gateway.approvals.record import Approval
@@ -70,6 +71,7 @@ _WHAT_I_DO: LiteralString = (
     "its card.\n"
     "• `{command} history` lists the newest decisions that you may read, and "
     "`{command} mine` those that you made; words after it search in them.\n"
+    "• `{command} stats` shows the numbers of the last 7 days.\n"
     "• `{command} delegate @colleague 4h` lets a colleague decide in your place for 4 "
     "hours; `{command} delegate off` ends this.\n"
     "• `{command} freeze tool NAME REASON` stops a tool at once: even its approved "
@@ -144,6 +146,11 @@ async def _mine(ctx: ListenerContext, command: Command, words: str) -> AckBody:
     return await past_command(ctx, command, words, is_mine=True)
 
 
+async def _stats(ctx: ListenerContext, command: Command, _: str) -> AckBody:
+    await ctx.require_member(command.user, command.team, _OUTSIDER)
+    return await stats_command(ctx)
+
+
 async def _shown(ctx: ListenerContext, command: Command, approval_id: str) -> str:
     await ctx.require_member(command.user, command.team, _OUTSIDER)
     if not approval_id:
@@ -202,5 +209,6 @@ _LISTED: Final[
     "list": _list,
     "mine": _mine,
     "show": _show,
+    "stats": _stats,
 }
 """Commands that are answered by a list."""

@@ -180,7 +180,9 @@ async def _view(
     """Return a person's queue, and below it how this works."""
     found = await queue_of(ctx, user, seen.waiting, is_glance=not is_asked)
     chosen = filter_of(tab)
-    page = page_of(found.mine, now_ms=now_ms, user=user, chosen=chosen)
+    page = page_of(
+        found.mine, now_ms=now_ms, user=user, chosen=chosen, calls=found.calls
+    )
     # Only what is shown is evaluated by the policy of now: that asks the store for
     # each.
     evaluated = {

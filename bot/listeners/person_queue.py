@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from twokey.bot.listener_context import ListenerContext
@@ -22,11 +22,13 @@ class PersonQueue:
         mine: what they may approve and have not.
         own: what they asked for or changed, and may only reject.
         is_complete: False when Slack left open what they may decide.
+        calls: how many calls of each approval of `mine` wait for them, by its id.
     """
 
     mine: tuple[Approval, ...]
     own: tuple[Approval, ...]
     is_complete: bool
+    calls: Mapping[str, int]
 
 
 async def queue_of(
@@ -51,15 +53,18 @@ async def queue_of(
     )
     mine: list[Approval] = []
     own: list[Approval] = []
+    calls: dict[str, int] = {}
     is_complete = True
     for approval in waiting:
-        access = _access(reviewer, approval)
-        is_complete = is_complete and not access.is_unknown
-        if access.is_given:
+        found = [waits_for(reviewer, approval, item) for item in approval.items]
+        count = sum(one.is_given for one in found)
+        is_complete &= bool(count) or not any(one.is_unknown for one in found)
+        if count:
             mine.append(approval)
+            calls[approval.id] = count
         elif _may_end(reviewer, approval):
             own.append(approval)
-    return PersonQueue(tuple(mine), tuple(own), is_complete)
+    return PersonQueue(tuple(mine), tuple(own), is_complete, calls)
 
 
 def waits_for(reviewer: Reviewer, approval: Approval, item: Item) -> Access:
@@ -78,14 +83,6 @@ def _kinds(waiting: Iterable[Approval]) -> list[Item]:
         if item.is_pending
     }
     return [*found.values()]
-
-
-def _access(reviewer: Reviewer, approval: Approval) -> Access:
-    """Return whether something of this waits for a person."""
-    found = [waits_for(reviewer, approval, item) for item in approval.items]
-    is_given = any(one.is_given for one in found)
-    is_unknown = any(one.is_unknown for one in found)
-    return Access(is_given=is_given, is_unknown=is_unknown and not is_given)
 
 
 def _may_end(reviewer: Reviewer, approval: Approval) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from twokey.gateway.approvals import membership, quorum, timing
-from twokey.gateway.approvals.decisions import Click, Repeated, Reviewer, Voted
+from twokey.gateway.approvals.decisions import Click, Repeated, Reviewer, TooSoon, Voted
 from twokey.gateway.approvals.events import (
     BY_GATEWAY,
     EDITED,
@@ -33,6 +33,7 @@ class Change:
         events: what to announce.
         voted: set while more people are needed.
         repeated: set while people have to see first what the item repeats.
+        too_soon: set when the approval came too soon, and is asked for once more.
         before_ms: written only before this moment of the store's clock; 0: at any.
         resumes: the agent is brought back.
         fires: kind of the timer that this change is about; it has to be due.
@@ -44,10 +45,16 @@ class Change:
     events: tuple[Event, ...] = ()
     voted: Voted | None = None
     repeated: Repeated | None = None
+    too_soon: TooSoon | None = None
     before_ms: int = 0
     resumes: bool = False
     fires: str = ""
     timers: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def waits_on(self) -> Voted | Repeated | TooSoon | None:
+        """Return why the call waits on after this decision; None: it does not."""
+        return self.voted or self.repeated or self.too_soon
 
 
 @dataclass(frozen=True)

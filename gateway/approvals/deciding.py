@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from twokey.gateway.approvals import editing, permission, quorum
+from twokey.gateway.approvals.asking_again import asked_again
 from twokey.gateway.approvals.changes import (
     Change,
     DecisionContext,
@@ -226,7 +227,8 @@ def _approve(
     precedent = unseen(context, item)
     if precedent is not None:
         return show_first(context, item, precedent)
-    return vote(context, item, Verb.APPROVE, text=reason)
+    again = asked_again(context, item)
+    return again or vote(context, item, Verb.APPROVE, text=reason)
 
 
 def _edit(context: DecisionContext, edit: Edit) -> Change | Refusal:

@@ -166,6 +166,17 @@ class Repeated(_Named):
     precedent: Precedent
 
 
+class TooSoon(_Named):
+    """Not approved yet: an escalated call was approved this soon after it was shown.
+
+    The next approval of the same person counts.
+    """
+
+    approval: Approval
+    index: int
+    after_ms: int
+
+
 class Stale(_Named):
     """Somebody or something was faster; nothing changed.
 
@@ -250,7 +261,7 @@ class BatchRefused(_Named):
 
 
 Refusal = Stale | Changed | Expired | Forbidden | Invalid | Unknown
-Outcome = Decided | Voted | Repeated | Refusal
+Outcome = Decided | Voted | Repeated | TooSoon | Refusal
 BatchOutcome = BatchDecided | BatchRefused | Refusal
 
 

@@ -43,6 +43,7 @@ class EventName(StrEnum):
     ITEM_LAPSED = "item.lapsed"
     ITEM_REOPENED = "item.reopened"
     ITEM_REPEATED = "item.repeated"
+    ITEM_ASKED_AGAIN = "item.asked_again"
     ITEM_EXECUTING = "item.executing"
     ITEM_EXECUTED = "item.executed"
     ITEM_FAILED = "item.failed"
@@ -99,6 +100,9 @@ digest of their batch, which the `APPROVAL_DECIDED` before it names."""
 WAITED_MS = "waited_ms"
 """In the data of a person's last word on a waiting call: how long it had waited, in
 milliseconds, from its card or from when it went back to people."""
+
+AFTER_MS = "after_ms"
+"""In the data of an approval that came too soon: how long the call had been shown."""
 
 EDITED = "edited"
 """In the data of an authorization: people had changed the arguments."""

@@ -77,6 +77,8 @@ class PolicyDecision(PolicyDecisionFields):
         escalate_at_ms: when to call ``escalate_to``, counted alike; 0 for never.
         escalate_to: a role, a channel or a Slack user id, as the policy names it.
         escalate_roles: who holds that role; they may vote from the start.
+        ask_again_ms: an approval that comes so soon after the call was shown is asked
+            for once more; 0 for never.
         effect: the same for calls with the same effect; "" when nobody said.
         past: what is known of earlier calls.
         stopped: the freeze that keeps the call from running, as a sentence for a
@@ -91,6 +93,7 @@ class PolicyDecision(PolicyDecisionFields):
     escalate_at_ms: int = 0
     escalate_to: str = ""
     escalate_roles: tuple[Role, ...] = ()
+    ask_again_ms: int = 0
     effect: str = ""
     past: Past = Past()
     stopped: str = ""

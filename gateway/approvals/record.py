@@ -130,6 +130,8 @@ class Item(PolicyDecisionFields):
             last; "" when nobody said.
         repeats_seen_ms: precedents up to then were shown before a decision on this
             version; 0: those of before the approval was opened.
+        too_soon: approvals that came sooner than the policy accepts at once; they count
+            for nothing, and the next one of their person is not asked again.
         past: what is known of earlier calls, where the item is shown as of now; it is
             not stored.
         original_args: what the model wrote, where its tool reads that as something
@@ -150,6 +152,7 @@ class Item(PolicyDecisionFields):
     floor: Floor | None = None
     effect: str = ""
     repeats_seen_ms: int = 0
+    too_soon: tuple[Vote, ...] = ()
     past: Past = Past()
     principals: tuple[Person, ...] = ()
     votes: tuple[Vote, ...] = ()

@@ -58,6 +58,9 @@ class Counts:
         calls: how many got which answer.
         failed: executions that failed.
         failed_auto: those of them that ran without a decision.
+        unused_auto: calls that the policy let run, and that did not: another policy
+            came first, or their agent came too late.
+        too_soon: approvals that came too soon and were asked for once more.
         waits: from the card, or from going back to people, to a reviewer's decision.
         runs: finished runs.
         unasked_runs: those of them in which no call waited for people.
@@ -66,6 +69,8 @@ class Counts:
     calls: Counter[Outcome] = field(default_factory=Counter[Outcome])
     failed: int = 0
     failed_auto: int = 0
+    unused_auto: int = 0
+    too_soon: int = 0
     waits: DurationHistogram = field(default_factory=DurationHistogram)
     runs: int = 0
     unasked_runs: int = 0
@@ -78,9 +83,12 @@ class Counts:
     def evaluated(self) -> int:
         """Return how many calls there were; not those that the agent got back.
 
-        These did not fit their schema, or named no tool: nobody evaluated them.
+        These did not fit their schema, or named no tool: nobody evaluated them. One
+        that was let run and did not is not counted either: its agent asks again.
         """
-        return sum(self.calls.values()) - self.calls[Outcome.RETURNED]
+        left_out = self.calls[Outcome.RETURNED] + self.unused_auto
+        # What was let run in one period may lapse in the next.
+        return max(0, sum(self.calls.values()) - left_out)
 
     @property
     def autonomous(self) -> Share:
@@ -89,7 +97,8 @@ class Counts:
         Of all calls; those that the policy denied count among all.
         """
         # A call may fail in another period than it was let run in.
-        completed = max(0, self.calls[Outcome.AUTO] - self.failed_auto)
+        let_run = self.calls[Outcome.AUTO] - self.unused_auto
+        completed = max(0, let_run - self.failed_auto)
         return Share(completed, self.evaluated)
 
     @property

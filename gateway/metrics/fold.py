@@ -49,6 +49,8 @@ _OUTCOMES = {
 _MILLISECONDS = re.compile(r"[0-9]{1,15}", re.ASCII)
 _TIERS = frozenset(map(str, Tier))
 _FAILED = frozenset({EventName.ITEM_FAILED, EventName.CALL_FAILED})
+_COUNTED = _FAILED | {EventName.ITEM_LAPSED, EventName.ITEM_ASKED_AGAIN}
+"""Events that count and are no answer to a call."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,7 @@ class Metrics:
             began, and everything else when it happened.
         cells: by tool and tier.
         open_runs: runs that have not finished, and whether one of them asked people.
+            What comes before the period is followed too: a run counts when it ends.
     """
 
     def __init__(self, selected: Selection = EVERYTHING, zone: tzinfo = UTC) -> None:
@@ -118,23 +121,17 @@ class Metrics:
 
     def add(self, event: Event) -> None:
         """Count one event; they come in the order of the log."""
-        if not self.selected.is_in_time(event):
-            return
         self._add_run(event)
         # An answer of a person is no review of a call.
         if event.is_question:
             return
+        is_selected = self.selected.is_in_time(event) and self.selected.has_call(event)
         outcome = outcome_of(event)
-        has_failed = event.name in _FAILED
-        if (outcome is None and not has_failed) or not self.selected.has_call(event):
+        if not is_selected or (outcome is None and event.name not in _COUNTED):
             return
         waited_ms = _waited_ms(event) if outcome in DECIDED else None
-        is_auto = tier_of(event) in {Tier.AUTO, Tier.NOTIFY}
         for counts in (*self._rows_of_call(event), self._hour(event.at_ms)):
-            if outcome is not None:
-                counts.calls[outcome] += 1
-            counts.failed += has_failed
-            counts.failed_auto += has_failed and is_auto
+            _count(counts, event, outcome)
         if waited_ms is not None:
             # People are slow in the hour in which they are asked, not in the one in
             # which they come back.
@@ -180,18 +177,32 @@ class Metrics:
                 self.open_runs[run] = self.open_runs[run] or not event.is_auto_approved
             case EventName.RUN_FINISHED if run in self.open_runs:
                 was_asked = self.open_runs.pop(run)
-                at_ms = event.at_ms
-                for counts in (self.total, self._day(at_ms), self._hour(at_ms)):
-                    counts.runs += 1
-                    counts.unasked_runs += not was_asked
+                if self.selected.is_in_time(event):
+                    self._end(event.at_ms, was_asked=was_asked)
             case _:
                 pass
+
+    def _end(self, at_ms: int, *, was_asked: bool) -> None:
+        for counts in (self.total, self._day(at_ms), self._hour(at_ms)):
+            counts.runs += 1
+            counts.unasked_runs += not was_asked
 
     def _begin(self, run: RunRef) -> None:
         # A second message goes into a run that asks already: it is still one run.
         self.open_runs.setdefault(run, False)
         if len(self.open_runs) > MAX_RUNS:
             del self.open_runs[next(iter(self.open_runs))]
+
+
+def _count(counts: Counts, event: Event, outcome: Outcome | None) -> None:
+    if outcome is not None:
+        counts.calls[outcome] += 1
+    is_auto = tier_of(event) in {Tier.AUTO, Tier.NOTIFY}
+    has_failed = event.name in _FAILED
+    counts.failed += has_failed
+    counts.failed_auto += has_failed and is_auto
+    counts.unused_auto += is_auto and event.name is EventName.ITEM_LAPSED
+    counts.too_soon += event.name is EventName.ITEM_ASKED_AGAIN
 
 
 def outcome_of(event: Event) -> Outcome | None:

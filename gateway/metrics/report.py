@@ -57,6 +57,8 @@ def _row(counts: Counts) -> JsonObject:
         "corrected": _share(counts.corrected),
         "outcomes": {str(one): counts.calls[one] for one in Outcome},
         "failed": counts.failed,
+        "unused": counts.unused_auto,
+        "too_soon": counts.too_soon,
         "waited": _waited(counts.waits),
     }
 

@@ -64,6 +64,13 @@ def _rest(total: Counts) -> Iterator[Fact]:
         if count := total.calls[outcome]:
             said = f"{_count(count, 'call')} {why}"
             yield Fact(outcome.value.capitalize(), "", said)
+    if unused := total.unused_auto:
+        said = f"{_count(unused, 'call')} did not run, though the policy let them"
+        yield Fact("Unused", "", said)
+    if total.too_soon:
+        times = "time" if total.too_soon == 1 else "times"
+        said = f"{total.too_soon} {times} an approval was asked for once more"
+        yield Fact("Too soon", "", said)
     if total.failed:
         yield Fact("Failed", "", f"{_count(total.failed, 'call')} ran and failed")
 

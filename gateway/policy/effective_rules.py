@@ -166,6 +166,13 @@ class EffectiveRules:
         )
         return int(age.total_seconds() * 1000)
 
+    def ask_again_ms(self, tier: Tier) -> int:
+        """Return how soon an approval is asked for once more; 0 for never."""
+        within = self._policy.tiers.escalate.ask_again_within
+        if tier is not Tier.ESCALATE or within is None:
+            return 0
+        return int(within.total_seconds() * 1000)
+
     def share_ms(self, tier: Tier, percent: int | None) -> int:
         """Return a share of that time; 0 for None."""
         return self.ttl_ms(tier) * (percent or 0) // 100

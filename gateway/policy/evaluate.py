@@ -133,6 +133,7 @@ def evaluate(
         ),
         escalate_to=escalate_to,
         escalate_roles=escalate_roles,
+        ask_again_ms=rules.ask_again_ms(tier),
         triage=rules.triage(tier),
     )
 

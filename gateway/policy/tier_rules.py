@@ -73,12 +73,14 @@ class ApproveRule(WaitingRule):
 class EscalateRule(WaitingRule):
     """What the tier ``escalate`` needs: a requirement, or one written out here.
 
-    ``of`` unset means the tool's reviewers.
+    ``of`` unset means the tool's reviewers. An approval within ``ask_again_within``
+    after the call was shown is asked for once more.
     """
 
     approvals: Count = Field(default=2, ge=2, le=20)
     of: Reviewers | None = None
     at_least: dict[RoleName, Count] = Field(default_factory=dict)
+    ask_again_within: Duration | None = None
 
     @model_validator(mode="after")
     def _once(self) -> Self:

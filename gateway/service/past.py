@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 
-from twokey.gateway.approvals.events import Event, EventName
+from twokey.gateway.approvals.events import BY_GATEWAY, Event, EventName
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.service.tenant_service import TenantService
 from twokey.gateway.store.outbox import newest_entries
@@ -41,8 +41,7 @@ class PastDecisions(TenantService):
         """
         seen: dict[str, Approval | None] = {}
         async for event in newest_entries(self._store.conn, self._keys, limit):
-            is_decision = event.name in DECIDED and not event.is_auto_approved
-            if event.tenant != self._tenant or not is_decision:
+            if event.tenant != self._tenant or not _is_decision(event):
                 continue
             if event.approval not in seen:
                 found = await self._store.approvals.load_each([event.approval])
@@ -50,3 +49,9 @@ class PastDecisions(TenantService):
             approval = seen[event.approval]
             if approval is not None and approval.tenant == self._tenant:
                 yield event, approval
+
+
+def _is_decision(event: Event) -> bool:
+    if event.name is EventName.ITEM_AUTHORIZED and event.actor in {"", BY_GATEWAY}:
+        return False  # a claim was given back; nobody decided
+    return event.name in DECIDED and not event.is_auto_approved

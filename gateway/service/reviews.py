@@ -156,7 +156,7 @@ class ReviewService(PolicyService):
         if isinstance(written, Write):
             change = written.change
             decided = Decided(approval=change.approval, index=click.index)
-            return change.voted or change.repeated or decided
+            return change.waits_on or decided
         # The click came before the sweep. Ended here and now, so that the card says so
         # when the person looks again.
         if isinstance(written, Expired):

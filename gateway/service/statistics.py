@@ -19,13 +19,27 @@ _SLACK_MS = 60_000
 """An event may be written so much later than its own time, and is read all the same."""
 
 
+RUNS_BEGAN_MS = 7 * 86_400_000
+"""How long before a period the runs that end in it may have begun."""
+
+
 class StatisticsService(TenantService):
     """The metrics of one tenant."""
 
     async def metrics(
-        self, selected: Selection = EVERYTHING, zone: tzinfo = UTC
+        self,
+        selected: Selection = EVERYTHING,
+        zone: tzinfo = UTC,
+        *,
+        has_runs: bool = True,
     ) -> Metrics:
         """Return what happened in a period, from the audit log.
+
+        Args:
+            selected: which period, tool, tier and agent.
+            zone: whose days and hours.
+            has_runs: whether runs are asked for: the log is then read from a week
+                before, where they may have begun.
 
         Raises:
             StoreUnavailable: when there is no store.
@@ -35,7 +49,7 @@ class StatisticsService(TenantService):
         log = audit_log(
             self._store.conn,
             self._keys,
-            since_ms=selected.since_ms,
+            since_ms=max(0, selected.since_ms - (RUNS_BEGAN_MS if has_runs else 0)),
             # The log is found by the time of its entries; `Metrics` asks each event.
             until_ms=None if until_ms is None else until_ms + _SLACK_MS,
         )

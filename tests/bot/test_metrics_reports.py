@@ -98,6 +98,25 @@ async def test_a_week_without_calls_is_not_posted(stack: Stack) -> None:
     assert await told(stack, EventName.METRICS_DIGEST) == []
 
 
+async def test_the_log_of_a_week_without_calls_is_read_once(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+    count = stack.reviews.statistics.metrics
+
+    async def counted(*args: Any) -> Any:
+        asked.append(args)
+        return await count(*args)
+
+    monkeypatch.setattr(stack.reviews.statistics, "metrics", counted)
+    made = reports(stack, due_today())
+
+    for _ in range(3):
+        await look(stack, made)
+
+    assert len(asked) == 1
+
+
 async def test_a_digest_of_days_ago_is_not_posted(stack: Stack) -> None:
     await yesterday(stack)
     day = datetime.now(UTC) - timedelta(days=2)  # noqa: TID251 - of the real clock

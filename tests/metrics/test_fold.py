@@ -145,6 +145,37 @@ def test_a_run_that_asked_nobody_is_told_from_one_that_did() -> None:
     assert metrics.total.autonomous_runs == Share(2, 4)
 
 
+def test_a_run_that_began_before_the_period_counts_when_it_ends_in_it() -> None:
+    before_ms = NOON_MS - HOUR_MS
+    events = [
+        event(N.RUN_STARTED, before_ms, thread="asked"),
+        event(N.APPROVAL_OPENED, before_ms, thread="asked"),
+        event(N.RUN_STARTED, before_ms, thread="alone"),
+        event(N.RUN_STARTED, before_ms, thread="over"),
+        event(N.RUN_FINISHED, before_ms, thread="over"),
+        event(N.RUN_FINISHED, thread="asked"),
+        event(N.RUN_FINISHED, thread="alone"),
+    ]
+
+    total = folded(*events, selected=Selection(since_ms=NOON_MS)).total
+
+    assert total.autonomous_runs == Share(1, 2)
+
+
+def test_a_call_that_was_let_run_and_did_not_is_asked_for_again_and_counts_once() -> (
+    None
+):
+    let_run = event(N.ITEM_AUTHORIZED, tool="x", tier="notify", actor=BY_POLICY)
+    lapsed = event(N.ITEM_LAPSED, tool="x", tier="notify", actor=BY_GATEWAY)
+
+    total = folded(let_run, lapsed, decided()).total
+
+    assert total.autonomous == Share(0, 1)
+    assert total.unused_auto == 1
+    # What people approved and nobody used is their decision all the same.
+    assert folded(decided(), lapsed.with_(tier="approve")).total.evaluated == 1
+
+
 def test_a_second_message_does_not_hide_that_a_run_asked() -> None:
     names = [N.RUN_STARTED, N.APPROVAL_OPENED, N.RUN_STARTED, N.RUN_FINISHED]
 

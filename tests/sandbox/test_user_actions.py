@@ -88,6 +88,35 @@ async def test_a_click_on_what_a_message_showed_before_arrives_as_it_was(
     )
 
 
+async def test_a_click_on_what_a_home_tab_showed_before_arrives_as_it_was(
+    http_app: RunningApp, ana: Person
+) -> None:
+    @http_app.on("action", "approve")
+    async def approve(ack: Any, body: dict[str, Any]) -> None:
+        http_app.heard.append(body)
+        await ack()
+
+    def tab(value: str) -> JsonObject:
+        # Without a block_id, which Slack then makes anew each time.
+        accessory = {"accessory": button("approve", value)}
+        block = {"type": "section", "text": plain("One"), **accessory}
+        return {"type": "home", "blocks": [block]}
+
+    client = http_app.client
+    await client.views_publish(user_id="U0ANA", view=tab("v1"))
+    shown = await ana.home()
+    await client.views_publish(user_id="U0ANA", view=tab("v2"))
+
+    assert shown is not None
+    block = shown["blocks"][0]["block_id"]
+    await ana.act_in_home("approve", block)
+
+    (heard,) = http_app.heard
+    assert heard["actions"][0]["value"] == "v1"
+    assert heard["view"]["blocks"][0]["accessory"]["value"] == "v2"
+    assert await failure(ana.act_in_home("approve", "never")) == "action_not_found"
+
+
 async def test_who_cannot_read_a_channel_cannot_act_in_it(
     sandbox: Sandbox, posted: str
 ) -> None:

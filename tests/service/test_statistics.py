@@ -26,6 +26,7 @@ from twokey.gateway.metrics.report import as_json
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.protocol.wire import Claimed
 from twokey.gateway.service.exporting import Exporter
+from twokey.gateway.service.past import PastDecisions
 from twokey.gateway.service.statistics import StatisticsService
 from twokey.gateway.store.store import Store
 
@@ -191,6 +192,31 @@ async def test_what_went_back_to_people_waits_from_then_on(
     assert total.calls == {Outcome.APPROVED: 1, Outcome.REJECTED: 1}
     assert total.waits.quantile_ms(0.5) == pytest.approx(0, abs=60_000)
     assert total.waits.longest_ms >= 600_000
+
+
+async def test_a_claim_that_is_given_back_is_no_decision_of_the_past(
+    harness: ServiceHarness,
+) -> None:
+    await given_back(harness)
+
+    past = [event async for event, _ in PastDecisions(harness.store).newest()]
+
+    assert [event.actor for event in past] == ["T0/U0ANA"]
+
+
+async def test_a_run_counts_in_the_period_in_which_it_ends(
+    harness: ServiceHarness,
+) -> None:
+    conn, keys = harness.store.conn, harness.store.keys_of_tenant("default")
+    now_ms = await conn.now_ms()
+    for name, at_ms in (("run.started", now_ms - 5_000), ("run.finished", now_ms)):
+        event = {"name": name, "tenant": "default", "agent": "a", "thread": "t"}
+        body = json.dumps(event)
+        await conn.command("XADD", keys.audit, f"{at_ms}-*", "e", body, "at", at_ms)
+    statistics, ended = StatisticsService(harness.store), Selection(since_ms=now_ms)
+
+    assert (await statistics.metrics(ended)).total.runs == 1
+    assert (await statistics.metrics(ended, has_runs=False)).total.runs == 0
 
 
 async def test_only_the_tenant_s_own_calls_count(harness: ServiceHarness) -> None:

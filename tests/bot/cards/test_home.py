@@ -119,6 +119,17 @@ def test_what_is_decided_or_late_is_not_listed() -> None:
     )
 
 
+def test_calls_are_counted_and_not_cards() -> None:
+    batch = an_approval(an_item(), an_item(index=1), id="ap_b")
+    queue = [batch, an_approval(id="ap_1")]
+    page = page_of(queue, now_ms=NOW, calls={"ap_b": 1})
+    less = home(page, key=KEY, team=TEAM, now_ms=NOW)
+
+    assert "# Waiting for you: 3\n" in readable(_view(*queue)["blocks"])
+    # One of the two waits for somebody else alone.
+    assert "# Waiting for you: 2\n" in readable(less["blocks"])
+
+
 def test_what_does_not_fit_is_on_another_page() -> None:
     queue = [an_approval(id=f"ap_{n}") for n in range(25)]
 

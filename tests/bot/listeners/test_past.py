@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from tests.bot.bot_stack import CHANNEL, Stack
+from tests.bot.listeners.test_batches_and_doubt import worker_dies
 from tests.bot.listeners.test_review_together import home, text_of, waiting
 from twokey.bot.ids import Action, Input, View
+from twokey.gateway.protocol.wire import Verdict
 
 
-async def approved(stack: Stack, count: int) -> None:
+async def approved(stack: Stack, count: int) -> list[Verdict]:
     """Let Ana approve as many refunds, one after the other."""
-    for verdict in await waiting(stack, count):
+    verdicts = await waiting(stack, count)
+    for verdict in verdicts:
         card = await stack.card(verdict)
         await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+    return verdicts
 
 
 async def answered(stack: Stack, user: str, text: str, channel: str = CHANNEL) -> str:
@@ -38,6 +42,45 @@ async def test_history_names_who_decided_what_and_is_searched(stack: Stack) -> N
     assert "78201" in one
     assert "78200" not in one
     assert "No decision that you may read fits these words" in none
+
+
+async def test_the_search_finds_what_the_card_shows_and_who_asked(
+    stack: Stack,
+) -> None:
+    async with stack.running():
+        verdict = await stack.submit(("send_email", {"to": "kim@example.com"}))
+        card = await stack.card(verdict[0])
+        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+
+        by_value = await answered(stack, "U0ANA", "history KIM@example")
+        by_agent = await answered(stack, "U0ANA", "history support send_email")
+
+    assert "approved by <@U0ANA>" in by_value
+    assert "approved by <@U0ANA>" in by_agent
+
+
+async def test_of_a_call_in_doubt_history_says_that_nobody_knows(
+    stack: Stack,
+) -> None:
+    async with stack.running():
+        (verdict,) = await approved(stack, 1)
+        await worker_dies(stack, verdict)
+
+        found = await answered(stack, "U0ANA", "history")
+
+    assert "in doubt: nobody knows yet whether it ran" in found
+    assert "approved by" not in found
+
+
+async def test_the_numbers_of_the_week_are_shown_to_a_member(stack: Stack) -> None:
+    async with stack.running():
+        nothing = await answered(stack, "U0ANA", "stats")
+        await approved(stack, 2)
+        numbers = await answered(stack, "U0ANA", "stats")
+
+    assert "No agent asked for a call in the last 7 days" in nothing
+    assert "0 of 2 calls ran without a person" in numbers
+    assert "process_refund" in numbers
 
 
 async def test_mine_lists_what_a_person_decided_and_nobody_elses(stack: Stack) -> None:

@@ -1,0 +1,46 @@
+"""Show the metrics of the last days in answer to the slash command."""
+
+from __future__ import annotations
+
+import asyncio
+
+from twokey.bot.blocks import context, section
+from twokey.bot.cards.metrics import metrics_facts, metrics_table
+from twokey.bot.cards.refs import when
+from twokey.bot.listener_context import ListenerContext
+from twokey.bot.listeners.router import AckBody
+from twokey.bot.text_types import template
+from twokey.gateway.metrics.fold import Selection
+
+DAYS = 7
+"""How many days the numbers are of; `twokey stats` takes any period."""
+
+_WITHIN_S = 2.0
+"""How long the audit log is read; Slack waits three seconds for the answer."""
+
+_DAY_MS = 86_400_000
+_NOTHING = template("No agent asked for a call in the last {n} days.", n=DAYS)
+_TOO_LONG = template(
+    "There is too much to count before Slack stops waiting. Ask the gateway's "
+    "operator for the output of `twokey stats`."
+)
+
+
+async def stats_command(ctx: ListenerContext) -> AckBody:
+    """Answer `/approvals stats`: rates, waiting times, and a table by tool."""
+    since_ms = await ctx.service.store.conn.now_ms() - DAYS * _DAY_MS
+    try:
+        async with asyncio.timeout(_WITHIN_S):
+            metrics = await ctx.service.statistics.metrics(Selection(since_ms=since_ms))
+    except TimeoutError:
+        return {"text": _TOO_LONG.text}
+    if not metrics.total.evaluated:
+        return {"text": _NOTHING.text}
+    title = template("*The last {n} days* · all agents", n=DAYS)
+    blocks = [
+        section(title),
+        metrics_facts(metrics, block_id="stats.facts"),
+        metrics_table(metrics, block_id="stats.tools"),
+        context(template("Since {since}.", since=when(since_ms))),
+    ]
+    return {"text": f"The numbers of the last {DAYS} days.", "blocks": blocks}

@@ -1,0 +1,24 @@
+"""Who approves an escalated call within seconds is told to read it first."""
+
+from __future__ import annotations
+
+from tests.bot.bot_stack import CHANNEL, POLICY, Stack
+from twokey.bot.ids import Action
+from twokey.gateway.policy.load import load_policy
+
+SLOWER = POLICY.replace("approvals: 2,", "approvals: 2, ask_again_within: 10m,")
+
+
+async def test_a_quick_approval_is_asked_for_once_more_in_private(
+    stack: Stack,
+) -> None:
+    stack.policy = load_policy(SLOWER, "policy.yml")
+    async with stack.running():
+        (verdict,) = await stack.submit(("wire_money", {"to": "x"}))
+        card = await stack.card(verdict)
+
+        await stack.actor("U0CHLOE").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+
+        told = await stack.told("U0CHLOE", "Not approved yet")
+        assert "Please read it, then approve it again" in told
+        assert (await stack.approval(verdict)).items[0].votes == ()

@@ -1,0 +1,152 @@
+"""An approval of an escalated call that comes within seconds is asked for once more."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.service.harness import (
+    BEN,
+    CHLOE,
+    POLICY,
+    ServiceHarness,
+    still_members,
+)
+from tests.streams import audit_entries
+from twokey.gateway.approvals.decisions import (
+    Approve,
+    Click,
+    Decided,
+    Edit,
+    Forbidden,
+    Reject,
+    TooSoon,
+    Voted,
+)
+from twokey.gateway.approvals.events import AFTER_MS, EventName
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.policy.rules import Policy
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.service.statistics import StatisticsService
+from twokey.gateway.store.store import Store
+
+LONG_AGO_MS = 3_000
+
+
+def within(time: str) -> Policy:
+    text = POLICY.replace("approvals: 2,", f"approvals: 2, ask_again_within: {time},")
+    return load_policy(text, "p")
+
+
+@pytest.fixture
+def harness(store: Store) -> ServiceHarness:
+    return ServiceHarness(store, within("10m"))
+
+
+async def wired(harness: ServiceHarness) -> Click:
+    _, (verdict,) = await harness.submit(("wire_money", {"to": "x"}))
+    return await harness.click(verdict)
+
+
+async def later(harness: ServiceHarness, click: Click) -> None:
+    """Move the clock: let what was noted be some seconds old."""
+    item = await harness.item(f"{click.approval}.0")
+    blobs = harness.store.keys_of_tenant("default").blobs(click.approval)
+    noted = [one.with_(at_ms=one.at_ms - LONG_AGO_MS) for one in item.too_soon]
+    head = harness.store.keys_of_tenant("default").head(click.approval)
+    detail = await harness.store.conn.command("HGET", blobs, "0:d")
+    assert isinstance(detail, bytes)
+    text = detail.decode()
+    for old, new in zip(item.too_soon, noted, strict=True):
+        text = text.replace(str(old.at_ms), str(new.at_ms))
+    await harness.store.conn.transaction(
+        ["HSET", blobs, "0:d", text], ["HINCRBY", head, "created", -LONG_AGO_MS]
+    )
+
+
+async def test_the_first_quick_approval_does_not_count_and_the_second_does(
+    harness: ServiceHarness,
+) -> None:
+    click = await wired(harness)
+
+    first = await harness.reviews.decide(click, Approve(), BEN)
+    votes = (await harness.item(f"{click.approval}.0")).votes
+    await later(harness, click)
+    second = await harness.reviews.decide(click, Approve(), BEN)
+
+    assert isinstance(first, TooSoon)
+    assert votes == ()
+    assert isinstance(second, Voted)
+    log = await audit_entries(
+        harness.store.conn, harness.store.keys_of_tenant("default")
+    )
+    (told,) = [one for one in log if one.name is EventName.ITEM_ASKED_AGAIN]
+    assert told.actor == "T0/U0BEN"
+    assert 0 <= int(told.data[AFTER_MS]) < 600_000
+    metrics = await StatisticsService(harness.store).metrics()
+    assert metrics.tools["wire_money"].too_soon == 1
+
+
+async def test_each_person_is_asked_once_more(harness: ServiceHarness) -> None:
+    click = await wired(harness)
+    outcomes = [
+        await harness.reviews.decide(click, Approve(), who, voters=still_members)
+        for who in (BEN, CHLOE)
+    ]
+    await later(harness, click)
+    outcomes += [
+        await harness.reviews.decide(click, Approve(), who, voters=still_members)
+        for who in (BEN, CHLOE)
+    ]
+
+    assert [one.kind for one in outcomes] == ["toosoon", "toosoon", "voted", "decided"]
+
+
+async def test_a_double_click_is_one_click(harness: ServiceHarness) -> None:
+    click = await wired(harness)
+    await harness.reviews.decide(click, Approve(), BEN)
+
+    again = await harness.reviews.decide(click, Approve(), BEN)
+
+    assert isinstance(again, Forbidden)
+    assert "a moment ago" in again.reason
+    assert len((await harness.item(f"{click.approval}.0")).too_soon) == 1
+
+
+async def test_who_took_the_time_to_look_is_not_asked_again(
+    harness: ServiceHarness,
+) -> None:
+    click = await wired(harness)
+    head = harness.store.keys_of_tenant("default").head(click.approval)
+    await harness.store.conn.command("HINCRBY", head, "created", -600_000)
+
+    assert isinstance(await harness.reviews.decide(click, Approve(), BEN), Voted)
+
+
+async def test_a_rejection_is_never_asked_again(harness: ServiceHarness) -> None:
+    click = await wired(harness)
+
+    outcome = await harness.reviews.decide(click, Reject(reason="no"), BEN)
+
+    assert isinstance(outcome, Decided)
+    assert outcome.approval.items[0].state is ItemState.REJECTED
+
+
+async def test_an_edit_that_changes_nothing_is_an_approval(
+    harness: ServiceHarness,
+) -> None:
+    click = await wired(harness)
+
+    outcome = await harness.reviews.decide(click, Edit(args={"to": "x"}), BEN)
+
+    assert isinstance(outcome, TooSoon)
+
+
+async def test_other_tiers_and_policies_without_the_key_ask_once(
+    harness: ServiceHarness,
+) -> None:
+    refund, _ = await harness.refund(thread="refund")
+    plain = ServiceHarness(harness.store)
+    click = await wired(plain)
+
+    assert isinstance(await harness.reviews.decide(refund, Approve(), BEN), Decided)
+    assert isinstance(await plain.reviews.decide(click, Approve(), BEN), Voted)

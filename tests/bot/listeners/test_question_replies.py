@@ -8,8 +8,9 @@ from typing import Any, cast
 import pytest
 
 from tests.bot.bot_stack import CHANNEL, Stack
-from tests.bot.listeners.test_questions import EXTRAS, NAME, REGION, asked, replied
+from tests.bot.listeners.test_questions import NAME, asked, replied
 from tests.conftest import eventually
+from tests.sample_questions import EXTRAS, REGION
 from twokey.gateway.approvals.record import DecisionRecord
 from twokey.gateway.errors import StoreUnavailable
 from twokey.gateway.protocol.wire import Verdict

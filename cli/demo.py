@@ -18,7 +18,7 @@ from twokey.cli.demo_batch import batch
 from twokey.cli.demo_policy import with_short_timeouts
 from twokey.cli.demo_question import question
 from twokey.cli.demo_queue import queue
-from twokey.cli.demo_scripts import SINGLE_CARDS, Stage
+from twokey.cli.demo_scripts import SINGLE_CARDS
 from twokey.cli.demo_stack import (
     CHANNEL,
     FIRST_REQUEST,
@@ -27,6 +27,7 @@ from twokey.cli.demo_stack import (
     DemoStack,
     open_demo_stack,
 )
+from twokey.cli.demo_stage import Stage
 from twokey.cli.stop_signals import until_stopped
 from twokey.gateway.config import DEFAULT_FILE, Settings, SlackMode
 from twokey.gateway.errors import SettingsError, TwokeyError

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 
 from twokey.bot.ids import Action, Input, View
-from twokey.cli.demo_scripts import REASON, STEP_TIMEOUT_S, Stage, expect
+from twokey.cli.demo_scripts import REASON
 from twokey.cli.demo_stack import CHANNEL, REVIEWER
+from twokey.cli.demo_stage import STEP_TIMEOUT_S, Stage, expect
 from twokey.gateway.protocol.states import ItemState
 from twokey.sandbox.json_types import JsonObject
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from twokey.bot.ids import Action
-from twokey.cli.demo_scripts import STEP_TIMEOUT_S, Stage, expect
 from twokey.cli.demo_stack import REQUESTER
+from twokey.cli.demo_stage import STEP_TIMEOUT_S, Stage, expect
 from twokey.gateway.protocol.states import ItemState
 
 STREET, PLACE, COUNTRY = "12 Mill Lane", "CB1 2AB Cambridge", "GB"

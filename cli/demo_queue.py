@@ -6,8 +6,8 @@ import json
 from collections import Counter
 
 from twokey.bot.ids import Action, View
-from twokey.cli.demo_scripts import Stage, expect
 from twokey.cli.demo_stack import CHANNEL, REQUESTER, REVIEWER
+from twokey.cli.demo_stage import Stage, expect
 from twokey.sandbox.json_types import JsonObject
 
 COUNT = 20

@@ -370,8 +370,7 @@ class Twokey:
             ThreadUnavailable: while somebody runs it; nothing was deleted.
         """
         runner = await self._runner(graph, agent)
-        at = self._thread_ref(agent, thread_id)
-        await self._threads.delete(at, runner)
+        await self._threads.delete(self._thread_ref(agent, thread_id), runner)
 
     async def _runner(
         self,

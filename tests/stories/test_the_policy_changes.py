@@ -11,8 +11,8 @@ import pytest
 from tests.conftest import eventually
 from tests.streams import audit_entries
 from twokey.bot.ids import Action
-from twokey.cli.demo_scripts import Stage
 from twokey.cli.demo_stack import DemoStack, open_demo_stack
+from twokey.cli.demo_stage import Stage
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.protocol.states import ItemState
 

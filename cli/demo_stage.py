@@ -1,0 +1,272 @@
+"""What scripts of the demo act with: people of the sandbox, over its HTTP API."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from twokey.bot.blocks import Message
+from twokey.bot.cards.reminders import escalation, reminder
+from twokey.bot.cards.reply_texts import agent_answer
+from twokey.bot.cards.run_state import RUN_TEXTS
+from twokey.bot.ids import CARD_EVENT, Action, chosen
+from twokey.cli.demo_stack import (
+    CHANNEL,
+    FIRST_REQUEST,
+    REQUESTER,
+    REVIEWER,
+    DemoStack,
+)
+from twokey.gateway.approvals.events import EventName
+from twokey.gateway.approvals.record import Approval
+from twokey.gateway.errors import TwokeyError
+from twokey.gateway.protocol.states import ItemState
+from twokey.sandbox.client import Person
+from twokey.sandbox.elements import placed_elements
+from twokey.sandbox.json_types import JsonObject, as_object, as_objects
+
+STEP_TIMEOUT_S = 30.0
+
+# The bot's own builders: a script that repeats their texts breaks with every comma.
+_ANNOUNCEMENTS: dict[EventName, Callable[[Approval], Message]] = {
+    EventName.APPROVAL_REMINDED: reminder,
+    EventName.APPROVAL_ESCALATED: partial(escalation, channels={}),
+}
+
+Say = Callable[..., None]
+
+
+class StoryFailed(TwokeyError):
+    """A script ended in another way than expected."""
+
+
+@dataclass
+class Stage:
+    """Context of a script: the demo, its output and its files.
+
+    Attributes:
+        demo: the sandbox and the stack.
+        say: prints one step; called with ``event`` and its fields.
+        ledger: file with one JSON line for every effect of a tool.
+        outage: file; while it is there, the agent's model cannot be reached.
+    """
+
+    demo: DemoStack
+    say: Say
+    ledger: Path
+    outage: Path
+    asked_at: str = field(default="")
+
+    @property
+    def dan(self) -> Person:
+        """Return the person who asks the agent."""
+        return self.demo.sandbox.person(REQUESTER)
+
+    @property
+    def ana(self) -> Person:
+        """Return the person who reviews."""
+        return self.demo.sandbox.person(REVIEWER)
+
+    async def ask(self, text: str = FIRST_REQUEST) -> tuple[str, Approval]:
+        """Ask the agent and wait for the card; return its ts and the approval."""
+        self.asked_at = await self.dan.say(CHANNEL, text)
+        self.say("agent.asked", by=REQUESTER, text=text)
+        return await self.card_after(self.asked_at)
+
+    async def card_after(self, ts: str) -> tuple[str, Approval]:
+        """Wait for a card after a message; return its ts and the approval."""
+
+        def is_new(message: JsonObject) -> bool:
+            # Earlier runs left messages here; a ts compares as text, by its fixed form.
+            return bool(_approval_id(message)) and str(message["ts"]) > ts
+
+        card = await self.ana.message_with(CHANNEL, is_new, STEP_TIMEOUT_S)
+        approval = await self.approval(_approval_id(card))
+        ids = [item.id for item in approval.items]
+        tools = [item.tool for item in approval.items]
+        self.say("card.posted", approval=approval.id, items=ids, tools=tools)
+        return str(card["ts"]), approval
+
+    async def approval(self, approval_id: str) -> Approval:
+        """Read an approval as it is now."""
+        loaded = await self.demo.stack.twokey.reviews.read(approval_id)
+        if loaded is None:
+            raise StoryFailed(f"There is no approval {approval_id!r}.")
+        return loaded.approval
+
+    async def click(
+        self, ts: str, action: Action, approval: Approval, n: int, by: str = REVIEWER
+    ) -> None:
+        """Click one item's button on a card, or choose the act in its menu."""
+        block, value = await self._place_of(ts, action, approval, n)
+        person, used = self.demo.sandbox.person(by), Action.MORE if value else action
+        await person.click(CHANNEL, ts, used, block, chosen=value or None)
+        self.say(
+            "reviewer.clicked",
+            approval=approval.id,
+            item=approval.items[n].id,
+            by=by,
+            action=action.value,
+        )
+
+    async def voted(
+        self, ts: str, approval: Approval, n: int, *, have: int, need: int
+    ) -> None:
+        """Wait until the card shows how many people have approved an item."""
+
+        def is_counted(message: JsonObject) -> bool:
+            words = f"{have} of {need} approvals"
+            return message["ts"] == ts and words in json.dumps(message["blocks"])
+
+        await self.ana.message_with(CHANNEL, is_counted, STEP_TIMEOUT_S)
+        item = approval.items[n].id
+        self.say("item.voted", approval=approval.id, item=item, have=have, need=need)
+
+    async def called(self, ts: str, approval: Approval, event: EventName) -> None:
+        """Wait for the reminder or escalation in the thread of a card."""
+        line, _, _ = _ANNOUNCEMENTS[event](approval).text.partition(".")
+
+        def is_call(message: JsonObject) -> bool:
+            # Only the first sentence: the rest depends on how far the call is then.
+            sentence, _, _ = str(message["text"]).partition(".")
+            return message.get("thread_ts") == ts and sentence == line
+
+        await self.ana.message_with(CHANNEL, is_call, STEP_TIMEOUT_S)
+        self.say(event.value, approval=approval.id)
+
+    async def submit(
+        self, values: Mapping[str, object], approval: Approval, n: int
+    ) -> dict[str, str]:
+        """Submit the modal on top; keys are labels or block ids of its inputs."""
+        view = await self.ana.wait_for_view(timeout_s=STEP_TIMEOUT_S)
+        blocks = {
+            str(as_object(block.get("label")).get("text", "")): str(block["block_id"])
+            for block in as_objects(view["blocks"])
+            if block["type"] == "input"
+        }
+        named = {blocks.get(key, key): value for key, value in values.items()}
+        errors = await self.ana.submit(named)
+        self.say(
+            "reviewer.submitted",
+            approval=approval.id,
+            item=approval.items[n].id,
+            by=REVIEWER,
+            errors=list(errors.values()),
+        )
+        return errors
+
+    async def reached(
+        self, approval: Approval, states: Mapping[int, ItemState]
+    ) -> Approval:
+        """Wait until items have reached these states; return the approval then."""
+
+        async def there() -> bool:
+            now = await self.approval(approval.id)
+            return all(now.items[n].state is state for n, state in states.items())
+
+        await self.until(there, f"states {[s.value for s in states.values()]}")
+        for n, state in states.items():
+            self.say(f"item.{state}", approval=approval.id, item=approval.items[n].id)
+        return await self.approval(approval.id)
+
+    async def last_words(self) -> str:
+        """Wait for what the agent says in the end, in the thread it was asked in."""
+
+        def spoken(message: JsonObject) -> bool:
+            is_reply = message.get("thread_ts") == self.asked_at
+            return is_reply and message["text"] == agent_answer("").text
+
+        reply = await self.ana.message_with(CHANNEL, spoken, STEP_TIMEOUT_S)
+        words = " ".join(
+            str(as_object(block.get("text")).get("text", ""))
+            for block in as_objects(reply["blocks"])
+        )
+        self.say("agent.said", text=words)
+        return words
+
+    async def run_shown(self, event: EventName) -> str:
+        """Wait until the message about the outage tells of this; return its ts."""
+        wanted = RUN_TEXTS[event]
+
+        def is_it(message: JsonObject) -> bool:
+            is_reply = message.get("thread_ts") == self.asked_at
+            return is_reply and message["text"] == wanted
+
+        shown = await self.ana.message_with(CHANNEL, is_it, STEP_TIMEOUT_S)
+        self.say(event.value, shown=wanted)
+        return str(shown["ts"])
+
+    def effects(self) -> list[JsonObject]:
+        """Return every effect that a tool had, in order."""
+        if not self.ledger.exists():
+            return []
+        lines = self.ledger.read_text(encoding="utf-8").splitlines()
+        return [as_object(json.loads(line)) for line in lines]
+
+    async def _place_of(
+        self, ts: str, action: Action, approval: Approval, n: int
+    ) -> tuple[str, str]:
+        """Wait until a card offers an act for each pending item; return the n-th's."""
+        now = await self.approval(approval.id)
+        pending = [item.index for item in now.items if item.is_pending]
+
+        def found(state: JsonObject) -> list[tuple[str, str]]:
+            shown = [
+                (placed.block_id, value)
+                for channel in as_objects(state["channels"])
+                for message in as_objects(channel["messages"])
+                if message["ts"] == ts
+                for placed in placed_elements(as_objects(message["blocks"]))
+                for value in _offered(placed.element, action)
+            ]
+            # Until the card shows the state that was read: the n-th button of an older
+            # card would belong to another call.
+            return shown if len(shown) == len(pending) else []
+
+        return (await self.ana.wait_for(found, STEP_TIMEOUT_S))[pending.index(n)]
+
+    async def until(
+        self,
+        condition: Callable[[], Awaitable[bool]],
+        what: str,
+        timeout_s: float = STEP_TIMEOUT_S,
+    ) -> None:
+        """Wait until something holds of the gateway; fail the script after a while."""
+        sandbox = self.demo.sandbox
+        if not await condition():
+            await sandbox.person(REVIEWER).wait_for(bool, STEP_TIMEOUT_S)
+        # Polled: the state is in the gateway, and the sandbox, which can be waited for,
+        # does not hear of it.
+        for _ in range(int(timeout_s * 20)):
+            if await condition():
+                return
+            await asyncio.sleep(0.05)
+        raise StoryFailed(f"The script waited {timeout_s:.0f} s in vain for {what}.")
+
+
+def expect(holds: object, sentence: str) -> None:
+    """Fail the script unless something holds.
+
+    Raises:
+        StoryFailed: with the sentence.
+    """
+    if not holds:
+        raise StoryFailed(sentence)
+
+
+def _approval_id(message: JsonObject) -> str:
+    metadata = as_object(message.get("metadata"))
+    if metadata.get("event_type") != CARD_EVENT:
+        return ""
+    return str(as_object(metadata.get("event_payload")).get("approval", ""))
+
+
+def _offered(element: JsonObject, action: Action) -> list[str]:
+    """Return "" for the button of an act, or its value where a menu has it."""
+    values = [str(option["value"]) for option in as_objects(element.get("options"))]
+    is_button = element.get("action_id") == action
+    return [""] if is_button else [one for one in values if chosen(one)[0] == action]

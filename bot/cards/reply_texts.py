@@ -64,7 +64,7 @@ _DECIDED_BY: dict[Verb, LiteralString] = {
 
 _WITHDRAWN_BY: LiteralString = "withdrawn by {who} {at}"
 _SKIPPED_BY: LiteralString = "skipped by {who} {at}"
-_NOTHING_CHANGED = template("Nothing more was recorded.")
+_NOTHING_CHANGED = template("This changed nothing.")
 
 
 def outcome_text(outcome: Outcome, *, now_ms: int) -> Template | Label:

@@ -164,7 +164,7 @@ def test_home_lists_everything_that_waits_for_one_person(
     words_on(screen, "3 of 3 calls")
 
     screen.open(ANA, "home")
-    words_on(screen, "Waiting for you: 3", "0 of 2 approvals", "3 calls wait")
+    words_on(screen, "Waiting for you: 5", "0 of 2 approvals", "3 calls wait")
     # Which of them is the most urgent changes while one looks.
     screen.run(
         "let row = [...document.querySelectorAll('.block-rich-text')]"

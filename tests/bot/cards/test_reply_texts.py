@@ -61,7 +61,7 @@ SENTENCES: list[tuple[Outcome, tuple[str, ...]]] = [
         Stale(state=ItemState.EXECUTED, decision=BY_ANA, at_ms=NOW),
         (
             "already approved by <@U0ANA> <!date^1795255200^",
-            "Nothing more was recorded",
+            "This changed nothing",
         ),
     ),
     (
@@ -104,7 +104,7 @@ def test_each_outcome_has_its_sentence(
 def test_every_state_that_came_first_is_told(state: ItemState) -> None:
     sentence = to_mrkdwn(outcome_text(Stale(state=state), now_ms=NOW))
 
-    assert sentence.endswith("Nothing more was recorded.")
+    assert sentence.endswith("This changed nothing.")
 
 
 def test_a_reason_of_the_gateway_is_shown_as_plain_text_or_escaped() -> None:

@@ -115,7 +115,7 @@ async def test_a_form_that_was_overtaken_changes_nothing_and_says_so(
         await ana.submit({Input.FINDING: "executed", Input.NOTE: NOTE})
 
         view = await ana.wait_for_view()
-        assert "Nothing more was recorded" in str(view["blocks"])
+        assert "This changed nothing" in str(view["blocks"])
         item = (await stack.approval(verdict)).items[0]
         assert (item.finding, len(item.observations)) == (Finding.SKIP, 1)
 

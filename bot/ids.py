@@ -59,6 +59,8 @@ class Action(StrEnum):
     FILTER_MINE = "filter_mine"
     HOME_BACK = "home_back"
     HOME_NEXT = "home_next"
+    CHECK_RIGHT = "check_right"
+    CHECK_WRONG = "check_wrong"
     PAST = "past"
     PAST_MINE = "past_mine"
     EDIT_WORDS = "edit_words"

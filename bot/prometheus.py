@@ -138,6 +138,11 @@ def _counted(metrics: Metrics) -> Iterator[Metric]:
         "Approvals that came too soon and were asked for once more.",
         labels=["tool", "tier"],
     )
+    checks = CounterMetricFamily(
+        "twokey_spot_checks",
+        "Spot checks that were asked, and what people answered.",
+        labels=["tool", "tier", "answer"],
+    )
     unused = CounterMetricFamily(
         "twokey_calls_unused",
         "Calls that the policy let run and that did not.",
@@ -154,6 +159,8 @@ def _counted(metrics: Metrics) -> Iterator[Metric]:
                 calls.add_metric([*cell, outcome], counts.calls[outcome])
         if counts.failed:
             failed.add_metric(cell, counts.failed)
+        for answer, count in sorted(counts.checks.items()):
+            checks.add_metric([*cell, answer], count)
         if counts.too_soon:
             too_soon.add_metric(cell, counts.too_soon)
         if counts.unused_auto:
@@ -167,7 +174,7 @@ def _counted(metrics: Metrics) -> Iterator[Metric]:
     total = metrics.total
     runs.add_metric(["no"], total.unasked_runs)
     runs.add_metric(["yes"], total.runs - total.unasked_runs)
-    yield from (calls, failed, unused, too_soon, waits, runs)
+    yield from (calls, failed, unused, too_soon, checks, waits, runs)
 
 
 def _buckets(waits: DurationHistogram) -> list[tuple[str, float]]:

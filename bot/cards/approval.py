@@ -22,6 +22,7 @@ from twokey.bot.cards.frame import Frame, is_table, rows_of
 from twokey.bot.cards.mentions import mentions_for
 from twokey.bot.cards.precedents import precedents
 from twokey.bot.cards.refs import hash_ref, places, when, who
+from twokey.bot.cards.spot_check import spot_checks
 from twokey.bot.cards.states import header_text, status_label, taken_by
 from twokey.bot.cards.table import table
 from twokey.bot.ids import CARD_EVENT
@@ -67,7 +68,7 @@ def card(frame: Frame) -> Message:
         blocks += call_row(frame, item)
     if approval.is_batch:
         blocks.append(divider(block_id=frame.block_id("line")))
-    blocks += [*batch_footer(frame), _ids(frame)]
+    blocks += [*batch_footer(frame), *spot_checks(frame), _ids(frame)]
     return Message(
         blocks=tuple(blocks), text=card_fallback(approval), metadata=metadata(approval)
     )

@@ -89,6 +89,13 @@ def _requester(person: Person, but: Collection[str]) -> Mentions:
         return Mentions((), ())
 
 
+def of_roles(roles: Iterable[Role], *, but: Iterable[Person]) -> Mentions:
+    """Return mentions of these roles, without these people."""
+    asked = [role for role in roles if role.notify is Notify.MENTION]
+    left = [_without(role, _users(but)) for role in asked]
+    return Mentions(tuple(role.name for role in left), _in_turn(map(_mentions, left)))
+
+
 def is_for_people(item: Item) -> bool:
     """Return whether people have to decide about a call or reconcile it.
 

@@ -20,6 +20,7 @@ from twokey.bot.cards.frame import Frame, rows_of
 from twokey.bot.cards.freeze_messages import actor_ref
 from twokey.bot.cards.listing import is_misleading, listing_of
 from twokey.bot.cards.refs import when, who
+from twokey.bot.cards.spot_check import spot_checks
 from twokey.bot.cards.states import (
     NOTHING_RAN,
     TIER_BEFORE_REASONS,
@@ -82,6 +83,7 @@ def notification(frame: Frame) -> Message:
         *(block for item in rows_of(approval) for block in _row(frame, item)),
         *_others(frame),
         *_remarks(frame),
+        *spot_checks(frame),
         *_buttons(frame),
     ]
     return Message(tuple(blocks), card_fallback(approval), metadata(approval))

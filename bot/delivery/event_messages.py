@@ -24,6 +24,7 @@ from twokey.bot.cards.reminders import (
     with_reviewers,
 )
 from twokey.bot.cards.reply_texts import agent_answer, run_failed
+from twokey.bot.cards.spot_check import answered_note, asked_note
 from twokey.bot.delivery.outbox_queue import QueuedMessage, QueueEntry, Urgency
 from twokey.bot.delivery.run_messages import is_about_outage
 from twokey.bot.text_types import template
@@ -72,9 +73,26 @@ def messages_of(
         return [
             QueuedMessage(report_line(event), event.seq, *place, Urgency.CARD_UPDATE)
         ]
+    if event.name in {EventName.ITEM_CHECK_ASKED, EventName.ITEM_CHECKED}:
+        return _of_spot_check(event, approval, place)
     if approval.is_auto_approved and event.name not in _OF_A_DOUBT:
         return []  # the notification itself shows it
     return _in_thread(event, approval, place)
+
+
+def _of_spot_check(
+    event: Event, approval: Approval, place: tuple[str, str]
+) -> list[QueuedMessage]:
+    item = next((one for one in approval.items if one.id == event.item), None)
+    if item is None or item.spot_check is None:
+        return []
+    if event.name is EventName.ITEM_CHECKED:
+        note = answered_note(approval, item, item.spot_check)
+        return [QueuedMessage(note, event.seq, *place)]
+    # Answered while this waited to be posted: nobody is asked any more.
+    if not item.is_to_be_checked:
+        return []
+    return [QueuedMessage(asked_note(approval, item), event.seq, *place)]
 
 
 def _in_thread(

@@ -44,6 +44,8 @@ class EventName(StrEnum):
     ITEM_REOPENED = "item.reopened"
     ITEM_REPEATED = "item.repeated"
     ITEM_ASKED_AGAIN = "item.asked_again"
+    ITEM_CHECK_ASKED = "item.check_asked"
+    ITEM_CHECKED = "item.checked"
     ITEM_EXECUTING = "item.executing"
     ITEM_EXECUTED = "item.executed"
     ITEM_FAILED = "item.failed"
@@ -103,6 +105,9 @@ milliseconds, from its card or from when it went back to people."""
 
 AFTER_MS = "after_ms"
 """In the data of an approval that came too soon: how long the call had been shown."""
+
+CHECK_ANSWER = "answer"
+"""In the data of an answer to a spot check: ``right`` or ``wrong``."""
 
 EDITED = "edited"
 """In the data of an authorization: people had changed the arguments."""

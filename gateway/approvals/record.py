@@ -12,7 +12,13 @@ from twokey.gateway.approvals import lifecycle
 from twokey.gateway.approvals.lifecycle import ApprovalState, Transition
 from twokey.gateway.approvals.policy_decision import PolicyDecisionFields
 from twokey.gateway.approvals.precedents import Past
-from twokey.gateway.approvals.requirement import Observation, Requirement, Role, Vote
+from twokey.gateway.approvals.requirement import (
+    Observation,
+    Requirement,
+    Role,
+    SpotCheck,
+    Vote,
+)
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.questions import Question, questions_in
 from twokey.gateway.protocol.records import EditRecord, Person, Record, Result, RunRef
@@ -122,6 +128,7 @@ class Item(PolicyDecisionFields):
         reconciled_fence: fence of the attempt that people reconciled last; 0: none.
         observations: what people found out about executions in doubt.
         finding: what people found at the last reconciliation.
+        spot_check: whether it was right, asked after it ran; None: nobody was.
         late_result: what an executor reported after people had reconciled it.
         requests_before: what each window that counts requests held before this call, in
             millionths by the store's key of the window: a request keeps its place in
@@ -168,6 +175,7 @@ class Item(PolicyDecisionFields):
     observations: tuple[Observation, ...] = ()
     finding: Finding | None = None
     late_result: Result | None = None
+    spot_check: SpotCheck | None = None
 
     @property
     def args(self) -> JsonObject:
@@ -228,6 +236,17 @@ class Item(PolicyDecisionFields):
     def is_pending(self) -> bool:
         """Return whether a person still has to decide."""
         return self.state is ItemState.PENDING
+
+    @property
+    def may_run(self) -> bool:
+        """Return whether it may start now, or once people have decided."""
+        return self.state in {ItemState.PENDING, ItemState.AUTHORIZED}
+
+    @property
+    def is_to_be_checked(self) -> bool:
+        """Return whether a spot check of it waits for an answer."""
+        check = self.spot_check
+        return check is not None and bool(check.asked_at_ms) and check.by is None
 
     @property
     def is_auto_approved(self) -> bool:

@@ -78,6 +78,20 @@ class Vote(Record):
     reason: str = ""
 
 
+class SpotCheck(Record):
+    """Whether a call that ran was right, asked afterwards of one of these roles.
+
+    ``asked_at_ms`` is 0 for a call that was drawn before it ran, and has not ended.
+    ``answer`` is ``right`` or ``wrong``, and empty while nobody answered.
+    """
+
+    of: tuple[Role, ...] = ()
+    asked_at_ms: int = 0
+    answer: str = ""
+    by: Person | None = None
+    at_ms: int = 0
+
+
 class Observation(Record):
     """What one person found out about an execution in doubt, with their note.
 

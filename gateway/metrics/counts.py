@@ -61,6 +61,7 @@ class Counts:
         unused_auto: calls that the policy let run, and that did not: another policy
             came first, or their agent came too late.
         too_soon: approvals that came too soon and were asked for once more.
+        checks: spot checks, by ``asked``, ``right`` and ``wrong``.
         waits: from the card, or from going back to people, to a reviewer's decision.
         runs: finished runs.
         unasked_runs: those of them in which no call waited for people.
@@ -71,6 +72,7 @@ class Counts:
     failed_auto: int = 0
     unused_auto: int = 0
     too_soon: int = 0
+    checks: Counter[str] = field(default_factory=Counter[str])
     waits: DurationHistogram = field(default_factory=DurationHistogram)
     runs: int = 0
     unasked_runs: int = 0
@@ -110,3 +112,9 @@ class Counts:
     def corrected(self) -> Share:
         """Return the decisions by which people edited or rejected a call."""
         return Share(self.among(*CORRECTED), self.among(*DECIDED))
+
+    @property
+    def audit_yield(self) -> Share:
+        """Return the calls that were wrong, of those that people checked afterwards."""
+        wrong = self.checks["wrong"]
+        return Share(wrong, wrong + self.checks["right"])

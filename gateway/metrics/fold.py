@@ -18,6 +18,7 @@ from datetime import UTC, datetime, tzinfo
 from twokey.gateway.approvals.events import (
     BY_GATEWAY,
     BY_POLICY,
+    CHECK_ANSWER,
     EDITED,
     WAITED_MS,
     Event,
@@ -49,7 +50,12 @@ _OUTCOMES = {
 _MILLISECONDS = re.compile(r"[0-9]{1,15}", re.ASCII)
 _TIERS = frozenset(map(str, Tier))
 _FAILED = frozenset({EventName.ITEM_FAILED, EventName.CALL_FAILED})
-_COUNTED = _FAILED | {EventName.ITEM_LAPSED, EventName.ITEM_ASKED_AGAIN}
+_COUNTED = _FAILED | {
+    EventName.ITEM_LAPSED,
+    EventName.ITEM_ASKED_AGAIN,
+    EventName.ITEM_CHECK_ASKED,
+    EventName.ITEM_CHECKED,
+}
 """Events that count and are no answer to a call."""
 
 
@@ -203,6 +209,11 @@ def _count(counts: Counts, event: Event, outcome: Outcome | None) -> None:
     counts.failed_auto += has_failed and is_auto
     counts.unused_auto += is_auto and event.name is EventName.ITEM_LAPSED
     counts.too_soon += event.name is EventName.ITEM_ASKED_AGAIN
+    if event.name is EventName.ITEM_CHECK_ASKED:
+        counts.checks["asked"] += 1
+    if event.name is EventName.ITEM_CHECKED:
+        is_wrong = event.data.get(CHECK_ANSWER) == "wrong"
+        counts.checks["wrong" if is_wrong else "right"] += 1
 
 
 def outcome_of(event: Event) -> Outcome | None:

@@ -59,6 +59,8 @@ def _row(counts: Counts) -> JsonObject:
         "failed": counts.failed,
         "unused": counts.unused_auto,
         "too_soon": counts.too_soon,
+        "spot_checks": counts.checks["asked"],
+        "audit_yield": _share(counts.audit_yield),
         "waited": _waited(counts.waits),
     }
 

@@ -67,6 +67,13 @@ def _rest(total: Counts) -> Iterator[Fact]:
     if unused := total.unused_auto:
         said = f"{_count(unused, 'call')} did not run, though the policy let them"
         yield Fact("Unused", "", said)
+    if total.checks["asked"] or total.audit_yield.whole:
+        found = total.audit_yield
+        said = (
+            f"{found.part} of {_count(found.whole, 'checked call')} wrong; "
+            f"{total.checks['asked']} asked"
+        )
+        yield Fact("Spot checks", rate(found), said)
     if total.too_soon:
         times = "time" if total.too_soon == 1 else "times"
         said = f"{total.too_soon} {times} an approval was asked for once more"

@@ -132,6 +132,7 @@ def _unheard(policy: Policy) -> Iterator[ProblemAt]:
 def _reviewers(policy: Policy) -> Iterator[tuple[Path, tuple[str, ...]]]:
     yield ("defaults", "reviewers"), policy.defaults.reviewers
     yield ("protect", "unfreeze"), policy.protect.unfreeze or ()
+    yield ("spot_checks", "of"), policy.spot_checks.of if policy.spot_checks else ()
     yield ("tiers", "escalate", "of"), policy.tiers.escalate.of or ()
     yield from requirement_roles(policy)
     for tier in (Tier.APPROVE, Tier.ESCALATE):

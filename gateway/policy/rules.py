@@ -26,6 +26,7 @@ from twokey.gateway.policy.fields import (
     Duration,
     ExactName,
     Link,
+    Percent,
     Reason,
     ReasonsFor,
     RequirementName,
@@ -212,6 +213,17 @@ class Protection(Record):
     unfreeze: Reviewers | None = None
 
 
+class SpotCheckRule(Record):
+    """Which share of the calls that ran is checked afterwards, and by whom.
+
+    People are asked about ``per_day`` calls a day at most.
+    """
+
+    share: Percent
+    of: Annotated[Reviewers, Field(min_length=1)]
+    per_day: Count = Field(default=20, ge=1, le=1_000)
+
+
 class ToolRule(Record):
     """What one tool needs.
 
@@ -275,6 +287,7 @@ class Policy(Record):
     tools: dict[ExactName, ToolRule] = Field(default_factory=dict)
     agents: dict[ExactName, AgentRule] = Field(default_factory=dict)
     protect: Protection = Protection()
+    spot_checks: SpotCheckRule | None = None
 
     @cached_property
     def digest(self) -> str:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from twokey.gateway.approvals import executing
+from twokey.gateway.approvals import executing, spot_checking
 from twokey.gateway.approvals.changes import Change
 from twokey.gateway.approvals.policy_decision import PolicyDecision
 from twokey.gateway.approvals.record import Item, approval_of
@@ -105,12 +105,28 @@ class ClaimService(PolicyService):
             found = executing.finish(
                 loaded.approval, item, fence, result, now_ms=loaded.now_ms
             )
-            return found if isinstance(found, bool) else Write(found)
+            if isinstance(found, bool):
+                return found
+            return Write(await self._checked(found, item.index, loaded.now_ms))
 
         found = await self._change(item_id, compute)
         if isinstance(found, Write):
             return not executing.is_late(found.change)
         return bool(found)
+
+    async def _checked(self, change: Change, index: int, now_ms: int) -> Change:
+        """Return the end of an execution, with the spot check if one is due."""
+        policy = self._policy()
+        rule = policy.spot_checks
+        if rule is None:
+            return change
+        of = policy.roles_named(rule.of)
+        if not spot_checking.is_due(change, index, percent=rule.share, of=of):
+            return change
+        may_ask = spot_checking.is_counted(change, index) or (
+            await self._store.spot_checks.take(self._keys, self._tenant, rule.per_day)
+        )
+        return spot_checking.asking(change, index, of, now_ms) if may_ask else change
 
     async def _change(
         self,

@@ -24,7 +24,7 @@ from twokey.gateway.approvals.record import (
     Waiting,
     item_id,
 )
-from twokey.gateway.approvals.requirement import Requirement
+from twokey.gateway.approvals.requirement import Requirement, SpotCheck
 from twokey.gateway.errors import BadJson
 from twokey.gateway.policy.evaluate import Evaluation
 from twokey.gateway.policy.fields import is_channel
@@ -68,7 +68,8 @@ class EvaluatedCall:
     ``triage_result`` is what triage thought of it; the evaluation holds what it raised.
     ``requests_before`` is what windows of requests held before it. ``is_returned``
     says that the call goes back to the model because it does not fit. ``effect`` is
-    the same for calls with the same effect.
+    the same for calls with the same effect. ``is_drawn`` says that a spot check was
+    drawn of a call that would have no record else.
     """
 
     call: ProposedCall
@@ -78,6 +79,7 @@ class EvaluatedCall:
     requests_before: Mapping[str, int] = field(default_factory=dict[str, int])
     is_returned: bool = False
     effect: str = ""
+    is_drawn: bool = False
 
 
 @dataclass(frozen=True)
@@ -318,6 +320,7 @@ def _item(
         triage=one.triage_result,
         requests_before=dict(one.requests_before),
         effect=one.effect,
+        spot_check=SpotCheck() if one.is_drawn else None,
     )
 
 

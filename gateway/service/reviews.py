@@ -47,6 +47,7 @@ from twokey.gateway.service.reevaluation import (
 )
 from twokey.gateway.service.reviewer_freezes import ReviewerFreezes
 from twokey.gateway.service.runs import RunService
+from twokey.gateway.service.spot_checks import SpotCheckService
 from twokey.gateway.service.statistics import LiveMetrics, StatisticsService
 from twokey.gateway.service.sweep import Sweeper
 from twokey.gateway.service.tenant_service import PolicyService
@@ -79,6 +80,7 @@ class ReviewService(PolicyService):
         self.times = TimeService(store, tenant=tenant)
         self.statistics = StatisticsService(store, tenant=tenant)
         self.live_metrics = LiveMetrics(store, policy, tenant=tenant)
+        self.spot_checks = SpotCheckService(store, policy, tenant=tenant)
         self.runs = RunService(store, policy, tenant=tenant)
         self.delegations = DelegationService(store, tenant=tenant)
 
@@ -145,7 +147,7 @@ class ReviewService(PolicyService):
                 return result
             item = result.approval.items[index]
             # A rejected call gives its uses back in this very write: it takes no new.
-            used = evaluated and _may_run(item) and evaluated.used
+            used = evaluated and item.may_run and evaluated.used
             return Write(
                 result,
                 inputs={index: used} if used else {},
@@ -222,7 +224,7 @@ class ReviewService(PolicyService):
                 inputs={
                     index: one.used
                     for index, one in evaluated.items()
-                    if one.used and _may_run(after[index])
+                    if one.used and after[index].may_run
                 },
                 rejection=self._rejection(
                     result.change, *(after[index] for index in result.outcome.rejected)
@@ -394,7 +396,3 @@ async def _asked(
         found = tuple(one.vote for one in item.observations_now)
         return await voters(item.with_(votes=found)) if found else ()
     return await voters(item) if item.is_pending and item.votes else ()
-
-
-def _may_run(item: Item) -> bool:
-    return item.state in {ItemState.PENDING, ItemState.AUTHORIZED}

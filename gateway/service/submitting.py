@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from twokey.gateway.errors import BadJson, StoreUnavailable
+from twokey.gateway.errors import StoreUnavailable
 from twokey.gateway.policy.evaluate import Evaluation, evaluate
 from twokey.gateway.policy.questions import evaluate_question
 from twokey.gateway.policy.raise_rules import Facts, Raise
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.protocol import digest
-from twokey.gateway.protocol.strict_json import MAX_BYTES, JsonObject, parse_object
 from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.protocol.wire import ProposedCall, Turn, Verdict, VerdictKind
-from twokey.gateway.service import denials
+from twokey.gateway.service import denials, spot_checks
 from twokey.gateway.service.hints import apply_hint
 from twokey.gateway.service.precedents import TurnPrecedents
 from twokey.gateway.service.proposals import (
@@ -38,7 +37,7 @@ from twokey.gateway.service.stored_verdicts import (
 )
 from twokey.gateway.service.tenant_service import PolicyService
 from twokey.gateway.service.turn_triage import TriagedCall, TurnTriage, triage_events
-from twokey.gateway.service.well_formed import check_texts
+from twokey.gateway.service.well_formed import canonical, check_texts
 from twokey.gateway.service.window_usage import CallUsage, facts_of, usage_of
 from twokey.gateway.store import keys as store_keys
 from twokey.gateway.store.agent_load import AgentLoad
@@ -86,7 +85,7 @@ class Submitter(PolicyService):
         check_texts(turn)
         # Before anything evaluates them: 1.0 and 1, or another order of keys, are one
         # call.
-        turn = turn.with_(calls=tuple(_canonical(call) for call in turn.calls))
+        turn = turn.with_(calls=tuple(canonical(call) for call in turn.calls))
         ref = turn.ref
         turn_key = digest.turn_key(tenant=self._tenant, **ref.names)
         triage = TurnTriage(self._triage, turn)
@@ -193,6 +192,11 @@ class Submitter(PolicyService):
         triaged = await triage.assess(evaluated, now_ms=load.now_ms)
         if triaged:
             evaluated = evaluate_all(triaged)
+        drawn = await spot_checks.draw(
+            self._store, self._keys, self._tenant, policy.spot_checks, evaluated
+        )
+        if drawn:
+            evaluated = evaluate_all(triaged, drawn)
         source = Source(
             turn=turn,
             tenant=self._tenant,
@@ -300,6 +304,7 @@ def _evaluated(
     usage: Sequence[CallUsage],
     totals: Sequence[Mapping[str, int]],
     triaged: Mapping[int, TriagedCall],
+    drawn: Collection[int] = (),
 ) -> list[EvaluatedCall]:
     evaluated: list[EvaluatedCall] = []
     turn, policy, ran = same.turn, same.policy, Counter[str]()
@@ -309,7 +314,8 @@ def _evaluated(
         facts = _facts(load, own, totals[position], held=held)
         effect = same.effects[position]
         facts = same.facts(position, facts, load, ran=ran[effect])
-        raises = (*(assessed.raises if assessed else ()), *_raised_if_invalid(call))
+        raises = [*(assessed.raises if assessed else ()), *_raised_if_invalid(call)]
+        raises += [spot_checks.DRAWN] if position in drawn else []
         evaluation = _evaluate_call(turn, policy, call, facts, raises)
         refusal = denials.refusal(load, policy, turn.ref, call)
         is_returned = not refusal and _is_returned(policy, call)
@@ -325,7 +331,14 @@ def _evaluated(
         before = own.requests_before(totals[position])
         evaluated.append(
             EvaluatedCall(
-                call, evaluation, refusal, triage_result, before, is_returned, effect
+                call,
+                evaluation,
+                refusal,
+                triage_result,
+                before,
+                is_returned=is_returned,
+                effect=effect,
+                is_drawn=position in drawn,
             )
         )
     return evaluated
@@ -372,23 +385,3 @@ def _evaluate_call(
         )
 
     return apply_hint(evaluate_at, call.hint)
-
-
-def _canonical(call: ProposedCall) -> ProposedCall:
-    """Return a call as it would run: what its canonical bytes parse to."""
-    try:
-        args = parse_object(digest.canonical(call.args))
-    except BadJson:
-        return call  # refused with a sentence when its document is made
-    return call.with_(args=args, original_args=_original_args(call))
-
-
-def _original_args(call: ProposedCall) -> JsonObject | None:
-    """Return what the model wrote; what no call could hold is not evidence either."""
-    if call.original_args is None:
-        return None
-    try:
-        text = digest.canonical(call.original_args)
-    except BadJson:
-        return None
-    return parse_object(text) if len(text) <= MAX_BYTES else None

@@ -1,11 +1,13 @@
-"""Reject a turn with text that cannot be stored; arguments are checked per call."""
+"""Check the texts of a turn, and bring its arguments into canonical form."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from twokey.gateway.errors import NotAllowed
-from twokey.gateway.protocol.wire import Turn
+from twokey.gateway.errors import BadJson, NotAllowed
+from twokey.gateway.protocol import digest
+from twokey.gateway.protocol.strict_json import MAX_BYTES, JsonObject, parse_object
+from twokey.gateway.protocol.wire import ProposedCall, Turn
 
 
 def check_texts(turn: Turn) -> None:
@@ -49,3 +51,23 @@ def _is_unicode(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def canonical(call: ProposedCall) -> ProposedCall:
+    """Return a call as it would run: what its canonical bytes parse to."""
+    try:
+        args = parse_object(digest.canonical(call.args))
+    except BadJson:
+        return call  # refused with a sentence when its document is made
+    return call.with_(args=args, original_args=_original_args(call))
+
+
+def _original_args(call: ProposedCall) -> JsonObject | None:
+    """Return what the model wrote; what no call could hold is not evidence either."""
+    if call.original_args is None:
+        return None
+    try:
+        text = digest.canonical(call.original_args)
+    except BadJson:
+        return None
+    return parse_object(text) if len(text) <= MAX_BYTES else None

@@ -224,6 +224,10 @@ class Keys:
         """Hash: what became of the newest calls with one effect, by call."""
         return f"{self._base}:same:{_hashed(tenant, effect)}"
 
+    def spot_checks(self, tenant: str, day: int) -> str:
+        """String: about how many calls people were asked on a day, for two days."""
+        return f"{self._base}:checked:{_hashed(tenant, str(day))}"
+
     def nonce(self, request_digest: str) -> str:
         """String: a signed request that was seen."""
         return f"{self._base}:seen:{request_digest.removeprefix('sha256:')}"

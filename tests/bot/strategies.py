@@ -13,6 +13,7 @@ from tests.bot.samples import (
     LATER,
     NOW,
     ONE,
+    SUPPORT,
     TWO,
     a_vote,
     an_approval,
@@ -22,6 +23,7 @@ from tests.bot.samples import (
 )
 from twokey.gateway.approvals.precedents import KINDS, Past, Precedent, WindowTotal
 from twokey.gateway.approvals.record import Approval, Item, TriageResult
+from twokey.gateway.approvals.requirement import SpotCheck
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.records import Result
 from twokey.gateway.protocol.states import ItemState
@@ -124,6 +126,17 @@ pasts = st.builds(
 """What is known of earlier calls, with hostile text wherever text can be."""
 
 
+spot_checks = st.none() | st.builds(
+    SpotCheck,
+    of=st.just((SUPPORT,)),
+    asked_at_ms=st.sampled_from([0, NOW]),
+    answer=st.sampled_from(["right", "wrong"]),
+    by=st.none() | hostile.map(lambda name: BEN.with_(name=name)),
+    at_ms=st.just(NOW),
+)
+"""No check, one that was drawn, one that waits, and one that somebody answered."""
+
+
 @st.composite
 def items(draw: st.DrawFn, index: int = 0) -> Item:
     """Draw an item in any state, with hostile text wherever text can be."""
@@ -147,7 +160,7 @@ def items(draw: st.DrawFn, index: int = 0) -> Item:
         item = edited(item, other, by=BEN, reason=draw(hostile))
     if draw(st.booleans()):
         item = item.with_(votes=(a_vote(item, ANA),))
-    item = item.with_(past=draw(pasts))
+    item = item.with_(past=draw(pasts), spot_check=draw(spot_checks))
     state = draw(st.sampled_from(list(ItemState)))
     result = Result(ok=True, summary=draw(hostile)) if draw(st.booleans()) else None
     return in_state(item, state, text=draw(hostile), result=result)

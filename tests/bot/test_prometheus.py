@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -140,7 +141,14 @@ async def test_many_requests_are_answered_by_one_look(stack: Stack) -> None:
 def whole_text() -> str:
     """Return the exposition of something of each kind."""
     metrics, waiting = Metrics(), Waiting()
-    counts = Counts(failed=1, unused_auto=1, too_soon=1, runs=3, unasked_runs=1)
+    counts = Counts(
+        checks=Counter(right=1),
+        failed=1,
+        unused_auto=1,
+        too_soon=1,
+        runs=3,
+        unasked_runs=1,
+    )
     counts.calls.update(Outcome)
     counts.waits.add(70_000)
     metrics.cells["process_refund", "approve"] = counts

@@ -19,6 +19,7 @@ from twokey.gateway.policy.rules import (
     Protection,
     RaiseRule,
     RoleRule,
+    SpotCheckRule,
     ToolRule,
     WindowRule,
 )
@@ -118,6 +119,7 @@ def test_a_program_on_the_page_runs(home: Path, block: Block) -> None:
         RequirementRule,
         PartRule,
         Protection,
+        SpotCheckRule,
         NotifyRule,
         ApproveRule,
         EscalateRule,

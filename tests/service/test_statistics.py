@@ -24,6 +24,8 @@ from twokey.gateway.metrics.export_reader import events_of
 from twokey.gateway.metrics.fold import Metrics, Selection
 from twokey.gateway.metrics.report import as_json
 from twokey.gateway.policy.load import load_policy
+from twokey.gateway.policy.rules import SpotCheckRule
+from twokey.gateway.protocol.records import Result
 from twokey.gateway.protocol.wire import Claimed
 from twokey.gateway.service.exporting import Exporter
 from twokey.gateway.service.past import PastDecisions
@@ -86,6 +88,20 @@ async def given_back(harness: ServiceHarness) -> None:
     await harness.agents.release(claim.item_id, granted.fence)
 
 
+async def checked(harness: ServiceHarness) -> None:
+    """Let an approved refund run, and a colleague say that it was wrong."""
+    # Drawn by its salt, 99 of 100.
+    rule = SpotCheckRule(share=99, of=("senior",))
+    harness.policy = harness.policy.with_(spot_checks=rule)
+    click, claim = await harness.refund(9, thread="checked")
+    await harness.reviews.decide(click, Approve(), ANA)
+    granted = await harness.agents.claim(claim)
+    assert isinstance(granted, Claimed)
+    await harness.agents.finish(claim.item_id, granted.fence, Result(ok=True))
+    await harness.reviews.spot_checks.answer(click.approval, 0, CHLOE, is_right=False)
+    harness.policy = harness.policy.with_(spot_checks=None)
+
+
 ACTS: tuple[Callable[[ServiceHarness], Awaitable[None]], ...] = (
     approved,
     edited_by_one,
@@ -96,6 +112,7 @@ ACTS: tuple[Callable[[ServiceHarness], Awaitable[None]], ...] = (
     ran,
     denied,
     given_back,
+    checked,
 )
 
 
@@ -116,7 +133,7 @@ async def test_each_call_is_counted_once_by_its_answer(harness: ServiceHarness) 
     metrics = await StatisticsService(harness.store).metrics()
 
     assert metrics.total.calls == {
-        Outcome.APPROVED: 3,
+        Outcome.APPROVED: 4,
         Outcome.EDITED: 1,
         Outcome.REJECTED: 1,
         Outcome.ANSWERED: 1,
@@ -124,7 +141,7 @@ async def test_each_call_is_counted_once_by_its_answer(harness: ServiceHarness) 
         Outcome.AUTO: 1,
         Outcome.DENIED: 1,
     }
-    assert metrics.total.waits.count == 6
+    assert metrics.total.waits.count == 7
     assert metrics.tiers["escalate"].calls == {Outcome.APPROVED: 1}
     assert metrics.tools["look_up_order"].autonomous.rate == 1.0
 

@@ -27,7 +27,7 @@ from twokey.gateway.approvals.record import (
     TriageResult,
     Waiting,
 )
-from twokey.gateway.approvals.requirement import Role
+from twokey.gateway.approvals.requirement import Role, SpotCheck
 from twokey.gateway.policy.fields import MAX_LINK
 from twokey.gateway.protocol.business_state import BusinessState, with_state
 from twokey.gateway.protocol.records import Person, Result
@@ -76,6 +76,8 @@ def _fullest(
     link = "https://shop.example/".ljust(min(share, MAX_LINK), "x")
     item = item.with_(past=_longest_past(filler))
     item = item.with_(floor=FLOOR, votes=votes, original_args={"body": long}, link=link)
+    check = SpotCheck(of=MANY, asked_at_ms=NOW)
+    item = item.with_(spot_check=check if state is ItemState.EXECUTED else None)
     return in_state(item, state, text=long, result=Result(ok=True, summary=long))
 
 

@@ -1,0 +1,116 @@
+"""Ask below a card whether a call that ran was right, and say what people answered."""
+
+from __future__ import annotations
+
+from twokey.bot.blocks import (
+    Message,
+    actions,
+    box,
+    button,
+    context,
+    rich_text,
+    section,
+)
+from twokey.bot.cards.frame import Frame
+from twokey.bot.cards.listing import call_title
+from twokey.bot.cards.mentions import Mentions, of_roles
+from twokey.bot.cards.refs import when, who
+from twokey.bot.ids import Action
+from twokey.bot.objects import Block
+from twokey.bot.text import fit
+from twokey.bot.text_types import Template, joined, label, template
+from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.approvals.requirement import SpotCheck
+from twokey.gateway.approvals.spot_checking import WRONG, took_part
+
+_AT_ONCE = 2
+"""How many questions stand on one card; the next one follows an answer."""
+
+_TITLE = 100
+
+_SAYS = {
+    False: template("🔍 *Spot check:* it was right."),
+    True: template("🔍 *Spot check:* it was *wrong*."),
+}
+"""What stands for an answer, by whether the call was wrong."""
+
+
+def spot_checks(frame: Frame) -> list[Block]:
+    """Return the questions that wait, and of a single call also the answer."""
+    approval = frame.approval
+    waiting = [item for item in approval.items if item.is_to_be_checked]
+    blocks = [block for item in waiting[:_AT_ONCE] for block in _question(frame, item)]
+    check = approval.items[0].spot_check
+    if not approval.is_batch and check is not None and check.by is not None:
+        said = _SAYS[check.answer == WRONG]
+        blocks.append(context(said, *_by(check), block_id=frame.block_id("checked")))
+    return blocks
+
+
+def asked_note(approval: Approval, item: Item) -> Message:
+    """Return the reply under a card that mentions who is asked."""
+    sentence = template("🔍 *Spot check:* was this right? Please answer on the card.")
+    asked = section(_whom(approval, item).before(sentence))
+    blocks = (asked, *_title_of(approval, item))
+    return Message(blocks, "Spot check: was a call that ran right?")
+
+
+def answered_note(approval: Approval, item: Item, check: SpotCheck) -> Message:
+    """Return the reply that tells what somebody answered."""
+    said = joined(" ", [_SAYS[check.answer == WRONG], *_by(check)])
+    text = f"Spot check: a call that ran was {check.answer}."
+    return Message((section(said), *_title_of(approval, item)), text)
+
+
+def _title_of(approval: Approval, item: Item) -> list[Block]:
+    """Return which call of several it is; on the card of one, the card says it."""
+    if not approval.is_batch:
+        return []
+    title = box(fit(call_title(item), _TITLE))
+    return [rich_text(title, block_id=f"{item.id}:check")]
+
+
+def _by(check: SpotCheck) -> list[Template]:
+    if check.by is None:
+        return []
+    return [template("{who} {at}", who=who(check.by), at=when(check.at_ms))]
+
+
+def _question(frame: Frame, item: Item) -> list[Block]:
+    name = f"check.{item.index}"
+    nth = template("🔍 *Spot check of call {n}:* was it right?", n=item.index + 1)
+    alone: Template = template("🔍 *Spot check:* was this right?")
+    is_batch = frame.approval.is_batch
+    told = template(
+        "Asked of people who took no part in it. Your answer is counted and kept in "
+        "the audit log; it undoes nothing."
+    )
+    return [
+        section(nth if is_batch else alone, block_id=frame.block_id(name)),
+        context(told, block_id=frame.block_id(f"{name}.told")),
+        actions(
+            *(_answer(frame, item, action) for action in _NAMES),
+            block_id=frame.block_id(f"{name}.do"),
+        ),
+    ]
+
+
+_NAMES = {
+    Action.CHECK_RIGHT: label("It was right"),
+    Action.CHECK_WRONG: label("It was wrong"),
+}
+
+
+def _answer(frame: Frame, item: Item, action: Action) -> Block:
+    name = _NAMES[action]
+    return button(
+        action,
+        name,
+        value=frame.value(item.index, action),
+        accessibility_label=label(f"{name.text}: call {item.index + 1}"),
+    )
+
+
+def _whom(approval: Approval, item: Item) -> Mentions:
+    roles = item.spot_check.of if item.spot_check else ()
+    return of_roles(roles, but=took_part(approval, item))

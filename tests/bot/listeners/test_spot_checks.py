@@ -1,0 +1,80 @@
+"""The card of a call that ran asks somebody else whether it was right."""
+
+from __future__ import annotations
+
+import json
+
+from tests.bot.bot_stack import CHANNEL, POLICY, Stack, has_button
+from tests.conftest import eventually
+from twokey.bot.ids import Action
+from twokey.gateway.approvals.record import approval_of
+from twokey.gateway.approvals.spot_checking import is_drawn
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.protocol.wire import Verdict
+
+CHECKED = load_policy(
+    f"{POLICY}spot_checks: {{share: 99%, of: [support]}}\n", "policy.yml"
+)
+
+
+async def drawn(stack: Stack) -> Verdict:
+    """Ask for a refund that a check is drawn of."""
+    stack.policy = CHECKED
+    for number in range(20):
+        verdict = await stack.refund(thread=f"t{number}", order_id=f"{number}")
+        item = (await stack.approval(verdict)).items[approval_of(verdict.item_id)[1]]
+        if is_drawn(item, 99):
+            return verdict
+    raise AssertionError("20 calls in a row were not drawn")
+
+
+async def drawn_notice(stack: Stack) -> Verdict:
+    """Let a call of tier notify open that a check is drawn of."""
+    for number in range(20):
+        args: JsonObject = {"text": f"notice {number}"}
+        (verdict,) = await stack.submit(("post_notice", args), thread=f"n{number}")
+        if is_drawn((await stack.approval(verdict)).items[0], 99):
+            return verdict
+    raise AssertionError("20 calls in a row were not drawn")
+
+
+async def test_a_colleague_answers_on_the_card_and_who_approved_it_cannot(
+    stack: Stack,
+) -> None:
+    async with stack.running():
+        verdict = await drawn(stack)
+        ts = str((await stack.card(verdict))["ts"])
+        await stack.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE)
+        await stack.execute(verdict)
+        card = await stack.card(verdict, lambda m: has_button(m, Action.CHECK_WRONG))
+
+        async def is_asked() -> bool:
+            notes = json.dumps(await stack.notes(card))
+            is_mentioned = "<!subteam^S0SUPPORT>" in notes
+            return is_mentioned and "was this right? Please answer" in notes
+
+        await eventually(is_asked)
+        await stack.actor("U0ANA").click(CHANNEL, ts, Action.CHECK_RIGHT)
+        await stack.told("U0ANA", "somebody else checks it")
+        await stack.actor("U0BEN").click(CHANNEL, ts, Action.CHECK_WRONG)
+
+        await stack.told("U0BEN", "Recorded, thank you.")
+        card = await stack.card(
+            verdict, lambda m: "it was *wrong*" in json.dumps(m["blocks"])
+        )
+        assert not has_button(card, Action.CHECK_WRONG)
+
+
+async def test_a_call_that_ran_without_review_is_checked_as_well(
+    stack: Stack,
+) -> None:
+    stack.policy = CHECKED
+    async with stack.running():
+        verdict = await drawn_notice(stack)
+        await stack.execute(verdict)
+
+        card = await stack.card(verdict, lambda m: has_button(m, Action.CHECK_RIGHT))
+        await stack.actor("U0BEN").click(CHANNEL, str(card["ts"]), Action.CHECK_RIGHT)
+
+        await stack.card(verdict, lambda m: "it was right." in json.dumps(m["blocks"]))

@@ -1,0 +1,321 @@
+"""A share of the calls that ran is checked afterwards by somebody who took no part."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.bot.samples import an_item
+from tests.levels import examples
+from tests.service.harness import (
+    ANA,
+    BEN,
+    CHLOE,
+    DAN,
+    EVE,
+    POLICY,
+    ServiceHarness,
+    claim_of,
+    person,
+)
+from tests.streams import audit_entries
+from twokey.gateway.approvals.decisions import AccountKind, Approve, Edit, Reconcile
+from twokey.gateway.approvals.events import CHECK_ANSWER, EventName
+from twokey.gateway.approvals.record import Item, approval_of
+from twokey.gateway.approvals.spot_checking import (
+    ANSWERED,
+    NOT_ASKED,
+    NOT_YOU,
+    TOOK_PART,
+    is_drawn,
+)
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.records import Result
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.protocol.verbs import Finding
+from twokey.gateway.protocol.wire import Claimed, ClaimRequest, TurnRef, Verdict
+from twokey.gateway.service.reviews import ReviewService
+from twokey.gateway.service.spot_checks import DRAWN
+from twokey.gateway.service.statistics import StatisticsService
+from twokey.gateway.store.store import Store
+
+CHECKED = f"{POLICY}spot_checks: {{share: 99%, of: [support, senior]}}\n"
+
+
+@pytest.fixture
+def harness(store: Store) -> ServiceHarness:
+    return ServiceHarness(store, load_policy(CHECKED, "p"))
+
+
+async def drawn(harness: ServiceHarness, thread: str) -> ClaimRequest:
+    """Let Ana approve a refund that a check is drawn of."""
+    for number in range(20):
+        click, claim = await harness.refund(number + 1, thread=f"{thread}{number}")
+        if is_drawn(await harness.item(claim.item_id), 99):
+            await harness.reviews.decide(click, Approve(), ANA)
+            return claim
+    raise AssertionError("20 calls in a row were not drawn")
+
+
+async def ran(harness: ServiceHarness, *, ok: bool = True) -> Item:
+    """Run a refund that Ana approved and that is drawn; return its item."""
+    claim = await drawn(harness, "t")
+    granted = await harness.agents.claim(claim)
+    assert isinstance(granted, Claimed)
+    for _ in range(2):  # the report may be sent again
+        await harness.agents.finish(claim.item_id, granted.fence, Result(ok=ok))
+    return await harness.item(claim.item_id)
+
+
+async def answer(harness: ServiceHarness, item: Item, who: str, **what: bool) -> str:
+    approval_id, index = approval_of(item.id)
+    return await harness.reviews.spot_checks.answer(
+        approval_id, index, person(who), is_right=what.get("is_right", True)
+    )
+
+
+async def events(harness: ServiceHarness, name: EventName) -> list[str]:
+    keys = harness.store.keys_of_tenant("default")
+    log = await audit_entries(harness.store.conn, keys)
+    return [one.actor for one in log if one.name is name]
+
+
+async def test_a_second_person_says_whether_it_was_right_and_it_is_counted(
+    harness: ServiceHarness,
+) -> None:
+    item = await ran(harness)
+
+    assert await answer(harness, item, CHLOE.user, is_right=False) == ""
+
+    assert len(await events(harness, EventName.ITEM_CHECK_ASKED)) == 1
+    assert await events(harness, EventName.ITEM_CHECKED) == ["T0/U0CHLOE"]
+    check = (await harness.item(item.id)).spot_check
+    assert check is not None
+    assert (check.answer, check.by) == ("wrong", CHLOE.person)
+    total = (await StatisticsService(harness.store).metrics()).total
+    assert (total.audit_yield.part, total.audit_yield.whole) == (1, 1)
+    # It is no decision and no call of its own.
+    assert total.evaluated == total.corrected.whole == 1
+    log = await audit_entries(
+        harness.store.conn, harness.store.keys_of_tenant("default")
+    )
+    (told,) = [one for one in log if one.name is EventName.ITEM_CHECKED]
+    assert told.data[CHECK_ANSWER] == "wrong"
+
+
+@pytest.mark.parametrize(
+    ("who", "why"),
+    [
+        (ANA.user, TOOK_PART),
+        (DAN.user, TOOK_PART),
+        (EVE.user, NOT_YOU),
+    ],
+)
+async def test_who_took_part_or_is_not_asked_does_not_answer(
+    harness: ServiceHarness, who: str, why: str
+) -> None:
+    item = await ran(harness)
+
+    assert why in await answer(harness, item, who)
+    assert await events(harness, EventName.ITEM_CHECKED) == []
+
+
+async def test_a_guest_does_not_answer(harness: ServiceHarness) -> None:
+    item = await ran(harness)
+    guest = CHLOE.with_(account=AccountKind.GUEST)
+
+    why = await harness.reviews.spot_checks.answer(
+        *approval_of(item.id), guest, is_right=True
+    )
+
+    assert "Guests cannot" in why
+
+
+async def test_the_first_answer_counts(harness: ServiceHarness) -> None:
+    item = await ran(harness)
+    await answer(harness, item, BEN.user)
+
+    assert await answer(harness, item, CHLOE.user, is_right=False) == ANSWERED
+    assert len(await events(harness, EventName.ITEM_CHECKED)) == 1
+
+
+async def test_who_changed_a_call_does_not_check_it(harness: ServiceHarness) -> None:
+    click, claim = await harness.refund()
+    await harness.reviews.decide(click, Edit(args={"amount": 3}), BEN)
+    granted = await harness.agents.claim(claim)
+    assert isinstance(granted, Claimed)
+    await harness.agents.finish(claim.item_id, granted.fence, Result(ok=True))
+    item = await harness.item(claim.item_id)
+
+    wanted = TOOK_PART if item.spot_check else NOT_ASKED
+    assert await answer(harness, item, BEN.user) == wanted
+
+
+async def test_what_failed_or_is_unknown_is_not_checked(
+    harness: ServiceHarness,
+) -> None:
+    item = await ran(harness, ok=False)
+    checks = harness.reviews.spot_checks
+
+    assert item.spot_check is None
+    assert await answer(harness, item, CHLOE.user) == NOT_ASKED
+    assert await checks.answer("ap_s0_none", 0, CHLOE, is_right=True) == NOT_ASKED
+    other = ReviewService(harness.store, lambda: harness.policy, tenant="other")
+    found = approval_of(item.id)
+    assert await other.spot_checks.answer(*found, CHLOE, is_right=True) == NOT_ASKED
+
+
+async def test_nothing_is_drawn_without_the_rule(store: Store) -> None:
+    item = await ran(ServiceHarness(store))
+
+    assert item.spot_check is None
+
+
+@settings(max_examples=examples(50), deadline=None)
+@given(st.integers(0, 2**52), st.integers(1, 99))
+def test_a_call_that_is_drawn_is_drawn_at_every_higher_share(
+    salt: int, percent: int
+) -> None:
+    item = an_item({"n": salt})
+
+    assert is_drawn(item, 100)
+    assert not is_drawn(item, 0)
+    assert not is_drawn(item, percent) or is_drawn(item, percent + 1)
+
+
+def test_about_the_share_is_drawn() -> None:
+    found = sum(is_drawn(an_item({"n": n}), 10) for n in range(2000))
+
+    assert 140 < found < 260
+
+
+async def test_people_are_asked_about_so_many_calls_a_day(store: Store) -> None:
+    policy = CHECKED.replace("senior]}", "senior], per_day: 2}")
+    harness = ServiceHarness(store, load_policy(policy, "p"))
+
+    found = [await ran(harness) for _ in range(4)]
+
+    assert [bool(item.spot_check) for item in found] == [True, True, False, False]
+
+
+async def test_who_is_not_named_any_more_does_not_answer(
+    harness: ServiceHarness,
+) -> None:
+    item = await ran(harness)
+    harness.policy = load_policy(
+        CHECKED.replace("%, of: [support, senior]", "%, of: senior"), "p"
+    )
+
+    assert await answer(harness, item, BEN.user) == NOT_YOU
+    assert await answer(harness, item, CHLOE.user) == ""
+
+
+async def test_a_policy_without_the_rule_leaves_what_was_asked(
+    harness: ServiceHarness,
+) -> None:
+    item = await ran(harness)
+    harness.policy = load_policy(POLICY, "p")
+
+    assert await answer(harness, item, CHLOE.user) == ""
+
+
+async def test_nobody_is_asked_where_nobody_could_answer(store: Store) -> None:
+    policy = CHECKED.replace("%, of: [support, senior]", "%, of: [U0ANA, U0DAN]")
+    harness = ServiceHarness(store, load_policy(policy, "p"))
+
+    # Ana approved it and Dan asked for it.
+    assert (await ran(harness)).spot_check is None
+
+
+async def looked_up(harness: ServiceHarness) -> tuple[TurnRef, Verdict]:
+    """Submit a call of tier auto until one is drawn; return it."""
+    for number in range(20):
+        ref, (verdict,) = await harness.submit(
+            ("look_up_order", {"id": number}), thread=f"a{number}"
+        )
+        if verdict.item_id:
+            return ref, verdict
+    raise AssertionError("20 calls in a row were not drawn")
+
+
+async def test_a_call_that_runs_by_itself_is_shown_where_it_is_drawn(
+    harness: ServiceHarness,
+) -> None:
+    ref, verdict = await looked_up(harness)
+
+    item = await harness.item(verdict.item_id)
+    assert (item.tier, item.state) == (Tier.NOTIFY, ItemState.AUTHORIZED)
+    assert DRAWN.reason in item.reasons
+    # It did not run yet, so nobody says how it was.
+    assert await answer(harness, item, BEN.user) == NOT_ASKED
+    granted = await harness.agents.claim(claim_of(ref, verdict))
+    assert isinstance(granted, Claimed)
+    await harness.agents.finish(item.id, granted.fence, Result(ok=True))
+    assert await answer(harness, item, BEN.user) == ""
+    total = (await StatisticsService(harness.store).metrics()).total
+    assert (total.audit_yield.part, total.audit_yield.whole) == (0, 1)
+    assert total.autonomous.rate == 1
+
+
+async def test_no_more_calls_are_shown_than_may_be_checked(store: Store) -> None:
+    policy = CHECKED.replace("senior]}", "senior], per_day: 1}")
+    harness = ServiceHarness(store, load_policy(policy, "p"))
+    await looked_up(harness)
+
+    more = [
+        (await harness.submit(("look_up_order", {"id": n}), thread=f"b{n}"))[1][0]
+        for n in range(20)
+    ]
+
+    assert not any(verdict.item_id for verdict in more)
+
+
+async def doubtful(harness: ServiceHarness) -> tuple[Item, int]:
+    """Let a refund that is drawn come into doubt; return it and its fence."""
+    claim = await drawn(harness, "d")
+    granted = await harness.agents.claim(claim)
+    assert isinstance(granted, Claimed)
+    await harness.owner_dies(claim.item_id)
+    await harness.sweeper.sweep()
+    item = await harness.item(claim.item_id)
+    assert item.state is ItemState.IN_DOUBT
+    return item, granted.fence
+
+
+async def test_a_call_that_was_in_doubt_is_checked_when_its_executor_says_it_ran(
+    harness: ServiceHarness,
+) -> None:
+    item, fence = await doubtful(harness)
+    assert item.spot_check is None
+
+    await harness.agents.finish(item.id, fence, Result(ok=True))
+
+    assert await answer(harness, item, CHLOE.user) == ""
+
+
+async def test_a_call_that_people_reconciled_is_not_checked(
+    harness: ServiceHarness,
+) -> None:
+    item, fence = await doubtful(harness)
+    decision = Reconcile(finding=Finding.EXECUTED, note="It is in the ledger.")
+    await harness.reviews.decide(await harness.click_on(item.id), decision, BEN)
+
+    await harness.agents.finish(item.id, fence, Result(ok=True))
+
+    assert (await harness.item(item.id)).spot_check is None
+    assert await events(harness, EventName.ITEM_CHECK_ASKED) == []
+
+
+async def test_twenty_answers_at_once_count_once(harness: ServiceHarness) -> None:
+    item = await ran(harness)
+
+    found = await asyncio.gather(
+        *(answer(harness, item, who.user) for who in (BEN, CHLOE) * 10)
+    )
+
+    assert sorted(found).count("") == 1
+    assert len(await events(harness, EventName.ITEM_CHECKED)) == 1

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from selenium.common.exceptions import (
     ElementClickInterceptedException,
+    ElementNotInteractableException,
     StaleElementReferenceException,
 )
 from selenium.webdriver import ActionChains, Chrome
@@ -16,8 +17,14 @@ from selenium.webdriver.remote.webelement import WebElement
 T = TypeVar("T")
 PATIENCE_S = 60.0
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.02, 0.25
-# The page redraws what changes while somebody looks at it: look again.
-REDRAWN = (StaleElementReferenceException, ElementClickInterceptedException)
+# The page redraws what changes while somebody looks at it: look again. An element that
+# leaves while the driver gives it the focus, before it presses a key, counts to the
+# driver as one that takes no keys.
+REDRAWN = (
+    StaleElementReferenceException,
+    ElementClickInterceptedException,
+    ElementNotInteractableException,
+)
 
 
 class Screen:

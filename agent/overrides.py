@@ -1,13 +1,13 @@
 """Read per-run overrides for tools from the agent's context or configuration.
 
-    wishes = {"tools": {"pay": {"hold": True, "allow": ["approve", "reject"]}}}
-    agent.invoke(given, {"configurable": {"thread_id": "7", "twokey": wishes}})
+    overrides = {"tools": {"pay": {"hold": True, "allow": ["approve", "reject"]}}}
+    agent.invoke(given, {"configurable": {"thread_id": "7", "twokey": overrides}})
 
-or ``agent.invoke(given, config, context={"twokey": wishes})``. An override holds until
-the thread gets new input: it is read when a run starts and kept in state, because a
-thread that a decision resumes runs without the caller's context. It can
-raise a tier and narrow decisions; like every hint, it loosens only what the policy
-marks overridable.
+or ``agent.invoke(given, config, context={"twokey": overrides})``. An override holds
+until the thread gets new input: it is read when a run starts and kept in state, because
+a thread that a decision resumes runs without the caller's context. It can raise a tier
+and narrow decisions; like every hint, it loosens only what the policy marks
+overridable.
 """
 
 from __future__ import annotations

@@ -370,7 +370,7 @@ def _hint(row: object) -> CallHint:
     try:
         return CallHint.model_validate(row)
     except ValidationError:
-        # The hint could have asked for people, and a lost wish must not lower a tier.
+        # The hint could have asked for people, and a lost hint must not lower a tier.
         return CallHint(hold=True)
 
 

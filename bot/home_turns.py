@@ -1,4 +1,4 @@
-"""Take turns at publishing Home tabs: one at a time for each person, within limits."""
+"""Queue updates of Home tabs: one at a time per person, within Slack's rate limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Print how much runs without people, what they correct, and how long they take."""
+"""Print metrics: calls without review, corrections by people, waiting times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Render decisions of the past, a line each, for the slash command and a modal."""
+"""Render past decisions, a line each, for the slash command and a modal."""
 
 from __future__ import annotations
 

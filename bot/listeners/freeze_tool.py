@@ -1,4 +1,4 @@
-"""Freeze a tool (kill switch) from the notification of a call that it ran."""
+"""Handle the button on a notification that freezes its tool (kill switch)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Show decisions of the past that a person may read, with a search."""
+"""Show the past decisions that a person may read, with a search."""
 
 from __future__ import annotations
 

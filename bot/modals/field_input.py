@@ -1,4 +1,4 @@
-"""Build the input for one argument, and the value that it sends back untouched."""
+"""Build the Block Kit input of one argument, filled with its present value."""
 
 from __future__ import annotations
 

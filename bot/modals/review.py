@@ -1,4 +1,4 @@
-"""Modals to decide calls of separate approvals together, and what came of each."""
+"""Modals to review calls of several approvals in one form, and to show the results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Apply one gesture to every waiting call of an approval, as a pure function.
+"""Apply one decision to every waiting call of a batch, as a pure function.
 
 The partition says what is decided of each waiting call. It is applied as a whole or not
 at all: if one call moved since the reviewer saw the card, or may not be decided like

@@ -1,4 +1,4 @@
-"""Show a reviewer first what repeats an earlier call, before their approval counts.
+"""Hold back an approval of a repeated call until its reviewer saw the earlier one.
 
 A card shows what became of earlier calls with the same effect. Where such a call was
 approved after the card was opened, nobody knows whether the person who clicks has seen

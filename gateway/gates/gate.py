@@ -1,4 +1,4 @@
-"""Base types Gate and GuardedTool, which gateway code recognises without `agent`."""
+"""Marker base classes, by which the gateway finds gates without importing `agent`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics in words and table cells, for a terminal and for Slack."""
+"""Format metrics as sentences and table cells, for a terminal and for Slack."""
 
 from __future__ import annotations
 

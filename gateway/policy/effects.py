@@ -1,4 +1,4 @@
-"""Name the effect of a call: calls with the same name are the same call again."""
+"""Hash the effect of a call, to recognise a later call that repeats it."""
 
 from __future__ import annotations
 

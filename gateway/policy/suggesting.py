@@ -1,4 +1,4 @@
-"""Suggest where people could be asked less, from what they decided.
+"""Suggest calls that need no review, from past decisions in an audit export.
 
 A suggestion is about calls that people always approved as they were asked for: of a
 tool, or of a tool up to a value of one argument. It changes nothing by itself.

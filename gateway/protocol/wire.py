@@ -52,15 +52,15 @@ class TurnRef(Record):
 
 
 class CallHint(Record):
-    """What the agent's own code wishes for one call: a word that can raise or narrow.
+    """Hint of the agent's own code about one call: it can raise or narrow.
 
     It is part of the turn, so it counts as it was when the turn was first submitted.
     The gateway joins it with what policy says
     (`twokey.gateway.service.hints.apply_hint`).
 
     Attributes:
-        hold: True asks for a person; False wishes for none, and counts only where
-            policy lets an agent's word loosen; None wishes nothing.
+        hold: True asks for a person; False asks for none, and counts only where
+            policy lets an agent's word loosen; None says nothing.
         allow: the only decisions a reviewer should have; None: all that policy allows.
         description: untrusted text for the reviewer.
     """
@@ -71,13 +71,13 @@ class CallHint(Record):
 
 
 class ProposedCall(Record):
-    """One tool call as it would run, with the wish of the agent's own code.
+    """One tool call as it would run, with the hint of the agent's own code.
 
     Attributes:
         tool: its name.
         args: the canonical arguments: exactly what the tool would get.
         tool_call_id: the model's id of it.
-        hint: what the agent's own code wishes.
+        hint: of the agent's own code.
         original_args: what the model wrote, where the tool reads it as something else;
             it is evidence for people and is neither hashed nor run.
         problem: a sentence for the model about a call that cannot run as it is, because

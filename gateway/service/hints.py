@@ -28,14 +28,14 @@ def apply_hint(evaluate: Evaluate, hint: CallHint | None) -> Evaluation:
 
     Args:
         evaluate: asks the policy about this call; pure, called once or twice.
-        hint: the agent's wish; None changes nothing.
+        hint: of the agent's own code; None changes nothing.
     """
     evaluation = evaluate(None)
     if hint is None:
         return evaluation
     tier = _tier_by_hint(evaluation, hint)
     if tier is not None:
-        # Time, people and channel depend on the tier, so policy is asked again.
+        # Time, people and channel depend on the tier, so the policy is evaluated again.
         evaluation = evaluate(tier)
     return evaluation.with_(
         allow=_narrowed(evaluation.allow, hint.allow),
@@ -56,12 +56,12 @@ def _tier_by_hint(evaluation: Evaluation, hint: CallHint) -> Tier | None:
 
 
 def _narrowed(
-    allow: tuple[Verb, ...], wished: tuple[Verb, ...] | None
+    allow: tuple[Verb, ...], hinted: tuple[Verb, ...] | None
 ) -> tuple[Verb, ...]:
-    if wished is None:
+    if hinted is None:
         return allow
     # A card without any way to say no would leave people only to approve or to wait.
-    kept = tuple(verb for verb in allow if verb in wished or verb is Verb.REJECT)
+    kept = tuple(verb for verb in allow if verb in hinted or verb is Verb.REJECT)
     return kept or (Verb.REJECT,)
 
 

@@ -1,4 +1,4 @@
-"""List what was decided, newest first, from the audit log."""
+"""List past decisions, newest first, from the audit log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Put together what is known of earlier calls when a call is evaluated."""
+"""Collect the precedents and window totals by which a call is evaluated."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class JobKind(StrEnum):
 class Job(Record):
     """Bring one thread forward: start it with a string, or give it its answers.
 
-    ``id`` tells two equal wishes apart: the same words said twice are two starts. Two
+    ``id`` tells two equal requests apart: the same words said twice are two starts. Two
     wishes to resume a thread are one: their texts are the same.
     """
 
@@ -62,7 +62,7 @@ class Job(Record):
 
     @classmethod
     def to_resume(cls, tenant: str, agent: str, thread: str) -> Job:
-        """Return the wish to bring a thread forward by its answers."""
+        """Return the job that resumes a thread with its answers."""
         return cls(kind=JobKind.RESUME, tenant=tenant, agent=agent, thread=thread)
 
     @model_validator(mode="before")

@@ -1,7 +1,7 @@
 """Schema node types that describe Block Kit.
 
-A shape is data: `check.violations` walks it beside a payload. What a shape does not
-name is refused.
+A shape is data: `schema_validator.violations` walks it beside a payload. What a shape
+does not name is refused.
 """
 
 from collections.abc import Callable, Mapping

@@ -178,7 +178,7 @@ def test_two_people_and_a_no_stay_what_they_are(tier: Tier, hint: CallHint) -> N
 
 
 @pytest.mark.parametrize(
-    ("given_verbs", "wished", "left"),
+    ("given_verbs", "asked", "left"),
     [
         ("approve edit reject respond", "approve reject", "approve reject"),
         ("approve edit reject respond", "approve", "approve reject"),
@@ -189,11 +189,11 @@ def test_two_people_and_a_no_stay_what_they_are(tier: Tier, hint: CallHint) -> N
     ],
 )
 def test_decisions_are_narrowed_to_those_wished_for(
-    given_verbs: str, wished: str, left: str
+    given_verbs: str, asked: str, left: str
 ) -> None:
     policy = of_tier(Tier.APPROVE, allow=_verbs(given_verbs), overridable=True)
 
-    assert evaluated(policy, CallHint(allow=_verbs(wished))).allow == _verbs(left)
+    assert evaluated(policy, CallHint(allow=_verbs(asked))).allow == _verbs(left)
 
 
 def test_a_description_is_one_line_and_kept_as_the_agents() -> None:

@@ -1,4 +1,4 @@
-"""A run can wish for more people around its tools, and for fewer only where it may."""
+"""A run can ask for more people around its tools, and for fewer only where it may."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ HINTS = st.none() | st.builds(
 )
 
 
-def wishing(wishes: object, thread: str = "thread-1") -> RunnableConfig:
-    return {"configurable": {"thread_id": thread, "twokey": wishes}}
+def overriding(overrides: object, thread: str = "thread-1") -> RunnableConfig:
+    return {"configurable": {"thread_id": thread, "twokey": overrides}}
 
 
-def for_pay(**wish: Any) -> dict[str, Any]:
-    return {"tools": {"pay": wish}}
+def for_pay(**override: Any) -> dict[str, Any]:
+    return {"tools": {"pay": override}}
 
 
 @dataclass
@@ -66,7 +66,7 @@ async def test_a_run_can_hold_a_tool_that_policy_lets_run(
     gateway = FakeGateway(default=Tier.AUTO)
     agent = agent_with(ApprovalMiddleware(gateway=gateway), effects, pay(), saver=saver)
 
-    await runner.run(agent, {"messages": ASK}, wishing(for_pay(hold=True)))
+    await runner.run(agent, {"messages": ASK}, overriding(for_pay(hold=True)))
     held = len(gateway.pending())
     gateway.approve(gateway.only().id)
     await runner.resume(agent, gateway)
@@ -80,9 +80,9 @@ async def test_a_run_can_narrow_what_a_reviewer_may_say(
 ) -> None:
     gateway = FakeGateway()
     agent = agent_with(ApprovalMiddleware(gateway=gateway), effects, pay())
-    wish = for_pay(allow=["approve", "reject"])
+    override = for_pay(allow=["approve", "reject"])
 
-    await runner.run(agent, {"messages": ASK}, wishing(wish))
+    await runner.run(agent, {"messages": ASK}, overriding(override))
 
     assert gateway.only().allow == (Verb.APPROVE, Verb.REJECT)
 
@@ -106,7 +106,7 @@ async def test_a_run_loosens_only_what_policy_marks_overridable(
     gateway = FakeGateway({"pay": tier}, overridable=overridable)
     agent = agent_with(ApprovalMiddleware(gateway=gateway), effects, pay())
 
-    await runner.run(agent, {"messages": ASK}, wishing(for_pay(hold=False)))
+    await runner.run(agent, {"messages": ASK}, overriding(for_pay(hold=False)))
 
     assert (effects.paid != []) is runs
 
@@ -141,7 +141,7 @@ async def test_a_wish_holds_when_a_reviewer_brought_the_thread_forward(
     agent = agent_with(
         ApprovalMiddleware(gateway=gateway), effects, *replies, saver=saver
     )
-    await runner.run(agent, {"messages": ASK}, wishing(for_pay(hold=True)))
+    await runner.run(agent, {"messages": ASK}, overriding(for_pay(hold=True)))
     gateway.approve(item_of(gateway, "c1").id)
 
     await runner.resume(agent, gateway)
@@ -158,7 +158,7 @@ async def test_a_wish_ends_with_the_next_input(
     agent = agent_with(
         ApprovalMiddleware(gateway=gateway), effects, *replies, saver=saver
     )
-    await runner.run(agent, {"messages": ASK}, wishing(for_pay(hold=True)))
+    await runner.run(agent, {"messages": ASK}, overriding(for_pay(hold=True)))
     gateway.approve(gateway.only().id)
     await runner.resume(agent, gateway)
 
@@ -180,8 +180,8 @@ async def test_a_wish_stands_beside_the_repair_of_a_turn_that_was_cut_off(
     )
     await runner.say(agent, "pay")
 
-    wishes = wishing({"tools": {"look_up": {"hold": True}}})
-    end = await runner.run(agent, {"messages": [("user", "look")]}, wishes)
+    overrides = overriding({"tools": {"look_up": {"hold": True}}})
+    end = await runner.run(agent, {"messages": [("user", "look")]}, overrides)
 
     assert item_of(gateway, "c1").state is ItemState.SUPERSEDED
     assert "did not run" in by_call(end)["c1"].text
@@ -190,19 +190,22 @@ async def test_a_wish_stands_beside_the_repair_of_a_turn_that_was_cut_off(
 
 
 def test_a_wish_joins_a_repair_of_one_update_and_of_several() -> None:
-    wish = {"twokey_overrides": [for_pay(hold=True)]}
+    override = {"twokey_overrides": [for_pay(hold=True)]}
     commands: list[Any] = [Command(update={"messages": []})]
     several = cast("dict[str, Any]", commands)  # as LangChain's annotation has it
 
     assert merge_update(None, {}) is None
-    assert merge_update(None, wish) == wish
-    assert merge_update({"messages": []}, wish) == {"messages": [], **wish}
+    assert merge_update(None, override) == override
+    assert merge_update({"messages": []}, override) == {"messages": [], **override}
     assert merge_update(several, {}) is several
-    assert cast("Any", merge_update(several, wish)) == [*commands, Command(update=wish)]
+    assert cast("Any", merge_update(several, override)) == [
+        *commands,
+        Command(update=override),
+    ]
 
 
 @pytest.mark.parametrize(
-    "wishes",
+    "overrides",
     [
         "hold",
         {"tool": {}},
@@ -216,12 +219,12 @@ def test_a_wish_joins_a_repair_of_one_update_and_of_several() -> None:
     ids=str,
 )
 async def test_a_wish_that_cannot_be_read_holds_every_call(
-    runner: Runner, effects: Effects, wishes: object
+    runner: Runner, effects: Effects, overrides: object
 ) -> None:
     gateway = FakeGateway(default=Tier.AUTO)
     agent = agent_with(ApprovalMiddleware(gateway=gateway), effects, pay())
 
-    await runner.run(agent, {"messages": ASK}, wishing(wishes))
+    await runner.run(agent, {"messages": ASK}, overriding(overrides))
 
     assert effects.paid == []
     assert "are corrupt" in gateway.only().summary
@@ -240,7 +243,7 @@ async def test_wishes_of_code_context_and_configuration_are_joined(
         pay(),
         context_schema=dict,
     )
-    config = wishing(for_pay(hold=False, allow=["approve", "reject", "respond"]))
+    config = overriding(for_pay(hold=False, allow=["approve", "reject", "respond"]))
 
     await agent.ainvoke(
         {"messages": ASK}, config, context={"twokey": for_pay(hold=False)}
@@ -277,7 +280,7 @@ async def test_an_agent_inside_a_tool_inherits_the_wish_even_after_a_resume(
         middleware=[ApprovalMiddleware("boss", gateway=gateway)],
         checkpointer=saver,
     )
-    await runner.run(outer, {"messages": ASK}, wishing(for_pay(hold=True)))
+    await runner.run(outer, {"messages": ASK}, overriding(for_pay(hold=True)))
     gateway.approve(item_of(gateway, "c1").id)
 
     await runner.resume(outer, gateway)

@@ -161,7 +161,7 @@ def test_the_wish_of_one_run_holds_a_tool(way: str) -> None:
         if way == "configuration":
             graph.invoke(question, names["run_config"])
         else:
-            graph.invoke(question, CONFIG, context={"twokey": names["wishes"]})
+            graph.invoke(question, CONFIG, context={"twokey": names["overrides"]})
 
     assert gateway.only().tool == "read_file"
     assert gateway.only().is_pending

@@ -178,7 +178,7 @@ def test_those_who_are_called_later_may_vote_from_the_start() -> None:
     assert [role.name for role in evaluation.requirement.of] == ["support", "senior"]
 
 
-def wished(tool: str, requested_tier: Tier) -> Evaluation:
+def requesting(tool: str, requested_tier: Tier) -> Evaluation:
     return evaluate(
         POLICY,
         agent="a",
@@ -190,11 +190,11 @@ def wished(tool: str, requested_tier: Tier) -> Evaluation:
 
 
 def test_a_run_may_ask_for_more_of_any_tool() -> None:
-    assert wished("look_up", Tier.ESCALATE).tier is Tier.ESCALATE
+    assert requesting("look_up", Tier.ESCALATE).tier is Tier.ESCALATE
 
 
 def test_a_run_may_ask_for_less_only_where_the_policy_lets_it() -> None:
-    loose, firm = wished("tag", Tier.AUTO), wished("refund", Tier.AUTO)
+    loose, firm = requesting("tag", Tier.AUTO), requesting("refund", Tier.AUTO)
 
     assert (loose.tier, firm.tier) == (Tier.AUTO, Tier.APPROVE)
     assert firm.reasons[1] == (

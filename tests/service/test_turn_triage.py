@@ -72,7 +72,7 @@ tools:
 def evaluation_of(
     policy: Policy, call: ProposedCall, hint: CallHint | None, also: Any
 ) -> Evaluation:
-    """Evaluate a call as submitting does, with the wish of the agent's own code."""
+    """Evaluate a call as submitting does, with the hint of the agent's own code."""
 
     def one(requested_tier: Tier | None) -> Evaluation:
         return evaluate(

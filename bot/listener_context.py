@@ -184,7 +184,7 @@ class ListenerContext:
         Inside a modal the sentence takes the place of the modal; on a card it is a
         message that only they see.
         """
-        self.tasks.later(self._reply_to_click(click, message), name="tell")
+        self.tasks.later(self._reply_to_click(click, message), name="reply")
 
     async def send(self, method: str, *, to: str, **arguments: object) -> None:
         """Post a message that may get lost: one that is not sent is logged.

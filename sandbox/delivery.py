@@ -81,6 +81,7 @@ async def within_deadline(clock: Clock, work: Coroutine[object, object, T]) -> T
     Raises:
         TimeoutError: the time is up; the work was cancelled.
     """
+    # By the sandbox's clock: a test moves it and does not wait three seconds.
     task = asyncio.ensure_future(work)
     timer = asyncio.ensure_future(clock.sleep(ACK_WITHIN_S))
     try:
@@ -91,6 +92,7 @@ async def within_deadline(clock: Clock, work: Coroutine[object, object, T]) -> T
     finally:
         for pending in (task, timer):
             pending.cancel()
+        # Awaited: what was cancelled is over before the next delivery begins.
         await asyncio.gather(task, timer, return_exceptions=True)
 
 

@@ -102,6 +102,8 @@ class Faults:
         """Return the fault for a call of this method, and count it as used."""
         for planned in self._faults:
             if planned.method in (ANY, method) and planned.skip > 0:
+                # Not returned: a fault that does not begin yet hides none of those
+                # behind it.
                 planned.skip -= 1
             elif planned.method in (ANY, method):
                 planned.left -= 1

@@ -50,6 +50,7 @@ def read_state(placed: PlacedElement, state: JsonObject) -> JsonObject:
     """Return Slack's state object for one element, or refuse an impossible value."""
     field = VALUE_FIELDS[placed.type]
     value = state.get(field.key, field.empty)
+    # Slack sends null for an input that was emptied, never an empty text.
     if value == "":
         value = None
     if not _is_possible(placed, value):
@@ -98,6 +99,7 @@ def _is_object(element: JsonObject, value: object) -> bool:
 
 def _is_whole(element: JsonObject, value: object) -> bool:
     del element
+    # In Python True is an int.
     return isinstance(value, int) and not isinstance(value, bool)
 
 
@@ -148,6 +150,7 @@ def _number(element: JsonObject, value: str) -> str | None:
         number = float(value)
     except ValueError:
         return "Please enter a valid number."
+    # `float` reads "nan" and "inf" as well.
     if not math.isfinite(number):
         return "Please enter a valid number."
     if not element.get("is_decimal_allowed") and not re.fullmatch(r"[+-]?\d+", value):

@@ -27,6 +27,7 @@ def reachable(workspace: Workspace, reference: object) -> Channel:
     name = wanted.removeprefix("#")
     for channel in workspace.channels.values():
         if wanted == channel.id or (name == channel.name and not channel.is_im):
+            # As if it did not exist: a bot is not told that there is a private channel.
             if channel.is_private and workspace.app.bot_user not in channel.members:
                 break
             return channel
@@ -47,6 +48,7 @@ def postable(workspace: Workspace, reference: object) -> Channel:
         raise ApiError("messages_tab_disabled")
     if workspace.app.bot_user in channel.members:
         return channel
+    # Public channels only: a private one without the bot was not found above.
     if "chat:write.public" in workspace.bot_scopes:
         return channel
     raise ApiError("not_in_channel")
@@ -97,6 +99,7 @@ def change(slack: FakeSlack, message: Message, content: JsonObject) -> Message:
     text, blocks = content.get("text"), content.get("blocks")
     check_message(blocks or None, text, update=True)
     kept = tuple(with_ids(as_objects(blocks))) or None
+    # What was written in Slack's composer is rich text alone, and stays so.
     if kept and _only_rich_text(message.blocks) and not _only_rich_text(kept):
         raise ApiError("block_mismatch")
     changed = replace(

@@ -49,8 +49,10 @@ def save(path: Path, slack: FakeSlack) -> None:
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.draft")
+    # Before anything is in it: the file holds tokens and the signing secret.
     temporary.touch(mode=0o600)
     temporary.write_bytes(_SNAPSHOT.dump_json(saved))
+    # Renamed over the old one: killed in between, the file is the old or the new one.
     temporary.replace(path)
 
 
@@ -81,6 +83,7 @@ def restore(saved: Snapshot | None, slack: FakeSlack) -> None:
     workspace.channels = {channel.id: channel for channel in saved.channels}
     workspace.groups = {group.id: group for group in saved.groups}
     for message in saved.messages:
+        # A ts names a message, so a new one has to be greater than all that were kept.
         slack.clock.not_before(message.ts)
         if message.ephemeral_to is None:
             workspace.messages[message.channel][message.ts] = message

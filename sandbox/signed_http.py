@@ -27,6 +27,7 @@ FORM = "application/x-www-form-urlencoded"
 JSON = "application/json"
 SIGNATURE = "X-Slack-Signature"
 TIMESTAMP = "X-Slack-Request-Timestamp"
+# Slack's documentation tells apps to refuse what is older than five minutes.
 OUTSIDE_WINDOW_S = 301
 LOG_KEPT = 1_000
 
@@ -153,6 +154,8 @@ class SignedHttp:
             return Received(response.status, await response.text())
 
     async def _post(self, headers: dict[str, str], body: bytes) -> Answer:
+        # Noted before it goes out: a request that gets no answer was sent, too.
+        # Bounded, since a sandbox may run for days.
         request = SentRequest(self.url, headers, body, self._clock.now())
         self.sent.append(request)
         del self.sent[:-LOG_KEPT]
@@ -199,6 +202,8 @@ class SignedHttp:
                 secret = f"not-{self._secret}"
                 return headers | self._signed(body, secret=secret), body
             case Forgery.TAMPERED_BODY:
+                # A space behind a document changes nothing of what it says, only its
+                # bytes.
                 return headers | self._signed(body), body + b" "
             case _:
                 headers |= self._signed(body)

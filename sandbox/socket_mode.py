@@ -46,6 +46,7 @@ class Connection:
         except ValueError:
             return
         future = self.waiting.pop(str(message.get("envelope_id")), None)
+        # Done already where its time was up a moment ago.
         if future is not None and not future.done():
             future.set_result(message.get("payload"))
 
@@ -87,6 +88,7 @@ class Sockets:
         Raises:
             ApiError: `invalid_ticket` for a ticket that is unknown, used or old.
         """
+        # Popped: a ticket opens one socket.
         issued = self._tickets.pop(request.query.get("ticket", ""), None)
         if issued is None or self._clock.now() - issued > TICKET_LIFE_S:
             raise ApiError("invalid_ticket")
@@ -116,6 +118,8 @@ class Sockets:
         if not usable:
             return NoAck("not_connected")
         self._turn += 1
+        # In turns: Slack gives an envelope to any one of the sockets, so an app must
+        # not expect its second click on the socket of the first.
         connection = usable[self._turn % len(usable)]
         envelope_id = secrets.token_hex(16)
         message: JsonObject = {
@@ -148,6 +152,7 @@ class Sockets:
         """Close `count` sockets, or all, without a `disconnect` message."""
         for connection in self.connections[:count]:
             connection.closing = True
+            # Aborted and not closed: there is no close frame when a network goes away.
             transport = connection.request.transport
             if transport is not None:
                 transport.abort()

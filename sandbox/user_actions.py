@@ -59,6 +59,7 @@ class UserActions:
         remembered = self._slack.workspace.message_values
         values = inputs.merged(blocks, remembered.get(key, {}), request.get("values"))
         action = self._action(placed, as_object(request.get("chosen")), values)
+        # With each click Slack sends all that this person chose in this message before.
         remembered[key] = values
         if not _dispatches(placed):
             return OK
@@ -95,6 +96,7 @@ class UserActions:
         errors = inputs.errors_in(view.blocks, values)
         view = replace(view, values=values, errors=errors)
         views.store(self._slack, view)
+        # Slack's own client objects: the app hears nothing of such a submission.
         if errors:
             return {"ok": True, "errors": errors}
         trigger_id = self._slack.triggers.issue(user.id, from_modal=True)
@@ -125,6 +127,8 @@ class UserActions:
         workspace = self._slack.workspace
         channel = channel_of(workspace, user, request)
         command = as_text(request.get("command"))
+        # Without the scope Slack knows none of the app's commands, whatever its
+        # manifest says.
         installed = "commands" in workspace.bot_scopes
         if not installed or command not in workspace.commands:
             self._slack.notify(user.id, f"{command} is not a valid command.")
@@ -183,6 +187,7 @@ class UserActions:
     def _view(self, user: User, request: JsonObject) -> View:
         workspace, view_id = self._slack.workspace, request.get("view_id")
         stack, home = workspace.modals[user.id], workspace.homes.get(user.id)
+        # The top one alone: nobody can reach a modal that lies below another.
         for view in (stack[-1] if stack else None, home):
             if view is not None and view.id == view_id:
                 return view
@@ -206,6 +211,7 @@ class UserActions:
                 values[placed.block_id][placed.action_id] = state
             return {**action, **as_object(state)}
         if placed.type == "overflow":
+            # Not among the values: an overflow menu is pressed, and keeps no choice.
             if not offers(element, chosen.get("selected_option")):
                 raise ApiError("invalid_values")
             return action | {"selected_option": chosen["selected_option"]}

@@ -176,6 +176,7 @@ def _channel(slack: FakeSlack, arguments: JsonObject, what: str) -> Channel:
     if channel is None or (channel.is_private and not _bot_in(slack, channel)):
         raise ApiError("channel_not_found")
     _need(slack, f"{KINDS[_kind(channel)]}:{what}")
+    # A scope is not enough: a bot reads only where it is a member.
     if what == "history" and not _bot_in(slack, channel):
         raise ApiError("not_in_channel")
     return channel

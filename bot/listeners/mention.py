@@ -147,7 +147,7 @@ async def _ask(ctx: ListenerContext, mention: Mention) -> None:
             message_key=mention.message_key,
         )
     except StoreUnavailable:
-        ctx.tasks.later(_reply(ctx, mention, _NOT_KEPT_YET), name="tell")
+        ctx.tasks.later(_reply(ctx, mention, _NOT_KEPT_YET), name="reply")
         raise
     except TooManySpeakers:
         await _reply_once(ctx, mention, _CROWDED)
@@ -186,7 +186,7 @@ async def _deleted(ctx: ListenerContext, gone: Message) -> None:
             thread_ts=gone.thread_ts,
             text=to_mrkdwn(_DELETED),
         )
-        ctx.tasks.later(reply, name="tell")
+        ctx.tasks.later(reply, name="reply")
 
 
 async def _was_asked(ctx: ListenerContext, message_key: str) -> bool:
@@ -205,7 +205,7 @@ async def _reply_once(
     ctx: ListenerContext, mention: Mention, sentence: UserText
 ) -> None:
     if await ctx.is_first(mention.event_id):
-        ctx.tasks.later(_reply(ctx, mention, sentence), name="tell")
+        ctx.tasks.later(_reply(ctx, mention, sentence), name="reply")
 
 
 def _problem(asker: Reviewer, wanted: AgentRequest) -> UserText | None:

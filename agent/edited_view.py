@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 
-from twokey.agent.messages import records_on, without_notices
+from twokey.agent.messages import records_on, without_edit_texts
 from twokey.gateway.protocol.records import EditRecord
 from twokey.gateway.protocol.strict_json import JsonObject
 
@@ -25,7 +25,7 @@ def edited_view(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
 
     Each changed model message carries the records under
     ``additional_kwargs["twokey_edits"]``, by call id, so that a page can say who
-    changed what. The notices for the model are left out of the results. Do not give
+    changed what. Edit texts for the model are left out of the results. Do not give
     these messages back to an agent.
 
     Args:
@@ -35,7 +35,7 @@ def edited_view(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
     for place, message in enumerate(messages):
         if not isinstance(message, ToolMessage):
             continue
-        view[place] = without_notices(message)
+        view[place] = without_edit_texts(message)
         for record, is_own in records_on(message):
             asking = _asking(view, place, message.tool_call_id) if is_own else None
             if asking is not None:

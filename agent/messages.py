@@ -1,6 +1,6 @@
 """Build edit messages, and show each to the model exactly once.
 
-The model's own message is never rewritten. A notice stands inside the result of the
+The model's own message is never rewritten. An edit text stands inside the result of the
 call it is about; when that message is gone, as a note in the first human message. The
 sequence of roles never changes, because providers refuse some of them. Text with
 our mark that we did not write (a tool's output, a summary) is removed or defused first,
@@ -44,7 +44,7 @@ _M = TypeVar("_M", bound=BaseMessage)
 
 
 class EditMessage(HumanMessage):
-    """One edit as a message: the notice as text, the record in `additional_kwargs`.
+    """One edit as a message: its text, and the record in `additional_kwargs`.
 
     State keeps plain records and not this class, so that a reader without it loses
     nothing; `edit_messages` makes it for a page or a history of one's own. It does
@@ -56,7 +56,7 @@ class EditMessage(HumanMessage):
     def of(cls, record: EditRecord) -> EditMessage:
         """Make the message of a record."""
         return cls(
-            content=notice(record),
+            content=edit_text(record),
             id=f"twokey-edit-{record.item_id}",
             additional_kwargs={EDIT_KEY: record.model_dump(mode="json")},
         )
@@ -127,31 +127,31 @@ def dump_records(records: Iterable[EditRecord]) -> list[dict[str, Any]]:
     return [record.model_dump(mode="json") for record in records]
 
 
-def notice(record: EditRecord) -> str:
-    """Return the notice of an edit, with look-alikes inside its values defused."""
-    return _defused(edits.EDIT_MARK, edits.notice(record))
+def edit_text(record: EditRecord) -> str:
+    """Return what the model reads about an edit; look-alikes in values are defused."""
+    return _defused(edits.EDIT_MARK, edits.edit_text(record))
 
 
-def unconfirmed_notice(record: EditRecord) -> str:
-    """Return the notice of an edit that the gateway has no record of."""
-    return _defused(edits.UNCONFIRMED_MARK, edits.unconfirmed_notice(record))
+def unconfirmed_edit_text(record: EditRecord) -> str:
+    """Return the same for an edit that the gateway has no record of."""
+    return _defused(edits.UNCONFIRMED_MARK, edits.unconfirmed_edit_text(record))
 
 
 def _defused(mark: str, text: str) -> str:
     return mark + edits.defuse(text.removeprefix(mark))
 
 
-def notice_inside(record: EditRecord, text: str = "") -> str:
-    """Return the notice for the result of a tool in which another agent acted."""
-    body = text or notice(record)
+def nested_edit_text(record: EditRecord, text: str = "") -> str:
+    """Return the edit text for the result of a tool in which another agent acted."""
+    body = text or edit_text(record)
     return f"Inside this tool, about a call of {record.tool!r}: {body}"
 
 
-def notice_apart(record: EditRecord, text: str = "") -> str:
-    """Return the notice for a message other than the result of its call."""
+def detached_edit_text(record: EditRecord, text: str = "") -> str:
+    """Return the edit text for a message other than the result of its call."""
     return (
         "(Note by the approval gateway, not by the user, about an earlier call of "
-        f"{record.tool!r}: {text or notice(record)})"
+        f"{record.tool!r}: {text or edit_text(record)})"
     )
 
 
@@ -196,7 +196,7 @@ def with_records(
     *,
     is_silent: bool = False,
 ) -> ToolMessage:
-    """Return a result with the notices and records of its edits.
+    """Return a result with the edit texts and records of its edits.
 
     ``is_silent`` keeps the content as it is, for a tool whose result a user sees
     directly; the records are there all the same.
@@ -209,7 +209,7 @@ def with_records(
     marked = with_data(message, data) if data else message
     if is_silent:
         return marked
-    texts = ([notice(own)] if own else []) + [notice_inside(r) for r in inside]
+    texts = ([edit_text(own)] if own else []) + [nested_edit_text(r) for r in inside]
     return prepend(marked, texts)
 
 
@@ -231,30 +231,30 @@ def restate_edits(
 ) -> list[AnyMessage]:
     """Return the input of a model call in which every edit is stated exactly once.
 
-    The notice of an ``unknown`` one says that there is no record of it.
+    The edit text of an ``unknown`` one says that there is no record of it.
     """
     doubtful = {record.item_id: record for record in unknown}
     known = doubtful | {record.item_id: record for record in records}
-    cleaned = [_without_known_notices(message, known.values()) for message in messages]
+    cleaned = [_without_known_texts(message, known.values()) for message in messages]
     placed: list[AnyMessage] = []
     for message in cleaned:
         texts: list[str] = []
         if isinstance(message, ToolMessage):
             for named, is_own in records_on(message):
-                # Removed, so that a second copy of this result gets no second notice.
+                # Removed, so that a second copy of this result gets no second text.
                 record = known.pop(named.item_id, None)
                 if record is not None:
-                    text = _notice_for(record, doubtful)
-                    texts.append(text if is_own else notice_inside(record, text))
+                    text = _text_for(record, doubtful)
+                    texts.append(text if is_own else nested_edit_text(record, text))
         placed.append(prepend(message, texts))
-    rest = [notice_apart(one, _notice_for(one, doubtful)) for one in known.values()]
+    rest = [detached_edit_text(one, _text_for(one, doubtful)) for one in known.values()]
     return _append_notes(placed, rest)
 
 
-def _notice_for(record: EditRecord, doubtful: Mapping[str, EditRecord]) -> str:
+def _text_for(record: EditRecord, doubtful: Mapping[str, EditRecord]) -> str:
     if doubtful.get(record.item_id) is record:
-        return unconfirmed_notice(record)
-    return notice(record)
+        return unconfirmed_edit_text(record)
+    return edit_text(record)
 
 
 def records_on(message: ToolMessage) -> list[tuple[EditRecord, bool]]:
@@ -276,15 +276,15 @@ def _records(entries: Iterable[object]) -> list[EditRecord]:
     return found
 
 
-def without_notices(message: ToolMessage) -> ToolMessage:
-    """Return a result without the notices that it carries, for people to read."""
+def without_edit_texts(message: ToolMessage) -> ToolMessage:
+    """Return a result without the edit texts that it carries, for people to read."""
     named = [record for record, _ in records_on(message)]
     return (
         _map_content(message, lambda text: _without(text, named)) if named else message
     )
 
 
-def _without_known_notices(
+def _without_known_texts(
     message: AnyMessage, records: Iterable[EditRecord]
 ) -> AnyMessage:
     if not isinstance(message, ToolMessage | HumanMessage):
@@ -294,12 +294,16 @@ def _without_known_notices(
 
 
 def _without(text: str, records: Iterable[EditRecord]) -> str:
-    # A cheap check first: most texts hold no notice.
+    # A cheap check first: most texts hold no edit text.
     if edits.EDIT_MARK not in text:
         return text
     for record in records:
-        # The plain notice last: the others contain it, and would lose only that part.
-        for known in (notice_apart(record), notice_inside(record), notice(record)):
+        # The plain text last: the others contain it, and would lose only that part.
+        for known in (
+            detached_edit_text(record),
+            nested_edit_text(record),
+            edit_text(record),
+        ):
             text = text.replace(f"{known}\n\n", "").replace(f"\n\n{known}", "")
             text = text.replace(known, "")
     return text
@@ -309,7 +313,7 @@ def _map_content(message: _M, change: Callable[[str], str]) -> _M:
     content: Content = message.content
     cleaned = _map_texts(content, change)
     if isinstance(cleaned, list):
-        # A block of only a notice is removed: providers refuse empty text.
+        # A block that is only an edit text is removed: providers refuse empty text.
         blocks = zip(content, cast("list[object]", cleaned), strict=True)
         cleaned = [
             new

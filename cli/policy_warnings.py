@@ -55,7 +55,7 @@ def _named(tool: str) -> str:
 
 
 def _lacks(requirement: Requirement, tier: Tier) -> str:
-    """Say what a demand lacks; nothing is known of how many are in a user group."""
+    """Say which people a requirement lacks; the sizes of user groups are unknown."""
     for names, count in clauses(requirement).items():
         roles = [role for role in requirement.roles if role.name in names]
         people = {user for role in roles for user in role.users}

@@ -1,4 +1,4 @@
-"""Show on a card what became of earlier calls with the same effect.
+"""Show on a card how earlier calls with the same effect ended.
 
 A banner says which waiting calls were done before. Small print names who decided, and
 says what was rejected and what the windows of a call hold. No argument is repeated,
@@ -79,7 +79,7 @@ def precedents(frame: Frame) -> list[Block]:
 
 
 def happened(precedent: Precedent) -> Template:
-    """Return what became of an earlier call, to go on behind "the same call"."""
+    """Return how an earlier call ended, to go on behind "the same call"."""
     is_of_policy = not precedent.by and precedent.state is ItemState.AUTHORIZED
     sentence = _BY_POLICY if is_of_policy else _DONE[precedent.state]
     return template(sentence, at=when(precedent.at_ms))

@@ -1,4 +1,4 @@
-"""Precedents of a call: what became of earlier calls with the same effect.
+"""Precedents of a call: how earlier calls with the same effect ended.
 
 They are read from the store when a call is evaluated, and never stored with it.
 """

@@ -1,6 +1,6 @@
 """Hold back an approval of a repeated call until its reviewer saw the earlier one.
 
-A card shows what became of earlier calls with the same effect. Where such a call was
+A card shows how earlier calls with the same effect ended. Where such a call was
 approved after the card was opened, nobody knows whether the person who clicks has seen
 that. So, for tools whose effect the policy names (``same_by``), their click approves
 nothing: it makes a new version of the approval, on which no earlier button or vote

@@ -38,7 +38,7 @@ class ReachableRequirement:
 
 
 def reachable_requirements(policy: Policy) -> Iterator[ReachableRequirement]:
-    """Yield who has to agree to what; whoever can meet these can meet any call's.
+    """Yield the requirements that calls can have; who meets these meets any call's.
 
     A call asks for one of these, or for less at the same tier. Left out is what only a
     run of the agent asks for, and what the agent sends for a tool without rules: no

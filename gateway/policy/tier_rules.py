@@ -22,7 +22,7 @@ from twokey.gateway.protocol.tiers import Tier
 
 
 class NotifyRule(Record):
-    """What the tier ``notify`` needs: a place for its notices.
+    """What the tier ``notify`` needs: a place for its notifications.
 
     Without a ``channel`` they go where the cards of the tool go.
     """

@@ -29,7 +29,7 @@ _BOUNDS = {
 _LOOKALIKE = re.compile(r"\[[^\w\[]*t\W*w\W*o\W*k\W*e\W*y\W*:", re.IGNORECASE)
 
 EDIT_MARK = "[twokey:edited]"
-"""Opens every notice of ours; the same text in a tool's own output is defused."""
+"""Opens every edit text of ours; the same text in a tool's own output is defused."""
 
 UNCONFIRMED_MARK = "[twokey:edit-unconfirmed]"
 """Opens what is said of an edit that there is no record of; it is defused alike."""
@@ -72,7 +72,7 @@ def argument_errors(schema: JsonObject | None, args: JsonObject) -> dict[str, st
     return errors
 
 
-def notice(record: EditRecord) -> str:
+def edit_text(record: EditRecord) -> str:
     """Return the sentence block that the model reads about one edit.
 
     It starts with `EDIT_MARK` and states what was requested, what was executed,
@@ -90,7 +90,7 @@ def notice(record: EditRecord) -> str:
     )
 
 
-def unconfirmed_notice(record: EditRecord) -> str:
+def unconfirmed_edit_text(record: EditRecord) -> str:
     """Return what the model reads about an edit that the gateway has no record of.
 
     Records end some time after their calls, so it may be genuine; or it was
@@ -107,7 +107,7 @@ def unconfirmed_notice(record: EditRecord) -> str:
 
 
 def defuse(text: str) -> str:
-    """Break every look-alike of our notice in text that is not ours."""
+    """Break every look-alike of our edit text in text that is not ours."""
     # Replaced and not removed: text that comes together around a gap could be the mark
     # again.
     return _LOOKALIKE.sub("[not-twokey:", text)

@@ -221,7 +221,7 @@ class Keys:
         return f"{self._base}:no:{_hashed(tenant, agent, thread)}"
 
     def precedents(self, tenant: str, effect: str) -> str:
-        """Hash: what became of the newest calls with one effect, by call."""
+        """Hash: how the newest calls with one effect ended, by call."""
         return f"{self._base}:same:{_hashed(tenant, effect)}"
 
     def spot_checks(self, tenant: str, day: int) -> str:

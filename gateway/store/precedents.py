@@ -1,4 +1,4 @@
-"""Store what became of the newest calls with each effect, and read it back.
+"""Store how the newest calls with each effect ended, and read it back.
 
 It is written in the step that changes a call, and read with what else an evaluation
 needs, so that neither takes a round trip of its own. At most `MOST_KEPT` calls of a

@@ -182,7 +182,7 @@ def _answers(messages: Sequence[BaseMessage], item: Item) -> list[ToolMessage]:
 def _notices(messages: Sequence[BaseMessage], item: Item) -> int:
     if item.edit is None:
         return 0
-    return sum(text.count(edits.notice(item.edit)) for text in _texts(messages))
+    return sum(text.count(edits.edit_text(item.edit)) for text in _texts(messages))
 
 
 def _texts(messages: Sequence[BaseMessage]) -> list[str]:

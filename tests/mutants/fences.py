@@ -93,7 +93,7 @@ FENCES_TABLE = (
         "gateway/store/threads.py",
         'ANNOUNCE = Script("announce", is_fenced=True)',
         'ANNOUNCE = Script("announce")',
-        "tests/resume/test_told_once.py",
+        "tests/resume/test_one_end_event.py",
     ),
     Mutant(
         "a late publisher sends nothing more",

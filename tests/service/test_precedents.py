@@ -1,4 +1,4 @@
-"""People and rules are told what became of earlier calls with the same effect."""
+"""People and rules learn how earlier calls with the same effect ended."""
 
 from __future__ import annotations
 

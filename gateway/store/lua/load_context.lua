@@ -8,7 +8,7 @@
 -- KEYS[6] failures zset    the agent's failed executions
 -- KEYS[7] rejections string  how many of the agent's calls were rejected in a row
 -- KEYS[8] rejected hash    what was rejected in the thread
--- KEYS[9..] precedents hash  what became of calls with one effect
+-- KEYS[9..] precedents hash  how calls with one effect ended
 -- Returns:
 --   {"load_context", now_ms, verdicts, facts, frozen, counts, rejected, precedents}
 local now = now_ms()

@@ -264,7 +264,7 @@ local function total_with(window, use, own, now)
   return total
 end
 
--- What became of calls with one effect is a hash: each call to "since at kind body", by
+-- How calls with one effect ended is a hash: each call to "since at kind body", by
 -- when it became a precedent of its kind and when it was last written. `n` numbers the
 -- changes: an evaluation is compared with it when it is written.
 local MOST_KEPT = 20
@@ -290,7 +290,7 @@ local function trim_precedents(key, now)
   end
 end
 
--- Note what became of a call; rows are {key, call, kind, body, keep_ms}. Without a kind
+-- Note how a call ended; rows are {key, call, kind, body, keep_ms}. Without a kind
 -- it is no precedent any more.
 local function note_precedents(rows, now)
   for _, row in ipairs(rows) do

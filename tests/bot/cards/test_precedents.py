@@ -1,4 +1,4 @@
-"""A card says what became of the same call, and of whom it may say what."""
+"""A card says how the same call ended before, and shows names only where it may."""
 
 from __future__ import annotations
 

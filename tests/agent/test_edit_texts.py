@@ -90,7 +90,7 @@ async def test_every_input_states_every_edit_once_in_a_form_every_provider_takes
 ) -> None:
     model, gateway = await _conversation(runner, effects, memory, mix)
     records = [gateway.items[id_].edit for id_ in ("ap0.0", "ap2.0")]
-    notices = [edits.notice(record) for record in records if record]
+    notices = [edits.edit_text(record) for record in records if record]
 
     kept = [m.tool_call_id for m in model.seen[-1] if isinstance(m, ToolMessage)]
     assert len(model.seen) == 8

@@ -1,4 +1,4 @@
-"""An edit is told as what is known of it: made, not made, or known no longer."""
+"""The model reads whether an edit is confirmed, was not made, or has no record."""
 
 from __future__ import annotations
 

@@ -12,11 +12,11 @@ from twokey.agent.messages import (
     MAX_EDITS,
     EditMessage,
     add_edits,
+    detached_edit_text,
     dump_records,
+    edit_text,
     known_edits,
-    notice,
-    notice_apart,
-    notice_inside,
+    nested_edit_text,
     restate_edits,
     with_records,
 )
@@ -57,7 +57,10 @@ def histories(draw: st.DrawFn) -> tuple[list[AnyMessage], list[EditRecord]]:
         text = draw(HOSTILE)
         words = draw(
             st.sampled_from(
-                [text, *[f(r) for r in records for f in (notice, notice_apart)]]
+                [
+                    text,
+                    *[f(r) for r in records for f in (edit_text, detached_edit_text)],
+                ]
             )
         )
         blocks: Any = [{"type": "text", "text": words}]
@@ -88,7 +91,7 @@ def test_every_edit_is_stated_exactly_once_and_every_role_keeps_its_place(
 
     text = "\n".join(_text(message) for message in read)
     assert text.count(EDIT_MARK) == len(records)
-    assert all(text.count(notice(record)) == 1 for record in records)
+    assert all(text.count(edit_text(record)) == 1 for record in records)
     has_room = any(message.type != "ai" for message in history)
     if has_room or not records:
         assert [m.type for m in read] == [m.type for m in history]
@@ -109,9 +112,9 @@ def test_stating_again_what_is_stated_changes_nothing(
 def test_the_three_places_of_a_notice_all_hold_its_exact_text() -> None:
     record = _record(1)
 
-    assert notice(record) in notice_inside(record)
-    assert notice(record) in notice_apart(record)
-    assert "'pay'" in notice_apart(record)
+    assert edit_text(record) in nested_edit_text(record)
+    assert edit_text(record) in detached_edit_text(record)
+    assert "'pay'" in detached_edit_text(record)
 
 
 def test_a_record_survives_as_a_message_and_as_state() -> None:

@@ -1,4 +1,4 @@
-"""The end of a thread is told once, by the process that runs the thread."""
+"""The end of a thread is announced once, by the process that runs the thread."""
 
 from __future__ import annotations
 

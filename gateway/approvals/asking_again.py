@@ -8,12 +8,8 @@ and nobody has to wait. A rejection is never asked again: it starts nothing.
 
 from __future__ import annotations
 
-from twokey.gateway.approvals.changes import (
-    Change,
-    DecisionContext,
-    event_of,
-    following,
-)
+from twokey.gateway.approvals.changes import Change, following
+from twokey.gateway.approvals.decision_context import DecisionContext, event_of
 from twokey.gateway.approvals.decisions import Forbidden, TooSoon
 from twokey.gateway.approvals.events import AFTER_MS, EventName
 from twokey.gateway.approvals.record import Approval, Item

@@ -12,11 +12,10 @@ from typing import assert_never
 
 from twokey.gateway.approvals import editing, permission, quorum
 from twokey.gateway.approvals.asking_again import asked_again
-from twokey.gateway.approvals.changes import (
-    Change,
+from twokey.gateway.approvals.changes import Change, following
+from twokey.gateway.approvals.decision_context import (
     DecisionContext,
     event_of,
-    following,
     reopened,
 )
 from twokey.gateway.approvals.decisions import (

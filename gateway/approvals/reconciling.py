@@ -7,12 +7,8 @@ them found is kept with their note, and the doubt ends when enough found the sam
 from __future__ import annotations
 
 from twokey.gateway.approvals import membership, quorum
-from twokey.gateway.approvals.changes import (
-    Change,
-    DecisionContext,
-    event_of,
-    following,
-)
+from twokey.gateway.approvals.changes import Change, following
+from twokey.gateway.approvals.decision_context import DecisionContext, event_of
 from twokey.gateway.approvals.decisions import (
     Changed,
     Forbidden,

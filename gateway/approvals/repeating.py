@@ -9,7 +9,12 @@ counts, and whose card says what ran. The next click on that card counts.
 
 from __future__ import annotations
 
-from twokey.gateway.approvals.changes import Change, DecisionContext, event_of, reopened
+from twokey.gateway.approvals.changes import Change
+from twokey.gateway.approvals.decision_context import (
+    DecisionContext,
+    event_of,
+    reopened,
+)
 from twokey.gateway.approvals.decisions import Repeated
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.approvals.precedents import (

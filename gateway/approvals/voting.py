@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from twokey.gateway.approvals import membership, permission, quorum, timing
-from twokey.gateway.approvals.changes import (
-    Change,
+from twokey.gateway.approvals.changes import Change
+from twokey.gateway.approvals.decision_context import (
     DecisionContext,
     event_of,
     listed,

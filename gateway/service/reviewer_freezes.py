@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from twokey.gateway.approvals.changes import listed
+from twokey.gateway.approvals.decision_context import listed
 from twokey.gateway.approvals.decisions import Forbidden, Reviewer
 from twokey.gateway.approvals.quorum import ineligible_reason, standing_in
 from twokey.gateway.approvals.requirement import Requirement

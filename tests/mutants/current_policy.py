@@ -72,7 +72,7 @@ CURRENT_POLICY_TABLE = (
     ),
     Mutant(
         "current policy: a reason is asked for",
-        "gateway/approvals/changes.py",
+        "gateway/approvals/decision_context.py",
         "(*self.item.requires_reason, *now)",
         "(*self.item.requires_reason,)",
         STRICTER,

@@ -95,7 +95,7 @@ METRICS_TABLE = (
     ),
     Mutant(
         "metrics: a call that went back to people waits from then on",
-        "gateway/approvals/changes.py",
+        "gateway/approvals/decision_context.py",
         "since_ms = context.item.changed_at_ms or context.approval.created_at_ms",
         "since_ms = context.approval.created_at_ms",
         STATISTICS,

@@ -343,7 +343,7 @@ TRUST_TABLE = (
     ),
     Mutant(
         "a stricter tier waits no longer than it may",
-        "gateway/approvals/changes.py",
+        "gateway/approvals/decision_context.py",
         "is_raised = item.is_pending and",
         "is_raised = False and",
         RAISED,

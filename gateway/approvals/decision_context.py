@@ -1,0 +1,155 @@
+"""What a decision is made over, and the event that announces it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from twokey.gateway.approvals import membership, quorum, timing
+from twokey.gateway.approvals.changes import following
+from twokey.gateway.approvals.decisions import Click, Reviewer
+from twokey.gateway.approvals.events import (
+    EDITED,
+    WAITED_MS,
+    Event,
+    EventName,
+    approval_event,
+)
+from twokey.gateway.approvals.policy_decision import PolicyDecision
+from twokey.gateway.approvals.record import Approval, DecisionRecord, Item
+from twokey.gateway.approvals.requirement import Requirement, Role, Vote
+from twokey.gateway.protocol.records import Person
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.verbs import Verb
+
+
+@dataclass(frozen=True)
+class DecisionContext:
+    """What a decision is made over: the record, the click, the person, the time.
+
+    ``reviewer`` stands in for those alone whose roles count here; ``resolved`` is the
+    same person with everybody who handed their queue to them.
+    """
+
+    approval: Approval
+    item: Item
+    click: Click
+    reviewer: Reviewer
+    now_ms: int
+    policy_now: PolicyDecision | None
+    voters: tuple[Reviewer, ...]
+    resolved: Reviewer
+
+    @property
+    def requirement(self) -> Requirement:
+        """Return who has to agree, by both the old and the current policy."""
+        if self.policy_now is None:
+            return self.item.requirement
+        # The policy may change between the card and the click, in either direction:
+        # neither an old card nor a new file may need fewer people than the other.
+        return quorum.stricter(self.item.requirement, self.policy_now.requirement)
+
+    @property
+    def lapses_at_ms(self) -> int:
+        """Return when an authorization that is given now ends by itself."""
+        now = self.policy_now.authorization_ms if self.policy_now else 0
+        ages = (self.item.authorization_ms, now)
+        return self.now_ms + timing.authorization_ms(*ages)
+
+    @property
+    def then_and_now(self) -> tuple[Requirement, ...]:
+        """Return the requirements of the old and of the current policy."""
+        now = () if self.policy_now is None else (self.policy_now.requirement,)
+        return (self.item.requirement, *now)
+
+    @property
+    def withdraws(self) -> bool:
+        """Return whether this person asked for the call, so a no takes it back."""
+        return quorum.is_among(self.reviewer.person, self.approval.principals)
+
+    @property
+    def on_behalf_of(self) -> tuple[Person, ...]:
+        """Return those for whom this person decides here."""
+        return tuple(other.person for other in self.reviewer.stands_in_for)
+
+    def vote(self, item: Item, roles: Sequence[Role], reason: str = "") -> Vote:
+        """Return this person's word for what would run, with the roles they hold."""
+        return Vote(
+            by=self.reviewer.person,
+            roles=quorum.roles_of(self.reviewer, roles),
+            action_hash=item.action_hash,
+            at_ms=self.now_ms,
+            on_behalf_of=self.on_behalf_of,
+            # The store's clock minus an age: the bot's own clock decides nothing.
+            membership_at_ms=self.now_ms - membership.age_ms(self.reviewer),
+            reason=reason,
+        )
+
+    def decision_record(
+        self, verb: Verb, text: str, answers: tuple[str, ...] = ()
+    ) -> DecisionRecord:
+        """Return this person's word as the one that ends the waiting."""
+        return DecisionRecord(
+            verb=verb,
+            by=self.reviewer.person,
+            at_ms=self.now_ms,
+            text=text,
+            on_behalf_of=self.on_behalf_of,
+            answers=answers,
+        )
+
+    def needs_reason(self, *verbs: Verb) -> bool:
+        """Return whether one of these decisions has to say why, then or now."""
+        now = self.policy_now.requires_reason if self.policy_now else ()
+        return any(verb in (*self.item.requires_reason, *now) for verb in verbs)
+
+
+def reopened(context: DecisionContext, item: Item, version: int) -> Approval:
+    """Return the next record; what still waits at a stricter tier waits no longer."""
+    approval = following(context.approval, item, version=version)
+    is_raised = item.is_pending and item.tier is not context.item.tier
+    # 0 is a time that nobody set, not one that is over.
+    if not is_raised or context.policy_now is None or not context.policy_now.ttl_ms:
+        return approval
+    return timing.with_earlier_deadline(
+        approval, ttl_ms=context.policy_now.ttl_ms, now_ms=context.now_ms
+    )
+
+
+def event_of(
+    context: DecisionContext, item: Item, name: EventName, version: int
+) -> Event:
+    """Return what is announced of a decision: who, what, under which policy."""
+    actor: Person = context.reviewer.person
+    policy_now, behalf = context.policy_now, listed(context.on_behalf_of)
+    text = item.decision.text if item.decision else ""
+    return approval_event(context.approval, name, item, reason=text).with_(
+        version=version,
+        # Of the policy that was asked for this decision, which may not be the one that
+        # opened the card.
+        policy_digest=(policy_now or context.approval).policy_digest,
+        actor=f"{actor.team}/{actor.user}",
+        roles=quorum.roles_of(context.reviewer, item.requirement.roles),
+        request_digest=context.click.request_digest,
+        data={
+            "gesture": context.reviewer.gesture.value,
+            **({"on_behalf_of": behalf} if behalf else {}),
+            **_measured(context, item),
+        },
+    )
+
+
+def _measured(context: DecisionContext, item: Item) -> dict[str, str]:
+    """Return what metrics need of the last word on a waiting call."""
+    if item.is_pending or not context.item.is_pending:
+        return {}
+    # What went back to people waits from then on.
+    since_ms = context.item.changed_at_ms or context.approval.created_at_ms
+    waited = {WAITED_MS: str(max(0, context.now_ms - since_ms))}
+    is_edited = item.state is ItemState.AUTHORIZED and item.edit is not None
+    return {**waited, EDITED: "yes"} if is_edited else waited
+
+
+def listed(people: Iterable[Person]) -> str:
+    """Return people as an event names them."""
+    return " ".join(f"{person.team}/{person.user}" for person in people)

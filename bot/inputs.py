@@ -1,4 +1,4 @@
-"""Build Block Kit input blocks: text, numbers, choices, dates.
+"""Build Block Kit input blocks: text, numbers, choices, dates, times.
 
 A value is never cut or altered to fit an input: one that does not fit raises an error,
 and the caller offers another way to edit it.
@@ -75,6 +75,21 @@ def number_input(action_id: str, *, decimal: bool, initial: str | None = None) -
 def date_input(action_id: str, *, initial: str | None = None) -> Block:
     """Make a calendar; dates are ``YYYY-MM-DD``, as Slack returns them."""
     return block_object("datepicker", action_id=action_id, initial_date=initial)
+
+
+def time_input(action_id: str, *, initial: str | None = None) -> Block:
+    """Make a clock; times are ``HH:mm``, as Slack returns them."""
+    return block_object("timepicker", action_id=action_id, initial_time=initial)
+
+
+def moment_input(action_id: str, *, initial: int | None = None) -> Block:
+    """Make a calendar with a clock; a moment is in Unix seconds.
+
+    Slack shows it in the time zone of the person who looks at it.
+    """
+    return block_object(
+        "datetimepicker", action_id=action_id, initial_date_time=initial
+    )
 
 
 def select(

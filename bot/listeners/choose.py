@@ -30,7 +30,7 @@ from twokey.bot.modals.form import errors_by_block
 from twokey.bot.text_types import template
 from twokey.bot.web import SlackError
 from twokey.gateway.approvals.raising import edit_asks_more, first_of, raised_item
-from twokey.gateway.protocol.edits import argument_errors
+from twokey.gateway.protocol.edits import edit_errors
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.verbs import Verb
 
@@ -98,7 +98,7 @@ async def _problems(
     item = target.item
     policy_now = await ctx.service.preview(target.approval, item.index, args)
     for schema in (item.args_schema, policy_now.args_schema if policy_now else None):
-        if errors := argument_errors(schema, args):
+        if errors := edit_errors(schema, item.args, args):
             return errors_by_block(item, errors)
     if policy_now is None:
         return {}

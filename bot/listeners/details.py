@@ -5,7 +5,11 @@ from __future__ import annotations
 from twokey.bot.ids import PAGE, Action, View
 from twokey.bot.interactions import Clicked, Submitted
 from twokey.bot.listener_context import ListenerContext, UserText
-from twokey.bot.listeners.full_view import record_page, require_every_page
+from twokey.bot.listeners.full_view import (
+    open_first_page,
+    record_page,
+    require_every_page,
+)
 from twokey.bot.listeners.router import AckBody, Router
 from twokey.bot.listeners.verify_click import (
     Target,
@@ -18,7 +22,6 @@ from twokey.bot.listeners.verify_click import (
 )
 from twokey.bot.listeners.views import (
     form_reply,
-    open_view,
     rejected_inputs,
     replace_form,
     update_view,
@@ -40,14 +43,7 @@ def register(router: Router) -> None:
 
 async def _view_all(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
     target = await verify_click(ctx, clicked, Action.VIEW_ALL)
-    view = _page(ctx, target, 1)
-    if clicked.action.view_id and not clicked.action.is_home:
-        await update_view(ctx, clicked, target, view)
-    else:
-        await open_view(ctx, clicked, target, view)
-    # After the page was shown. The other order would count a page that Slack did not
-    # show in time.
-    await record_page(ctx, target, clicked.action.user, 1)
+    await open_first_page(ctx, clicked, target)
     return None
 
 

@@ -7,7 +7,11 @@ from functools import partial
 from twokey.bot.ids import Action, View
 from twokey.bot.interactions import Clicked, Submitted
 from twokey.bot.listener_context import ListenerContext, UserFacingError
-from twokey.bot.listeners.full_view import require_full_view
+from twokey.bot.listeners.full_view import (
+    has_seen_all,
+    open_first_page,
+    require_full_view,
+)
 from twokey.bot.listeners.router import AckBody, Router
 from twokey.bot.listeners.verify_click import (
     Target,
@@ -24,13 +28,18 @@ from twokey.bot.listeners.views import (
 )
 from twokey.bot.modals import edit
 from twokey.bot.modals.form import errors_by_block
-from twokey.bot.text_types import template
+from twokey.bot.text_types import label, template
 from twokey.gateway.approvals.decisions import Edit, Invalid
 from twokey.gateway.approvals.permission import denial_reason
 from twokey.gateway.approvals.raising import edit_asks_more, first_of, raised_item
-from twokey.gateway.protocol.edits import argument_errors
+from twokey.gateway.protocol.edits import edit_errors
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.verbs import Verb
+
+_READ_FIRST = label(
+    "This call is longer than its card, so please go through every page first. "
+    "Edit is on the last one."
+)
 
 
 def register(router: Router) -> None:
@@ -43,8 +52,10 @@ def register(router: Router) -> None:
 async def _edit(ctx: ListenerContext, clicked: Clicked) -> None:
     target = await verify_click(ctx, clicked, Action.EDIT)
     await require_permission(ctx, target, Verb.EDIT, clicked.who)
-    await require_full_view(ctx, target, clicked.action.user)
-    await open_form(ctx, clicked, target, edit.view)
+    if await has_seen_all(ctx, target, clicked.action.user):
+        await open_form(ctx, clicked, target, edit.view)
+    else:
+        await open_first_page(ctx, clicked, target, note=_READ_FIRST)
 
 
 async def _submit(ctx: ListenerContext, submitted: Submitted) -> AckBody:
@@ -86,7 +97,9 @@ async def _warning(
     policy_now = await ctx.service.preview(target.approval, item.index, args)
     # The pinned schema and the one of now, as the decision does.
     schemas = (item.args_schema, policy_now.args_schema if policy_now else None)
-    if policy_now is None or any(argument_errors(schema, args) for schema in schemas):
+    if policy_now is None or any(
+        edit_errors(schema, item.args, args) for schema in schemas
+    ):
         return None
     first = first_of(item, policy_now)
     raised = raised_item(first, policy_now)

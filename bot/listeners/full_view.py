@@ -1,14 +1,20 @@
-"""Require that a user has opened every page of a call too long for its card."""
+"""Require that a user has opened every page of a call too long for its card.
+
+Where they can open it now, it is shown to them instead of a refusal.
+"""
 
 from __future__ import annotations
 
 from typing import LiteralString
 
 from twokey.bot.cards.call_rows import needs_full_view
+from twokey.bot.interactions import Clicked
 from twokey.bot.listener_context import ListenerContext, UserFacingError
 from twokey.bot.listeners.verify_click import Target
+from twokey.bot.listeners.views import open_view, update_view
+from twokey.bot.modals import details
 from twokey.bot.modals.details import page_count
-from twokey.bot.text_types import template
+from twokey.bot.text_types import Plain, template
 
 _READ_FIRST: LiteralString = (
     "This call is longer than its card, so nothing was recorded. Please open View all "
@@ -30,17 +36,43 @@ async def record_page(
     )
 
 
+async def open_first_page(
+    ctx: ListenerContext, clicked: Clicked, target: Target, *, note: Plain | None = None
+) -> None:
+    """Show all of a call, from its first page; raises `UserFacingError`."""
+    frame = ctx.frame(target.approval, target.now_ms)
+    view = details.view(frame, target.item.index, 1, note=note)
+    if clicked.action.view_id and not clicked.action.is_home:
+        await update_view(ctx, clicked, target, view)
+    else:
+        await open_view(ctx, clicked, target, view)
+    # After the page was shown. The other order would count a page that Slack did not
+    # show in time.
+    await record_page(ctx, target, clicked.action.user, 1)
+
+
+async def has_seen_all(ctx: ListenerContext, target: Target, user: str) -> bool:
+    """Return whether a person has seen all of a call: on its card, or every page."""
+    # Computed from the record and never kept: the same record gives the same answer
+    # when a form is opened and when it is submitted, on every bot.
+    is_long = needs_full_view(target.approval, target.item.index)
+    return not is_long or await _has_opened(ctx, target, user)
+
+
 async def require_every_page(ctx: ListenerContext, target: Target, user: str) -> None:
     """Refuse a person who has not opened every page; raises `UserFacingError`."""
+    if not await _has_opened(ctx, target, user):
+        raise UserFacingError(template(_READ_FIRST))
+
+
+async def _has_opened(ctx: ListenerContext, target: Target, user: str) -> bool:
     approval, index = target.approval, target.item.index
-    has_opened = await ctx.service.store.cards.has_opened(
+    return await ctx.service.store.cards.has_opened(
         target.keys,
         approval.id,
         reader=_reader(target, user),
         pages=page_count(approval, index),
     )
-    if not has_opened:
-        raise UserFacingError(template(_READ_FIRST))
 
 
 async def require_full_view(ctx: ListenerContext, target: Target, user: str) -> None:
@@ -49,10 +81,8 @@ async def require_full_view(ctx: ListenerContext, target: Target, user: str) -> 
     Raises:
         UserFacingError: says why not.
     """
-    # Computed from the record and never kept: the same record gives the same answer
-    # when a form is opened and when it is submitted, on every bot.
-    if needs_full_view(target.approval, target.item.index):
-        await require_every_page(ctx, target, user)
+    if not await has_seen_all(ctx, target, user):
+        raise UserFacingError(template(_READ_FIRST))
 
 
 def _reader(target: Target, user: str) -> str:

@@ -17,6 +17,7 @@ from twokey.bot.blocks import (
     line,
     modal,
     rich_text,
+    section,
     warning,
 )
 from twokey.bot.cards.buttons import findings, form_buttons, time_buttons
@@ -30,7 +31,7 @@ from twokey.bot.modals.form import State, input_state
 from twokey.bot.modals.heading import heading
 from twokey.bot.modals.pages import Part, pages
 from twokey.bot.objects import Block, option
-from twokey.bot.text_types import code, label, template
+from twokey.bot.text_types import Plain, code, label, template
 from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.tiers import Tier
@@ -45,13 +46,14 @@ def page_count(approval: Approval, index: int) -> int:
     return len(pages(approval, approval.items[index]))
 
 
-def view(frame: Frame, index: int, number: int) -> Block:
+def view(frame: Frame, index: int, number: int, *, note: Plain | None = None) -> Block:
     """Return one page of a call; past the expiry nothing can be approved here.
 
     Args:
         frame: of the modal.
         index: which item of the approval.
         number: the page, from 1; one beyond the last is the last.
+        note: a sentence on top.
     """
     item = frame.approval.items[index]
     every = pages(frame.approval, item)
@@ -67,6 +69,7 @@ def view(frame: Frame, index: int, number: int) -> Block:
         else frame.value(index, PAGE, page=number)
     )
     blocks = [
+        *([section(note)] if note else []),
         *(heading(frame, item, with_call=False) if number == 1 else []),
         *_odd(item),
         *_shown(frame, index, number, every[number - 1]),

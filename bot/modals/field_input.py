@@ -1,4 +1,4 @@
-"""Build the Block Kit input of one argument, filled with its present value."""
+"""Build the Block Kit inputs of one argument, filled with its present value."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ from twokey.bot.ids import VALUE
 from twokey.bot.inputs import (
     date_input,
     input_block,
+    moment_input,
     multi_select,
     number_input,
     radio_buttons,
     select,
     text_input,
+    time_input,
 )
 from twokey.bot.modals.form_fields import Field
+from twokey.bot.modals.moments import clock_of, seconds_of, zone_of
 from twokey.bot.modals.schema import ABSENT, Kind, is_same
 from twokey.bot.modals.texts import json_text, number_text, option_labels, path_label
 from twokey.bot.objects import Block, option
@@ -24,46 +27,83 @@ from twokey.bot.text import fit
 from twokey.bot.text_types import label, untrusted
 from twokey.sandbox.blockkit.limits import TYPED
 
-UNSET = "unset"
-"""The value of the choice that stands for "not set"."""
+UNSET, NULL = "unset", "null"
+"""The values of the choices that stand for "not set" and for null."""
 
 TRUE, FALSE = "true", "false"
 
 RawValue = str | tuple[str, ...] | None
 """What the state of an input holds; None for an empty one."""
 
+_SEVERAL = 2
 _LABEL = 150
 _HINT = 200
 
 
-def field_input(field: Field) -> Block:
-    """Return the input block of an editable field, prefilled with what stands there."""
+def field_inputs(field: Field) -> list[Block]:
+    """Return the inputs of an editable field, prefilled with what stands there.
+
+    Only a long text has several, one for each of its parts.
+    """
+    name, hint = path_label(field.path), _hint(field)
+    texts = [part.text for part in field.parts]
+    if len(texts) < _SEVERAL:
+        return [_input(field, field.block_id, name, _element(field), hint)]
+    return [
+        _input(
+            field,
+            field.part_id(place),
+            f"{fit(name, _LABEL - 20)} ({place + 1} of {len(texts)})",
+            text_input(VALUE, initial=text, multiline=True),
+            hint if place == 0 else "",
+        )
+        for place, text in enumerate(texts)
+    ]
+
+
+def _input(field: Field, block_id: str, name: str, element: Block, hint: str) -> Block:
     return input_block(
-        untrusted(fit(path_label(field.path), _LABEL)),
-        _element(field),
-        block_id=field.block_id,
-        hint=untrusted(fit(field.plan.hint, _HINT)) if field.plan.hint else None,
-        optional=can_be_empty(field),
+        untrusted(fit(name, _LABEL)),
+        element,
+        block_id=block_id,
+        hint=untrusted(fit(hint, _HINT)) if hint else None,
+        # Of a text in parts, each may be emptied; all of them is found out later.
+        optional=can_be_empty(field) or len(field.parts) >= _SEVERAL,
     )
 
 
-def can_be_empty(field: Field) -> bool:
-    """Return whether the input may be left empty; a menu then offers "not set".
+def _hint(field: Field) -> str:
+    """Say what the input alone does not: how it is read, and what emptying it means."""
+    kind, one = field.plan.kind, field.original
+    text = one if isinstance(one, str) else ""
+    words = ""
+    if kind is Kind.LINES:
+        words = "One on each line."
+    elif kind is Kind.MOMENT:
+        words = f"Shown in your own time zone, sent in {zone_of(text) or 'UTC'}."
+    elif kind is Kind.TIME and zone_of(text):
+        words = f"In {zone_of(text)}, not in your own time zone."
+    is_menu = kind in {Kind.FLAG, Kind.CHOICE}
+    # An empty text and null are two things to a tool.
+    empty = "Empty means null." if field.plan.is_nullable and not is_menu else ""
+    return " ".join(filter(None, [words, empty, field.plan.hint]))
 
-    Slack cannot clear a single choice. An empty text or list that stands there now has
-    to be able to stay.
+
+def can_be_empty(field: Field) -> bool:
+    """Return whether the input may be left empty; a menu then says what for.
+
+    An empty text or list that stands there now has to be able to stay.
     """
     is_optional = field.plan.is_nullable or not field.is_required
     # By equality: no other JSON value equals one of these two.
-    return is_optional or field.original in ("", [])
+    return is_optional or field.plan.kind is Kind.LINES or field.original in ("", [])
 
 
 def initial_value(field: Field) -> RawValue:
     """Return what Slack sends back for this field when nobody touched it."""
     value, kind = field.original, field.plan.kind
     if value is ABSENT or is_shown_empty(field):
-        is_menu = kind in {Kind.FLAG, Kind.CHOICE}
-        return UNSET if is_menu and can_be_empty(field) else None
+        return _empty_choice(field) if kind in {Kind.FLAG, Kind.CHOICE} else None
     match kind:
         case Kind.INTEGER | Kind.NUMBER:
             return number_text(cast("float", value))
@@ -84,13 +124,31 @@ def is_shown_empty(field: Field) -> bool:
     value, kind = field.original, field.plan.kind
     if value is None:
         return field.plan.is_nullable
-    return (kind is Kind.TEXT and value == "") or (kind is Kind.CHOICES and value == [])
+    is_list = kind in {Kind.CHOICES, Kind.LINES}
+    return (kind is Kind.TEXT and value == "") or (is_list and value == [])
+
+
+def _empty_choice(field: Field) -> str | None:
+    """Return what a menu shows for a value that is null or not there."""
+    if field.original is None:
+        return NULL
+    return None if field.is_required else UNSET
 
 
 def _written(value: JsonValue, kind: Kind) -> str | None:
-    if kind is Kind.JSON:
-        return json_text(value, max_length=TYPED)
-    return value if isinstance(value, str) else None
+    match value:
+        case _ if kind is Kind.JSON:
+            return json_text(value, max_length=TYPED)
+        case list() if kind is Kind.LINES:
+            return "\n".join(map(str, value))
+        case str() if kind is Kind.TIME:
+            return clock_of(value)
+        case str() if kind is Kind.MOMENT:
+            return str(seconds_of(value))
+        case str():
+            return value
+        case _:
+            return None
 
 
 def _option_index(value: JsonValue, field: Field) -> str:
@@ -98,7 +156,7 @@ def _option_index(value: JsonValue, field: Field) -> str:
     return str(next(at for at, option in enumerate(options) if is_same(value, option)))
 
 
-def _element(field: Field) -> Block:  # noqa: PLR0911 - one return a kind
+def _element(field: Field) -> Block:  # noqa: C901, PLR0911 - one return a kind
     before, kind = initial_value(field), field.plan.kind
     one = before if isinstance(before, str) else None
     match kind:
@@ -113,8 +171,14 @@ def _element(field: Field) -> Block:  # noqa: PLR0911 - one return a kind
             return number_input(VALUE, decimal=kind is Kind.NUMBER, initial=one)
         case Kind.FLAG:
             return _flag(field, one)
+        case Kind.LINES:
+            return text_input(VALUE, initial=one, multiline=True)
         case Kind.DATE:
             return date_input(VALUE, initial=one)
+        case Kind.TIME:
+            return time_input(VALUE, initial=one)
+        case Kind.MOMENT:
+            return moment_input(VALUE, initial=int(one) if one else None)
         case Kind.CHOICE:
             return select(VALUE, _options(field), initial=one)
         case Kind.CHOICES:
@@ -133,8 +197,8 @@ def _element(field: Field) -> Block:  # noqa: PLR0911 - one return a kind
 
 def _flag(field: Field, one: str | None) -> Block:
     choices = [option(label("Yes (true)"), TRUE), option(label("No (false)"), FALSE)]
-    if can_be_empty(field):
-        return select(VALUE, [*choices, _unset()], initial=one)
+    if empty := _empty_choices(field):
+        return select(VALUE, [*choices, *empty], initial=one)
     return radio_buttons(VALUE, choices, initial=one)
 
 
@@ -144,11 +208,14 @@ def _options(field: Field) -> list[Block]:
         for place, words in enumerate(option_labels(field.plan.options))
     ]
     is_menu_of_one = field.plan.kind is Kind.CHOICE
-    return [*choices, _unset()] if is_menu_of_one and can_be_empty(field) else choices
+    return [*choices, *_empty_choices(field)] if is_menu_of_one else choices
 
 
-def _unset() -> Block:
-    return option(label("(not set)"), UNSET)
+def _empty_choices(field: Field) -> list[Block]:
+    """Return the choices for no value: Slack cannot clear a menu that has one."""
+    unset = [] if field.is_required else [option(label("(not set)"), UNSET)]
+    null = [option(label("(null)"), NULL)] if field.plan.is_nullable else []
+    return [*unset, *null]
 
 
 def _max_length(field: Field, initial: str | None) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from twokey.bot.blocks import context, section
 from twokey.bot.ids import VALUE, Input
-from twokey.bot.modals.field_input import field_input
+from twokey.bot.modals.field_input import RawValue, field_inputs
 from twokey.bot.modals.form_fields import (
     TOO_MANY,
     Field,
@@ -17,6 +17,7 @@ from twokey.bot.modals.form_fields import (
     lay_out,
     redacted_paths,
 )
+from twokey.bot.modals.long_text import joined
 from twokey.bot.modals.parse_input import BadInput, parsed_value, raw_value
 from twokey.bot.modals.schema import ABSENT, Kind, Value
 from twokey.bot.modals.texts import path_label
@@ -76,11 +77,11 @@ def build_form(item: Item) -> Form:
     for field in lay_out(item):
         kept = field
         if field.is_editable:
-            block = field_input(field)
+            inputs = field_inputs(field)
             # ASCII escapes make this an upper bound of what Slack counts.
-            left -= len(json.dumps(block))
+            left -= len(json.dumps(inputs))
             if left > 0:
-                blocks.append(block)
+                blocks += inputs
             else:
                 kept = field.fixed(TOO_MANY)
         fields.append(kept)
@@ -159,12 +160,23 @@ def choice_of(state: State, block: Input) -> str:
     return str(raw_value(input_state(state, block), Kind.CHOICE) or "")
 
 
-def _found(state: State, field: Field) -> str | tuple[str, ...] | None:
-    inputs = state.get(field.block_id)
+def _found(state: State, field: Field) -> RawValue:
+    parts = field.parts
+    if not parts:
+        return _held(state, field.block_id, field.plan.kind)
+    typed = [
+        str(_held(state, field.part_id(place), field.plan.kind) or "")
+        for place in range(len(parts))
+    ]
+    return joined(parts, typed) or None
+
+
+def _held(state: State, block_id: str, kind: Kind) -> RawValue:
+    inputs = state.get(block_id)
     held = inputs.get(VALUE) if inputs else None
     if held is None:
         raise BadInput("Slack did not send this value; please submit again.")
-    return raw_value(held, field.plan.kind)
+    return raw_value(held, kind)
 
 
 def _with(args: JsonObject, path: Path, after: Value) -> JsonObject:

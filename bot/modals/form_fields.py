@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from pydantic import JsonValue
 
+from twokey.bot.modals.long_text import Part, parts_of
 from twokey.bot.modals.schema import (
     ABSENT,
     Absent,
@@ -31,7 +32,7 @@ MAX_DEPTH = 4
 MAX_FIELDS = 60
 
 HIDDEN = "hidden by policy"
-TOO_LONG = "longer than 3,000 characters, the most that Slack lets anybody type"
+TOO_LONG = "longer than 3,000 characters, the most that one input of Slack holds"
 TOO_MANY = "the form is full"
 
 Path = tuple[str, ...]
@@ -65,6 +66,16 @@ class Field:
         """
         return f"field:{self.number}"
 
+    def part_id(self, place: int) -> str:
+        """Return the id of the input block of one of its parts, from 0."""
+        return f"{self.block_id}.{place}" if place else self.block_id
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """Return the parts of its text, each with an input; none without text."""
+        is_text = self.plan.kind is Kind.LONG_TEXT and isinstance(self.original, str)
+        return parts_of(str(self.original)) if is_text else ()
+
     @property
     def is_editable(self) -> bool:
         """Return whether it has an input."""
@@ -95,11 +106,11 @@ def lay_out(item: Item) -> tuple[Field, ...]:
             field = field.fixed(HIDDEN)
         elif not _has_room(field):
             field = field.fixed(TOO_LONG)
-        elif count >= MAX_FIELDS:
+        elif count + _inputs(field) > MAX_FIELDS:
             field = field.fixed(TOO_MANY)
         # Only inputs count against the bound, so fields that are shown as fixed take no
         # place.
-        count += field.is_editable
+        count += _inputs(field) if field.is_editable else 0
         fields.append(field)
     return tuple(fields)
 
@@ -156,12 +167,18 @@ def _object(value: Value) -> JsonObject:
     return value if isinstance(value, dict) else {}
 
 
+def _inputs(field: Field) -> int:
+    return max(1, len(field.parts))
+
+
 def _has_room(field: Field) -> bool:
     value = field.original
     if isinstance(value, Absent):
         return True
-    if field.plan.kind in {Kind.TEXT, Kind.LONG_TEXT} and isinstance(value, str):
-        return slack_length(value) <= TYPED
+    if field.plan.kind is Kind.LONG_TEXT:
+        return bool(field.parts)
+    if field.plan.kind is Kind.LINES and isinstance(value, list):
+        return slack_length("\n".join(map(str, value))) <= TYPED
     if field.plan.kind is Kind.JSON:
         return json_text(value, max_length=TYPED) is not None
     return True

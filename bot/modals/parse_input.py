@@ -7,19 +7,27 @@ JSON number could not hold them exactly; none of them passes through a float uns
 
 from __future__ import annotations
 
-import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from typing import cast
 
 from pydantic import JsonValue
 
-from twokey.bot.modals.field_input import FALSE, TRUE, UNSET, RawValue, initial_value
+from twokey.bot.modals.field_input import (
+    FALSE,
+    NULL,
+    TRUE,
+    UNSET,
+    RawValue,
+    initial_value,
+)
 from twokey.bot.modals.form_fields import Field
+from twokey.bot.modals.moments import moment_text, time_text
 from twokey.bot.modals.schema import ABSENT, Kind, Value
+from twokey.bot.modals.texts import is_carried
 from twokey.gateway.errors import BadJson
 from twokey.gateway.protocol import strict_json
-from twokey.sandbox.blockkit.formats import day, number
+from twokey.sandbox.blockkit.formats import clock, day, number
 
 _MAX_DIGITS = 400
 
@@ -41,11 +49,15 @@ def raw_value(state: Mapping[str, object], kind: Kind) -> RawValue:
             return _options(state.get("selected_options")) or None
         case Kind.DATE:
             return _text(state.get("selected_date"))
+        case Kind.TIME:
+            return _text(state.get("selected_time"))
+        case Kind.MOMENT:
+            return _seconds(state.get("selected_date_time"))
         case _:
             return _text(state.get("value"))
 
 
-def parsed_value(field: Field, found: RawValue) -> Value:  # noqa: PLR0911 - one return a kind
+def parsed_value(field: Field, found: RawValue) -> Value:
     """Return the value that a field has after the form was submitted.
 
     Raises:
@@ -55,23 +67,13 @@ def parsed_value(field: Field, found: RawValue) -> Value:  # noqa: PLR0911 - one
     # would make of it.
     if _is_untouched(field, found):
         return field.original
-    if found is None or found == UNSET:
-        return _emptied(field)
+    is_menu = field.plan.kind in {Kind.FLAG, Kind.CHOICE}
+    if found is None or (is_menu and found in {UNSET, NULL}):
+        return _emptied(field, found)
     if isinstance(found, tuple):
         return _chosen(field, found)
-    match field.plan.kind:
-        case Kind.INTEGER | Kind.NUMBER:
-            return _number(found, is_whole=field.plan.kind is Kind.INTEGER)
-        case Kind.FLAG:
-            return _flag(found)
-        case Kind.CHOICE:
-            return _at(field, found)
-        case Kind.DATE:
-            return _date(found)
-        case Kind.JSON:
-            return _json(found)
-        case _:
-            return found
+    read = _READERS.get(field.plan.kind)
+    return read(field, found) if read else found
 
 
 def _is_untouched(field: Field, found: RawValue) -> bool:
@@ -80,13 +82,8 @@ def _is_untouched(field: Field, found: RawValue) -> bool:
         # Slack need not send choices in the order in which the value had them.
         return set(before) == set(found)
     if isinstance(before, str) and isinstance(found, str):
-        return _carried(before) == _carried(found) or _is_same_number(field, found)
+        return is_carried(before, found) or _is_same_number(field, found)
     return before == found
-
-
-def _carried(text: str) -> str:
-    """Return a text as any carrier may have it: line ends and composition apart."""
-    return unicodedata.normalize("NFC", text.replace("\r\n", "\n"))
 
 
 def _is_same_number(field: Field, found: str) -> bool:
@@ -99,16 +96,23 @@ def _is_same_number(field: Field, found: str) -> bool:
     return isinstance(before, str) and Decimal(before) == Decimal(found)
 
 
-def _emptied(field: Field) -> Value:
-    if field.plan.is_nullable:
+def _emptied(field: Field, found: str | None) -> Value:
+    """Return null, no value or an empty list; which of them, the form says."""
+    if field.plan.is_nullable and found != UNSET:
         return None
-    if not field.is_required:
+    if not field.is_required and found != NULL:
         return ABSENT
-    if field.plan.kind in {Kind.TEXT, Kind.LONG_TEXT}:
-        return ""
-    if field.plan.kind is Kind.CHOICES:
+    if field.plan.kind in {Kind.CHOICES, Kind.LINES}:
         return []
     raise BadInput("A value is needed here.")
+
+
+def _whole_number(_: Field, text: str) -> int | float:
+    return _number(text, is_whole=True)
+
+
+def _any_number(_: Field, text: str) -> int | float:
+    return _number(text, is_whole=False)
 
 
 def _number(text: str, *, is_whole: bool) -> int | float:
@@ -133,19 +137,41 @@ def _number(text: str, *, is_whole: bool) -> int | float:
     return rounded
 
 
-def _flag(text: str) -> bool:
+def _flag(_: Field, text: str) -> bool:
     if text not in {TRUE, FALSE}:
         raise BadInput("Please choose yes or no.")
     return text == TRUE
 
 
-def _date(text: str) -> str:
+def _date(_: Field, text: str) -> str:
     if day(text) is not None:
         raise BadInput("Please choose a date.")
     return text
 
 
-def _json(text: str) -> JsonValue:
+def _time(field: Field, text: str) -> str:
+    if clock(text) is not None:
+        raise BadInput("Please choose a time.")
+    return time_text(text, _like(field))
+
+
+def _moment(field: Field, text: str) -> str:
+    try:
+        return moment_text(int(text), _like(field))
+    except (ValueError, OverflowError):
+        raise BadInput("Please choose a day and a time.") from None
+
+
+def _lines(_: Field, text: str) -> JsonValue:
+    lines = text.replace("\r\n", "\n").split("\n")
+    return [line.strip() for line in lines if line.strip()]
+
+
+def _like(field: Field) -> str | None:
+    return field.original if isinstance(field.original, str) else None
+
+
+def _json(_: Field, text: str) -> JsonValue:
     try:
         return strict_json.parse(text)
     except BadJson as error:
@@ -176,6 +202,14 @@ def _text(found: object) -> str | None:
     return found
 
 
+def _seconds(found: object) -> str | None:
+    if found is None:
+        return None
+    if isinstance(found, bool) or not isinstance(found, int):
+        raise BadInput("Slack did not send this value; please submit again.")
+    return str(found)
+
+
 def _option(found: object) -> str | None:
     if found is None:
         return None
@@ -191,3 +225,17 @@ def _options(found: object) -> tuple[str, ...]:
         raise BadInput("Slack did not send these choices; please submit again.")
     values = [_option(one) for one in cast("Sequence[object]", found)]
     return tuple(value for value in values if value is not None)
+
+
+_READERS: dict[Kind, Callable[[Field, str], Value]] = {
+    Kind.INTEGER: _whole_number,
+    Kind.NUMBER: _any_number,
+    Kind.FLAG: _flag,
+    Kind.CHOICE: _at,
+    Kind.LINES: _lines,
+    Kind.DATE: _date,
+    Kind.TIME: _time,
+    Kind.MOMENT: _moment,
+    Kind.JSON: _json,
+}
+"""How the text of an input is read; any other is the value itself."""

@@ -14,6 +14,7 @@ from typing import cast
 
 from pydantic import JsonValue
 
+from twokey.bot.modals.moments import clock_of, seconds_of
 from twokey.bot.modals.texts import number_text, option_labels, slack_length
 from twokey.bot.text import reveal
 from twokey.gateway.protocol.pointers import pointed
@@ -46,17 +47,23 @@ class Kind(StrEnum):
     FLAG = "flag"
     CHOICE = "choice"
     CHOICES = "choices"
+    LINES = "lines"
     DATE = "date"
+    TIME = "time"
+    MOMENT = "moment"
     JSON = "json"
     FIXED = "fixed"
 
 
 _KINDS = {
-    "string": Kind.TEXT,
     "integer": Kind.INTEGER,
     "number": Kind.NUMBER,
     "boolean": Kind.FLAG,
 }
+
+
+_FORMATS = {"date": Kind.DATE, "time": Kind.TIME, "date-time": Kind.MOMENT}
+_OF_CALENDAR = frozenset(_FORMATS.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +95,9 @@ def plan(schema: JsonValue, value: Value, root: JsonObject) -> Plan:
     kind = _kind(node, options or members)
     fits = value is ABSENT or (value is None and is_nullable)
     if not (fits or _shows(kind, value, options or members)):
-        kind = Kind.JSON
+        # A date that no picker gives back is edited as the text that it is.
+        is_text = kind in _OF_CALENDAR and _shows(Kind.TEXT, value, ())
+        kind = Kind.TEXT if is_text else Kind.JSON
     if kind is Kind.TEXT and isinstance(value, str):
         is_long = "\n" in value or slack_length(value) > _LONG
         kind = Kind.LONG_TEXT if is_long else kind
@@ -182,11 +191,19 @@ def _kind(node: JsonObject, options: tuple[JsonValue, ...]) -> Kind:
         return Kind.CHOICE if options else Kind.JSON
     kind = node.get("type")
     if kind == "array":
-        is_menu = bool(options) and "prefixItems" not in node
-        return Kind.CHOICES if is_menu else Kind.JSON
-    if kind == "string" and node.get("format") == "date":
-        return Kind.DATE
+        return Kind.JSON if "prefixItems" in node else _kind_of_list(node, options)
+    if kind == "string":
+        return _FORMATS.get(str(node.get("format")), Kind.TEXT)
     return _KINDS.get(str(kind), Kind.JSON)
+
+
+def _kind_of_list(node: JsonObject, options: tuple[JsonValue, ...]) -> Kind:
+    if options:
+        return Kind.CHOICES
+    items = node.get("items")
+    if not isinstance(items, dict) or items.keys() & {"enum", "const"}:
+        return Kind.JSON
+    return Kind.LINES if items.get("type") == "string" else Kind.JSON
 
 
 def _enumerated(node: JsonObject) -> tuple[JsonValue, ...]:
@@ -208,6 +225,12 @@ def _shows(kind: Kind, value: Value, options: tuple[JsonValue, ...]) -> bool:
             is_shown = isinstance(value, str) and is_plain(value)
         case Kind.DATE:
             is_shown = isinstance(value, str) and day(value) is None
+        case Kind.TIME:
+            is_shown = isinstance(value, str) and clock_of(value) is not None
+        case Kind.MOMENT:
+            is_shown = isinstance(value, str) and seconds_of(value) is not None
+        case Kind.LINES:
+            is_shown = isinstance(value, list) and all(map(_is_line, value))
         case Kind.INTEGER | Kind.NUMBER:
             is_shown = _is_of(kind, value) and _is_typed(value)
         case Kind.FLAG:
@@ -233,6 +256,10 @@ def is_plain(text: str) -> bool:
         and unicodedata.normalize("NFC", text) == text
         and text.strip() == text
     )
+
+
+def _is_line(value: JsonValue) -> bool:
+    return isinstance(value, str) and is_plain(value) and value.splitlines() == [value]
 
 
 def is_same(first: Value, second: Value) -> bool:

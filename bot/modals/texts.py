@@ -62,6 +62,15 @@ def slack_length(text: str) -> int:
     return len(text) + sum(character > "\uffff" for character in text)
 
 
+def is_carried(before: str, after: str) -> bool:
+    """Return whether a text came back untouched: line ends and composition apart."""
+    return _carried(before) == _carried(after)
+
+
+def _carried(text: str) -> str:
+    return unicodedata.normalize("NFC", text.replace("\r\n", "\n"))
+
+
 def path_label(path: tuple[str, ...]) -> str:
     """Name a nested argument by the keys that lead to it; untrusted text."""
     return PATH_MARK.join(path)

@@ -236,8 +236,8 @@ def _edit(context: DecisionContext, edit: Edit) -> Change | Refusal:
         _too_long(edit.reason, "")
         # Both schemas: the tool that runs was submitted with the first, and the policy
         # in force asks for the second.
-        or edits.argument_errors(context.item.args_schema, edit.args)
-        or edits.argument_errors(schema, edit.args)
+        or edits.edit_errors(context.item.args_schema, context.item.args, edit.args)
+        or edits.edit_errors(schema, context.item.args, edit.args)
     )
     if errors:
         return Invalid(errors=errors)

@@ -4,25 +4,19 @@ from __future__ import annotations
 
 import json
 import re
-from typing import cast
+from collections.abc import Iterable
 
 from jsonschema.exceptions import ValidationError
 from pydantic import JsonValue
 from referencing.exceptions import Unresolvable
 
-from twokey.gateway.protocol import digest
-from twokey.gateway.protocol.pointers import pointer_to
+from twokey.gateway.protocol import argument_messages, digest
+from twokey.gateway.protocol.argument_messages import sentence
 from twokey.gateway.protocol.records import EditRecord
 from twokey.gateway.protocol.schema_closing import closed
 from twokey.gateway.protocol.schema_validation import TooMuchWork, problems
 from twokey.gateway.protocol.strict_json import JsonObject
 
-_BOUNDS = {
-    "minimum": "at least",
-    "maximum": "at most",
-    "exclusiveMinimum": "more than",
-    "exclusiveMaximum": "less than",
-}
 # The model is told of one exact mark (`EDIT_MARK`). Letters of other alphabets make
 # another text; what is caught here are copies with separators or other case. The first
 # gap holds no bracket: otherwise a text of n brackets would take n² steps.
@@ -64,11 +58,36 @@ def argument_errors(schema: JsonObject | None, args: JsonObject) -> dict[str, st
         return {"": "The tool's schema refers to another one, so this is not checked."}
     except TooMuchWork as costly:
         return {"": f"The tool's schema refers to itself, and {costly}."}
+    return _by_place(found)
+
+
+def edit_errors(
+    schema: JsonObject | None, before: JsonObject, after: JsonObject
+) -> dict[str, str]:
+    """Check an edit: as `argument_errors`, and the formats of what it changed.
+
+    A place whose text was not of its format before is not held to it: that tool uses
+    the format loosely.
+    """
+    errors = argument_errors(schema, after)
+    if errors or schema is None:
+        return errors
+    found = _by_place(problems(schema, after, has_formats=True))
+    if not found:
+        return {}
+    try:
+        loose = _by_place(problems(schema, before, has_formats=True))
+    except (Unresolvable, TooMuchWork):
+        # The schema in force is not the one that these arguments were submitted with.
+        loose = {}
+    return {place: why for place, why in found.items() if place not in loose}
+
+
+def _by_place(found: Iterable[ValidationError]) -> dict[str, str]:
     errors: dict[str, str] = {}
     for error in found:
-        # The first of a place: a form has one line for it. Cut, because a message of
-        # the library's quotes the value.
-        errors.setdefault(_pointer(error), _sentence(error)[:300])
+        # The first of a place: a form has one line for it.
+        errors.setdefault(argument_messages.pointer(error), sentence(error))
     return errors
 
 
@@ -111,28 +130,6 @@ def defuse(text: str) -> str:
     # Replaced and not removed: text that comes together around a gap could be the mark
     # again.
     return _LOOKALIKE.sub("[not-twokey:", text)
-
-
-def _sentence(error: ValidationError) -> str:
-    # jsonschema's own words on bounds are hard to read.
-    bound = _BOUNDS.get(str(error.validator))
-    if bound is None:
-        return error.message
-    return f"This has to be {bound} {error.validator_value}."
-
-
-def _pointer(error: ValidationError) -> str:
-    tokens = list(error.absolute_path)
-    if error.validator == "required":
-        # The library points at the object; a form has its field at the member that is
-        # missing.
-        missing = [
-            name
-            for name in cast("list[str]", error.validator_value)
-            if name not in cast("JsonObject", error.instance)
-        ]
-        tokens += missing[:1]
-    return pointer_to(tokens)
 
 
 def _json(value: JsonValue) -> str:

@@ -24,7 +24,7 @@ from referencing import Registry
 from referencing.jsonschema import Schema
 
 from twokey.gateway.errors import BadJson
-from twokey.gateway.protocol import digest
+from twokey.gateway.protocol import digest, formats
 from twokey.gateway.protocol.schema_closing import subschemas
 from twokey.gateway.protocol.strict_json import JsonObject
 
@@ -48,8 +48,12 @@ def matches(text: str, pattern: str) -> bool:
     return _compiled(pattern).isinstance_python(text)
 
 
-def problems(schema: JsonObject, args: JsonObject) -> list[ValidationError]:
+def problems(
+    schema: JsonObject, args: JsonObject, *, has_formats: bool = False
+) -> list[ValidationError]:
     """Return everything in which arguments do not fit a schema.
+
+    With ``has_formats`` the formats of its texts count as well (`formats`).
 
     Raises:
         Unresolvable: when the schema refers to another one. None is ever fetched.
@@ -57,7 +61,8 @@ def problems(schema: JsonObject, args: JsonObject) -> list[ValidationError]:
         ValueError: when a pattern in it is none that `matches` takes.
     """
     # An empty registry resolves nothing from outside: no schema makes us fetch a URL.
-    validator = _Checker(_of_our_draft(schema), registry=Registry[Schema]())
+    checker = _FormatChecker if has_formats else _Checker
+    validator = checker(_of_our_draft(schema), registry=Registry[Schema]())
     token = _left.set([MAX_REFERENCES])
     try:
         return list(validator.iter_errors(args))
@@ -216,6 +221,16 @@ def _unique_items(
             yield ValidationError(f"{instance!r} has non-unique elements")
 
 
+def _format(
+    _: object, name: JsonValue, instance: JsonValue, schema: object
+) -> Iterator[ValidationError]:
+    del schema
+    if not (isinstance(name, str) and isinstance(instance, str)):
+        return  # only a text has a format
+    if not formats.fits(instance, name):
+        yield ValidationError(f"{instance!r} is not a {name!r}")
+
+
 _Checker: Any = cast("Any", validators).extend(
     Draft202012Validator,
     {
@@ -227,3 +242,4 @@ _Checker: Any = cast("Any", validators).extend(
         "uniqueItems": _unique_items,
     },
 )
+_FormatChecker: Any = cast("Any", validators).extend(_Checker, {"format": _format})

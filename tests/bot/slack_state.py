@@ -6,6 +6,12 @@ from typing import Any
 
 State = dict[str, dict[str, dict[str, Any]]]
 
+_PICKERS = {
+    "datepicker": ("selected_date", "initial_date"),
+    "timepicker": ("selected_time", "initial_time"),
+    "datetimepicker": ("selected_date_time", "initial_date_time"),
+}
+
 
 def untouched(blocks: Any) -> State:
     """Return ``state.values`` of a modal that was opened and submitted at once."""
@@ -16,10 +22,10 @@ def untouched(blocks: Any) -> State:
     }
 
 
-def typed(state: State, block_id: str, value: str | None) -> State:
+def typed(state: State, block_id: str, value: str | int | None) -> State:
     """Return the state with another text, number or date in one input."""
     ((action_id, held),) = state[block_id].items()
-    key = "selected_date" if held["type"] == "datepicker" else "value"
+    key, _ = _PICKERS.get(held["type"], ("value", ""))
     return state | {block_id: {action_id: held | {key: value}}}
 
 
@@ -41,8 +47,9 @@ def _held(element: Any) -> dict[str, Any]:
         held["selected_option"] = element.get("initial_option")
     elif kind in {"multi_static_select", "checkboxes"}:
         held["selected_options"] = element.get("initial_options", [])
-    elif kind == "datepicker":
-        held["selected_date"] = element.get("initial_date")
+    elif kind in _PICKERS:
+        key, initial = _PICKERS[kind]
+        held[key] = element.get(initial)
     else:
         held["value"] = element.get("initial_value")
     return held

@@ -59,7 +59,7 @@ CURRENT_POLICY_TABLE = (
     Mutant(
         "current policy: an edit fits its schema",
         DECIDING,
-        "        or edits.argument_errors(schema, edit.args)\n",
+        "        or edits.edit_errors(schema, context.item.args, edit.args)\n",
         "",
         STRICTER,
     ),
@@ -143,8 +143,8 @@ CURRENT_POLICY_TABLE = (
     Mutant(
         "costly: no draft by name leads around our checks",
         CHECKING,
-        "_Checker(_of_our_draft(schema), ",
-        "_Checker(schema, ",
+        "checker(_of_our_draft(schema), ",
+        "checker(schema, ",
         COSTLY,
     ),
     Mutant(

@@ -9,6 +9,7 @@ NOTIFICATIONS = "tests/bot/listeners/test_notifications.py"
 ASKING = "tests/bot/cards/test_mentions.py"
 NOTIFIED = "tests/bot/test_notified.py"
 
+INPUTS = "tests/bot/modals/test_form_inputs.py"
 QUEUE = "tests/bot/listeners/test_review_together.py"
 HOME = "tests/bot/test_home_updates.py"
 
@@ -295,6 +296,34 @@ SLACK_TABLE = (
         "        if is_over(approval):\n",
         "        if True:\n",
         "tests/bot/test_undelivered.py",
+    ),
+    Mutant(
+        "a long text that nobody touched is joined as it was cut",
+        "bot/modals/long_text.py",
+        'text += (part.before if text else "") + words if words else ""',
+        "text += words",
+        INPUTS,
+    ),
+    Mutant(
+        "a picker is offered only for what it gives back exactly",
+        "bot/modals/moments.py",
+        "is_exact = moment_text(int(seconds), text) == text",
+        "is_exact = True",
+        "tests/bot/modals/test_schema.py",
+    ),
+    Mutant(
+        "an edit cannot mistype a format that the agent kept to",
+        "gateway/protocol/edits.py",
+        "if place not in loose}",
+        "if False}",
+        "tests/protocol/test_argument_messages.py",
+    ),
+    Mutant(
+        "a long call is edited only by who has read it",
+        "bot/listeners/edit.py",
+        "if await has_seen_all(ctx, target, clicked.action.user):",
+        "if True:",
+        "tests/bot/listeners/test_modals.py",
     ),
     Mutant(
         "no text on a card looks like a change that was not made",

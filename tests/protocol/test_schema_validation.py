@@ -80,7 +80,7 @@ def test_a_name_that_no_pattern_stands_for_is_told_in_plain_words() -> None:
     }
 
     assert argument_errors(schema, {"n1": 1, "x": 1}) == {
-        "": "Additional properties are not allowed ('x' was unexpected)"
+        "": "The tool takes no argument of this name: x."
     }
 
 

@@ -173,14 +173,25 @@ async def test_the_last_page_alone_does_not_approve(stack: Stack) -> None:
         assert last["callback_id"] == View.DETAILS
 
 
-async def test_a_long_call_is_not_edited_unread(stack: Stack) -> None:
+async def test_edit_of_a_long_call_opens_what_has_to_be_read_first(
+    stack: Stack,
+) -> None:
     async with stack.running():
-        verdict = await stack.refund(note=LONG)
-        card = await stack.card(verdict)
+        verdict = await stack.refund(note="words " * 1_500 + "end")
+        ana = await opened(stack, verdict, Action.EDIT)
 
-        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.EDIT)
+        view = await top(ana)
+        assert view["callback_id"] == View.DETAILS
+        assert "go through every page first" in str(view["blocks"])
+        await turn_to_the_end(ana)
+        await ana.act_in_view(Action.EDIT)
 
-        await stack.told("U0ANA", "go through every page")
+        form = await ana.wait_for_view(lambda view: view["callback_id"] == View.EDIT)
+        assert "note (1 of " in str(form["blocks"])
+        assert await ana.submit() == {}
+        item = (await stack.approval(verdict)).items[0]
+        assert (item.state, item.edit) == (ItemState.AUTHORIZED, None)
+    assert stack.sandbox.problems == []
 
 
 @pytest.mark.slow

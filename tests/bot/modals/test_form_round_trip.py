@@ -24,15 +24,43 @@ _quick = settings(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 
+_clocks = st.sampled_from(["14:30", "14:30:00", "00:00:00.000", "23:59:07"])
 _scalars = st.one_of(st.none(), st.booleans(), numbers, hostile)
 _enum = st.lists(_scalars, max_size=5)
+_words = st.text(st.sampled_from("abcé 1,.-"), min_size=1, max_size=30)
+_zones = st.sampled_from(["", "Z", "+01:00", "-03:30", "+00:00"])
+_days = st.dates().map(str)
+
+
+def _joined(*parts: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    return st.tuples(*parts).map("".join)
+
+
+_moments = {
+    "date": _days,
+    "time": _joined(st.times().map(str) | _clocks, _zones),
+    "date-time": _joined(_days, st.just("T"), _clocks, _zones),
+}
+_ends = st.sampled_from(["\n", "\n\n", " ", "", "\n \n", "x" * 3500, "\u0301"])
+_long_texts = st.lists(
+    _joined(_words.map(lambda words: words * 100), _words, _ends),
+    min_size=1,
+    max_size=12,
+).map("".join)
+"""Texts of up to 60,000 characters that have places to be cut, or have none."""
+
 _leaf: st.SearchStrategy[Any] = st.one_of(
     st.just({}),
     st.just({"type": ["string", "null"], "maxLength": 5}),
     st.sampled_from(["string", "number", "integer", "boolean", "array", "null"]).map(
         lambda kind: {"type": kind}
     ),
-    st.just({"type": "string", "format": "date"}),
+    st.sampled_from(["date", "time", "date-time"]).map(
+        lambda name: {"type": "string", "format": name}
+    ),
+    st.just({"type": "array", "items": {"type": "string"}}),
+    st.just({"type": ["string", "null"], "format": "date-time"}),
+    st.just({"type": "string", "x-long": True}),
     st.just({"$ref": "#/$defs/x"}),
     st.just({"$ref": "#/$defs/missing"}),
     st.just({"anyOf": [{"type": "number"}, {"type": "null"}]}),
@@ -67,10 +95,10 @@ def _fitting(draw: st.DrawFn, schema: Any) -> Any:
         return {name: draw(_fitting(schema["properties"][name])) for name in names}
     if kind == "array" and schema.get("items", {}).get("enum"):
         return draw(st.lists(st.sampled_from(schema["items"]["enum"]), max_size=4))
-    if kind == "string" and "format" in schema:
-        return str(draw(st.dates()))
+    texts = _long_texts if "x-long" in schema else hostile
     plain = {
-        "string": hostile,
+        "array": st.lists(hostile | _words, max_size=6),
+        "string": _moments.get(schema.get("format"), texts),
         "number": numbers,
         "integer": st.integers(-1000, 1000),
         "boolean": st.booleans(),
@@ -94,7 +122,7 @@ def _cases(draw: st.DrawFn) -> tuple[Any, JsonObject]:
     return schema, {**args, **extra} if isinstance(args, dict) else extra
 
 
-@_quick
+@settings(_quick, max_examples=examples(1000))
 @given(_cases())
 def test_an_untouched_form_keeps_every_argument_as_it_is(case: Any) -> None:
     schema, args = case

@@ -20,6 +20,9 @@ ROOT: Any = {
 }
 
 
+MOMENT = Kind.MOMENT
+
+
 @pytest.mark.parametrize(
     ("schema", "value", "kind"),
     [
@@ -45,7 +48,22 @@ ROOT: Any = {
         ({"type": "number"}, 1e-30, Kind.NUMBER),
         ({"type": "number"}, 5e-324, Kind.JSON),
         ({"type": "boolean"}, 1, Kind.JSON),
-        ({"type": "string", "format": "date"}, "2026-02-30", Kind.JSON),
+        ({"type": "string", "format": "date"}, "2026-02-30", Kind.TEXT),
+        ({"type": "string", "format": "date"}, "2026\u200b", Kind.JSON),
+        ({"type": "string", "format": "time"}, "14:30:00", Kind.TIME),
+        ({"type": "string", "format": "time"}, "14:30:01", Kind.TEXT),
+        ({"type": "string", "format": "time"}, ABSENT, Kind.TIME),
+        ({"type": "string", "format": "date-time"}, "2026-11-30T14:30:00Z", MOMENT),
+        (
+            {"type": "string", "format": "date-time"},
+            "2026-11-30T14:30:00+01:00",
+            MOMENT,
+        ),
+        ({"type": "string", "format": "date-time"}, "2026-11-30T14:30:00", Kind.TEXT),
+        ({"type": "string", "format": "date-time"}, "2026-11-30T14:30:09Z", Kind.TEXT),
+        ({"type": "string", "format": "date-time"}, "2026-11-30 14:30Z", Kind.TEXT),
+        ({"type": "string", "format": "date-time"}, "1970-01-01T00:00:00Z", Kind.TEXT),
+        ({"type": "string", "format": "date-time"}, "soon", Kind.TEXT),
         ({"const": "x"}, "x", Kind.CHOICE),
         ({"enum": ["x", None]}, None, Kind.CHOICE),
         ({"enum": []}, "x", Kind.JSON),
@@ -56,7 +74,14 @@ ROOT: Any = {
         ({"enum": list(range(99))}, 5, Kind.CHOICE),
         ({"type": "array", "items": {"enum": ["a"]}}, ["a", "a"], Kind.JSON),
         ({"type": "array", "items": {"enum": ["a"]}}, ["b"], Kind.JSON),
-        ({"type": "array", "items": {"type": "string"}}, ["b"], Kind.JSON),
+        ({"type": "array", "items": {"type": "string"}}, ["b"], Kind.LINES),
+        ({"type": "array", "items": {"type": "string"}}, ["b", "b"], Kind.LINES),
+        ({"type": "array", "items": {"type": "string"}}, [], Kind.LINES),
+        ({"type": "array", "items": {"type": "string"}}, ["a", ""], Kind.JSON),
+        ({"type": "array", "items": {"type": "string"}}, ["a", 1], Kind.JSON),
+        ({"type": "array", "items": {"type": "string"}}, [" a"], Kind.JSON),
+        ({"type": "array", "items": {"type": "string"}}, ["a\nb"], Kind.JSON),
+        ({"type": "array", "items": {"type": "number"}}, [1], Kind.JSON),
         ({"anyOf": [{"type": "number"}, {"type": "string"}]}, "x", Kind.TEXT),
         ({"anyOf": [{"type": "number"}, {"type": "string"}]}, True, Kind.JSON),
         ({"oneOf": [{"type": "object"}, {"type": "null"}]}, {}, Kind.JSON),

@@ -16,6 +16,7 @@ from twokey.agent import (
     interrupts,
     messages,
     not_run,
+    outer_run,
     prepared_calls,
     rechecks,
     result_codec,
@@ -49,6 +50,7 @@ from twokey.gateway.errors import LeaseLost, NotAllowed, StateUnknown, TwokeyErr
 from twokey.gateway.protocol import run_context, strict_json
 from twokey.gateway.protocol.business_state import BusinessState
 from twokey.gateway.protocol.port import Gateway
+from twokey.gateway.protocol.questions import NOT_OUTERMOST
 from twokey.gateway.protocol.records import EditRecord, RunRef
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.wire import (
@@ -95,6 +97,8 @@ class Caller:
             history: the messages of the agent, for the circuit breaker.
         """
         draft = turns.TurnDraft(calls, hints, ready, history)
+        if outer_run.is_inside_tool(ref):
+            _refuse_questions(draft)
         draft.add_states(await self._states(draft.proposed))
         if not draft.proposed:
             return draft.record(ref.message_id, ())
@@ -357,3 +361,12 @@ class Caller:
         return result_codec.with_state(
             presented, {"twokey_edits": messages.dump_records(records)}
         )
+
+
+def _refuse_questions(draft: turns.TurnDraft) -> None:
+    """Ask nobody: people speak to the agent around this one."""
+    for call in draft.proposed:
+        if call.is_question:
+            refused = turns.denial(call.tool, call.tool_call_id, NOT_OUTERMOST)
+            draft.refused[call.tool_call_id] = refused
+    draft.proposed = [call for call in draft.proposed if not call.is_question]

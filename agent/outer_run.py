@@ -19,6 +19,7 @@ from langgraph.config import get_config
 from twokey.gateway.errors import GraphError
 from twokey.gateway.protocol.records import RunRef, is_inside
 from twokey.gateway.protocol.run_context import current_run
+from twokey.gateway.protocol.wire import TurnRef
 
 _conversation: ContextVar[str] = ContextVar("twokey_conversation", default="")
 
@@ -62,6 +63,15 @@ def own_conversation() -> Generator[None]:
         yield
     finally:
         _conversation.reset(token)
+
+
+def is_inside_tool(ref: TurnRef) -> bool:
+    """Return whether an agent runs inside a tool of another one, or of its own kind.
+
+    A subagent may have the name and the thread of the agent around it; then only its
+    conversation tells them apart.
+    """
+    return ref.outer is not None or bool(conversation_of(ref.ns))
 
 
 def conversation_of(ns: str) -> str:

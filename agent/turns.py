@@ -119,7 +119,7 @@ def turn_ref(agent: str, message_id: str) -> TurnRef | None:
 def is_nested(agent: str) -> bool:
     """Return whether this agent runs inside another one of its run."""
     ref = turn_ref(agent, "")
-    return ref is not None and ref.outer is not None
+    return ref is not None and outer_run.is_inside_tool(ref)
 
 
 def pending_calls(

@@ -24,6 +24,12 @@ SEPARATOR = ", "
 
 NO_ANSWER = "(no answer)"
 
+NOT_OUTERMOST = (
+    "Only the agent that people speak to can ask them, so nobody was asked. Return "
+    "what you need to know as your answer; the agent that called you can ask for it."
+)
+"""Said to an agent inside a tool that asks people."""
+
 SEVERAL_OTHERS = (
     "Commas separate your choices, so words of your own can hold none. Nothing was "
     "recorded; please write it without commas."

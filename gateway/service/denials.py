@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from twokey.gateway.errors import BadJson
 from twokey.gateway.policy.rules import Policy, Protection
-from twokey.gateway.protocol.questions import problem_of
+from twokey.gateway.protocol.questions import NOT_OUTERMOST, problem_of
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.wire import ProposedCall, TurnRef
 from twokey.gateway.store.agent_load import (
@@ -20,12 +20,6 @@ NAMELESS = (
     "This call names no tool, so it did not run. If it is still needed, make it again "
     "with the tool's name."
 )
-
-NOT_OUTERMOST = (
-    "Only the agent that people speak to can ask them, so nobody was asked. Return "
-    "what you need to know as your answer; the agent that called you can ask for it."
-)
-"""Said to an agent inside a tool that asks people."""
 
 MISFIT = "The arguments do not fit the tool, or there is no such tool."
 """Said on a card and in the audit; what exactly is wrong is told to the model."""

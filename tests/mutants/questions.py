@@ -50,6 +50,13 @@ QUESTION_TABLE = (
         "tests/service/test_questions.py",
     ),
     Mutant(
+        "a subagent with the name of the agent around it asks nobody",
+        "agent/calls.py",
+        "if outer_run.is_inside_tool(ref):",
+        "if False:",
+        "tests/resume/test_questions_of_deep_agents.py",
+    ),
+    Mutant(
         "a reply answers a single question only",
         "bot/listeners/thread_reply.py",
         "    if others:\n",

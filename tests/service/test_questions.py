@@ -12,7 +12,7 @@ from twokey.gateway.approvals.decisions import (
     Respond,
 )
 from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.questions import ASK_USER
+from twokey.gateway.protocol.questions import ASK_USER, NOT_OUTERMOST
 from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.wire import (
@@ -22,7 +22,6 @@ from twokey.gateway.protocol.wire import (
     Verdict,
     VerdictKind,
 )
-from twokey.gateway.service import denials
 from twokey.gateway.store.store import Store
 from twokey.gateway.store.threads import ThreadFacts
 
@@ -57,7 +56,7 @@ async def test_an_agent_inside_a_tool_asks_nobody(service: ServiceHarness) -> No
 
     verdict = await ask(service, outer=outer)
 
-    assert (verdict.kind, verdict.reason) == (VerdictKind.DENY, denials.NOT_OUTERMOST)
+    assert (verdict.kind, verdict.reason) == (VerdictKind.DENY, NOT_OUTERMOST)
 
 
 @pytest.mark.parametrize("args", [{}, {"questions": []}, {"questions": "?"}])

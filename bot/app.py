@@ -22,6 +22,7 @@ from twokey.bot.delivery.card_updater import CardUpdater
 from twokey.bot.delivery.metrics_reports import MetricsReports
 from twokey.bot.delivery.publisher import Publisher
 from twokey.bot.delivery.queue_sender import QueueSender
+from twokey.bot.delivery.seeded_defects import SeededDefects
 from twokey.bot.home_turns import HomeTurns
 from twokey.bot.identity import ask_until_answered, identify
 from twokey.bot.ids import key_id
@@ -197,13 +198,21 @@ class SlackBot:
         reports = MetricsReports(
             self._service, config.metrics, tenant=config.tenant, reader=reader
         )
+        seeded = SeededDefects(
+            self._service, slack, seal_key=config.seal_key, team=self.team_id
+        )
+
+        async def report() -> None:
+            await seeded.look()
+            await reports.look()
+
         publisher = self._publisher = Publisher(
             store,
             QueueSender(updater, channel=lambda: self._service.channel),
             outdated=partial(
                 outdated_cards, self._service, store.cards, keys, config.seal_key
             ),
-            report=reports.look,
+            report=report,
             heard=home.changed.set,
         )
         stop = asyncio.Event()

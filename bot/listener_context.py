@@ -47,6 +47,10 @@ class UserFacingError(Exception):
         super().__init__(message.text)
 
 
+class NoRecord(UserFacingError):
+    """There is no approval of the id that a button holds."""
+
+
 def to_mrkdwn(message: UserText) -> str:
     """Return a sentence as the text of a message, which Slack reads as markup."""
     return (

@@ -143,6 +143,11 @@ def _counted(metrics: Metrics) -> Iterator[Metric]:
         "Spot checks that were asked, and what people answered.",
         labels=["tool", "tier", "answer"],
     )
+    seeded = CounterMetricFamily(
+        "twokey_seeded_defects",
+        "Seeded defects that were shown, and what became of them.",
+        labels=["tool", "tier", "answer"],
+    )
     unused = CounterMetricFamily(
         "twokey_calls_unused",
         "Calls that the policy let run and that did not.",
@@ -161,6 +166,8 @@ def _counted(metrics: Metrics) -> Iterator[Metric]:
             failed.add_metric(cell, counts.failed)
         for answer, count in sorted(counts.checks.items()):
             checks.add_metric([*cell, answer], count)
+        for answer, count in sorted(counts.seeded.items()):
+            seeded.add_metric([*cell, answer], count)
         if counts.too_soon:
             too_soon.add_metric(cell, counts.too_soon)
         if counts.unused_auto:
@@ -174,7 +181,7 @@ def _counted(metrics: Metrics) -> Iterator[Metric]:
     total = metrics.total
     runs.add_metric(["no"], total.unasked_runs)
     runs.add_metric(["yes"], total.runs - total.unasked_runs)
-    yield from (calls, failed, unused, too_soon, checks, waits, runs)
+    yield from (calls, failed, unused, too_soon, checks, seeded, waits, runs)
 
 
 def _buckets(waits: DurationHistogram) -> list[tuple[str, float]]:

@@ -99,7 +99,7 @@ def stats(  # noqa: PLR0913 - the options of one command
         console.as_json(as_json(metrics))
         return
     typer.echo(_period(selected, where))
-    if not metrics.total.evaluated and not metrics.total.runs:
+    if metrics.total.is_empty:
         console.note("No agent asked for such a call in this time.")
         return
     typer.echo()

@@ -84,7 +84,7 @@ class MetricsReports:
         metrics = await self._service.statistics.metrics(
             Selection(since_ms=since, until_ms=until), ZoneInfo(settings.zone)
         )
-        if metrics.total.evaluated or metrics.total.runs:
+        if not metrics.total.is_empty:
             data = {DIGEST: digest_of(metrics).model_dump_json()}
             await self._tell("digest", mark, EventName.METRICS_DIGEST, data)
         else:

@@ -60,7 +60,7 @@ class Publisher:
         dispatcher: makes the calls; names the tenant and its consumer group.
         outdated: returns the approvals whose cards are outdated. Its argument is its
             memory: what it returned each approval for, so as not to return it again.
-        report: announces what is due of metrics.
+        report: announces what is due of metrics, and shows seeded defects.
         heard: called after new events, by the one process that publishes.
     """
 

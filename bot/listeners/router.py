@@ -24,6 +24,7 @@ from twokey.bot.ids import Action, View, chosen
 from twokey.bot.interactions import Clicked, Submitted
 from twokey.bot.listener_context import (
     ListenerContext,
+    NoRecord,
     UserFacingError,
     UserText,
     to_mrkdwn,
@@ -131,6 +132,7 @@ class Router:
         self._bolt = app
         self._ctx = ctx
         self._actions: dict[str, OnClick] = {}
+        self._no_record: OnClick | None = None
 
     def on_action(self, action: Action | re.Pattern[str], handle: OnClick) -> None:
         """Call this for clicks on the buttons with this ``action_id``."""
@@ -140,7 +142,7 @@ class Router:
             """Answer one click."""
             click = Clicked(payload.block_action(body), _digest(context))
             try:
-                message = await _guarded(lambda: handle(self._ctx, click), context)
+                message = await _guarded(lambda: self._handled(handle, click), context)
             except UserFacingError as error:
                 message = error.message
             if message:
@@ -150,6 +152,19 @@ class Router:
         self._bolt.action(action)(listener)
         if isinstance(action, Action):
             self._actions[action] = handle
+
+    def on_no_record(self, handle: OnClick) -> None:
+        """Call this for clicks whose approval is not known; None leaves them so."""
+        self._no_record = handle
+
+    async def _handled(self, handle: OnClick, click: Clicked) -> UserText | None:
+        try:
+            return await handle(self._ctx, click)
+        except NoRecord:
+            found = self._no_record and await self._no_record(self._ctx, click)
+            if not found:
+                raise
+            return found
 
     def on_menu(self, menu: Action, unknown: OnClick) -> None:
         """Handle an action chosen in this menu as a click on its own button."""

@@ -34,7 +34,7 @@ async def stats_command(ctx: ListenerContext) -> AckBody:
             metrics = await ctx.service.statistics.metrics(Selection(since_ms=since_ms))
     except TimeoutError:
         return {"text": _TOO_LONG.text}
-    if not metrics.total.evaluated:
+    if metrics.total.is_empty or not metrics.tools:
         return {"text": _NOTHING.text}
     title = template("*The last {n} days* · all agents", n=DAYS)
     blocks = [

@@ -9,7 +9,12 @@ from typing import LiteralString
 from twokey.bot.cards.reply_texts import outcome_text
 from twokey.bot.ids import OF_WAITING, Action, BadSeal, Sealed, unseal, verify
 from twokey.bot.interactions import Clicked, Submitted
-from twokey.bot.listener_context import ListenerContext, UserFacingError, UserText
+from twokey.bot.listener_context import (
+    ListenerContext,
+    NoRecord,
+    UserFacingError,
+    UserText,
+)
 from twokey.bot.payload import BlockAction
 from twokey.bot.text_types import label, template
 from twokey.gateway.approvals import quorum
@@ -206,7 +211,7 @@ async def verify_seal(ctx: ListenerContext, sealed: Sealed, *purposes: str) -> T
     loaded = await ctx.service.read(sealed.approval)
     keys = ctx.service.store.keys_of_approval(sealed.approval)
     if loaded is None or keys is None:
-        raise UserFacingError(outcome_text(Unknown(), now_ms=0))
+        raise NoRecord(outcome_text(Unknown(), now_ms=0))
     approval, now_ms = loaded.approval, loaded.now_ms
     # Before the MAC: what an older version stood for is not kept, so its MAC cannot be
     # checked. Nothing is decided, and the sentence tells what the newest card shows.

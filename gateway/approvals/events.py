@@ -75,6 +75,9 @@ class EventName(StrEnum):
     POLICY_REFUSED = "policy.refused"
     METRICS_DIGEST = "metrics.digest"
     METRICS_ALERT = "metrics.alert"
+    SEEDED_SHOWN = "seeded.shown"
+    SEEDED_ANSWERED = "seeded.answered"
+    SEEDED_EXPIRED = "seeded.expired"
 
     @classmethod
     def _missing_(cls, value: object) -> EventName | None:
@@ -108,6 +111,9 @@ AFTER_MS = "after_ms"
 
 CHECK_ANSWER = "answer"
 """In the data of an answer to a spot check: ``right`` or ``wrong``."""
+
+SEEDED_ANSWER = "answer"
+"""In the data of an answer to a seeded defect: ``approved`` or ``noticed``."""
 
 EDITED = "edited"
 """In the data of an authorization: people had changed the arguments."""

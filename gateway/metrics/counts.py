@@ -62,6 +62,7 @@ class Counts:
             came first, or their agent came too late.
         too_soon: approvals that came too soon and were asked for once more.
         checks: spot checks, by ``asked``, ``right`` and ``wrong``.
+        seeded: seeded defects, by ``shown``, ``approved``, ``noticed`` and ``expired``.
         waits: from the card, or from going back to people, to a reviewer's decision.
         runs: finished runs.
         unasked_runs: those of them in which no call waited for people.
@@ -73,6 +74,7 @@ class Counts:
     unused_auto: int = 0
     too_soon: int = 0
     checks: Counter[str] = field(default_factory=Counter[str])
+    seeded: Counter[str] = field(default_factory=Counter[str])
     waits: DurationHistogram = field(default_factory=DurationHistogram)
     runs: int = 0
     unasked_runs: int = 0
@@ -118,3 +120,15 @@ class Counts:
         """Return the calls that were wrong, of those that people checked afterwards."""
         wrong = self.checks["wrong"]
         return Share(wrong, wrong + self.checks["right"])
+
+    @property
+    def rubber_stamped(self) -> Share:
+        """Return the seeded defects that reviewers approved, of those they answered."""
+        approved = self.seeded["approved"]
+        return Share(approved, approved + self.seeded["noticed"])
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether nothing happened that has a line of its own."""
+        beside = self.checks.total() + self.seeded.total()
+        return not (self.evaluated or self.runs or beside)

@@ -20,6 +20,7 @@ from twokey.gateway.approvals.events import (
     BY_POLICY,
     CHECK_ANSWER,
     EDITED,
+    SEEDED_ANSWER,
     WAITED_MS,
     Event,
     EventName,
@@ -55,6 +56,9 @@ _COUNTED = _FAILED | {
     EventName.ITEM_ASKED_AGAIN,
     EventName.ITEM_CHECK_ASKED,
     EventName.ITEM_CHECKED,
+    EventName.SEEDED_SHOWN,
+    EventName.SEEDED_ANSWERED,
+    EventName.SEEDED_EXPIRED,
 }
 """Events that count and are no answer to a call."""
 
@@ -209,11 +213,21 @@ def _count(counts: Counts, event: Event, outcome: Outcome | None) -> None:
     counts.failed_auto += has_failed and is_auto
     counts.unused_auto += is_auto and event.name is EventName.ITEM_LAPSED
     counts.too_soon += event.name is EventName.ITEM_ASKED_AGAIN
-    if event.name is EventName.ITEM_CHECK_ASKED:
-        counts.checks["asked"] += 1
-    if event.name is EventName.ITEM_CHECKED:
-        is_wrong = event.data.get(CHECK_ANSWER) == "wrong"
-        counts.checks["wrong" if is_wrong else "right"] += 1
+    match event.name:
+        case EventName.ITEM_CHECK_ASKED:
+            counts.checks["asked"] += 1
+        case EventName.ITEM_CHECKED:
+            is_wrong = event.data.get(CHECK_ANSWER) == "wrong"
+            counts.checks["wrong" if is_wrong else "right"] += 1
+        case EventName.SEEDED_SHOWN:
+            counts.seeded["shown"] += 1
+        case EventName.SEEDED_ANSWERED:
+            is_approved = event.data.get(SEEDED_ANSWER) == "approved"
+            counts.seeded["approved" if is_approved else "noticed"] += 1
+        case EventName.SEEDED_EXPIRED:
+            counts.seeded["expired"] += 1
+        case _:
+            pass
 
 
 def outcome_of(event: Event) -> Outcome | None:

@@ -61,6 +61,8 @@ def _row(counts: Counts) -> JsonObject:
         "too_soon": counts.too_soon,
         "spot_checks": counts.checks["asked"],
         "audit_yield": _share(counts.audit_yield),
+        "seeded_defects": counts.seeded["shown"],
+        "rubber_stamped": _share(counts.rubber_stamped),
         "waited": _waited(counts.waits),
     }
 

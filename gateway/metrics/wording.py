@@ -74,6 +74,11 @@ def _rest(total: Counts) -> Iterator[Fact]:
             f"{total.checks['asked']} asked"
         )
         yield Fact("Spot checks", rate(found), said)
+    if total.seeded:
+        stamped = total.rubber_stamped
+        answered = _count(stamped.whole, "answered card")
+        said = f"{stamped.part} of {answered} approved; {total.seeded['shown']} shown"
+        yield Fact("Seeded defects", rate(stamped), said)
     if total.too_soon:
         times = "time" if total.too_soon == 1 else "times"
         said = f"{total.too_soon} {times} an approval was asked for once more"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from twokey.gateway.approvals.requirement import Notify
+from twokey.gateway.policy.effective_rules import EffectiveRules
 from twokey.gateway.policy.fields import (
     is_channel,
     is_slack_id,
@@ -37,6 +38,7 @@ def cross_check(policy: Policy) -> Iterator[ProblemAt]:
                 text += f"'roles'; {near(name, policy.roles)}"
                 yield path, text
     yield from _quorum_problems(policy)
+    yield from _seeded_problems(policy)
     yield from _unheard(policy)
     yield from requirement_problems(policy)
     for name, window in policy.windows.items():
@@ -116,6 +118,17 @@ def _quorum_problems(policy: Policy) -> Iterator[ProblemAt]:
         path = ("tiers", "escalate", "of")
         names = (*escalate.of, *others)
         yield from too_few(policy, path, names, escalate.approvals)
+
+
+def _seeded_problems(policy: Policy) -> Iterator[ProblemAt]:
+    rule = policy.seeded_defects
+    for index, call in enumerate(rule.calls if rule else ()):
+        tier, _ = EffectiveRules(policy, call.agent, call.tool).tier()
+        if not tier.needs_people:
+            path: Path = ("seeded_defects", "calls", index, "tool")
+            text = f"{dotted(path)!r} is {call.tool!r}, whose tier is {tier.value!r}: "
+            text += "nobody decides such a call; name a tool that waits for people."
+            yield path, text
 
 
 def _unheard(policy: Policy) -> Iterator[ProblemAt]:

@@ -224,6 +224,30 @@ class SpotCheckRule(Record):
     per_day: Count = Field(default=20, ge=1, le=1_000)
 
 
+class SeededCall(Record):
+    """A call with a mistake that a reviewer should notice; no agent asks for it.
+
+    ``defect`` says what is wrong with it, and ``says`` is what its card gives as the
+    agent's words.
+    """
+
+    tool: ExactName
+    args: JsonObject
+    defect: Reason
+    agent: ExactName
+    says: str = ""
+
+
+class SeededDefectRule(Record):
+    """Cards that never run, shown to find out whether reviewers notice a mistake.
+
+    About one in ``every`` so long, at a moment that nobody can tell beforehand.
+    """
+
+    every: Duration
+    calls: Annotated[tuple[SeededCall, ...], Field(min_length=1, max_length=100)]
+
+
 class ToolRule(Record):
     """What one tool needs.
 
@@ -288,6 +312,7 @@ class Policy(Record):
     agents: dict[ExactName, AgentRule] = Field(default_factory=dict)
     protect: Protection = Protection()
     spot_checks: SpotCheckRule | None = None
+    seeded_defects: SeededDefectRule | None = None
 
     @cached_property
     def digest(self) -> str:

@@ -47,6 +47,7 @@ from twokey.gateway.service.reevaluation import (
 )
 from twokey.gateway.service.reviewer_freezes import ReviewerFreezes
 from twokey.gateway.service.runs import RunService
+from twokey.gateway.service.seeded_defects import SeededDefectService
 from twokey.gateway.service.spot_checks import SpotCheckService
 from twokey.gateway.service.statistics import LiveMetrics, StatisticsService
 from twokey.gateway.service.sweep import Sweeper
@@ -80,6 +81,7 @@ class ReviewService(PolicyService):
         self.times = TimeService(store, tenant=tenant)
         self.statistics = StatisticsService(store, tenant=tenant)
         self.live_metrics = LiveMetrics(store, policy, tenant=tenant)
+        self.seeded_defects = SeededDefectService(store, policy, tenant=tenant)
         self.spot_checks = SpotCheckService(store, policy, tenant=tenant)
         self.runs = RunService(store, policy, tenant=tenant)
         self.delegations = DelegationService(store, tenant=tenant)

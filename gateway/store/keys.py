@@ -228,6 +228,10 @@ class Keys:
         """String: about how many calls people were asked on a day, for two days."""
         return f"{self._base}:checked:{_hashed(tenant, str(day))}"
 
+    def seeded(self, tenant: str) -> str:
+        """Hash: the seeded defect that is shown, its answer, and when the next is."""
+        return f"{self._base}:seeded:{_hashed(tenant)}"
+
     def nonce(self, request_digest: str) -> str:
         """String: a signed request that was seen."""
         return f"{self._base}:seen:{request_digest.removeprefix('sha256:')}"

@@ -21,6 +21,7 @@ from twokey.gateway.store.outbox import Outbox
 from twokey.gateway.store.pending import PendingIndex
 from twokey.gateway.store.processes import ProcessStore
 from twokey.gateway.store.restore_counters import RestoreCounterStore
+from twokey.gateway.store.seeded import SeededStore
 from twokey.gateway.store.spot_checks import SpotCheckCounter
 from twokey.gateway.store.stalled import StalledRuns
 from twokey.gateway.store.threads import ThreadStore
@@ -70,6 +71,7 @@ class Store:
         self.pending = PendingIndex(self.conn)
         self.home_tabs = HomeTabStore(self.conn)
         self.interrupts = InterruptStore(self.conn)
+        self.seeded = SeededStore(self.conn)
         self.spot_checks = SpotCheckCounter(self.conn)
         self.restore_counters = RestoreCounterStore(self.conn)
 

@@ -143,6 +143,7 @@ def whole_text() -> str:
     metrics, waiting = Metrics(), Waiting()
     counts = Counts(
         checks=Counter(right=1),
+        seeded=Counter(shown=1),
         failed=1,
         unused_auto=1,
         too_soon=1,

@@ -87,6 +87,20 @@ METRICS_TABLE = (
         "tests/service/test_spot_checks.py",
     ),
     Mutant(
+        "seeded defects: one answer counts",
+        "gateway/store/lua/seeded.lua",
+        "ARGV[1], ARGV[2]) == 0 then",
+        "ARGV[1], ARGV[2]) == 9 then",
+        "tests/bot/test_seeded_defects.py",
+    ),
+    Mutant(
+        "seeded defects: only who could decide counts",
+        "gateway/service/seeded_defects.py",
+        "return quorum.ineligible_reason(reviewer, item.requirement, ())",
+        "return None",
+        "tests/bot/test_seeded_defects.py",
+    ),
+    Mutant(
         "metrics: memory does not grow with the names of tools",
         FOLD,
         "is_known = tool in self.tools or len(self.tools) < MAX_ROWS",

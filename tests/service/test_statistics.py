@@ -19,16 +19,18 @@ from tests.service.harness import (
 )
 from twokey.gateway.approvals.decisions import Approve, Edit, Reject, Respond
 from twokey.gateway.approvals.events import EventName
+from twokey.gateway.approvals.seeded import SeededCard
 from twokey.gateway.metrics.counts import Outcome
 from twokey.gateway.metrics.export_reader import events_of
 from twokey.gateway.metrics.fold import Metrics, Selection
 from twokey.gateway.metrics.report import as_json
 from twokey.gateway.policy.load import load_policy
-from twokey.gateway.policy.rules import SpotCheckRule
+from twokey.gateway.policy.rules import SeededCall, SpotCheckRule
 from twokey.gateway.protocol.records import Result
 from twokey.gateway.protocol.wire import Claimed
 from twokey.gateway.service.exporting import Exporter
 from twokey.gateway.service.past import PastDecisions
+from twokey.gateway.service.seeded_defects import seeded_approval
 from twokey.gateway.service.statistics import StatisticsService
 from twokey.gateway.store.store import Store
 
@@ -102,6 +104,18 @@ async def checked(harness: ServiceHarness) -> None:
     harness.policy = harness.policy.with_(spot_checks=None)
 
 
+async def seeded(harness: ServiceHarness) -> None:
+    """Show a call with a mistake, and let a reviewer approve it."""
+    call = SeededCall(tool="process_refund", args={}, defect="no order", agent="a")
+    made = seeded_approval(harness.policy, call, "default", "s0", 1)
+    assert made is not None
+    card = SeededCard(shown=made, defect=call.defect)
+    service = harness.reviews.seeded_defects
+    await service.posted(card, "C0", "1.1")
+    await service.answer(card, ANA, has_approved=True)
+    await service.end()
+
+
 ACTS: tuple[Callable[[ServiceHarness], Awaitable[None]], ...] = (
     approved,
     edited_by_one,
@@ -113,6 +127,7 @@ ACTS: tuple[Callable[[ServiceHarness], Awaitable[None]], ...] = (
     denied,
     given_back,
     checked,
+    seeded,
 )
 
 

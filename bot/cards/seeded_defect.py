@@ -1,0 +1,45 @@
+"""Say that a card showed a seeded defect, to who answered it and on the card itself."""
+
+from __future__ import annotations
+
+from twokey.bot.blocks import Message, context, header, section
+from twokey.bot.text_types import label, template
+from twokey.gateway.approvals.seeded import APPROVED, NOTICED, SeededCard
+
+TOLD_APPROVED = template(
+    "🧪 This was a seeded defect, and you approved it. No agent asked for it, and "
+    "nothing ran. The card says what was wrong."
+)
+TOLD_NOTICED = template(
+    "🧪 Well seen: this was a seeded defect. No agent asked for it, and nothing could "
+    "run. The card says what was wrong."
+)
+NOT_HERE = template(
+    "This button does nothing on this card. Please decide: approve, edit, reject or "
+    "respond."
+)
+ENDED = template("This was a seeded defect, and it has ended; nothing was counted.")
+
+_WHAT = template(
+    "No agent asked for this call, and nothing could run it. Your policy shows such "
+    "cards now and then, to find out whether a mistake is noticed."
+)
+_HOW = {
+    APPROVED: template("Somebody approved it."),
+    NOTICED: template("Somebody did not approve it."),
+}
+_NOBODY = template("Nobody answered it in time.")
+
+
+def ended_card(card: SeededCard, answer: str) -> Message:
+    """Return what the card becomes once it was answered, or was not in time."""
+    block = card.shown.id
+    return Message(
+        (
+            header(label("🧪 Seeded defect"), block_id=f"{block}:seeded"),
+            context(_HOW.get(answer, _NOBODY), block_id=f"{block}:how"),
+            section(_WHAT, block_id=f"{block}:what"),
+            section(label(f"What was wrong: {card.defect}"), block_id=f"{block}:why"),
+        ),
+        "This card was a seeded defect.",
+    )

@@ -1,0 +1,100 @@
+"""Post the card of a seeded defect, and show what it was once it has ended.
+
+The bot that publishes looks once a minute. Each step is noted before the next, so after
+a restart it goes on where it was; a card that was posted twice answers once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from twokey.bot.blocks import Message, ensure_valid_message
+from twokey.bot.cards.approval import card
+from twokey.bot.cards.call_rows import needs_full_view
+from twokey.bot.cards.frame import Frame
+from twokey.bot.cards.seeded_defect import ended_card
+from twokey.bot.web import Slack, SlackError, SlackRefused, text_at
+from twokey.gateway.approvals.seeded import Seeded, SeededCard
+from twokey.gateway.service.reviews import ReviewService
+
+logger = logging.getLogger(__name__)
+
+
+class SeededDefects:
+    """The card of one tenant's seeded defect.
+
+    Args:
+        service: whose.
+        slack: where it is posted.
+        seal_key: of its buttons, which are like those of other cards.
+        team: the workspace.
+    """
+
+    def __init__(
+        self, service: ReviewService, slack: Slack, *, seal_key: bytes, team: str
+    ) -> None:
+        self._seeded = service.seeded_defects
+        self._conn = service.store.conn
+        self._slack = slack
+        self._seal_key = seal_key
+        self._team = team
+
+    async def look(self) -> None:
+        """Do what is due; only the holder of the publisher's lease may.
+
+        Raises:
+            StoreUnavailable: when the store does not answer.
+        """
+        now_ms = await self._conn.now_ms()
+        await self._seeded.show_if_due(await self._seeded.read(), now_ms)
+        seeded = await self._seeded.read()
+        shown = seeded.card
+        if shown is None:
+            return
+        if not seeded.answer and now_ms >= shown.shown.expires_at_ms:
+            await self._seeded.expire(shown)
+            seeded = await self._seeded.read()
+        try:
+            await self._publish(seeded, shown, now_ms)
+        except SlackRefused as error:
+            # A channel that is gone, for one: no later look could do it either.
+            logger.warning("seeded.refused why=%s", error)
+            await self._seeded.end()
+        except SlackError as error:
+            logger.warning("seeded.not_sent why=%s", error)
+
+    async def _publish(self, seeded: Seeded, shown: SeededCard, now_ms: int) -> None:
+        if seeded.answer:
+            if seeded.ts:
+                await show_ended(self._slack, seeded, shown)
+            await self._seeded.end()
+        elif not seeded.ts:
+            await self._post(shown, now_ms)
+
+    async def _post(self, shown: SeededCard, now_ms: int) -> None:
+        approval = shown.shown
+        # It could be approved on its last page alone, and it has none.
+        if needs_full_view(approval, 0):
+            logger.warning("seeded.too_long tool=%r", approval.items[0].tool)
+            await self._seeded.end()
+            return
+        message = card(Frame(approval, self._seal_key, self._team, now_ms))
+        posted = await self._slack.call(
+            "chat.postMessage", channel=approval.channel, **_arguments(message)
+        )
+        channel, ts = text_at(posted, "channel"), text_at(posted, "ts")
+        await self._seeded.posted(shown, channel, ts)
+
+
+async def show_ended(slack: Slack, seeded: Seeded, shown: SeededCard) -> None:
+    """Show on its card what it was; raises `SlackError`."""
+    message = ended_card(shown, seeded.answer)
+    await slack.call(
+        "chat.update", channel=seeded.channel, ts=seeded.ts, **_arguments(message)
+    )
+
+
+def _arguments(message: Message) -> Mapping[str, object]:
+    ensure_valid_message(message.blocks, message.text)
+    return {"blocks": list(message.blocks), "text": message.text}

@@ -1,0 +1,17 @@
+#!lua
+-- Note one thing about a seeded defect, once; twice is once.
+-- KEYS[1] seeded   hash    the seeded defect of the tenant
+-- KEYS[2] audit    stream  audit log
+-- ARGV[1] field    text    what is noted
+-- ARGV[2] body     text    its value
+-- ARGV[3] event    json    what is logged of it, or empty for nothing
+-- ARGV[4] keep_ms  int     lifetime of the hash from now on
+-- Returns:
+--   {"done"}
+--   {"same"}  it was noted before
+if redis.call('HSETNX', KEYS[1], ARGV[1], ARGV[2]) == 0 then return {'same'} end
+redis.call('PEXPIRE', KEYS[1], ARGV[4])
+if ARGV[3] ~= '' then
+  redis.call('XADD', KEYS[2], '*', 'e', ARGV[3], 'at', now_ms())
+end
+return {'done'}

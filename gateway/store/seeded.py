@@ -1,0 +1,83 @@
+"""Store the one seeded defect that a tenant's reviewers are shown.
+
+It is no approval: it lies under a key of its own, which no claim and no decision reads,
+so nothing can run it, whatever is clicked.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from twokey.gateway.approvals.events import Event
+from twokey.gateway.approvals.seeded import Seeded, SeededCard
+from twokey.gateway.store.connection import Connection, fields, text
+from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.script import Script
+
+SEEDED = Script("seeded")
+
+_KEEP_MS = int(timedelta(days=400).total_seconds() * 1000)
+_DUE, _CARD, _PLACE, _ANSWER = "due", "card", "place", "answer"
+
+
+class SeededStore:
+    """The seeded defects of all tenants, one at a time of each."""
+
+    def __init__(self, conn: Connection) -> None:
+        self._conn = conn
+
+    async def read(self, keys: Keys, tenant: str) -> Seeded:
+        """Return what is kept; what another version wrote is dropped."""
+        rows = fields(await self._conn.command("HGETALL", keys.seeded(tenant)))
+        found = {name: text(body) for name, body in rows.items()}
+        channel, _, ts = found.get(_PLACE, "").partition(" ")
+        try:
+            body = found.get(_CARD)
+            card = SeededCard.model_validate_json(body) if body else None
+            due_ms = int(found.get(_DUE, "0"))
+        except ValueError:
+            await self._conn.command("DEL", keys.seeded(tenant))
+            return Seeded()
+        return Seeded(
+            due_ms=due_ms,
+            card=card,
+            channel=channel,
+            ts=ts,
+            answer=found.get(_ANSWER, ""),
+        )
+
+    async def plan(self, keys: Keys, tenant: str, due_ms: int) -> None:
+        """Note when the next one is shown, if that is not known."""
+        await self._note(keys, tenant, _DUE, str(due_ms))
+
+    async def show(self, keys: Keys, tenant: str, card: SeededCard) -> None:
+        """Note a card that is about to be posted."""
+        await self._note(keys, tenant, _CARD, card.model_dump_json())
+
+    async def posted(
+        self, keys: Keys, tenant: str, channel: str, ts: str, event: Event
+    ) -> None:
+        """Note where its card stands, and count it."""
+        await self._note(keys, tenant, _PLACE, f"{channel} {ts}", event)
+
+    async def answer(self, keys: Keys, tenant: str, answer: str, event: Event) -> bool:
+        """Note how it ended; False when it had ended before."""
+        return await self._note(keys, tenant, _ANSWER, answer, event)
+
+    async def end(self, keys: Keys, tenant: str) -> None:
+        """Forget it; the next one is planned anew."""
+        await self._conn.command("DEL", keys.seeded(tenant))
+
+    async def _note(
+        self, keys: Keys, tenant: str, field: str, body: str, event: Event | None = None
+    ) -> bool:
+        reply = await SEEDED(
+            self._conn,
+            seeded=keys.seeded(tenant),
+            audit=keys.audit,
+            field=field,
+            body=body,
+            event=event.model_dump_json() if event else "",
+            keep_ms=_KEEP_MS,
+        )
+        return text(reply[0]) == "done"

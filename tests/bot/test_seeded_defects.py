@@ -1,0 +1,240 @@
+"""A card with a mistake shows whether reviewers notice it, and can never run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+import pytest
+
+from tests.bot.bot_stack import CHANNEL, POLICY, TEAM, Stack, has_button, says
+from tests.streams import audit_entries
+from twokey.bot.delivery.seeded_defects import SeededDefects
+from twokey.bot.ids import Action
+from twokey.bot.web import Slack
+from twokey.gateway.approvals.decisions import AccountKind, Approve, Click, Reviewer
+from twokey.gateway.approvals.decisions import Unknown as UnknownApproval
+from twokey.gateway.approvals.events import EventName
+from twokey.gateway.approvals.record import Approval
+from twokey.gateway.policy.load import BadPolicy, load_policy
+from twokey.gateway.protocol.wire import ClaimRequest, Refused, TurnRef
+from twokey.gateway.service.statistics import StatisticsService
+from twokey.gateway.store.store import Store
+from twokey.sandbox.json_types import JsonObject
+from twokey.sandbox.server import Sandbox
+
+RULE = """
+seeded_defects:
+  every: 1h
+  calls:
+    - tool: process_refund
+      agent: support
+      args: {amount: 890, order_id: "78291"}
+      says: The customer asks for 8.90 back.
+      defect: The amount is a hundred times what the customer asks for.
+"""
+SEEDED = load_policy(POLICY + RULE, "policy.yml")
+
+
+@pytest.fixture
+async def stack(store: Store) -> AsyncIterator[Stack]:
+    async with Sandbox() as sandbox:
+        yield Stack(sandbox, store, policy=SEEDED)
+
+
+async def look(stack: Stack) -> None:
+    """Look as the bot that publishes does."""
+    config = stack.config
+    async with aiohttp.ClientSession() as session:
+        slack = Slack(config.bot_token, api_url=config.api_url, session=session)
+        await SeededDefects(
+            stack.reviews, slack, seal_key=config.seal_key, team=TEAM
+        ).look()
+
+
+async def shown(stack: Stack) -> tuple[Approval, JsonObject]:
+    """Let a seeded defect be due, and return it with its card."""
+    seeded = stack.store.seeded
+    await seeded.plan(stack.keys, "default", 1)
+    await look(stack)
+    card = (await seeded.read(stack.keys, "default")).card
+    assert card is not None
+    message = await stack.actor("U0ANA").message_with(
+        CHANNEL, lambda m: card.shown.id in json.dumps(m["blocks"])
+    )
+    return card.shown, message
+
+
+async def names(stack: Stack) -> list[EventName]:
+    log = await audit_entries(stack.store.conn, stack.keys)
+    return [one.name for one in log if one.name.startswith("seeded")]
+
+
+async def test_its_card_looks_like_that_of_a_real_call(stack: Stack) -> None:
+    # Before the bot runs, which looks by itself.
+    _, message = await shown(stack)
+    async with stack.running():
+        real = await stack.card(await stack.refund(amount=890, order_id="78291"))
+
+    def kinds(card: JsonObject) -> list[Any]:
+        return [block["type"] for block in json.loads(json.dumps(card["blocks"]))]
+
+    assert kinds(message)[:2] == kinds(real)[:2]
+    assert message["blocks"][0]["text"] == real["blocks"][0]["text"]
+    assert has_button(message, Action.APPROVE)
+    assert has_button(message, Action.REJECT)
+
+
+async def test_who_approves_it_is_told_at_once_and_it_counts_as_rubber_stamped(
+    stack: Stack,
+) -> None:
+    # Before the bot runs, which looks by itself.
+    _, message = await shown(stack)
+    async with stack.running():
+        ts = str(message["ts"])
+
+        await stack.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE)
+
+        await stack.told("U0ANA", "you approved it")
+        await stack.actor("U0ANA").message_with(
+            CHANNEL, says("a hundred times what the customer asks for")
+        )
+        await stack.bot_is_quiet()
+    await look(stack)
+    total = (await StatisticsService(stack.store).metrics()).total
+    assert (total.rubber_stamped.part, total.rubber_stamped.whole) == (1, 1)
+    assert total.evaluated == total.runs == total.corrected.whole == 0
+    assert await names(stack) == [EventName.SEEDED_SHOWN, EventName.SEEDED_ANSWERED]
+    assert (await stack.store.seeded.read(stack.keys, "default")).card is None
+
+
+@pytest.mark.parametrize("action", [Action.REJECT, Action.EDIT, Action.RESPOND])
+async def test_who_does_not_approve_it_has_noticed_it(
+    stack: Stack, action: Action
+) -> None:
+    # Before the bot runs, which looks by itself.
+    _, message = await shown(stack)
+    async with stack.running():
+        await stack.actor("U0BEN").click(CHANNEL, str(message["ts"]), action)
+
+        await stack.told("U0BEN", "Well seen")
+    total = (await StatisticsService(stack.store).metrics()).total
+    assert (total.rubber_stamped.part, total.rubber_stamped.whole) == (0, 1)
+
+
+async def test_one_answer_counts_and_others_do_not_decide(stack: Stack) -> None:
+    # Before the bot runs, which looks by itself.
+    shown_approval, message = await shown(stack)
+    async with stack.running():
+        ts = str(message["ts"])
+        await stack.actor("U0EVE").click(CHANNEL, ts, Action.APPROVE)
+        await stack.told("U0EVE", "not on that list")
+        await stack.actor("U0BEN").click(CHANNEL, ts, Action.VIEW_ALL)
+        await stack.told("U0BEN", "does nothing on this card")
+        assert await names(stack) == [EventName.SEEDED_SHOWN]
+
+        card = (await stack.store.seeded.read(stack.keys, "default")).card
+        assert card is not None
+        assert card.shown.id == shown_approval.id
+        ana = Reviewer(team=TEAM, user="U0ANA", account=AccountKind.MEMBER)
+        service = stack.reviews.seeded_defects
+        assert await service.answer(card, ana, has_approved=True)
+        assert not await service.answer(card, ana, has_approved=False)
+        await stack.actor("U0BEN").click(CHANNEL, ts, Action.REJECT)
+        await stack.told("U0BEN", "it has ended")
+
+
+async def test_nothing_can_run_it_by_any_way(stack: Stack) -> None:
+    approval, _ = await shown(stack)
+    item = approval.items[0]
+    ref = TurnRef(
+        agent=item.ctx.agent, thread=item.ctx.thread, message_id=item.ctx.message_id
+    )
+    click = Click(
+        approval=approval.id, index=0, version=1, action_hash=item.action_hash
+    )
+    ana = Reviewer(team=TEAM, user="U0ANA", account=AccountKind.MEMBER)
+    claim = ClaimRequest(
+        item_id=item.id,
+        ref=ref,
+        tool=item.tool,
+        tool_call_id=item.ctx.tool_call_id,
+        owner="worker-1",
+    )
+
+    assert await stack.reviews.read(approval.id) is None
+    assert await stack.reviews.decide(click, Approve(), ana) == UnknownApproval()
+    assert isinstance(await stack.agents.claim(claim), Refused)
+    assert await stack.agents.outcomes(ref) == ()
+    assert [one async for one in stack.reviews.queue.waiting()] == []
+    conn = stack.store.conn
+    for stream in (stack.keys.jobs, stack.keys.outbox):
+        assert await conn.command("XLEN", stream) == 0
+
+
+async def test_it_expires_quietly(stack: Stack) -> None:
+    _, message = await shown(stack)
+    seeded = await stack.store.seeded.read(stack.keys, "default")
+    assert seeded.card is not None
+    before = await stack.actor("U0ANA").messages(CHANNEL)
+    past = seeded.card.shown.with_(expires_at_ms=1)
+    over = seeded.card.with_(shown=past).model_dump_json()
+    key = stack.keys.seeded("default")
+    await stack.store.conn.command("HSET", key, "card", over)
+
+    await look(stack)
+
+    after = await stack.actor("U0ANA").messages(CHANNEL)
+    assert [m["ts"] for m in after] == [m["ts"] for m in before]
+    (card,) = [m for m in after if m["ts"] == message["ts"]]
+    assert "Nobody answered it in time" in json.dumps(card["blocks"])
+    total = (await StatisticsService(stack.store).metrics()).total
+    assert total.seeded == {"shown": 1, "expired": 1}
+    assert total.rubber_stamped.whole == 0
+
+
+async def test_a_restart_goes_on_where_it_was(stack: Stack) -> None:
+    approval, message = await shown(stack)
+    for _ in range(3):
+        await look(stack)
+
+    found = await stack.actor("U0ANA").messages(CHANNEL)
+
+    cards = [m["ts"] for m in found if approval.id in json.dumps(m["blocks"])]
+    assert cards == [message["ts"]]
+
+
+async def test_the_next_one_is_planned_and_not_shown_at_once(stack: Stack) -> None:
+    now_ms = await stack.store.conn.now_ms()
+    await look(stack)
+
+    seeded = await stack.store.seeded.read(stack.keys, "default")
+
+    assert seeded.card is None
+    assert 30 * 60_000 <= seeded.due_ms - now_ms <= 91 * 60_000
+
+
+async def test_nothing_is_shown_without_the_rule(stack: Stack) -> None:
+    stack.policy = load_policy(POLICY, "policy.yml")
+    await look(stack)
+
+    assert (await stack.store.seeded.read(stack.keys, "default")).due_ms == 0
+
+
+async def test_what_another_version_kept_is_dropped(stack: Stack) -> None:
+    key = stack.keys.seeded("default")
+    await stack.store.conn.transaction(
+        ["HSET", key, "card", '{"later": 1}'], ["PEXPIRE", key, 60_000]
+    )
+    await look(stack)
+
+    assert (await stack.store.seeded.read(stack.keys, "default")).due_ms > 0
+
+
+def test_a_call_that_nobody_decides_is_no_seeded_defect() -> None:
+    rule = RULE.replace("process_refund", "look_up_order")
+
+    with pytest.raises(BadPolicy, match="nobody decides such a call"):
+        load_policy(POLICY + rule, "policy.yml")

@@ -181,6 +181,7 @@ def _counted(metrics: Metrics) -> Iterator[Metric]:
     total = metrics.total
     runs.add_metric(["no"], total.unasked_runs)
     runs.add_metric(["yes"], total.runs - total.unasked_runs)
+    runs.add_metric(["unknown"], total.unknown_runs)
     yield from (calls, failed, unused, too_soon, checks, seeded, waits, runs)
 
 

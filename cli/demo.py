@@ -15,6 +15,7 @@ import typer
 from twokey.cli import console
 from twokey.cli.command_context import CommandContext, command_context
 from twokey.cli.demo_batch import batch
+from twokey.cli.demo_digest import digest
 from twokey.cli.demo_policy import with_short_timeouts
 from twokey.cli.demo_question import question
 from twokey.cli.demo_queue import queue
@@ -39,7 +40,7 @@ OUTAGE = "TWOKEY_DEMO_OUTAGE"
 SAMPLE = "support"
 
 SCRIPTS = SINGLE_CARDS | {
-    script.__name__: script for script in (batch, queue, question)
+    script.__name__: script for script in (batch, digest, queue, question)
 }
 
 EXAMPLES = console.examples(
@@ -48,6 +49,7 @@ EXAMPLES = console.examples(
     ("twokey demo --script escalate", "a refund that takes two people"),
     ("twokey demo --script batch", "56 refunds of one turn, decided as one"),
     ("twokey demo --script queue", "20 threads, reviewed in one modal"),
+    ("twokey demo --script digest", "the numbers of a week, in a channel"),
     ("twokey demo --script question", "the agent asks before it acts"),
     ("twokey demo --script outage", "the model is away after the approval"),
 )

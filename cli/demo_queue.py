@@ -6,12 +6,11 @@ import json
 from collections import Counter
 
 from twokey.bot.ids import Action, View
-from twokey.cli.demo_stack import CHANNEL, REQUESTER, REVIEWER
+from twokey.cli.demo_stack import CHANNEL, QUEUED, REQUESTER, REVIEWER
 from twokey.cli.demo_stage import Stage, expect
 from twokey.sandbox.json_types import JsonObject
 
-COUNT = 20
-FIRST_ORDER = 79001
+COUNT = len(QUEUED)
 WAIT_S = 120.0
 """How long twenty runs of the agent may take on a busy machine."""
 
@@ -19,8 +18,8 @@ WAIT_S = 120.0
 async def queue(stage: Stage) -> None:
     """20 customers want a refund, each in a thread of its own: one modal decides."""
     counted = Counter[str]()
-    for order in range(FIRST_ORDER, FIRST_ORDER + COUNT):
-        await stage.dan.say(CHANNEL, f"@twokey refund order {order}")
+    for request in QUEUED:
+        await stage.dan.say(CHANNEL, request)
     stage.say("agent.asked", by=REQUESTER, threads=COUNT)
     await stage.ana.open_home()
     await _home_shows(stage, f"Review {COUNT} together")

@@ -22,18 +22,22 @@ REVIEWER = "U0ANA"
 SENIOR = "U0CHLOE"
 FIRST_REQUEST = "@twokey refund order 78291"
 
+QUEUED = tuple(f"@twokey refund order {79001 + n}" for n in range(20))
+"""Requests of as many customers, each in a thread of its own."""
+
+# By Dan: nobody may approve their own request, and the page is shown as Ana.
 SUGGESTIONS = tuple(
-    # By Dan: nobody may approve their own request, and the page is shown as Ana.
-    Suggestion(label=label, text=f"@twokey {text}", channel=CHANNEL, user=REQUESTER)
+    Suggestion(label=label, text=text, channel=CHANNEL, user=REQUESTER)
     for label, text in (
-        ("refund order 78291", "refund order 78291"),
-        ("do several things at once", "refund order 78291 and do everything else"),
-        ("refund order 78420 (two people)", "refund order 78420"),
-        ("change an address", "change the address of order 78304"),
-        ("send an e-mail (2 minutes)", "mail the customer of order 78377"),
-        ("look up an order (needs nobody)", "look up order 78377"),
-        ("refund 56 recalled lamps at once", "refund every recalled lamp"),
-        ("move an order (the agent asks)", "move order 78304"),
+        ("refund order 78291", FIRST_REQUEST),
+        ("do several things at once", f"{FIRST_REQUEST} and do everything else"),
+        ("refund order 78420 (two people)", "@twokey refund order 78420"),
+        ("change an address", "@twokey change the address of order 78304"),
+        ("send an e-mail (2 minutes)", "@twokey mail the customer of order 78377"),
+        ("look up an order (needs nobody)", "@twokey look up order 78377"),
+        ("refund 56 recalled lamps at once", "@twokey refund every recalled lamp"),
+        ("move an order (the agent asks)", "@twokey move order 78304"),
+        ("fill the queue (20 refunds)", "\n".join(QUEUED)),
     )
 )
 

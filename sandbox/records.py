@@ -125,7 +125,7 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """A button on the page that says `text` in `channel`.
+    """A button on the page that says `text` in `channel`, a message for each line.
 
     `user` is its author; "" stands for the person whose page it is.
     """

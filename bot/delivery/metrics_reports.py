@@ -81,15 +81,24 @@ class MetricsReports:
         if now - due > _STILL_NEWS or mark in {self._empty, await self._mark("digest")}:
             return
         since, until = (int(at.timestamp() * 1000) for at in settings.week_of(due))
-        metrics = await self._service.statistics.metrics(
-            Selection(since_ms=since, until_ms=until), ZoneInfo(settings.zone)
-        )
-        if not metrics.total.is_empty:
-            data = {DIGEST: digest_of(metrics).model_dump_json()}
-            await self._tell("digest", mark, EventName.METRICS_DIGEST, data)
-        else:
+        week = Selection(since_ms=since, until_ms=until)
+        if not await self.tell_digest(week, ZoneInfo(settings.zone), mark):
             # Noted here alone: the log of that week is not read again each minute.
             self._empty = mark
+
+    async def tell_digest(self, period: Selection, zone: ZoneInfo, mark: str) -> bool:
+        """Announce the numbers of a period, once for each mark; False without any.
+
+        Raises:
+            StoreUnavailable: when the store does not answer.
+            LeaseLost: another bot publishes now.
+        """
+        metrics = await self._service.statistics.metrics(period, zone)
+        if metrics.total.is_empty:
+            return False
+        data = {DIGEST: digest_of(metrics).model_dump_json()}
+        await self._tell("digest", mark, EventName.METRICS_DIGEST, data)
+        return True
 
     async def _waiting(self, limit_ms: int) -> None:
         count, since_ms = 0, 0

@@ -66,6 +66,8 @@ class Counts:
         waits: from the card, or from going back to people, to a reviewer's decision.
         runs: finished runs.
         unasked_runs: those of them in which no call waited for people.
+        unknown_runs: further runs that finished; their beginning was not read, so
+            nobody knows whether they asked.
     """
 
     calls: Counter[Outcome] = field(default_factory=Counter[Outcome])
@@ -78,6 +80,7 @@ class Counts:
     waits: DurationHistogram = field(default_factory=DurationHistogram)
     runs: int = 0
     unasked_runs: int = 0
+    unknown_runs: int = 0
 
     def among(self, *outcomes: Outcome) -> int:
         """Return how many calls had one of these answers."""
@@ -131,4 +134,4 @@ class Counts:
     def is_empty(self) -> bool:
         """Return whether nothing happened that has a line of its own."""
         beside = self.checks.total() + self.seeded.total()
-        return not (self.evaluated or self.runs or beside)
+        return not (self.evaluated or self.runs or self.unknown_runs or beside)

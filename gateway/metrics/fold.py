@@ -189,6 +189,9 @@ class Metrics:
                 was_asked = self.open_runs.pop(run)
                 if self.selected.is_in_time(event):
                     self._end(event.at_ms, was_asked=was_asked)
+            case EventName.RUN_FINISHED if self.selected.is_in_time(event):
+                # It began before what was read, so nobody knows whether it asked.
+                self.total.unknown_runs += 1
             case _:
                 pass
 

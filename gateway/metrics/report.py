@@ -30,6 +30,7 @@ def as_json(metrics: Metrics) -> JsonObject:
         "total": {
             **_row(metrics.total),
             "autonomous_runs": _share(metrics.total.autonomous_runs),
+            "unknown_runs": metrics.total.unknown_runs,
         },
         "tools": [{"tool": name, **_row(row)} for name, row in by_calls(metrics)],
         "tiers": [{"tier": name, **_row(row)} for name, row in by_tier(metrics)],

@@ -32,8 +32,10 @@ def facts(metrics: Metrics) -> Iterator[Fact]:
     auto, corrected = total.autonomous, total.corrected
     said = f"{auto.part} of {_count(auto.whole, 'call')} ran without a person"
     yield Fact("Auto-approved", rate(auto), said)
-    if runs.whole:
+    if runs.whole or total.unknown_runs:
         said = f"{runs.part} of {_count(runs.whole, 'run')} asked nobody"
+        if unknown := total.unknown_runs:
+            said += f"; not known of {unknown} that began before the log that was read"
         yield Fact("Runs", rate(runs), said)
     edited, rejected = total.calls[Outcome.EDITED], total.calls[Outcome.REJECTED]
     yield Fact(

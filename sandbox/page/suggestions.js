@@ -35,10 +35,16 @@ function button({ label, text, channel: reference, user }, at, app) {
       app.toast(`There is no channel ${reference} here for you.`, "error");
       return;
     }
-    const body = { type: "message", channel: channel.id, text, ...(user && { user }) };
-    const answer = await app.act(body);
-    if (answer.ok) app.go({ home: false, channel: channel.id, thread: null });
-    else app.toast(explain(answer), "error");
+    // One after the other, so that they stand in this order.
+    for (const line of text.split("\n")) {
+      const body = { type: "message", channel: channel.id, text: line, ...(user && { user }) };
+      const answer = await app.act(body);
+      if (!answer.ok) {
+        app.toast(explain(answer), "error");
+        return;
+      }
+    }
+    app.go({ home: false, channel: channel.id, thread: null });
   };
   const node = el(
     "button",

@@ -23,6 +23,7 @@ from twokey.gateway.approvals.events import (
 from twokey.gateway.metrics import fold
 from twokey.gateway.metrics.counts import DECIDED, Counts, Outcome, Share
 from twokey.gateway.metrics.fold import OTHERS, Metrics, Selection, outcome_of
+from twokey.gateway.metrics.wording import facts
 from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.protocol.tiers import Tier
 
@@ -290,3 +291,14 @@ def test_a_selection_gives_the_row_that_the_table_has(
 def test_counts_are_equal_by_what_they_hold() -> None:
     assert folded(decided()).total != folded(decided(waited_ms=5)).total
     assert replace(Counts(), failed=1) != Counts()
+
+
+def test_a_run_of_which_only_the_end_was_read_is_told_apart() -> None:
+    ended = event(EventName.RUN_FINISHED)
+
+    total = folded(ended).total
+
+    assert (total.runs, total.unknown_runs) == (0, 1)
+    (told,) = [one for one in facts(folded(ended)) if one.name == "Runs"]
+    assert "not known of 1 that began before" in told.said
+    assert folded(event(EventName.RUN_STARTED), ended).total.unknown_runs == 0

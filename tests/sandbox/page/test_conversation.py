@@ -140,6 +140,20 @@ def test_a_suggestion_that_names_somebody_is_said_by_them(
     assert slack.acts[0]["user"] == "U0DAN"
 
 
+def test_a_suggestion_of_several_lines_is_a_message_for_each(
+    screen: Screen, slack: FakeSlack
+) -> None:
+    for suggestion in slack.state["suggestions"]:
+        suggestion["text"] = "refund order 1\nrefund order 2\nrefund order 3"
+    screen.open("U0DAN")
+
+    screen.click(".suggestion")
+
+    screen.wait(lambda: len(slack.acts) == 3, "three messages")
+    said = [act["text"] for act in slack.acts]
+    assert said == ["refund order 1", "refund order 2", "refund order 3"]
+
+
 def test_a_thread_opens_beside_and_replies_go_into_it(
     screen: Screen, slack: FakeSlack
 ) -> None:

@@ -1,0 +1,55 @@
+"""Script of the demo for the weekly digest: decide some calls, and read the numbers."""
+
+from __future__ import annotations
+
+import json
+from zoneinfo import ZoneInfo
+
+from twokey.bot.delivery.metrics_reports import MetricsReports
+from twokey.bot.ids import Action, Input
+from twokey.cli.demo_stack import CHANNEL
+from twokey.cli.demo_stage import STEP_TIMEOUT_S, Stage, expect
+from twokey.gateway.metrics.fold import Selection
+from twokey.gateway.metrics_settings import MetricsSettings
+from twokey.gateway.protocol.states import ItemState
+from twokey.sandbox.json_types import JsonObject
+
+_REASON = "It has left already."
+_WEEK_MS = 7 * 86_400_000
+
+
+async def digest(stage: Stage) -> None:
+    """Ana approves one refund and rejects another; the channel gets the numbers."""
+    ts, approved = await stage.ask()
+    await stage.click(ts, Action.APPROVE, approved, 0)
+    await stage.reached(approved, {0: ItemState.EXECUTED})
+    await stage.last_words()
+    ts, rejected = await stage.ask("@twokey change the address of order 78304")
+    await stage.click(ts, Action.REJECT, rejected, 0)
+    await stage.submit({Input.REASON: _REASON}, rejected, 0)
+    await stage.reached(rejected, {0: ItemState.REJECTED})
+    await stage.last_words()
+
+    shown = await _announced(stage, rejected.tenant)
+    text = str(shown["text"])
+    stage.say("digest.posted", text=text)
+    # Of a week that has ended it would be the same message, by the same code.
+    expect("1 of 2 decisions: 0 edited, 1 rejected" in text, "The numbers are wrong.")
+    blocks = json.dumps(shown["blocks"], ensure_ascii=False)
+    expect("█" in blocks, "The days have no bars.")
+    expect("change_address" in blocks, "The table has no row for each tool.")
+
+
+async def _announced(stage: Stage, tenant: str) -> JsonObject:
+    """Announce the numbers of the last seven days; wait until they are posted."""
+    service = stage.demo.stack.twokey.reviews
+    settings = MetricsSettings(channel=CHANNEL)
+    reports = MetricsReports(service, settings, tenant=tenant, reader="demo")
+    now_ms = await service.store.conn.now_ms()
+    week = Selection(since_ms=now_ms - _WEEK_MS, until_ms=now_ms + 1)
+    expect(await reports.tell_digest(week, ZoneInfo("UTC"), "demo"), "Nothing to tell.")
+
+    def is_it(message: JsonObject) -> bool:
+        return str(message["text"]).startswith("The week's numbers")
+
+    return await stage.ana.message_with(CHANNEL, is_it, STEP_TIMEOUT_S)

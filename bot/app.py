@@ -17,6 +17,7 @@ from aiohttp import web
 from twokey.bot.bolt import Dispatch, bolt_app, quiet_slack_loggers
 from twokey.bot.bot_token import BotToken
 from twokey.bot.config import BotConfig
+from twokey.bot.delivery.card_copies import CopyUpdater
 from twokey.bot.delivery.card_publisher import CardPublisher
 from twokey.bot.delivery.card_updater import CardUpdater
 from twokey.bot.delivery.metrics_reports import MetricsReports
@@ -34,6 +35,7 @@ from twokey.bot.listeners.home_tab import follow
 from twokey.bot.listeners.router import Router
 from twokey.bot.outdated_cards import outdated_cards
 from twokey.bot.prometheus import MetricsEndpoint
+from twokey.bot.reach import GroupReach
 from twokey.bot.reviewers import Reviewers
 from twokey.bot.sockets import Sockets
 from twokey.bot.tasks import Tasks
@@ -49,6 +51,7 @@ from twokey.gateway.service.process_check import (
     registered,
 )
 from twokey.gateway.service.reviews import ReviewService
+from twokey.gateway.store.atomic_write import Loaded
 from twokey.gateway.store.processes import ProcessInfo
 from twokey.gateway.store.store import Store
 
@@ -185,12 +188,20 @@ class SlackBot:
         def warm(approval: Approval) -> None:
             self._tasks.later(reviewers.warm(approval), name="warm")
 
+        groups = GroupReach(reviewers.users)
+        service = self._service
+
+        async def read(approval: str) -> Loaded | None:
+            loaded = await service.read_as_of_now(approval)
+            return await groups.resolved(loaded) if loaded else None
+
         updater = CardUpdater(
             card_publisher=card_publisher,
+            copies=CopyUpdater(card_publisher, store.copies, keys),
             outbox=store.outbox(keys, reader=reader),
             keys=keys,
             tenant=config.tenant,
-            read=self._service.read_as_of_now,
+            read=read,
             posted=warm,
             clock=self._clock,
             fallback_channel=config.fallback_channel,
@@ -210,7 +221,12 @@ class SlackBot:
             store,
             QueueSender(updater, channel=lambda: self._service.channel),
             outdated=partial(
-                outdated_cards, self._service, store.cards, keys, config.seal_key
+                outdated_cards,
+                service,
+                store.cards,
+                keys,
+                config.seal_key,
+                groups.resolved,
             ),
             report=report,
             heard=home.changed.set,

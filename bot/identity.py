@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from twokey.bot.config import BotConfig
-from twokey.bot.manifest import SCOPES
+from twokey.bot.manifest import DIRECT_MESSAGES, SCOPES
 from twokey.bot.web import RateLimited, Slack, SlackError, SlackRefused, text_at
 from twokey.gateway.errors import SettingsError
 
@@ -49,6 +49,10 @@ async def identify(slack: Slack, config: BotConfig) -> Identity:
     # No header is no reason to refuse the start: a scope that is missing shows in the
     # first call that needs it (`missing_scope`).
     missing = sorted(set(SCOPES) - granted) if granted else []
+    if DIRECT_MESSAGES in missing:
+        # An app that was installed before there were direct messages works on.
+        logger.warning("bot.no_direct_messages scope=%s", DIRECT_MESSAGES)
+        missing.remove(DIRECT_MESSAGES)
     if missing:
         raise SettingsError(
             f"The bot token lacks the scopes {', '.join(missing)}; add them on "

@@ -14,6 +14,7 @@ from typing import Final
 
 POST: Final = "chat.postMessage"
 UPDATE: Final = "chat.update"
+OPEN_DM: Final = "conversations.open"
 GROUP_USERS: Final = "usergroups.users.list"
 USER: Final = "users.info"
 PUBLISH: Final = "views.publish"
@@ -37,6 +38,7 @@ class Rate:
 RATES: Final = {
     POST: Rate(42, 3),
     UPDATE: Rate(44, 6),
+    OPEN_DM: Rate(44, 6),
     # One click asks about several people and groups; after a Retry-After it has to
     # learn all of them, or the next click would only get one step further.
     GROUP_USERS: Rate(14, 6, after_refusal=6),

@@ -27,10 +27,14 @@ SCOPES = (
     "chat:write",
     "commands",
     "im:history",
+    "im:write",
     "users:read",
     "usergroups:read",
 )
 """The bot scopes that our calls need, and no other."""
+
+DIRECT_MESSAGES = "im:write"
+"""The scope that only ``notify: dm`` needs; without it people are mentioned instead."""
 
 EVENTS = (
     "app_home_opened",

@@ -9,11 +9,13 @@ digest by the current policy, so a late redraw is not a security problem.
 from __future__ import annotations
 
 import logging
-from collections.abc import MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping
 
-from twokey.bot.cards.mentions import mentions_for
+from twokey.bot.cards.mentions import copies_for, mentions_for
 from twokey.bot.delivery.card_publisher import policy_decision_digest
+from twokey.bot.reach import with_unreachable
 from twokey.gateway.service.reviews import ReviewService
+from twokey.gateway.store.atomic_write import Loaded
 from twokey.gateway.store.cards import CardStore
 from twokey.gateway.store.keys import Keys
 
@@ -28,6 +30,7 @@ async def outdated_cards(
     cards: CardStore,
     keys: Keys,
     seal_key: bytes,
+    resolved: Callable[[Loaded], Awaitable[Loaded]],
     named: MutableMapping[str, str],
 ) -> list[str]:
     """Return the approvals whose cards have to be redrawn, a bounded number.
@@ -38,9 +41,10 @@ async def outdated_cards(
         keys: of the tenant's shard.
         seal_key: signs the buttons; the first check, which is of all pending approvals,
             finds cards that were signed with another key.
-        named: for each approval, the policy decision it was last returned for; updated.
-            A card is returned once for each decision, so that one that Slack refuses is
-            not redrawn for ever.
+        resolved: works out which people of user groups are asked one by one.
+        named: for each approval, the policy decision and the people it was last
+            returned for; updated. A card is returned once for these, so that one that
+            Slack refuses is not redrawn for ever.
 
     Raises:
         StoreUnavailable: when the store does not answer.
@@ -50,29 +54,31 @@ async def outdated_cards(
     # returned again when it becomes outdated once more.
     before = dict(named)
     named.clear()
-    named[_LOOKED] = ""
-    # The first check is of all pending approvals, since no bot may have run before;
-    # later ones only of those that an event may have changed.
-    is_first = _LOOKED not in before
+    now_ms = await service.store.conn.now_ms()
+    named[_LOOKED] = str(now_ms)
+    # The first check is of all pending approvals, since no bot may have run before; so
+    # is one after quiet hours or a turn of people on call ended. Others are only of
+    # those that an event may have changed.
+    looked_ms = int(before.get(_LOOKED, "0"))
+    is_whole = not looked_ms or service.reach.changed_ms(now_ms) > looked_ms
     looked_at = await (
-        service.reevaluated_waiting() if is_first else service.reevaluated()
+        service.reevaluated_waiting() if is_whole else service.reevaluated()
     )
     for loaded in looked_at:
-        approval = loaded.approval
-        digest = policy_decision_digest(approval, seal_key)
-        place = await cards.place(keys, approval.id)
+        place = await cards.place(keys, loaded.approval.id)
         # A card that is not posted yet will be rendered by the policy decision of then.
         if place is None:
             continue
-        if (
-            place.decision_digest == digest
-            and not mentions_for(approval, but=place.mentioned_roles).roles
-        ):
+        approval = with_unreachable((await resolved(loaded)).approval, place.copies)
+        decided = policy_decision_digest(approval, seal_key, sent=place.sent)
+        unasked = [*mentions_for(approval, but=place.mentioned_roles).roles]
+        unasked += [one for one in copies_for(approval) if one not in place.copies]
+        if place.decision_digest == decided and not unasked:
             continue
-        named[approval.id] = digest
+        shown = named[approval.id] = " ".join((decided, *unasked))
         # Once for each decision: a card that Slack refuses would otherwise be redrawn
         # every half second.
-        if before.get(approval.id) != digest:
+        if before.get(approval.id) != shown:
             found.append(approval.id)
     if found:
         logger.info("cards.evaluated_differently cards=%d", len(found))

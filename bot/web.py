@@ -44,6 +44,18 @@ STILL_THERE = frozenset({"cant_update_message", "edit_window_closed"})
 NEVER_UPDATED = STILL_THERE | {"message_not_found"}
 """Refusals after which a message will never show anything new."""
 
+ABOUT_THE_BLOCKS = frozenset(
+    {
+        "block_mismatch",
+        "invalid_blocks",
+        "invalid_blocks_format",
+        "metadata_too_large",
+        "msg_blocks_too_long",
+        "msg_too_long",
+    }
+)
+"""Refusals of what a message shows; a plainer one may be taken."""
+
 
 class _Response(Protocol):
     """What we use of the SDK's response, with types (its own are partial)."""

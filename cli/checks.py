@@ -10,11 +10,12 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from twokey.bot.manifest import SCOPES
+from twokey.bot.manifest import DIRECT_MESSAGES, SCOPES
 from twokey.bot.web import Slack, SlackBody, SlackError, SlackRefused, text_at
 from twokey.cli.check import Check, State
 from twokey.cli.command_context import CommandContext
 from twokey.cli.reviewer_checks import check_people
+from twokey.gateway.approvals.requirement import Notify
 from twokey.gateway.config import AgentSettings, Settings, SlackMode
 from twokey.gateway.errors import SettingsError, TwokeyError
 from twokey.gateway.policy.rules import Policy
@@ -232,7 +233,7 @@ async def _slack_checks(
             return
         text = f"{text_at(who, 'user')} in {text_at(who, 'team')}"
         yield Check("Slack bot token", State.GOOD, f"{text} ({text_at(who, 'url')})")
-        yield _scopes(granted)
+        yield _scopes(granted, policy)
         app_token = settings.slack_secrets.app_token
         if settings.slack.mode is SlackMode.SOCKET and app_token is not None:
             work = _app_token(slack, app_token.get_secret_value())
@@ -257,8 +258,10 @@ async def _people(
         yield Check("people", State.BAD, _slack_error_text(error))
 
 
-def _scopes(granted: frozenset[str]) -> Check:
-    missing = [scope for scope in SCOPES if scope not in granted]
+def _scopes(granted: frozenset[str], policy: Policy | None) -> Check:
+    is_direct = policy is None or Notify.DM in policy.notifying
+    needed = [one for one in SCOPES if is_direct or one != DIRECT_MESSAGES]
+    missing = [one for one in needed if one not in granted]
     # Slack's header may be missing; that is not the same as no scope.
     if not granted:
         state, text = State.SKIPPED, "Slack did not say which are granted."

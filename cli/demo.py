@@ -16,6 +16,7 @@ from twokey.cli import console
 from twokey.cli.command_context import CommandContext, command_context
 from twokey.cli.demo_batch import batch
 from twokey.cli.demo_digest import digest
+from twokey.cli.demo_direct import direct
 from twokey.cli.demo_policy import with_short_timeouts
 from twokey.cli.demo_question import question
 from twokey.cli.demo_queue import queue
@@ -40,7 +41,7 @@ OUTAGE = "TWOKEY_DEMO_OUTAGE"
 SAMPLE = "support"
 
 SCRIPTS = SINGLE_CARDS | {
-    script.__name__: script for script in (batch, digest, queue, question)
+    script.__name__: script for script in (batch, digest, direct, queue, question)
 }
 
 EXAMPLES = console.examples(
@@ -51,6 +52,7 @@ EXAMPLES = console.examples(
     ("twokey demo --script queue", "20 threads, reviewed in one modal"),
     ("twokey demo --script digest", "the numbers of a week, in a channel"),
     ("twokey demo --script question", "the agent asks before it acts"),
+    ("twokey demo --script direct", "the second person decides in a direct message"),
     ("twokey demo --script outage", "the model is away after the approval"),
 )
 
@@ -133,7 +135,7 @@ async def _show(
         typer.echo("You are Ana, a reviewer. A card waits in #agent-approvals:")
         typer.echo("press Edit, change the amount to 449.50, and submit.")
         typer.echo("A refund of order 78420 takes two people, one of them senior:")
-        typer.echo("approve it as Ana, then switch to Chloé and approve it again.")
+        typer.echo("approve it as Ana, then switch to Chloé, who was sent it directly.")
         typer.echo("Ctrl+C stops everything; what waits will wait for you.")
         await until_stopped(demo.stack.twokey.reload, demo.stack.twokey.store)
     typer.echo("\nStopped. Run `make demo` or `twokey demo` again to continue.")

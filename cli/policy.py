@@ -19,6 +19,7 @@ from twokey.cli.policy_output import (
     suggestion_document,
     suggestion_lines,
 )
+from twokey.cli.policy_reach import reach_notes
 from twokey.cli.policy_warnings import too_few_people, uncalled, unused_requirements
 from twokey.gateway.errors import BadJson, SettingsError
 from twokey.gateway.policy.evaluate import evaluate
@@ -69,7 +70,7 @@ def check(ctx: typer.Context, file: PolicyFile = None, *, json: AsJson = False) 
     # Notes and no errors: such a policy can be used, and what they name may be meant.
     untyped = [str(one) for one in untyped_arguments(policy, document)]
     notes = [*too_few_people(policy), *uncalled(policy), *unused_requirements(policy)]
-    notes += untyped
+    notes += [*reach_notes(policy), *untyped]
     if json:
         found: JsonObject = {"ok": True, "policy_digest": policy.digest}
         found["tools"] = [*policy.tools]
@@ -141,7 +142,7 @@ def explain(
         return
     # Times of the clock only for a time that was given: for 'now' they would differ at
     # each run, and two outputs could not be compared.
-    for label, text in explanation_rows(evaluation, when if at else None):
+    for label, text in explanation_rows(policy, evaluation, when if at else None):
         typer.echo(f"{typer.style(f'{label:<9}', bold=True)} {text}")
 
 

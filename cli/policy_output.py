@@ -8,11 +8,13 @@ from datetime import UTC, datetime, timedelta
 import typer
 
 from twokey.cli.console import printable
+from twokey.cli.policy_reach import reach_rows
 from twokey.gateway.approvals.quorum import tally
 from twokey.gateway.approvals.requirement import Requirement
 from twokey.gateway.policy.evaluate import Evaluation
 from twokey.gateway.policy.raise_rules import FiredRule
 from twokey.gateway.policy.replay import Replayed
+from twokey.gateway.policy.rules import Policy
 from twokey.gateway.policy.suggesting import Suggestion
 from twokey.gateway.policy.triage_rules import TriageRule
 from twokey.gateway.protocol.strict_json import JsonObject
@@ -28,11 +30,12 @@ _COLOURS = {
 
 
 def explanation_rows(
-    evaluation: Evaluation, when: datetime | None
+    policy: Policy, evaluation: Evaluation, when: datetime | None
 ) -> Iterator[tuple[str, str]]:
     """Yield label and text of everything that an evaluation says.
 
     Args:
+        policy: that judged it.
         evaluation: of the call.
         when: the time at which it is evaluated; None leaves absolute times out.
     """
@@ -45,6 +48,7 @@ def explanation_rows(
         yield "triage", _triage(evaluation.triage)
     if evaluation.tier.needs_people:
         yield from _of_people(evaluation, when)
+        yield from reach_rows(policy, evaluation, when or datetime.now(UTC))
     if evaluation.tier.needs_people or evaluation.tier is Tier.NOTIFY:
         yield from _shown(evaluation)
 

@@ -26,6 +26,7 @@ DEFAULT_BOT_SCOPES = (
     "chat:write",
     "commands",
     "im:history",
+    "im:write",
     "users:read",
     "usergroups:read",
 )

@@ -21,6 +21,7 @@ from twokey.bot.cards.fallbacks import card_fallback
 from twokey.bot.cards.frame import Frame, is_table, rows_of
 from twokey.bot.cards.mentions import mentions_for
 from twokey.bot.cards.precedents import precedents
+from twokey.bot.cards.reached import reached
 from twokey.bot.cards.refs import hash_ref, places, when, who
 from twokey.bot.cards.spot_check import spot_checks
 from twokey.bot.cards.states import header_text, status_label, taken_by
@@ -57,6 +58,7 @@ def card(frame: Frame) -> Message:
         _origin(frame),
         *_time(frame),
         *reviewers(frame),
+        *reached(frame),
         *precedents(frame),
         *(agent_statement(frame) if approval.is_batch else []),
     ]

@@ -24,7 +24,7 @@ TABLE_FROM = 7
 # What surrounds the rows, and in a row the sentence, the reasons, the warnings and
 # the buttons with their questions; measured at their longest by a test.
 _HEAD_AND_TAIL = 1_690
-_HEAD_AND_TAIL_OF_BATCH = 1_960
+_HEAD_AND_TAIL_OF_BATCH = 2_160
 _ROW_TEXT = 1_005
 _ROW_TEXT_IN_BATCH = 580
 _HEAD_AND_TAIL_AUTO_APPROVED = 2_700
@@ -64,12 +64,16 @@ class Frame:
         key: the bot's sealing key.
         team: the workspace it is posted in.
         now_ms: the time, in Unix milliseconds.
+        sent: people whose direct messages show the same card.
+        card_in: on a direct message, the channel of the card it is a copy of.
     """
 
     approval: Approval
     key: bytes
     team: str
     now_ms: int
+    sent: tuple[str, ...] = ()
+    card_in: str = ""
 
     @property
     def is_late(self) -> bool:

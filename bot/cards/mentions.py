@@ -1,8 +1,9 @@
-"""Choose which people and user groups a card mentions.
+"""Choose whom a card mentions, and who gets a copy of it as a direct message.
 
 Slack notifies people of a mention in a new message, and of none in a changed one. So a
 card mentions its reviewers when it is posted, and a thread reply mentions those who are
-needed later. All ids come from the policy.
+needed later. Nobody is mentioned who has a copy. All ids come from the policy, or from
+the user groups that it names.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from itertools import chain, zip_longest
 from twokey.bot.text_types import Template, joined, template, user, usergroup
 from twokey.gateway.approvals import permission, quorum
 from twokey.gateway.approvals.record import Approval, Item
-from twokey.gateway.approvals.requirement import Notify, Role, Vote
+from twokey.gateway.approvals.requirement import Asking, Notify, Role, Vote
 from twokey.gateway.protocol.records import Person
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.tiers import Tier
@@ -22,13 +23,17 @@ from twokey.gateway.protocol.tiers import Tier
 MOST = 8
 """Mentions in one message; the policy can name hundreds of people."""
 
+MOST_COPIES = 5
+"""Direct messages about one approval: each is changed whenever the card is."""
+
 
 @dataclass(frozen=True, slots=True)
 class Mentions:
     """Whom a card asks for a decision.
 
     Attributes:
-        roles: the names of the roles that are mentioned.
+        roles: the names of the roles that are mentioned; with ``@`` and an id, people
+            who got no direct message.
         mentions: one per user group or user, in the order in which they are named.
     """
 
@@ -48,8 +53,10 @@ class Mentions:
         return joined(" ", [self.named, sentence]) if self.mentions else sentence
 
 
-def mentions_for(approval: Approval, *, but: Collection[str] = ()) -> Mentions:
-    """Return whom the waiting calls of a card need now.
+def mentions_for(
+    approval: Approval, *, but: Collection[str] = (), spared: str = ""
+) -> Mentions:
+    """Return whom the waiting calls of a card need now, and who gets no copy of it.
 
     Left out are those who may not decide or have, those whom the policy calls later
     as long as others are enough, and roles that are not to be mentioned.
@@ -57,23 +64,95 @@ def mentions_for(approval: Approval, *, but: Collection[str] = ()) -> Mentions:
     Args:
         approval: the record, as it is to be shown.
         but: names of roles to leave out.
+        spared: a person to leave out, with the user groups they may be in.
     """
     # Before the escalation those of `escalate_to` are left out, even where they hold a
     # role that is needed: they are called when it is their turn.
-    if approval.is_question and approval.requester and not approval.escalated_at_ms:
+    if approval.requester and _is_for_requester(approval):
         return _requester(approval.requester, but)
-    later = () if approval.escalated_at_ms else approval.waiting.roles
+    copied = _copied(approval)
     found: dict[str, dict[Template, None]] = {}
-    for item in approval.items:
-        if is_for_people(item):
-            for role in _needed(approval, item, later):
-                if role.notify is Notify.MENTION and role.name not in but:
-                    each = found.setdefault(role.name, {})
-                    # A dict for its order: the same record gives the same mentions on
-                    # each redraw, so a card does not differ from itself.
-                    each |= dict.fromkeys(_mentions(role))
+    for role in _asked(approval):
+        for name, asking in _by_mention(role, copied).items():
+            if name not in but:
+                each = found.setdefault(name, {})
+                # A dict for its order: the same record gives the same mentions on each
+                # redraw, so a card does not differ from itself.
+                each |= dict.fromkeys(_mentions(asking, spared))
     named = {name: each for name, each in found.items() if each}
     return Mentions(tuple(named), _in_turn(named.values()))
+
+
+def copies_for(approval: Approval) -> tuple[str, ...]:
+    """Return who gets a copy of a card now, `MOST_COPIES` at most."""
+    return tuple(_copied(approval))
+
+
+def quiet_roles(approval: Approval) -> dict[str, int]:
+    """Return roles that are not asked in their quiet hours, and until when."""
+    return {
+        role.name: role.asked.quiet_until_ms
+        for role in _asked(approval)
+        if _is_quiet(role)
+    }
+
+
+def unreachable(approval: Approval) -> dict[str, str]:
+    """Return who should have got a copy, with Slack's word for why they did not."""
+    return {
+        user: why
+        for role in _asked(approval)
+        for user, why in role.asked.unreachable.items()
+        if user in role.asked.users
+    }
+
+
+def _asked(approval: Approval) -> list[Role]:
+    """Return the roles that the waiting calls need, with whom of them to ask."""
+    if _is_for_requester(approval):
+        return []
+    later = () if approval.escalated_at_ms else approval.waiting.roles
+    waiting = [item for item in approval.items if is_for_people(item)]
+    roles = [role for item in waiting for role in _needed(approval, item, later)]
+    # Those who are called later are asked then, whatever their tier says of others.
+    if approval.escalated_at_ms and waiting:
+        roles += [role for role in _escalated(approval) if role.notify is Notify.DM]
+    return roles
+
+
+def _is_for_requester(approval: Approval) -> bool:
+    is_first = approval.is_question and not approval.escalated_at_ms
+    return is_first and approval.requester is not None
+
+
+def _is_quiet(role: Role) -> bool:
+    return role.notify is not Notify.NONE and bool(role.asked.quiet_until_ms)
+
+
+def _copied(approval: Approval) -> list[str]:
+    """Return who gets a copy, one of each role in turn."""
+    each = [
+        [user for user in role.asked.users if user not in role.asked.unreachable]
+        for role in _asked(approval)
+        if role.notify is Notify.DM and not _is_quiet(role)
+    ]
+    turns = chain.from_iterable(zip_longest(*each))
+    return [*dict.fromkeys(one for one in turns if one is not None)][:MOST_COPIES]
+
+
+def _by_mention(role: Role, copied: Collection[str]) -> dict[str, Asking]:
+    """Return whom of a role to mention, by the name under which that is remembered."""
+    asking = role.asked
+    if role.notify is Notify.NONE or _is_quiet(role):
+        return {}
+    users = tuple(one for one in asking.users if one not in copied)
+    # With another person on call the same role is another one to ask.
+    is_narrowed = bool(asking.on_call) and asking.users == asking.on_call
+    name = " ".join((role.name, *(asking.on_call if is_narrowed else ())))
+    if role.notify is Notify.MENTION:
+        return {name: asking.with_(users=users)}
+    alone = {f"@{one}": asking.with_(users=(one,), usergroups=()) for one in users}
+    return {name: asking.with_(users=()), **alone}
 
 
 _REQUESTER = "requester"
@@ -91,9 +170,10 @@ def _requester(person: Person, but: Collection[str]) -> Mentions:
 
 def of_roles(roles: Iterable[Role], *, but: Iterable[Person]) -> Mentions:
     """Return mentions of these roles, without these people."""
-    asked = [role for role in roles if role.notify is Notify.MENTION]
+    asked = [role for role in roles if role.notify is not Notify.NONE]
     left = [_without(role, _users(but)) for role in asked]
-    return Mentions(tuple(role.name for role in left), _in_turn(map(_mentions, left)))
+    mentions = _in_turn(_mentions(role.asked) for role in left)
+    return Mentions(tuple(role.name for role in left), mentions)
 
 
 def is_for_people(item: Item) -> bool:
@@ -107,9 +187,19 @@ def is_for_people(item: Item) -> bool:
 
 def escalation_mentions(approval: Approval) -> Mentions:
     """Return the reviewers of an escalation who can still decide."""
+    copied = _copied(approval)
+    found = [
+        (name, _mentions(asking))
+        for role in _escalated(approval)
+        for name, asking in _by_mention(role, copied).items()
+    ]
+    roles = tuple(name for name, _ in found)
+    return Mentions(roles, _in_turn(each for _, each in found))
+
+
+def _escalated(approval: Approval) -> list[Role]:
     barred = _barred_everywhere(approval)
-    roles = [_without(role, barred) for role in approval.waiting.roles]
-    return Mentions(tuple(role.name for role in roles), _in_turn(map(_mentions, roles)))
+    return [_on_call(_without(role, barred)) for role in approval.waiting.roles]
 
 
 def _needed(approval: Approval, item: Item, later: Sequence[Role]) -> list[Role]:
@@ -136,10 +226,20 @@ def _needed(approval: Approval, item: Item, later: Sequence[Role]) -> list[Role]
             if role.name in names
         ]
         first = _without_later(roles, later)
-        # Those who are called later are left out only while the others are enough; else
-        # nobody would be asked who can complete it.
-        needed += first if _can_give(first, missing[names]) else roles
+        # Those who are called later, and those who are not on call, are left out only
+        # while the others are enough; else nobody would be asked who can complete it.
+        fewest = ([_on_call(role) for role in first], first)
+        enough = (some for some in fewest if _can_give(some, missing[names]))
+        needed += next(enough, roles)
     return needed
+
+
+def _on_call(role: Role) -> Role:
+    """Return a role of which those on call are asked, if there are any."""
+    asking = role.asked
+    if not asking.on_call:
+        return role
+    return role.with_(asking=asking.with_(users=asking.on_call, usergroups=()))
 
 
 def _votes(item: Item) -> tuple[Vote, ...]:
@@ -162,16 +262,19 @@ def _without_later(roles: Sequence[Role], later: Sequence[Role]) -> list[Role]:
 
 
 def _can_give(roles: Sequence[Role], votes: int) -> bool:
-    people = {one for role in roles for one in role.users}
+    people = {one for role in roles for one in role.asked.users}
     # How many are in a user group is known to Slack alone; one is taken to be enough.
-    return len(people) >= votes or any(role.usergroups for role in roles)
+    return len(people) >= votes or any(role.asked.usergroups for role in roles)
 
 
 def _without(role: Role, users: Collection[str], groups: Collection[str] = ()) -> Role:
-    return role.with_(
-        users=tuple(one for one in role.users if one not in users),
-        usergroups=tuple(one for one in role.usergroups if one not in groups),
+    asking = role.asked
+    left = asking.with_(
+        users=tuple(one for one in asking.users if one not in users),
+        usergroups=tuple(one for one in asking.usergroups if one not in groups),
+        on_call=tuple(one for one in asking.on_call if one not in users),
     )
+    return role.with_(asking=left)
 
 
 def _not_permitted(approval: Approval, item: Item) -> set[str]:
@@ -201,9 +304,15 @@ def _users(people: Iterable[Person]) -> set[str]:
     return {person.user for person in people}
 
 
-def _mentions(role: Role) -> list[Template]:
-    groups = [template("{group}", group=usergroup(one)) for one in role.usergroups]
-    return groups + [template("{who}", who=user(one)) for one in role.users]
+def _mentions(asking: Asking, spared: str = "") -> list[Template]:
+    taken = asking.taken_by if spared else ()
+    groups = [
+        template("{group}", group=usergroup(one))
+        for one in asking.usergroups
+        if one not in taken
+    ]
+    people = (one for one in asking.users if one != spared)
+    return groups + [template("{who}", who=user(one)) for one in people]
 
 
 def _in_turn(each: Iterable[Iterable[Template]]) -> tuple[Template, ...]:

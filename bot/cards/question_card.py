@@ -24,6 +24,7 @@ from twokey.bot.cards.fallbacks import card_fallback, event_fallback
 from twokey.bot.cards.frame import Frame
 from twokey.bot.cards.listing import is_misleading
 from twokey.bot.cards.mentions import mentions_for
+from twokey.bot.cards.reached import reached
 from twokey.bot.cards.refs import when, who
 from twokey.bot.objects import Block
 from twokey.bot.text import excerpt, fit, reveal
@@ -83,6 +84,7 @@ def question_card(frame: Frame) -> Message:
         header(_title(item), block_id=frame.block_id("head")),
         context(*asked_by(approval), block_id=frame.block_id("origin")),
         *_whom(frame),
+        *reached(frame),
         *(agent_statement(frame) if item.is_pending else []),
         *(
             block

@@ -10,12 +10,26 @@ from typing import LiteralString
 
 from twokey.bot.blocks import Message, context, section
 from twokey.bot.cards.fallbacks import card_fallback
-from twokey.bot.cards.mentions import Mentions, escalation_mentions, mentions_for
+from twokey.bot.cards.mentions import (
+    Mentions,
+    escalation_mentions,
+    mentions_for,
+    unreachable,
+)
 from twokey.bot.cards.refs import places, when
 from twokey.bot.cards.undelivered import reason
 from twokey.bot.objects import Block
 from twokey.bot.text import fit
-from twokey.bot.text_types import channel, code, joined, label, template, untrusted
+from twokey.bot.text_types import (
+    Template,
+    channel,
+    code,
+    joined,
+    label,
+    template,
+    untrusted,
+    user,
+)
 from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.protocol.states import ItemState
 
@@ -46,16 +60,39 @@ _LEFT_OPEN: LiteralString = (
     "so on the card."
 )
 _NAMES = 200
+NEEDED_NOW = template("🔔 This needs your decision now.")
 
 
 def reminder(approval: Approval) -> Message:
-    """Return the reply that reminds the reviewers who are still needed."""
-    said, text = _REMINDED, "This is not decided yet."
+    """Return the reply that reminds the reviewers who are still needed.
+
+    It mentions neither who said "I'm on it" nor a user group that they are in.
+    """
+    taken = approval.acknowledged
+    whom = mentions_for(approval, spared=taken.by.user if taken else "")
+    sentence = reminder_sentence(approval)
+    if taken is not None:
+        sentence = joined(" ", [sentence, template("A reviewer said *I'm on it*.")])
+    return Message((section(whom.before(sentence)),), _reminder_text(approval))
+
+
+def reminder_sentence(approval: Approval) -> Template:
+    """Return the words of a reminder, without those whom it is for."""
+    said = _REMINDED_OF_QUESTION if approval.is_question else _REMINDED
+    return template(said, at=when(approval.expires_at_ms))
+
+
+def _reminder_text(approval: Approval) -> str:
+    text = "This is not decided yet."
     if approval.is_question:
-        said, text = _REMINDED_OF_QUESTION, "This is not answered yet."
-    sentence = template(said, at=when(approval.expires_at_ms))
-    text = f"{text} {card_fallback(approval)}"
-    return Message((section(mentions_for(approval).before(sentence)),), text)
+        text = "This is not answered yet."
+    return f"{text} {card_fallback(approval)}"
+
+
+def personal_reply(approval: Approval, sentence: Template, person: str) -> Message:
+    """Return a reply under somebody's copy; Slack notifies them by the mention."""
+    said = joined(" ", [template("{who}", who=user(person)), sentence])
+    return Message((section(said),), card_fallback(approval))
 
 
 def newly_needed(approval: Approval, *, but: Collection[str]) -> Message:
@@ -70,7 +107,16 @@ def newly_needed(approval: Approval, *, but: Collection[str]) -> Message:
         at=when(approval.expires_at_ms),
     )
     text = f"This now needs more people. {card_fallback(approval)}"
-    return Message((section(mentions_for(approval, but=but).before(sentence)),), text)
+    whom = mentions_for(approval, but=but)
+    refused = [
+        context(
+            template("No direct message to {who}:", who=user(person)),
+            joined("", [reason(why), template(".")]),
+        )
+        for person, why in unreachable(approval).items()
+        if f"@{person}" in whom.roles
+    ]
+    return Message((section(whom.before(sentence)), *refused), text)
 
 
 def with_reviewers(
@@ -83,7 +129,7 @@ def with_reviewers(
     whom = mentions_for(approval.with_(items=(item,)))
     if not whom.roles:
         return note, frozenset()
-    sentence = template("🔔 This needs your decision now.")
+    sentence = NEEDED_NOW
     blocks = (*note.blocks, section(whom.before(sentence)))
     text = f"{note.text} {card_fallback(approval)}" if item.is_pending else note.text
     return Message(blocks, text), frozenset(whom.roles)
@@ -98,23 +144,33 @@ def still_in_doubt(approval: Approval) -> tuple[Message | None, frozenset[str]]:
     if not doubts:
         return None, frozenset()
     whom = mentions_for(approval.with_(items=doubts))
-    sentence = template(_LEFT_OPEN if approval.is_auto_approved else _WAITED_FOR)
+    sentence = doubt_sentence(approval)
     text = f"It is still unknown whether a call took effect. {card_fallback(approval)}"
     return Message((section(whom.before(sentence)),), text), frozenset(whom.roles)
 
 
+def doubt_sentence(approval: Approval) -> Template:
+    """Return what is asked about calls in doubt, without those whom it is for."""
+    return template(_LEFT_OPEN if approval.is_auto_approved else _WAITED_FOR)
+
+
 def waits_again(approval: Approval, reason: str) -> Message:
     """Return the reply about a call that waits for a decision again, and why."""
-    sentence = template(
-        "↩ An approval was taken back before the call ran, so this waits for a "
-        "decision again. It expires {at}, and then nothing more runs.",
-        at=when(approval.expires_at_ms),
-    )
+    sentence = waits_again_sentence(approval)
     blocks: list[Block] = [section(mentions_for(approval).before(sentence))]
     if reason:
         blocks.append(context(label(fit(reason, _NAMES))))
     text = f"This waits for a person again. {card_fallback(approval)}"
     return Message(tuple(blocks), text)
+
+
+def waits_again_sentence(approval: Approval) -> Template:
+    """Return why a call waits again, without those whom it is for."""
+    return template(
+        "↩ An approval was taken back before the call ran, so this waits for a "
+        "decision again. It expires {at}, and then nothing more runs.",
+        at=when(approval.expires_at_ms),
+    )
 
 
 def escalation(approval: Approval, channels: Mapping[str, str]) -> Message:

@@ -67,6 +67,24 @@ def undelivered(
     return Message(tuple(blocks), text)
 
 
+def outdated_copy(approval: Approval, *, channel: str, why: str) -> Message:
+    """Return what is said under somebody's copy of a card that cannot change any more.
+
+    Args:
+        approval: as it stands now.
+        channel: of the card.
+        why: Slack's word for the refusal.
+    """
+    said = template(
+        "⚠️ This direct message shows an older state, and nothing can be decided on it "
+        "any more:"
+    )
+    because = joined("", [reason(why), template(".")])
+    card = context(label("Please use the card in"), *places([channel]))
+    text = f"This direct message shows an older state. {card_fallback(approval)}"
+    return Message((section(joined(" ", [said, because])), card), text)
+
+
 def _next(approval: Approval) -> list[Template]:
     """Return what people can do; nothing when nothing is left to be done."""
     if not needs_people(approval):

@@ -6,6 +6,7 @@ Each function makes one call, for which the scheduler has taken a rate limit tok
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pydantic import JsonValue
@@ -25,7 +26,7 @@ from twokey.bot.cards.frame import Frame
 from twokey.bot.cards.notification import notification, plain_notification
 from twokey.bot.cards.question_card import question_card
 from twokey.bot.ids import COMMAND, Action, key_id
-from twokey.bot.limits import POST, UPDATE, Limits
+from twokey.bot.limits import OPEN_DM, POST, UPDATE, Limits
 from twokey.bot.objects import Block
 from twokey.bot.text_types import code, label, template
 from twokey.bot.web import (
@@ -109,7 +110,7 @@ class CardPublisher:
         if (place.channel, place.ts) != (channel, ts):
             # Its buttons would be refused: clicks count only on the registered copy.
             logger.warning("card.surplus id=%s", shown)
-            await self._delete(channel, ts)
+            await self.delete(channel, ts)
         return place
 
     async def post_card(
@@ -134,7 +135,8 @@ class CardPublisher:
         """
         # `is_update` matters: chat.update counts `text` in bytes (4,000), and posting
         # in characters (40,000). A card that fits one call may not fit the other.
-        message = self._rendered(record, now_ms, is_update=False, is_plain=is_plain)
+        frame = self.frame(record, now_ms)
+        message = _rendered(frame, is_update=False, is_plain=is_plain)
         response = await self._send(POST, channel, message)
         # The policy may name "#refunds"; Slack answers with the id. Only ids are kept:
         # a channel can be renamed, and clicks name the id.
@@ -146,7 +148,8 @@ class CardPublisher:
         logger.info("card.posted id=%s rev=%d", record.id, record.rev)
         return shown
 
-    async def _delete(self, channel: str, ts: str) -> None:
+    async def delete(self, channel: str, ts: str) -> None:
+        """Delete a surplus copy, if Slack lets it."""
         try:
             await self.slack.call("chat.delete", channel=channel, ts=ts)
         except SlackError as error:
@@ -162,14 +165,22 @@ class CardPublisher:
         is_plain: bool = False,
     ) -> CardPlace:
         """Show the newest state on the card; raises as `post_card` does."""
-        message = self._rendered(record, now_ms, is_update=True, is_plain=is_plain)
+        # A mention in a changed message notifies nobody, so the card can name whom a
+        # message has reached; a posted one must not.
+        frame = self.frame(record, now_ms, sent=place.sent)
+        message = _rendered(frame, is_update=True, is_plain=is_plain)
         await self._send(UPDATE, place.channel, message, ts=place.ts)
-        shown = await self._record_shown(record, place, message)
+        shown = await self._record_shown(record, place, message, sent=place.sent)
         logger.info("card.updated id=%s rev=%d", record.id, record.rev)
         return shown
 
     async def _record_shown(
-        self, record: Approval, place: CardPlace, message: Message
+        self,
+        record: Approval,
+        place: CardPlace,
+        message: Message,
+        *,
+        sent: Sequence[str] = (),
     ) -> CardPlace:
         """Store what the card shows; return its place with that."""
         # Written after the call, never before: a crash in between repeats an update,
@@ -177,7 +188,7 @@ class CardPublisher:
         shown = digest.tagged_hash(
             digest.DISPLAY_TAG, digest.canonical([*message.blocks])
         )
-        decided = policy_decision_digest(record, self.seal_key)
+        decided = policy_decision_digest(record, self.seal_key, sent=sent)
         await self.cards.shown(
             self.keys,
             record.id,
@@ -185,10 +196,34 @@ class CardPublisher:
             rev=record.rev,
             display_digest=shown,
             decision_digest=decided,
+            has_copies=bool(place.copies),
         )
         return place.with_(
             rev=record.rev, display_digest=shown, decision_digest=decided
         )
+
+    async def open_dm(self, user: str) -> str:
+        """Return the channel of the direct message with a person; raises likewise."""
+        response = await self._call(OPEN_DM, "", users=user)
+        channel = text_at(response, "channel", "id")
+        if not channel:
+            raise SlackNoResponse(OPEN_DM, "an answer without a channel")
+        return channel
+
+    async def post_copy(
+        self, frame: Frame, channel: str, *, is_plain: bool
+    ) -> tuple[str, str]:
+        """Post a card as a direct message; return its channel and ts."""
+        message = _rendered(frame, is_update=False, is_plain=is_plain)
+        response = await self._send(POST, channel, message)
+        return text_at(response, "channel"), text_at(response, "ts")
+
+    async def update_copy(
+        self, frame: Frame, channel: str, ts: str, *, is_plain: bool
+    ) -> None:
+        """Show the newest state in a direct message; raises as `post_card` does."""
+        message = _rendered(frame, is_update=True, is_plain=is_plain)
+        await self._send(UPDATE, channel, message, ts=ts)
 
     async def post(
         self, channel: str, message: Message, *, thread_ts: str | None = None
@@ -213,48 +248,36 @@ class CardPublisher:
         """Update a posted message; raises as `post_card` does."""
         await self._send(UPDATE, channel, message, ts=ts)
 
-    def _rendered(
-        self, record: Approval, now_ms: int, *, is_update: bool, is_plain: bool
-    ) -> Message:
-        frame = Frame(record, self.seal_key, self.team, now_ms)
-        plain = plain_notification if record.is_auto_approved else plain_card
-        if is_plain:
-            return plain(frame)
-        message = _card_of(frame)
-        try:
-            ensure_valid_message(message.blocks, message.text, update=is_update)
-        except BadBlocks:
-            logger.exception("card.invalid id=%s", record.id)
-            return plain(frame)
-        return message
+    def frame(
+        self,
+        record: Approval,
+        now_ms: int,
+        *,
+        sent: Sequence[str] = (),
+        card_in: str = "",
+    ) -> Frame:
+        """Return what a card, or a copy of the card in a channel, is made of."""
+        return Frame(record, self.seal_key, self.team, now_ms, tuple(sent), card_in)
 
     async def _send(
         self, method: str, channel: str, message: Message, **more: object
     ) -> SlackBody:
-        if (lease := current()) is not None:
-            # A publisher that lost the lease could overwrite a newer card.
-            lease.check()
         # `parse` and `link_names` would let Slack turn untrusted plain text into
         # mentions and channel links.
         safety: dict[str, object] = {"parse": "none", "link_names": False}
         if method == POST:
             # A link preview would fetch a URL that an agent wrote (CVE-2025-34072).
             safety |= {"unfurl_links": False, "unfurl_media": False}
-        try:
-            response = await self.slack.call(
-                method,
-                channel=channel,
-                blocks=message.blocks,
-                text=message.text,
-                metadata=message.metadata,
-                **safety,
-                **more,
-            )
-        except RateLimited as error:
-            # Recorded before anything else runs: a second task must not get the same
-            # 429.
-            self.limits.refused(method, channel, error.retry_after_s)
-            raise RateLimitDelay(method, channel, error.retry_after_s) from error
+        response = await self._call(
+            method,
+            channel,
+            channel=channel,
+            blocks=message.blocks,
+            text=message.text,
+            metadata=message.metadata,
+            **safety,
+            **more,
+        )
         # Without a ts the message cannot be updated. It counts as a lost response: the
         # message is posted again, and a surplus copy is deleted.
         if not text_at(response, "ts"):
@@ -264,6 +287,33 @@ class CardPublisher:
         self.limits.alias_channel(channel, text_at(response, "channel") or channel)
         return response
 
+    async def _call(self, method: str, limited: str, **arguments: object) -> SlackBody:
+        """Call Slack; ``limited`` is the channel that its rate limit is about."""
+        if (lease := current()) is not None:
+            # A publisher that lost the lease could overwrite a newer card.
+            lease.check()
+        try:
+            return await self.slack.call(method, **arguments)
+        except RateLimited as error:
+            # Recorded before anything else runs: a second task must not get the same
+            # 429.
+            self.limits.refused(method, limited, error.retry_after_s)
+            raise RateLimitDelay(method, limited, error.retry_after_s) from error
+
+
+def _rendered(frame: Frame, *, is_update: bool, is_plain: bool) -> Message:
+    record = frame.approval
+    plain = plain_notification if record.is_auto_approved else plain_card
+    if is_plain:
+        return plain(frame)
+    message = _card_of(frame)
+    try:
+        ensure_valid_message(message.blocks, message.text, update=is_update)
+    except BadBlocks:
+        logger.exception("card.invalid id=%s", record.id)
+        return plain(frame)
+    return message
+
 
 def _card_of(frame: Frame) -> Message:
     if frame.approval.is_question:
@@ -272,10 +322,13 @@ def _card_of(frame: Frame) -> Message:
     return notification(frame) if is_auto_approved else card(frame)
 
 
-def policy_decision_digest(record: Approval, key: bytes) -> str:
+def policy_decision_digest(
+    record: Approval, key: bytes, *, sent: Sequence[str] = ()
+) -> str:
     """Return a digest of what a card's pending calls need, and of what they repeat.
 
-    It covers the key that seals the buttons: after a key change cards need a redraw.
+    It covers the key that seals the buttons: after a key change cards need a redraw;
+    and, while calls are pending, who has got a copy, if the card names them.
     """
     rows: list[JsonValue] = [key_id(key)]
     for item in record.items:
@@ -288,6 +341,8 @@ def policy_decision_digest(record: Approval, key: bytes) -> str:
             # the first version that shows them.
             if done := other_calls(record, item.past):
                 rows.append([f"{one.call} {one.state}" for one in done])
+    if sent and len(rows) > 1:
+        rows.append(["sent", *sent])
     return digest.tagged_hash(POLICY_DECISION_TAG, digest.canonical(rows))
 
 

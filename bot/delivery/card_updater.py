@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 from twokey.bot.cards.mentions import mentions_for
 from twokey.bot.cards.reply_texts import corrupt_record
-from twokey.bot.cards.undelivered import is_over, needs_people, undelivered
+from twokey.bot.cards.undelivered import is_over, needs_people
+from twokey.bot.delivery.card_copies import CopyUpdater
 from twokey.bot.delivery.card_publisher import CardPublisher, policy_decision_digest
 from twokey.bot.delivery.event_messages import (
     is_progress,
@@ -22,10 +23,12 @@ from twokey.bot.delivery.event_messages import (
     messages_of,
 )
 from twokey.bot.delivery.outbox_queue import Call, QueuedMessage, QueueEntry
+from twokey.bot.delivery.undelivered_reports import queue_report
 from twokey.bot.limits import POST, UPDATE
+from twokey.bot.reach import with_unreachable
 from twokey.bot.web import (
+    ABOUT_THE_BLOCKS,
     NEVER_UPDATED,
-    STILL_THERE,
     TOKEN_ERRORS,
     SlackError,
     SlackRefused,
@@ -65,17 +68,6 @@ NOT_ABOUT_THE_CARD = TOKEN_ERRORS | {
 }
 """Refusals of the bot as a whole; they last until an operator corrects its setup."""
 
-_ABOUT_THE_BLOCKS = frozenset(
-    {
-        "block_mismatch",
-        "invalid_blocks",
-        "invalid_blocks_format",
-        "metadata_too_large",
-        "msg_blocks_too_long",
-        "msg_too_long",
-    }
-)
-
 
 @dataclass(frozen=True, slots=True)
 class CardUpdater:
@@ -83,6 +75,7 @@ class CardUpdater:
 
     Attributes:
         card_publisher: makes the calls.
+        copies: brings the personal copies of cards up to date.
         outbox: where events are acknowledged.
         keys: of the tenant's shard.
         tenant: its id.
@@ -94,6 +87,7 @@ class CardUpdater:
     """
 
     card_publisher: CardPublisher
+    copies: CopyUpdater
     outbox: Outbox
     keys: Keys
     tenant: str
@@ -103,7 +97,11 @@ class CardUpdater:
     fallback_channel: str = ""
 
     def next_call(self, entry: QueueEntry) -> Call | None:
-        """Return the call that a card probably needs; None when that is not known."""
+        """Return the call that a card or a copy of it probably needs; None: unknown."""
+        due = entry.copy_due
+        return due.call if due else self._call_for_card(entry)
+
+    def _call_for_card(self, entry: QueueEntry) -> Call | None:
         if not entry.is_new:
             return Call(UPDATE, "")
         channel = entry.channel or entry.channel_of_card
@@ -138,23 +136,24 @@ class CardUpdater:
         # An edit whose event was not read yet will mention people itself.
         is_told = entry.is_missed or any(e.version == record.version for e in events)
         is_known = place is None or place.rev == record.rev or is_told
-        needed = self._needed(entry, record, place)
-        # The token is for another call than the needed one: the entry did not know that
-        # the card is posted, or that it is gone. The dispatcher gives the token back,
-        # and the scheduler takes one for the right call.
+        record = with_unreachable(record, place.copies if place else {})
+        needed = self._next_call(entry, record, place)
+        # The token is for another call than the needed one. The dispatcher gives it
+        # back, and the scheduler takes one for the right call.
         if needed not in {None, given}:
             return False
         if needed is not None:
             try:
-                place = await self._post_or_update(entry, record, place, now_ms)
+                place = await self._make(entry, record, place, now_ms)
             except SlackError as error:
                 why = self._why_refused(entry, record, error)
                 if await self._refused(entry, record, why):
                     await self._queue_messages(entry, record, events)
                 return True
-            # Another publisher posted a copy first, and that one is registered. Ours
-            # was deleted; the registered one may show an older rev.
-            if self._needed(entry, record, place) is not None:
+            record = with_unreachable(record, place.copies)
+            # Another publisher posted the card first, and that one may show an older
+            # rev; or copies are not up to date, each of which is a step of its own.
+            if self._next_call(entry, record, place) is not None:
                 return True
         elif entry.is_missed:
             await self.card_publisher.cards.unmark(self.keys, self.tenant, record.id)
@@ -162,9 +161,8 @@ class CardUpdater:
         # and the card has to be drawn once more for that one.
         entry.shown, entry.refusals = wanted, 0
         await self._queue_messages(entry, record, events)
-        # Mention people after the reply about the edit itself. If the event of the edit
-        # was not read yet, it will mention the same people; mentioning them now would
-        # notify them twice.
+        # After the reply about the edit itself. If the event of the edit was not read
+        # yet, it will mention the same people; doing it now would notify them twice.
         if is_known:
             mention_newly_needed(entry, record, place, now_ms)
         return needed is not None
@@ -211,6 +209,7 @@ class CardUpdater:
             place = None
         entry.is_new, entry.channel_of_card = place is None, record.channel
         entry.place = None if place is None else (place.channel, place.ts)
+        entry.copies = {} if place is None else place.places
         return place
 
     def _needed(
@@ -218,18 +217,47 @@ class CardUpdater:
     ) -> Call | None:
         """Return the call that brings the card up to date; None when it is."""
         if place is None:
-            return self.next_call(entry)
+            return self._call_for_card(entry)
         if not entry.is_missed and is_progress(record, entry.events):
             return None
         # Not `!=`: a publisher that was paused between its two reads may hold an older
         # record than the card shows, and must not overwrite the newer card.
         is_older = place.rev < record.rev
         is_evaluated_differently = place.decision_digest != policy_decision_digest(
-            record, self.card_publisher.seal_key
+            record, self.card_publisher.seal_key, sent=place.sent
         )
         if is_older or (place.rev == record.rev and is_evaluated_differently):
-            return self.next_call(entry)
+            return self._call_for_card(entry)
         return None
+
+    def _next_call(
+        self, entry: QueueEntry, record: Approval, place: CardPlace | None
+    ) -> Call | None:
+        """Return the call that brings card or copies up to date; None when they are.
+
+        Copies follow the newest state of the card; who got one is then noted on it.
+        """
+        needed = self._needed(entry, record, place)
+        entry.copy_due = None
+        # A card that Slack refuses to change must not keep its copies as they were.
+        is_first = needed is not None and not entry.refusals
+        if place is not None and not (is_first and place.rev < record.rev):
+            entry.copy_due = self.copies.next_call(record, place)
+        return entry.copy_due.call if entry.copy_due else needed
+
+    async def _make(
+        self,
+        entry: QueueEntry,
+        record: Approval,
+        place: CardPlace | None,
+        now_ms: int,
+    ) -> CardPlace:
+        """Make the call that `_next_call` returned; return the place as it is now."""
+        due = entry.copy_due
+        if place is None or due is None:
+            return await self._post_or_update(entry, record, place, now_ms)
+        await self.copies.make(entry, due, record, place, now_ms=now_ms)
+        return await self._place(entry, record) or place
 
     async def _post_or_update(
         self,
@@ -271,7 +299,7 @@ class CardUpdater:
             entry.card_at = self.clock() + BROKEN_S
         # Slack counts text by an unpublished rule, so our own budget may be wrong. On
         # the plain card a call can only be rejected, but it is not stuck without one.
-        elif why in _ABOUT_THE_BLOCKS and not entry.is_plain:
+        elif why in ABOUT_THE_BLOCKS and not entry.is_plain:
             logger.error("card.refused entry=%s why=%s", entry.key, why)
             entry.is_plain = True
         elif record.is_auto_approved and not needs_people(record):
@@ -332,46 +360,26 @@ class CardUpdater:
         entry.card_at = self.clock() + wait_s
         trouble = CardTrouble(channel=first[0], why=first[1])
         await cards.keep_trouble(self.keys, approval.id, trouble)
-        await self._report(entry, approval, trouble)
-        if is_over(approval):
+        await queue_report(cards, self.keys, entry, approval, trouble)
+        # After its first refusal the copies come first, and then it is tried once more.
+        is_last = entry.refusals > 1 or not entry.copies
+        if is_over(approval) and is_last:
             await self._done(entry, entry.wanted)
         elif place is not None:
             await cards.mark_outdated(self.keys, self.tenant, approval.id)
-
-    async def _report(
-        self, entry: QueueEntry, approval: Approval, trouble: CardTrouble
-    ) -> None:
-        """Queue one report that the card is missing or outdated."""
-        what = "over" if is_over(approval) else "waiting"
-        if what == "waiting" and not needs_people(approval):
-            return  # approved: the result will be reported at its end
-        # The store records a report only after it is posted. One that is still queued
-        # must not be queued again by the next refusal.
-        if any(queued.report_key == what for queued in entry.messages):
-            return
-        if await self.card_publisher.cards.was_reported(self.keys, approval.id, what):
-            return
-        channel, thread_ts = _report_target(entry, approval, trouble.why)
-        if channel:
-            message = undelivered(
-                approval,
-                channel=trouble.channel,
-                why=trouble.why,
-                is_posted=entry.place is not None,
-            )
-            queued = QueuedMessage(message, "", channel, thread_ts, report_key=what)
-            entry.messages.append(queued)
 
     async def _queue_messages(
         self, entry: QueueEntry, record: Approval, events: Sequence[Event]
     ) -> None:
         """Queue the messages for events; acknowledge events that need none."""
         silent: list[Event] = []
+        copies = {u: at for u, at in entry.copies.items() if u not in entry.just_sent}
+        entry.just_sent.clear()
         for event in events:
             # An event leaves `entry.events` when its message is queued, but is
             # acknowledged only after the post (`QueuedMessage.seq`). After a crash in
             # between it is read again.
-            found = messages_of(event, record, entry.place)
+            found = messages_of(event, record, entry.place, copies)
             if found:
                 entry.messages += found
                 entry.events.remove(event)
@@ -386,14 +394,3 @@ class CardUpdater:
         await self.outbox.done(*(event.seq for event in events))
         for event in events:
             entry.events.remove(event)
-
-
-def _report_target(
-    entry: QueueEntry, approval: Approval, why: str
-) -> tuple[str, str | None]:
-    """Return where to report a failed card: in its thread, or to the requester."""
-    if entry.place is not None and why in STILL_THERE:
-        return entry.place
-    if approval.origin is not None:
-        return approval.origin.channel, approval.origin.thread_ts
-    return (approval.requester.user if approval.requester else ""), None

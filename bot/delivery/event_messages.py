@@ -2,32 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from twokey.bot.blocks import Message, section
 from twokey.bot.cards.frame import is_table
 from twokey.bot.cards.freeze_messages import FREEZE_EVENTS, freeze_message
 from twokey.bot.cards.history import thread_note
-from twokey.bot.cards.mentions import mentions_for
+from twokey.bot.cards.mentions import (
+    copies_for,
+    escalation_mentions,
+    mentions_for,
+)
 from twokey.bot.cards.metrics import METRICS_EVENTS, metrics_message
 from twokey.bot.cards.notification import report_line
 from twokey.bot.cards.question_card import question_note
 from twokey.bot.cards.questions import question_message
 from twokey.bot.cards.reminders import (
+    NEEDED_NOW,
     channel_escalation,
+    doubt_sentence,
     escalation,
     newly_needed,
+    personal_reply,
     reminder,
+    reminder_sentence,
     still_in_doubt,
     waits_again,
+    waits_again_sentence,
     with_reviewers,
 )
 from twokey.bot.cards.reply_texts import agent_answer, run_failed
 from twokey.bot.cards.spot_check import answered_note, asked_note
 from twokey.bot.delivery.outbox_queue import QueuedMessage, QueueEntry, Urgency
 from twokey.bot.delivery.run_messages import is_about_outage
-from twokey.bot.text_types import template
+from twokey.bot.text_types import Template, template
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.approvals.lifecycle import ApprovalState
 from twokey.gateway.approvals.record import Approval, Item
@@ -37,6 +46,7 @@ from twokey.gateway.store.cards import CardPlace
 POSTED_IN_CHANNEL = FREEZE_EVENTS | METRICS_EVENTS
 """Events that are posted in a channel, not in the thread of a card or a run."""
 
+_NO_COPIES: dict[str, tuple[str, str]] = {}
 _IN_DOUBT = ItemState.IN_DOUBT
 _PROGRESS = frozenset({EventName.ITEM_EXECUTING, EventName.ITEM_EXECUTED})
 _OF_A_DOUBT = frozenset(
@@ -59,12 +69,57 @@ def is_silent(event: Event) -> bool:
 
 
 def messages_of(
-    event: Event, approval: Approval, place: tuple[str, str] | None
+    event: Event,
+    approval: Approval,
+    place: tuple[str, str] | None,
+    copies: Mapping[str, tuple[str, str]] = _NO_COPIES,
 ) -> list[QueuedMessage]:
     """Return the messages for an event: thread replies, and channel escalations.
 
-    Without a card there is no thread, so only other channels get a message.
+    Without a card there is no thread, so only other channels get a message. Where the
+    thread mentions people, those with a copy are told in the thread of that.
     """
+    found = _messages_of(event, approval, place)
+    if not found:
+        return found
+    # First, since only the last message carries the event: it is acknowledged after
+    # all of them.
+    return [*_to_copies(event, approval, copies), *found]
+
+
+def _to_copies(
+    event: Event, approval: Approval, copies: Mapping[str, tuple[str, str]]
+) -> list[QueuedMessage]:
+    sentence, taken = _personal(event, approval), approval.acknowledged
+    if sentence is None:
+        return []
+    # Who said "I'm on it" is reminded by nothing.
+    is_reminder = event.name is EventName.APPROVAL_REMINDED
+    spared = taken.by.user if taken and is_reminder else ""
+    urgency = Urgency.NEEDS_PEOPLE
+    return [
+        QueuedMessage(
+            personal_reply(approval, sentence, user), "", *copies[user], urgency
+        )
+        for user in copies_for(approval)
+        if user in copies and user != spared
+    ]
+
+
+def _personal(event: Event, approval: Approval) -> Template | None:
+    """Return what people with a copy are told of an event; None for nothing."""
+    if event.name is EventName.APPROVAL_REMINDED:
+        return reminder_sentence(approval)
+    if event.name is EventName.ITEM_REOPENED:
+        return waits_again_sentence(approval)
+    if event.name is EventName.APPROVAL_STILL_IN_DOUBT:
+        return doubt_sentence(approval)
+    return NEEDED_NOW if _item_now_waiting(event, approval) else None
+
+
+def _messages_of(
+    event: Event, approval: Approval, place: tuple[str, str] | None
+) -> list[QueuedMessage]:
     if event.name is EventName.APPROVAL_ESCALATED:
         return _escalated(event, approval, place)
     if place is None:
@@ -195,7 +250,7 @@ def _escalated(
         return [*queued[:-1], *(replace(one, seq=event.seq) for one in queued[-1:])]
     message = escalation(approval, {})
     roles = frozenset(mentions_for(approval).roles)
-    roles |= {role.name for role in approval.waiting.roles}
+    roles |= frozenset(escalation_mentions(approval).roles)
     last = QueuedMessage(
         message, event.seq, *place, urgency, roles, escalation_of=approval
     )

@@ -28,7 +28,8 @@ class Urgency(IntEnum):
     NEEDS_PEOPLE = 1
     AGENT_MESSAGE = 2
     CARD_UPDATE = 3
-    HISTORY = 4
+    COPY_UPDATE = 4
+    HISTORY = 5
 
 
 class Call(NamedTuple):
@@ -36,6 +37,14 @@ class Call(NamedTuple):
 
     method: str
     channel: str
+
+
+class CopyCall(NamedTuple):
+    """A call about one person's copy of a card."""
+
+    call: Call
+    user: str
+    urgency: Urgency
 
 
 NEEDS_PEOPLE = frozenset(
@@ -99,6 +108,10 @@ class QueueEntry:
         events: read and not acknowledged, oldest first.
         messages: to post after the card, oldest first.
         place: channel and ts of the card; None before it is known.
+        copies: channel and ts of each person's copy of the card.
+        copy_due: the next call for a copy; None: the card comes first.
+        just_sent: people who got their copy since the last events were told of; the
+            copy itself tells them.
         mentioned_roles: names of the roles that were mentioned on the card or under it.
         wanted: number of changes so far; the card is due while it differs from
             ``shown``.
@@ -132,6 +145,11 @@ class QueueEntry:
     events: list[Event] = field(default_factory=list[Event])
     messages: list[QueuedMessage] = field(default_factory=list[QueuedMessage])
     place: tuple[str, str] | None = None
+    copies: dict[str, tuple[str, str]] = field(
+        default_factory=dict[str, tuple[str, str]]
+    )
+    copy_due: CopyCall | None = None
+    just_sent: set[str] = field(default_factory=set[str])
     mentioned_roles: frozenset[str] = frozenset()
     wanted: int = 0
     shown: int = 0
@@ -182,12 +200,13 @@ class QueueEntry:
             return Urgency.AGENT_MESSAGE
         if not self.is_card_due:
             return self.messages[0].urgency if self.messages else Urgency.HISTORY
+        if self.copy_due is not None:
+            return self.copy_due.urgency
         needs_people = any(event.name in NEEDS_PEOPLE for event in self.events)
-        if self.is_auto_approved:
-            return Urgency.NEEDS_PEOPLE if needs_people else Urgency.HISTORY
-        if self.is_new:
+        if self.is_new and not self.is_auto_approved:
             return Urgency.NEW_CARD
-        return Urgency.NEEDS_PEOPLE if needs_people else Urgency.CARD_UPDATE
+        calm = Urgency.HISTORY if self.is_auto_approved else Urgency.CARD_UPDATE
+        return Urgency.NEEDS_PEOPLE if needs_people else calm
 
 
 class OutboxQueue:
@@ -249,6 +268,7 @@ class OutboxQueue:
         # A counter and not a flag: an event that arrives while Slack updates the card
         # must make the card due again after that update.
         entry.wanted += 1
+        entry.copy_due = None  # the card comes first
         # A new event may end a wait for the rate limit, but not the backoff after a
         # failure: a busy approval would otherwise retry without a pause in an outage.
         if not entry.failures:

@@ -39,6 +39,7 @@ _WATCH_S = 5.0
 _CHECKS = 2
 _GRACE_S = 5.0
 _REDRAW_EVERY_S = 0.5
+_REDRAW_AT_LEAST_S = 15
 
 
 @dataclass(slots=True)
@@ -205,7 +206,7 @@ class Publisher:
         logger.error("publisher.stalled shard=%s", self._keys.shard)
 
     async def _redraw_outdated(self, term: _LeaseTerm) -> None:
-        """Redraw cards whose policy decision or reviewers changed, after each event.
+        """Redraw cards whose policy decision or reviewers changed.
 
         Also once at the start, for what the previous publisher did not get to.
         """
@@ -224,8 +225,13 @@ class Publisher:
             # One check evaluates up to fifty approvals, so a burst of events must not
             # cause one check each.
             await asyncio.sleep(_REDRAW_EVERY_S)
-            while not (term.is_over or term.happened.is_set()):
-                await wait_until_set(term.happened, _RETRY_S)
+            # Without an event, too: quiet hours and turns on call end by the clock.
+            seconds = 0
+            while seconds < _REDRAW_AT_LEAST_S and not (
+                term.is_over or term.happened.is_set()
+            ):
+                await wait_until_set(term.happened, 1.0)
+                seconds += 1
 
     async def _report_metrics(self, term: _LeaseTerm) -> None:
         """Announce digests and alerts; cards are published whatever becomes of them."""

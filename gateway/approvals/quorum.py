@@ -343,7 +343,6 @@ def _shared(role: Role, requirements: tuple[Requirement, Requirement]) -> Role:
     for requirement in requirements:
         for other in requirement.roles:
             if other.name == role.name:
-                is_told = Notify.MENTION in {role.notify, other.notify}
                 role = role.with_(
                     # Only those whom both policies list: the one who was taken off the
                     # list must not vote, nor the one who was just added.
@@ -351,7 +350,7 @@ def _shared(role: Role, requirements: tuple[Requirement, Requirement]) -> Role:
                     usergroups=tuple(
                         group for group in role.usergroups if group in other.usergroups
                     ),
-                    notify=Notify.MENTION if is_told else Notify.NONE,
+                    notify=Notify.strongest(role.notify, other.notify),
                 )
     return role
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
+from typing import Self
 
 from pydantic import Field
 
@@ -11,23 +13,57 @@ from twokey.gateway.protocol.verbs import Finding
 
 
 class Notify(StrEnum):
-    """How people learn that a call waits for them."""
+    """How people learn that a call waits for them: not, by a mention, by a message."""
 
-    MENTION = "mention"
     NONE = "none"
+    MENTION = "mention"
+    DM = "dm"
+
+    @classmethod
+    def strongest(cls, *given: Notify) -> Notify:
+        """Return the one of these that reaches people most directly."""
+        return max(given, key=[*cls].index)
+
+
+class Asking(Record):
+    """Whom of a role to ask at this moment; worked out anew whenever a card is drawn.
+
+    Attributes:
+        users: people to ask.
+        usergroups: user groups to mention.
+        on_call: who is asked instead of all of these, as long as they are enough.
+        quiet_until_ms: end of the quiet hours in which nobody is asked; 0 for none.
+        taken_by: user groups that hold, or may hold, who said "I'm on it".
+        unreachable: people who got no direct message, with Slack's word for why.
+    """
+
+    users: tuple[str, ...] = ()
+    usergroups: tuple[str, ...] = ()
+    on_call: tuple[str, ...] = ()
+    quiet_until_ms: int = 0
+    taken_by: tuple[str, ...] = ()
+    unreachable: dict[str, str] = Field(default_factory=dict)
 
 
 class Role(Record):
     """Who holds a role: Slack user ids and user group ids. Both empty: nobody.
 
-    ``notify`` says how its holders learn of a card; it changes nothing about who may
-    decide.
+    ``notify`` says how its holders learn of a card, and ``asking`` whom of them to ask
+    now; neither changes anything about who may decide.
     """
 
     name: str
     users: tuple[str, ...] = ()
     usergroups: tuple[str, ...] = ()
     notify: Notify = Notify.MENTION
+    # Left out of every document: it is of one moment, and must neither be stored nor
+    # make a card look as if somebody else had to decide.
+    asking: Asking | None = Field(default=None, exclude=True, repr=False)
+
+    @property
+    def asked(self) -> Asking:
+        """Return whom to ask of it: everybody, when nothing else was worked out."""
+        return self.asking or Asking(users=self.users, usergroups=self.usergroups)
 
 
 class Requirement(Record):
@@ -47,6 +83,13 @@ class Requirement(Record):
     at_least: dict[str, int] = Field(default_factory=dict)
     also: tuple[Requirement, ...] = ()
     editor_may_vote: bool = True
+
+    def with_roles(self, change: Callable[[Role], Role]) -> Self:
+        """Return the same requirement of changed roles."""
+        return self.with_(
+            of=tuple(map(change, self.of)),
+            also=tuple(part.with_roles(change) for part in self.also),
+        )
 
     @property
     def parts(self) -> tuple[Requirement, ...]:

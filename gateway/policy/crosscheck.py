@@ -40,6 +40,7 @@ def cross_check(policy: Policy) -> Iterator[ProblemAt]:
     yield from _quorum_problems(policy)
     yield from _seeded_problems(policy)
     yield from _unheard(policy)
+    yield from _on_call(policy)
     yield from requirement_problems(policy)
     for name, window in policy.windows.items():
         yield from _window_problems(policy, name, window)
@@ -140,6 +141,24 @@ def _unheard(policy: Policy) -> Iterator[ProblemAt]:
             text = f"{dotted(path)!r} calls {called!r}, which 'notify: none' keeps "
             text += "from being mentioned; remove one of the two."
             yield path, text
+
+
+def _on_call(policy: Policy) -> Iterator[ProblemAt]:
+    """Yield rotations that are unknown, and people in them who may not decide."""
+    for name, rule in policy.roles.items():
+        path: Path = ("roles", name, "on_call")
+        if rule.on_call is None:
+            continue
+        rotation = policy.on_call.get(rule.on_call)
+        if rotation is None:
+            text = f"{dotted(path)!r} names the rotation {rule.on_call!r}, which is "
+            yield path, f"{text}not in 'on_call'; {near(rule.on_call, policy.on_call)}"
+            continue
+        # Who is in a user group is known to Slack alone.
+        others = [one for one in rotation.people if one not in rule.users]
+        if others and not rule.usergroups:
+            text = f"{others[0]!r} is on call for {name!r} but does not hold that "
+            yield path, f"{text}role, so could not decide; add them to its 'users'."
 
 
 def _reviewers(policy: Policy) -> Iterator[tuple[Path, tuple[str, ...]]]:

@@ -115,8 +115,7 @@ class EffectiveRules:
         if tier is Tier.ESCALATE or not own:
             base.append(self._of_tier(tier, base))
         requirement = joined([*base, *(required(policy, name) for name in needs)])
-        is_quiet = self.waiting(tier).notify is Notify.NONE
-        return _without_mentions(requirement) if is_quiet else requirement
+        return requirement.with_roles(lambda role: self._notified(role, tier))
 
     def everybody(self) -> tuple[Role, ...]:
         """Return every role that may be asked, at any tier and by any rule."""
@@ -143,6 +142,9 @@ class EffectiveRules:
         if not name or is_channel(name):
             return name, ()
         roles = self._policy.roles_named((name,))
+        # A tool whose cards ask nobody is quiet until then, as such a tier is.
+        if self.first.notify not in {None, Notify.NONE}:
+            roles = tuple(role.with_(notify=self.first.notify) for role in roles)
         # By people and not by name: the same people may hold two roles.
         voters = {id_ for role in requirement.roles for id_ in _listed(role)}
         may_vote = any(id_ in voters for role in roles for id_ in _listed(role))
@@ -197,6 +199,14 @@ class EffectiveRules:
         # Likewise: what the tool hides stays hidden.
         return tuple(dict.fromkeys((*self._listed.redact, *self._narrow.redact)))
 
+    def _notified(self, role: Role, tier: Tier) -> Role:
+        """Return a role with how its holders learn of a card of this tool and tier."""
+        rule = self._policy.roles.get(role.name)
+        # The narrowest place that says something: the tool, the role, the tier.
+        own = rule.notify if rule is not None else None
+        notify = self.first.notify or own or self.waiting(tier).notify
+        return role.with_(notify=notify or Notify.MENTION)
+
     def _floor(self) -> tuple[Tier, tuple[str, ...]]:
         listed, narrow = self._listed.tier, self._narrow.tier
         tier = self._policy.defaults.tier if listed is None else listed
@@ -233,14 +243,6 @@ class EffectiveRules:
         if target is not None and not is_channel(target):
             names = (*names, target)
         return self._policy.roles_named(tuple(dict.fromkeys(names)))
-
-
-def _without_mentions(requirement: Requirement) -> Requirement:
-    """Return the same requirement, of roles whose holders no card mentions."""
-    return requirement.with_(
-        of=tuple(role.with_(notify=Notify.NONE) for role in requirement.of),
-        also=tuple(_without_mentions(part) for part in requirement.also),
-    )
 
 
 def _listed(role: Role) -> tuple[str, ...]:

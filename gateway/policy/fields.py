@@ -208,6 +208,14 @@ def _exact(text: str) -> str:
     return text
 
 
+def _zone(name: str) -> str:
+    try:
+        hours.zone(name)
+    except ValueError as error:
+        raise ValueError(f"{error}; {hours.near_zone(name)}.") from error
+    return name
+
+
 def _reasons(value: object) -> object:
     if isinstance(value, bool):
         return (Verb.EDIT, Verb.REJECT) if value else ()
@@ -253,5 +261,6 @@ Day = Annotated[str, AfterValidator(hours.holiday)]
 ExactName = Annotated[str, AfterValidator(_exact)]
 ReasonsFor = Annotated[tuple[Verb, ...], BeforeValidator(_reasons), Distinct]
 RequirementName = Annotated[str, AfterValidator(_requirement_name)]
+Zone = Annotated[str, AfterValidator(_zone)]
 StrictBool = Annotated[bool, Field(strict=True)]
 Count = Annotated[int, Field(strict=True)]

@@ -10,7 +10,9 @@ import re
 from collections.abc import Iterable
 from datetime import UTC, date, datetime, time, timedelta
 from functools import lru_cache
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
+
+from twokey.gateway.sentences import near
 
 _HOURS = re.compile(
     r"(?P<from>[01][0-9]|2[0-3]):(?P<fm>[0-5][0-9])"
@@ -21,6 +23,11 @@ _DAY = re.compile(r"(?:[0-9]{4}-)?[0-9]{2}-[0-9]{2}", re.ASCII)
 _LEAP_YEAR = "2000-"
 _SATURDAY = 5
 _WHOLE_DAY = 24 * 60
+_MINUTE = timedelta(minutes=1)
+EARLIEST = datetime.min.replace(tzinfo=UTC)
+"""Before every moment."""
+LATEST = datetime.max.replace(tzinfo=UTC)
+"""After every moment."""
 
 
 @lru_cache(maxsize=512)
@@ -34,6 +41,14 @@ def zone(name: str) -> ZoneInfo:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
         raise ValueError(f"there is no time zone {name!r}") from error
+
+
+def near_zone(name: str) -> str:
+    """End a sentence about an unknown time zone with a near name, or an example."""
+    hint = near(name, available_timezones())
+    if hint.startswith("use one of"):
+        return "write an IANA name such as 'Europe/London' or 'UTC'"
+    return hint
 
 
 @lru_cache(maxsize=512)
@@ -53,6 +68,24 @@ def span(text: str) -> tuple[int, int]:
     if end > _WHOLE_DAY or start == end:
         raise ValueError(f"{text!r} are not hours; write '08:00-18:00'")
     return start, end
+
+
+def instant(local: datetime, zone_name: str, *, after: datetime) -> datetime:
+    """Return when it is a local time without a zone, or later for the first time.
+
+    A time that daylight saving skips is reached at the end of the gap; of one that
+    comes twice the first counts, unless that is over by ``after``.
+    """
+    first = local.replace(tzinfo=zone(zone_name))
+    found = first.astimezone(UTC)
+    # In a gap the clock shows a later time then; go back to the minute after it.
+    while _wall(found - _MINUTE, zone_name) >= local:
+        found -= _MINUTE
+    return found if found > after else first.replace(fold=1).astimezone(UTC)
+
+
+def _wall(moment: datetime, zone_name: str) -> datetime:
+    return moment.astimezone(zone(zone_name)).replace(tzinfo=None)
 
 
 def holiday(text: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable
 from itertools import takewhile
-from zoneinfo import available_timezones
 
 import cel
 
@@ -127,7 +126,7 @@ def _check_hours(call: Call) -> None:
     try:
         hours.zone(zone)
     except ValueError as error:
-        raise ValueError(f"{error}; {_near_zone(zone)}") from error
+        raise ValueError(f"{error}; {hours.near_zone(zone)}") from error
     if call.name == "off_hours":
         hours.span(_plain(call, 2, "span of hours", "08:00-18:00"))
 
@@ -201,10 +200,3 @@ def _check_members(row: tuple[Token, ...], root: str, known: Iterable[str]) -> N
             raise ValueError(text)
         if path[0] not in known:
             raise ValueError(f"{root!r} has no {path[0]!r}; {near(path[0], known)}")
-
-
-def _near_zone(name: str) -> str:
-    hint = near(name, available_timezones())
-    if hint.startswith("use one of"):
-        return "write an IANA name such as 'Europe/London' or 'UTC'"
-    return hint

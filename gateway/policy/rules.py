@@ -43,8 +43,10 @@ from twokey.gateway.policy.fields import (
     is_usergroup_id,
     one_or_many,
 )
+from twokey.gateway.policy.on_call import Rotation
+from twokey.gateway.policy.quiet_hours import QuietRule
 from twokey.gateway.policy.requirement_rules import RequirementRule
-from twokey.gateway.policy.tier_rules import TierRules
+from twokey.gateway.policy.tier_rules import TierRules, WaitingRule
 from twokey.gateway.policy.triage_rules import TriageRule
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.records import Record
@@ -118,12 +120,15 @@ class Defaults(Record):
 class RoleRule(Record):
     """Who holds a role, by Slack ids and never by name.
 
-    With ``notify: none`` its holders may decide, and no card mentions them.
+    ``notify`` says how its holders learn of a card, ``quiet`` when they do not, and
+    ``on_call`` who of them is asked first; all of them may decide at any time.
     """
 
     users: Annotated[tuple[UserId, ...], Distinct] = ()
     usergroups: Annotated[tuple[UsergroupId, ...], Distinct] = ()
-    notify: Notify = Notify.MENTION
+    notify: Notify | None = None
+    quiet: QuietRule | None = None
+    on_call: RoleName | None = None
 
     @model_validator(mode="after")
     def _somebody(self) -> RoleRule:
@@ -257,6 +262,7 @@ class ToolRule(Record):
     ``redact`` hides values on cards and changes nothing that is hashed or run.
     ``same_by`` names the arguments that two calls share when the second is the first
     one again; without it these are all arguments.
+    ``notify`` says how people learn of its cards, whatever their role and tier say.
     ``raise`` (in Python `raise_`) lists reasons to ask for more. A run of the agent may
     ask for less than is listed only when the tool is ``overridable``.
     """
@@ -277,6 +283,7 @@ class ToolRule(Record):
     expires_in: Duration | None = None
     authorization: Duration | None = None
     on_failure: Literal["tell", "ask"] | None = None
+    notify: Notify | None = None
     channel: ChannelRef | None = None
     overridable: StrictBool | None = None
     triage: TriageRule | None = None
@@ -304,6 +311,7 @@ class Policy(Record):
     version: Annotated[Literal[1], _of_kind(int, "version: 1")]
     defaults: Defaults = Defaults()
     roles: dict[RoleName, RoleRule] = Field(default_factory=dict)
+    on_call: dict[RoleName, Rotation] = Field(default_factory=dict)
     holidays: tuple[Day, ...] = ()
     windows: dict[WindowName, WindowRule] = Field(default_factory=dict)
     requirements: dict[RequirementName, RequirementRule] = Field(default_factory=dict)
@@ -335,6 +343,14 @@ class Policy(Record):
         named += [name for name in waiting if name and is_channel(name)]
         found = (name for name in named if name)
         return tuple(dict.fromkeys((self.defaults.channel, *found)))
+
+    @property
+    def notifying(self) -> frozenset[Notify]:
+        """Return every way of notifying people that the file writes out."""
+        rules: list[RoleRule | ToolRule | WaitingRule] = [*self.roles.values()]
+        rules += [rule for _, rule in self.tool_rules()]
+        rules += [self.tiers.approve, self.tiers.escalate]
+        return frozenset(rule.notify for rule in rules if rule.notify is not None)
 
     @property
     def asks_triage(self) -> bool:
@@ -370,5 +386,5 @@ class Policy(Record):
             name=name,
             users=rule.users,
             usergroups=rule.usergroups,
-            notify=rule.notify,
+            notify=rule.notify or Notify.MENTION,
         )

@@ -36,8 +36,8 @@ class WaitingRule(Record):
     ``needs`` names a requirement; the narrower place, a tool, says who is asked first.
     ``authorization`` is how long an approved call may wait to run.
     ``remind_at`` and ``escalate_at`` are shares of the time that people have; at the
-    second, ``escalate_to`` is called: a role, a person or a channel. With ``notify:
-    none`` a card mentions nobody who may decide until then.
+    second, ``escalate_to`` is called: a role, a person or a channel. ``notify`` is for
+    roles that say nothing themselves; with ``none`` nobody is asked until then.
     """
 
     needs: RequirementName | None = None
@@ -46,7 +46,7 @@ class WaitingRule(Record):
     remind_at: Percent | None = None
     escalate_at: Percent | None = None
     escalate_to: EscalationTarget | None = None
-    notify: Notify = Notify.MENTION
+    notify: Notify | None = None
 
     @model_validator(mode="after")
     def _both(self) -> Self:

@@ -38,6 +38,7 @@ from twokey.gateway.service.deadlines import TimeService
 from twokey.gateway.service.delegating import DelegationService
 from twokey.gateway.service.freezing import FreezeService
 from twokey.gateway.service.queue import MAX_QUEUE, ReviewQueue
+from twokey.gateway.service.reach import Reach, Rotations
 from twokey.gateway.service.reevaluation import (
     CurrentEvaluation,
     as_of_now,
@@ -73,6 +74,7 @@ class ReviewService(PolicyService):
     ) -> None:
         super().__init__(store, policy, tenant=tenant)
         self.store = store
+        self.reach = Reach(policy, Rotations(policy))
         self._sweeper = Sweeper(store)
         self.queue = ReviewQueue(store, tenant=tenant)
         self._shown_by = ""
@@ -161,8 +163,7 @@ class ReviewService(PolicyService):
             change = written.change
             decided = Decided(approval=change.approval, index=click.index)
             return change.waits_on or decided
-        # The click came before the sweep. Ended here and now, so that the card says so
-        # when the person looks again.
+        # The click came before the sweep: end it now, so that the card says so.
         if isinstance(written, Expired):
             await self._sweeper.expire(self._keys, click.approval)
         return Unknown() if written is None else written
@@ -276,7 +277,7 @@ class ReviewService(PolicyService):
     async def as_of_now(self, loaded: Loaded) -> Loaded:
         """Return an approval as it is to be shown: needing what it needs now."""
         shown = await as_of_now(self.store, self._policy(), loaded.approval)
-        return Loaded(shown, loaded.now_ms)
+        return await self.reach.resolved(Loaded(shown, loaded.now_ms))
 
     async def read_as_of_now(self, approval_id: str) -> Loaded | None:
         """Return what `read` does, as it is to be shown; never decide over this."""
@@ -288,10 +289,9 @@ class ReviewService(PolicyService):
         return [await self.as_of_now(loaded) for loaded in await self.waiting()]
 
     async def reevaluated(self, limit: int = MAX_REEVALUATED) -> list[Loaded]:
-        """Return waiting approvals whose calls depend on others, as of now.
+        """Return waiting approvals whose calls depend on others, soonest due first.
 
-        Those of another policy are among them once, after the policy changed. Those
-        that are due soonest come first; ``limit`` bounds what it costs.
+        Those of another policy are among them once; ``limit`` bounds what it costs.
         """
         policy = self._policy()
         is_new = policy.digest != self._shown_by

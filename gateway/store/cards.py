@@ -6,7 +6,10 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 
+from pydantic import Field
+
 from twokey.gateway.protocol.records import Record
+from twokey.gateway.store.card_copies import ATTACH, CardCopy, copies_in
 from twokey.gateway.store.connection import Connection, fields, number, text
 from twokey.gateway.store.keys import (
     DRAFT_MS,
@@ -23,16 +26,15 @@ _MENTIONED = "asked "
 
 _NOTHING: dict[str, str] = {}
 
-ATTACH = Script("attach")
 FORGET_CARD_MESSAGE = Script("forget_card_message")
 
 
 class CardPlace(Record):
-    """The one usable copy of a card: channel and message, and the rev it shows.
+    """The one usable card in a channel: channel and message, and the rev it shows.
 
     ``decision_digest`` is a digest of what it says that the waiting calls need.
     ``mentioned_roles`` are the names of the roles that were mentioned on it or under
-    it.
+    it. ``copies`` are the direct messages that show it too, by the id of their person.
     """
 
     channel: str
@@ -41,6 +43,20 @@ class CardPlace(Record):
     display_digest: str = ""
     decision_digest: str = ""
     mentioned_roles: frozenset[str] = frozenset()
+    copies: dict[str, CardCopy] = Field(default_factory=dict)
+
+    @property
+    def sent(self) -> tuple[str, ...]:
+        """Return who has a copy, in one order."""
+        return tuple(sorted(user for user, one in self.copies.items() if one.is_posted))
+
+    @property
+    def places(self) -> dict[str, tuple[str, str]]:
+        """Return channel and ts of each person's copy."""
+        return {
+            user: (self.copies[user].channel, self.copies[user].ts)
+            for user in self.sent
+        }
 
     @property
     def is_in_summary(self) -> bool:
@@ -98,6 +114,7 @@ class CardStore:
                 for name in found
                 if name.startswith(_MENTIONED)
             ),
+            copies=copies_in(found),
         )
 
     async def posted(
@@ -172,11 +189,13 @@ class CardStore:
         rev: int,
         display_digest: str,
         decision_digest: str = "",
+        has_copies: bool = False,
     ) -> None:
         """Remember which rev and decision the card shows, and its blocks' digest.
 
         A publisher that was paused may show an older rev than another one did in the
         meantime. What the card shows is then not known, so it has to be drawn again.
+        With copies, which are drawn after it, it stays listed as missing or old.
         """
         key = keys.card(approval)
         # Read before the write, which would hide that somebody else showed a newer one.
@@ -187,9 +206,8 @@ class CardStore:
             await self.mark_outdated(keys, tenant, approval)
         else:
             # Only a card that is up to date is missed no longer.
-            await self._conn.transaction(
-                ["HDEL", key, "trouble"], ["ZREM", keys.outdated(tenant), approval]
-            )
+            drawn = [] if has_copies else [["ZREM", keys.outdated(tenant), approval]]
+            await self._conn.transaction(["HDEL", key, "trouble"], *drawn)
 
     async def outdated(self, keys: Keys, tenant: str, limit: int) -> list[str]:
         """Return approvals whose card is missing or may be old; soonest gone first."""

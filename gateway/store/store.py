@@ -9,6 +9,7 @@ from twokey.gateway.store.agent_load import AgentLoadStore
 from twokey.gateway.store.announced_interrupts import InterruptStore
 from twokey.gateway.store.approvals import ApprovalStore
 from twokey.gateway.store.auto_runs import AutoRunStore
+from twokey.gateway.store.card_copies import CopyStore
 from twokey.gateway.store.cards import CardStore
 from twokey.gateway.store.connection import Connection
 from twokey.gateway.store.delegations import DelegationStore
@@ -60,6 +61,7 @@ class Store:
         self.approvals = ApprovalStore(self.conn, lease_ms=lease_ms)
         self.threads = ThreadStore(self.conn, lease_ms=lease_ms)
         self.cards = CardStore(self.conn)
+        self.copies = CopyStore(self.conn)
         self.processes = ProcessStore(self.conn)
         self.windows = WindowStore(self.conn)
         self.agent_load = AgentLoadStore(self.conn)

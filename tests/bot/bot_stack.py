@@ -219,6 +219,12 @@ class Stack:
         self, verdict: Verdict, *, ok: bool = True, summary: str = "refund 12 done"
     ) -> None:
         """Let an agent claim and run an authorized call."""
+        item_id, fence = await self.begin(verdict)
+        result = Result(ok=ok, summary=summary)
+        assert await self.agents.finish(item_id, fence, result)
+
+    async def begin(self, verdict: Verdict) -> tuple[str, int]:
+        """Let an agent claim an authorized call; return what it ends it with."""
         item = (await self.approval(verdict)).items[approval_of(verdict.item_id)[1]]
         ctx = item.ctx
         claim = await self.agents.claim(
@@ -236,8 +242,7 @@ class Stack:
             )
         )
         assert claim.kind == "new", claim
-        result = Result(ok=ok, summary=summary)
-        assert await self.agents.finish(item.id, claim.fence, result)
+        return item.id, claim.fence
 
 
 def is_card_of(message: Mapping[str, object], approval_id: str) -> bool:

@@ -126,12 +126,13 @@ def test_an_address_is_taken_with_or_without_a_slash(given: str) -> None:
     assert url == f"{given.rstrip('/')}/slack/events"
 
 
-def test_the_scopes_are_the_six_that_the_bot_uses() -> None:
+def test_the_scopes_are_those_that_the_bot_uses() -> None:
     assert SCOPES == (
         "app_mentions:read",
         "chat:write",
         "commands",
         "im:history",
+        "im:write",
         "users:read",
         "usergroups:read",
     )

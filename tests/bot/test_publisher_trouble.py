@@ -17,6 +17,7 @@ from tests.lifetimes import lose_records
 from tests.service.harness import ANA
 from twokey.bot.blocks import Message
 from twokey.bot.delivery import card_updater, feed, publisher, queue_sender
+from twokey.bot.delivery.card_copies import CopyUpdater
 from twokey.bot.delivery.card_publisher import CardPublisher
 from twokey.bot.delivery.card_updater import CardUpdater
 from twokey.bot.delivery.outbox_queue import QueuedMessage, QueueEntry
@@ -305,6 +306,7 @@ def dispatcher_of(
     """Return a dispatcher of its own for a test of one step."""
     updater = CardUpdater(
         card_publisher=card_publisher,
+        copies=CopyUpdater(card_publisher, stack.store.copies, stack.keys),
         outbox=stack.store.outbox(stack.keys, reader="x"),
         keys=stack.keys,
         tenant="default",

@@ -74,6 +74,7 @@ def test_a_raised_call_is_explained_down_to_the_minute(home: Path, tell: Any) ->
         "within    30m (at 2026-07-01 12:30:00 UTC), then it expires",
         "reminds   after 15m (at 2026-07-01 12:15:00 UTC)",
         "escalates to senior after 24m (at 2026-07-01 12:24:00 UTC)",
+        "reaches   support: a mention of S0SUPPORT",
         "where     #cards",
     ]
 

@@ -223,7 +223,7 @@ SLACK_TABLE = (
     Mutant(
         "who is called later is left in peace until then",
         "bot/cards/mentions.py",
-        "needed += first if _can_give(first, missing[names]) else roles",
+        "needed += next(enough, roles)",
         "needed += roles",
         ASKING,
     ),
@@ -251,8 +251,8 @@ SLACK_TABLE = (
     Mutant(
         "mentioning people wins over leaving them in peace",
         "gateway/approvals/quorum.py",
-        "is_told = Notify.MENTION in {role.notify, other.notify}",
-        "is_told = Notify.MENTION is role.notify is other.notify",
+        "notify=Notify.strongest(role.notify, other.notify)",
+        "notify=role.notify",
         "tests/policy/test_notify.py",
     ),
     Mutant(
@@ -293,7 +293,7 @@ SLACK_TABLE = (
     Mutant(
         "a refused card is tried for as long as it is needed",
         "bot/delivery/card_updater.py",
-        "        if is_over(approval):\n",
+        "        if is_over(approval) and is_last:\n",
         "        if True:\n",
         "tests/bot/test_undelivered.py",
     ),

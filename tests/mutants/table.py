@@ -14,6 +14,7 @@ from tests.mutants.mutant import Mutant
 from tests.mutants.outages import OUTAGES_TABLE
 from tests.mutants.precedents import PRECEDENTS_TABLE
 from tests.mutants.questions import QUESTION_TABLE
+from tests.mutants.reach import REACH_TABLE
 from tests.mutants.slack import SLACK_TABLE
 from tests.mutants.totals import TOTALS_TABLE
 from tests.mutants.triage import TRIAGE_TABLE
@@ -481,6 +482,7 @@ TABLE = (
     *TRIAGE_TABLE,
     *TRUST_TABLE,
     *QUESTION_TABLE,
+    *REACH_TABLE,
     *SLACK_TABLE,
     *CURRENT_POLICY_TABLE,
     *TOTALS_TABLE,

@@ -54,7 +54,7 @@ def test_a_tier_silences_every_part_of_a_requirement() -> None:
 
 
 @pytest.mark.parametrize("pair", [*product(Notify, repeat=2)])
-def test_of_two_demands_the_one_that_mentions_people_wins(
+def test_of_two_demands_the_one_that_reaches_people_best_wins(
     pair: tuple[Notify, Notify],
 ) -> None:
     first, second = (
@@ -67,13 +67,14 @@ def test_of_two_demands_the_one_that_mentions_people_wins(
     both = stricter(first, second.with_(approvals=2))
 
     (role,) = both.roles
-    assert (role.notify is Notify.MENTION) == (Notify.MENTION in pair)
+    assert role.notify is Notify.strongest(*pair)
+    assert [*Notify].index(role.notify) == max(map([*Notify].index, pair))
 
 
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("notify: none}\ntiers", "notify: dm}\ntiers", "notify"),
+        ("notify: none}\ntiers", "notify: loud}\ntiers", "notify"),
         (
             "approve: {notify: none,",
             "approve: {notify: none, remind_at: 50%,",

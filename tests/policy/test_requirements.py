@@ -79,7 +79,7 @@ def evaluation_of(tool: str, amount: float = 1) -> Evaluation:
 
 def who(requirement: Requirement) -> str:
     evaluation = evaluation_of("letter").with_(requirement=requirement)
-    return dict(explanation_rows(evaluation, None))["who"]
+    return dict(explanation_rows(POLICY, evaluation, None))["who"]
 
 
 def problems(text: str) -> list[str]:

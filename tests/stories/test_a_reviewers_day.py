@@ -34,6 +34,7 @@ STORIES = {
     "batch": ["reviewer.submitted", "item.executed", "item.rejected"],
     "question": ["item.answered", "question.answered", "item.executed"],
     "digest": ["item.executed", "item.rejected", "agent.said", "digest.posted"],
+    "direct": ["copy.posted", "item.voted", "item.executed", "copy.updated"],
     "outage": ["item.executed", "run.waiting", "run.resumed"],
 }
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.bot.samples import (
@@ -27,7 +29,7 @@ from twokey.gateway.approvals.record import (
     TriageResult,
     Waiting,
 )
-from twokey.gateway.approvals.requirement import Role, SpotCheck
+from twokey.gateway.approvals.requirement import Asking, Role, SpotCheck
 from twokey.gateway.policy.fields import MAX_LINK
 from twokey.gateway.protocol.business_state import BusinessState, with_state
 from twokey.gateway.protocol.records import Person, Result
@@ -42,6 +44,7 @@ VOTERS = [Person(team=TEAM, user=f"U{'0' * 20}{n}") for n in range(8)]
 MANY = (
     Role(name="s" * 64, usergroups=tuple(f"S{'0' * 19}{n}" for n in range(9))),
     Role(name="u" * 64, users=tuple(f"U{'0' * 18}{n}" for n in range(10, 99))),
+    Role(name="q" * 64, asking=Asking(users=("U0Q",), quiet_until_ms=LATER)),
 )
 FLOOR = Floor(tier=Tier.APPROVE, reasons=(), requirement=TWO, policy_digest="p")
 
@@ -108,7 +111,7 @@ def _longest_past(filler: str) -> Past:
 
 
 def _card_problems(approval: Approval) -> list[str]:
-    message = card(frame(approval))
+    message = card(replace(frame(approval), sent=tuple(one.user for one in VOTERS)))
     problems = validate_message([*message.blocks], message.text, update=True)
     return [str(problem) for problem in problems]
 

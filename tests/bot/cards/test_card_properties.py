@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from hypothesis import HealthCheck, given, settings
 
@@ -45,10 +46,12 @@ def _check(message: Message, *names: str) -> None:
 def test_every_card_is_accepted_by_slack_and_interprets_no_strangers_text(
     approval: Approval, now_ms: int
 ) -> None:
-    message = card(frame(approval, now_ms=now_ms))
+    made = frame(approval, now_ms=now_ms)
+    copied = replace(made, sent=("U0ANA", "U0BEN")), replace(made, card_in="#refunds")
 
-    _check(message, *(item.tool for item in approval.items))
-    assert CANARY not in str(message.metadata)
+    for message in (card(made), *map(card, copied)):
+        _check(message, *(item.tool for item in approval.items))
+        assert CANARY not in str(message.metadata)
 
 
 @_quick

@@ -1,0 +1,153 @@
+"""Post and update personal copies of a card: direct messages that hold all of it.
+
+A copy is posted to each person whom the policy asks by direct message, and changed
+whenever the card is. Each call is one step of the scheduler. Where Slack takes no
+direct message to somebody, that is kept, and the card's thread mentions them instead.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+
+from twokey.bot.cards.frame import Frame
+from twokey.bot.cards.mentions import copies_for
+from twokey.bot.cards.undelivered import is_over, needs_people, outdated_copy
+from twokey.bot.delivery.card_publisher import CardPublisher, policy_decision_digest
+from twokey.bot.delivery.outbox_queue import (
+    Call,
+    CopyCall,
+    QueuedMessage,
+    QueueEntry,
+    Urgency,
+)
+from twokey.bot.limits import OPEN_DM, POST, UPDATE
+from twokey.bot.web import ABOUT_THE_BLOCKS, TOKEN_ERRORS, SlackRefused
+from twokey.gateway.approvals.record import Approval
+from twokey.gateway.store.card_copies import CardCopy, CopyStore
+from twokey.gateway.store.cards import CardPlace
+from twokey.gateway.store.keys import Keys
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class CopyUpdater:
+    """Brings the copies of one tenant's cards up to date.
+
+    Attributes:
+        card_publisher: makes the calls.
+        copies: where the copies are kept.
+        keys: of the tenant's shard.
+        channels: direct message of each person, as far as this process knows.
+        unregistered: channel and ts of posted copies that the store does not hold yet,
+            because it failed meanwhile; by approval and person.
+    """
+
+    card_publisher: CardPublisher
+    copies: CopyStore
+    keys: Keys
+    channels: dict[str, str] = field(default_factory=dict[str, str])
+    unregistered: dict[tuple[str, str], tuple[str, str]] = field(
+        default_factory=dict[tuple[str, str], tuple[str, str]]
+    )
+
+    def next_call(self, record: Approval, place: CardPlace) -> CopyCall | None:
+        """Return what brings the copies of a card up to date; None when they are."""
+        for user in copies_for(record):
+            copy = place.copies.get(user, CardCopy())
+            if not (copy.ts or copy.refused):
+                channel = copy.channel or self.channels.get(user)
+                call = Call(POST, channel) if channel else Call(OPEN_DM, "")
+                return CopyCall(call, user, Urgency.NEEDS_PEOPLE)
+        # Where nobody has to act any more, the cards in channels go first: Slack takes
+        # about one update a second, and a card has up to `MOST_COPIES` copies.
+        is_urgent = needs_people(record)
+        urgency = Urgency.NEEDS_PEOPLE if is_urgent else Urgency.COPY_UPDATE
+        for user in place.sent:
+            if self._is_outdated(record, place.copies[user]):
+                return CopyCall(Call(UPDATE, ""), user, urgency)
+        return None
+
+    def _is_outdated(self, record: Approval, copy: CardCopy) -> bool:
+        decided = policy_decision_digest(record, self.card_publisher.seal_key)
+        if copy.decision_digest != decided:
+            return copy.rev <= record.rev
+        # While calls only run, their end is waited for: the card shows the rest.
+        is_settled = needs_people(record) or is_over(record)
+        return copy.rev < record.rev and is_settled
+
+    async def make(
+        self,
+        entry: QueueEntry,
+        due: CopyCall,
+        record: Approval,
+        place: CardPlace,
+        *,
+        now_ms: int,
+    ) -> None:
+        """Make a call that `next_call` returned.
+
+        Raises:
+            RateLimitDelay: nothing was sent.
+            SlackError: the bot's token is refused, or what the card shows; or a silent
+                one, which may have posted the copy.
+        """
+        user, copy = due.user, place.copies.get(due.user, CardCopy())
+        frame = self.card_publisher.frame(record, now_ms, card_in=place.channel)
+        try:
+            if due.call.method == OPEN_DM:
+                self.channels[user] = await self.card_publisher.open_dm(user)
+            elif due.call.method == POST:
+                await self._post(due, frame, is_plain=entry.is_plain)
+                entry.just_sent.add(user)
+            else:
+                at = copy.channel, copy.ts
+                await self.card_publisher.update_copy(
+                    frame, *at, is_plain=entry.is_plain
+                )
+                await self._shown(user, record)
+        except SlackRefused as error:
+            is_plainer = error.error in ABOUT_THE_BLOCKS and not entry.is_plain
+            if error.error in TOKEN_ERRORS or is_plainer:
+                raise
+            logger.warning("copy.refused user=%s why=%s", user, error.error)
+            self.channels.pop(user, None)
+            await self.copies.refused(self.keys, record.id, user, error.error)
+            if copy.ts:
+                note = outdated_copy(record, channel=place.channel, why=error.error)
+                entry.messages.append(QueuedMessage(note, "", copy.channel, copy.ts))
+
+    async def _post(self, due: CopyCall, frame: Frame, *, is_plain: bool) -> None:
+        user, channel, record = due.user, due.call.channel, frame.approval
+        key = record.id, user
+        if key not in self.unregistered:
+            # Noted before the post: if its answer is lost, a click on the copy tells
+            # which message it is (`verify_click`).
+            await self.copies.opened(self.keys, record.id, user, channel=channel)
+            self.unregistered[key] = await self.card_publisher.post_copy(
+                frame, channel, is_plain=is_plain
+            )
+        kept = await self.copies.posted(
+            self.keys,
+            record.id,
+            user,
+            channel=self.unregistered[key][0],
+            ts=self.unregistered[key][1],
+        )
+        at = self.unregistered.pop(key)
+        if (kept.channel, kept.ts) != at:
+            logger.warning("copy.surplus id=%s", record.id)
+            await self.card_publisher.delete(*at)
+            return  # the registered copy may show an older state, and is updated next
+        await self._shown(user, record)
+
+    async def _shown(self, user: str, record: Approval) -> None:
+        publisher = self.card_publisher
+        decided = policy_decision_digest(record, publisher.seal_key)
+        is_newest = await self.copies.shown(
+            self.keys, record.id, user, rev=record.rev, decision_digest=decided
+        )
+        logger.info("copy.shown id=%s rev=%d", record.id, record.rev)
+        if not is_newest:
+            await publisher.cards.mark_outdated(self.keys, record.tenant, record.id)

@@ -1,0 +1,29 @@
+"""Change, of everybody an approval names, whom to ask at this moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.approvals.requirement import Role
+from twokey.gateway.protocol.tiers import join
+
+ChangeRole = Callable[[Item, Role], Role]
+"""Returns a role, as it is asked about an item, with another ``asking``."""
+
+
+def with_roles(approval: Approval, change: ChangeRole) -> Approval:
+    """Return an approval with changed roles, those that are called later included.
+
+    These are changed as for the call of the highest tier that waits.
+    """
+    items = tuple(
+        item.with_(requirement=item.requirement.with_roles(partial(change, item)))
+        for item in approval.items
+    )
+    waiting = [item for item in items if item.is_pending] or [*items]
+    top = join(*(item.tier for item in waiting))
+    highest = next(item for item in waiting if item.tier is top)
+    roles = tuple(change(highest, role) for role in approval.waiting.roles)
+    return approval.with_(items=items, waiting=approval.waiting.with_(roles=roles))

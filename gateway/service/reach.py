@@ -1,0 +1,109 @@
+"""Whom to ask at this moment: people on call, quiet hours.
+
+Worked out from the policy in force whenever an approval is read to be shown, and never
+stored: it changes who is asked and nothing about who may decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from twokey.gateway.approvals.asking import with_roles
+from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.approvals.requirement import Role
+from twokey.gateway.policy.hours import utc
+from twokey.gateway.policy.on_call import on_call, turn_at
+from twokey.gateway.policy.quiet_hours import QuietRule, asked_from, last_end
+from twokey.gateway.policy.rules import Policy
+from twokey.gateway.store.atomic_write import Loaded
+
+
+class OnCall(Protocol):
+    """Knows who is on call; another source than the policy implements this."""
+
+    async def people(self, rotation: str, now_ms: int) -> tuple[str, ...]:
+        """Return Slack user ids; none: everybody who holds the role is asked."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Rotations:
+    """The rotations of the policy in force."""
+
+    policy: Callable[[], Policy]
+
+    async def people(self, rotation: str, now_ms: int) -> tuple[str, ...]:
+        """Return who has the turn; nobody before the first one."""
+        rule = self.policy().on_call.get(rotation)
+        found = on_call(rule, utc(now_ms)) if rule else ""
+        return (found,) if found else ()
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """Whom to ask at a moment.
+
+    Attributes:
+        policy: returns the policy in force.
+        on_call: who is on call.
+    """
+
+    policy: Callable[[], Policy]
+    on_call: OnCall
+
+    async def resolved(self, loaded: Loaded) -> Loaded:
+        """Return an approval whose roles say whom of them to ask now."""
+        approval, now_ms = loaded.approval, loaded.now_ms
+        rules = self.policy().roles
+        on_call = {
+            rule.on_call: await self.on_call.people(rule.on_call, now_ms)
+            for rule in rules.values()
+            if rule.on_call is not None
+        }
+        if not on_call and not any(rule.quiet for rule in rules.values()):
+            return loaded
+
+        def asked(item: Item, role: Role) -> Role:
+            rule = rules.get(role.name)
+            if rule is None:
+                return role
+            asking = role.asked.with_(
+                on_call=on_call.get(rule.on_call or "", ()),
+                quiet_until_ms=_quiet_until_ms(rule.quiet, approval, item, now_ms),
+            )
+            return role.with_(asking=asking)
+
+        return Loaded(with_roles(approval, asked), now_ms)
+
+    def changed_ms(self, now_ms: int) -> int:
+        """Return when others began to be asked last; 0 when the policy is the same.
+
+        At that moment quiet hours ended, or a turn of a rotation began.
+        """
+        moments = self._changes(utc(now_ms))
+        return max((int(one.timestamp() * 1000) for one in moments), default=0)
+
+    def _changes(self, now: datetime) -> Iterator[datetime]:
+        policy = self.policy()
+        for rule in policy.roles.values():
+            if rule.quiet is not None:
+                yield last_end(rule.quiet, now)
+        for rotation in policy.on_call.values():
+            turn = turn_at(rotation, now)
+            if turn is not None:
+                yield rotation.begin(turn)
+
+
+def _quiet_until_ms(
+    rule: QuietRule | None, approval: Approval, item: Item, now_ms: int
+) -> int:
+    # A call in doubt may have run, and its agent waits without a deadline: people are
+    # asked at any hour.
+    if rule is None or not item.is_pending:
+        return 0
+    expires = utc(approval.expires_at_ms)
+    begin = asked_from(rule, item.tier, now=utc(now_ms), expires=expires)
+    return int(begin.timestamp() * 1000) if begin else 0

@@ -1,0 +1,158 @@
+"""In a storm of faults one card and one copy for each person count, and none lies.
+
+Three of ten answers of Slack are lost, one in ten calls is refused for its rate, and
+one in ten fails with a server error, while people decide on whatever they find.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.bot.bot_stack import CHANNEL, POLICY, TEAM, Stack, has_button, is_card_of
+from tests.bot.test_publisher import nothing_is_left
+from tests.conftest import eventually
+from twokey.bot.ids import Action
+from twokey.bot.limits import OPEN_DM, POST, UPDATE
+from twokey.bot.listeners.verify_click import is_usable_copy
+from twokey.bot.payload import BlockAction
+from twokey.bot.web import RateLimited, Slack, SlackNoResponse
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.wire import Verdict
+from twokey.sandbox.client import UserActionFailed
+
+CALLS = 12
+DIRECT = POLICY.replace(
+    "support: {usergroups: [S0SUPPORT], users: [U0DAN]}",
+    "support: {users: [U0ANA, U0BEN], notify: dm}",
+)
+PLACES = {"U0ANA": "D0ANA", "U0BEN": "D0BEN"}
+LOST, LIMITED, BROKEN = 0.3, 0.4, 0.5
+
+
+class Storm:
+    """What goes wrong between the bot and Slack, until it is over."""
+
+    def __init__(self, seed: int) -> None:
+        self.luck = random.Random(seed)  # noqa: S311 - a fixed seed, not a secret
+        self.is_over = False
+        self.hits = Counter[str]()
+
+    def over(self, call: Any) -> Any:
+        """Return Slack's client in the storm."""
+
+        async def called(slack: Slack, method: str, **arguments: Any) -> Any:
+            drawn = self.luck.random()
+            if self.is_over or method not in {POST, UPDATE, OPEN_DM}:
+                return await call(slack, method, **arguments)
+            if drawn < LOST:
+                await call(slack, method, **arguments)
+                self.hits["lost"] += 1
+                raise SlackNoResponse(method, "its answer was lost")
+            if drawn < LIMITED:
+                self.hits["limited"] += 1
+                raise RateLimited(method, 1.0)
+            if drawn < BROKEN:
+                self.hits["broken"] += 1
+                raise SlackNoResponse(method, "status 503")
+            return await call(slack, method, **arguments)
+
+        return called
+
+
+async def passing(stack: Stack) -> None:
+    """Let the time of Slack and the bot pass faster."""
+    while True:
+        await asyncio.sleep(0.02)
+        stack.sandbox.control.advance(1.0)
+
+
+async def decide(stack: Stack, storm: Storm, verdict: Verdict) -> None:
+    """Click on whatever somebody finds, until a click counts."""
+    approval = (await stack.approval(verdict)).id
+    while (await stack.approval(verdict)).items[0].is_pending:
+        user = storm.luck.choice([*PLACES])
+        channel = storm.luck.choice([CHANNEL, PLACES[user]])
+        shown = [m for m in await stack.actor(user).messages(channel) if m["blocks"]]
+        found = [m for m in shown if is_card_of(m, approval)]
+        for message in found:
+            if has_button(message, Action.APPROVE):
+                try:
+                    await stack.actor(user).click(
+                        channel, str(message["ts"]), Action.APPROVE
+                    )
+                except UserActionFailed:
+                    continue  # the message changed meanwhile
+        await asyncio.sleep(0.01)
+
+
+async def usable(stack: Stack, verdict: Verdict) -> Counter[str]:
+    """Count, by channel, the messages on which a click would count; none may lie."""
+    approval = await stack.approval(verdict)
+    ctx: Any = SimpleNamespace(service=stack.reviews)
+    found = Counter[str]()
+    for user, direct in PLACES.items():
+        for channel in (CHANNEL, direct):
+            for message in await stack.actor(user).messages(channel):
+                if not (message["blocks"] and is_card_of(message, approval.id)):
+                    continue
+                action = BlockAction(
+                    user=user,
+                    user_team=TEAM,
+                    team=TEAM,
+                    trigger_id="",
+                    action_id="",
+                    block_id="",
+                    value="",
+                    channel=channel,
+                    message_ts=str(message["ts"]),
+                )
+                if await is_usable_copy(ctx, action, stack.keys, approval.id):
+                    found[f"{user} {channel}"] += 1
+                    assert "refund 12 done" in str(message["blocks"]), channel
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2, 3])
+async def test_in_a_storm_each_person_has_one_usable_card_and_it_is_true(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    assert DIRECT != POLICY
+    stack.policy = load_policy(DIRECT, "policy.yml")
+    storm = Storm(seed)
+    monkeypatch.setattr(Slack, "call", storm.over(Slack.call))
+    async with stack.running():
+        clock = asyncio.create_task(passing(stack))
+        verdicts = [await stack.refund(thread=f"t{n}") for n in range(CALLS)]
+        await asyncio.gather(*(decide(stack, storm, one) for one in verdicts))
+        for one in verdicts:
+            # No decision without a card: a click counts on a registered message only.
+            assert (await stack.drawn(one)).ts
+            await stack.execute(one)
+        storm.is_over = True
+
+        for one in verdicts:
+
+            async def is_true(one: Verdict = one) -> bool:
+                place = await stack.drawn(one)
+                copies = place.copies.values()
+                return all(copy.rev == place.rev for copy in copies if copy.ts)
+
+            await eventually(is_true)
+        await nothing_is_left(stack)
+        clock.cancel()
+
+    for one in verdicts:
+        item = (await stack.approval(one)).items[0]
+        assert (item.state, len(item.votes)) == (ItemState.EXECUTED, 1)
+        counted = await usable(stack, one)
+        assert counted[f"U0ANA {CHANNEL}"] == counted[f"U0BEN {CHANNEL}"] == 1
+        assert max(counted.values()) == 1
+    assert storm.hits.keys() == {"lost", "limited", "broken"}

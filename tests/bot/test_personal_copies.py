@@ -1,0 +1,355 @@
+"""People who are asked by direct message get the card, and all copies are one card."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from tests.bot.bot_stack import (
+    CHANNEL,
+    POLICY,
+    REFUND,
+    TEAM,
+    Stack,
+    has_button,
+    is_card_of,
+    says,
+)
+from tests.bot.listeners.test_time import ring
+from tests.bot.test_notified import PLAIN, RAISING, WINDOWS, ana, click_on
+from tests.bot.test_publisher import nothing_is_left
+from tests.conftest import eventually
+from twokey.bot.ids import Action
+from twokey.bot.listeners.verify_click import is_usable_copy
+from twokey.bot.payload import BlockAction
+from twokey.gateway.approvals.decisions import Approve, Edit, Reviewer
+from twokey.gateway.approvals.record import Item
+from twokey.gateway.approvals.timing import TimerKind
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.wire import Verdict
+from twokey.sandbox.json_types import JsonObject
+
+DIRECT = POLICY.replace(
+    "  support: {usergroups: [S0SUPPORT], users: [U0DAN]}",
+    "  support: {usergroups: [S0SUPPORT], users: [U0DAN], notify: dm}",
+)
+DM = {"U0ANA": "D0ANA", "U0BEN": "D0BEN", "U0CHLOE": "D0CHLOE"}
+
+
+@pytest.fixture
+def direct(stack: Stack) -> Stack:
+    assert DIRECT != POLICY
+    stack.policy = load_policy(DIRECT, "policy.yml")
+    return stack
+
+
+async def copy_of(
+    stack: Stack, verdict: Verdict, user: str, words: str = ""
+) -> JsonObject:
+    """Wait for a person's copy of a card, with these words."""
+    approval = (await stack.approval(verdict)).id
+    return await stack.actor(user).message_with(
+        DM[user], lambda m: is_card_of(m, approval) and says(words)(m)
+    )
+
+
+async def copies_of(stack: Stack, verdict: Verdict, user: str) -> list[JsonObject]:
+    approval = (await stack.approval(verdict)).id
+    return [
+        m for m in await stack.actor(user).messages(DM[user]) if is_card_of(m, approval)
+    ]
+
+
+async def test_a_decision_on_one_copy_is_shown_on_all(direct: Stack) -> None:
+    async with direct.running():
+        verdict = await direct.refund()
+        card = await direct.card(verdict, says("Sent directly to"))
+        anas = await copy_of(direct, verdict, "U0ANA")
+        bens = await copy_of(direct, verdict, "U0BEN")
+
+        # The requester is asked by nobody; who has a copy is mentioned nowhere.
+        assert "<@U0ANA>" in str(card)
+        assert "<@U0DAN>" not in str(card["blocks"][2:])
+        assert not card["mentions_me"]
+        assert has_button(anas, Action.APPROVE)
+        await direct.actor("U0BEN").click(DM["U0BEN"], str(bens["ts"]), Action.APPROVE)
+
+        item = (await direct.approval(verdict)).items[0]
+        assert item.state is ItemState.AUTHORIZED
+        await direct.card(verdict, says("Approved"))
+        for user in ("U0ANA", "U0BEN"):
+            shown = await copy_of(direct, verdict, user, "Approved")
+            assert not has_button(shown, Action.APPROVE)
+        await direct.execute(verdict)
+        for user in ("U0ANA", "U0BEN"):
+            await copy_of(direct, verdict, user, "refund 12 done")
+        await nothing_is_left(direct)
+
+
+async def test_clicks_on_two_copies_at_once_count_once(direct: Stack) -> None:
+    async with direct.running():
+        verdict = await direct.refund()
+        at = {user: await copy_of(direct, verdict, user) for user in ("U0ANA", "U0BEN")}
+
+        await asyncio.gather(
+            *(
+                direct.actor(user).click(DM[user], str(copy["ts"]), Action.APPROVE)
+                for user, copy in at.items()
+            )
+        )
+
+        item = (await direct.approval(verdict)).items[0]
+        assert item.state is ItemState.AUTHORIZED
+        assert len(item.votes) == 1
+        await nothing_is_left(direct)
+
+
+@pytest.mark.slow
+async def test_a_copy_whose_answer_was_lost_is_no_second_usable_one(
+    direct: Stack,
+) -> None:
+    direct.sandbox.faults.plan("lost_response", "chat.postMessage", after=1)
+    async with direct.running():
+        verdict = await direct.refund()
+        await direct.card(verdict, says("Sent directly to"))
+        await nothing_is_left(direct)
+        doubled = [
+            u
+            for u in ("U0ANA", "U0BEN")
+            if len(await copies_of(direct, verdict, u)) == 2
+        ]
+        assert len(doubled) == 1
+        (user,) = doubled
+        lost, kept = await copies_of(direct, verdict, user)
+
+        await direct.actor(user).click(DM[user], str(lost["ts"]), Action.APPROVE)
+        await direct.told(user, "not the newest copy", DM[user])
+        assert (await direct.approval(verdict)).items[0].is_pending
+        await direct.actor(user).click(DM[user], str(kept["ts"]), Action.APPROVE)
+        assert (await direct.approval(verdict)).items[0].state is ItemState.AUTHORIZED
+
+
+async def test_somebody_without_direct_messages_is_mentioned_and_it_is_said(
+    direct: Stack,
+) -> None:
+    direct.sandbox.faults.plan("refuse", "conversations.open", calls=2)
+    async with direct.running():
+        verdict = await direct.refund()
+        card = await direct.card(verdict)
+
+        async def is_told() -> bool:
+            notes = await direct.notes(card)
+            return any("No direct message to" in str(note) for note in notes)
+
+        await eventually(is_told)
+        await nothing_is_left(direct)
+        notes = [n for n in await direct.notes(card) if says("needs your decision")(n)]
+        assert len(notes) == 1
+        assert all(f"<@{user}>" in str(notes[0]) for user in ("U0ANA", "U0BEN"))
+        place = await direct.drawn(verdict)
+        assert place.sent == ()
+        assert "Sent directly" not in str(await direct.card(verdict))
+
+
+async def test_copies_show_a_decision_that_the_card_cannot_show(direct: Stack) -> None:
+    async with direct.running():
+        verdict = await direct.refund()
+        card = await direct.card(verdict, says("Sent directly to"))
+        bens = await copy_of(direct, verdict, "U0BEN")
+        await nothing_is_left(direct)
+        direct.sandbox.control.archive(CHANNEL)
+
+        await direct.actor("U0BEN").click(DM["U0BEN"], str(bens["ts"]), Action.APPROVE)
+        await direct.execute(verdict)
+
+        for user in ("U0ANA", "U0BEN"):
+            await copy_of(direct, verdict, user, "refund 12 done")
+        # Only as long as it is archived: the card is no older than what it shows.
+        assert has_button(await direct.card(verdict), Action.APPROVE)
+        assert (await direct.card(verdict))["ts"] == card["ts"]
+
+
+async def test_a_copy_that_cannot_change_any_more_says_so_and_takes_no_click(
+    direct: Stack,
+) -> None:
+    async with direct.running():
+        verdict = await direct.refund()
+        card = await direct.card(verdict, says("Sent directly to"))
+        bens = await copy_of(direct, verdict, "U0BEN")
+        await nothing_is_left(direct)
+        workspace = direct.sandbox.workspace
+        anas = (await copies_of(direct, verdict, "U0ANA"))[0]
+        workspace.drop_message(workspace.messages[DM["U0ANA"]][str(anas["ts"])])
+        direct.sandbox.control.edit_window(0.0)
+
+        await direct.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+
+        note = await direct.actor("U0BEN").message_with(
+            DM["U0BEN"], says("shows an older state")
+        )
+        assert note["thread_ts"] == bens["ts"]
+        assert "edit_window_closed" in str(note["blocks"])
+        await direct.actor("U0BEN").click(DM["U0BEN"], str(bens["ts"]), Action.APPROVE)
+        await direct.told("U0BEN", "nothing was recorded", DM["U0BEN"])
+        assert len((await direct.approval(verdict)).items[0].votes) == 1
+
+
+async def test_a_click_on_a_copy_never_makes_it_the_card(direct: Stack) -> None:
+    async with direct.running():
+        verdict = await direct.refund()
+        bens = await copy_of(direct, verdict, "U0BEN")
+        await direct.card(verdict, says("Sent directly to"))
+        place = await direct.drawn(verdict)
+    keys, approval = direct.keys, (await direct.approval(verdict)).id
+    cards = direct.store.cards
+    await cards.forget_message(keys, "default", approval, (place.channel, place.ts))
+    ctx = SimpleNamespace(service=direct.reviews)
+
+    for ts, is_usable in [(str(bens["ts"]), True), ("1.000001", False)]:
+        action = block_action("U0BEN", DM["U0BEN"], ts)
+        found = await is_usable_copy(ctx, action, keys, approval)  # type: ignore[arg-type]
+        assert found == is_usable
+    assert await cards.place(keys, approval) is None
+
+    async with direct.running():
+        await direct.card(verdict, lambda m: m["ts"] != place.ts)
+        await nothing_is_left(direct)
+        assert len(await copies_of(direct, verdict, "U0BEN")) == 1
+
+
+async def test_a_new_copy_is_not_announced_under_itself(direct: Stack) -> None:
+    raised = DIRECT.replace("senior: {usergroups", "senior: {notify: dm, usergroups")
+    direct.policy = load_policy(raised.replace(PLAIN, RAISING) + WINDOWS, "policy.yml")
+    async with direct.running():
+        verdict = await direct.refund()
+        await direct.card(verdict, says("Sent directly to"))
+        await nothing_is_left(direct)
+        edit = Edit(args={"amount": 950, "order_id": "78291"})
+        click = click_on(await direct.approval(verdict))
+        outcome = await direct.reviews.decide(click, edit, ana())
+        assert outcome.kind == "voted"
+
+        chloes = await copy_of(direct, verdict, "U0CHLOE")
+        note = await direct.actor("U0BEN").message_with(
+            DM["U0BEN"], says("needs your decision now")
+        )
+
+        assert has_button(chloes, Action.APPROVE)
+        bens = await copy_of(direct, verdict, "U0BEN", "950")
+        assert note["thread_ts"] == bens["ts"]
+        await nothing_is_left(direct)
+        told = await direct.actor("U0CHLOE").messages(DM["U0CHLOE"])
+        assert [m for m in told if m["thread_ts"]] == []
+
+
+async def test_a_copy_shows_an_edit_while_another_call_runs(direct: Stack) -> None:
+    two = DIRECT.replace(PLAIN, PLAIN + "    needs: two\n")
+    two += "requirements: {two: {of: [support], approvals: 2}}\n"
+    direct.policy = load_policy(two, "policy.yml")
+    async with direct.running():
+        running, edited = await direct.submit(
+            ("process_refund", REFUND), ("process_refund", {**REFUND, "order_id": "2"})
+        )
+        await direct.card(running, says("Sent directly to"))
+        for reviewer in (ana(), ana().with_(user="U0BEN")):
+            click = click_on(await direct.approval(running))
+            await direct.reviews.decide(click, Approve(), reviewer, voters=only_ana)
+        await direct.begin(running)
+        approval = await direct.approval(edited)
+        seen = approval.items[1].action_hash
+        click = click_on(approval).with_(index=1, action_hash=seen)
+
+        edit = Edit(args={"order_id": "2", "amount": 950})
+        outcome = await direct.reviews.decide(click, edit, ana())
+
+        assert outcome.kind == "voted"
+        for user in ("U0ANA", "U0BEN"):
+            shown = await copy_of(direct, edited, user, "950")
+            assert has_button(shown, Action.APPROVE)
+
+
+@pytest.mark.parametrize("person", ["U0ANA", "U0CHLOE"])
+async def test_nobody_clicks_on_a_copy_of_somebody_else(
+    direct: Stack, person: str
+) -> None:
+    async with direct.running():
+        verdict = await direct.refund()
+        bens = await copy_of(direct, verdict, "U0BEN")
+        await eventually(lambda: has_copy(direct, verdict, "U0BEN"))
+        keys = direct.keys
+        approval = (await direct.approval(verdict)).id
+
+        # Slack shows a direct message to its person alone; the record says whose it is.
+        action = block_action(person, DM["U0BEN"], str(bens["ts"]))
+        ctx = SimpleNamespace(service=direct.reviews)
+
+        assert not await is_usable_copy(ctx, action, keys, approval)  # type: ignore[arg-type]
+        action = block_action("U0BEN", DM["U0BEN"], str(bens["ts"]))
+        assert await is_usable_copy(ctx, action, keys, approval)  # type: ignore[arg-type]
+
+
+async def test_a_reminder_reaches_people_where_they_were_asked_and_nobody_twice(
+    direct: Stack,
+) -> None:
+    reminded = DIRECT.replace(
+        "tiers:\n", "tiers:\n  approve: {remind_at: 50%}\n"
+    ).replace("  senior: {", "  watch: {users: [U0BEN, U0EVE]}\n  senior: {")
+    reminded = reminded.replace("reviewers: support}", "reviewers: [support, watch]}")
+    direct.policy = load_policy(reminded, "policy.yml")
+    async with direct.running():
+        verdict = await direct.refund()
+        card = await direct.card(verdict, says("Sent directly to"))
+        anas = await copy_of(direct, verdict, "U0ANA")
+        # Ben holds two roles; he was sent the card and is mentioned nowhere.
+        assert "<@U0EVE>" in str(card["blocks"])
+        await direct.actor("U0ANA").click(DM["U0ANA"], str(anas["ts"]), Action.TAKE)
+        await direct.card(verdict, says("is on it"))
+        approval = await direct.approval(verdict)
+
+        await ring(direct, approval.id, TimerKind.REMIND)
+
+        async def reminders(user: str) -> list[JsonObject]:
+            found = list[JsonObject]()
+            for channel in (CHANNEL, DM.get(user, CHANNEL)):
+                messages = await direct.actor(user).messages(channel)
+                found += [m for m in messages if "still waits" in str(m["blocks"])]
+            return [m for m in found if m["mentions_me"]]
+
+        async def is_reminded() -> bool:
+            return bool(await reminders("U0BEN") and await reminders("U0EVE"))
+
+        await eventually(is_reminded)
+        await nothing_is_left(direct)
+        assert not await reminders("U0ANA")
+        assert [m["thread_ts"] for m in await reminders("U0BEN")] == [
+            (await copy_of(direct, verdict, "U0BEN"))["ts"]
+        ]
+        assert len({str(m["ts"]) for m in await reminders("U0EVE")}) == 1
+
+
+async def only_ana(item: Item) -> tuple[Reviewer, ...]:
+    """Say who voted before."""
+    del item
+    return (ana(),)
+
+
+async def has_copy(stack: Stack, verdict: Verdict, user: str) -> bool:
+    place = await stack.drawn(verdict)
+    return user in place.sent
+
+
+def block_action(user: str, channel: str, ts: str) -> BlockAction:
+    return BlockAction(
+        user=user,
+        user_team=TEAM,
+        team=TEAM,
+        trigger_id="",
+        action_id="",
+        block_id="",
+        value="",
+        channel=channel,
+        message_ts=ts,
+    )

@@ -1,0 +1,90 @@
+"""The doctor says which scopes the Slack app lacks, and which it has for nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from tests.cli.test_cli import POLICY, doctor, home
+from twokey.bot.manifest import DIRECT_MESSAGES, SCOPES
+from twokey.cli.check import State
+
+__all__ = ["home"]
+
+
+@pytest.mark.parametrize(
+    ("granted", "state", "text"),
+    [
+        (
+            "chat:write,commands",
+            State.BAD,
+            "the app lacks app_mentions:read, im:history",
+        ),
+        (",".join(SCOPES), State.GOOD, "all are granted"),
+        (",".join((*SCOPES, "files:read")), State.GOOD, "not needed: files:read"),
+        ("", State.SKIPPED, "Slack did not say"),
+    ],
+)
+async def test_the_doctor_compares_the_granted_scopes(
+    home: Path,
+    capsys: pytest.CaptureFixture[str],
+    valkey_url: str,
+    granted: str,
+    state: State,
+    text: str,
+) -> None:
+    checks = await checked_scopes(capsys, valkey_url, granted)
+
+    assert checks["Slack scopes"][0] == state
+    assert text in checks["Slack scopes"][1]
+
+
+@pytest.mark.parametrize(
+    ("notify", "state", "text"),
+    [
+        ("mention", State.GOOD, "all are granted"),
+        ("dm", State.BAD, "the app lacks im:write; add"),
+    ],
+)
+async def test_direct_messages_need_a_scope_only_where_the_policy_has_them(
+    home: Path,
+    capsys: pytest.CaptureFixture[str],
+    valkey_url: str,
+    notify: str,
+    state: State,
+    text: str,
+) -> None:
+    rule = f"  send_it: {{tier: approve, notify: {notify}}}\n"
+    policy = POLICY.replace("  wire:", rule + "  wire:")
+    (home / "policy.yml").write_text(policy, encoding="utf-8")
+    granted = ",".join(one for one in SCOPES if one != DIRECT_MESSAGES)
+
+    checks = await checked_scopes(capsys, valkey_url, granted)
+
+    assert checks["Slack scopes"][0] == state
+    assert text in checks["Slack scopes"][1]
+
+
+async def checked_scopes(
+    capsys: pytest.CaptureFixture[str], valkey_url: str, granted: str
+) -> dict[str, tuple[str, str]]:
+    """Return what the doctor says of an app with these scopes."""
+
+    async def answer(request: web.Request) -> web.Response:
+        headers = {"X-OAuth-Scopes": granted}
+        return web.json_response({"ok": True, "url": "wss://x"}, headers=headers)
+
+    app = web.Application()
+    app.router.add_post("/api/{method}", answer)
+    async with TestServer(app) as server:
+        env = {
+            "TWOKEY_REDIS_URL": valkey_url,
+            "TWOKEY_SLACK_API_URL": str(server.make_url("/api/")),
+            "SLACK_BOT_TOKEN": "xoxb-1",
+            "SLACK_APP_TOKEN": "xapp-1",
+        }
+        _, checks = await doctor(capsys, env)
+    return checks

@@ -1,0 +1,67 @@
+"""Be a bot in a process of its own, which kills itself after so many decisions.
+
+Usage: bot_process.py STORE_URL API_URL TOKEN SIGNING_SECRET POLICY_FILE DECISIONS
+It prints the URL at which Slack reaches it. With 0 decisions it lives until SIGTERM.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from twokey.bot.app import SlackBot
+from twokey.bot.config import BotConfig
+from twokey.gateway.approvals.decisions import Outcome
+from twokey.gateway.config import SlackMode
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.policy.rules import Policy
+from twokey.gateway.service.reviews import ReviewService
+from twokey.gateway.store.store import Store
+
+
+class Dying(ReviewService):
+    """Decides so often, and is killed before it can say so."""
+
+    left = 0
+
+    async def decide(self, *given: Any, **named: Any) -> Outcome:
+        """Decide as ever; the last decision is written, and nobody hears of it."""
+        outcome = await super().decide(*given, **named)
+        self.left -= 1
+        if self.left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return outcome
+
+
+async def work(
+    policy: Policy, store_url: str, api_url: str, token: str, secret: str, left: str
+) -> None:
+    """Serve Slack until SIGTERM, or until the chosen death."""
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    store = Store(store_url, lease_ms=2000)
+    service = Dying(store, lambda: policy)
+    service.left = int(left)
+    config = BotConfig(
+        bot_token=token,
+        mode=SlackMode.HTTP,
+        signing_secret=secret,
+        api_url=api_url,
+        port=0,
+        agents=("support",),
+        default_agent="support",
+    )
+    async with SlackBot(config, service) as bot:
+        sys.stdout.write(f"{bot.url}\n")
+        await stop.wait()
+    await store.close()
+
+
+if __name__ == "__main__":
+    store_at, slack_at, bot_token, signing_secret, file, decisions = sys.argv[1:]
+    rules = load_policy(Path(file).read_text("utf-8"), file)
+    asyncio.run(work(rules, store_at, slack_at, bot_token, signing_secret, decisions))

@@ -1,0 +1,74 @@
+"""Kill -9 the bot's process in the middle of a review of 20 calls."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from tests.bot.bot_stack import POLICY, Stack
+from tests.bot.listeners.test_review_together import (
+    COUNT,
+    confirmed,
+    results,
+    reviewing,
+    states,
+    waiting,
+)
+from tests.forked import Forked
+from tests.streams import audit_entries
+from twokey.gateway.approvals.events import EventName
+from twokey.gateway.protocol.states import ItemState
+from twokey.sandbox.client import UserActionFailed
+
+
+@asynccontextmanager
+async def bot(
+    stack: Stack, url: str, folder: Path, *, dies_after: int = 0
+) -> AsyncGenerator[Forked]:
+    """Run a bot as a process of its own, and let the sandbox deliver to it."""
+    policy = folder / "policy.yml"
+    policy.write_text(POLICY)
+    config = stack.config
+    words = (config.bot_token, config.signing_secret, str(policy), str(dies_after))
+    process = await asyncio.to_thread(
+        Forked, "tests.bot.bot_process", url, config.api_url, *words
+    )
+    try:
+        reached_at = await asyncio.to_thread(process.stdout.readline)
+        stack.sandbox.deliver_http(reached_at.strip())
+        yield process
+    finally:
+        process.send_signal(signal.SIGKILL)
+        await asyncio.to_thread(process.wait)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("written", [1, 7, COUNT - 1])
+async def test_a_killed_bot_loses_and_doubles_nothing_and_the_same_form_goes_on(
+    stack: Stack, valkey_url: str, tmp_path: Path, written: int
+) -> None:
+    verdicts = await waiting(stack)
+    async with bot(stack, valkey_url, tmp_path, dies_after=written) as first:
+        ana = await reviewing(stack)
+        await confirmed(ana, {})
+        with suppress(UserActionFailed):
+            await ana.submit({})
+        assert await asyncio.to_thread(first.wait, 60) == -signal.SIGKILL
+    between = await states(stack, verdicts)
+    assert between.count(ItemState.AUTHORIZED) == written
+    assert between.count(ItemState.PENDING) == COUNT - written
+
+    async with bot(stack, valkey_url, tmp_path):
+        told = await results(ana)
+
+    assert f"*{COUNT - written} approved* · *{written} not done*" in told
+    assert told.count("already approved by <@U0ANA>") == written
+    assert await states(stack, verdicts) == [ItemState.AUTHORIZED] * COUNT
+    entries = await audit_entries(stack.store.conn, stack.keys)
+    decided = [one.item for one in entries if one.name is EventName.ITEM_AUTHORIZED]
+    assert len(decided) == len({*decided}) == COUNT, "each once"

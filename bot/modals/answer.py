@@ -132,14 +132,14 @@ def _to_answer(number: int, question: Question, name: Untrusted) -> list[Block]:
             make = radio_buttons if len(options) <= limits.CHOICES else select
             chosen = make(VALUE, options)
             one = _input(name, chosen, number, optional=not question.required)
-            return [one, _other(number)]
+            return [one, _other(number, question)]
         case QuestionType.MULTI_SELECT:
             options = _options(question)
             tick = checkboxes if len(options) <= limits.CHOICES else multi_select
             # Optional for Slack even where an answer is needed: it may be in Other.
             return [
                 _input(name, tick(VALUE, options), number, optional=True),
-                _other(number),
+                _other(number, question),
             ]
 
 
@@ -147,9 +147,10 @@ def _input(name: Untrusted, element: Block, number: int, *, optional: bool) -> B
     return input_block(name, element, block_id=_block(number), optional=optional)
 
 
-def _other(number: int) -> Block:
+def _other(number: int, question: Question) -> Block:
     return input_block(
-        label("Other"),
+        # Read aloud or scrolled to, it stands alone.
+        untrusted(f"Other: {question.question}"),
         text_input(VALUE, max_length=MAX_ANSWER),
         block_id=_other_block(number),
         optional=True,

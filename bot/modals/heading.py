@@ -43,8 +43,8 @@ def heading(frame: Frame, item: Item, *, with_call: bool = True) -> list[Block]:
         boxes = [box(text) for text in shown.boxes]
         blocks.append(rich_text(*boxes, block_id=frame.block_id("heading.call")))
     else:
-        tool = fit(item.tool, _TOOL)
-        named = f"{fit(title, _TITLE)} ({tool})"
+        tool = "" if item.is_question else f" ({fit(item.tool, _TOOL)})"
+        named = f"{fit(title, _TITLE)}{tool}"
         blocks.append(section(untrusted(named)))
     blocks.append(context(tier, *parts))
     return blocks

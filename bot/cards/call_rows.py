@@ -18,6 +18,8 @@ from twokey.bot.blocks import (
     text_run,
 )
 from twokey.bot.cards import buttons
+from twokey.bot.cards.answered import MOST_TEXT as ANSWERED
+from twokey.bot.cards.answered import answered
 from twokey.bot.cards.diff import diff, state_text, state_title
 from twokey.bot.cards.frame import (
     MAX_ROWS,
@@ -115,6 +117,8 @@ def call_budget(approval: Approval, item: Item) -> int:
         taken += share.text + 2 * _LABEL_CHARS
     if any(one.past != Past() for one in approval.items):
         taken += MOST_TEXT // min(len(approval.items), MAX_ROWS)
+    if approval.answered:
+        taken += ANSWERED // min(len(approval.items), MAX_ROWS)
     return max(MIN_EXCERPT, share.call - taken)
 
 
@@ -141,15 +145,16 @@ def call_row(frame: Frame, item: Item) -> list[Block]:
 
 
 def agent_statement(frame: Frame) -> list[Block]:
-    """Return the agent's text beside its calls, marked as unverified."""
+    """Return the agent's text, marked as unverified, and what it was answered."""
     text = frame.approval.says
     if not text:
-        return []
+        return answered(frame)
     is_batch = frame.approval.is_batch
     limit = _STATEMENT_CHARS_IN_BATCH if is_batch else _STATEMENT_CHARS
     cut = excerpt(text, limit).text
     named = line(bold(label("Agent says (unverified):")))
-    return [rich_text(named, box(cut), block_id=frame.block_id("says"))]
+    says = rich_text(named, box(cut), block_id=frame.block_id("says"))
+    return [says, *answered(frame)]
 
 
 def title(frame: Frame, item: Item, *, is_in_header: bool = False) -> list[Block]:

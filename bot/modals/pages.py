@@ -9,12 +9,13 @@ from twokey.bot.cards.call_rows import FINDINGS, late_report
 from twokey.bot.cards.chunks import chunks
 from twokey.bot.cards.diff import state_text, state_title
 from twokey.bot.cards.listing import boxes, schema_order
+from twokey.bot.cards.refs import utc
 from twokey.bot.cards.states import TRIAGE_TITLE
 from twokey.bot.modals.heading import REASONS
 from twokey.bot.text import reveal
 from twokey.gateway.approvals.evidence import original_text
 from twokey.gateway.approvals.record import Approval, Item
-from twokey.gateway.protocol.questions import indented
+from twokey.gateway.protocol.questions import Answered, indented
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.verbs import Verb
 
@@ -83,6 +84,7 @@ def _parts(approval: Approval, item: Item) -> list[Part]:
         (late[0], [late[1]]),
         ("Agent says of the call (unverified)", [item.agent_description]),
         ("Agent says (unverified)", [approval.says]),
+        *[("Answered before", [_answered(one)]) for one in approval.answered],
     ]
     return _of(sections)
 
@@ -97,6 +99,11 @@ def _parts_of_question(approval: Approval, item: Item) -> list[Part]:
             ("Agent says (unverified)", [approval.says]),
         ]
     )
+
+
+def _answered(one: Answered) -> str:
+    at = f"{utc(one.at_ms):%Y-%m-%d %H:%M} UTC"
+    return f"{one.by.name or one.by.user}, {at}\n{one.text}"
 
 
 def _asked(item: Item) -> str:

@@ -20,7 +20,7 @@ from twokey.gateway.approvals.requirement import (
     Vote,
 )
 from twokey.gateway.protocol import digest
-from twokey.gateway.protocol.questions import Question, questions_in
+from twokey.gateway.protocol.questions import Answered, Question, questions_in
 from twokey.gateway.protocol.records import EditRecord, Person, Record, Result, RunRef
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.strict_json import JsonObject
@@ -305,7 +305,8 @@ class Approval(Record):
     included; 0 when nobody counted. ``latest_at_ms`` is the latest end that it can be
     given since its tier was raised, 0 before. All times are Unix milliseconds of the
     store's clock.
-    ``outer`` is the run around an agent that runs inside another one's tool.
+    ``outer`` is the run around an agent that runs inside another one's tool;
+    ``answered`` is what people answered that run before.
     """
 
     id: str
@@ -331,6 +332,7 @@ class Approval(Record):
     origin: Origin | None = None
     policy_digest: str
     says: str = ""
+    answered: tuple[Answered, ...] = ()
     recent_requests: int = 0
     remarks: tuple[Remark, ...] = ()
     items: tuple[Item, ...] = Field(min_length=1)

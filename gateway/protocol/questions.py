@@ -13,7 +13,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, StringConstraints, ValidationError, model_validator
 
-from twokey.gateway.protocol.records import Record
+from twokey.gateway.protocol.records import Person, Record
 from twokey.gateway.protocol.strict_json import JsonObject
 
 ASK_USER = "ask_user"
@@ -110,6 +110,14 @@ class QuestionSet(Record):
         max_length=MAX_QUESTIONS,
         description="All that you need to know now, asked together.",
     )
+
+
+class Answered(Record):
+    """What somebody answered to a set of questions: each beside its question."""
+
+    text: str
+    by: Person
+    at_ms: int
 
 
 def questions_in(args: JsonObject) -> tuple[Question, ...]:

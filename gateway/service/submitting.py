@@ -21,6 +21,7 @@ from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.protocol.wire import ProposedCall, Turn, Verdict, VerdictKind
 from twokey.gateway.service import denials, spot_checks
+from twokey.gateway.service.answered import with_answers
 from twokey.gateway.service.hints import apply_hint
 from twokey.gateway.service.precedents import TurnPrecedents
 from twokey.gateway.service.proposals import (
@@ -209,6 +210,10 @@ class Submitter(PolicyService):
             requests_10m=load.requests_10m,
         )
         proposal = propose(evaluated, source)
+        run = turn.ref.run_ref
+        proposal = await with_answers(
+            self._store, self._keys, self._tenant, run, proposal
+        )
         events = triage_events(triaged, proposal, source)
         proposal = replace(proposal, events=(*proposal.events, *events))
         return _EvaluatedTurn(same, same.known(load), usage, proposal)

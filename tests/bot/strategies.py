@@ -25,6 +25,7 @@ from twokey.gateway.approvals.precedents import KINDS, Past, Precedent, WindowTo
 from twokey.gateway.approvals.record import Approval, Item, TriageResult
 from twokey.gateway.approvals.requirement import SpotCheck
 from twokey.gateway.protocol import digest
+from twokey.gateway.protocol.questions import Answered
 from twokey.gateway.protocol.records import Result
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.strict_json import JsonObject
@@ -166,6 +167,14 @@ def items(draw: st.DrawFn, index: int = 0) -> Item:
     return in_state(item, state, text=draw(hostile), result=result)
 
 
+answers = st.builds(
+    Answered,
+    text=hostile,
+    by=st.sampled_from([KIM, ANA.with_(name="<!channel>")]),
+    at_ms=st.just(NOW),
+)
+
+
 @st.composite
 def approvals(draw: st.DrawFn, most: int = 9) -> Approval:
     """Draw an approval of 1 to ``most`` items."""
@@ -173,6 +182,7 @@ def approvals(draw: st.DrawFn, most: int = 9) -> Approval:
     return an_approval(
         *[draw(items(index)) for index in range(count)],
         says=draw(hostile),
+        answered=draw(st.lists(answers, max_size=3).map(tuple)),
         agent=draw(hostile),
         requester=draw(st.sampled_from([None, KIM, ANA.with_(user=CANARY)])),
         version=draw(st.integers(1, 10**6)),

@@ -4,6 +4,7 @@ from tests.mutants.mutant import Mutant
 
 ASKED = "tests/resume/test_questions.py"
 REPLIES = "tests/bot/listeners/test_question_replies.py"
+EVIDENCE = "tests/service/test_answered_before.py"
 SHOWN = "tests/bot/listeners/test_questions.py"
 
 QUESTION_TABLE = (
@@ -84,6 +85,27 @@ QUESTION_TABLE = (
         "if event.is_question:",
         "if False:",
         "tests/metrics/test_fold.py",
+    ),
+    Mutant(
+        "a skipped question is no evidence",
+        "gateway/service/answered.py",
+        "item.state is not ItemState.ANSWERED",
+        "False",
+        EVIDENCE,
+    ),
+    Mutant(
+        "an old answer is no evidence",
+        "gateway/service/answered.py",
+        "if decision.at_ms <= loaded.now_ms - DAY_MS:",
+        "if False:",
+        EVIDENCE,
+    ),
+    Mutant(
+        "an answer stands beside a call while it waits, and no longer",
+        "bot/cards/answered.py",
+        "approval.state is not ApprovalState.OPEN",
+        "False",
+        "tests/bot/cards/test_answered.py",
     ),
     Mutant(
         "a choice that the form did not offer is refused",

@@ -32,6 +32,7 @@ from twokey.gateway.approvals.record import (
 from twokey.gateway.approvals.requirement import Asking, Role, SpotCheck
 from twokey.gateway.policy.fields import MAX_LINK
 from twokey.gateway.protocol.business_state import BusinessState, with_state
+from twokey.gateway.protocol.questions import Answered
 from twokey.gateway.protocol.records import Person, Result
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.tiers import Tier
@@ -131,6 +132,7 @@ def test_the_fullest_card_is_still_accepted(
         approval = an_approval(
             *items,
             says=filler * 3_000,
+            answered=(Answered(text=filler * 9_000, by=VOTERS[0], at_ms=NOW),) * 3,
             agent=filler * 300,
             requester=Person(team=TEAM, user="U" + "0" * 29),
             escalated_at_ms=NOW,

@@ -1,0 +1,61 @@
+"""Answers that the agent got before stand on the card of its calls, as text alone."""
+
+from __future__ import annotations
+
+from tests.bot.markup_audit import assert_tame
+from tests.bot.samples import ANA, BEN, NOW, a_refund, an_approval, frame, in_state
+from twokey.bot.cards.approval import card
+from twokey.bot.modals import details
+from twokey.gateway.approvals.record import Approval
+from twokey.gateway.protocol.questions import Answered
+from twokey.gateway.protocol.states import ItemState
+
+ORDER = Answered(text="Q: Which order?\nA: 78291", by=ANA, at_ms=NOW)
+HOSTILE = Answered(
+    text="Q: x?\nA: <!channel> \u202e*bold*", by=BEN.with_(name="<@U1>"), at_ms=NOW
+)
+LONG = Answered(text=f"Q: x?\nA: {'word ' * 700}end", by=BEN, at_ms=NOW)
+
+
+def shown(approval: Approval) -> str:
+    """Return all that the card says."""
+    return str(card(frame(approval)).blocks)
+
+
+def test_an_answer_stands_on_the_card_with_who_gave_it() -> None:
+    text = shown(an_approval(answered=(ORDER,)))
+
+    assert "Q: Which order?\\nA: 78291" in text
+    assert "Answered before" in text
+    assert ANA.name in text
+    # A mention would notify who answered of a call that is not theirs to decide.
+    assert f"<@{ANA.user}>" not in text
+
+
+def test_an_answer_is_never_markup() -> None:
+    approval = an_approval(answered=(HOSTILE, HOSTILE, HOSTILE))
+
+    assert_tame(card(frame(approval)).blocks)
+    assert "U+202E" in shown(approval)
+
+
+def test_a_long_answer_is_whole_in_view_all() -> None:
+    approval = an_approval(answered=(LONG,))
+
+    assert "word " * 300 not in shown(approval)
+    pages = [str(details.view(frame(approval), 0, number)) for number in (1, 2, 3)]
+    assert any("word end" in page for page in pages)
+
+
+def test_a_batch_points_to_view_all() -> None:
+    approval = an_approval(a_refund(), a_refund(index=1), answered=(ORDER,))
+
+    assert "see View all" in shown(approval)
+    assert "78291\\n" not in shown(approval).partition("see View all")[0]
+    assert "Q: Which order?" in str(details.view(frame(approval), 1, 1))
+
+
+def test_a_card_that_asks_nobody_any_more_shows_no_answers() -> None:
+    done = an_approval(in_state(a_refund(), ItemState.EXECUTED), answered=(ORDER,))
+
+    assert "Which order?" not in shown(done)

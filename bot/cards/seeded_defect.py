@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from twokey.bot.blocks import Message, context, header, section
+from twokey.bot.blocks import Message, box, context, header, rich_text, section
+from twokey.bot.cards.listing import call_title
+from twokey.bot.text import fit
 from twokey.bot.text_types import label, template
 from twokey.gateway.approvals.seeded import APPROVED, NOTICED, SeededCard
+
+_TITLE = 200
 
 TOLD_APPROVED = template(
     "🧪 This was a seeded defect, and you approved it. No agent asked for it, and "
@@ -38,6 +42,10 @@ def ended_card(card: SeededCard, answer: str) -> Message:
         (
             header(label("🧪 Seeded defect"), block_id=f"{block}:seeded"),
             context(_HOW.get(answer, _NOBODY), block_id=f"{block}:how"),
+            rich_text(
+                box(fit(call_title(card.shown.items[0]), _TITLE)),
+                block_id=f"{block}:call",
+            ),
             section(_WHAT, block_id=f"{block}:what"),
             section(label(f"What was wrong: {card.defect}"), block_id=f"{block}:why"),
         ),

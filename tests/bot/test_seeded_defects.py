@@ -190,6 +190,7 @@ async def test_it_expires_quietly(stack: Stack) -> None:
     assert [m["ts"] for m in after] == [m["ts"] for m in before]
     (card,) = [m for m in after if m["ts"] == message["ts"]]
     assert "Nobody answered it in time" in json.dumps(card["blocks"])
+    assert "Refund 890 for order 78291" in json.dumps(card["blocks"])
     total = (await StatisticsService(stack.store).metrics()).total
     assert total.seeded == {"shown": 1, "expired": 1}
     assert total.rubber_stamped.whole == 0

@@ -258,6 +258,7 @@ async def test_a_copy_shows_an_edit_while_another_call_runs(direct: Stack) -> No
             click = click_on(await direct.approval(running))
             await direct.reviews.decide(click, Approve(), reviewer, voters=only_ana)
         await direct.begin(running)
+        await nothing_is_left(direct)
         approval = await direct.approval(edited)
         seen = approval.items[1].action_hash
         click = click_on(approval).with_(index=1, action_hash=seen)

@@ -112,6 +112,32 @@ def test_pictures_of_what_takes_two_people(
 
 
 @pytest.mark.parametrize("mode", ["socket"])
+def test_pictures_of_a_direct_message(
+    chrome: Chrome, demo: Demo, gallery: Path
+) -> None:
+    screen = Screen(chrome, demo.url)
+    ask_for_two(screen)
+    for name, size, scheme in (
+        ("direct-light", (1100, 900), "light"),
+        ("direct-dark", (1100, 900), "dark"),
+        ("direct-phone", (390, 1080), "light"),
+    ):
+        screen.size(*size, scheme=scheme)
+        screen.open("U0CHLOE", "D0CHLOE")
+        words_on(screen, "Sent to you directly", "needed from 2 people")
+        screen.save(gallery / f"{name}.png")
+
+    press_last(screen, "reject")
+    screen.type('.dialog [data-block-id="reason"] .control', "Ask for a photo first.")
+    screen.click(".modal-submit")
+    words_on(screen, "Rejected")
+    screen.save(gallery / "direct-decided.png")
+    screen.open("U0ANA", CHANNEL)
+    words_on(screen, "Rejected")
+    ensure_pictures(gallery, 4)
+
+
+@pytest.mark.parametrize("mode", ["socket"])
 def test_pictures_of_a_question(chrome: Chrome, demo: Demo, gallery: Path) -> None:
     screen = Screen(chrome, demo.url)
     screen.size(*DESKTOP)

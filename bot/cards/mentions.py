@@ -88,6 +88,12 @@ def copies_for(approval: Approval) -> tuple[str, ...]:
     return tuple(_copied(approval))
 
 
+def copies_called(approval: Approval) -> tuple[str, ...]:
+    """Return who of those with a copy is called by an escalation."""
+    called = {user for role in _escalated(approval) for user in role.asked.users}
+    return tuple(user for user in _copied(approval) if user in called)
+
+
 def quiet_roles(approval: Approval) -> dict[str, int]:
     """Return roles that are not asked in their quiet hours, and until when."""
     return {

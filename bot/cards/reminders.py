@@ -51,6 +51,13 @@ _ESCALATED_QUESTION: LiteralString = (
     "📣 Nobody has answered yet, so others are asked too. After {at} the agent goes on "
     "without an answer."
 )
+_CALLED: LiteralString = (
+    "📣 This is not decided yet, so you are called. It expires {at}."
+)
+_CALLED_BY_QUESTION: LiteralString = (
+    "📣 Nobody has answered yet, so you are called. After {at} the agent goes on "
+    "without an answer."
+)
 _UNDECIDED = "This is not decided yet, so others are asked too."
 _UNANSWERED = "Nobody has answered yet, so others are asked too."
 _NOT_DECIDED_YET: LiteralString = "📣 {id} is not decided yet."
@@ -204,6 +211,12 @@ def escalation(approval: Approval, channels: Mapping[str, str]) -> Message:
         because = joined("", [reason(why), template(".")])
         blocks.append(context(label("Could not notify:"), *where, because))
     return Message(tuple(blocks), f"{text} {card_fallback(approval)}")
+
+
+def called_sentence(approval: Approval) -> Template:
+    """Return what somebody with a copy is told by an escalation that calls them."""
+    said = _CALLED_BY_QUESTION if approval.is_question else _CALLED
+    return template(said, at=when(approval.expires_at_ms))
 
 
 def channel_escalation(approval: Approval, place: str) -> Message:

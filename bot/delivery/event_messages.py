@@ -10,6 +10,7 @@ from twokey.bot.cards.frame import is_table
 from twokey.bot.cards.freeze_messages import FREEZE_EVENTS, freeze_message
 from twokey.bot.cards.history import thread_note
 from twokey.bot.cards.mentions import (
+    copies_called,
     copies_for,
     escalation_mentions,
     mentions_for,
@@ -20,6 +21,7 @@ from twokey.bot.cards.question_card import question_note
 from twokey.bot.cards.questions import question_message
 from twokey.bot.cards.reminders import (
     NEEDED_NOW,
+    called_sentence,
     channel_escalation,
     doubt_sentence,
     escalation,
@@ -96,12 +98,14 @@ def _to_copies(
     # Who said "I'm on it" is reminded by nothing.
     is_reminder = event.name is EventName.APPROVAL_REMINDED
     spared = taken.by.user if taken and is_reminder else ""
+    is_call = event.name is EventName.APPROVAL_ESCALATED
+    whom = copies_called(approval) if is_call else copies_for(approval)
     urgency = Urgency.NEEDS_PEOPLE
     return [
         QueuedMessage(
             personal_reply(approval, sentence, user), "", *copies[user], urgency
         )
-        for user in copies_for(approval)
+        for user in whom
         if user in copies and user != spared
     ]
 
@@ -110,6 +114,8 @@ def _personal(event: Event, approval: Approval) -> Template | None:
     """Return what people with a copy are told of an event; None for nothing."""
     if event.name is EventName.APPROVAL_REMINDED:
         return reminder_sentence(approval)
+    if event.name is EventName.APPROVAL_ESCALATED:
+        return called_sentence(approval)
     if event.name is EventName.ITEM_REOPENED:
         return waits_again_sentence(approval)
     if event.name is EventName.APPROVAL_STILL_IN_DOUBT:

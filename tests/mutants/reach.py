@@ -65,6 +65,13 @@ REACH_TABLE = (
         COPIES,
     ),
     Mutant(
+        "of those with a copy only who is called is told of an escalation",
+        "bot/delivery/event_messages.py",
+        "whom = copies_called(approval) if is_call else copies_for(approval)",
+        "whom = copies_for(approval)",
+        ASKING,
+    ),
+    Mutant(
         "who is called in their quiet hours is asked when these end",
         "bot/delivery/event_messages.py",
         "roles |= frozenset(escalation_mentions(approval).roles)",

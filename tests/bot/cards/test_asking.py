@@ -170,6 +170,23 @@ def test_who_is_called_in_their_quiet_hours_is_not_taken_for_mentioned() -> None
     assert queued.mentioned_roles == {"later"}
 
 
+def test_who_has_a_copy_is_told_there_that_they_are_called() -> None:
+    later = Role(name="later", users=("U0EVE",), notify=Notify.DM)
+    approval = asked_of(DIRECT).with_(
+        waiting=Waiting(escalate_at_ms=1, roles=(later,)), escalated_at_ms=NOW
+    )
+    event = Event(
+        name=EventName.APPROVAL_ESCALATED, tenant="acme", approval=approval.id
+    )
+    copies = {user: (f"D{user}", "2.0") for user in PEOPLE}
+
+    told, _ = messages_of(event, approval, ("C0", "1.0"), copies)
+
+    assert (told.channel, told.thread_ts) == ("DU0EVE", "2.0")
+    assert "so you are called" in readable(told.message.blocks)
+    assert told.seq == ""
+
+
 def test_nobody_gets_a_copy_of_what_is_over() -> None:
     later = Role(name="later", users=("U0EVE",), notify=Notify.DM)
     item = an_item(state=ItemState.REJECTED)

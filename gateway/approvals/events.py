@@ -10,6 +10,7 @@ from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.protocol.records import Record, RunRef
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.protocol.verbs import Finding
 from twokey.gateway.protocol.wire import TurnRef
 
 
@@ -222,10 +223,22 @@ def call_event(name: EventName, tenant: str, ref: TurnRef, tool: str) -> Event:
     )
 
 
-def state_after(name: EventName) -> ItemState | None:
-    """Return the state that an item reached by what an event tells; None: the same."""
+_STATES_FOUND = {
+    Finding.EXECUTED: ItemState.EXECUTED,
+    Finding.RERUN: ItemState.AUTHORIZED,
+    Finding.SKIP: ItemState.FAILED,
+}
+
+
+def state_after(name: EventName, reason: str = "") -> ItemState | None:
+    """Return the state that an item reached by what an event tells; None: the same.
+
+    The ``reason`` of a reconciled call is what people found.
+    """
     if name is EventName.ITEM_REOPENED:
         return ItemState.PENDING
+    if name is EventName.ITEM_RECONCILED and reason in {*Finding}:
+        return _STATES_FOUND[Finding(reason)]
     kind, _, state = name.partition(".")
     is_state = kind == "item" and state in {*ItemState}
     return ItemState(state) if is_state else None

@@ -47,9 +47,11 @@ class PrecedentFold:
         known = LastState(ItemState.AUTHORIZED, at_ms)
         self._found[effect][f"auto_{self._auto_runs}"] = known
 
-    def record(self, name: EventName, item: str, *, at_ms: int) -> None:
+    def record(
+        self, name: EventName, item: str, *, at_ms: int, reason: str = ""
+    ) -> None:
         """Take in an event about a call that was opened."""
-        state, effect = state_after(name), self._effects.get(item)
+        state, effect = state_after(name, reason), self._effects.get(item)
         if effect is None or state is None:
             return
         if state in KINDS:

@@ -65,6 +65,7 @@ class Row(Record):
     tool: str = ""
     actor: str = ""
     roles: tuple[str, ...] = ()
+    reason: str = ""
     tier: Tier | None = None
     data: dict[str, str] = Field(default_factory=dict[str, str])
     call: PastCall | None = None
@@ -220,7 +221,7 @@ class _History:
         row = step.row
         if step.is_call:
             return True
-        self.precedents.record(row.name, row.item, at_ms=step.at_ms)
+        self.precedents.record(row.name, row.item, at_ms=step.at_ms, reason=row.reason)
         if row.name in _RELEASES:
             self._release(row.item)
         if row.name in {EventName.ITEM_FAILED, EventName.CALL_FAILED}:

@@ -310,7 +310,7 @@ class Lifecycle(RuleBasedStateMachine):
             fold.opened(item.id, effect)
             effects.add(effect)
         for event in await audit_entries(self.store.conn, keys):
-            fold.record(event.name, event.item, at_ms=event.at_ms)
+            fold.record(event.name, event.item, at_ms=event.at_ms, reason=event.reason)
         for effect in effects:
             key = keys.precedents("default", effect)
             kept = read(key, fields(await self.store.conn.command("HGETALL", key)))

@@ -138,7 +138,7 @@ async def test_a_killed_store_keeps_precedents_with_their_decisions(
             effects.add(effect)
         log = await audit_entries(store.conn, keys)
         for event in log:
-            fold.record(event.name, event.item, at_ms=event.at_ms)
+            fold.record(event.name, event.item, at_ms=event.at_ms, reason=event.reason)
         kept = {
             effect: read(effect, fields(await store.conn.command("HGETALL", key)))
             for effect in effects

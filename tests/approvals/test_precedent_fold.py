@@ -1,0 +1,31 @@
+"""What people found of a call in doubt decides whether it is a precedent."""
+
+from __future__ import annotations
+
+import pytest
+
+from twokey.gateway.approvals.events import EventName
+from twokey.gateway.approvals.precedent_fold import PrecedentFold
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.verbs import Finding
+
+
+@pytest.mark.parametrize(
+    ("finding", "state"),
+    [
+        (Finding.EXECUTED, ItemState.EXECUTED),
+        (Finding.RERUN, ItemState.AUTHORIZED),
+        (Finding.SKIP, None),
+    ],
+)
+def test_a_reconciled_call_is_what_people_found(
+    finding: Finding, state: ItemState | None
+) -> None:
+    fold = PrecedentFold()
+    fold.opened("call", "effect")
+    fold.record(EventName.ITEM_IN_DOUBT, "call", at_ms=1)
+
+    fold.record(EventName.ITEM_RECONCILED, "call", at_ms=2, reason=finding)
+
+    found = {call: one.state for call, one in fold.precedents("effect").items()}
+    assert found == ({} if state is None else {"call": state})

@@ -24,6 +24,7 @@ from twokey.bot.delivery.metrics_reports import MetricsReports
 from twokey.bot.delivery.publisher import Publisher
 from twokey.bot.delivery.queue_sender import QueueSender
 from twokey.bot.delivery.seeded_defects import SeededDefects
+from twokey.bot.giver_checks import check_givers
 from twokey.bot.home_turns import HomeTurns
 from twokey.bot.identity import ask_until_answered, identify
 from twokey.bot.ids import key_id
@@ -156,6 +157,8 @@ class SlackBot:
         router = Router(app, ctx)
         following = asyncio.create_task(follow(ctx), name="home")
         opening.push_async_callback(_cancel, following)
+        checking = asyncio.create_task(check_givers(ctx), name="givers")
+        opening.push_async_callback(_cancel, checking)
         for register in LISTENERS:
             register(router)
         dispatch, nonces = Dispatch(app), StoreNonces(store, config.tenant)

@@ -66,6 +66,9 @@ class Action(StrEnum):
     EDIT_WORDS = "edit_words"
     REJECT_WORDS = "reject_words"
     RESPOND_WORDS = "respond_words"
+    ALLOW_SIMILAR = "allow_similar"
+    REVOKE = "revoke_standing"
+    USES = "uses"
 
 
 class View(StrEnum):
@@ -90,6 +93,8 @@ class View(StrEnum):
     PAST = "past_modal"
     PAST_MINE = "past_mine_modal"
     HOME = "home_tab"
+    ALLOW_SIMILAR = "allow_similar_modal"
+    USES = "uses_modal"
 
 
 class Input(StrEnum):
@@ -104,6 +109,10 @@ class Input(StrEnum):
     FINDING = "finding"
     NOTE = "note"
     SEARCH = "search"
+    LASTING = "lasting"
+    USES = "uses"
+    EACH = "each"
+    TOTAL = "total"
 
 
 VALUE = "value"

@@ -21,6 +21,7 @@ from twokey.cli.demo_policy import with_short_timeouts
 from twokey.cli.demo_question import question
 from twokey.cli.demo_queue import queue
 from twokey.cli.demo_scripts import SINGLE_CARDS
+from twokey.cli.demo_similar import similar
 from twokey.cli.demo_stack import (
     CHANNEL,
     FIRST_REQUEST,
@@ -41,7 +42,8 @@ OUTAGE = "TWOKEY_DEMO_OUTAGE"
 SAMPLE = "support"
 
 SCRIPTS = SINGLE_CARDS | {
-    script.__name__: script for script in (batch, digest, direct, queue, question)
+    script.__name__: script
+    for script in (batch, digest, direct, queue, question, similar)
 }
 
 EXAMPLES = console.examples(
@@ -53,6 +55,7 @@ EXAMPLES = console.examples(
     ("twokey demo --script digest", "the numbers of a week, in a channel"),
     ("twokey demo --script question", "the agent asks before it acts"),
     ("twokey demo --script direct", "the second person decides in a direct message"),
+    ("twokey demo --script similar", "one form lets more of the same run"),
     ("twokey demo --script outage", "the model is away after the approval"),
 )
 

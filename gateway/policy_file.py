@@ -20,12 +20,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from twokey.gateway.approvals.events import Event, EventName
+from twokey.gateway.approvals.standing import POLICY_CHANGED
 from twokey.gateway.config import PolicySource, Settings
 from twokey.gateway.errors import PolicyError, SettingsError
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.resume.periodic import repeat
 from twokey.gateway.service.reevaluation import dead_ends
+from twokey.gateway.service.standing_ends import end_those
 from twokey.gateway.store.store import Store
 
 logger = logging.getLogger(__name__)
@@ -150,7 +152,8 @@ async def followed(
     """Follow the file of a policy while the block runs; the event loop never waits.
 
     What is in force at the start and each change is logged and told, once; what
-    cannot be told is told later.
+    cannot be told is told later. Before it is told, standing approvals under any other
+    policy end.
 
     Args:
         policy: to keep up to date.
@@ -159,7 +162,8 @@ async def followed(
         every_s: about how often to look.
     """
     untold = [_logged(Change(was="", now=policy().digest), tenant)]
-    outbox = store.outbox(store.keys_of_tenant(tenant), reader="")
+    keys = store.keys_of_tenant(tenant)
+    outbox = store.outbox(keys, reader="")
 
     async def look() -> None:
         # In a thread: a file on a network may block, and a large policy takes a while
@@ -173,9 +177,14 @@ async def followed(
             del untold[0]
 
     async def counted(event: Event) -> Event:
-        """Count the waiting calls that nobody can approve by a new policy."""
+        """End what another policy allowed; count calls that nobody can approve."""
         if event.name is not EventName.POLICY_LOADED:
             return event
+        # By the policy that was loaded then, even if the file was put back since.
+        loaded = event.policy_digest
+        await end_those(
+            store, keys, tenant, lambda one: one.policy_digest != loaded, POLICY_CHANGED
+        )
         found = await dead_ends(store, policy(), tenant=tenant)
         if not found:
             return event

@@ -53,7 +53,7 @@ def decisions(frame: Frame, item: Item, *, is_shown_whole: bool) -> list[Block]:
         first = [_view_all(frame, item, is_shown_whole=False)]
     else:
         first = [_approve(frame, item)] if Verb.APPROVE in item.allow else []
-        rare.append(view)
+        rare += [view, *_allow_similar(frame, item)]
     if not frame.approval.is_batch:
         rare += time_buttons(frame, is_in_full=False)
     return [*first, *usual, *menu(rare)]
@@ -245,6 +245,21 @@ def _approve(frame: Frame, item: Item) -> Block:
         accessibility_label=label(f"Approve {_nth(frame, item)}"),
         confirm=_question(frame, item) if is_asked else None,
     )
+
+
+def _allow_similar(frame: Frame, item: Item) -> list[Block]:
+    """Return the button that allows similar calls, where the policy lets people."""
+    can_approve = Verb.APPROVE in item.allow and item.tier is Tier.APPROVE
+    if not (item.can_cover and can_approve) or item.edit is not None:
+        return []
+    return [
+        button(
+            Action.ALLOW_SIMILAR,
+            label("Allow similar…"),
+            value=frame.value(item.index, Action.ALLOW_SIMILAR),
+            accessibility_label=label("Approve this and allow similar calls a while"),
+        )
+    ]
 
 
 def _question(frame: Frame, item: Item) -> Block:

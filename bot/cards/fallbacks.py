@@ -60,8 +60,9 @@ _OTHER_EVENT = "There is news about the call of {tool}."
 
 def card_fallback(approval: Approval) -> str:
     """Return the sentence for a card; what is asked comes first."""
-    if approval.is_question:
-        return _of_question(approval)
+    if approval.is_question or approval.is_standing:
+        is_question = approval.is_question
+        return _of_question(approval) if is_question else _of_standing(approval)
     tools = _tools(approval)
     if approval.state is not ApprovalState.OPEN:
         return _of_closed(approval, tools)
@@ -92,6 +93,20 @@ _QUESTIONS: dict[ItemState, str] = {
     _S.SUPERSEDED: "The conversation moved on from the agent's question.",
     _S.WITHDRAWN: "The agent's question needs no answer any more.",
 }
+
+
+_STANDING: dict[ItemState, str] = {
+    _S.AUTHORIZED: "Similar calls are allowed.",
+    _S.LAPSED: "Similar calls are no longer allowed.",
+}
+
+
+def _of_standing(approval: Approval) -> str:
+    item = approval.items[0]
+    if not item.is_pending:
+        return _STANDING.get(item.state, "Similar calls are not allowed.")
+    until = f"{utc(approval.expires_at_ms):%Y-%m-%d %H:%M} UTC"
+    return f"Somebody wants to allow similar calls. It waits until {until}."
 
 
 def _of_question(approval: Approval) -> str:

@@ -121,6 +121,8 @@ def call_title(item: Item) -> str:
     if item.is_question:
         first, *others = (one.question for one in item.questions)
         return f"{first} (and {len(others)} more)" if others else first
+    if item.bounds is not None:
+        return f"Allow similar calls of {one_line(item.bounds.tool)}"
     if item.description:
         return item.description
     required = (item.args_schema or {}).get("required")

@@ -19,7 +19,7 @@ from twokey.bot.cards.fallbacks import card_fallback
 from twokey.bot.cards.frame import Frame, rows_of
 from twokey.bot.cards.freeze_messages import actor_ref
 from twokey.bot.cards.listing import is_misleading, listing_of
-from twokey.bot.cards.refs import when, who
+from twokey.bot.cards.refs import people, when, who
 from twokey.bot.cards.spot_check import spot_checks
 from twokey.bot.cards.states import (
     NOTHING_RAN,
@@ -30,7 +30,15 @@ from twokey.bot.cards.states import (
 from twokey.bot.ids import COMMAND, Action
 from twokey.bot.objects import Block, confirm
 from twokey.bot.text import excerpt, fit
-from twokey.bot.text_types import Template, code, joined, label, template, untrusted
+from twokey.bot.text_types import (
+    Template,
+    Untrusted,
+    code,
+    joined,
+    label,
+    template,
+    untrusted,
+)
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.approvals.record import Approval, Item, Remark
 from twokey.gateway.protocol.states import ItemState
@@ -169,8 +177,6 @@ def _row(frame: Frame, item: Item) -> list[Block]:
         sentences.append(part)
     if is_misleading(item):
         sentences.append(template("⚠️ *Hidden or look-alike characters* are in it."))
-    why = " · ".join(item.reasons)
-    reasons = [untrusted(fit(why, _NOTE))] if why else []
     ended = [label(fit(item.revoked.reason, _NOTE))] if item.revoked else []
     offered = buttons.decisions(frame, item, is_shown_whole=shown.is_complete)
     name = frame.block_id(f"{item.index}.actions")
@@ -179,13 +185,25 @@ def _row(frame: Frame, item: Item) -> list[Block]:
         call_box(frame, item, shown),
         context(
             joined(" ", sentences),
-            template(TIER_BEFORE_REASONS[item.tier]),
-            *reasons,
+            *_why_no_review(item),
             *ended,
             block_id=frame.block_id(f"{item.index}.state"),
         ),
         *([actions(*offered, block_id=name)] if offered else []),
     ]
+
+
+def _why_no_review(item: Item) -> list[Template | Untrusted]:
+    cover = item.cover
+    if cover is not None:
+        by = template(
+            "Allowed by the standing approval {id}, given by",
+            id=code(cover.approval),
+        )
+        return [joined(" ", [by, people(cover.given_by)])]
+    why = " · ".join(item.reasons)
+    reasons = [untrusted(fit(why, _NOTE))] if why else []
+    return [template(TIER_BEFORE_REASONS[item.tier]), *reasons]
 
 
 def _standing(item: Item, approval: Approval) -> Template:

@@ -210,7 +210,7 @@ def decidable_in_row(approval: Approval) -> Item | None:
     would say nothing more: no edit, warning, report, opinion or business state.
     """
     waiting = pending(approval)
-    if len(waiting) != 1 or approval.remarks:
+    if len(waiting) != 1 or approval.remarks or approval.is_standing:
         return None
     item = waiting[0]
     is_usual = (

@@ -29,6 +29,16 @@ def needs_people(approval: Approval) -> bool:
     return any(item.state in waiting for item in approval.items)
 
 
+def has_card(approval: Approval) -> bool:
+    """Return whether an approval has a card of its own.
+
+    What a standing approval opened is listed on the card of that, until people have to
+    say what became of it, or are asked whether it was right.
+    """
+    is_checked = any(item.spot_check is not None for item in approval.items)
+    return not approval.covers or needs_people(approval) or is_checked
+
+
 def is_over(approval: Approval) -> bool:
     """Return whether nothing on the card will change any more by itself."""
     return not any(item.state in _UNFINISHED for item in approval.items)

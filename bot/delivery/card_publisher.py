@@ -25,6 +25,7 @@ from twokey.bot.cards.fallbacks import card_fallback
 from twokey.bot.cards.frame import Frame
 from twokey.bot.cards.notification import notification, plain_notification
 from twokey.bot.cards.question_card import question_card
+from twokey.bot.cards.standing_card import standing_card
 from twokey.bot.ids import COMMAND, Action, key_id
 from twokey.bot.limits import OPEN_DM, POST, UPDATE, Limits
 from twokey.bot.objects import Block
@@ -318,6 +319,8 @@ def _rendered(frame: Frame, *, is_update: bool, is_plain: bool) -> Message:
 def _card_of(frame: Frame) -> Message:
     if frame.approval.is_question:
         return question_card(frame)
+    if frame.approval.is_standing:
+        return standing_card(frame)
     is_auto_approved = frame.approval.is_auto_approved
     return notification(frame) if is_auto_approved else card(frame)
 

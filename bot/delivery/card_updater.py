@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from twokey.bot.cards.mentions import mentions_for
 from twokey.bot.cards.reply_texts import corrupt_record
-from twokey.bot.cards.undelivered import is_over, needs_people
+from twokey.bot.cards.undelivered import has_card, is_over, needs_people
 from twokey.bot.delivery.card_copies import CopyUpdater
 from twokey.bot.delivery.card_publisher import CardPublisher, policy_decision_digest
 from twokey.bot.delivery.event_messages import (
@@ -217,7 +217,7 @@ class CardUpdater:
     ) -> Call | None:
         """Return the call that brings the card up to date; None when it is."""
         if place is None:
-            return self._call_for_card(entry)
+            return self._call_for_card(entry) if has_card(record) else None
         if not entry.is_missed and is_progress(record, entry.events):
             return None
         # Not `!=`: a publisher that was paused between its two reads may hold an older

@@ -179,6 +179,8 @@ def _in_thread(
 def _history(
     event: Event, approval: Approval, place: tuple[str, str]
 ) -> list[QueuedMessage]:
+    if approval.is_standing:
+        return []  # its card says it all, and there may be many uses
     said = question_note if approval.is_question else thread_note
     note = said(event, approval)
     item = _item_now_waiting(event, approval)

@@ -292,6 +292,8 @@ class OutboxQueue:
         """
         if event.name is not EventName.APPROVAL_OPENED or not event.is_auto_approved:
             return False
+        if event.is_covered:
+            return False  # it gets no message at all
         waiting = [
             entry
             for entry in self

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Final
 
 from twokey.bot.listeners import (
+    allow_similar,
     answer,
     approve,
     approve_all,
@@ -21,6 +22,7 @@ from twokey.bot.listeners import (
     review,
     seeded_defect,
     spot_check,
+    standing,
     text_form,
     thread_reply,
     time_buttons,
@@ -31,6 +33,7 @@ from twokey.bot.listeners import (
 from twokey.bot.listeners.router import Router
 
 LISTENERS: Final[tuple[Callable[[Router], None], ...]] = (
+    allow_similar.register,
     answer.register,
     approve.register,
     approve_all.register,
@@ -48,6 +51,7 @@ LISTENERS: Final[tuple[Callable[[Router], None], ...]] = (
     review.register,
     seeded_defect.register,
     spot_check.register,
+    standing.register,
     time_buttons.register,
     text_form.register,
     try_again.register,

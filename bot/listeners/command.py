@@ -16,6 +16,7 @@ from twokey.bot.listener_context import (
 )
 from twokey.bot.listeners.delegate import delegate
 from twokey.bot.listeners.freeze_command import freeze, list_freezes, unfreeze
+from twokey.bot.listeners.list_standing import list_standing
 from twokey.bot.listeners.past import past_command
 from twokey.bot.listeners.read_access import access_to
 from twokey.bot.listeners.router import AckBody, Router
@@ -72,6 +73,8 @@ _WHAT_I_DO: LiteralString = (
     "• `{command} history` lists the newest decisions that you may read, and "
     "`{command} mine` those that you made; words after it search in them.\n"
     "• `{command} stats` shows the numbers of the last 7 days.\n"
+    "• `{command} standing` lists the standing approvals in force, and what is left "
+    "of each.\n"
     "• `{command} delegate @colleague 4h` lets a colleague decide in your place for 4 "
     "hours; `{command} delegate off` ends this.\n"
     "• `{command} freeze tool NAME REASON` stops a tool at once: even its approved "
@@ -80,8 +83,9 @@ _WHAT_I_DO: LiteralString = (
     "`{command} unfreeze …` ends a freeze, and also the pause of an agent.\n"
     "• `{command} frozen` lists what is frozen or paused.\n"
     "• `{command} help` shows this text.\n"
-    "In the menu ⋯ of a card, *I'm on it* tells others that you are looking at it, and "
-    "*More time* extends the time to decide. Below a call that ran without review, "
+    "In the menu ⋯ of a card, *I'm on it* tells others that you are looking at it, "
+    "*Allow similar…* lets calls like it run for a while, and *More time* extends the "
+    "time to decide. Below a call that ran without review, "
     "*Freeze tool* stops its tool, and *Report* tells the channel that something is "
     "wrong.\n"
     "To ask an agent for something, mention me in a channel, or send me a direct "
@@ -210,5 +214,6 @@ _LISTED: Final[
     "mine": _mine,
     "show": _show,
     "stats": _stats,
+    "standing": list_standing,
 }
 """Commands that are answered by a list."""

@@ -52,6 +52,9 @@ class DecisionContext:
     @property
     def lapses_at_ms(self) -> int:
         """Return when an authorization that is given now ends by itself."""
+        bounds = self.item.bounds
+        if bounds is not None:
+            return bounds.until_ms  # as those who gave it saw it
         now = self.policy_now.authorization_ms if self.policy_now else 0
         ages = (self.item.authorization_ms, now)
         return self.now_ms + timing.authorization_ms(*ages)
@@ -123,7 +126,8 @@ def event_of(
     actor: Person = context.reviewer.person
     policy_now, behalf = context.policy_now, listed(context.on_behalf_of)
     text = item.decision.text if item.decision else ""
-    return approval_event(context.approval, name, item, reason=text).with_(
+    event = approval_event(context.approval, name, item, reason=text)
+    return event.with_(
         version=version,
         # Of the policy that was asked for this decision, which may not be the one that
         # opened the card.
@@ -132,6 +136,7 @@ def event_of(
         roles=quorum.roles_of(context.reviewer, item.requirement.roles),
         request_digest=context.click.request_digest,
         data={
+            **event.data,
             "gesture": context.reviewer.gesture.value,
             **({"on_behalf_of": behalf} if behalf else {}),
             **_measured(context, item),

@@ -26,6 +26,7 @@ class EventName(StrEnum):
     APPROVAL_RELEASED = "approval.released"
     APPROVAL_STILL_IN_DOUBT = "approval.still_in_doubt"
     APPROVAL_REPORTED = "approval.reported"
+    APPROVAL_USED = "approval.used"
     CALL_RAN = "call.ran"
     CALL_DENIED = "call.denied"
     CALL_RETURNED = "call.returned"
@@ -119,6 +120,9 @@ SEEDED_ANSWER = "answer"
 EDITED = "edited"
 """In the data of an authorization: people had changed the arguments."""
 
+STANDING = "standing"
+"""In the data of events about a call that a standing approval authorized: its id."""
+
 TROUBLED_RUN = frozenset(
     {
         EventName.RUN_WAITING,
@@ -168,14 +172,20 @@ class Event(Record):
         return self.outer or RunRef(agent=self.agent, thread=self.thread)
 
     @property
-    def is_question(self) -> bool:
-        """Return whether it is about a question, which has no tier."""
+    def concerns_no_call(self) -> bool:
+        """Return whether it is about a question or a standing approval: no tier."""
         return bool(self.item) and not self.tier
 
     @property
     def is_auto_approved(self) -> bool:
-        """Return whether it is about an approval that the policy decided."""
-        return bool(self.approval) and self.tier == Tier.NOTIFY
+        """Return whether it is about an approval that opened authorized."""
+        is_auto = self.tier == Tier.NOTIFY or self.is_covered
+        return bool(self.approval) and is_auto
+
+    @property
+    def is_covered(self) -> bool:
+        """Return whether it is about a call that a standing approval authorized."""
+        return STANDING in self.data
 
 
 def approval_event(
@@ -200,12 +210,14 @@ def approval_event(
         channel=approval.channel,
         tier=Tier.NOTIFY if approval.is_auto_approved else "",
         reason=reason,
+        # One standing approval covers all calls of an approval, or none.
+        data={STANDING: approval.covers[0].approval} if approval.covers else {},
     )
     if item is None:
         return event
     # The tier of the item wins over that of the approval: a card may hold several. No
     # policy is asked about a question, so it counts for no tier.
-    tier = "" if item.is_question else item.tier
+    tier = "" if item.is_question or item.is_standing else item.tier
     return event.with_(
         item=item.id, tool=item.tool, tier=tier, action_hash=item.action_hash
     )

@@ -33,6 +33,8 @@ class PolicyDecisionFields(Record):
         asks_on_failure: a call that failed is in doubt until people reconcile it.
         idempotent: an execution in doubt may be repeated under the same key.
         is_question: its arguments are questions to people; it never runs.
+        is_standing: its arguments are the bounds of a standing approval; it never runs.
+        can_cover: the policy lets people give a standing approval for such calls.
     """
 
     tier: Tier
@@ -49,6 +51,8 @@ class PolicyDecisionFields(Record):
     asks_on_failure: bool = False
     idempotent: bool = False
     is_question: bool = False
+    is_standing: bool = False
+    can_cover: bool = False
 
     @property
     def summary(self) -> str:

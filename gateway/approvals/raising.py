@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from twokey.gateway.approvals import quorum
+from twokey.gateway.approvals.authorization import Floor
 from twokey.gateway.approvals.policy_decision import PolicyDecision
-from twokey.gateway.approvals.record import Floor, Item
+from twokey.gateway.approvals.record import Item
 from twokey.gateway.protocol.tiers import join
 
 

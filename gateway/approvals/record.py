@@ -9,16 +9,17 @@ from __future__ import annotations
 from pydantic import Field
 
 from twokey.gateway.approvals import lifecycle
+from twokey.gateway.approvals.authorization import Floor, Revocation
 from twokey.gateway.approvals.lifecycle import ApprovalState, Transition
 from twokey.gateway.approvals.policy_decision import PolicyDecisionFields
 from twokey.gateway.approvals.precedents import Past
 from twokey.gateway.approvals.requirement import (
     Observation,
-    Requirement,
     Role,
     SpotCheck,
     Vote,
 )
+from twokey.gateway.approvals.similar import Bounds, Cover, Use
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.questions import Answered, Question, questions_in
 from twokey.gateway.protocol.records import EditRecord, Person, Record, Result, RunRef
@@ -73,21 +74,6 @@ class DecisionRecord(Record):
     answers: tuple[str, ...] = ()
 
 
-class Revocation(Record):
-    """Why an authorization was taken back before it was used.
-
-    ``reason`` is a sentence of ours. ``times`` counts how often it was.
-    ``is_final`` says that the call ended by it; else it went back to people.
-    ``is_restored`` says that the record is from an older copy: it may have run since.
-    """
-
-    reason: str
-    at_ms: int
-    times: int = 1
-    is_final: bool = False
-    is_restored: bool = False
-
-
 class TriageResult(Record):
     """What triage, a model, thought of a call; it orders queues and decides nothing.
 
@@ -100,19 +86,6 @@ class TriageResult(Record):
     raised_to: Tier | None = None
     score: int = Field(default=0, ge=0, le=100)
     rationale: str = ""
-
-
-class Floor(Record):
-    """What a call needed when it was opened, or by its last edit: its floor.
-
-    ``policy_digest`` is of the policy that raised it since. While that one is in force,
-    the raise ends with its cause; another policy lowers nothing.
-    """
-
-    tier: Tier
-    reasons: tuple[str, ...]
-    requirement: Requirement
-    policy_digest: str
 
 
 class Item(PolicyDecisionFields):
@@ -143,6 +116,7 @@ class Item(PolicyDecisionFields):
             not stored.
         original_args: what the model wrote, where its tool reads that as something
             else: unverified evidence, which nothing decides by.
+        cover: the standing approval that authorized the call as it opened, if any.
     """
 
     id: str
@@ -154,6 +128,7 @@ class Item(PolicyDecisionFields):
     state: ItemState = ItemState.PENDING
     changed_at_ms: int = 0
     original_args: JsonObject | None = None
+    cover: Cover | None = None
     triage: TriageResult | None = None
     requests_before: dict[str, int] = Field(default_factory=dict)
     floor: Floor | None = None
@@ -186,6 +161,11 @@ class Item(PolicyDecisionFields):
     def questions(self) -> tuple[Question, ...]:
         """Return what the agent asks people; nothing for any other call."""
         return questions_in(self.args) if self.is_question else ()
+
+    @property
+    def bounds(self) -> Bounds | None:
+        """Return what a standing approval allows; None for any other item."""
+        return Bounds.model_validate(self.args) if self.is_standing else None
 
     @property
     def requested_args(self) -> JsonObject:
@@ -250,8 +230,8 @@ class Item(PolicyDecisionFields):
 
     @property
     def is_auto_approved(self) -> bool:
-        """Return whether its tier (auto, notify) lets it run without a decision."""
-        return self.tier.is_auto_approved
+        """Return whether it opens authorized: by its tier, or a standing approval."""
+        return self.tier.is_auto_approved or self.cover is not None
 
     def moved(self, transition: Transition, now_ms: int, **changes: object) -> Item:
         """Return the item after a transition at this time, with what else it changes.
@@ -307,6 +287,8 @@ class Approval(Record):
     store's clock.
     ``outer`` is the run around an agent that runs inside another one's tool;
     ``answered`` is what people answered that run before.
+    ``uses`` and ``checked_at_ms``, when Slack last confirmed its givers' roles, are of
+    a standing approval.
     """
 
     id: str
@@ -335,6 +317,8 @@ class Approval(Record):
     answered: tuple[Answered, ...] = ()
     recent_requests: int = 0
     remarks: tuple[Remark, ...] = ()
+    uses: tuple[Use, ...] = ()
+    checked_at_ms: int = 0
     items: tuple[Item, ...] = Field(min_length=1)
 
     @property
@@ -364,6 +348,16 @@ class Approval(Record):
     def is_question(self) -> bool:
         """Return whether it asks people for answers: its one item is no call to run."""
         return any(item.is_question for item in self.items)
+
+    @property
+    def is_standing(self) -> bool:
+        """Return whether it is a standing approval: its one item is no call to run."""
+        return any(item.is_standing for item in self.items)
+
+    @property
+    def covers(self) -> tuple[Cover, ...]:
+        """Return by which standing approval its calls were opened."""
+        return tuple(item.cover for item in self.items if item.cover is not None)
 
     @property
     def is_batch(self) -> bool:

@@ -7,9 +7,11 @@ have run since. Nothing here lets a call run: each change ends it, or asks peopl
 
 from __future__ import annotations
 
+from twokey.gateway.approvals import standing
+from twokey.gateway.approvals.authorization import Revocation
 from twokey.gateway.approvals.changes import Change, by_gateway
 from twokey.gateway.approvals.lifecycle import Transition
-from twokey.gateway.approvals.record import Approval, Item, Revocation
+from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.protocol.states import ItemState
 
 THREAD_LOST = "The saved state of the agent's conversation is gone."
@@ -43,6 +45,9 @@ def doubt_restored(approval: Approval, item: Item, now_ms: int) -> Change | None
     with a version of its own, so that no click on a card without it counts. None for a
     call that has ended, and for one that was started: it will be in doubt by itself.
     """
+    # Its uses since then are not known, so nothing more is opened by it.
+    if item.is_standing:
+        return standing.end(approval, standing.RESTORED, now_ms)
     why = _why(item, RESTORED, now_ms).with_(is_restored=True)
     if item.state is ItemState.AUTHORIZED:
         return by_gateway(approval, item.moved(Transition.DOUBT, now_ms, revoked=why))

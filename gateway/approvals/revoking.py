@@ -8,12 +8,14 @@ and so does a call whose business state is another one than people approved.
 from __future__ import annotations
 
 from twokey.gateway.approvals import permission, quorum
+from twokey.gateway.approvals.authorization import Revocation
 from twokey.gateway.approvals.changes import Change, by_gateway
 from twokey.gateway.approvals.lifecycle import Transition
 from twokey.gateway.approvals.policy_decision import PolicyDecision
 from twokey.gateway.approvals.raising import raised_item
-from twokey.gateway.approvals.record import Approval, Item, Revocation
+from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.approvals.requirement import Requirement, Role, Vote
+from twokey.gateway.approvals.standing import was_taken_back
 from twokey.gateway.approvals.timing import LONGEST
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.business_state import BusinessState, with_state
@@ -34,6 +36,10 @@ NEEDS_A_PERSON = (
     "The policy changed after this call was cleared: it needs a person now."
 )
 NOT_CLEARED = "The policy changed after this call was cleared and no longer allows it."
+NOT_COVERED = (
+    "The standing approval that let this call run does not cover it any more: it was "
+    "taken back, the policy changed, or its rules ask for more now."
+)
 STATE_CHANGED = "What this call depends on changed after it was approved."
 NEEDS_MORE = (
     "The policy changed, or its rules ask for more now, after this call was approved: "
@@ -44,7 +50,12 @@ _CAN_APPROVE = frozenset({Verb.APPROVE, Verb.EDIT})
 
 
 def revoke(
-    approval: Approval, item: Item, policy_now: PolicyDecision, *, now_ms: int
+    approval: Approval,
+    item: Item,
+    policy_now: PolicyDecision,
+    *,
+    now_ms: int,
+    standing: Approval | None = None,
 ) -> Change | None:
     """Return the change that revokes an authorized item; None when it may run.
 
@@ -53,9 +64,11 @@ def revoke(
         item: an authorized item of it.
         policy_now: what the policy of now says of what would run.
         now_ms: the store's clock.
+        standing: the standing approval that opened it, if any, as it stands.
     """
     if item.is_auto_approved:
-        return _uncleared(approval, item, policy_now, now_ms)
+        is_covered = _is_still_covered(approval, item, policy_now, standing)
+        return _uncleared(approval, item, policy_now, now_ms, is_covered=is_covered)
     # A policy that lets nobody approve this tool any more forbids it as well.
     if policy_now.tier is Tier.DENY or not _CAN_APPROVE & set(policy_now.allow):
         return _ended(approval, item, policy_now, FORBIDDEN, now_ms)
@@ -77,13 +90,21 @@ def revoke(
 
 
 def _uncleared(
-    approval: Approval, item: Item, policy_now: PolicyDecision, now_ms: int
+    approval: Approval,
+    item: Item,
+    policy_now: PolicyDecision,
+    now_ms: int,
+    *,
+    is_covered: bool,
 ) -> Change | None:
-    """End a call that the policy decided, where another policy decides otherwise.
+    """End a call that opened authorized, where that does not hold any more.
 
     The same policy decided it in the step that opened it, by the facts of then. It
     never goes to people: its agent does not wait for them.
     """
+    if item.cover is not None:
+        ended = _ended(approval, item, policy_now, NOT_COVERED, now_ms)
+        return None if is_covered else ended
     # Under the same policy only the facts have moved since, such as the totals of
     # windows; the call was cleared by the facts at its opening.
     is_same = policy_now.policy_digest == approval.policy_digest
@@ -91,6 +112,21 @@ def _uncleared(
         return None
     reason = NOT_CLEARED if policy_now.tier is Tier.DENY else NEEDS_A_PERSON
     return _ended(approval, item, policy_now, reason, now_ms)
+
+
+def _is_still_covered(
+    approval: Approval,
+    item: Item,
+    policy_now: PolicyDecision,
+    standing: Approval | None,
+) -> bool:
+    if was_taken_back(standing):
+        return False
+    if policy_now.tier.is_auto_approved:
+        return True
+    is_same = policy_now.policy_digest == approval.policy_digest
+    asks_more = quorum.asks_more(policy_now.requirement, item.requirement)
+    return is_same and policy_now.tier is item.tier and not asks_more
 
 
 def ask_in_new_state(

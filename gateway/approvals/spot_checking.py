@@ -99,6 +99,7 @@ def took_part(approval: Approval, item: Item) -> tuple[Person, ...]:
     votes = (*item.votes, *(one.vote for one in item.observations))
     people: list[Person] = [*approval.principals, *item.principals]
     people += (one for vote in votes for one in (vote.by, *vote.on_behalf_of))
+    people += item.cover.given_by if item.cover else ()
     people += [item.edit.by] if item.edit else []
     people += [item.decision.by, *item.decision.on_behalf_of] if item.decision else []
     return tuple(people)
@@ -129,10 +130,12 @@ def answered(
     by = reviewer.person
     check = item.spot_check.with_(answer=answer, by=by, at_ms=now_ms)
     after = approval.replacing(item.with_(spot_check=check), rev=approval.rev + 1)
-    event = approval_event(approval, EventName.ITEM_CHECKED, item).with_(
+    event = approval_event(approval, EventName.ITEM_CHECKED, item)
+    said = {"gesture": reviewer.gesture.value, CHECK_ANSWER: answer}
+    event = event.with_(
         actor=f"{by.team}/{by.user}",
         roles=quorum.roles_of(reviewer, check.of),
-        data={"gesture": reviewer.gesture.value, CHECK_ANSWER: answer},
+        data=event.data | said,
     )
     return Change(after, (event,))
 

@@ -132,8 +132,8 @@ class Metrics:
     def add(self, event: Event) -> None:
         """Count one event; they come in the order of the log."""
         self._add_run(event)
-        # An answer of a person is no review of a call.
-        if event.is_question:
+        # An answer of a person is no review of a call, nor is a standing approval.
+        if event.concerns_no_call:
             return
         is_selected = self.selected.is_in_time(event) and self.selected.has_call(event)
         outcome = outcome_of(event)
@@ -210,7 +210,7 @@ class Metrics:
 def _count(counts: Counts, event: Event, outcome: Outcome | None) -> None:
     if outcome is not None:
         counts.calls[outcome] += 1
-    is_auto = tier_of(event) in {Tier.AUTO, Tier.NOTIFY}
+    is_auto = tier_of(event) in {Tier.AUTO, Tier.NOTIFY} or event.is_covered
     has_failed = event.name in _FAILED
     counts.failed += has_failed
     counts.failed_auto += has_failed and is_auto
@@ -240,7 +240,8 @@ def outcome_of(event: Event) -> Outcome | None:
     # A claim that is given back leaves its item authorized as well; nobody acted.
     if event.actor in {"", BY_GATEWAY}:
         return None
-    if event.actor == BY_POLICY:
+    # Nobody was asked about what a standing approval covers.
+    if event.actor == BY_POLICY or event.is_covered:
         return Outcome.AUTO
     return Outcome.EDITED if EDITED in event.data else Outcome.APPROVED
 

@@ -18,6 +18,7 @@ from twokey.gateway.policy.requirement_checks import (
 )
 from twokey.gateway.policy.rules import DIRECT, EVERY_TOOL, Policy, ToolRule, WindowRule
 from twokey.gateway.policy.schema_mistakes import mistake
+from twokey.gateway.policy.similar_checks import similar_problems
 from twokey.gateway.policy.type_check import AMOUNTS, path_problem, rule_problem
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.tiers import Tier, join
@@ -249,6 +250,8 @@ def _tool_problems(
     if schemas:
         # The narrower schema: it is the one that arguments are checked against.
         yield from _path_problems(own, schemas[-1], base)
+    schema = schemas[-1] if schemas else None
+    yield from similar_problems(base, rules, floor, schema)
     overridable = [rule.overridable for rule in rules if rule.overridable is not None]
     # The narrowest place that says something wins, as `EffectiveRules` reads it.
     if overridable[-1:] == [True] and floor is Tier.DENY:
@@ -269,9 +272,7 @@ def _tool_problems(
             text += f"{floor.value!r} of the tool itself, so it could never raise it; "
             text += "write a higher one, or remove the rule."
             yield (*path, "to"), text
-        problem = rule_problem(
-            policy, tool, rule.when, schemas[-1] if schemas else None
-        )
+        problem = rule_problem(policy, tool, rule.when, schema)
         if problem is not None:
             path = (*path, "when")
             yield path, f"{dotted(path)!r}: {problem}"

@@ -125,6 +125,7 @@ def evaluate(
         requires_reason=rules.requires_reason(),
         idempotent=bool(rules.first.idempotent),
         asks_on_failure=rules.first.on_failure == "ask",
+        can_cover=rules.first.allow_similar is not None and tier is Tier.APPROVE,
         overridable=rules.overridable,
         fired=raised,
         remind_at_ms=rules.share_ms(tier, waiting.remind_at),

@@ -46,6 +46,7 @@ from twokey.gateway.policy.fields import (
 from twokey.gateway.policy.on_call import Rotation
 from twokey.gateway.policy.quiet_hours import QuietRule
 from twokey.gateway.policy.requirement_rules import RequirementRule
+from twokey.gateway.policy.similar_rules import SimilarRule
 from twokey.gateway.policy.tier_rules import TierRules, WaitingRule
 from twokey.gateway.policy.triage_rules import TriageRule
 from twokey.gateway.protocol import digest
@@ -263,6 +264,7 @@ class ToolRule(Record):
     ``same_by`` names the arguments that two calls share when the second is the first
     one again; without it these are all arguments.
     ``notify`` says how people learn of its cards, whatever their role and tier say.
+    ``allow_similar`` lets people give standing approvals, within its bounds.
     ``raise`` (in Python `raise_`) lists reasons to ask for more. A run of the agent may
     ask for less than is listed only when the tool is ``overridable``.
     """
@@ -287,6 +289,7 @@ class ToolRule(Record):
     channel: ChannelRef | None = None
     overridable: StrictBool | None = None
     triage: TriageRule | None = None
+    allow_similar: SimilarRule | None = None
     raise_: tuple[RaiseRule, ...] = Field(default=(), alias="raise")
 
     @field_validator("allow")

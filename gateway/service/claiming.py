@@ -6,10 +6,10 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from twokey.gateway.approvals import executing, spot_checking
+from twokey.gateway.approvals import executing
 from twokey.gateway.approvals.changes import Change
 from twokey.gateway.approvals.policy_decision import PolicyDecision
-from twokey.gateway.approvals.record import Item, approval_of
+from twokey.gateway.approvals.record import Approval, Item, approval_of
 from twokey.gateway.approvals.resume_value import (
     ENDS_WITHOUT_REVIEW,
     answer_for,
@@ -39,8 +39,10 @@ from twokey.gateway.protocol.wire import (
     Reopened,
     StateNow,
 )
+from twokey.gateway.service.covering import standing_of
 from twokey.gateway.service.denials import freeze_message
 from twokey.gateway.service.reevaluation import CurrentEvaluation, evaluate_now
+from twokey.gateway.service.spot_checks import with_spot_check
 from twokey.gateway.service.tenant_service import PolicyService
 from twokey.gateway.store.atomic_write import Loaded, Write
 from twokey.gateway.store.freezes import names_of
@@ -107,26 +109,15 @@ class ClaimService(PolicyService):
             )
             if isinstance(found, bool):
                 return found
-            return Write(await self._checked(found, item.index, loaded.now_ms))
+            checked = await with_spot_check(
+                self._store, self._policy(), found, item.index, loaded.now_ms
+            )
+            return Write(checked)
 
         found = await self._change(item_id, compute)
         if isinstance(found, Write):
             return not executing.is_late(found.change)
         return bool(found)
-
-    async def _checked(self, change: Change, index: int, now_ms: int) -> Change:
-        """Return the end of an execution, with the spot check if one is due."""
-        policy = self._policy()
-        rule = policy.spot_checks
-        if rule is None:
-            return change
-        of = policy.roles_named(rule.of)
-        if not spot_checking.is_due(change, index, percent=rule.share, of=of):
-            return change
-        may_ask = spot_checking.is_counted(change, index) or (
-            await self._store.spot_checks.take(self._keys, self._tenant, rule.per_day)
-        )
-        return spot_checking.asking(change, index, of, now_ms) if may_ask else change
 
     async def _change(
         self,
@@ -157,7 +148,7 @@ class ClaimService(PolicyService):
         self, loaded: Loaded, item: Item, request: ClaimRequest
     ) -> Write | ClaimReply:
         # An item id alone would let one call be run with the approval of another.
-        if not is_same_call(request, item):
+        if item.is_standing or not is_same_call(request, item):
             return Refused(reason=_NOT_OURS, state=item.state)
         if item.state is ItemState.AUTHORIZED:
             return await self._start(loaded, item, request)
@@ -174,8 +165,13 @@ class ClaimService(PolicyService):
         if 0 < item.lapses_at_ms <= now_ms:
             return _unclaimable(item.with_(state=ItemState.LAPSED))
         evaluated = await self._evaluate_now(loaded, item)
+        standing = await standing_of(self._store, item)
         back: Change | CheckState | None = revoke(
-            approval, item, evaluated.policy_now, now_ms=now_ms
+            approval,
+            item,
+            evaluated.policy_now,
+            now_ms=now_ms,
+            standing=standing,
         )
         # The policy first: a tool that it forbids need not be asked for its state.
         if back is None:
@@ -196,7 +192,7 @@ class ClaimService(PolicyService):
         # compares the freezes once more, because one may be set right now.
         if evaluated.freeze is not None:
             return Refused(reason=freeze_message(evaluated.freeze), state=item.state)
-        return self._grant(loaded, item, request)
+        return self._grant(loaded, item, request, standing)
 
     async def _take_over(
         self, loaded: Loaded, item: Item, request: ClaimRequest
@@ -219,14 +215,23 @@ class ClaimService(PolicyService):
             authorized = item.with_(state=ItemState.AUTHORIZED)
             # A refusal would read as if nothing had run, so a frozen call is in doubt.
             is_free = evaluated.freeze is None
-            back = revoke(approval, authorized, evaluated.policy_now, now_ms=0)
+            standing = await standing_of(self._store, item)
+            back = revoke(
+                approval, authorized, evaluated.policy_now, now_ms=0, standing=standing
+            )
             if is_free and back is None:
-                return self._grant(loaded, item, request)
+                return self._grant(loaded, item, request, standing)
         return Write(
             executing.put_in_doubt(approval, item, now_ms=now_ms), is_fenced=True
         )
 
-    def _grant(self, loaded: Loaded, item: Item, request: ClaimRequest) -> Write:
+    def _grant(
+        self,
+        loaded: Loaded,
+        item: Item,
+        request: ClaimRequest,
+        standing: Approval | None,
+    ) -> Write:
         change = executing.claim(
             loaded.approval,
             item,
@@ -235,7 +240,8 @@ class ClaimService(PolicyService):
             now_ms=loaded.now_ms,
         )
         names = names_of(loaded.approval.agent, item.tool)
-        return Write(change, unfrozen=names, is_fenced=True)
+        # The script compares both once more: somebody may stop it right now.
+        return Write(change, unfrozen=names, is_fenced=True, standing=standing)
 
     async def _evaluate_now(self, loaded: Loaded, item: Item) -> CurrentEvaluation:
         policy = self._policy()

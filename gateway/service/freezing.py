@@ -8,8 +8,16 @@ from __future__ import annotations
 
 from twokey.gateway.approvals.decisions import Gesture
 from twokey.gateway.approvals.events import Event, EventName
+from twokey.gateway.approvals.record import Approval
+from twokey.gateway.approvals.standing import FROZEN, bounds_of
+from twokey.gateway.service.standing_ends import end_those
 from twokey.gateway.service.tenant_service import TenantService
-from twokey.gateway.store.freezes import Freeze, FreezeScope, ScopeKind
+from twokey.gateway.store.freezes import (
+    Freeze,
+    FreezeScope,
+    ScopeKind,
+    names_of,
+)
 
 
 class FreezeService(TenantService):
@@ -40,7 +48,10 @@ class FreezeService(TenantService):
         freeze = Freeze(scope=scope, by=by, reason=reason, at_ms=now_ms)
         event = self._event(EventName.FREEZE_SET, scope, by, on_behalf_of, gesture)
         event = event.with_(reason=reason)
-        return await self._store.freezes.set(self._keys, self._tenant, freeze, event)
+        is_new = await self._store.freezes.set(self._keys, self._tenant, freeze, event)
+        # While it stands, nothing is opened by a standing approval; see `unfreeze`.
+        await self._end_standing(scope)
+        return is_new
 
     async def unfreeze(
         self,
@@ -58,11 +69,21 @@ class FreezeService(TenantService):
         """
         event = self._event(EventName.FREEZE_LIFTED, scope, by, on_behalf_of, gesture)
         event = event.with_(reason=reason)
+        # Before it is lifted, in case the freeze was cut off before it ended them: what
+        # people allowed before a freeze is never in force again.
+        await self._end_standing(scope)
         return await self._store.freezes.lift(self._keys, self._tenant, scope, event)
 
     async def frozen(self) -> tuple[Freeze, ...]:
         """Return everything that is frozen or paused, oldest first."""
         return await self._store.freezes.all(self._keys, self._tenant)
+
+    async def _end_standing(self, scope: FreezeScope) -> None:
+        def is_stopped(standing: Approval) -> bool:
+            bounds = bounds_of(standing)
+            return str(scope) in names_of(bounds.agent, bounds.tool)
+
+        await end_those(self._store, self._keys, self._tenant, is_stopped, FROZEN)
 
     def _event(
         self,

@@ -19,6 +19,7 @@ from twokey.gateway.policy.effective_rules import EffectiveRules
 from twokey.gateway.policy.effects import effect_of, reads_precedents
 from twokey.gateway.policy.raise_rules import Facts
 from twokey.gateway.policy.rules import Policy, WindowRule
+from twokey.gateway.policy.standing import similar_rule
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.wire import Turn, Verdict
@@ -153,7 +154,12 @@ class TurnPrecedents:
             position: effects[position]
             for position, call in enumerate(turn.calls)
             # Read only where a rule asks: most auto-approved calls need no precedents.
-            if effects[position] and reads_precedents(policy, agent, call.tool)
+            # Or where the same a second time is not covered by a standing approval.
+            if effects[position]
+            and (
+                reads_precedents(policy, agent, call.tool)
+                or similar_rule(policy, agent, call.tool) is not None
+            )
         }
         return cls(policy, turn, keys, tenant, effects, effects_read)
 
@@ -182,6 +188,19 @@ class TurnPrecedents:
         counted = with_precedents(facts, past)
         done = min(MOST_KEPT, counted.same_done_24h + ran)
         return counted.with_(same_done_24h=done)
+
+    def has_precedent(
+        self, position: int, load: AgentLoad, kind: PrecedentKind
+    ) -> bool:
+        """Return whether another call with the effect of this one is of a kind.
+
+        True as well where nothing was read of its effect.
+        """
+        effect = self.effects_read.get(position)
+        if effect is None:
+            return True
+        own, found = self._name(position), load.precedents[self._key(effect)].precedents
+        return any(one.kind is kind for one in found if one.call != own)
 
     def auto_runs(self, verdicts: Sequence[Verdict]) -> list[Row]:
         """Return the precedents that the calls without a record are from now on."""

@@ -6,15 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from twokey.gateway.approvals import timing
-from twokey.gateway.approvals.events import (
-    BY_POLICY,
-    Event,
-    EventName,
-    approval_event,
-    call_event,
-)
-from twokey.gateway.approvals.lifecycle import Transition, advance
+from twokey.gateway.approvals.events import Event, EventName, call_event
 from twokey.gateway.approvals.quorum import stricter
 from twokey.gateway.approvals.record import (
     Approval,
@@ -41,6 +33,7 @@ from twokey.gateway.protocol.wire import (
     args_hash,
 )
 from twokey.gateway.service import denials
+from twokey.gateway.service.cleared import Opened, cleared, covered, opened_events
 from twokey.gateway.store.threads import ThreadFacts
 
 MAX_ITEMS = 6
@@ -69,7 +62,9 @@ class EvaluatedCall:
     ``requests_before`` is what windows of requests held before it. ``is_returned``
     says that the call goes back to the model because it does not fit. ``effect`` is
     the same for calls with the same effect. ``is_drawn`` says that a spot check was
-    drawn of a call that would have no record else.
+    drawn of a call that would have no record else. ``standing`` is the standing
+    approval that covers it, as it was read, and ``amount_micro`` what the call uses of
+    its total.
     """
 
     call: ProposedCall
@@ -80,15 +75,21 @@ class EvaluatedCall:
     is_returned: bool = False
     effect: str = ""
     is_drawn: bool = False
+    standing: Approval | None = None
+    amount_micro: int = 0
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """What a turn came to: verdicts in the order of its calls, and what to store."""
+    """What a turn came to: verdicts in the order of its calls, and what to store.
+
+    ``standing`` are the standing approvals that it uses, with the uses of its calls.
+    """
 
     verdicts: tuple[Verdict, ...]
     approvals: tuple[Approval, ...]
     events: tuple[Event, ...]
+    standing: tuple[Approval, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,7 @@ class Source:
     """A turn, whose it is, and where its ids and salts come from.
 
     ``requests_10m`` counts what the agent asked people for in the ten minutes before.
+    ``now_ms`` is the store's clock.
     """
 
     turn: Turn
@@ -105,6 +107,7 @@ class Source:
     facts: ThreadFacts
     policy_digest: str
     requests_10m: int = 0
+    now_ms: int = 0
 
 
 def context_of(tenant: str, ref: TurnRef, call: ProposedCall) -> Context:
@@ -119,8 +122,9 @@ def propose(evaluated: Sequence[EvaluatedCall], source: Source) -> Proposal:
     turn; more calls of one tool that need the same people share a card, `MAX_BATCH` at
     most. One at tier ``escalate`` has a card of its own, so that no click on many calls
     covers it, and so have the questions of a call. Calls of tier ``notify`` are
-    authorized by the policy alone, one approval a channel. Two calls with one id in a
-    turn are both denied: nobody could tell later which of them a decision was about.
+    authorized by the policy alone, one approval a channel, and those that a standing
+    approval covers by that, one approval each. Two calls with one id in a turn are both
+    denied: nobody could tell later which of them a decision was about.
     """
     if source.facts.is_partial:
         evaluated = [_by_two(one) for one in evaluated]
@@ -128,7 +132,7 @@ def propose(evaluated: Sequence[EvaluatedCall], source: Source) -> Proposal:
     verdicts: dict[int, Verdict] = {}
     events: list[Event] = []
     waiting: dict[tuple[str, int], _Rows] = {}
-    cleared: dict[str, _Rows] = {}
+    authorized: dict[str, _Rows] = {}
     for position, one in enumerate(evaluated):
         refusal = _refusal(one, seen)
         document = "" if refusal else _document(one, source)
@@ -139,9 +143,8 @@ def propose(evaluated: Sequence[EvaluatedCall], source: Source) -> Proposal:
         elif one.evaluation.tier is Tier.AUTO:
             verdicts[position] = _verdict(one, VerdictKind.RUN)
             events.append(_event(one, source, EventName.CALL_RAN))
-        elif one.evaluation.tier is Tier.NOTIFY:
-            row = (position, one, document)
-            cleared.setdefault(one.evaluation.channel, []).append(row)
+        elif key := _authorized_with(one):
+            authorized.setdefault(key, []).append((position, one, document))
         else:
             evaluation = one.evaluation
             needs_own_card = evaluation.tier is Tier.ESCALATE or evaluation.is_question
@@ -158,18 +161,20 @@ def propose(evaluated: Sequence[EvaluatedCall], source: Source) -> Proposal:
             approvals.append(approval.with_(recent_requests=nth))
             positions += chosen
             nth += len(chosen)
-    for channel, rows in cleared.items():
-        approvals.append(_cleared(_approval(channel, rows, source)))
-        positions += rows
+    opened = [_authorized(rows, source) for rows in authorized.values()]
+    approvals += [one.approval for one in opened]
+    positions += [row for rows in authorized.values() for row in rows]
     items = [item for approval in approvals for item in approval.items]
     # A card keeps the order of its rows, so the n-th item was made of the n-th row.
     for (position, one, _), item in zip(positions, items, strict=True):
         verdicts[position] = _recorded(one, item)
-    events += [event for approval in approvals for event in _opened(approval)]
+    events += [event for approval in approvals for event in opened_events(approval)]
+    events += [event for one in opened for event in one.events]
     return Proposal(
         verdicts=tuple(verdicts[position] for position in range(len(evaluated))),
         approvals=tuple(approvals),
         events=tuple(events),
+        standing=tuple(one.standing for one in opened if one.standing),
     )
 
 
@@ -272,19 +277,21 @@ def _approval(channel: str, rows: _Rows, source: Source) -> Approval:
     )
 
 
-def _cleared(approval: Approval) -> Approval:
-    """Return an approval that the policy decides as it opens.
+def _authorized_with(one: EvaluatedCall) -> str:
+    """Return what calls share that open authorized together; "" for one that waits."""
+    # A standing approval is used in one place, so that no use is lost.
+    if one.standing is not None:
+        return one.standing.id
+    return one.evaluation.channel if one.evaluation.tier is Tier.NOTIFY else ""
 
-    Its calls may start at once. They lapse where their agent does not come to it, and
-    a failure is the agent's own to deal with: people are told, and asked nothing.
-    """
-    items = [
-        item.with_(state=advance(item.state, Transition.CLEAR), asks_on_failure=False)
-        for item in approval.items
-    ]
-    ages = (item.authorization_ms for item in items)
-    lifetime_ms = timing.authorization_ms(*ages)
-    return approval.replacing(*items, ttl_ms=lifetime_ms, waiting=Waiting())
+
+def _authorized(rows: _Rows, source: Source) -> Opened:
+    _, first, _ = rows[0]
+    approval = _approval(first.evaluation.channel, rows, source)
+    if first.standing is None:
+        return Opened(cleared(approval))
+    amounts = [one.amount_micro for _, one, _ in rows]
+    return covered(approval, first.standing, amounts, source.now_ms)
 
 
 def _waiting(evaluations: Sequence[Evaluation]) -> Waiting:
@@ -378,18 +385,3 @@ def _refused(one: EvaluatedCall, source: Source, reason: str) -> Event:
         # The sentence for the model quotes its arguments; an event holds none.
         return _event(one, source, EventName.CALL_RETURNED, denials.MISFIT)
     return _event(one, source, EventName.CALL_DENIED, reason)
-
-
-def _opened(approval: Approval) -> list[Event]:
-    event = approval_event(approval, EventName.APPROVAL_OPENED)
-    event = event.with_(action_hash=approval.digest)
-    if not approval.is_auto_approved:
-        return [event]
-    decided = (
-        approval_event(
-            approval, EventName.ITEM_AUTHORIZED, item, reason=" ".join(item.reasons)
-        )
-        for item in approval.items
-    )
-    by_policy = (one.with_(actor=BY_POLICY) for one in decided)
-    return [event, *by_policy]

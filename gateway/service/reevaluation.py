@@ -10,10 +10,12 @@ from twokey.gateway.approvals.permission import is_dead_end
 from twokey.gateway.approvals.policy_decision import PolicyDecision
 from twokey.gateway.approvals.raising import shown_item
 from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.approvals.similar import Bounds
 from twokey.gateway.policy.effects import effect_of, reads_precedents
 from twokey.gateway.policy.evaluate import evaluate
 from twokey.gateway.policy.questions import evaluate_question
 from twokey.gateway.policy.rules import Policy
+from twokey.gateway.policy.standing import evaluate_standing
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.service.denials import cannot_start_message, freeze_of
@@ -21,7 +23,7 @@ from twokey.gateway.service.precedents import past_of, with_precedents
 from twokey.gateway.service.queue import ReviewQueue
 from twokey.gateway.service.window_usage import facts_of, totals_now, usage_of
 from twokey.gateway.store.atomic_write import EvaluationInputs
-from twokey.gateway.store.freezes import Freeze
+from twokey.gateway.store.freezes import Freeze, names_of
 from twokey.gateway.store.store import Store
 
 # Each takes readings of its own, and this runs whenever the policy changes.
@@ -49,6 +51,8 @@ async def evaluate_now(
     Totals count what the item uses once, and everything else that is reserved.
     """
     keys = store.keys_of_tenant(approval.tenant)
+    if item.bounds is not None:
+        return await _standing_now(store, policy, approval, item.bounds)
     requester = approval.requester.user if approval.requester else ""
     one = usage_of(
         policy,
@@ -109,6 +113,23 @@ async def evaluate_now(
     return CurrentEvaluation(
         policy_now, EvaluationInputs(one.uses, totals, known), freeze
     )
+
+
+async def _standing_now(
+    store: Store, policy: Policy, approval: Approval, bounds: Bounds
+) -> CurrentEvaluation:
+    frozen = await store.freezes.all(
+        store.keys_of_tenant(approval.tenant), approval.tenant
+    )
+    names = names_of(bounds.agent, bounds.tool)
+    freeze = next((one for one in frozen if one.name in names), None)
+    policy_now = evaluate_standing(
+        policy,
+        bounds,
+        opened_by=approval.policy_digest,
+        opened_ms=approval.created_at_ms,
+    ).with_(stopped=cannot_start_message(freeze) if freeze else "")
+    return CurrentEvaluation(policy_now, EvaluationInputs((), {}), freeze)
 
 
 async def as_of_now(store: Store, policy: Policy, approval: Approval) -> Approval:

@@ -46,14 +46,15 @@ from twokey.gateway.service.reevaluation import (
     edits_add_up,
     evaluate_now,
 )
+from twokey.gateway.service.rejections import rejection_of
 from twokey.gateway.service.reviewer_freezes import ReviewerFreezes
 from twokey.gateway.service.runs import RunService
 from twokey.gateway.service.seeded_defects import SeededDefectService
 from twokey.gateway.service.spot_checks import SpotCheckService
+from twokey.gateway.service.standing import StandingService
 from twokey.gateway.service.statistics import LiveMetrics, StatisticsService
 from twokey.gateway.service.sweep import Sweeper
 from twokey.gateway.service.tenant_service import PolicyService
-from twokey.gateway.store.agent_load import rejection_effects
 from twokey.gateway.store.atomic_write import Loaded, Write
 from twokey.gateway.store.jobs import Job, JobKind
 from twokey.gateway.store.store import Store
@@ -87,6 +88,7 @@ class ReviewService(PolicyService):
         self.spot_checks = SpotCheckService(store, policy, tenant=tenant)
         self.runs = RunService(store, policy, tenant=tenant)
         self.delegations = DelegationService(store, tenant=tenant)
+        self.standing = StandingService(store, policy, tenant=tenant)
 
     @property
     def channel(self) -> str:
@@ -123,10 +125,8 @@ class ReviewService(PolicyService):
             click: what the person saw.
             decision: what they say.
             reviewer: who they are.
-            voters: resolves those who voted before; without it they are unknown, and
-                no quorum of several people is ever complete.
-            seen: the record when the caller has just read it; spares one reading, and
-                an older one costs nothing but another round.
+            voters: resolves those who voted before, who are unknown without it.
+            seen: the record when the caller has just read it; spares one reading.
 
         Raises:
             StoreUnavailable: when it is not known to be written.
@@ -155,7 +155,7 @@ class ReviewService(PolicyService):
             return Write(
                 result,
                 inputs={index: used} if used else {},
-                rejection=self._rejection(result, item),
+                rejection=await self._rejection(result, item),
             )
 
         written = await self.store.approvals.change(click.approval, compute, seen=seen)
@@ -229,7 +229,7 @@ class ReviewService(PolicyService):
                     for index, one in evaluated.items()
                     if one.used and after[index].may_run
                 },
-                rejection=self._rejection(
+                rejection=await self._rejection(
                     result.change, *(after[index] for index in result.outcome.rejected)
                 ),
             )
@@ -379,10 +379,8 @@ class ReviewService(PolicyService):
                 return None  # the decision itself is refused for the same reason
         return await evaluate_now(self.store, self._policy(), approval, item, args)
 
-    def _rejection(self, change: Change, *items: Item) -> dict[str, object]:
-        rejected = [item for item in items if item.state is ItemState.REJECTED]
-        after = self._policy().protect.pause_after_rejections
-        return rejection_effects(change.approval, rejected, pause_after=after)
+    async def _rejection(self, change: Change, *items: Item) -> dict[str, object]:
+        return await rejection_of(self.store, self._policy(), change.approval, items)
 
 
 async def _asked(

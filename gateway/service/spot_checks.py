@@ -10,7 +10,7 @@ from twokey.gateway.approvals.changes import Change
 from twokey.gateway.approvals.decisions import Reviewer
 from twokey.gateway.approvals.requirement import Role
 from twokey.gateway.policy.raise_rules import Raise
-from twokey.gateway.policy.rules import SpotCheckRule
+from twokey.gateway.policy.rules import Policy, SpotCheckRule
 from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.service.proposals import EvaluatedCall
 from twokey.gateway.service.tenant_service import PolicyService
@@ -89,3 +89,20 @@ async def draw(
             if await store.spot_checks.take(keys, tenant, rule.per_day)
         ]
     )
+
+
+async def with_spot_check(
+    store: Store, policy: Policy, change: Change, index: int, now_ms: int
+) -> Change:
+    """Return the end of an execution, with the spot check if one is due."""
+    rule = policy.spot_checks
+    if rule is None:
+        return change
+    of = policy.roles_named(rule.of)
+    if not spot_checking.is_due(change, index, percent=rule.share, of=of):
+        return change
+    tenant = change.approval.tenant
+    may_ask = spot_checking.is_counted(change, index) or (
+        await store.spot_checks.take(store.keys_of_tenant(tenant), tenant, rule.per_day)
+    )
+    return spot_checking.asking(change, index, of, now_ms) if may_ask else change

@@ -22,6 +22,7 @@ from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.protocol.wire import ProposedCall, Turn, Verdict, VerdictKind
 from twokey.gateway.service import denials, spot_checks
 from twokey.gateway.service.answered import with_answers
+from twokey.gateway.service.covering import covered
 from twokey.gateway.service.hints import apply_hint
 from twokey.gateway.service.precedents import TurnPrecedents
 from twokey.gateway.service.proposals import (
@@ -198,6 +199,7 @@ class Submitter(PolicyService):
         )
         if drawn:
             evaluated = evaluate_all(triaged, drawn)
+        evaluated = await covered(self._store, self._keys, same, load, evaluated)
         source = Source(
             turn=turn,
             tenant=self._tenant,
@@ -208,6 +210,7 @@ class Submitter(PolicyService):
             facts=load.thread,
             policy_digest=policy.digest,
             requests_10m=load.requests_10m,
+            now_ms=load.now_ms,
         )
         proposal = propose(evaluated, source)
         run = turn.ref.run_ref
@@ -287,6 +290,7 @@ class _EvaluatedTurn:
             run_ref=turn.ref.run_ref,
             auto_runs=self.same.auto_runs(verdicts),
             known=self.known,
+            standing=self.proposal.standing,
         )
 
     def _uses(self, of: Callable[[Verdict], bool]) -> list[Use]:

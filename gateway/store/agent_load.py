@@ -88,7 +88,7 @@ def rejection_effects(
     words = [
         (item, item.decision)
         for item in rejected
-        if item.decision and not item.is_question
+        if item.decision and not (item.is_question or item.is_standing)
     ]
     if not words:
         return {}

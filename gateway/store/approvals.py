@@ -152,6 +152,7 @@ class ApprovalStore:
                 [*rows_of_opening(keys, approvals), *preconditions.auto_runs]
             ),
             seen=seen_precedents(preconditions.known),
+            standing=json.dumps(turn_opening.standing_rows(preconditions.standing)),
         )
         match text(reply[0]):
             case "opened":

@@ -66,6 +66,7 @@ class Write:
         unfrozen: names of which none may be frozen.
         rejection: from `rejection_effects`; empty when nothing is rejected.
         is_fenced: the holder of a thread's lease writes it: refuse it of a former one.
+        standing: a standing approval that has to be in the state that was read.
     """
 
     change: Change
@@ -75,6 +76,7 @@ class Write:
     unfrozen: Sequence[str] = ()
     rejection: Mapping[str, object] = field(default_factory=dict[str, object])
     is_fenced: bool = False
+    standing: Approval | None = None
 
     @property
     def approval(self) -> Approval:
@@ -108,7 +110,8 @@ async def write(
     # Only claims that this change moves: a heartbeat of another item of the card is
     # none of its business.
     leases = {field: old.get(field, "") for field in head if field.endswith(":u")}
-    job = resume_job(after) if change.resumes else None
+    # No agent waits for a standing approval.
+    job = resume_job(after) if change.resumes and not after.is_standing else None
     reply = await (FENCED_CHANGE if what.is_fenced else CHANGE)(
         conn,
         **_script_keys(keys, before.id, before.tenant, before.agent),
@@ -133,6 +136,7 @@ async def write(
         keep_ms=KEEP_MS,
         precedents=json.dumps(rows_of_change(keys, before, after)),
         seen=seen_precedents(one.known for one in what.inputs.values() if one.known),
+        standing=json.dumps(_as_read(what.standing)),
     )
     if text(reply[0]) != "done":
         return None
@@ -197,6 +201,7 @@ async def quarantine(conn: Connection, keys: Keys, approval_id: str) -> None:
         keep_ms=KEEP_MS,
         precedents="[]",
         seen="[]",
+        standing="[]",
     )
 
 
@@ -222,6 +227,10 @@ def _script_keys(
         "rejections": keys.rejections(tenant, agent),
         "failures": keys.failures(tenant, agent),
     }
+
+
+def _as_read(standing: Approval | None) -> list[tuple[str, str]]:
+    return [(standing.id, standing.items[0].state.value)] if standing else []
 
 
 def _states(before: Approval, after: Approval) -> dict[str, str]:

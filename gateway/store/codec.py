@@ -28,7 +28,7 @@ from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.strict_json import JsonObject, parse_object
 from twokey.gateway.store.connection import number
 
-FORMAT = 6
+FORMAT = 7
 """Number of the format in which records are written; scripts write it beside them.
 
 It rises with every change after which an older version would misread a record: a new
@@ -50,6 +50,7 @@ _TIMES = {
     "reminded": "reminded_at_ms",
     "escalated": "escalated_at_ms",
     "latest": "latest_at_ms",
+    "checked": "checked_at_ms",
 }
 """The same of the approval itself."""
 
@@ -77,7 +78,8 @@ _IN_DETAIL = {
     "finding",
 }
 _APPROVAL_IN_HEAD = {"version", "rev", "created_at_ms", "acknowledged", "remarks"} | {
-    *_TIMES.values()
+    "uses",
+    *_TIMES.values(),
 }
 _STATES = frozenset(ItemState)
 _RENAMED = {
@@ -136,12 +138,19 @@ def blobs(approval: Approval, items: Sequence[Item]) -> dict[str, str]:
     if approval.remarks:
         rows = [remark.model_dump(mode="json") for remark in approval.remarks]
         found["remarks"] = json.dumps(rows, ensure_ascii=False)
+    if approval.uses:
+        found["uses"] = uses(approval)
     for item in items:
         found[f"{item.index}:d"] = detail(item)
         for key, result in (("r", item.result), ("late", item.late_result)):
             if result is not None:
                 found[f"{item.index}:{key}"] = result.model_dump_json()
     return found
+
+
+def uses(approval: Approval) -> str:
+    """Return the JSON of what a standing approval was used for."""
+    return json.dumps([use.model_dump(mode="json") for use in approval.uses])
 
 
 def changed(before: dict[str, str], after: dict[str, str]) -> dict[str, str | bool]:
@@ -237,6 +246,7 @@ def _together(head: dict[str, bytes], blobs: dict[str, bytes]) -> Approval:
             if acknowledged
             else None,
             "remarks": json.loads(blobs.get("remarks", b"[]")),
+            "uses": json.loads(blobs.get("uses", b"[]")),
             "items": items,
         }
     )
@@ -275,6 +285,8 @@ def _is_whole(found: Approval, hashes: Sequence[bytes]) -> bool:
         and digest.to_raw(item.action_hash) == hashes[index]
         and _says(item, item.action)
         and (_is_edited(item) or _is_as_requested(item))
+        # Parsing its bounds raises where they are none.
+        and (item.bounds is not None) is item.is_standing
         for index, item in enumerate(found.items)
     )
 

@@ -60,6 +60,7 @@ PERMANENT = frozenset(
         "stalled_waiting",
         "stalled_parked",
         "restore_counters",
+        "standing",
     }
 )
 """Last part of the keys that live as long as the store: indexes, streams, freezes."""
@@ -191,6 +192,10 @@ class Keys:
     def frozen(self, tenant: str) -> str:
         """Hash: what is frozen of a tenant, and who is paused."""
         return f"{self._base}:{_hashed(tenant)}:frozen"
+
+    def standing(self, tenant: str) -> str:
+        """Sorted set: standing approvals that may be in force, by when they end."""
+        return f"{self._base}:{_hashed(tenant)}:standing"
 
     def delegations(self, tenant: str) -> str:
         """Hash: who stands in for whom; lives as long as the longest of them."""

@@ -25,6 +25,7 @@ from twokey.gateway.store.restore_counters import RestoreCounterStore
 from twokey.gateway.store.seeded import SeededStore
 from twokey.gateway.store.spot_checks import SpotCheckCounter
 from twokey.gateway.store.stalled import StalledRuns
+from twokey.gateway.store.standing import StandingStore
 from twokey.gateway.store.threads import ThreadStore
 from twokey.gateway.store.timers import TimerStore
 from twokey.gateway.store.windows import WindowStore
@@ -71,6 +72,7 @@ class Store:
         self.timers = TimerStore(self.conn)
         self.delegations = DelegationStore(self.conn)
         self.pending = PendingIndex(self.conn)
+        self.standing = StandingStore(self.conn)
         self.home_tabs = HomeTabStore(self.conn)
         self.interrupts = InterruptStore(self.conn)
         self.seeded = SeededStore(self.conn)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from twokey.gateway.approvals.record import Approval
+from twokey.gateway.approvals.standing import CHECKED_FOR_MS
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.store import codec, timers
@@ -58,6 +59,8 @@ class Preconditions:
         reserved: all of these, in the order in which they were reserved.
         auto_runs: the precedents that calls without a record are from now on.
         known: the precedents that the calls were evaluated by.
+        standing: the standing approvals that calls are opened by, each with the rev
+            that was read and its uses from now on.
     """
 
     tenant: str
@@ -71,6 +74,20 @@ class Preconditions:
     reserved: Sequence[Use] = ()
     auto_runs: Sequence[Row] = ()
     known: Sequence[Known] = ()
+    standing: Sequence[Approval] = ()
+
+
+def standing_rows(standing: Sequence[Approval]) -> list[dict[str, object]]:
+    """Return what the script compares and writes of standing approvals."""
+    return [
+        {
+            "id": one.id,
+            "rev": str(one.rev),
+            "checked_ms": CHECKED_FOR_MS,
+            "uses": codec.uses(one),
+        }
+        for one in standing
+    ]
 
 
 def row(approval: Approval, held: Mapping[str, Sequence[Use]]) -> dict[str, object]:

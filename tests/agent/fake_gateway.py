@@ -13,8 +13,9 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from twokey.gateway.approvals import editing, lifecycle, resume_value
+from twokey.gateway.approvals.authorization import Revocation
 from twokey.gateway.approvals.lifecycle import Transition
-from twokey.gateway.approvals.record import Context, DecisionRecord, Item, Revocation
+from twokey.gateway.approvals.record import Context, DecisionRecord, Item
 from twokey.gateway.approvals.requirement import Observation, Requirement, Vote
 from twokey.gateway.errors import NotAllowed, StoreUnavailable
 from twokey.gateway.policy.evaluate import Evaluation

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.approvals.builders import ANA, HOUR_MS, NOW_MS, an_approval, an_item
-from twokey.gateway.approvals.record import Approval, Item, Revocation
+from twokey.gateway.approvals.authorization import Revocation
+from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.approvals.recovering import (
     RESTORED,
     THREAD_LOST,

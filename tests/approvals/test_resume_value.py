@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.approvals.builders import ANA, CHLOE, NOW_MS, an_item
-from twokey.gateway.approvals.record import DecisionRecord, Item, Revocation
+from twokey.gateway.approvals.authorization import Revocation
+from twokey.gateway.approvals.record import DecisionRecord, Item
 from twokey.gateway.approvals.recovering import RESTORED, THREAD_LOST
 from twokey.gateway.approvals.requirement import Vote
 from twokey.gateway.approvals.resume_value import answer_for, unknown_answer

@@ -82,7 +82,7 @@ QUESTION_TABLE = (
     Mutant(
         "a question is counted as no call that people reviewed",
         "gateway/metrics/fold.py",
-        "if event.is_question:",
+        "if event.concerns_no_call:",
         "if False:",
         "tests/metrics/test_fold.py",
     ),

@@ -188,7 +188,8 @@ SLACK_TABLE = (
     Mutant(
         "a call that the policy let run never goes to people",
         "gateway/approvals/revoking.py",
-        "        return _uncleared(approval, item, policy_now, now_ms)",
+        "        return _uncleared(approval, item, policy_now, now_ms, "
+        "is_covered=is_covered)",
         "        pass",
         "tests/service/test_notifications.py",
     ),

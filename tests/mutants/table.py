@@ -16,6 +16,7 @@ from tests.mutants.precedents import PRECEDENTS_TABLE
 from tests.mutants.questions import QUESTION_TABLE
 from tests.mutants.reach import REACH_TABLE
 from tests.mutants.slack import SLACK_TABLE
+from tests.mutants.standing import STANDING_TABLE
 from tests.mutants.totals import TOTALS_TABLE
 from tests.mutants.triage import TRIAGE_TABLE
 from tests.mutants.trust import TRUST_TABLE
@@ -484,6 +485,7 @@ TABLE = (
     *QUESTION_TABLE,
     *REACH_TABLE,
     *SLACK_TABLE,
+    *STANDING_TABLE,
     *CURRENT_POLICY_TABLE,
     *TOTALS_TABLE,
     *FENCES_TABLE,

@@ -38,13 +38,15 @@
 -- ARGV[18] keep_ms    int     lifetime of what has ended, milliseconds
 -- ARGV[19] precedents json    rows of {key, call, kind, body, keep_ms} to note
 -- ARGV[20] seen       json    rows of {key, n}: precedents that the evaluation used
+-- ARGV[21] standing   json    rows of {id, state}: standing approvals as they were read
 -- Returns:
 --   {"done", now}  written, at this moment of this server's clock
 --   {"gone"}   no such approval
 --   {"moved"}  read again and compute again: another rev, a claim that was renewed, a
 --              reading that is too old, a deadline that has passed, a freeze, a timer
---              that somebody else fired, a window that holds more than was evaluated, or
---              other precedents than were evaluated by
+--              that somebody else fired, a window that holds more than was evaluated,
+--              other precedents than were evaluated by, or a standing approval that
+--              ended since
 local head, blobs, id = KEYS[1], KEYS[2], ARGV[1]
 if redis.call('EXISTS', head) == 0 then return {'gone'} end
 local rev = redis.call('HGET', head, 'rev') or ''
@@ -84,6 +86,12 @@ for i, inputs in pairs(cjson.decode(ARGV[11])) do
 end
 -- A call with the same effect was approved meanwhile, maybe by a click of this moment.
 if have_precedents_moved(cjson.decode(ARGV[20])) then return {'moved'} end
+-- Somebody may revoke a standing approval between the evaluation of a claim and now. Its
+-- key follows from this one, as keys.py makes them, and has the same hash tag.
+local base = string.match(head, '^(.+:)a:')
+for _, row in ipairs(cjson.decode(ARGV[21])) do
+  if redis.call('HGET', base .. 'a:' .. row[1], '0:s') ~= row[2] then return {'moved'} end
+end
 
 -- Every check is above, every write below: Redis does not roll back a script that stops
 -- in the middle.

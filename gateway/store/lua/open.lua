@@ -30,6 +30,9 @@
 -- ARGV[9] is_reserved int     1 when the turn has to have its reservation
 -- ARGV[10] precedents json    rows of {key, call, kind, body, keep_ms} to note
 -- ARGV[11] seen       json    rows of {key, n}: precedents that the evaluation used
+-- ARGV[12] standing   json    rows of {id, rev, checked_ms, uses} of standing approvals that
+--                             calls are opened by: the rev that was read, how old Slack's word
+--                             on its givers may be, and its uses from now on (json)
 -- Returns:
 --   {"opened", older}  what the run lists of its earlier approvals that are open
 --   {"exists", verdicts}
@@ -37,6 +40,7 @@
 --   {"frozen"}      something was frozen meanwhile: evaluate again
 --   {"crowded"}     the agent has or asked too much meanwhile: evaluate again
 --   {"repeated"}    precedents changed meanwhile: evaluate again
+--   {"uncovered"}   a standing approval changed or ended meanwhile: evaluate again
 local known = redis.call('GET', KEYS[1])
 -- Before every other check: an answer that got lost on its way to the agent is given
 -- again, even if something was frozen since.
@@ -49,6 +53,20 @@ if #names > 0 and freeze_of(KEYS[7], names) then return {'frozen'} end
 if have_precedents_moved(cjson.decode(ARGV[11])) then return {'repeated'} end
 
 local now = now_ms()
+-- Names of keys that are not in KEYS, because nobody knows them before: they follow
+-- from this one, as keys.py makes them, and have the same hash tag.
+local base, run = string.match(KEYS[2], '^(.+:)run:(%x+)$')
+-- Compared in the step that counts the use: two calls never share the last one.
+local standing = cjson.decode(ARGV[12])
+for _, row in ipairs(standing) do
+  local found = redis.call('HMGET', base .. 'a:' .. row.id, 'rev', '0:l', '0:t', 'checked')
+  -- Of this rev it was in force; only time, and Slack's word, pass without another one.
+  local checked = math.max(tonumber(found[3] or '0'), tonumber(found[4] or '0'))
+  if found[1] ~= row.rev or now >= tonumber(found[2] or '0')
+    or now - checked > row.checked_ms then
+    return {'uncovered'}
+  end
+end
 local approvals = cjson.decode(ARGV[4])
 local limits = cjson.decode(ARGV[6])
 local held = 0
@@ -65,9 +83,6 @@ if held > 0 and (redis.call('ZCARD', KEYS[8]) + held > limits.waiting
 end
 
 local keep = tonumber(ARGV[1])
--- Names of keys that are not in KEYS, because nobody knows them before: they follow
--- from this one, as keys.py makes them, and have the same hash tag.
-local base, run = string.match(KEYS[2], '^(.+:)run:(%x+)$')
 local open = base .. 'open:' .. run
 -- Before this turn's own are added: these are what it may supersede.
 local older = redis.call('ZRANGE', open, 0, -1)
@@ -121,6 +136,10 @@ if #approvals > 0 then
   local first = redis.call('ZRANGE', open, 0, 0, 'WITHSCORES')[2]
   redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(' .. math.min(now - 4 * keep, first))
   redis.call('PERSIST', KEYS[2])
+end
+for _, row in ipairs(standing) do
+  redis.call('HINCRBY', base .. 'a:' .. row.id, 'rev', 1)
+  redis.call('HSET', base .. 'b:' .. row.id, 'uses', row.uses, 'format', FORMAT)
 end
 until_last(KEYS[8])
 redis.call('PEXPIRE', KEYS[9], limits.asked_ms)

@@ -20,11 +20,11 @@ from tests.bot.samples import (
 )
 from twokey.bot.cards.approval import card
 from twokey.bot.cards.frame import MAX_ROWS, rows_of, text_budget
+from twokey.gateway.approvals.authorization import Floor
 from twokey.gateway.approvals.precedents import Past, Precedent, WindowTotal
 from twokey.gateway.approvals.record import (
     Acknowledgement,
     Approval,
-    Floor,
     Item,
     TriageResult,
     Waiting,

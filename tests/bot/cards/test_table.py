@@ -26,7 +26,8 @@ from twokey.bot.cards.frame import TABLE_FROM, is_table
 from twokey.bot.cards.states import status_label
 from twokey.bot.cards.table import TABLE_CHARS, numbers, table_of
 from twokey.bot.ids import Action
-from twokey.gateway.approvals.record import Approval, Item, Revocation, TriageResult
+from twokey.gateway.approvals.authorization import Revocation
+from twokey.gateway.approvals.record import Approval, Item, TriageResult
 from twokey.gateway.protocol.business_state import BusinessState, with_state
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.strict_json import JsonObject

@@ -32,7 +32,8 @@ from twokey.bot.ids import PAGE, Action, Input, View, unseal, verify
 from twokey.bot.modals import details, edit, reject, respond
 from twokey.bot.modals.pages import pages
 from twokey.bot.text_types import label, template
-from twokey.gateway.approvals.record import Approval, Revocation, TriageResult
+from twokey.gateway.approvals.authorization import Revocation
+from twokey.gateway.approvals.record import Approval, TriageResult
 from twokey.gateway.approvals.requirement import Observation
 from twokey.gateway.protocol.records import Result
 from twokey.gateway.protocol.states import ItemState

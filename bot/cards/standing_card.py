@@ -1,0 +1,262 @@
+"""Render the card of a standing approval: what it allows, what is left, Revoke.
+
+There is one card for all calls that it opens. They have none of their own, but for one
+whose worker stopped while it ran. Arguments that have to be equal stand in boxes.
+"""
+
+from __future__ import annotations
+
+from typing import LiteralString
+
+from twokey.bot.blocks import (
+    Message,
+    actions,
+    box,
+    button,
+    context,
+    header,
+    rich_text,
+    section,
+)
+from twokey.bot.cards.approval import metadata
+from twokey.bot.cards.fallbacks import card_fallback
+from twokey.bot.cards.frame import Frame
+from twokey.bot.cards.listing import Listing, listing
+from twokey.bot.cards.mentions import mentions_for
+from twokey.bot.cards.refs import people, when, who
+from twokey.bot.cards.votes import approvals, still_needed
+from twokey.bot.ids import Action
+from twokey.bot.objects import Block, confirm
+from twokey.bot.text import fit
+from twokey.bot.text_types import Plain, Template, code, joined, label, template
+from twokey.bot.text_types import untrusted as untrusted_text
+from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.approvals.similar import Bounds, micro_text
+from twokey.gateway.approvals.standing import bounds_of, givers, left_of, used_micro
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.tiers import Tier
+
+_NAME = 60
+_EQUAL = 2_000
+_MOST_PATHS = 12
+_PATH = 60
+_S = ItemState
+_TITLES: dict[ItemState, LiteralString] = {
+    _S.PENDING: "🔁 Allow similar calls?",
+    _S.AUTHORIZED: "🔁 Similar calls are allowed",
+    _S.REJECTED: "🚫 Similar calls are not allowed",
+    _S.EXPIRED: "⌛ Similar calls are not allowed",
+    _S.LAPSED: "⏹ Similar calls are no longer allowed",
+}
+_NOT_GIVEN: LiteralString = "↩ Similar calls are not allowed"
+
+
+def standing_card(frame: Frame) -> Message:
+    """Return the card of a standing approval as it stands."""
+    approval = frame.approval
+    item, bounds = approval.items[0], bounds_of(approval)
+    equal = _equal(bounds)
+    # What has ended says how, and no longer what it allowed.
+    is_over = not (item.is_pending or item.state is _S.AUTHORIZED)
+    blocks = [
+        header(label(title(item)), block_id=frame.block_id("head")),
+        section(
+            untrusted_text(f"{fit(bounds.tool, _NAME)}, by {fit(bounds.agent, _NAME)}"),
+            block_id=frame.block_id("whose"),
+        ),
+        *_asked(frame, item),
+        *([] if is_over else _allowed(frame, bounds, equal)),
+        section(_state(frame, item), block_id=frame.block_id("state")),
+        *_why(frame, item),
+    ]
+    offered = _buttons(frame, item, is_whole=equal.is_complete)
+    if offered:
+        blocks.append(actions(*offered, block_id=frame.block_id("actions")))
+    ids = template("{id}", id=code(approval.id))
+    blocks.append(context(ids, block_id=frame.block_id("ids")))
+    return Message(tuple(blocks), card_fallback(approval), metadata(approval))
+
+
+_EQUAL_HEAD: LiteralString = "*Calls with exactly these arguments:*"
+
+
+def title(item: Item) -> LiteralString:
+    """Return what the card says first."""
+    return _TITLES.get(item.state, _NOT_GIVEN)
+
+
+def _allowed(frame: Frame, bounds: Bounds, equal: Listing) -> list[Block]:
+    boxes = [box(text) for text in equal.boxes]
+    return [
+        section(template(_EQUAL_HEAD), block_id=frame.block_id("equal.head")),
+        rich_text(*boxes, block_id=frame.block_id("equal")),
+        context(*limits(bounds), block_id=frame.block_id("limits")),
+    ]
+
+
+def limits(bounds: Bounds) -> list[Template | Plain]:
+    """Return the limits in words, one a part."""
+    free = [fit(path.removeprefix("args."), _PATH) for path in bounds.may_differ]
+    more = len(free) - _MOST_PATHS
+    named = ", ".join(free[:_MOST_PATHS]) + (f" and {more} more" if more > 0 else "")
+    parts: list[Template | Plain] = []
+    if free:
+        parts.append(label(f"These may be anything: {named}."))
+    if bounds.amount:
+        amount = bounds.amount.removeprefix("args.")
+        each, total = micro_text(bounds.each_micro), micro_text(bounds.total_micro)
+        parts.append(label(f"{amount}: at most {each} each, {total} in all."))
+    parts.append(label(f"At most {_calls(bounds.uses)}."))
+    parts.append(template("Until {at}.", at=when(bounds.until_ms)))
+    parts.append(
+        label("What the policy escalates, denies or freezes still goes its own way.")
+    )
+    return parts
+
+
+def left_text(approval: Approval) -> str:
+    """Return what is left, in words."""
+    bounds = bounds_of(approval)
+    uses, total = left_of(approval)
+    words = f"{uses} of {_calls(bounds.uses)} left"
+    if not bounds.amount:
+        return words
+    return f"{words}, {micro_text(total)} of {micro_text(bounds.total_micro)}"
+
+
+def _calls(count: int) -> str:
+    return "1 call" if count == 1 else f"{count} calls"
+
+
+def _equal(bounds: Bounds) -> Listing:
+    return listing(bounds.tool, bounds.equal, (), budget=_EQUAL)
+
+
+def _asked(frame: Frame, item: Item) -> list[Block]:
+    if frame.is_late or not item.is_pending:
+        return []
+    whom = mentions_for(frame.approval)
+    if not whom.roles:
+        return []
+    sentence = whom.before(template("please decide:"))
+    return [section(sentence, block_id=frame.block_id("people"))]
+
+
+def _state(frame: Frame, item: Item) -> Template:
+    approval = frame.approval
+    if item.is_pending:
+        return _waiting(frame, item)
+    at = when(item.changed_at_ms)
+    if item.state is _S.AUTHORIZED:
+        uses, _ = left_of(approval)
+        by = people(givers(approval))
+        given = joined(
+            "",
+            [template("✅ *Given* by "), by, template(", {at}.", at=at)],
+        )
+        bounds = bounds_of(approval)
+        left = template("*{n} of {of} left.*", n=uses, of=bounds.uses)
+        return joined(" ", [given, left, *_amount_left(approval)])
+    parts = [_ended(item)]
+    if approval.uses:
+        parts.append(template("Calls that it opened: {n}.", n=len(approval.uses)))
+    return joined(" ", parts)
+
+
+def _ended(item: Item) -> Template:
+    at, why = when(item.changed_at_ms), item.revoked
+    if item.state is _S.REJECTED and item.decision:
+        return template(
+            "🚫 *Rejected* by {who}, {at}.", who=who(item.decision.by), at=at
+        )
+    if why is not None and why.by is not None:
+        return template("⏹ *Revoked* by {who}, {at}.", who=who(why.by), at=at)
+    if item.state is _S.LAPSED and why is None:
+        return template("⏹ *Ended* {at}: its time is over.", at=at)
+    return template("⏹ *Ended* {at}.", at=at)
+
+
+def _why(frame: Frame, item: Item) -> list[Block]:
+    revoked = item.revoked
+    if revoked is None or revoked.by is not None:
+        return []
+    return [context(label(revoked.reason), block_id=frame.block_id("why"))]
+
+
+def _amount_left(approval: Approval) -> list[Template]:
+    bounds = bounds_of(approval)
+    if not bounds.amount:
+        return []
+    used = code(micro_text(used_micro(approval)))
+    total = code(micro_text(bounds.total_micro))
+    return [template("Used so far: {used} of {total}.", used=used, total=total)]
+
+
+def _waiting(frame: Frame, item: Item) -> Template:
+    at = when(frame.approval.expires_at_ms)
+    if frame.is_late:
+        return template(
+            "⌛ *The time to decide ended* {at}. Nothing is allowed.", at=at
+        )
+    if item.tier is Tier.DENY:
+        return template("🚫 *The policy does not allow this any more.*")
+    return joined(
+        "",
+        [
+            template("⏳ *Waiting* until {at}: ", at=at),
+            approvals(item),
+            still_needed(item),
+            template("."),
+        ],
+    )
+
+
+def _buttons(frame: Frame, item: Item, *, is_whole: bool) -> list[Block]:
+    if item.state is _S.AUTHORIZED:
+        return [_revoke(frame), _uses(frame)]
+    if not item.is_pending:
+        return [_uses(frame)] if frame.approval.uses else []
+    if frame.is_late:
+        return []
+    reject = button(
+        Action.REJECT,
+        label("Reject"),
+        value=frame.value(0, Action.REJECT),
+        style="danger",
+        accessibility_label=label("Reject this; nothing similar is allowed"),
+    )
+    approve = button(
+        Action.APPROVE,
+        label("Allow"),
+        value=frame.value(0, Action.APPROVE),
+        style="primary",
+        accessibility_label=label("Allow similar calls within these limits"),
+    )
+    # Nobody allows what the card does not show.
+    return [approve, reject] if is_whole and item.tier is not Tier.DENY else [reject]
+
+
+def _revoke(frame: Frame) -> Block:
+    return button(
+        Action.REVOKE,
+        label("Revoke"),
+        value=frame.value(0, Action.REVOKE),
+        style="danger",
+        accessibility_label=label("Revoke this; similar calls go to people again"),
+        confirm=confirm(
+            label("Revoke this?"),
+            label("Similar calls go to people again. What has not started ends."),
+            yes=label("Revoke"),
+            no=label("Back"),
+        ),
+    )
+
+
+def _uses(frame: Frame) -> Block:
+    count = len(frame.approval.uses)
+    return button(
+        Action.USES,
+        label(f"Uses ({count})"),
+        value=frame.value(0, Action.USES),
+        accessibility_label=label("List the calls that this opened"),
+    )

@@ -1,0 +1,206 @@
+"""Modal to approve a call and allow similar ones: until when, how many, how much."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from twokey.bot.blocks import box, context, rich_text, section
+from twokey.bot.cards.frame import Frame
+from twokey.bot.cards.listing import listing
+from twokey.bot.ids import Input, View
+from twokey.bot.inputs import input_block, number_input, select
+from twokey.bot.modals.call_form import call_form, text_field
+from twokey.bot.modals.form import State, choice_of, input_state, text_of
+from twokey.bot.modals.heading import hint as note
+from twokey.bot.modals.parse_input import BadInput
+from twokey.bot.objects import Block, option
+from twokey.bot.text import fit
+from twokey.bot.text_types import label, template
+from twokey.gateway.approvals.deciding import MAX_TEXT
+from twokey.gateway.approvals.record import Item
+from twokey.gateway.approvals.similar import exact_micro, micro_text
+from twokey.gateway.policy.similar_rules import SimilarRule
+from twokey.gateway.policy.standing import Chosen, Offer
+from twokey.gateway.protocol.verbs import Verb
+
+_TIMES = (
+    (timedelta(minutes=15), "15 minutes"),
+    (timedelta(minutes=30), "30 minutes"),
+    (timedelta(hours=1), "1 hour"),
+    (timedelta(hours=2), "2 hours"),
+    (timedelta(hours=4), "4 hours"),
+    (timedelta(hours=8), "8 hours"),
+    (timedelta(days=1), "1 day"),
+    (timedelta(days=3), "3 days"),
+    (timedelta(days=7), "7 days"),
+)
+_FIRST = timedelta(hours=1)
+_USES = 10
+_EQUAL = 2_000
+_PATHS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class SubmittedBounds:
+    """What a reviewer chose, or by block id why it cannot be."""
+
+    chosen: Chosen | None
+    reason: str
+    errors: dict[str, str]
+
+
+def view(frame: Frame, index: int, offer: Offer) -> Block:
+    """Return the modal in which similar calls are allowed."""
+    item, rule = frame.approval.items[index], offer.rule
+    shown = listing(item.tool, offer.equal, (), budget=_EQUAL)
+    times = _times(rule)
+    first = [value for value, _ in times if int(value) <= _FIRST.total_seconds()]
+    blocks = [
+        section(template("*Similar calls have exactly these arguments:*")),
+        rich_text(*map(box, shown.boxes), block_id=frame.block_id("similar")),
+        *_free(rule),
+        input_block(
+            label("For how long"),
+            select(
+                Input.LASTING.value,
+                [option(label(words), value) for value, words in times],
+                initial=first[-1] if first else times[0][0],
+            ),
+            block_id=Input.LASTING.value,
+        ),
+        input_block(
+            label("How many calls at most"),
+            number_input(
+                Input.USES.value, decimal=False, initial=str(_first_uses(rule))
+            ),
+            block_id=Input.USES.value,
+            hint=label(f"The policy allows up to {rule.uses}."),
+        ),
+        *_amounts(offer),
+        *_reason(item),
+        note(
+            "This call is approved as well. A similar call that the policy escalates "
+            "or denies, or that repeats what was done, still goes to people."
+        ),
+    ]
+    return call_form(
+        frame,
+        index,
+        blocks,
+        purpose=View.ALLOW_SIMILAR,
+        title="Allow similar calls",
+        submit="Approve and allow",
+    )
+
+
+def submitted(item: Item, offer: Offer, state: State) -> SubmittedBounds:
+    """Read the modal; the gateway compares it with the policy."""
+    errors: dict[str, str] = {}
+    uses = _whole(state, Input.USES)
+    if uses is None or not 1 <= uses <= offer.rule.uses:
+        errors[Input.USES.value] = f"Please write a number from 1 to {offer.rule.uses}."
+    lasting = _lasting(state, offer.rule)
+    if lasting is None:
+        errors[Input.LASTING.value] = "Please choose a time."
+    each, total = 0, 0
+    if offer.rule.sum:
+        each = _amount(state, Input.EACH, offer.rule, errors)
+        total = _amount(state, Input.TOTAL, offer.rule, errors)
+        if not errors and each > total:
+            errors[Input.EACH.value] = "This is more than all calls together may have."
+    reason = text_of(state, Input.REASON)
+    if Verb.APPROVE in item.requires_reason and not reason:
+        errors[Input.REASON.value] = "Please say why you approve this."
+    if errors or lasting is None or uses is None:
+        return SubmittedBounds(None, reason, errors)
+    chosen = Chosen(lasting=lasting, uses=uses, each_micro=each, total_micro=total)
+    return SubmittedBounds(chosen, reason, {})
+
+
+def _free(rule: SimilarRule) -> list[Block]:
+    if not rule.may_differ:
+        return []
+    names = ", ".join(path.removeprefix("args.") for path in rule.may_differ)
+    return [context(label(fit(f"These may be anything: {names}.", _PATHS)))]
+
+
+def _times(rule: SimilarRule) -> list[tuple[str, str]]:
+    found = [(time, words) for time, words in _TIMES if time <= rule.within]
+    if all(time != rule.within for time, _ in found):
+        minutes = int(rule.within.total_seconds() // 60)
+        hours, rest = divmod(minutes, 60)
+        words = f"{hours} h {rest} min" if hours else f"{max(1, rest)} min"
+        found.append((rule.within, words))
+    return [(str(int(time.total_seconds())), words) for time, words in found]
+
+
+def _lasting(state: State, rule: SimilarRule) -> timedelta | None:
+    try:
+        value = choice_of(state, Input.LASTING)
+    except BadInput:
+        return None
+    offered = {value for value, _ in _times(rule)}
+    return timedelta(seconds=int(value)) if value in offered else None
+
+
+def _amounts(offer: Offer) -> list[Block]:
+    rule = offer.rule
+    if not rule.sum:
+        return []
+    name = fit(rule.sum.removeprefix("args."), _PATHS)
+    most = rule.total_micro
+    each = min(offer.each_micro, most)
+    # No more than the calls of this size could use: people widen what is too narrow.
+    total = min(each * _first_uses(rule), most) or most
+    return [
+        _amount_input(Input.EACH, f"{name}: at most in one call", micro_text(each)),
+        _amount_input(
+            Input.TOTAL,
+            f"{name}: at most in all calls",
+            micro_text(total),
+            micro_text(most),
+        ),
+    ]
+
+
+def _first_uses(rule: SimilarRule) -> int:
+    return min(_USES, rule.uses)
+
+
+def _amount_input(name: Input, title: str, initial: str, most: str = "") -> Block:
+    hint = label(f"The policy allows up to {most}.") if most else None
+    return input_block(
+        label(title),
+        number_input(name.value, decimal=True, initial=initial),
+        block_id=name.value,
+        hint=hint,
+    )
+
+
+def _reason(item: Item) -> list[Block]:
+    if Verb.APPROVE not in item.requires_reason:
+        return []
+    hint = "The agent reads this, and it is kept in the audit log."
+    return [text_field(Input.REASON, "Reason", max_length=MAX_TEXT, hint=hint)]
+
+
+def _whole(state: State, name: Input) -> int | None:
+    micro = _micro(state, name)
+    whole, rest = divmod(micro or 0, 10**6)
+    return whole if micro is not None and not rest else None
+
+
+def _amount(
+    state: State, name: Input, rule: SimilarRule, errors: dict[str, str]
+) -> int:
+    micro = _micro(state, name)
+    if micro is None or micro > rule.total_micro:
+        most = micro_text(rule.total_micro)
+        errors[name.value] = f"Please write an amount from 0 to {most}."
+    return micro or 0
+
+
+def _micro(state: State, name: Input) -> int | None:
+    value = input_state(state, name).get("value")
+    return exact_micro(value.strip()) if isinstance(value, str) else None

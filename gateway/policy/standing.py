@@ -1,0 +1,132 @@
+"""Evaluate a policy for a standing approval: who gives it, within which bounds.
+
+It is asked when one is proposed and at each vote. Each call that it opens is evaluated
+for itself, by the tool's own rules.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from twokey.gateway.approvals.similar import Bounds
+from twokey.gateway.policy.effective_rules import EffectiveRules
+from twokey.gateway.policy.evaluate import Evaluation
+from twokey.gateway.policy.rules import Policy
+from twokey.gateway.policy.similar_rules import SimilarRule
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.protocol.verbs import Verb
+
+NOT_OFFERED = "The policy does not let people allow similar calls of this tool."
+CHANGED = "The policy changed since this was proposed, so it has to be proposed again."
+OUTSIDE = "The policy does not let people allow as much as this."
+HIDDEN = (
+    "The policy hides an argument that would have to be equal, so nobody could see "
+    "what is allowed."
+)
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What a person may allow, starting from one call.
+
+    Attributes:
+        rule: how far the policy lets them go.
+        equal: the arguments that have to be equal.
+        each_micro: the amount of the call, in millionths; 0 where nothing is added up.
+    """
+
+    rule: SimilarRule
+    equal: JsonObject
+    each_micro: int
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What a person chose within an offer; amounts are in millionths."""
+
+    lasting: timedelta
+    uses: int
+    each_micro: int = 0
+    total_micro: int = 0
+
+
+def similar_rule(policy: Policy, agent: str, tool: str) -> SimilarRule | None:
+    """Return how far standing approvals of a tool may go; None: there are none."""
+    return EffectiveRules(policy, agent, tool).first.allow_similar
+
+
+def evaluate_standing(
+    policy: Policy, bounds: Bounds, *, opened_by: str, opened_ms: int
+) -> Evaluation:
+    """Return what giving a standing approval needs; tier ``deny`` where nobody can.
+
+    It needs at least the people of the tool at tier ``approve``. What a rule asked for
+    beside them for the call at hand is pinned with the proposal.
+
+    Args:
+        policy: the policy in force.
+        bounds: what is to be allowed.
+        opened_by: digest of the policy under which it was proposed.
+        opened_ms: when it was proposed; the longest time counts from then.
+    """
+    rules = EffectiveRules(policy, bounds.agent, bounds.tool)
+    tier, reasons = rules.tier()
+    problem = CHANGED if opened_by != policy.digest else ""
+    problem = problem or _problem(rules, bounds, opened_ms)
+    is_possible = not problem and tier.rank <= Tier.APPROVE.rank
+    reasons = (problem,) if problem else reasons
+    return Evaluation(
+        tier=Tier.APPROVE if is_possible else Tier.DENY,
+        reasons=reasons,
+        requirement=rules.requirement(Tier.APPROVE),
+        policy_digest=policy.digest,
+        allow=(Verb.APPROVE, Verb.REJECT),
+        requires_reason=tuple(
+            verb for verb in rules.requires_reason() if verb is not Verb.EDIT
+        ),
+        ttl_ms=rules.ttl_ms(Tier.APPROVE),
+        channel=rules.channel(Tier.APPROVE),
+        is_standing=True,
+    )
+
+
+def repeats_are_meant(policy: Policy, bounds: Bounds) -> bool:
+    """Return whether all calls that it covers have one effect, so none is a mistake.
+
+    Otherwise the same effect a second time goes to people, who see what ran before.
+    """
+    same_by = EffectiveRules(policy, bounds.agent, bounds.tool).first.same_by
+    if not same_by:
+        return not bounds.free
+    return not any(_overlap(path, free) for path in same_by for free in bounds.free)
+
+
+def _problem(rules: EffectiveRules, bounds: Bounds, opened_ms: int) -> str:
+    rule = rules.first.allow_similar
+    if rule is None or Verb.APPROVE not in rules.allow():
+        return NOT_OFFERED
+    is_within = (
+        bounds.uses <= rule.uses
+        and bounds.until_ms <= opened_ms + rule.within_ms
+        and set(bounds.may_differ) <= set(rule.may_differ)
+        and bounds.amount == (rule.sum or "")
+        and bounds.total_micro <= rule.total_micro
+        and bounds.each_micro <= bounds.total_micro
+    )
+    if not is_within:
+        return OUTSIDE
+    return HIDDEN if _hides(rules.redact(), bounds) else ""
+
+
+def _hides(redact: tuple[str, ...], bounds: Bounds) -> bool:
+    """Return whether a hidden argument would have to be equal, or be added up."""
+    free = bounds.may_differ
+    return any(
+        not any(f"{path}.".startswith(f"{one}.") for one in free) for path in redact
+    )
+
+
+def _overlap(path: str, other: str) -> bool:
+    return f"{path}.".startswith(f"{other}.") or f"{other}.".startswith(f"{path}.")

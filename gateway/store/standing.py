@@ -1,0 +1,52 @@
+"""Index of the standing approvals of each tenant, and when their givers were confirmed.
+
+The records themselves are approvals. The index only says which to look at: one that is
+listed and has ended costs a look, and one that is not listed covers nothing.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+from twokey.gateway.store.connection import Connection, Reply, text
+from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.script import Script
+
+CONFIRM = Script("confirm")
+
+
+class StandingStore:
+    """Standing approvals of all tenants."""
+
+    def __init__(self, conn: Connection) -> None:
+        self._conn = conn
+
+    async def add(
+        self, keys: Keys, tenant: str, approval: str, *, until_ms: int
+    ) -> None:
+        """List a standing approval, before it is opened."""
+        await self._conn.command("ZADD", keys.standing(tenant), until_ms, approval)
+
+    async def listed(self, keys: Keys, tenant: str) -> list[str]:
+        """Return the ids of those that may be in force, the first to end first."""
+        found = await self._conn.command("ZRANGE", keys.standing(tenant), 0, -1)
+        return [text(one) for one in cast("list[Reply]", found or [])]
+
+    async def drop(self, keys: Keys, tenant: str, approval: str) -> None:
+        """Take one that has ended from the list."""
+        await self._conn.command("ZREM", keys.standing(tenant), approval)
+
+    async def drop_overdue(self, keys: Keys, tenant: str) -> None:
+        """Take those whose time is over from the list, whatever became of them."""
+        now_ms = await self._conn.now_ms()
+        await self._conn.command(
+            "ZREMRANGEBYSCORE", keys.standing(tenant), "-inf", now_ms
+        )
+
+    async def confirm(self, keys: Keys, approval: str, *, asked_ms: int) -> bool:
+        """Note when Slack confirmed the givers' roles; False when it has ended.
+
+        ``asked_ms`` is by the store's clock, from before Slack was asked.
+        """
+        reply = await CONFIRM(self._conn, head=keys.head(approval), asked_ms=asked_ms)
+        return text(reply[0]) == "confirmed"

@@ -1,0 +1,286 @@
+"""The pure rules of what a standing approval covers, and when it still stands."""
+
+from __future__ import annotations
+
+import pytest
+
+from twokey.gateway.approvals.decisions import AccountKind, Reviewer
+from twokey.gateway.approvals.policy_decision import PolicyDecision
+from twokey.gateway.approvals.record import Approval, Context, Item
+from twokey.gateway.approvals.requirement import Requirement, Role, Vote
+from twokey.gateway.approvals.similar import (
+    ALLOW_SIMILAR,
+    STANDING_AGENT,
+    Bounds,
+    without,
+)
+from twokey.gateway.approvals.standing import (
+    CHECKED_FOR_MS,
+    POLICY_CHANGED,
+    REVOKED,
+    USED_UP,
+    Wanted,
+    bounds_of,
+    covered_amount,
+    end,
+    end_reason,
+    still_given,
+    used,
+    was_taken_back,
+)
+from twokey.gateway.protocol import digest
+from twokey.gateway.protocol.records import Person
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.protocol.verbs import Verb
+
+NOW = 1_000_000
+POLICY = "sha256:now"
+SUPPORT = Role(name="support", users=("U0ANA",), usergroups=("S0SUPPORT",))
+SENIOR = Role(name="senior", users=("U0CHLOE",))
+ONE = Requirement(approvals=1, of=(SUPPORT,))
+ANA = Person(team="T0", user="U0ANA")
+MEMBER = Reviewer(
+    team="T0",
+    user="U0ANA",
+    account=AccountKind.MEMBER,
+    usergroups=frozenset({"S0SUPPORT"}),
+)
+ARGS: JsonObject = {"customer": "c1", "amount": 30, "order": "o1"}
+
+
+def standing(state: ItemState = ItemState.AUTHORIZED, **changes: object) -> Approval:
+    bounds = Bounds(
+        agent="support",
+        tool="refund",
+        equal={"customer": "c1"},
+        may_differ=("args.order",),
+        amount="args.amount",
+        each_micro=50_000_000,
+        total_micro=100_000_000,
+        uses=3,
+        until_ms=NOW + 1000,
+        source="ap_1.0",
+    )
+    ctx = Context(
+        tenant="default",
+        agent=STANDING_AGENT,
+        thread="ap_s0_1",
+        ns="",
+        message_id="ap_s0_1",
+        tool_call_id=ALLOW_SIMILAR,
+    )
+    document = digest.action_document(
+        tool=ALLOW_SIMILAR,
+        args=bounds.model_dump(mode="json"),
+        ctx=ctx.as_dict(),
+        salt="00" * 16,
+    )
+    vote = Vote(
+        by=ANA,
+        roles=("support",),
+        action_hash=digest.action_hash(document),
+        at_ms=NOW,
+    )
+    item = Item(
+        id="ap_s0_1.0",
+        index=0,
+        ctx=ctx,
+        tool=ALLOW_SIMILAR,
+        requested=document,
+        action=document,
+        tier=Tier.APPROVE,
+        requirement=ONE,
+        allow=(Verb.APPROVE, Verb.REJECT),
+        is_standing=True,
+        state=state,
+        changed_at_ms=NOW,
+        lapses_at_ms=NOW + 1000,
+        votes=(vote,),
+    )
+    return Approval(
+        id="ap_s0_1",
+        tenant="default",
+        agent=STANDING_AGENT,
+        thread="ap_s0_1",
+        message_id="ap_s0_1",
+        channel="C0",
+        ttl_ms=1000,
+        policy_digest=POLICY,
+        items=(item,),
+    ).with_(**changes)
+
+
+def decision(**changes: object) -> PolicyDecision:
+    return PolicyDecision(
+        tier=Tier.APPROVE, requirement=ONE, policy_digest=POLICY
+    ).with_(**changes)
+
+
+def wanted(**changes: object) -> Wanted:
+    given: dict[str, object] = {
+        "agent": "support",
+        "tool": "refund",
+        "args": ARGS,
+        "evaluation": decision(),
+        "principals": (Person(team="T0", user="U0DAN"),),
+    }
+    return Wanted(**(given | changes))  # type: ignore[arg-type]
+
+
+def amount(call: Wanted, by: Approval | None = None, now_ms: int = NOW) -> int | None:
+    return covered_amount(by or standing(), call, now_ms=now_ms)
+
+
+def test_a_call_within_the_bounds_is_covered() -> None:
+    assert amount(wanted()) == 30_000_000
+
+
+BOTH = Requirement(
+    approvals=1, of=(SUPPORT,), also=(Requirement(approvals=1, of=(SENIOR,)),)
+)
+
+
+@pytest.mark.parametrize(
+    "evaluation",
+    [
+        decision(tier=Tier.ESCALATE),
+        decision(tier=Tier.DENY),
+        decision(tier=Tier.NOTIFY),
+        decision(allow=(Verb.REJECT,)),
+        decision(asks_on_failure=True),
+        decision(is_question=True),
+        decision(policy_digest="sha256:then"),
+        decision(requirement=Requirement(approvals=2, of=(SUPPORT,))),
+        decision(requirement=Requirement(approvals=1, of=(SENIOR,))),
+        decision(requirement=BOTH),
+    ],
+)
+def test_what_its_givers_could_not_have_approved_is_not_covered(
+    evaluation: PolicyDecision,
+) -> None:
+    assert amount(wanted(evaluation=evaluation)) is None
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        wanted(agent="ops"),
+        wanted(tool="Refund"),
+        wanted(args={**ARGS, "customer": "c2"}),
+        wanted(principals=(ANA,)),
+    ],
+)
+def test_a_call_of_another_kind_is_not_covered(call: Wanted) -> None:
+    assert amount(call) is None
+
+
+def test_no_call_has_more_than_the_amount_of_one() -> None:
+    assert amount(wanted(args={**ARGS, "amount": 50})) == 50_000_000
+    assert amount(wanted(args={**ARGS, "amount": 50.000001})) is None
+
+
+def test_without_votes_for_exactly_these_bounds_nothing_is_covered() -> None:
+    [item] = standing().items
+    [vote] = item.votes
+    other = vote.with_(action_hash="sha256:other")
+
+    for votes in ((), (other,)):
+        found = standing().replacing(item.with_(votes=votes))
+        assert amount(wanted(), found) is None
+
+
+def test_it_covers_only_while_it_is_in_force() -> None:
+    call = wanted()
+
+    assert amount(call, now_ms=NOW + 999) is not None
+    assert amount(call, now_ms=NOW + 1000) is None
+    for state in set(ItemState) - {ItemState.AUTHORIZED}:
+        assert amount(call, standing(state)) is None
+
+
+def test_slacks_word_on_the_givers_is_good_for_a_while() -> None:
+    def at(now_ms: int, checked_ms: int = 0) -> int | None:
+        found = standing(checked_at_ms=checked_ms)
+        [item] = found.items
+        found = found.replacing(item.with_(lapses_at_ms=NOW * 100))
+        return amount(wanted(), found, now_ms)
+
+    late = NOW + CHECKED_FOR_MS + 1
+    assert at(late - 1) is not None
+    assert at(late) is None
+    assert at(late, checked_ms=late) is not None
+
+
+def test_uses_and_the_total_end_it() -> None:
+    one, cover = used(standing(), "a.0", 60_000_000, NOW)
+    full, _ = used(one, "a.1", 40_000_000, NOW)
+    three, _ = used(used(one, "a.1", 1, NOW)[0], "a.2", 1, NOW)
+
+    assert (cover.uses_left, cover.total_left_micro) == (2, 40_000_000)
+    assert amount(wanted(args={**ARGS, "amount": 40}), one) == 40_000_000
+    assert amount(wanted(args={**ARGS, "amount": 40.000001}), one) is None
+    assert amount(wanted(args={**ARGS, "amount": 0}), three) is None
+    assert end_reason(one, POLICY) == ""
+    assert end_reason(full, POLICY) == end_reason(three, POLICY) == USED_UP
+    assert end_reason(one, "sha256:other") == POLICY_CHANGED
+
+
+def test_only_an_end_for_a_cause_takes_back_what_it_opened() -> None:
+    found = standing()
+    revoked = end(found, REVOKED, NOW, by=MEMBER)
+    used_up = end(found, USED_UP, NOW)
+    assert revoked
+    assert used_up
+
+    assert not was_taken_back(found)
+    assert was_taken_back(revoked.approval)
+    assert not was_taken_back(used_up.approval)
+    assert was_taken_back(None)
+    assert end(revoked.approval, REVOKED, NOW) is None
+    assert revoked.events[0].actor == "T0/U0ANA"
+
+
+@pytest.mark.parametrize(
+    ("ana", "is_given"),
+    [
+        (MEMBER, True),
+        (MEMBER.with_(usergroups=frozenset[str]()), True),  # listed by id as well
+        (MEMBER.with_(account=AccountKind.DEACTIVATED), False),
+        (MEMBER.with_(account=AccountKind.GUEST), False),
+        (MEMBER.with_(account=AccountKind.UNKNOWN), None),
+    ],
+)
+def test_it_stands_while_its_givers_hold_their_roles(
+    ana: Reviewer, *, is_given: bool | None
+) -> None:
+    assert still_given(standing(), [ana]) is is_given
+
+
+def test_a_group_that_somebody_left_ends_it_and_one_that_is_unknown_does_not() -> None:
+    [item] = standing().items
+    group = Requirement(
+        approvals=1, of=(Role(name="support", usergroups=("S0SUPPORT",)),)
+    )
+    found = standing().replacing(item.with_(requirement=group))
+    left = MEMBER.with_(usergroups=frozenset[str]())
+    unknown = left.with_(unknown_groups=frozenset({"S0SUPPORT"}))
+
+    assert still_given(found, [MEMBER]) is True
+    assert still_given(found, [left]) is False
+    assert still_given(found, [unknown]) is None
+
+
+def test_other_approvals_have_no_bounds() -> None:
+    [item] = standing().items
+
+    with pytest.raises(ValueError, match="no standing approval"):
+        bounds_of(standing().replacing(item.with_(is_standing=False)))
+
+
+def test_arguments_inside_others_can_be_free() -> None:
+    args: JsonObject = {"to": {"id": 1, "name": "x"}, "list": [{"id": 1}]}
+
+    assert without(args, ["args.to.id"]) == {"to": {"name": "x"}, "list": [{"id": 1}]}
+    assert without(args, ["args.list.0", "args.to.id.more", "args.none"]) == args

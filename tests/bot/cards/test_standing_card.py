@@ -1,0 +1,221 @@
+"""The card of a standing approval, its form and its list fit, and interpret nothing."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.bot import readable
+from tests.bot.markup_audit import assert_tame
+from tests.bot.samples import (
+    ANA,
+    BEN,
+    KIM,
+    NOW,
+    REFUND,
+    a_refund,
+    a_vote,
+    an_approval,
+    an_item,
+    frame,
+    in_state,
+)
+from tests.bot.snapshots import assert_same
+from tests.bot.strategies import arguments, hostile, moments
+from tests.levels import examples
+from twokey.bot.cards.notification import notification
+from twokey.bot.cards.standing_card import standing_card
+from twokey.bot.ids import Action
+from twokey.bot.modals import allow_similar, uses
+from twokey.gateway.approvals.authorization import Revocation
+from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.approvals.similar import (
+    ALLOW_SIMILAR,
+    Bounds,
+    Cover,
+    Use,
+    without,
+)
+from twokey.gateway.approvals.standing import REJECTED
+from twokey.gateway.policy.similar_rules import SimilarRule
+from twokey.gateway.policy.standing import Offer
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.protocol.verbs import Verb
+from twokey.sandbox.blockkit import validate_message, validate_modal
+
+FOLDER = Path(__file__).parent / "snapshots"
+S = ItemState
+HOUR_MS = 3_600_000
+RULE = SimilarRule(
+    within=timedelta(hours=8),
+    uses=20,
+    sum="args.amount",
+    at_most=5_000,
+    may_differ=("args.order_id",),
+)
+FREE = ("args.order_id", "args.amount")
+
+
+def bounds_of(equal: JsonObject, **changes: object) -> Bounds:
+    """Return bounds around a refund."""
+    return Bounds(
+        agent="support-agent",
+        tool="process_refund",
+        equal=equal,
+        may_differ=("args.order_id",),
+        amount="args.amount",
+        each_micro=1_000 * 10**6,
+        total_micro=5_000 * 10**6,
+        uses=20,
+        until_ms=NOW + 8 * HOUR_MS,
+        source="ap_1.0",
+    ).with_(**changes)
+
+
+def an_item_of(bounds: Bounds, **changes: Any) -> Item:
+    """Return the item of a standing approval that waits."""
+    item = an_item(bounds.model_dump(mode="json"), tool=ALLOW_SIMILAR)
+    asked: dict[str, Any] = {
+        "is_standing": True,
+        "allow": (Verb.APPROVE, Verb.REJECT),
+    }
+    return item.with_(**asked | changes)
+
+
+SIMILAR = an_item_of(bounds_of(without(REFUND, FREE)))
+GIVEN = in_state(SIMILAR, S.AUTHORIZED)
+USES = tuple(
+    Use(item=f"ap_{n}.0", amount_micro=n * 250_000, at_ms=NOW + n * 60_000)
+    for n in range(1, 4)
+)
+
+
+def ended(why: str, **changes: Any) -> Item:
+    revoked = Revocation(reason=why, at_ms=NOW, is_final=True, **changes)
+    return in_state(GIVEN, S.LAPSED).with_(revoked=revoked)
+
+
+CARDS = {
+    "standing_waiting": an_approval(SIMILAR.with_(votes=(a_vote(SIMILAR, ANA),))),
+    "standing_given": an_approval(GIVEN, uses=USES),
+    "standing_revoked": an_approval(ended("It was revoked.", by=BEN), uses=USES),
+    "standing_rejected_call": an_approval(ended(REJECTED), uses=USES),
+    "standing_over": an_approval(in_state(GIVEN, S.LAPSED), uses=USES),
+    "standing_rejected": an_approval(in_state(SIMILAR, S.REJECTED, by=BEN)),
+    "standing_hostile": an_approval(
+        an_item_of(
+            bounds_of({"note": "<!channel> *now*\u202e", "to": ["<@U1>", None]}).with_(
+                tool="<!here>", agent="`x`", may_differ=("args.<!channel>",)
+            ),
+        )
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CARDS)
+def test_a_card_reads_as_written_down(name: str) -> None:
+    message = standing_card(frame(CARDS[name]))
+
+    assert validate_message([*message.blocks], message.text, update=True) == []
+    assert_same(FOLDER, name, readable.readable(message.blocks, message.text))
+
+
+def test_a_covered_call_in_doubt_says_what_allowed_it() -> None:
+    cover = Cover(approval="ap_9", given_by=(ANA, BEN), uses_left=3)
+    item = a_refund(cover=cover, state=S.IN_DOUBT, changed_at_ms=NOW, fence=1)
+
+    shown = readable.readable(notification(frame(an_approval(item))).blocks)
+
+    assert "Allowed by the standing approval `ap_9`, given by" in shown
+    assert "<@U0ANA>" in shown
+    assert "because" not in shown
+
+
+def test_the_form_and_the_list_read_as_written_down() -> None:
+    item = a_refund(can_cover=True)
+    offer = Offer(RULE, without(REFUND, FREE), 899 * 10**6)
+
+    form = allow_similar.view(frame(an_approval(item)), 0, offer)
+    listed = uses.view(an_approval(GIVEN, uses=USES), {"ap_2.0": a_refund()})
+
+    assert_same(FOLDER, "standing_form", readable.view(form))
+    listed["submit"] = {"text": ""}
+    assert_same(FOLDER, "standing_uses", readable.view(listed))
+
+
+_quick = settings(
+    max_examples=examples(40),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+
+paths = st.lists(hostile.map(lambda text: f"args.{text}"), max_size=4).map(tuple)
+_bounds = st.builds(
+    bounds_of,
+    arguments,
+    tool=hostile,
+    agent=hostile,
+    may_differ=paths,
+    amount=st.sampled_from(["", "args.amount", "args.<!channel>"]),
+)
+
+
+def _standing(bounds: Bounds, state: ItemState, why: str) -> Approval:
+    item = in_state(an_item_of(bounds), state)
+    item = item.with_(revoked=Revocation(reason=why, at_ms=NOW)) if why else item
+    return an_approval(item, uses=USES, principals=(KIM,))
+
+
+@_quick
+@given(_bounds, st.sampled_from([*S]), st.sampled_from(["", REJECTED]), moments)
+def test_every_card_is_accepted_and_tame(
+    bounds: Bounds, state: ItemState, why: str, now_ms: int
+) -> None:
+    message = standing_card(frame(_standing(bounds, state, why), now_ms=now_ms))
+
+    assert validate_message([*message.blocks], message.text, update=True) == []
+    assert_tame(message.blocks, message.text)
+
+
+@_quick
+@given(_bounds, arguments, hostile)
+def test_every_form_and_list_is_accepted_and_tame(
+    bounds: Bounds, args: JsonObject, text: str
+) -> None:
+    rule = RULE.with_(may_differ=bounds.may_differ, sum=bounds.amount or None)
+    item = an_item(args, tool=text or "tool", description=text, can_cover=True)
+    form = allow_similar.view(
+        frame(an_approval(item)), 0, Offer(rule, bounds.equal, 10**6)
+    )
+    listed = uses.view(_standing(bounds, S.AUTHORIZED, ""), {"ap_2.0": item})
+
+    for view in (form, listed):
+        assert validate_modal(view) == []
+        assert_tame(view)
+
+
+@_quick
+@given(arguments)
+def test_nobody_allows_what_the_card_does_not_show_whole(args: JsonObject) -> None:
+    message = standing_card(frame(_standing(bounds_of(args), S.PENDING, "")))
+
+    shown = str(message.blocks)
+    if "characters more" in shown:
+        assert Action.APPROVE.value not in shown
+    assert Action.REJECT.value in shown
+
+
+@pytest.mark.parametrize("tier", [Tier.APPROVE, Tier.DENY])
+def test_what_the_policy_denies_now_is_not_offered(tier: Tier) -> None:
+    item = SIMILAR.with_(tier=tier)
+
+    shown = str(standing_card(frame(an_approval(item))).blocks)
+
+    assert ('"approve"' in shown.replace("'", '"')) is (tier is Tier.APPROVE)

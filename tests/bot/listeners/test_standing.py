@@ -1,0 +1,226 @@
+"""A reviewer allows similar calls from a card, sees what is left, and revokes it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.bot.bot_stack import CHANNEL, POLICY, Stack, has_button, says
+from tests.conftest import eventually
+from twokey.bot import giver_checks
+from twokey.bot.ids import Action, Input, View
+from twokey.bot.user_cache import KEPT_S
+from twokey.gateway.approvals.record import Approval
+from twokey.gateway.approvals.standing import ROLE_LOST
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.wire import Verdict, VerdictKind
+from twokey.sandbox.json_types import JsonObject
+
+ALLOWING = POLICY.replace(
+    '    description: "Refund {args.amount} for order {args.order_id}"\n',
+    """    description: "Refund {args.amount} for order {args.order_id}"
+    allow_similar:
+      {within: 8h, uses: 20, sum: args.amount, at_most: 1000, may_differ: args.order_id}
+""",
+)
+RULES = load_policy(ALLOWING, "policy.yml")
+LIVE = "Similar calls are allowed"
+
+
+@pytest.fixture
+def allowing(stack: Stack) -> Stack:
+    stack.policy = RULES
+    return stack
+
+
+async def open_form(stack: Stack) -> Verdict:
+    verdict = await stack.refund(amount=50)
+    card = await stack.card(verdict, lambda m: has_button(m, Action.ALLOW_SIMILAR))
+    ana = stack.actor("U0ANA")
+    await ana.click(CHANNEL, str(card["ts"]), Action.ALLOW_SIMILAR)
+    await ana.wait_for_view(lambda view: view["callback_id"] == View.ALLOW_SIMILAR)
+    return verdict
+
+
+async def live_card(stack: Stack, words: str = LIVE) -> JsonObject:
+    return await stack.actor("U0ANA").message_with(CHANNEL, says(words))
+
+
+async def allowed(stack: Stack, **values: object) -> Verdict:
+    verdict = await open_form(stack)
+    assert await stack.actor("U0ANA").submit(values) == {}
+    return verdict
+
+
+async def standing_of(stack: Stack) -> Approval:
+    keys = stack.keys
+    (found,) = await stack.store.standing.listed(keys, "default")
+    loaded = await stack.reviews.standing.read(found)
+    assert loaded
+    return loaded.approval
+
+
+async def test_a_form_approves_the_call_and_allows_similar_ones(
+    allowing: Stack,
+) -> None:
+    stack = allowing
+    async with stack.running():
+        verdict = await allowed(stack, uses="3")
+
+        card = await live_card(stack, "*3 of 3 left.*")
+        again = await stack.refund("t2", amount=20, order_id="2")
+        await live_card(stack, "*2 of 3 left.*")
+
+        approved = await stack.approval(verdict)
+        assert approved.items[0].state is ItemState.AUTHORIZED
+        assert again.kind is VerdictKind.RUN
+        assert has_button(card, Action.REVOKE)
+        assert "<@U0ANA>" in json.dumps(card["blocks"])
+
+
+async def test_a_covered_call_has_no_card_until_people_are_needed(
+    allowing: Stack,
+) -> None:
+    stack = allowing
+    async with stack.running():
+        await allowed(stack)
+        await live_card(stack)
+        verdict = await stack.refund("t2", amount=20, order_id="2")
+        await live_card(stack, "*9 of 10 left.*")
+        await stack.execute(verdict)
+
+        async def is_read() -> bool:
+            return not await stack.store.outbox(
+                stack.keys, reader="slack:default"
+            ).unread_ms()
+
+        await eventually(is_read)
+        assert await stack.cards(verdict) == []
+
+
+async def test_a_spot_check_of_a_covered_call_gets_a_card(
+    allowing: Stack,
+) -> None:
+    stack = allowing
+    checked = f"{ALLOWING}spot_checks: {{share: 99%, of: [support]}}\n"
+    stack.policy = load_policy(checked, "policy.yml")
+    async with stack.running():
+        await allowed(stack)
+        await live_card(stack)
+        verdict = await checked_call(stack)
+
+        card = await stack.card(verdict, lambda m: has_button(m, Action.CHECK_RIGHT))
+        await stack.actor("U0BEN").click(CHANNEL, str(card["ts"]), Action.CHECK_RIGHT)
+        card = await stack.card(verdict, says("it was right."))
+
+    assert "Allowed by the standing approval" in json.dumps(card["blocks"])
+
+
+async def checked_call(stack: Stack) -> Verdict:
+    """Run covered calls until a spot check is drawn of one."""
+    for number in range(10):
+        verdict = await stack.refund(f"n{number}", amount=1, order_id=f"{number}")
+        assert verdict.kind is VerdictKind.RUN
+        await stack.execute(verdict)
+        if (await stack.approval(verdict)).items[0].is_to_be_checked:
+            return verdict
+    raise AssertionError("10 calls in a row were not drawn")
+
+
+async def test_the_uses_are_listed(allowing: Stack) -> None:
+    stack = allowing
+    async with stack.running():
+        await allowed(stack)
+        await live_card(stack)
+        await stack.refund("t2", amount=20, order_id="2")
+        card = await live_card(stack, "*9 of 10 left.*")
+        ana = stack.actor("U0ANA")
+        await ana.click(CHANNEL, str(card["ts"]), Action.USES)
+        view = await ana.wait_for_view(lambda view: view["callback_id"] == View.USES)
+
+    assert "Refund 20 for order 2" in json.dumps(view)
+    assert "not started yet" in json.dumps(view)
+
+
+async def test_revoke_ends_it_on_its_card(allowing: Stack) -> None:
+    stack = allowing
+    async with stack.running():
+        await allowed(stack)
+        card = await live_card(stack)
+        eve = stack.actor("U0EVE")
+        await eve.click(CHANNEL, str(card["ts"]), Action.REVOKE)
+        await stack.told("U0EVE", "not on that list")
+        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.REVOKE)
+
+        after = await live_card(stack, "*Revoked* by <@U0ANA>")
+        verdict = await stack.refund("t2", amount=20, order_id="2")
+
+    assert not has_button(after, Action.REVOKE)
+    assert verdict.kind is VerdictKind.HOLD
+
+
+@pytest.mark.parametrize(
+    ("values", "block"),
+    [
+        ({"uses": "21"}, Input.USES),
+        ({"uses": "0"}, Input.USES),
+        ({"each": "1001"}, Input.EACH),
+        ({"total": "-1"}, Input.TOTAL),
+        ({"each": "500", "total": "400"}, Input.EACH),
+    ],
+)
+async def test_more_than_the_policy_lets_people_is_refused_in_the_form(
+    allowing: Stack, values: dict[str, object], block: Input
+) -> None:
+    stack = allowing
+    async with stack.running():
+        verdict = await open_form(stack)
+        errors = await stack.actor("U0ANA").submit(values)
+
+    assert [*errors] == [block.value]
+    assert (await stack.approval(verdict)).items[0].is_pending
+    assert await stack.store.standing.listed(stack.keys, "default") == []
+
+
+async def test_a_tool_without_allow_similar_offers_nothing(stack: Stack) -> None:
+    async with stack.running():
+        verdict = await stack.refund(amount=50)
+        card = await stack.card(verdict)
+
+    assert not has_button(card, Action.ALLOW_SIMILAR)
+
+
+async def test_who_left_the_group_allows_nothing_any_more(
+    allowing: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stack = allowing
+    monkeypatch.setattr(giver_checks, "EVERY_S", 0.1)
+    async with stack.running():
+        await allowed(stack)
+        await live_card(stack)
+        standing = await standing_of(stack)
+        stack.sandbox.workspace.set_group("S0SUPPORT", ["U0BEN"])
+        stack.sandbox.clock.advance(KEPT_S + 1)
+
+        await live_card(stack, ROLE_LOST)
+        loaded = await stack.reviews.standing.read(standing.id)
+
+    assert loaded
+    assert loaded.approval.items[0].state is ItemState.LAPSED
+
+
+async def test_who_keeps_the_role_is_confirmed(
+    allowing: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stack = allowing
+    monkeypatch.setattr(giver_checks, "EVERY_S", 0.1)
+    async with stack.running():
+        await allowed(stack)
+        await live_card(stack)
+
+        async def is_confirmed() -> bool:
+            return (await standing_of(stack)).checked_at_ms > 0
+
+        await eventually(is_confirmed)

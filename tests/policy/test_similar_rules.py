@@ -1,0 +1,184 @@
+"""A policy bounds standing approvals, and bounds that could not be used are refused."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from pydantic import JsonValue
+
+from twokey.gateway.approvals.similar import Bounds, exact_micro, micro_text
+from twokey.gateway.policy.load import BadPolicy, load_policy
+from twokey.gateway.policy.standing import evaluate_standing, repeats_are_meant
+from twokey.gateway.protocol.strict_json import MAX_INTEGER
+from twokey.gateway.protocol.tiers import Tier
+
+HEAD = """
+version: 1
+defaults: {tier: approve, channel: C0REFUNDS, reviewers: support}
+roles: {support: {users: [U0ANA]}}
+tools:
+  refund:
+"""
+GOOD = (
+    "{within: 8h, uses: 20, sum: args.amount, at_most: 500, may_differ: [args.order]}"
+)
+
+
+def policy_of(rule: str, more: str = "") -> str:
+    return f"{HEAD}    allow_similar: {rule}\n{more}"
+
+
+@pytest.mark.parametrize(
+    ("rule", "more", "words"),
+    [
+        ("{within: 8d, uses: 1}", "", "7 days"),
+        ("{within: 8h, uses: 0}", "", "uses"),
+        ("{within: 8h, uses: 201}", "", "uses"),
+        ("{within: 8h, uses: 1, sum: args.a}", "", "belong together"),
+        ("{within: 8h, uses: 1, at_most: 5}", "", "belong together"),
+        ("{within: 8h, uses: 1, sum: args.a, at_most: 0}", "", "above 0"),
+        ("{within: 8h, uses: 1, sum: args.a, at_most: true}", "", "above 0"),
+        ("{within: 8h, uses: 1, sum: args.a, at_most: 0.0000001}", "", "above 0"),
+        (
+            "{within: 8h, uses: 1, sum: args.a.b, at_most: 5, may_differ: args.a}",
+            "",
+            "free by another path",
+        ),
+        ("{within: 8h, uses: 1}", "    tier: escalate\n", "'escalate' at least"),
+        ("{within: 8h, uses: 1}", "    on_failure: ask\n", "on_failure: ask"),
+        ("{within: 8h, uses: 1}", "    redact: [args.card]\n", "hidden by 'redact'"),
+        (
+            "{within: 8h, uses: 1, may_differ: args.odrer}",
+            "    args_schema: {type: object, properties: {order: {type: string}}}\n",
+            "odrer",
+        ),
+        (
+            "{within: 8h, uses: 1, sum: args.order, at_most: 5}",
+            "    args_schema: {type: object, properties: {order: {type: boolean}}}\n",
+            "order",
+        ),
+    ],
+)
+def test_what_could_not_be_used_is_refused(rule: str, more: str, words: str) -> None:
+    with pytest.raises(BadPolicy, match=re.escape(words)):
+        load_policy(policy_of(rule, more), "policy.yml")
+
+
+def test_a_hidden_argument_may_be_free() -> None:
+    rule = "{within: 8h, uses: 1, may_differ: args.card}"
+
+    assert load_policy(policy_of(rule, "    redact: [args.card.number]\n"), "p.yml")
+
+
+def bounds(**changes: object) -> Bounds:
+    given = Bounds(
+        agent="support",
+        tool="refund",
+        equal={},
+        may_differ=("args.order",),
+        amount="args.amount",
+        each_micro=50_000_000,
+        total_micro=500_000_000,
+        uses=20,
+        until_ms=8 * 3600 * 1000,
+        source="ap_1.0",
+    )
+    return given.with_(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "tier"),
+    [
+        ({}, Tier.APPROVE),
+        ({"may_differ": ()}, Tier.APPROVE),
+        ({"uses": 21}, Tier.DENY),
+        ({"until_ms": 8 * 3600 * 1000 + 1}, Tier.DENY),
+        ({"total_micro": 500_000_001}, Tier.DENY),
+        ({"each_micro": 500_000_001}, Tier.DENY),
+        ({"may_differ": ("args.order", "args.to")}, Tier.DENY),
+        ({"amount": ""}, Tier.DENY),
+        ({"amount": "args.other"}, Tier.DENY),
+        ({"tool": "other"}, Tier.DENY),
+    ],
+)
+def test_nobody_gives_more_than_the_policy_says(
+    changes: dict[str, object], tier: Tier
+) -> None:
+    policy = load_policy(policy_of(GOOD), "policy.yml")
+
+    found = evaluate_standing(
+        policy, bounds(**changes), opened_by=policy.digest, opened_ms=0
+    )
+
+    assert found.tier is tier
+
+
+def test_a_proposal_of_another_policy_is_denied() -> None:
+    policy = load_policy(policy_of(GOOD), "policy.yml")
+
+    found = evaluate_standing(policy, bounds(), opened_by="sha256:0", opened_ms=0)
+
+    assert found.tier is Tier.DENY
+
+
+@pytest.mark.parametrize(
+    ("same_by", "are_meant"),
+    [("", False), ("args.customer", True), ("args.order", False)],
+)
+def test_a_repetition_is_meant_only_where_all_calls_are_the_same(
+    same_by: str, *, are_meant: bool
+) -> None:
+    more = f"    same_by: {same_by}\n" if same_by else ""
+    policy = load_policy(policy_of(GOOD, more), "policy.yml")
+
+    assert repeats_are_meant(policy, bounds()) is are_meant
+
+
+@pytest.mark.parametrize(
+    ("value", "micro"),
+    [
+        (0, 0),
+        (50, 50_000_000),
+        (0.1, 100_000),
+        ("10.50", 10_500_000),
+        ("0.5", 500_000),
+        ("0010", None),
+        ("1.", None),
+        (".5", None),
+        ("3\n", None),
+        (1e3, 1_000_000_000),
+        (0.0000001, None),
+        (50.0000004, None),
+        ("50.0000004", None),
+        (-1, None),
+        (-0.1, None),
+        ("-1", None),
+        ("+1", None),
+        ("1e3", None),
+        ("1_000", None),
+        (" 1", None),
+        ("٣", None),
+        ("", None),
+        ("NaN", None),
+        ("Infinity", None),
+        (True, None),
+        (None, None),
+        ([1], None),
+        ({"a": 1}, None),
+        (MAX_INTEGER, None),
+        (1e300, None),
+    ],
+)
+def test_an_amount_is_read_exactly_or_not_at_all(
+    value: JsonValue, micro: int | None
+) -> None:
+    assert exact_micro(value) == micro
+
+
+@pytest.mark.parametrize(
+    ("micro", "text"),
+    [(0, "0"), (500_000_000, "500"), (12_500_000, "12.50"), (1, "0.000001")],
+)
+def test_an_amount_is_written_as_people_write_it(micro: int, text: str) -> None:
+    assert micro_text(micro) == text

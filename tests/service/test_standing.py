@@ -1,0 +1,428 @@
+"""A standing approval opens similar calls authorized, and no others."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from pydantic import JsonValue
+
+from tests.service.harness import (
+    ANA,
+    BEN,
+    CHLOE,
+    DAN,
+    ServiceHarness,
+    claim_of,
+    person,
+)
+from tests.service.standing import (
+    ALLOWING,
+    allowed,
+    allowing,
+    approve,
+    chosen,
+    proposed,
+    refund,
+    standing_now,
+)
+from tests.streams import audit_entries
+from twokey.gateway.approvals.decisions import Approve, Decided, Forbidden
+from twokey.gateway.approvals.events import STANDING, Event, EventName
+from twokey.gateway.approvals.record import Approval
+from twokey.gateway.approvals.similar import STANDING_AGENT
+from twokey.gateway.approvals.standing import left_of
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.business_state import BusinessState
+from twokey.gateway.protocol.records import Person, Result
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.protocol.wire import (
+    Claimed,
+    ClaimRequest,
+    ProposedCall,
+    Refused,
+    Turn,
+    TurnRef,
+    Verdict,
+    VerdictKind,
+)
+from twokey.gateway.service.agents import AgentService
+from twokey.gateway.store.store import Store
+from twokey.gateway.store.threads import ThreadFacts
+from twokey.gateway.triage.request import TriageRequest
+
+
+@pytest.fixture
+def harness(store: Store) -> ServiceHarness:
+    return allowing(store)
+
+
+async def asked(
+    harness: ServiceHarness, *calls: tuple[str, JsonObject], thread: str = "next"
+) -> tuple[Verdict, ...]:
+    return (await harness.submit(*calls, thread=thread))[1]
+
+
+async def is_covered(
+    harness: ServiceHarness, call: tuple[str, JsonObject], thread: str = "next"
+) -> bool:
+    (verdict,) = await asked(harness, call, thread=thread)
+    return verdict.kind is VerdictKind.RUN
+
+
+async def told(harness: ServiceHarness, *names: EventName) -> list[Event]:
+    keys = harness.store.keys_of_tenant("default")
+    return [e for e in await audit_entries(harness.store.conn, keys) if e.name in names]
+
+
+async def test_a_similar_call_opens_authorized_and_runs_once(
+    harness: ServiceHarness,
+) -> None:
+    standing = await allowed(harness)
+
+    ref, (verdict,) = await harness.submit(refund(30, "o2"), thread="next")
+
+    assert (verdict.kind, verdict.tier) == (VerdictKind.RUN, Tier.APPROVE)
+    item = await harness.item(verdict.item_id)
+    assert item.state is ItemState.AUTHORIZED
+    assert item.cover
+    assert item.cover.approval == standing.id
+    claim = claim_of(ref, verdict)
+    reply = await harness.agents.claim(claim)
+    assert isinstance(reply, Claimed)
+    assert await harness.agents.finish(verdict.item_id, reply.fence, Result(ok=True))
+    again = await harness.agents.claim(claim.with_(owner="worker-2"))
+    assert again.kind == "done"
+    assert left_of(await standing_now(harness, standing)) == (9, 470 * 10**6)
+
+
+async def test_each_use_is_audited_with_who_gave_it_and_what_is_left(
+    harness: ServiceHarness,
+) -> None:
+    standing = await allowed(harness)
+    (verdict,) = await asked(harness, refund(30, "o2"))
+
+    found = await told(harness, EventName.ITEM_AUTHORIZED, EventName.APPROVAL_USED)
+
+    decided = next(one for one in found if one.item == verdict.item_id)
+    assert decided.actor == "T0/U0ANA"
+    assert decided.data == {
+        STANDING: standing.id,
+        "given_by": "T0/U0ANA",
+        "uses_left": "9",
+        "total_left": "470",
+    }
+    used = next(one for one in found if one.name is EventName.APPROVAL_USED)
+    assert (used.approval, used.data["item"]) == (standing.id, verdict.item_id)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        refund(30, "o2", customer="c2"),
+        refund(30, "o2", customer="C1"),
+        refund(30, "o2", customer="c1 "),
+        refund(30, "o2", currency="EUR"),
+        refund(30, "o2", extra=None),
+        refund(101, "o2"),
+        refund(100.000001, "o2"),
+        refund(100.0000001, "o2"),
+        # Rules about numbers escalate a text.
+        refund("30", "o2"),
+        refund("1e2", "o2"),
+        refund("٣٠", "o2"),
+        refund("30 ", "o2"),
+        refund("0x1e", "o2"),
+        refund(-30, "o2"),
+        refund(amount=True, order="o2"),
+        refund(None, "o2"),
+        refund([30], "o2"),
+        refund({"value": 30}, "o2"),
+        ("process_refund", {"customer": "c1", "order": "o2"}),
+        ("process_refund", {"amount": 30, "order": "o2"}),
+        ("restart", {"customer": "c1", "amount": 30, "order": "o2"}),
+        ("send_email", {"customer": "c1", "amount": 30, "order": "o2"}),
+    ],
+)
+async def test_a_call_outside_of_the_bounds_goes_to_people(
+    harness: ServiceHarness, call: tuple[str, JsonObject]
+) -> None:
+    await allowed(harness)
+
+    assert not await is_covered(harness, call)
+
+
+@pytest.mark.parametrize("amount", [0, 30, 99.99, 100, 100.0])
+async def test_an_amount_within_the_bounds_is_covered(
+    harness: ServiceHarness, amount: JsonValue
+) -> None:
+    await allowed(harness)
+
+    assert await is_covered(harness, refund(amount, "o2", note="anything"))
+
+
+async def test_what_the_policy_escalates_is_never_covered(
+    harness: ServiceHarness,
+) -> None:
+    await allowed(harness, what=chosen(each=500))
+
+    (verdict,) = await asked(harness, refund(201, "o2"))
+
+    assert (verdict.kind, verdict.tier) == (VerdictKind.HOLD, Tier.ESCALATE)
+
+
+async def test_a_call_that_needs_others_is_not_covered(
+    harness: ServiceHarness,
+) -> None:
+    await allowed(harness, what=chosen(each=200))
+
+    assert not await is_covered(harness, refund(101, "o2"))
+    assert await is_covered(harness, refund(100, "o3"))
+
+
+async def test_given_by_those_whom_the_strictest_call_needs_it_covers_that(
+    harness: ServiceHarness,
+) -> None:
+    standing = await proposed(harness, refund(150, "first"), chosen(each=200))
+
+    first = await approve(harness, standing, ANA)
+    assert not await is_covered(harness, refund(150, "o2"))
+    second = await approve(harness, standing, CHLOE)
+
+    assert (first.kind, second.kind) == ("voted", "decided")
+    assert await is_covered(harness, refund(150, "o3"))
+
+
+async def test_it_covers_no_more_than_its_uses(harness: ServiceHarness) -> None:
+    await allowed(harness, what=chosen(uses=2))
+
+    verdicts = await asked(harness, *(refund(1, f"o{n}") for n in range(4)))
+
+    kinds = [verdict.kind for verdict in verdicts]
+    assert kinds == [VerdictKind.RUN] * 2 + [VerdictKind.HOLD] * 2
+
+
+async def test_it_covers_no_more_than_its_total(harness: ServiceHarness) -> None:
+    await allowed(harness, what=chosen(total=100))
+
+    verdicts = await asked(
+        harness, refund(60, "o1"), refund(60, "o2"), refund(40, "o3"), refund(1, "o4")
+    )
+
+    kinds = [verdict.kind for verdict in verdicts]
+    assert kinds == [
+        VerdictKind.RUN, VerdictKind.HOLD, VerdictKind.RUN, VerdictKind.HOLD,
+    ]  # fmt: skip
+
+
+async def test_a_use_counts_also_if_its_call_never_runs(
+    harness: ServiceHarness,
+) -> None:
+    standing = await allowed(harness, what=chosen(uses=1))
+    (verdict,) = await asked(harness, refund(1, "o1"))
+
+    await harness.agents.withdraw(frozenset({verdict.item_id}))
+
+    assert (await harness.item(verdict.item_id)).state is ItemState.LAPSED
+    assert left_of(await standing_now(harness, standing))[0] == 0
+    assert not await is_covered(harness, refund(1, "o2"))
+
+
+async def test_the_same_turn_again_uses_nothing_more(harness: ServiceHarness) -> None:
+    standing = await allowed(harness)
+    for _ in range(3):
+        _, (verdict,) = await harness.submit(
+            refund(5, "o1"), thread="next", message_id="m"
+        )
+        assert verdict.kind is VerdictKind.RUN
+
+    assert left_of(await standing_now(harness, standing))[0] == 9
+
+
+async def test_the_same_effect_again_goes_to_people(harness: ServiceHarness) -> None:
+    await allowed(harness)
+
+    first, second = await asked(harness, refund(5, "o1"), refund(6, "o1"))
+    third = await is_covered(harness, refund(7, "o1"), thread="other")
+
+    assert (first.kind, second.kind) == (VerdictKind.RUN, VerdictKind.HOLD)
+    assert not third
+
+
+async def test_calls_that_are_to_be_the_same_may_be_the_same(
+    harness: ServiceHarness,
+) -> None:
+    call: tuple[str, JsonObject] = ("restart", {"service": "web"})
+    await allowed(harness, call, chosen(uses=2, each=0, total=0))
+
+    verdicts = await asked(harness, call, call, call)
+
+    kinds = [verdict.kind for verdict in verdicts]
+    assert kinds == [VerdictKind.RUN] * 2 + [VerdictKind.HOLD]
+    assert not await is_covered(harness, ("restart", {"service": "db"}), "other")
+
+
+async def test_nobody_allows_what_they_ask_for(harness: ServiceHarness) -> None:
+    await allowed(harness)
+    keys = harness.store.keys_of_tenant("default")
+    ana = ThreadFacts(requester=Person(team="T0", user="U0ANA"))
+    await harness.store.threads.change(
+        keys, "default", "support", "hers", lambda _: ana, why="aside"
+    )
+    tool, args = refund(5, "o1")
+    ref = TurnRef(agent="support", thread="hers", message_id="m")
+    call = ProposedCall(tool=tool, args=args, tool_call_id="c")
+
+    (verdict,) = await harness.agents.submit(Turn(ref=ref, calls=(call,)))
+
+    assert verdict.kind is VerdictKind.HOLD
+
+
+async def test_who_asked_for_the_call_cannot_allow_similar_ones(
+    harness: ServiceHarness,
+) -> None:
+    _, (verdict,) = await harness.submit(refund(5, "o1"))
+    approval = await harness.approval(verdict.item_id)
+
+    dan, eve = person("U0DAN"), person("U0EVE")
+    for who in (dan, eve):
+        found = await harness.reviews.standing.propose(approval, 0, chosen(), who)
+        assert isinstance(found, str)
+    assert DAN.user == dan.user
+
+
+async def test_a_business_state_or_an_agent_of_another_name_is_not_covered(
+    harness: ServiceHarness,
+) -> None:
+    await allowed(harness)
+    tool, args = refund(5, "o1")
+    ref = TurnRef(agent="support", thread="s", message_id="m")
+    state = BusinessState(value={"version": 1})
+    call = ProposedCall(tool=tool, args=args, tool_call_id="c", state=state)
+
+    (held,) = await harness.agents.submit(Turn(ref=ref, calls=(call,)))
+    _, (other,) = await harness.submit(refund(5, "o2"), agent="ops")
+
+    assert (held.kind, other.kind) == (VerdictKind.HOLD, VerdictKind.HOLD)
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        chosen(uses=11),
+        chosen(total=501),
+        chosen(each=400, total=300),
+        chosen(lasting=timedelta(hours=9)),
+    ],
+)
+async def test_nobody_allows_more_than_the_policy_lets_them(
+    harness: ServiceHarness, what: object
+) -> None:
+    _, (verdict,) = await harness.submit(refund(5, "o1"))
+    approval = await harness.approval(verdict.item_id)
+
+    found = await harness.reviews.standing.propose(approval, 0, what, ANA)  # type: ignore[arg-type]
+
+    assert found == "The policy does not let people allow as much as this."
+
+
+class Suspicious:
+    """Triage that wants people to look at every call of auto-approved tools."""
+
+    async def assess(self, request: TriageRequest) -> object:
+        return {"raise_to": "approve", "score": 90, "rationale": request.tool}
+
+
+async def test_what_triage_wants_people_to_see_is_not_covered(store: Store) -> None:
+    text = ALLOWING.replace("restart: {tier: approve,", "restart: {tier: notify,")
+    text = text.replace(
+        "allow_similar: {within: 1h, uses: 3}}",
+        "triage: {timeout: 20s, tiers: [notify]}, "
+        "allow_similar: {within: 1h, uses: 3}}",
+    )
+    harness = ServiceHarness(store, load_policy(text, "policy.yml"))
+    harness.agents = AgentService(store, lambda: harness.policy, triage=Suspicious())
+    call: tuple[str, JsonObject] = ("restart", {"service": "web"})
+    await allowed(harness, call, chosen(uses=2, each=0, total=0))
+
+    (verdict,) = await asked(harness, call)
+
+    assert (verdict.kind, verdict.tier) == (VerdictKind.HOLD, Tier.APPROVE)
+
+
+async def test_a_tool_without_allow_similar_has_no_standing_approvals(
+    harness: ServiceHarness,
+) -> None:
+    _, (verdict,) = await harness.submit(("send_email", {"to": "c1"}))
+    approval = await harness.approval(verdict.item_id)
+
+    assert not approval.items[0].can_cover
+    found = await harness.reviews.standing.propose(approval, 0, chosen(), ANA)
+    assert isinstance(found, str)
+
+
+async def test_a_standing_approval_itself_is_never_claimed(
+    harness: ServiceHarness,
+) -> None:
+    standing = await allowed(harness)
+    item = standing.items[0]
+    ref = TurnRef(
+        agent=STANDING_AGENT, thread=standing.thread, message_id=standing.message_id
+    )
+
+    reply = await harness.agents.claim(
+        ClaimRequest(
+            item_id=item.id,
+            ref=ref,
+            tool=item.tool,
+            tool_call_id=item.ctx.tool_call_id,
+            owner="w",
+        )
+    )
+
+    assert isinstance(reply, Refused)
+
+
+async def test_a_proposal_brings_no_agent_back(harness: ServiceHarness) -> None:
+    before = await harness.jobs()
+    standing = await allowed(harness)
+    await harness.lapsed(standing.items[0].id)
+    await harness.sweeper.sweep()
+
+    assert (await standing_now(harness, standing)).items[0].state is ItemState.LAPSED
+    assert await harness.jobs() == before
+    assert not await is_covered(harness, refund(5, "o1"))
+
+
+async def test_a_person_sees_what_waits_and_may_reject_it(
+    harness: ServiceHarness,
+) -> None:
+    standing = await proposed(harness, refund(150, "first"), chosen(each=200))
+    await approve(harness, standing, ANA)
+
+    waiting = {one.approval.id for one in await harness.reviews.waiting()}
+    assert standing.id in waiting
+    ended = await harness.reviews.standing.revoke(standing.id, BEN)
+    assert ended is True
+    late = await approve(harness, standing, CHLOE)
+    assert late.kind == "stale"
+
+
+def is_standing(approval: Approval) -> bool:
+    return approval.is_standing
+
+
+async def test_an_approval_of_the_call_at_hand_is_apart(
+    harness: ServiceHarness,
+) -> None:
+    _, (verdict,) = await harness.submit(refund(5, "o1"))
+    click = await harness.click(verdict)
+    approval = await harness.approval(verdict.item_id)
+    await harness.reviews.standing.propose(approval, 0, chosen(), ANA)
+
+    outcome = await harness.reviews.decide(click, Approve(), BEN)
+
+    assert isinstance(outcome, Decided)
+    assert not isinstance(outcome, Forbidden)

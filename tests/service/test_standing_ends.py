@@ -1,0 +1,306 @@
+"""What ends a standing approval, and what its calls may do then."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import eventually
+from tests.service.harness import (
+    ANA,
+    BEN,
+    CHLOE,
+    EVE,
+    ServiceHarness,
+    claim_of,
+    person,
+)
+from tests.service.standing import (
+    ALLOWING,
+    allowed,
+    allowing,
+    approve,
+    chosen,
+    proposed,
+    refund,
+    standing_now,
+)
+from tests.service.test_standing import is_covered
+from twokey.gateway.approvals.decisions import (
+    AccountKind,
+    Forbidden,
+    Reject,
+    Reviewer,
+)
+from twokey.gateway.approvals.record import Approval
+from twokey.gateway.approvals.standing import (
+    CHECKED_FOR_MS,
+    FROZEN,
+    POLICY_CHANGED,
+    REJECTED,
+    RESTORED,
+    REVOKED,
+    ROLE_LOST,
+    USED_UP,
+)
+from twokey.gateway.config import PolicySource
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.policy_file import PolicyFile, followed
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.wire import Claimed, Refused
+from twokey.gateway.service.recovering import RecoveryService
+from twokey.gateway.store.freezes import FreezeScope, ScopeKind
+from twokey.gateway.store.store import Store
+
+TOOL = FreezeScope(kind=ScopeKind.TOOL, name="process_refund")
+SCOPES = [
+    TOOL,
+    FreezeScope(kind=ScopeKind.AGENT, name="support"),
+    FreezeScope(kind=ScopeKind.TENANT),
+]
+
+
+@pytest.fixture
+def harness(store: Store) -> ServiceHarness:
+    return allowing(store)
+
+
+async def end_of(harness: ServiceHarness, standing: Approval) -> str:
+    item = (await standing_now(harness, standing)).items[0]
+    assert item.revoked
+    assert item.revoked.is_final
+    return item.revoked.reason
+
+
+async def test_its_people_and_its_givers_revoke_it(harness: ServiceHarness) -> None:
+    standing = await allowed(harness)
+
+    refused = await harness.reviews.standing.revoke(standing.id, EVE)
+    done = await harness.reviews.standing.revoke(standing.id, BEN)
+    again = await harness.reviews.standing.revoke(standing.id, BEN)
+
+    assert isinstance(refused, Forbidden)
+    assert (done, again) == (True, False)
+    assert await end_of(harness, standing) == REVOKED
+    assert not await is_covered(harness, refund(5, "o1"))
+
+
+async def test_what_it_opened_and_did_not_start_ends_with_a_revocation(
+    harness: ServiceHarness,
+) -> None:
+    standing = await allowed(harness)
+    ref, (verdict,) = await harness.submit(refund(5, "o1"), thread="next")
+    await harness.reviews.standing.revoke(standing.id, ANA)
+
+    reply = await harness.agents.claim(claim_of(ref, verdict))
+
+    assert isinstance(reply, Refused)
+    assert "standing approval" in reply.reason
+    assert (await harness.item(verdict.item_id)).state is ItemState.LAPSED
+
+
+async def test_what_it_opened_runs_after_its_last_use(harness: ServiceHarness) -> None:
+    standing = await allowed(harness, what=chosen(uses=1))
+    ref, (verdict,) = await harness.submit(refund(5, "o1"), thread="next")
+    _ = [one async for one in harness.reviews.standing.in_force()]
+    assert await end_of(harness, standing) == USED_UP
+
+    assert isinstance(await harness.agents.claim(claim_of(ref, verdict)), Claimed)
+
+
+@pytest.mark.parametrize("scope", SCOPES, ids=str)
+async def test_a_freeze_ends_it_for_good(
+    harness: ServiceHarness, scope: FreezeScope
+) -> None:
+    standing = await allowed(harness)
+    await harness.reviews.freezes.freeze(scope, "T0/U0ANA", "stop")
+    await harness.reviews.freezes.unfreeze(scope, "T0/U0ANA")
+
+    assert await end_of(harness, standing) == FROZEN
+    assert not await is_covered(harness, refund(5, "o1"))
+
+
+async def test_a_freeze_that_was_cut_off_ends_it_when_it_is_lifted(
+    harness: ServiceHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    standing = await allowed(harness)
+    service = harness.reviews.freezes
+
+    async def cut_off(_scope: FreezeScope) -> None:
+        raise RuntimeError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(service, "_end_standing", cut_off)
+        with pytest.raises(RuntimeError):
+            await service.freeze(TOOL, "T0/U0ANA", "stop")
+    assert not await is_covered(harness, refund(5, "o1"))
+    await service.unfreeze(TOOL, "T0/U0ANA")
+
+    assert await end_of(harness, standing) == FROZEN
+    assert not await is_covered(harness, refund(5, "o2"))
+
+
+async def test_a_freeze_of_others_ends_nothing(harness: ServiceHarness) -> None:
+    await allowed(harness)
+    other = FreezeScope(kind=ScopeKind.TOOL, name="send_email")
+    await harness.reviews.freezes.freeze(other, "T0/U0ANA", "stop")
+
+    assert await is_covered(harness, refund(5, "o1"))
+
+
+async def test_nobody_gives_one_for_what_is_frozen(harness: ServiceHarness) -> None:
+    standing = await proposed(harness)
+    await harness.store.freezes.all(harness.store.keys_of_tenant("default"), "default")
+    await harness.reviews.freezes.freeze(TOOL, "T0/U0ANA", "stop")
+
+    outcome = await approve(harness, standing)
+
+    assert outcome.kind in {"forbidden", "stale"}
+
+
+async def test_another_policy_ends_it_for_good(harness: ServiceHarness) -> None:
+    standing = await allowed(harness)
+    before = harness.policy
+    harness.policy = load_policy(ALLOWING.replace("uses: 10", "uses: 11"), "policy.yml")
+    assert not await is_covered(harness, refund(5, "o1"))
+    harness.policy = before
+
+    assert await end_of(harness, standing) == POLICY_CHANGED
+    assert not await is_covered(harness, refund(5, "o2"))
+
+
+async def test_a_look_ends_what_another_policy_ends(harness: ServiceHarness) -> None:
+    standing = await allowed(harness)
+    harness.policy = load_policy(ALLOWING.replace("uses: 10", "uses: 9"), "policy.yml")
+
+    assert [one async for one in harness.reviews.standing.in_force()] == []
+
+    assert await end_of(harness, standing) == POLICY_CHANGED
+
+
+async def test_a_call_that_it_opened_is_refused_by_another_policy(
+    harness: ServiceHarness,
+) -> None:
+    await allowed(harness)
+    ref, (verdict,) = await harness.submit(refund(5, "o1"), thread="next")
+    harness.policy = load_policy(ALLOWING.replace("uses: 10", "uses: 11"), "policy.yml")
+
+    assert isinstance(await harness.agents.claim(claim_of(ref, verdict)), Refused)
+
+
+async def test_a_proposal_of_an_older_policy_cannot_be_given(
+    harness: ServiceHarness,
+) -> None:
+    standing = await proposed(harness)
+    harness.policy = load_policy(ALLOWING.replace("uses: 10", "uses: 11"), "policy.yml")
+
+    assert (await approve(harness, standing)).kind == "forbidden"
+
+
+@pytest.mark.parametrize(("amount", "who"), [(20, BEN), (499, CHLOE)])
+async def test_a_rejection_of_a_similar_call_ends_it(
+    harness: ServiceHarness, amount: int, who: Reviewer
+) -> None:
+    standing = await allowed(harness, what=chosen(each=10))
+    _, (verdict,) = await harness.submit(refund(amount, "o1"), thread="next")
+    click = await harness.click(verdict)
+
+    await harness.reviews.decide(click, Reject(reason="no"), who)
+
+    assert await end_of(harness, standing) == REJECTED
+
+
+async def test_a_rejection_of_another_call_ends_nothing(
+    harness: ServiceHarness,
+) -> None:
+    await allowed(harness)
+    _, (verdict,) = await harness.submit(refund(5, "o1", customer="c2"), thread="next")
+    await harness.reviews.decide(await harness.click(verdict), Reject(), BEN)
+
+    assert await is_covered(harness, refund(5, "o2"))
+
+
+async def test_without_slacks_word_of_now_nothing_is_covered(
+    harness: ServiceHarness,
+) -> None:
+    standing = await allowed(harness)
+    head = harness.store.keys_of_tenant("default").head(standing.id)
+    await harness.store.conn.command("HINCRBY", head, "0:t", -CHECKED_FOR_MS - 1)
+    assert not await is_covered(harness, refund(5, "o1"))
+
+    found = await standing_now(harness, standing)
+    now_ms = await harness.store.conn.now_ms()
+    await harness.reviews.standing.confirm(found, [ANA], asked_ms=now_ms)
+
+    assert await is_covered(harness, refund(5, "o2"))
+
+
+@pytest.mark.parametrize(
+    ("ana", "ends"),
+    [
+        (ANA, False),
+        (ANA.with_(account=AccountKind.UNKNOWN), False),
+        (ANA.with_(account=AccountKind.DEACTIVATED), True),
+        # Nobody asked Slack about her.
+        (person("U0EVE"), False),
+    ],
+)
+async def test_a_role_that_is_lost_ends_it(
+    harness: ServiceHarness, ana: Reviewer, *, ends: bool
+) -> None:
+    standing = await allowed(harness)
+
+    await harness.reviews.standing.confirm(standing, [ana], asked_ms=1)
+
+    item = (await standing_now(harness, standing)).items[0]
+    assert (item.state is ItemState.LAPSED) is ends
+    if ends:
+        assert await end_of(harness, standing) == ROLE_LOST
+
+
+async def test_a_policy_that_was_put_back_at_once_ends_it(
+    store: Store, tmp_path: Path
+) -> None:
+    file = tmp_path / "policy.yml"
+    file.write_text(ALLOWING)
+    policy = PolicyFile(PolicySource(path=file))
+    harness = ServiceHarness(store, policy())
+    standing = await allowed(harness)
+    other = ALLOWING.replace("uses: 10", "uses: 11")
+
+    async with followed(policy, store, tenant="default", every_s=0.02):
+        assert await is_covered(harness, refund(5, "o1"))
+        file.write_text(other)
+        await eventually(lambda: _is_in_force(policy, other))
+        file.write_text(ALLOWING)
+        await eventually(lambda: _is_in_force(policy, ALLOWING))
+
+    assert await end_of(harness, standing) == POLICY_CHANGED
+    assert not await is_covered(harness, refund(5, "o2"))
+
+
+async def _is_in_force(policy: PolicyFile, text: str) -> bool:
+    return policy().digest == load_policy(text, "policy.yml").digest
+
+
+async def test_one_that_is_not_opened_yet_stays_listed(
+    harness: ServiceHarness,
+) -> None:
+    store, keys = harness.store, harness.store.keys_of_tenant("default")
+    now_ms = await store.conn.now_ms()
+    await store.standing.add(keys, "default", "ap_s0_1", until_ms=now_ms + 60_000)
+    await store.standing.add(keys, "default", "ap_s0_2", until_ms=now_ms - 1)
+
+    assert [one async for one in harness.reviews.standing.in_force()] == []
+
+    assert await store.standing.listed(keys, "default") == ["ap_s0_1"]
+
+
+async def test_a_restored_store_ends_it(harness: ServiceHarness) -> None:
+    standing = await allowed(harness)
+
+    await RecoveryService(harness.store).doubt_all()
+
+    assert await end_of(harness, standing) == RESTORED
+    assert not await is_covered(harness, refund(5, "o1"))

@@ -1,0 +1,120 @@
+"""What opens by a standing approval is compared with it in the step that opens it."""
+
+from __future__ import annotations
+
+import secrets
+
+import pytest
+
+from tests.service.harness import ANA, ServiceHarness
+from tests.service.standing import allowed, allowing, refund, standing_now
+from twokey.gateway.approvals import executing
+from twokey.gateway.approvals.record import Approval, approval_of
+from twokey.gateway.approvals.standing import CHECKED_FOR_MS, used
+from twokey.gateway.protocol.records import RunRef
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.store.atomic_write import Loaded, Write
+from twokey.gateway.store.store import Store
+from twokey.gateway.store.turn_opening import OpenedTurn, Preconditions
+
+
+@pytest.fixture
+def harness(store: Store) -> ServiceHarness:
+    return allowing(store)
+
+
+async def opened(harness: ServiceHarness, standing: Approval) -> OpenedTurn | None:
+    """Use a standing approval once, as it was read."""
+    after, _ = used(standing, "ap_s0_x.0", 10**6, 1)
+    run_ref = RunRef(agent="support", thread="t")
+    return await harness.store.approvals.open_turn(
+        harness.store.keys_of_tenant("default"),
+        f"sha256:{secrets.token_hex(32)}",
+        (),
+        verdicts="[]",
+        events=(),
+        thread=("support", "t"),
+        preconditions=Preconditions(
+            tenant="default",
+            names=(),
+            waiting=10,
+            requests_10m=10,
+            run_ref=run_ref,
+            standing=(after,),
+        ),
+    )
+
+
+async def field(
+    harness: ServiceHarness, standing: Approval, name: str, value: int
+) -> None:
+    head = harness.store.keys_of_tenant("default").head(standing.id)
+    await harness.store.conn.command("HSET", head, name, value)
+
+
+async def test_a_use_is_written_with_what_it_opens(harness: ServiceHarness) -> None:
+    standing = await allowed(harness)
+
+    assert await opened(harness, standing)
+
+    after = await standing_now(harness, standing)
+    assert [use.item for use in after.uses] == ["ap_s0_x.0"]
+    assert after.rev == standing.rev + 1
+
+
+async def test_what_moved_since_it_was_read_opens_nothing(
+    harness: ServiceHarness,
+) -> None:
+    standing = await allowed(harness)
+    assert await opened(harness, standing)
+
+    assert await opened(harness, standing) is None
+
+    assert len((await standing_now(harness, standing)).uses) == 1
+
+
+async def test_what_is_over_opens_nothing(harness: ServiceHarness) -> None:
+    standing = await allowed(harness)
+    await field(harness, standing, "0:l", await harness.store.conn.now_ms() - 1)
+
+    assert await opened(harness, standing) is None
+
+
+async def test_a_claim_is_not_written_over_a_revocation(
+    harness: ServiceHarness,
+) -> None:
+    standing = await allowed(harness)
+    _, (verdict,) = await harness.submit(refund(5, "o1"), thread="next")
+    approval_id, index = approval_of(verdict.item_id)
+    read: list[ItemState] = []
+
+    async def compute(loaded: Loaded) -> Write | ItemState:
+        """Claim the call by what was read, before somebody revokes what covers it."""
+        found = await standing_now(harness, standing)
+        read.append(found.items[0].state)
+        if read[-1] is not ItemState.AUTHORIZED:
+            return read[-1]
+        await harness.reviews.standing.revoke(standing.id, ANA)
+        approval = loaded.approval
+        claim = executing.claim(
+            approval, approval.items[index], owner="w", lease_ms=1, now_ms=loaded.now_ms
+        )
+        return Write(claim, standing=found)
+
+    found = await harness.store.approvals.change(approval_id, compute)
+
+    assert found is ItemState.LAPSED
+    assert read == [ItemState.AUTHORIZED, ItemState.LAPSED]
+    assert (await harness.item(verdict.item_id)).state is ItemState.AUTHORIZED
+
+
+async def test_what_slack_did_not_confirm_lately_opens_nothing(
+    harness: ServiceHarness,
+) -> None:
+    standing = await allowed(harness)
+    now_ms = await harness.store.conn.now_ms()
+    await field(harness, standing, "0:t", now_ms - CHECKED_FOR_MS - 1)
+    assert await opened(harness, standing) is None
+
+    await field(harness, standing, "checked", now_ms)
+    assert await opened(harness, standing)

@@ -24,7 +24,7 @@ TABLE_FROM = 7
 # What surrounds the rows, and in a row the sentence, the reasons, the warnings and
 # the buttons with their questions; measured at their longest by a test.
 _HEAD_AND_TAIL = 1_690
-_HEAD_AND_TAIL_OF_BATCH = 2_160
+_HEAD_AND_TAIL_OF_BATCH = 2_195
 _ROW_TEXT = 1_005
 _ROW_TEXT_IN_BATCH = 580
 _HEAD_AND_TAIL_AUTO_APPROVED = 2_700

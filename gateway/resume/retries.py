@@ -35,6 +35,8 @@ take its job, or to start."""
 UNSERVED_MS, _UNSERVED_LONGEST_MS = 1000, 600_000
 """How soon, and how late at most, a job is offered again that no process serves."""
 _UNSERVED_PARKED_MS = 5000
+_GIVEN_BACK_MS = 200
+"""After how long, at most, the holder of a thread has given it back."""
 _START_MS = 60_000
 """A process that starts so soon after another one retries no parked run again."""
 # An attempt fails only when somebody else changed the same run meanwhile: this many in
@@ -138,7 +140,10 @@ class Retries:
                 ]
             if await self._stalled.change(
                 at.keys, at.run, before, after,
-                delivery=done, again=left, events=events,
+                # Not at once: the caller holds the thread, so another worker would find
+                # it busy, put back what is left of the job, and that comes here again.
+                delivery=done, again=left, delay_ms=jittered(_GIVEN_BACK_MS),
+                events=events,
             ):  # fmt: skip
                 if before is not None:
                     logger.info("run.resumed agent=%s thread=%s", at.agent, at.thread)

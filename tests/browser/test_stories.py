@@ -122,7 +122,7 @@ def test_respond(screen: Screen, demo: Demo) -> None:
     words_on(screen, "Approval needed")
     screen.run("document.querySelector('[data-action-id=more]').focus()")
     screen.press(Keys.ENTER)
-    assert screen.words(".menu") == "Respond\nView all\nI'm on it"
+    assert screen.words(".menu") == "Respond\nView all\nAllow similar…\nI'm on it"
     screen.press(Keys.ARROW_DOWN, Keys.ARROW_UP, Keys.ENTER)
     screen.type('.dialog [data-block-id="message"] .control', "Ask for a photo.")
     screen.click(".modal-submit")

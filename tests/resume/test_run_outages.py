@@ -245,6 +245,8 @@ async def test_no_run_waits_for_a_message_whose_job_was_put_back_as_what_was_lef
     await queue.later(Delivery(second.id, resume), delay_ms=0)
 
     await retries.record_resumed(at, await delivered(stack))
+    # Who records this still holds the thread: nobody should take the message at once.
+    assert await queue.take("a worker", block_ms=1) is None
     last = await delivered(stack)
     assert last.job == start
     await retries.record_resumed(at, last)

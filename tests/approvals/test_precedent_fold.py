@@ -29,3 +29,14 @@ def test_a_reconciled_call_is_what_people_found(
 
     found = {call: one.state for call, one in fold.precedents("effect").items()}
     assert found == ({} if state is None else {"call": state})
+
+
+def test_an_edit_takes_a_call_to_its_new_effect() -> None:
+    fold = PrecedentFold()
+    fold.opened("call", "before")
+    fold.record(EventName.ITEM_AUTHORIZED, "call", at_ms=1)
+
+    fold.opened("call", "after")
+
+    assert fold.precedents("before") == {}
+    assert list(fold.precedents("after")) == ["call"]

@@ -40,6 +40,20 @@ OUTAGES_TABLE = (
         OUTAGES,
     ),
     Mutant(
+        "a message is queued again only when its thread was given back",
+        RETRIES,
+        "again=left, delay_ms=jittered(_GIVEN_BACK_MS),",
+        "again=left, delay_ms=0,",
+        OUTAGES,
+    ),
+    Mutant(
+        "what people found of a call in doubt decides whether it is a precedent",
+        "gateway/approvals/events.py",
+        "    Finding.SKIP: ItemState.FAILED,\n}",
+        "    Finding.SKIP: ItemState.EXECUTED,\n}",
+        "tests/approvals/test_precedent_fold.py",
+    ),
+    Mutant(
         "a thread that waits has one job",
         "gateway/resume/worker.py",
         'rest = delivery.job.with_(kind=JobKind.RESUME, input="", id="")',

@@ -145,7 +145,7 @@ def _counted(metrics: Metrics) -> Iterator[Metric]:
     )
     seeded = CounterMetricFamily(
         "twokey_seeded_defects",
-        "Seeded defects that were shown, and what became of them.",
+        "Seeded defects that were shown, and how they ended.",
         labels=["tool", "tier", "answer"],
     )
     unused = CounterMetricFamily(

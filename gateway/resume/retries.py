@@ -21,6 +21,7 @@ from twokey.gateway.resume.classification import ThreadHalted
 from twokey.gateway.resume.diagnosis import diagnose, unserved
 from twokey.gateway.resume.retry_plan import failed_again, report_text
 from twokey.gateway.resume.run_events import ThreadRef
+from twokey.gateway.resume.runner import Runner
 from twokey.gateway.service.runs import run_event
 from twokey.gateway.store.jobs import Delivery, Job, JobKind
 from twokey.gateway.store.keys import KEEP_MS, Keys
@@ -35,8 +36,6 @@ take its job, or to start."""
 UNSERVED_MS, _UNSERVED_LONGEST_MS = 1000, 600_000
 """How soon, and how late at most, a job is offered again that no process serves."""
 _UNSERVED_PARKED_MS = 5000
-_GIVEN_BACK_MS = 200
-"""After how long, at most, the holder of a thread has given it back."""
 _START_MS = 60_000
 """A process that starts so soon after another one retries no parked run again."""
 # An attempt fails only when somebody else changed the same run meanwhile: this many in
@@ -115,8 +114,16 @@ class Retries:
                 return after
         raise _too_many_changes(at)
 
-    async def record_resumed(self, at: ThreadRef, delivery: Delivery | None) -> None:
-        """Record that a run goes on again, and acknowledge the job that resumed it."""
+    async def record_resumed(
+        self, at: ThreadRef, delivery: Delivery | None, runner: Runner | None = None
+    ) -> None:
+        """Record that a run goes on again, and acknowledge the job that resumed it.
+
+        Args:
+            at: the thread, whose lease the caller holds.
+            delivery: the job; None when the caller had none.
+            runner: of the thread, which knows what it was given; None: nobody knows.
+        """
         done = delivery.id if delivery else ""
         # The usual case in one step: it succeeds only when no record is kept.
         if await self._stalled.change(at.keys, at.run, None, None, delivery=done):
@@ -126,13 +133,16 @@ class Retries:
             left = [
                 job
                 for job in (before.jobs if before else ())
-                if job.kind is JobKind.START and not (delivery and job == delivery.job)
+                if job.kind is JobKind.START
+                and not (delivery and job == delivery.job)
+                and not (runner and await runner.has_taken(at.thread, job.id))
             ]
             after, events = None, list[Event]()
             if before is not None and left:
-                # Messages that could not be given before: they are next. They are
-                # queued anew, since their job may have been put back as what was left
-                # of it; a message that was given is not given again.
+                # Messages that could not be given before: they are next, and are
+                # queued anew. One that was given is not: another worker would take its
+                # job at once, find the thread busy and put back what is left of it,
+                # which comes here again, for ever.
                 after = before.with_(state=RunState.WAITING, jobs=tuple(left))
             elif before is not None and before.is_told:
                 events = [
@@ -140,10 +150,7 @@ class Retries:
                 ]
             if await self._stalled.change(
                 at.keys, at.run, before, after,
-                # Not at once: the caller holds the thread, so another worker would find
-                # it busy, put back what is left of the job, and that comes here again.
-                delivery=done, again=left, delay_ms=jittered(_GIVEN_BACK_MS),
-                events=events,
+                delivery=done, again=left, events=events,
             ):  # fmt: skip
                 if before is not None:
                     logger.info("run.resumed agent=%s thread=%s", at.agent, at.thread)

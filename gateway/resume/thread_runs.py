@@ -262,7 +262,7 @@ class ThreadRuns:
         except Exception as error:  # noqa: BLE001 - raised again, unless it can pass
             await self._failed(at, runner, given, error)
             return None
-        await self._retries.record_resumed(at, None)
+        await self._retries.record_resumed(at, None, runner)
         if state.is_finished or not state.exists:
             self._runners.release(at.agent, at.thread)
         return state

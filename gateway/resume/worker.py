@@ -208,7 +208,7 @@ class Worker:
         except Exception as error:  # noqa: BLE001 - the worker survives
             await self._failed(at, runner, delivery, error)
         else:
-            await self._retries.record_resumed(at, delivery)
+            await self._retries.record_resumed(at, delivery, runner)
             self._on_change(ThreadChange(at.agent, at.thread))
 
     async def _failed(

@@ -40,10 +40,10 @@ OUTAGES_TABLE = (
         OUTAGES,
     ),
     Mutant(
-        "a message is queued again only when its thread was given back",
+        "a message that a thread was given is not queued again",
         RETRIES,
-        "again=left, delay_ms=jittered(_GIVEN_BACK_MS),",
-        "again=left, delay_ms=0,",
+        "and not (runner and await runner.has_taken(at.thread, job.id))",
+        "and True",
         OUTAGES,
     ),
     Mutant(

@@ -12,7 +12,7 @@ from twokey.gateway.errors import StoreUnavailable
 from twokey.gateway.resume.periodic import repeat
 from twokey.gateway.resume.retries import Retries
 from twokey.gateway.resume.run_events import ThreadRef
-from twokey.gateway.resume.runner import ThreadState
+from twokey.gateway.resume.runner import Runner, ThreadState
 from twokey.gateway.store.jobs import Delivery, JobQueue
 
 
@@ -47,10 +47,12 @@ async def test_a_job_that_cannot_be_put_away_is_delivered_again(
     troubles: list[Exception] = [StoreUnavailable("gone"), RuntimeError("a bug")]
     record_resumed = Retries.record_resumed
 
-    async def troubled(self: Retries, at: ThreadRef, delivery: Delivery | None) -> None:
+    async def troubled(
+        self: Retries, at: ThreadRef, delivery: Delivery | None, runner: Runner
+    ) -> None:
         if troubles:
             raise troubles.pop(0)
-        await record_resumed(self, at, delivery)
+        await record_resumed(self, at, delivery, runner)
 
     monkeypatch.setattr(Retries, "record_resumed", troubled)
     monkeypatch.setattr(stack.store, "lease_ms", 300)

@@ -123,35 +123,26 @@ class _Collected(Collector):
 
 
 def _counted(metrics: Metrics) -> Iterator[Metric]:
-    calls = CounterMetricFamily(
-        "twokey_calls",
-        "Calls of agents, by how they got their answer.",
-        labels=["tool", "tier", "outcome"],
+    calls = _counter(
+        "twokey_calls", "Calls of agents, by how they got their answer.", "outcome"
     )
-    failed = CounterMetricFamily(
-        "twokey_calls_failed",
-        "Calls that ran and failed.",
-        labels=["tool", "tier"],
-    )
-    too_soon = CounterMetricFamily(
+    failed = _counter("twokey_calls_failed", "Calls that ran and failed.")
+    too_soon = _counter(
         "twokey_approvals_too_soon",
         "Approvals that came too soon and were asked for once more.",
-        labels=["tool", "tier"],
     )
-    checks = CounterMetricFamily(
+    checks = _counter(
         "twokey_spot_checks",
         "Spot checks that were asked, and what people answered.",
-        labels=["tool", "tier", "answer"],
+        "answer",
     )
-    seeded = CounterMetricFamily(
+    seeded = _counter(
         "twokey_seeded_defects",
         "Seeded defects that were shown, and how they ended.",
-        labels=["tool", "tier", "answer"],
+        "answer",
     )
-    unused = CounterMetricFamily(
-        "twokey_calls_unused",
-        "Calls that the policy let run and that did not.",
-        labels=["tool", "tier"],
+    unused = _counter(
+        "twokey_calls_unused", "Calls that the policy let run and that did not."
     )
     waits = HistogramMetricFamily(
         "twokey_wait_seconds",
@@ -183,6 +174,10 @@ def _counted(metrics: Metrics) -> Iterator[Metric]:
     runs.add_metric(["yes"], total.runs - total.unasked_runs)
     runs.add_metric(["unknown"], total.unknown_runs)
     yield from (calls, failed, unused, too_soon, checks, seeded, waits, runs)
+
+
+def _counter(name: str, help_text: str, *labels: str) -> CounterMetricFamily:
+    return CounterMetricFamily(name, help_text, labels=["tool", "tier", *labels])
 
 
 def _buckets(waits: DurationHistogram) -> list[tuple[str, float]]:

@@ -60,9 +60,8 @@ def turn_at(rule: Rotation, now: datetime) -> int | None:
     """Return which turn it is; None before the first one."""
     local = now.astimezone(hours.zone(rule.zone)).replace(tzinfo=None)
     turn = (local - datetime.fromisoformat(rule.start)) // rule.length
-    # Local time goes back once a year; instants never do, so they decide.
-    while rule.begin(turn) > now:
-        turn -= 1
+    # Local time goes back once a year, and then a turn has begun whose local time has
+    # not come again; instants never go back, so they decide.
     while rule.begin(turn + 1) <= now:
         turn += 1
     return turn if turn >= 0 else None

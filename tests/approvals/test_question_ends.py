@@ -4,8 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from tests.approvals.builders import ANA, NOW_MS, an_item
+from tests.approvals.builders import (
+    ANA,
+    DAN,
+    NOW_MS,
+    ONE,
+    an_approval,
+    an_item,
+    click_on,
+    reviewer,
+)
+from twokey.gateway.approvals.deciding import decide
+from twokey.gateway.approvals.decisions import Invalid, Respond
+from twokey.gateway.approvals.permission import is_dead_end
 from twokey.gateway.approvals.record import DecisionRecord, Item
+from twokey.gateway.approvals.requirement import Requirement, Role
 from twokey.gateway.approvals.resume_value import answer_for
 from twokey.gateway.protocol.questions import QuestionSet
 from twokey.gateway.protocol.states import ItemState
@@ -22,12 +35,12 @@ ASKED = QuestionSet.model_validate(
 ).model_dump(mode="json")
 
 
+def asked() -> Item:
+    return an_item(args=ASKED, schema=None).with_(is_question=True)
+
+
 def ended(state: ItemState, decision: DecisionRecord | None = None) -> Item:
-    item = an_item(args=ASKED, schema=None).with_(
-        is_question=True, state=state, decision=decision
-    )
-    assert item.is_question
-    return item
+    return asked().with_(state=state, decision=decision)
 
 
 def answer(item: Item) -> Answer:
@@ -84,3 +97,28 @@ def test_questions_that_end_otherwise_have_no_answers(
     found = answer(ended(state))
 
     assert (found.type, found.answers, found.message) == (kind, (), why)
+
+
+@pytest.mark.parametrize(
+    ("answers", "place"), [(("refund",), "/0"), (("refund", "soon", "x"), "/0")]
+)
+def test_no_question_is_answered_unless_all_are(
+    answers: tuple[str, ...], place: str
+) -> None:
+    approval = an_approval(asked())
+    said = Respond(answers=answers)
+
+    found = decide(approval, click_on(approval), said, reviewer(DAN), now_ms=NOW_MS)
+
+    assert isinstance(found, Invalid)
+    assert "2 questions" in found.errors[place]
+
+
+def test_a_question_can_be_answered_while_anybody_was_asked() -> None:
+    by_nobody = Requirement(approvals=1, of=(Role(name="support"),))
+    approval = an_approval(asked())
+
+    assert not is_dead_end(approval, approval.items[0], by_nobody)
+    without = approval.with_(principals=())
+    assert is_dead_end(without, without.items[0], by_nobody)
+    assert not is_dead_end(without, without.items[0], ONE)

@@ -13,8 +13,10 @@ from tests.approvals.builders import (
     an_item,
 )
 from twokey.gateway.approvals.policy_decision import PolicyDecision
+from twokey.gateway.approvals.record import Approval
 from twokey.gateway.approvals.requirement import Requirement, Role, Vote
 from twokey.gateway.approvals.revoking import revoke
+from twokey.gateway.approvals.similar import Cover
 from twokey.gateway.protocol.records import Person
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.tiers import Tier
@@ -60,3 +62,19 @@ def test_a_vote_counts_while_the_policy_gives_its_role(
     change = revoke(an_approval(item), item, policy_now, now_ms=NOW_MS)
 
     assert (change is None) is counts
+
+
+def test_a_notification_that_a_standing_approval_opened_ends_with_it() -> None:
+    cover = Cover(approval="ap_s0_1", given_by=(ANA,), uses_left=1)
+    item = an_item().with_(state=ItemState.AUTHORIZED, cover=cover)
+    policy_now = PolicyDecision(
+        tier=Tier.NOTIFY, requirement=item.requirement, policy_digest="sha256:1"
+    )
+    approval = an_approval(item)
+
+    def ended(standing: Approval | None) -> bool:
+        found = revoke(approval, item, policy_now, now_ms=NOW_MS, standing=standing)
+        return found is not None
+
+    assert not ended(an_approval(item)), "the policy needs nobody for it any more"
+    assert ended(None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from pydantic import JsonValue
 
 from twokey.gateway.approvals.decisions import AccountKind, Reviewer
 from twokey.gateway.approvals.policy_decision import PolicyDecision
@@ -284,3 +285,14 @@ def test_arguments_inside_others_can_be_free() -> None:
 
     assert without(args, ["args.to.id"]) == {"to": {"name": "x"}, "list": [{"id": 1}]}
     assert without(args, ["args.list.0", "args.to.id.more", "args.none"]) == args
+
+
+@pytest.mark.parametrize("odd", ["\ud800", 2**60])
+def test_a_call_that_cannot_be_written_down_is_not_covered(odd: str | int) -> None:
+    assert amount(wanted(args={**ARGS, "note": odd})) is None
+
+
+@pytest.mark.parametrize("odd", [float("inf"), -1, 10**40, "1e2", "01", None, True])
+def test_what_is_no_plain_amount_is_not_covered(odd: JsonValue) -> None:
+    assert amount(wanted(args={**ARGS, "amount": odd})) is None
+    assert amount(wanted(args={"customer": "c1", "order": "o1"})) is None

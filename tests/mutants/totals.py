@@ -123,11 +123,4 @@ TOTALS_TABLE = (
         "found = (_equal(left, right) for left, right in pairs)",
         COMPARISONS,
     ),
-    Mutant(
-        "claims: what was given back meanwhile is evaluated before it starts",
-        "gateway/store/lua/change.lua",
-        "if rev ~= ARGV[2] or age",
-        "if age",
-        "tests/service/test_claim_policy.py",
-    ),
 )

@@ -374,3 +374,16 @@ def test_any_mutated_policy_loads_or_names_a_line_of_its_own(text: str) -> None:
         assert 1 <= int(line) <= text.count("\n") + 2
     else:
         assert isinstance(found, Policy)
+
+
+def test_a_seeded_call_that_nobody_decides_is_refused_by_its_tier() -> None:
+    seeded = (
+        "seeded_defects: {every: 1h, calls: [{tool: look_up, agent: day, args: {}, "
+        "says: s, defect: d}]}\n"
+    )
+
+    with pytest.raises(BadPolicy) as found:
+        load_policy(GOOD + seeded, "policy.yml")
+
+    assert "is 'look_up', whose tier is 'auto': nobody decides" in str(found.value)
+    load_policy(GOOD + seeded.replace("look_up", "refund"), "policy.yml")

@@ -97,3 +97,22 @@ def test_what_contradicts_it_is_refused_with_what_to_do(
         load_policy(POLICY.replace(old, new), "policy.yml")
 
     assert said in str(found.value)
+
+
+def test_the_policy_knows_every_way_of_notifying_that_it_names() -> None:
+    policy = load_policy(POLICY.replace("approve}}", "approve, notify: dm}}"), "p.yml")
+
+    assert policy.notifying == {*Notify} - {Notify.MENTION}
+
+
+def test_who_is_called_later_for_a_tool_is_notified_as_the_tool_says() -> None:
+    text = (
+        POLICY.replace("approve}}", "approve, notify: dm}}")
+        .replace("at_least: {senior: 1}}", "escalate_at: 80%, escalate_to: senior}")
+        .replace("[U0LEAD, U0HEAD], notify: none", "[U0LEAD, U0HEAD]")
+    )
+    rules = EffectiveRules(load_policy(text, "p.yml"), "support", "refund")
+
+    _, roles = rules.escalation(Tier.ESCALATE, rules.requirement(Tier.ESCALATE))
+
+    assert [(role.name, role.notify) for role in roles] == [("senior", Notify.DM)]

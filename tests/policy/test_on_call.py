@@ -42,6 +42,15 @@ def test_the_turn_changes_at_the_same_local_time(now: str, who: str) -> None:
     assert on_call(WEEKLY, at(now)) == who
 
 
+def test_a_turn_that_began_goes_on_while_the_clock_shows_its_start_again() -> None:
+    rule = WEEKLY.with_(start="2026-10-24 01:30", length=timedelta(days=1))
+
+    # In London it is 01:00 for the second time.
+    assert turn_at(rule, at("2026-10-25T00:29")) == 0
+    assert turn_at(rule, at("2026-10-25T00:30")) == 1
+    assert turn_at(rule, at("2026-10-25T01:00")) == 1
+
+
 @given(
     st.datetimes(datetime(2024, 1, 1), datetime(2032, 1, 1)),  # noqa: DTZ001 - made aware below
     st.sampled_from(["UTC", LONDON, "America/New_York", "Australia/Lord_Howe"]),

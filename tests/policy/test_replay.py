@@ -294,3 +294,22 @@ def test_calls_that_ran_without_people_are_counted_as_they_came() -> None:
     found = replay(REPEATED, read_rows("\n".join(map(json.dumps, rows)), "a.jsonl"))
 
     assert [one.now for one in found] == [Tier.AUTO, Tier.APPROVE, Tier.AUTO]
+
+
+def test_a_gesture_that_only_voted_neither_counts_nor_ends_rejections() -> None:
+    odd: dict[str, Any] = {"tool": "odd", "tier": "auto", "call": {"args": {}}}
+    rejected = [row("item.rejected", n, f"r{n}.0") for n in (1, 2)]
+    voted = {"approved": "0-1", "waiting": "0-1"}
+    gesture = row("approval.decided", 3, approval="b", data=voted)
+
+    assert tiers(*rejected, gesture, row("call.ran", 9, **odd)) == [Tier.ESCALATE]
+    assert tiers(*rejected[1:], gesture, row("call.ran", 9, **odd)) == [Tier.AUTO]
+
+
+def test_a_call_that_was_denied_is_evaluated_and_did_not_run() -> None:
+    denied = row("call.denied", 1, tool="refund", tier="deny")
+    denied["call"] = {"args": {"customer": "C1", "amount": 10}}
+
+    (found,) = evaluated(denied)
+
+    assert (found.was, found.now) == (Tier.DENY, Tier.APPROVE)

@@ -156,3 +156,11 @@ def test_the_rule_lets_run_what_was_approved_and_nothing_else(
         names = {int(one.item[3:-2]): calls[int(one.item[3:-2])][0] for one in free}
         assert len(free) == found.calls
         assert set(names.values()) == {"item.authorized"}
+
+
+def test_entries_of_no_call_speak_neither_for_nor_against() -> None:
+    other = json.dumps({"name": "policy.loaded", "at_ms": 1, "actor": ANA})
+
+    (found,) = suggest(rows_of(*approved(20), other))
+
+    assert found.sentence == "20 of 20 calls were approved unchanged"

@@ -1,0 +1,47 @@
+"""Whom a card asks is changed in every role of an approval, those called later too."""
+
+from __future__ import annotations
+
+from tests.approvals.builders import SENIOR, TWO, an_approval, an_item
+from twokey.gateway.approvals.asking import with_roles
+from twokey.gateway.approvals.record import Approval, Item, Waiting
+from twokey.gateway.approvals.requirement import Asking, Role
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.tiers import Tier
+
+
+def asks_of(found: Approval) -> list[tuple[str, ...]]:
+    """Return whom the roles of each call ask, and whom those that are called later."""
+    of_items = [
+        role.asked.users for item in found.items for role in item.requirement.roles
+    ]
+    return [*of_items, *(role.asked.users for role in found.waiting.roles)]
+
+
+def by_tier(item: Item, role: Role) -> Role:
+    return role.with_(asking=Asking(users=(f"{role.name} at {item.tier.value}",)))
+
+
+def test_roles_are_asked_as_for_their_call_and_later_ones_as_for_the_highest() -> None:
+    items = (an_item(0), an_item(1, requirement=TWO, tier=Tier.ESCALATE))
+    waiting = Waiting(escalate_at_ms=1, roles=(SENIOR,))
+
+    found = with_roles(an_approval(*items).with_(waiting=waiting), by_tier)
+
+    assert asks_of(found) == [
+        ("support at approve",),
+        ("support at escalate",),
+        ("senior at escalate",),
+        ("senior at escalate",),
+    ]
+
+
+def test_a_call_that_is_decided_does_not_say_how_later_roles_are_asked() -> None:
+    decided = an_item(1, tier=Tier.ESCALATE).with_(state=ItemState.REJECTED)
+    waiting = Waiting(escalate_at_ms=1, roles=(SENIOR,))
+    found = an_approval(an_item(0), decided).with_(waiting=waiting)
+
+    assert asks_of(with_roles(found, by_tier))[-1] == ("senior at approve",)
+
+    ended = found.with_(items=(decided.with_(index=0),))
+    assert asks_of(with_roles(ended, by_tier))[-1] == ("senior at escalate",)

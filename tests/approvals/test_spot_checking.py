@@ -1,0 +1,27 @@
+"""Who may answer a spot check, as far as Slack says who they are."""
+
+from __future__ import annotations
+
+from tests.approvals.builders import NOW_MS, an_approval, an_item
+from twokey.gateway.approvals.decisions import AccountKind, Reviewer
+from twokey.gateway.approvals.requirement import Role, SpotCheck
+from twokey.gateway.approvals.spot_checking import NOT_YOU, refusal
+from twokey.gateway.protocol.states import ItemState
+
+NIGHT = Role(name="night", usergroups=("S0NIGHT",))
+EVE = Reviewer(team="T0", user="U0EVE", name="Eve", account=AccountKind.MEMBER)
+
+
+def test_who_holds_the_role_answers_and_an_unknown_one_is_asked_to_try_again() -> None:
+    check = SpotCheck(of=(NIGHT,), asked_at_ms=NOW_MS)
+    item = an_item().with_(state=ItemState.EXECUTED, spot_check=check)
+
+    def said_to(reviewer: Reviewer) -> str | None:
+        return refusal(an_approval(item), item, reviewer, (NIGHT,))
+
+    assert said_to(EVE.with_(usergroups=frozenset(NIGHT.usergroups))) is None
+    assert said_to(EVE) == NOT_YOU
+    assert said_to(EVE.with_(unknown_groups=frozenset(NIGHT.usergroups))) == (
+        "Slack did not say who is in night, so nothing was recorded. "
+        "Please click again in a moment."
+    )

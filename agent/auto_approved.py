@@ -1,4 +1,4 @@
-"""Run an auto-approved call, at most once across the holders of its thread's lease.
+"""Run an auto-approved call at most once, also when another process takes its thread.
 
 These are the calls of tier ``auto``.
 

@@ -1,4 +1,4 @@
-"""Circuit breaker: stop submitting calls of a tool after three refusals in a row.
+"""Circuit breaker: submit no more calls of a tool after three in a row fail checks.
 
 A call can be submitted, shown to people and then refused before it runs: another
 middleware changed it, the gateway does not know it, or its tool would read it

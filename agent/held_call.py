@@ -1,4 +1,4 @@
-"""Held call: what its agent knows of it, and whether a claim is for exactly it.
+"""Verify that a claim authorizes exactly the call that this agent's model made.
 
 Nothing here trusts the gateway's answer for what to run: a claim brings the document
 that people saw, and it is compared with the call that the model made.

@@ -1,4 +1,4 @@
-"""Parse LangChain's ``interrupt_on`` configuration into a hint for one call.
+"""Convert LangChain's ``interrupt_on`` configuration into a policy hint for one call.
 
 https://docs.langchain.com/oss/python/langchain/human-in-the-loop describes the shape.
 LangChain asks ``when`` again on every resume, so that one that changes its mind runs a

@@ -1,4 +1,4 @@
-"""Turns of plain LangGraph nodes: their names, and the verdict on their one call."""
+"""Submit the call of a plain LangGraph node as a turn, identified by its position."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results of calls that did not run: the message, and a way back to the model."""
+"""Build the tool message of a call that did not run, and route it to the model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read per-run overrides for tools from the agent's context or configuration.
+"""Read a run's overrides of the policy for its tools, from context or configuration.
 
     overrides = {"tools": {"pay": {"hold": True, "allow": ["approve", "reject"]}}}
     agent.invoke(given, {"configurable": {"thread_id": "7", "twokey": overrides}})

@@ -1,4 +1,4 @@
-"""Invoke a tool with exactly the arguments that were cleared, or refuse the call."""
+"""Invoke a tool with exactly the approved or auto-approved arguments, or refuse."""
 
 from __future__ import annotations
 

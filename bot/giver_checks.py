@@ -1,7 +1,7 @@
-"""Ask Slack regularly whether those who gave standing approvals still hold their roles.
+"""Check regularly with Slack that givers of standing approvals still hold their roles.
 
 Where Slack does not answer, nothing is noted: after some minutes without its word
-nothing is opened by a standing approval, and calls go to people as ever.
+no standing approval covers a call, and calls go to people as ever.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Queue updates of Home tabs: one at a time per person, within Slack's rate limit."""
+"""Serialize and coalesce updates of each Home tab, within Slack's rate limit."""
 
 from __future__ import annotations
 

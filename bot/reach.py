@@ -1,4 +1,4 @@
-"""Find out from Slack who is in the user groups that are asked by direct message."""
+"""Look up the members of user groups in Slack, for direct messages to each."""
 
 from __future__ import annotations
 

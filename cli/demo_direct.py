@@ -1,4 +1,4 @@
-"""Script of the demo for direct messages: the second person decides on a copy."""
+"""Script of the demo for direct messages: a reviewer decides on a copy of the card."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scripted demo of a question: the agent asks who asked it, and acts on the answers."""
+"""Script of the demo for a question: the agent asks, and its requester answers."""
 
 from __future__ import annotations
 

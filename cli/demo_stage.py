@@ -1,4 +1,4 @@
-"""What scripts of the demo act with: people of the sandbox, over its HTTP API."""
+"""Context of a demo script: act as people of the sandbox over HTTP, await results."""
 
 from __future__ import annotations
 

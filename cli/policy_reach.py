@@ -1,4 +1,4 @@
-"""Say who would be reached by a policy, and how: lines of ``check`` and ``explain``."""
+"""Format whom a policy notifies, and how: lines of ``check`` and ``explain``."""
 
 from __future__ import annotations
 

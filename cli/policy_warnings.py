@@ -1,4 +1,4 @@
-"""Warnings about rules of a policy that nobody can meet or that nothing uses."""
+"""Warn about requirements of a policy that nobody can meet or that nothing uses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings of the weekly digest of metrics, and of the thresholds that alert."""
+"""Settings of the weekly metrics digest and of the alert thresholds."""
 
 from __future__ import annotations
 

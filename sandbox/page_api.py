@@ -1,4 +1,4 @@
-"""HTTP API of the sandbox's page: what one person sees of the workspace."""
+"""HTTP API of the sandbox's web page: read what one person sees, and act as them."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Records of a workspace: people, channels, messages, views."""
+"""Records of the fake workspace: people, channels, messages, views."""
 
 from dataclasses import dataclass, field
 

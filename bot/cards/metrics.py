@@ -1,4 +1,4 @@
-"""Show metrics in Slack: facts, a table by tool, the weekly digest, and alerts."""
+"""Render metrics for Slack: summary lines, a table by tool, weekly digest, alerts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Texts that answer a click, an agent's final answer, and failure messages."""
+"""Build replies to clicks, the agent's final answer, and messages about failures."""
 
 from __future__ import annotations
 

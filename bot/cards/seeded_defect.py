@@ -1,4 +1,4 @@
-"""Say that a card showed a seeded defect, to who answered it and on the card itself."""
+"""Reveal that a card was a seeded defect: on the card, and to who answered it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Render the card of a standing approval: what it allows, what is left, Revoke.
 
-There is one card for all calls that it opens. They have none of their own, but for one
+There is one card for all calls that it covers. They have none of their own, but for one
 whose worker stopped while it ran. Arguments that have to be equal stand in boxes.
 """
 
@@ -159,7 +159,7 @@ def _state(frame: Frame, item: Item) -> Template:
         return joined(" ", [given, left, *_amount_left(approval)])
     parts = [_ended(item)]
     if approval.uses:
-        parts.append(template("Calls that it opened: {n}.", n=len(approval.uses)))
+        parts.append(template("Calls that it covered: {n}.", n=len(approval.uses)))
     return joined(" ", parts)
 
 

@@ -32,8 +32,8 @@ def needs_people(approval: Approval) -> bool:
 def has_card(approval: Approval) -> bool:
     """Return whether an approval has a card of its own.
 
-    What a standing approval opened is listed on the card of that, until people have to
-    say what became of it, or are asked whether it was right.
+    Calls that a standing approval covered are listed on its card, until people have to
+    reconcile them, or are asked whether they were right.
     """
     is_checked = any(item.spot_check is not None for item in approval.items)
     return not approval.covers or needs_people(approval) or is_checked

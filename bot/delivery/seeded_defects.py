@@ -1,4 +1,4 @@
-"""Post the card of a seeded defect, and show what it was once it has ended.
+"""Post the card of a seeded defect; reveal it once it is answered or has expired.
 
 The bot that publishes looks once a minute. Each step is noted before the next, so after
 a restart it goes on where it was; a card that was posted twice answers once.

@@ -1,4 +1,4 @@
-"""Queue the report that a card is missing or outdated, once for each state."""
+"""Queue the report of a missing or outdated card: one while it waits, one when over."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Allow similar calls from a card: open the form, approve the call, propose the rest.
+"""Handle *Allow similar*: approve the call, and propose a standing approval from it.
 
 The call at hand is approved first, by its own rules. Then the standing approval is
 proposed, and gets the same person's vote: two decisions, each atomic by itself.

@@ -159,8 +159,8 @@ async def _published(
     except SlackRefused as error:
         if error.error != "hash_conflict":
             raise
-        # Whoever published meanwhile notes their hash. Forgotten here, so that one that
-        # died before it did so keeps nobody's tab as it is.
+        # The process that published meanwhile notes its hash. Forgotten here, so that
+        # one that died before it did so keeps nobody's tab as it is.
         await tabs.shown(ctx.keys, tenant, user, ShownTab())
         return False
     shown = ShownTab(view_hash=text_at(reply, "view", "hash"), content=content)

@@ -75,7 +75,7 @@ async def _past(
         is_theirs = event.actor == f"{ctx.team}/{user}"
         if (is_mine and not is_theirs) or not matches(event, approval, words):
             continue
-        # Whoever decided a call has seen it.
+        # A person who decided a call has seen it.
         if not is_theirs and approval.id not in known:
             known[approval.id] = await reader_access(ctx, user, channel, approval)
         if is_theirs or known[approval.id].is_given:

@@ -1,4 +1,4 @@
-"""Find what waits for one person, and what they asked for and may only end."""
+"""Find the calls that a person may approve, and their own that they may only reject."""
 
 from __future__ import annotations
 

@@ -318,7 +318,7 @@ async def _decided(ctx: ListenerContext, call: _Call, gesture: _Gesture) -> Resu
 async def _result_of(ctx: ListenerContext, call: _Call, outcome: Outcome) -> Result:
     if isinstance(outcome, Decided):
         state = outcome.approval.items[outcome.index].state
-        # Whoever asked for a call withdraws it.
+        # A rejection by its requester withdraws a call.
         is_no = state in {ItemState.REJECTED, ItemState.WITHDRAWN}
         return call.result(Came.REJECTED if is_no else Came.APPROVED)
     now_ms = await ctx.service.store.conn.now_ms()

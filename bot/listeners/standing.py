@@ -1,4 +1,4 @@
-"""Revoke a standing approval from its card, and list the calls that it opened."""
+"""Revoke a standing approval from its card, and list the calls that it covered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Handle the buttons that extend an approval's deadline or mark it as taken."""
+"""Handle the buttons that extend an approval's deadline or acknowledge it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Modals to decide each waiting call of a batch: boxes, edits, then a summary."""
+"""Modals to decide each waiting call of a batch: checkboxes, edits, then a summary."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 A text is offered in a picker only if the picker gives exactly this text back: seconds
 are zero, and a date-time says its offset from UTC. Slack shows a date-time in the time
-zone of whoever looks at it, so one without an offset cannot be shown.
+zone of the person who reads it, so one without an offset cannot be shown.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Format JSON values as the initial text of an input, exactly and visibly."""
+"""Format JSON values as an input's initial text, lossless and with nothing hidden."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Modal that lists the calls which a standing approval opened, newest first."""
+"""Modal that lists the calls which a standing approval covered, newest first."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def view(approval: Approval, items: Mapping[str, Item]) -> Block:
     shown = newest(approval)
     blocks = [context(label(f"{left_text(approval)}."))]
     if not shown:
-        blocks.append(section(template("No call was opened by this yet.")))
+        blocks.append(section(template("It has covered no call yet.")))
     for use in shown:
         item = items.get(use.item)
         blocks.append(section(_act(item)))

@@ -1,4 +1,4 @@
-"""Change, of everybody an approval names, whom to ask at this moment."""
+"""Update whom to ask now in every role that an approval names, by a given function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ask a reviewer once more who approves an escalated call within seconds.
+"""Ask a reviewer to confirm when they approve an escalated call within seconds.
 
 The policy sets the time (``tiers.escalate.ask_again_within``). An approval that comes
 sooner after the call was shown is noted in the audit log and does not count; the next

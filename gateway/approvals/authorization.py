@@ -1,4 +1,4 @@
-"""Records of what a call needs at least, and of authorizations that were taken back."""
+"""Records of a call's minimum requirement (its floor) and of revoked authorizations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a decision is made over, and the event that announces it."""
+"""Context of a decision (record, click, person, time), and the event to announce it."""
 
 from __future__ import annotations
 

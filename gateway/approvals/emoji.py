@@ -1,4 +1,4 @@
-"""Recognize emoji that are written as a sequence with characters that draw nothing.
+"""Recognize standard (RGI) emoji sequences, whose invisible characters are harmless.
 
 These are the sequences that Unicode recommends (RGI, UTS #51), each in its full form
 only: people joined by U+200D, flags of tags, keycaps, and the selector U+FE0F where it

@@ -60,7 +60,7 @@ class PrecedentFold:
             self._found[effect].pop(item, None)
 
     def precedents(self, effect: str) -> Mapping[str, LastState]:
-        """Return what an effect has by now, by call."""
+        """Return the last states of the calls with an effect, by call."""
         return self._found[effect]
 
     def count(self, effect: str, kind: PrecedentKind, *, now_ms: int) -> int:

@@ -1,4 +1,4 @@
-"""Raise a waiting call to what the current policy requires of it."""
+"""Raise a waiting call's tier and requirement to those of the current policy."""
 
 from __future__ import annotations
 

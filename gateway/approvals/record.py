@@ -356,7 +356,7 @@ class Approval(Record):
 
     @property
     def covers(self) -> tuple[Cover, ...]:
-        """Return by which standing approval its calls were opened."""
+        """Return which standing approval covered each of its calls."""
         return tuple(item.cover for item in self.items if item.cover is not None)
 
     @property

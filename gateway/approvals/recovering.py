@@ -45,7 +45,7 @@ def doubt_restored(approval: Approval, item: Item, now_ms: int) -> Change | None
     with a version of its own, so that no click on a card without it counts. None for a
     call that has ended, and for one that was started: it will be in doubt by itself.
     """
-    # Its uses since then are not known, so nothing more is opened by it.
+    # Its uses since then are not known, so it covers nothing more.
     if item.is_standing:
         return standing.end(approval, standing.RESTORED, now_ms)
     why = _why(item, RESTORED, now_ms).with_(is_restored=True)

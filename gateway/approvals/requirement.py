@@ -1,4 +1,4 @@
-"""Who must agree: records of roles, requirements, votes and observations."""
+"""Records of roles, requirements, votes, spot checks and reconciliation findings."""
 
 from __future__ import annotations
 

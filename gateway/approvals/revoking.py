@@ -64,7 +64,7 @@ def revoke(
         item: an authorized item of it.
         policy_now: what the policy of now says of what would run.
         now_ms: the store's clock.
-        standing: the standing approval that opened it, if any, as it stands.
+        standing: the standing approval that covered it, if any, as it stands.
     """
     if item.is_auto_approved:
         is_covered = _is_still_covered(approval, item, policy_now, standing)

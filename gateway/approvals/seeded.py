@@ -1,4 +1,4 @@
-"""Seeded defects: records of the cards that show a call with a mistake."""
+"""Seeded defects: records of test cards that show a call with a deliberate mistake."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class Bounds(Record):
         each_micro: most of it in one call, in millionths.
         total_micro: most of it in all calls.
         uses: how many calls.
-        until_ms: until when calls can be opened by it, by the store's clock.
+        until_ms: until when it can cover calls, by the store's clock.
         source: the item that it was proposed from.
     """
 
@@ -92,7 +92,7 @@ class Bounds(Record):
 
 
 class Use(Record):
-    """One call that was opened by a standing approval, and its amount."""
+    """One call that a standing approval covered, and its amount."""
 
     item: str
     amount_micro: int = 0
@@ -100,7 +100,7 @@ class Use(Record):
 
 
 class Cover(Record):
-    """By which standing approval a call was opened, who gave it, and what it left.
+    """Which standing approval covered a call, who gave it, and what it left.
 
     ``total_left_micro`` is 0 where nothing is added up.
     """

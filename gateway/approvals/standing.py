@@ -1,4 +1,4 @@
-"""Rules of standing approvals: what one covers, what a use makes of it, how it ends.
+"""Rules of standing approvals: what one covers, how uses are counted, how it ends.
 
 It covers a call that the policy gives to people, if exactly those who gave it could
 have approved that call. What the policy escalates, denies or freezes, and a call that
@@ -32,7 +32,7 @@ from twokey.gateway.protocol.verbs import Verb
 CHECKED_FOR_MS = 10 * 60 * 1000
 """How long Slack's word on the roles of the givers is good for.
 
-Without a newer one nothing is opened by it: nobody knows whether they still hold them.
+Without a newer one it covers nothing: nobody knows whether they still hold them.
 """
 
 POLICY_CHANGED = "The policy changed."
@@ -239,7 +239,7 @@ def end(
 
 
 def was_taken_back(standing: Approval | None) -> bool:
-    """Return whether calls that it opened, and that did not start, may not run.
+    """Return whether calls that it covered, and that did not start, may not run.
 
     Time that ran out or uses that are used up take nothing back.
     """

@@ -1,4 +1,4 @@
-"""Marker base classes, by which the gateway finds gates without importing `agent`."""
+"""Marker base classes to detect gates and guarded tools without importing `agent`."""
 
 from __future__ import annotations
 

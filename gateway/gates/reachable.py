@@ -1,4 +1,4 @@
-"""List the tools that a graph can start and the gate of each; guard gated tools.
+"""Analyse a graph statically: which tools it can start behind which gate; guard those.
 
 The graph is read, not run: its nodes, the graphs that stand in them or that their
 functions refer to, and the graphs that the code of tools refers to, such as the

@@ -1,4 +1,4 @@
-"""Read an audit export row by row, as the events that it was written from."""
+"""Parse an audit export (JSON Lines) into events, one line at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Find the people whom a policy can ask about a call or let freeze something.
+"""List the requirements that calls can have by policy, and who may freeze or unfreeze.
 
 Stopping asks nobody else and stops at once, so it needs one person, of any role that
 the policy asks at any tier. The same people let it run again, unless the policy names

@@ -1,4 +1,4 @@
-"""Find bounds of standing approvals that could never be used, or never be seen."""
+"""Validate ``allow_similar`` of a policy: find limits that are unusable or redacted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Limits of the standing approvals of one tool: time, uses, total, free arguments."""
+"""Policy model of ``allow_similar``: a tool's limits on standing approvals."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class SimilarRule(Record):
             is_inside = any(f"{path}.".startswith(f"{one}.") for one in others)
             if is_inside or free.count(path) > 1:
                 raise ValueError(
-                    f"{path!r} is free by another path already; remove one of the two."
+                    f"{path!r} may differ by another path already; remove one."
                 )
         return self
 

@@ -1,7 +1,7 @@
 """Evaluate a policy for a standing approval: who gives it, within which bounds.
 
-It is asked when one is proposed and at each vote. Each call that it opens is evaluated
-for itself, by the tool's own rules.
+It is asked when one is proposed and at each vote. Each call that it covers is
+evaluated for itself, by the tool's own rules.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Find the standing approvals that a turn's calls are opened by.
+"""Match a turn's calls to the standing approvals that cover them.
 
 The calls were evaluated before: only what the policy gives to people at tier
 ``approve`` is looked at. What is found here is compared again in the step that opens
@@ -64,7 +64,7 @@ async def covered(
 
 
 async def standing_of(store: Store, item: Item) -> Approval | None:
-    """Return the standing approval that opened a call, if any, as it stands."""
+    """Return the standing approval that covered a call, if any, as it stands."""
     if item.cover is None:
         return None
     found = await store.approvals.load(item.cover.approval)

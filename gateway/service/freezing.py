@@ -49,7 +49,7 @@ class FreezeService(TenantService):
         event = self._event(EventName.FREEZE_SET, scope, by, on_behalf_of, gesture)
         event = event.with_(reason=reason)
         is_new = await self._store.freezes.set(self._keys, self._tenant, freeze, event)
-        # While it stands, nothing is opened by a standing approval; see `unfreeze`.
+        # While it stands, no standing approval covers a call; see `unfreeze`.
         await self._end_standing(scope)
         return is_new
 

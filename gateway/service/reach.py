@@ -1,4 +1,4 @@
-"""Whom to ask at this moment: people on call, quiet hours.
+"""Resolve whom to ask now: on-call rotations and quiet hours of the policy.
 
 Worked out from the policy in force whenever an approval is read to be shown, and never
 stored: it changes who is asked and nothing about who may decide.

@@ -1,4 +1,4 @@
-"""Draw calls for spot checks, and record what people answer."""
+"""Sample calls for spot checks, and record what people answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Propose, list, confirm and revoke standing approvals for a verified person.
+"""Propose, list and revoke standing approvals; confirm that their givers hold roles.
 
 A proposal is an approval like any other: it is opened here, and decided by
 `twokey.gateway.service.reviews`. Nothing here lets a call run.
@@ -156,7 +156,7 @@ class StandingService(PolicyService):
         return loaded if loaded.approval.is_standing else None
 
     async def in_force(self) -> AsyncGenerator[Loaded]:
-        """Yield the standing approvals that calls may be opened by, the oldest first.
+        """Yield the standing approvals that may cover calls, the oldest first.
 
         What has to end by itself is ended on the way.
 
@@ -202,7 +202,7 @@ class StandingService(PolicyService):
     def forbidden(self, standing: Approval, by: Reviewer) -> Forbidden | None:
         """Return why somebody may not revoke it; None when they may.
 
-        Whoever may reject such a call may, and so may each of its givers.
+        Anybody who may reject such a call may, and so may each of its givers.
         """
         item = standing.items[0]
         rules = evaluate_standing(

@@ -1,4 +1,4 @@
-"""End standing approvals: by a person, a freeze, a rejection, or another policy."""
+"""End standing approvals: by a person, a freeze, a rejection, or a policy change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lock a server's folder to one server, and tell other processes its address."""
+"""Advisory file lock on a data folder; its holder publishes the server's address."""
 
 from __future__ import annotations
 

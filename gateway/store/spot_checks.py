@@ -1,4 +1,4 @@
-"""Count the spot checks of each day, so that people are asked no more than a number."""
+"""Count each tenant's spot checks per day, to enforce a daily limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Index of the standing approvals of each tenant, and when their givers were confirmed.
+"""Index each tenant's standing approvals; record when Slack confirmed givers' roles.
 
 The records themselves are approvals. The index only says which to look at: one that is
 listed and has ended costs a look, and one that is not listed covers nothing.
@@ -37,7 +37,7 @@ class StandingStore:
         await self._conn.command("ZREM", keys.standing(tenant), approval)
 
     async def drop_overdue(self, keys: Keys, tenant: str) -> None:
-        """Take those whose time is over from the list, whatever became of them."""
+        """Take those whose time is over from the list, in whatever state they are."""
         now_ms = await self._conn.now_ms()
         await self._conn.command(
             "ZREMRANGEBYSCORE", keys.standing(tenant), "-inf", now_ms

@@ -59,8 +59,8 @@ class Preconditions:
         reserved: all of these, in the order in which they were reserved.
         auto_runs: the precedents that calls without a record are from now on.
         known: the precedents that the calls were evaluated by.
-        standing: the standing approvals that calls are opened by, each with the rev
-            that was read and its uses from now on.
+        standing: the standing approvals that cover calls, each with the rev that was
+            read and its uses from now on.
     """
 
     tenant: str

@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 class Triage(Protocol):
-    """A second pair of eyes, usually a model, that can only ask for more.
+    """An opinion on calls, usually a model's, that can only ask for more.
 
     Nothing relies on it. `twokey.gateway.triage.assessment.parse_assessment` reads what
     it returns; an error, a time-out or an invalid answer changes nothing.

@@ -43,7 +43,7 @@ def policy_of(rule: str, more: str = "") -> str:
         (
             "{within: 8h, uses: 1, sum: args.a.b, at_most: 5, may_differ: args.a}",
             "",
-            "free by another path",
+            "differ by another path",
         ),
         ("{within: 8h, uses: 1}", "    tier: escalate\n", "'escalate' at least"),
         ("{within: 8h, uses: 1}", "    on_failure: ask\n", "on_failure: ask"),

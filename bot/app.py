@@ -26,7 +26,7 @@ from twokey.bot.delivery.queue_sender import QueueSender
 from twokey.bot.delivery.seeded_defects import SeededDefects
 from twokey.bot.giver_checks import check_givers
 from twokey.bot.home_turns import HomeTurns
-from twokey.bot.identity import ask_until_answered, identify
+from twokey.bot.identity import Identity, ask_until_answered, identify
 from twokey.bot.ids import key_id
 from twokey.bot.ingress import EVENTS_PATH, Ingress
 from twokey.bot.limits import Limits
@@ -138,7 +138,7 @@ class SlackBot:
             registered(store, _process_info(config))
         )
         home = HomeTurns(self._clock)
-        await self._publish(opening, slack, reviewers, home)
+        await self._publish(opening, slack, me, reviewers, home)
         # Pushed before ingress and sockets, so it runs after they are closed: no
         # request can start another task then, and private replies still get out.
         opening.push_async_callback(self._tasks.drain, timeout_s=_DRAIN_S)
@@ -172,6 +172,7 @@ class SlackBot:
         self,
         opening: AsyncExitStack,
         slack: Slack,
+        me: Identity,
         reviewers: Reviewers,
         home: HomeTurns,
     ) -> None:
@@ -200,7 +201,7 @@ class SlackBot:
 
         updater = CardUpdater(
             card_publisher=card_publisher,
-            copies=CopyUpdater(card_publisher, store.copies, keys),
+            copies=CopyUpdater(card_publisher, store.copies, keys, me.user),
             outbox=store.outbox(keys, reader=reader),
             keys=keys,
             tenant=config.tenant,

@@ -18,6 +18,7 @@ OPEN_DM: Final = "conversations.open"
 GROUP_USERS: Final = "usergroups.users.list"
 USER: Final = "users.info"
 PUBLISH: Final = "views.publish"
+HISTORY: Final = "conversations.history"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,7 @@ RATES: Final = {
     POST: Rate(42, 3),
     UPDATE: Rate(44, 6),
     OPEN_DM: Rate(44, 6),
+    HISTORY: Rate(44, 6),
     # One click asks about several people and groups; after a Retry-After it has to
     # learn all of them, or the next click would only get one step further.
     GROUP_USERS: Rate(14, 6, after_refusal=6),

@@ -135,7 +135,7 @@ def conversations_history(slack: FakeSlack, arguments: JsonObject) -> JsonObject
     channel = _channel(slack, arguments, "history")
     stored = slack.workspace.messages[channel.id].values()
     tops = [m for m in stored if m.thread_ts is None and _within(m, arguments)]
-    rows = [messages.wire(slack, message) for message in reversed(tops)]
+    rows = [_listed(slack, message, arguments) for message in reversed(tops)]
     return page(rows, arguments, "messages")
 
 
@@ -147,11 +147,19 @@ def conversations_replies(slack: FakeSlack, arguments: JsonObject) -> JsonObject
     if ts not in stored:
         raise ApiError("thread_not_found")
     rows = [
-        messages.wire(slack, message)
+        _listed(slack, message, arguments)
         for message in stored.values()
         if ts in (message.ts, message.thread_ts) and _within(message, arguments)
     ]
     return page(rows, arguments, "messages")
+
+
+def _listed(slack: FakeSlack, message: Message, arguments: JsonObject) -> JsonObject:
+    """Return a message as lists show it: its metadata only where that is asked for."""
+    shown = messages.wire(slack, message)
+    if not flag(arguments, "include_all_metadata"):
+        shown.pop("metadata", None)
+    return shown
 
 
 KINDS = {"public_channel": "channels", "private_channel": "groups", "im": "im"}

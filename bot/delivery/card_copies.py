@@ -3,6 +3,8 @@
 A copy is posted to each person whom the policy asks by direct message, and changed
 whenever the card is. Each call is one step of the scheduler. Where Slack takes no
 direct message to somebody, that is kept, and the card's thread mentions them instead.
+Where the answer to a posting was lost, the copy is looked for before it is posted
+again, also when its call was decided meanwhile.
 """
 
 from __future__ import annotations
@@ -13,7 +15,12 @@ from dataclasses import dataclass, field
 from twokey.bot.cards.frame import Frame
 from twokey.bot.cards.mentions import copies_for
 from twokey.bot.cards.undelivered import is_over, needs_people, outdated_copy
-from twokey.bot.delivery.card_publisher import CardPublisher, policy_decision_digest
+from twokey.bot.delivery.card_publisher import (
+    CardPublisher,
+    RateLimitDelay,
+    policy_decision_digest,
+)
+from twokey.bot.delivery.lost_copies import find_copy
 from twokey.bot.delivery.outbox_queue import (
     Call,
     CopyCall,
@@ -21,7 +28,7 @@ from twokey.bot.delivery.outbox_queue import (
     QueueEntry,
     Urgency,
 )
-from twokey.bot.limits import OPEN_DM, POST, UPDATE
+from twokey.bot.limits import HISTORY, OPEN_DM, POST, UPDATE
 from twokey.bot.web import ABOUT_THE_BLOCKS, TOKEN_ERRORS, SlackRefused
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.store.card_copies import CardCopy, CopyStore
@@ -39,6 +46,7 @@ class CopyUpdater:
         card_publisher: makes the calls.
         copies: where the copies are kept.
         keys: of the tenant's shard.
+        bot_user: id under which the bot posts.
         channels: direct message of each person, as far as this process knows.
         unregistered: channel and ts of posted copies that the store does not hold yet,
             because it failed meanwhile; by approval and person.
@@ -47,23 +55,33 @@ class CopyUpdater:
     card_publisher: CardPublisher
     copies: CopyStore
     keys: Keys
+    bot_user: str
     channels: dict[str, str] = field(default_factory=dict[str, str])
     unregistered: dict[tuple[str, str], tuple[str, str]] = field(
         default_factory=dict[tuple[str, str], tuple[str, str]]
     )
 
-    def next_call(self, record: Approval, place: CardPlace) -> CopyCall | None:
+    def next_call(
+        self, entry: QueueEntry, record: Approval, place: CardPlace
+    ) -> CopyCall | None:
         """Return what brings the copies of a card up to date; None when they are."""
-        for user in copies_for(record):
-            copy = place.copies.get(user, CardCopy())
-            if not (copy.ts or copy.refused):
-                channel = copy.channel or self.channels.get(user)
-                call = Call(POST, channel) if channel else Call(OPEN_DM, "")
-                return CopyCall(call, user, Urgency.NEEDS_PEOPLE)
         # Where nobody has to act any more, the cards in channels go first: Slack takes
         # about one update a second, and a card has up to `MOST_COPIES` copies.
         is_urgent = needs_people(record)
         urgency = Urgency.NEEDS_PEOPLE if is_urgent else Urgency.COPY_UPDATE
+        asked = copies_for(record)
+        # Also of people who are not asked any more: a copy whose posting got no answer
+        # may show them buttons.
+        for user in dict.fromkeys((*asked, *place.copies)):
+            copy = place.copies.get(user, CardCopy())
+            if copy.ts or copy.refused:
+                continue
+            if copy.channel and user not in entry.unsent:
+                return CopyCall(Call(HISTORY, ""), user, urgency)
+            if user in asked:
+                channel = copy.channel or self.channels.get(user)
+                call = Call(POST, channel) if channel else Call(OPEN_DM, "")
+                return CopyCall(call, user, urgency)
         for user in place.sent:
             if self._is_outdated(record, place.copies[user]):
                 return CopyCall(Call(UPDATE, ""), user, urgency)
@@ -98,9 +116,10 @@ class CopyUpdater:
         try:
             if due.call.method == OPEN_DM:
                 self.channels[user] = await self.card_publisher.open_dm(user)
+            elif due.call.method == HISTORY:
+                await self._find(entry, user, copy, record)
             elif due.call.method == POST:
-                await self._post(due, frame, is_plain=entry.is_plain)
-                entry.just_sent.add(user)
+                await self._post(entry, due, frame)
             else:
                 at = copy.channel, copy.ts
                 await self.card_publisher.update_copy(
@@ -111,6 +130,11 @@ class CopyUpdater:
             is_plainer = error.error in ABOUT_THE_BLOCKS and not entry.is_plain
             if error.error in TOKEN_ERRORS or is_plainer:
                 raise
+            if due.call.method == HISTORY:
+                # Without the right to look, a copy is posted again as a card is.
+                logger.warning("copy.not_looked_for why=%s", error.error)
+                entry.unsent.add(user)
+                return
             logger.warning("copy.refused user=%s why=%s", user, error.error)
             self.channels.pop(user, None)
             await self.copies.refused(self.keys, record.id, user, error.error)
@@ -118,29 +142,55 @@ class CopyUpdater:
                 note = outdated_copy(record, channel=place.channel, why=error.error)
                 entry.messages.append(QueuedMessage(note, "", copy.channel, copy.ts))
 
-    async def _post(self, due: CopyCall, frame: Frame, *, is_plain: bool) -> None:
-        user, channel, record = due.user, due.call.channel, frame.approval
-        key = record.id, user
-        if key not in self.unregistered:
-            # Noted before the post: if its answer is lost, a click on the copy tells
-            # which message it is (`verify_click`).
-            await self.copies.opened(self.keys, record.id, user, channel=channel)
-            self.unregistered[key] = await self.card_publisher.post_copy(
-                frame, channel, is_plain=is_plain
+    async def _find(
+        self, entry: QueueEntry, user: str, copy: CardCopy, record: Approval
+    ) -> None:
+        """Register the copy of somebody whose posting got no answer, if there is one.
+
+        It shows an older state, and is updated next.
+        """
+        at = self.unregistered.get((record.id, user))
+        if at is None:
+            ts = await find_copy(
+                self.card_publisher, record, copy.channel, bot_user=self.bot_user
             )
+            at = (copy.channel, ts) if ts else None
+        if at is None:
+            entry.unsent.add(user)
+            return
+        await self._register(record, user, at)
+        entry.just_sent.add(user)
+        logger.info("copy.found id=%s", record.id)
+
+    async def _post(self, entry: QueueEntry, due: CopyCall, frame: Frame) -> None:
+        user, channel, record = due.user, due.call.channel, frame.approval
+        # Noted before the post: if its answer is lost, the copy is looked for there,
+        # and a click on it tells which message it is (`verify_click`).
+        await self.copies.opened(self.keys, record.id, user, channel=channel)
+        entry.unsent.discard(user)
+        try:
+            at = await self.card_publisher.post_copy(
+                frame, channel, is_plain=entry.is_plain
+            )
+        except (RateLimitDelay, SlackRefused):
+            entry.unsent.add(user)
+            raise
+        self.unregistered[record.id, user] = at
+        entry.just_sent.add(user)
+        if await self._register(record, user, at):
+            await self._shown(user, record)
+
+    async def _register(self, record: Approval, user: str, at: tuple[str, str]) -> bool:
+        """Register a copy; False when another one was, and this one is deleted."""
         kept = await self.copies.posted(
-            self.keys,
-            record.id,
-            user,
-            channel=self.unregistered[key][0],
-            ts=self.unregistered[key][1],
+            self.keys, record.id, user, channel=at[0], ts=at[1]
         )
-        at = self.unregistered.pop(key)
-        if (kept.channel, kept.ts) != at:
-            logger.warning("copy.surplus id=%s", record.id)
-            await self.card_publisher.delete(*at)
-            return  # the registered copy may show an older state, and is updated next
-        await self._shown(user, record)
+        self.unregistered.pop((record.id, user), None)
+        if (kept.channel, kept.ts) == at:
+            return True
+        logger.warning("copy.surplus id=%s", record.id)
+        await self.card_publisher.delete(*at)
+        return False  # the registered copy may show an older state, and is updated next
 
     async def _shown(self, user: str, record: Approval) -> None:
         publisher = self.card_publisher

@@ -242,7 +242,7 @@ class CardUpdater:
         # A card that Slack refuses to change must not keep its copies as they were.
         is_first = needed is not None and not entry.refusals
         if place is not None and not (is_first and place.rev < record.rev):
-            entry.copy_due = self.copies.next_call(record, place)
+            entry.copy_due = self.copies.next_call(entry, record, place)
         return entry.copy_due.call if entry.copy_due else needed
 
     async def _make(

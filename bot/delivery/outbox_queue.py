@@ -112,6 +112,7 @@ class QueueEntry:
         copy_due: the next call for a copy; None: the card comes first.
         just_sent: people who got their copy since the last events were told of; the
             copy itself tells them.
+        unsent: people to whom no copy was sent, so none of theirs is looked for.
         mentioned_roles: names of the roles that were mentioned on the card or under it.
         wanted: number of changes so far; the card is due while it differs from
             ``shown``.
@@ -150,6 +151,7 @@ class QueueEntry:
     )
     copy_due: CopyCall | None = None
     just_sent: set[str] = field(default_factory=set[str])
+    unsent: set[str] = field(default_factory=set[str])
     mentioned_roles: frozenset[str] = frozenset()
     wanted: int = 0
     shown: int = 0

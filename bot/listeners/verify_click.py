@@ -192,9 +192,12 @@ async def _is_own_copy(
     if not copy.ts:
         # A copy was on its way there and nobody registered one: the answer to its
         # posting was lost. The first of them becomes the usable one, as of cards.
-        copy = await ctx.service.store.copies.posted(
+        store = ctx.service.store
+        copy = await store.copies.posted(
             keys, shown, action.user, channel=action.channel, ts=action.message_ts
         )
+        # It may show an older state, and no event may be left that has it drawn again.
+        await store.cards.mark_outdated(keys, ctx.config.tenant, shown)
     return (copy.channel, copy.ts) == (action.channel, action.message_ts)
 
 

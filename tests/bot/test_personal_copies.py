@@ -107,11 +107,80 @@ async def test_clicks_on_two_copies_at_once_count_once(direct: Stack) -> None:
         await nothing_is_left(direct)
 
 
-@pytest.mark.slow
-async def test_a_copy_whose_answer_was_lost_is_no_second_usable_one(
+async def test_a_copy_whose_answer_was_lost_is_found_and_not_posted_again(
     direct: Stack,
 ) -> None:
     direct.sandbox.faults.plan("lost_response", "chat.postMessage", after=1)
+    async with direct.running():
+        verdict = await direct.refund()
+        await direct.card(verdict, says("Sent directly to"))
+        await nothing_is_left(direct)
+
+        for user in ("U0ANA", "U0BEN"):
+            (copy,) = await copies_of(direct, verdict, user)
+            place = await direct.drawn(verdict)
+            assert place.copies[user].ts == copy["ts"]
+        await direct.actor("U0BEN").click(
+            DM["U0BEN"],
+            str((await copies_of(direct, verdict, "U0BEN"))[0]["ts"]),
+            Action.APPROVE,
+        )
+        assert (await direct.approval(verdict)).items[0].state is ItemState.AUTHORIZED
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+async def test_a_copy_whose_answer_was_lost_becomes_true_after_the_decision(
+    direct: Stack, *, is_restarted: bool
+) -> None:
+    direct.sandbox.faults.plan("lost_response", "chat.postMessage", after=1)
+    direct.sandbox.faults.plan("http_500", "conversations.history", calls=20)
+    async with direct.running():
+        verdict = await direct.refund()
+        card = await direct.card(verdict)
+        await eventually(lambda: asked_for(direct, "conversations.history"))
+        lost = [u for u in ("U0ANA", "U0BEN") if await copies_of(direct, verdict, u)]
+        await direct.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+        await direct.card(verdict, says("Approved"))
+        if not is_restarted:
+            direct.sandbox.faults.clear()
+            await direct.execute(verdict)
+            await nothing_is_left(direct)
+    if is_restarted:
+        direct.sandbox.faults.clear()
+        async with direct.running():
+            await direct.execute(verdict)
+            await nothing_is_left(direct)
+
+    assert lost
+    for user in lost:
+        (copy,) = await copies_of(direct, verdict, user)
+        assert says("refund 12 done")(copy)
+        assert not has_button(copy, Action.APPROVE)
+
+
+async def test_nobody_is_sent_a_copy_of_a_call_that_was_decided_meanwhile(
+    direct: Stack,
+) -> None:
+    direct.sandbox.faults.plan("http_500", "chat.postMessage", calls=20, after=1)
+    async with direct.running():
+        verdict = await direct.refund()
+        card = await direct.card(verdict)
+        await eventually(lambda: asked_for(direct, "conversations.history"))
+        await direct.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+        await direct.card(verdict, says("Approved"))
+        direct.sandbox.faults.clear()
+        await direct.execute(verdict)
+        await nothing_is_left(direct)
+
+        for user in ("U0ANA", "U0BEN"):
+            assert await copies_of(direct, verdict, user) == []
+
+
+async def test_a_copy_that_cannot_be_looked_for_is_posted_again_and_one_counts(
+    direct: Stack,
+) -> None:
+    direct.sandbox.faults.plan("lost_response", "chat.postMessage", after=1)
+    direct.sandbox.faults.plan("refuse", "conversations.history")
     async with direct.running():
         verdict = await direct.refund()
         await direct.card(verdict, says("Sent directly to"))
@@ -130,6 +199,10 @@ async def test_a_copy_whose_answer_was_lost_is_no_second_usable_one(
         assert (await direct.approval(verdict)).items[0].is_pending
         await direct.actor(user).click(DM[user], str(kept["ts"]), Action.APPROVE)
         assert (await direct.approval(verdict)).items[0].state is ItemState.AUTHORIZED
+
+
+async def asked_for(stack: Stack, method: str) -> bool:
+    return any(call.method == method for call in stack.sandbox.calls)
 
 
 async def test_somebody_without_direct_messages_is_mentioned_and_it_is_said(
@@ -206,7 +279,7 @@ async def test_a_click_on_a_copy_never_makes_it_the_card(direct: Stack) -> None:
     keys, approval = direct.keys, (await direct.approval(verdict)).id
     cards = direct.store.cards
     await cards.forget_message(keys, "default", approval, (place.channel, place.ts))
-    ctx = SimpleNamespace(service=direct.reviews)
+    ctx = SimpleNamespace(service=direct.reviews, config=direct.config)
 
     for ts, is_usable in [(str(bens["ts"]), True), ("1.000001", False)]:
         action = block_action("U0BEN", DM["U0BEN"], ts)
@@ -285,7 +358,7 @@ async def test_nobody_clicks_on_a_copy_of_somebody_else(
 
         # Slack shows a direct message to its person alone; the record says whose it is.
         action = block_action(person, DM["U0BEN"], str(bens["ts"]))
-        ctx = SimpleNamespace(service=direct.reviews)
+        ctx = SimpleNamespace(service=direct.reviews, config=direct.config)
 
         assert not await is_usable_copy(ctx, action, keys, approval)  # type: ignore[arg-type]
         action = block_action("U0BEN", DM["U0BEN"], str(bens["ts"]))

@@ -306,7 +306,7 @@ def dispatcher_of(
     """Return a dispatcher of its own for a test of one step."""
     updater = CardUpdater(
         card_publisher=card_publisher,
-        copies=CopyUpdater(card_publisher, stack.store.copies, stack.keys),
+        copies=CopyUpdater(card_publisher, stack.store.copies, stack.keys, "U0TWOKEY"),
         outbox=stack.store.outbox(stack.keys, reader="x"),
         keys=stack.keys,
         tenant="default",

@@ -113,7 +113,10 @@ async def test_the_other_kinds_of_conversation_are_described(
     sandbox.control.scopes([*sandbox.workspace.bot_scopes, *scopes])
     sandbox.control.join("C0PRIVATE", "U0TWOKEY")
     theirs = await ana.say("D0ANA", "zero")
-    first = await client.chat_postMessage(channel="D0ANA", text="one")
+    metadata = {"event_type": "card", "event_payload": {"approval": "ap_1"}}
+    first = await client.chat_postMessage(
+        channel="D0ANA", text="one", metadata=metadata
+    )
     second = await client.chat_postMessage(channel="D0ANA", text="two")
 
     direct = await client.conversations_info(channel="D0ANA")
@@ -131,6 +134,11 @@ async def test_the_other_kinds_of_conversation_are_described(
     everything = await client.conversations_history(channel="D0ANA")
     assert everything["messages"][2]["ts"] == theirs
     assert "bot_id" not in everything["messages"][2]
+    assert "metadata" not in everything["messages"][1]
+    shown = await client.conversations_history(
+        channel="D0ANA", include_all_metadata=True
+    )
+    assert shown["messages"][1]["metadata"] == metadata
 
 
 async def test_the_app_can_ask_who_it_is(client: Any) -> None:

@@ -164,14 +164,19 @@ def _link(text: str) -> str:
     return text
 
 
-def _percent(value: object) -> object:
-    # bool is an int: `true` would be one percent.
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    match = _PERCENT.fullmatch(value) if isinstance(value, str) else None
-    if match is None:
-        raise ValueError(f"{value!r} is not a share of the time; write 50%.")
-    return int(match["share"])
+def _share(of: str, example: str) -> Callable[[object], object]:
+    """Return a validator that reads 50% or 50 as 50."""
+
+    def read(value: object) -> object:
+        # bool is an int: `true` would be one percent.
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value
+        match = _PERCENT.fullmatch(value) if isinstance(value, str) else None
+        if match is None:
+            raise ValueError(f"{value!r} is not a share of {of}; write {example}.")
+        return int(match["share"])
+
+    return read
 
 
 def _expression(text: str) -> str:
@@ -252,7 +257,9 @@ ArgsPath = Annotated[str, AfterValidator(_path)]
 Template = Annotated[str, AfterValidator(_template)]
 Link = Annotated[str, AfterValidator(_link)]
 WindowName = Annotated[str, AfterValidator(_window_name)]
-Percent = Annotated[int, BeforeValidator(_percent), Field(ge=1, le=99)]
+_Percent = Annotated[int, Field(ge=1, le=99)]
+ShareOfTime = Annotated[_Percent, BeforeValidator(_share("the time", "50%"))]
+ShareOfCalls = Annotated[_Percent, BeforeValidator(_share("the calls", "5%"))]
 Condition = Annotated[str, AfterValidator(_expression)]
 Reason = Annotated[str, AfterValidator(_because)]
 CountedBy = Annotated[str, AfterValidator(_source)]

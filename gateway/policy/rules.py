@@ -26,12 +26,12 @@ from twokey.gateway.policy.fields import (
     Duration,
     ExactName,
     Link,
-    Percent,
     Reason,
     ReasonsFor,
     RequirementName,
     Reviewers,
     RoleName,
+    ShareOfCalls,
     StrictBool,
     Template,
     UsergroupId,
@@ -225,7 +225,7 @@ class SpotCheckRule(Record):
     People are asked about ``per_day`` calls a day at most.
     """
 
-    share: Percent
+    share: ShareOfCalls
     of: Annotated[Reviewers, Field(min_length=1)]
     per_day: Count = Field(default=20, ge=1, le=1_000)
 

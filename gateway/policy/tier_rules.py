@@ -12,10 +12,10 @@ from twokey.gateway.policy.fields import (
     Count,
     Duration,
     EscalationTarget,
-    Percent,
     RequirementName,
     Reviewers,
     RoleName,
+    ShareOfTime,
 )
 from twokey.gateway.protocol.records import Record
 from twokey.gateway.protocol.tiers import Tier
@@ -43,8 +43,8 @@ class WaitingRule(Record):
     needs: RequirementName | None = None
     expires_in: Duration | None = None
     authorization: Duration | None = None
-    remind_at: Percent | None = None
-    escalate_at: Percent | None = None
+    remind_at: ShareOfTime | None = None
+    escalate_at: ShareOfTime | None = None
     escalate_to: EscalationTarget | None = None
     notify: Notify | None = None
 

@@ -198,6 +198,11 @@ def test_a_policy_with_every_kind_of_rule_loads() -> None:
             "remind_at: 0%",
             "'0%' is not a share of the time; write 50%",
         ),
+        (
+            "protect: {",
+            "spot_checks: {share: 150%, of: [support]}\nprotect: {",
+            "'150%' is not a share of the calls; write 5%",
+        ),
         ("remind_at: 50%", "remnid_at: 50%", "did you mean 'remind_at'?"),
         (
             "escalate_to: senior",

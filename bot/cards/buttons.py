@@ -53,7 +53,7 @@ def decisions(frame: Frame, item: Item, *, is_shown_whole: bool) -> list[Block]:
         first = [_view_all(frame, item, is_shown_whole=False)]
     else:
         first = [_approve(frame, item)] if Verb.APPROVE in item.allow else []
-        rare += [view, *_allow_similar(frame, item)]
+        rare += [view, *allow_similar(frame, item)]
     if not frame.approval.is_batch:
         rare += time_buttons(frame, is_in_full=False)
     return [*first, *usual, *menu(rare)]
@@ -247,7 +247,7 @@ def _approve(frame: Frame, item: Item) -> Block:
     )
 
 
-def _allow_similar(frame: Frame, item: Item) -> list[Block]:
+def allow_similar(frame: Frame, item: Item) -> list[Block]:
     """Return the button that allows similar calls, where the policy lets people."""
     can_approve = Verb.APPROVE in item.allow and item.tier is Tier.APPROVE
     if not (item.can_cover and can_approve) or item.edit is not None:

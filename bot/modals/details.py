@@ -20,7 +20,12 @@ from twokey.bot.blocks import (
     section,
     warning,
 )
-from twokey.bot.cards.buttons import findings, form_buttons, time_buttons
+from twokey.bot.cards.buttons import (
+    allow_similar,
+    findings,
+    form_buttons,
+    time_buttons,
+)
 from twokey.bot.cards.frame import Frame, is_table
 from twokey.bot.cards.listing import is_misleading
 from twokey.bot.cards.refs import when
@@ -137,7 +142,7 @@ def _buttons(frame: Frame, item: Item, number: int, of: int) -> list[Block]:
     if number < of:
         offered.append(_turn(frame, item.index, number + 1, Action.PAGE_NEXT))
     if number == of and item.is_pending and not frame.is_late:
-        offered += form_buttons(frame, item)
+        offered += [*form_buttons(frame, item), *allow_similar(frame, item)]
     # A call in a table has no buttons of its own on the card.
     if number == of and item.state is ItemState.IN_DOUBT and is_table(frame.approval):
         offered += findings(frame, item)

@@ -15,6 +15,7 @@ from twokey.gateway.approvals.record import Approval
 from twokey.gateway.approvals.standing import ROLE_LOST
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.strict_json import JsonObject as Args
 from twokey.gateway.protocol.wire import Verdict, VerdictKind
 from twokey.sandbox.json_types import JsonObject
 
@@ -78,6 +79,30 @@ async def test_a_form_approves_the_call_and_allows_similar_ones(
         assert again.kind is VerdictKind.RUN
         assert has_button(card, Action.REVOKE)
         assert "<@U0ANA>" in json.dumps(card["blocks"])
+
+
+async def test_a_call_opened_from_a_table_is_approved_and_similar_ones_allowed(
+    allowing: Stack,
+) -> None:
+    stack = allowing
+    async with stack.running():
+        calls: list[Args] = [{"amount": 50 + n, "order_id": f"{n}"} for n in range(8)]
+        first, *_ = await stack.submit(*(("process_refund", one) for one in calls))
+        card = await stack.card(first)
+        ana = stack.actor("U0ANA")
+        await ana.click(CHANNEL, str(card["ts"]), Action.VIEW_ALL, chosen="Call 3")
+        await ana.wait_for_view(lambda view: "All about" in json.dumps(view))
+
+        await ana.act_in_view(Action.ALLOW_SIMILAR)
+        await ana.wait_for_view(lambda view: view["callback_id"] == View.ALLOW_SIMILAR)
+        assert await ana.submit({}) == {}
+
+        await live_card(stack, "*10 of 10 left.*")
+        assert await ana.view() is None
+        approval = await stack.approval(first)
+        assert [one.index for one in approval.items if not one.is_pending] == [2]
+        again = await stack.refund("t2", amount=52, order_id="new")
+        assert again.kind is VerdictKind.RUN
 
 
 async def test_a_covered_call_has_no_card_until_people_are_needed(

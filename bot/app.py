@@ -214,7 +214,11 @@ class SlackBot:
             self._service, config.metrics, tenant=config.tenant, reader=reader
         )
         seeded = SeededDefects(
-            self._service, slack, seal_key=config.seal_key, team=self.team_id
+            self._service,
+            slack,
+            seal_key=config.seal_key,
+            team=self.team_id,
+            changed=home.changed.set,
         )
 
         async def report() -> None:

@@ -7,7 +7,7 @@ a restart it goes on where it was; a card that was posted twice answers once.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from twokey.bot.blocks import Message, ensure_valid_message
 from twokey.bot.cards.approval import card
@@ -29,16 +29,24 @@ class SeededDefects:
         slack: where it is posted.
         seal_key: of its buttons, which are like those of other cards.
         team: the workspace.
+        changed: called when what waits for people has changed.
     """
 
     def __init__(
-        self, service: ReviewService, slack: Slack, *, seal_key: bytes, team: str
+        self,
+        service: ReviewService,
+        slack: Slack,
+        *,
+        seal_key: bytes,
+        team: str,
+        changed: Callable[[], None],
     ) -> None:
         self._seeded = service.seeded_defects
         self._conn = service.store.conn
         self._slack = slack
         self._seal_key = seal_key
         self._team = team
+        self._changed = changed
 
     async def look(self) -> None:
         """Do what is due; only the holder of the publisher's lease may.
@@ -61,14 +69,15 @@ class SeededDefects:
             # A channel that is gone, for one: no later look could do it either.
             logger.warning("seeded.refused why=%s", error)
             await self._seeded.end()
+            self._changed()
         except SlackError as error:
             logger.warning("seeded.not_sent why=%s", error)
 
     async def _publish(self, seeded: Seeded, shown: SeededCard, now_ms: int) -> None:
         if seeded.answer:
-            if seeded.ts:
-                await show_ended(self._slack, seeded, shown)
+            await show_ended(self._slack, seeded, shown)
             await self._seeded.end()
+            self._changed()
         elif not seeded.ts:
             await self._post(shown, now_ms)
 
@@ -85,10 +94,13 @@ class SeededDefects:
         )
         channel, ts = text_at(posted, "channel"), text_at(posted, "ts")
         await self._seeded.posted(shown, channel, ts)
+        self._changed()
 
 
 async def show_ended(slack: Slack, seeded: Seeded, shown: SeededCard) -> None:
-    """Show on its card what it was; raises `SlackError`."""
+    """Show on its card what it was, if one is known; raises `SlackError`."""
+    if not seeded.ts:
+        return
     message = ended_card(shown, seeded.answer)
     await slack.call(
         "chat.update", channel=seeded.channel, ts=seeded.ts, **_arguments(message)

@@ -14,6 +14,7 @@ from twokey.bot.listener_context import (
     UserText,
     to_mrkdwn,
 )
+from twokey.bot.listeners import waiting
 from twokey.bot.listeners.delegate import delegate
 from twokey.bot.listeners.freeze_command import freeze, list_freezes, unfreeze
 from twokey.bot.listeners.list_standing import list_standing
@@ -162,7 +163,7 @@ async def _shown(ctx: ListenerContext, command: Command, approval_id: str) -> st
         return to_mrkdwn(template(_SHOW_WHICH, command=which))
     # "Not found" is also the answer for what a person may not read: the difference
     # would tell them which ids exist.
-    loaded = await ctx.service.read(approval_id)
+    loaded = await waiting.read(ctx, approval_id)
     if loaded is None:
         return to_mrkdwn(_NOT_FOUND)
     access = await access_to(ctx, command, loaded.approval)
@@ -176,7 +177,7 @@ async def _listed(ctx: ListenerContext, command: Command) -> str:
     found: list[Loaded] = []
     is_unknown = False
     target = 0
-    async for loaded in ctx.service.queue.waiting():
+    for loaded in await waiting.waiting(ctx):
         target += 1
         access = await access_to(ctx, command, loaded.approval)
         is_unknown = is_unknown or (access.is_unknown and not access.is_given)

@@ -25,6 +25,7 @@ from twokey.bot.cards.queue import HomeFilter, page_of
 from twokey.bot.limits import PUBLISH
 from twokey.bot.listener_context import ListenerContext
 from twokey.bot.listeners.person_queue import queue_of
+from twokey.bot.listeners.waiting import waiting
 from twokey.bot.objects import Block
 from twokey.bot.web import RateLimited, SlackError, SlackRefused, text_at
 from twokey.gateway.approvals.record import Approval
@@ -62,7 +63,7 @@ class Glance:
 
 async def glance(ctx: ListenerContext) -> Glance:
     """Read what waits for anybody; raises `StoreUnavailable`."""
-    return Glance([one.approval async for one in ctx.service.queue.waiting()])
+    return Glance([one.approval for one in await waiting(ctx)])
 
 
 async def show(ctx: ListenerContext, user: str) -> None:

@@ -25,8 +25,10 @@ from twokey.bot.listener_context import ListenerContext, UserFacingError
 from twokey.bot.listeners.home_tab import show
 from twokey.bot.listeners.person_queue import waits_for
 from twokey.bot.listeners.router import AckBody, Router
+from twokey.bot.listeners.seeded_defect import answered
 from twokey.bot.listeners.verify_click import find_binding
 from twokey.bot.listeners.views import NOT_BOUND, open_modal, rejected_inputs
+from twokey.bot.listeners.waiting import read_each
 from twokey.bot.modals import choose, reject, review
 from twokey.bot.modals.call_form import SubmittedText
 from twokey.bot.modals.review import Came, Result, Review, SeenCall
@@ -41,6 +43,7 @@ from twokey.gateway.approvals.decisions import (
     Outcome,
     Reject,
     Reviewer,
+    Unknown,
     Voted,
 )
 from twokey.gateway.approvals.record import Approval, Item, approval_of
@@ -174,7 +177,7 @@ async def _offered(
     ctx: ListenerContext, user: str, asked: Sequence[str]
 ) -> tuple[list[Item], tuple[SeenCall, ...]]:
     """Return those calls that a person may decide together, as they are now."""
-    loaded = await ctx.service.queue.read_each(dict.fromkeys(map(_approval_of, asked)))
+    loaded = await read_each(ctx, dict.fromkeys(map(_approval_of, asked)))
     found = [(await ctx.service.as_of_now(one)).approval for one in loaded]
     pending = [item for one in found for item in one.items if item.is_pending]
     reviewer = await ctx.reviewer_of(user, ctx.team, *pending)
@@ -312,6 +315,11 @@ async def _decided(ctx: ListenerContext, call: _Call, gesture: _Gesture) -> Resu
         call.seen.index,
         gesture.reviewer.user,
     )
+    if isinstance(outcome, Unknown):
+        has_approved = isinstance(call.decision, Approve)
+        seed = (call.seen.approval, gesture.reviewer)
+        if said := await answered(ctx, *seed, has_approved=has_approved):
+            return call.result(Came.NOT_DONE, said)
     return await _result_of(ctx, call, outcome)
 
 
@@ -349,9 +357,7 @@ def _approval_of(item_id: str) -> str:
 async def _as_numbered(ctx: ListenerContext, kept: Review) -> list[Item]:
     """Return the calls of a form as they are now, by their place in it."""
     ids = dict.fromkeys(call.approval for call in kept.calls)
-    found = {
-        one.approval.id: one.approval for one in await ctx.service.queue.read_each(ids)
-    }
+    found = {one.approval.id: one.approval for one in await read_each(ctx, ids)}
     return [
         found[call.approval].items[call.index].with_(index=number)
         for number, call in enumerate(kept.calls)

@@ -133,6 +133,7 @@ class Router:
         self._ctx = ctx
         self._actions: dict[str, OnClick] = {}
         self._no_record: OnClick | None = None
+        self._no_record_of_form: OnSubmit | None = None
 
     def on_action(self, action: Action | re.Pattern[str], handle: OnClick) -> None:
         """Call this for clicks on the buttons with this ``action_id``."""
@@ -153,18 +154,25 @@ class Router:
         if isinstance(action, Action):
             self._actions[action] = handle
 
-    def on_no_record(self, handle: OnClick) -> None:
-        """Call this for clicks whose approval is not known; None leaves them so."""
-        self._no_record = handle
+    def on_no_record(self, click: OnClick, submit: OnSubmit) -> None:
+        """Call these where no approval is known; they raise `NoRecord` as well."""
+        self._no_record, self._no_record_of_form = click, submit
 
     async def _handled(self, handle: OnClick, click: Clicked) -> UserText | None:
         try:
             return await handle(self._ctx, click)
         except NoRecord:
-            found = self._no_record and await self._no_record(self._ctx, click)
-            if not found:
+            if self._no_record is None:
                 raise
-            return found
+            return await self._no_record(self._ctx, click)
+
+    async def _submitted(self, handle: OnSubmit, submitted: Submitted) -> AckBody:
+        try:
+            return await handle(self._ctx, submitted)
+        except NoRecord:
+            if self._no_record_of_form is None:
+                raise
+            return await self._no_record_of_form(self._ctx, submitted)
 
     def on_menu(self, menu: Action, unknown: OnClick) -> None:
         """Handle an action chosen in this menu as a click on its own button."""
@@ -186,7 +194,9 @@ class Router:
             """Answer one submission."""
             submitted = Submitted(payload.view_submission(body), _digest(context))
             try:
-                reply = await _guarded(lambda: handle(self._ctx, submitted), context)
+                reply = await _guarded(
+                    lambda: self._submitted(handle, submitted), context
+                )
             except UserFacingError as error:
                 reply = {
                     "response_action": "update",

@@ -1,80 +1,185 @@
-"""Answer a click on the card of a seeded defect: count it, and say what it was.
+"""Answer what people do with a seeded defect: count it, and say what it was.
 
 No listener of a decision finds a record of it. The router asks here before it says that
-a card is not known.
+a card is not known. Until it is answered it can be read like any other call.
 """
 
 from __future__ import annotations
 
 import logging
 
+from twokey.bot.blocks import notice
+from twokey.bot.cards.reply_texts import outcome_text
 from twokey.bot.cards.seeded_defect import ENDED, NOT_HERE, TOLD_APPROVED, TOLD_NOTICED
 from twokey.bot.delivery.seeded_defects import show_ended
-from twokey.bot.ids import Action, BadSeal, chosen, unseal, verify
-from twokey.bot.interactions import Clicked
-from twokey.bot.listener_context import ListenerContext, UserFacingError, UserText
-from twokey.bot.listeners.router import Router
+from twokey.bot.ids import PAGE, Action, BadSeal, Sealed, View, chosen, unseal, verify
+from twokey.bot.interactions import Clicked, Submitted
+from twokey.bot.listener_context import (
+    ListenerContext,
+    NoRecord,
+    UserFacingError,
+    UserText,
+)
+from twokey.bot.listeners.full_view import (
+    open_first_page,
+    record_page,
+    require_every_page,
+)
+from twokey.bot.listeners.home_tab import show
+from twokey.bot.listeners.router import AckBody, Router
+from twokey.bot.listeners.verify_click import Target, find_binding
+from twokey.bot.listeners.views import rejected_inputs, update_view
+from twokey.bot.modals import details
 from twokey.bot.text_types import label
 from twokey.bot.web import SlackError
-from twokey.gateway.approvals.seeded import SeededCard
+from twokey.gateway.approvals.decisions import Reviewer, Unknown
+from twokey.gateway.approvals.seeded import Seeded, SeededCard
 from twokey.gateway.service.seeded_defects import refusal
 
 logger = logging.getLogger(__name__)
 
-_DECISIONS = frozenset({Action.APPROVE, Action.EDIT, Action.REJECT, Action.RESPOND})
+_APPROVALS = frozenset({Action.APPROVE, Action.APPROVE_ROW})
+_DECISIONS = _APPROVALS | {Action.EDIT, Action.REJECT, Action.RESPOND}
+_TURNS = frozenset({Action.PAGE_BACK, Action.PAGE_NEXT})
+_READS = _TURNS | {Action.VIEW_ALL}
 
 
 def register(router: Router) -> None:
-    """Answer clicks on cards that no approval belongs to."""
-    router.on_no_record(_answer)
+    """Answer clicks and forms that no approval belongs to."""
+    router.on_no_record(_clicked, _submitted)
 
 
-async def _answer(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
-    """Return what to tell the person; None when the card is none of these."""
-    seeded = ctx.service.seeded_defects
-    found = await seeded.read()
+async def answered(
+    ctx: ListenerContext, approval_id: str, reviewer: Reviewer, *, has_approved: bool
+) -> UserText | None:
+    """Count a decision; return what to tell the person. None: it is about another call.
+
+    Raises:
+        StoreUnavailable: when it is not known to be kept.
+    """
+    card = (await ctx.service.seeded_defects.read()).card
+    if card is None or card.shown.id != approval_id:
+        return None
+    return await _answer(ctx, card, reviewer, has_approved=has_approved)
+
+
+async def _clicked(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
     action = clicked.action
     name, value = action.action_id, action.value
     if name == Action.MORE:
         name, value = chosen(value)
-    card = found.card
-    if card is None or not _is_ours(ctx, card, name, value):
-        return None
+    found = await ctx.service.seeded_defects.read()
+    card, sealed = _ours(ctx, found, value, PAGE if name in _TURNS else name)
     if found.answer:
         return ENDED
+    if name in _READS:
+        await _show_page(ctx, clicked, card, sealed)
+        return None
     if name not in _DECISIONS:
         return NOT_HERE
-    user, team = clicked.who
+    reviewer = await ctx.reviewer_of(*clicked.who, card.shown.items[0])
+    reviewer = reviewer.with_(gesture=clicked.gesture)
+    has_approved = name in _APPROVALS
+    at = (action.channel, action.message_ts)
+    said = await _answer(ctx, card, reviewer, has_approved=has_approved, at=at)
+    if action.is_home:
+        ctx.tasks.later(show(ctx, action.user), name="home")
+    return said
+
+
+async def _submitted(ctx: ListenerContext, submitted: Submitted) -> AckBody:
+    """Take the approval on the last page of the full view."""
+    view = submitted.view
+    found = await ctx.service.seeded_defects.read()
+    card, sealed = _ours(ctx, found, view.private_metadata, View.DETAILS)
+    binding = await find_binding(ctx, view.view_id)
+    wanted = (view.user, card.shown.id, View.DETAILS)
+    bound = binding and (binding.user, binding.approval, binding.purpose)
+    if bound != wanted or view.team != ctx.team:
+        raise _unknown()
     item = card.shown.items[0]
-    reviewer = await ctx.reviewer_of(user, team, item)
+    if errors := details.submitted(item, view.values):
+        return rejected_inputs(errors)
+    target = await _target(ctx, card, sealed, View.DETAILS)
+    await require_every_page(ctx, target, view.user)
+    reviewer = await ctx.reviewer_of(*submitted.who, item)
+    reviewer = reviewer.with_(gesture=submitted.gesture)
+    said = await _answer(ctx, card, reviewer, has_approved=True)
+    return {"response_action": "update", "view": notice(label("Not done"), said)}
+
+
+async def _answer(
+    ctx: ListenerContext,
+    card: SeededCard,
+    reviewer: Reviewer,
+    *,
+    has_approved: bool,
+    at: tuple[str, str] = ("", ""),
+) -> UserText:
     if (why := refusal(card, reviewer)) is not None:
         raise UserFacingError(label(why))
-    reviewer = reviewer.with_(gesture=clicked.gesture)
-    has_approved = name == Action.APPROVE
+    seeded = ctx.service.seeded_defects
     if not await seeded.answer(card, reviewer, has_approved=has_approved):
         return ENDED
-    logger.info("seeded.answered approved=%s user=%s", has_approved, user)
-    ctx.tasks.later(_show_ended(ctx, clicked, card), name="seeded")
+    logger.info("seeded.answered approved=%s user=%s", has_approved, reviewer.user)
+    ctx.tasks.later(_show_ended(ctx, card, *at), name="seeded")
     return TOLD_APPROVED if has_approved else TOLD_NOTICED
 
 
-async def _show_ended(ctx: ListenerContext, clicked: Clicked, card: SeededCard) -> None:
+async def _show_ended(
+    ctx: ListenerContext, card: SeededCard, channel: str, ts: str
+) -> None:
+    ctx.home.changed.set()
     seeded = await ctx.service.seeded_defects.read()
-    place = {"channel": clicked.action.channel, "ts": clicked.action.message_ts}
+    # That was clicked on: there are two where the answer to a posting was lost.
+    here = seeded.with_(channel=channel, ts=ts) if channel and ts else seeded
     try:
         # At once; the publisher does it again, should this be lost.
-        await show_ended(ctx.slack, seeded.with_(**place), card)
+        await show_ended(ctx.slack, here, card)
     except SlackError as error:
         logger.warning("seeded.not_sent why=%s", error)
 
 
-def _is_ours(ctx: ListenerContext, card: SeededCard, name: str, value: str) -> bool:
-    """Return whether a button is one that we put on this card."""
+async def _show_page(
+    ctx: ListenerContext, clicked: Clicked, card: SeededCard, sealed: Sealed
+) -> None:
+    target = await _target(ctx, card, sealed, clicked.action.action_id)
+    if not sealed.page:
+        await open_first_page(ctx, clicked, target)
+        return
+    frame = ctx.frame(target.approval, target.now_ms)
+    view = details.view(frame, target.item.index, sealed.page)
+    await update_view(ctx, clicked, target, view)
+    await record_page(ctx, target, clicked.action.user, sealed.page)
+
+
+async def _target(
+    ctx: ListenerContext, card: SeededCard, sealed: Sealed, purpose: str
+) -> Target:
+    now_ms = await ctx.service.store.conn.now_ms()
+    return Target(card.shown, sealed.index, purpose, now_ms, ctx.keys)
+
+
+def _ours(
+    ctx: ListenerContext, found: Seeded, value: str, purpose: str
+) -> tuple[SeededCard, Sealed]:
+    """Return what is shown, and the seal of a button or form that we made for it.
+
+    Raises:
+        NoRecord: it is none of ours.
+    """
     try:
         sealed = unseal(value)
     except BadSeal:
-        return False
-    return any(
-        verify(sealed, card.shown, key=key, team=ctx.team, purpose=name)
-        for key in ctx.config.seal_keys
-    )
+        raise _unknown() from None
+    card, keys = found.card, ctx.config.seal_keys
+    if card is None or not any(
+        verify(sealed, card.shown, key=key, team=ctx.team, purpose=purpose)
+        for key in keys
+    ):
+        raise _unknown()
+    return card, sealed
+
+
+def _unknown() -> NoRecord:
+    return NoRecord(outcome_text(Unknown(), now_ms=0))

@@ -28,6 +28,7 @@ from twokey.gateway.protocol.wire import ProposedCall, Turn, TurnRef
 from twokey.gateway.service.proposals import EvaluatedCall, Source, propose
 from twokey.gateway.service.tenant_service import PolicyService
 from twokey.gateway.store import keys as store_keys
+from twokey.gateway.store.atomic_write import Loaded
 from twokey.gateway.store.threads import ThreadFacts
 
 logger = logging.getLogger(__name__)
@@ -39,6 +40,19 @@ class SeededDefectService(PolicyService):
     async def read(self) -> Seeded:
         """Return what is shown, if anything is; raises `StoreUnavailable`."""
         return await self._store.seeded.read(self._keys, self._tenant)
+
+    async def waiting(self) -> Loaded | None:
+        """Return what is shown as an approval that waits; None when none does.
+
+        Raises:
+            StoreUnavailable: when the store does not answer.
+        """
+        seeded = await self.read()
+        if seeded.card is None or not seeded.ts or seeded.answer:
+            return None
+        loaded = Loaded(seeded.card.shown, await self._store.conn.now_ms())
+        is_over = loaded.now_ms >= loaded.approval.expires_at_ms
+        return None if is_over else loaded
 
     async def show_if_due(self, seeded: Seeded, now_ms: int) -> None:
         """Note the next card when its time has come, or plan when that is.
@@ -150,4 +164,8 @@ def seeded_approval(
     if not found:
         return None
     expires_at_ms = now_ms + found[0].ttl_ms
-    return found[0].with_(created_at_ms=now_ms, expires_at_ms=expires_at_ms)
+    # No call is like one that nobody asked for.
+    items = tuple(item.with_(can_cover=False) for item in found[0].items)
+    return found[0].with_(
+        items=items, created_at_ms=now_ms, expires_at_ms=expires_at_ms
+    )

@@ -11,6 +11,7 @@ import pytest
 
 from tests.bot.bot_stack import CHANNEL, POLICY, TEAM, Stack, has_button, says
 from tests.streams import audit_entries
+from twokey.bot.delivery import publisher
 from twokey.bot.delivery.seeded_defects import SeededDefects
 from twokey.bot.ids import Action
 from twokey.bot.web import Slack
@@ -39,7 +40,9 @@ SEEDED = load_policy(POLICY + RULE, "policy.yml")
 
 
 @pytest.fixture
-async def stack(store: Store) -> AsyncIterator[Stack]:
+async def stack(store: Store, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stack]:
+    # The bot looks when it starts, and the tests do it after that.
+    monkeypatch.setattr(publisher, "LOOK_S", 3600.0)
     async with Sandbox() as sandbox:
         yield Stack(sandbox, store, policy=SEEDED)
 
@@ -50,7 +53,11 @@ async def look(stack: Stack) -> None:
     async with aiohttp.ClientSession() as session:
         slack = Slack(config.bot_token, api_url=config.api_url, session=session)
         await SeededDefects(
-            stack.reviews, slack, seal_key=config.seal_key, team=TEAM
+            stack.reviews,
+            slack,
+            seal_key=config.seal_key,
+            team=TEAM,
+            changed=lambda: None,
         ).look()
 
 
@@ -131,7 +138,7 @@ async def test_one_answer_counts_and_others_do_not_decide(stack: Stack) -> None:
         ts = str(message["ts"])
         await stack.actor("U0EVE").click(CHANNEL, ts, Action.APPROVE)
         await stack.told("U0EVE", "not on that list")
-        await stack.actor("U0BEN").click(CHANNEL, ts, Action.VIEW_ALL)
+        await stack.actor("U0BEN").click(CHANNEL, ts, Action.TAKE)
         await stack.told("U0BEN", "does nothing on this card")
         assert await names(stack) == [EventName.SEEDED_SHOWN]
 

@@ -7,6 +7,7 @@ from tests.mutants.mutant import Mutant
 FOLD = "gateway/metrics/fold.py"
 FOLDING = "tests/metrics/test_fold.py"
 STATISTICS = "tests/service/test_statistics.py"
+SEEDED_LISTS = "tests/bot/test_seeded_defects_in_lists.py"
 
 METRICS_TABLE = (
     Mutant(
@@ -85,6 +86,34 @@ METRICS_TABLE = (
         " and not item.reconciled_fence\n",
         "\n",
         "tests/service/test_spot_checks.py",
+    ),
+    Mutant(
+        "seeded defects: it waits on Home and in lists like any other call",
+        "bot/listeners/waiting.py",
+        "    if seeded is None:\n",
+        "    if True:\n",
+        SEEDED_LISTS,
+    ),
+    Mutant(
+        "seeded defects: a form over it counts for who opened it",
+        "bot/listeners/seeded_defect.py",
+        "if bound != wanted or view.team != ctx.team:",
+        "if False:",
+        SEEDED_LISTS,
+    ),
+    Mutant(
+        "seeded defects: one that was answered is listed no more",
+        "gateway/service/seeded_defects.py",
+        "if seeded.card is None or not seeded.ts or seeded.answer:",
+        "if seeded.card is None or not seeded.ts:",
+        SEEDED_LISTS,
+    ),
+    Mutant(
+        "seeded defects: of several decided together it counts as one",
+        "bot/listeners/review.py",
+        "if isinstance(outcome, Unknown):",
+        "if False:",
+        SEEDED_LISTS,
     ),
     Mutant(
         "seeded defects: one answer counts",

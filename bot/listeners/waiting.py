@@ -1,0 +1,40 @@
+"""Read what waits for people, with a seeded defect among it like any other call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from twokey.bot.listener_context import ListenerContext
+from twokey.gateway.service.queue import MAX_QUEUE
+from twokey.gateway.store.atomic_write import Loaded
+
+
+async def waiting(ctx: ListenerContext) -> list[Loaded]:
+    """Return what waits for anybody, the soonest due first.
+
+    Raises:
+        StoreUnavailable: the store does not answer.
+    """
+    found = [one async for one in ctx.service.queue.waiting()]
+    seeded = await ctx.service.seeded_defects.waiting()
+    if seeded is None:
+        return found
+    every = sorted([*found, seeded], key=lambda one: one.approval.expires_at_ms)
+    return every[:MAX_QUEUE]
+
+
+async def read(ctx: ListenerContext, approval_id: str) -> Loaded | None:
+    """Return what waits or waited under an id; raises `StoreUnavailable`."""
+    loaded = await ctx.service.read(approval_id)
+    return loaded or next(iter(await _seeded(ctx, [approval_id])), None)
+
+
+async def read_each(ctx: ListenerContext, approval_ids: Iterable[str]) -> list[Loaded]:
+    """Return those of these that are there; raises `StoreUnavailable`."""
+    ids = [*approval_ids]
+    return [*await ctx.service.queue.read_each(ids), *await _seeded(ctx, ids)]
+
+
+async def _seeded(ctx: ListenerContext, ids: list[str]) -> list[Loaded]:
+    seeded = await ctx.service.seeded_defects.waiting()
+    return [seeded] if seeded is not None and seeded.approval.id in ids else []

@@ -1,0 +1,186 @@
+"""A seeded defect waits on Home and in `/approvals list` like any other call."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from tests.bot import test_seeded_defects
+from tests.bot.bot_stack import CHANNEL, Stack, says
+from tests.bot.listeners.test_review_together import confirmed, home, home_of, results
+from tests.bot.test_seeded_defects import look, names, shown
+from twokey.bot.ids import Action
+from twokey.gateway.approvals.events import EventName
+from twokey.gateway.service.statistics import StatisticsService
+from twokey.sandbox.json_types import JsonObject, as_objects
+
+ANSWERED = [EventName.SEEDED_SHOWN, EventName.SEEDED_ANSWERED]
+stack = test_seeded_defects.stack
+ENDED = "a hundred times what the customer asks for"
+
+
+def without_ids(blocks: list[JsonObject]) -> str:
+    """Return blocks without what differs from call to call: ids, seals, times."""
+    text = json.dumps(blocks)
+    text = re.sub(r'"(block_id|value|initial_option)": "[^"]*"', "", text)
+    return re.sub(r"ap_[\w.-]+|<!date[^>]*>|\d of your queue", "", text)
+
+
+def rows(state: JsonObject, approval: str) -> list[JsonObject]:
+    """Return the blocks of an approval's row on a Home tab."""
+    blocks = as_objects(state["home"]["blocks"])
+    return [one for one in blocks if str(one.get("block_id", "")).find(approval) >= 0]
+
+
+async def rubber_stamped(stack: Stack) -> tuple[int, int]:
+    total = (await StatisticsService(stack.store).metrics()).total
+    assert total.evaluated == total.runs == total.corrected.whole == 0
+    return total.rubber_stamped.part, total.rubber_stamped.whole
+
+
+async def listed(stack: Stack, user: str = "U0ANA", words: str = "list") -> str:
+    """Return what `/approvals list` tells somebody in a direct message."""
+    direct = {"U0ANA": "D0ANA", "U0EVE": "D0EVE"}[user]
+    person = stack.actor(user)
+    before = {str(m["ts"]) for m in await person.messages(direct)}
+    await person.command("/approvals", words, direct)
+    message = await person.message_with(
+        direct, lambda m: m["ephemeral"] and str(m["ts"]) not in before
+    )
+    return str(message["text"])
+
+
+async def test_its_row_on_home_looks_like_that_of_a_real_call(stack: Stack) -> None:
+    seeded, _ = await shown(stack)
+    async with stack.running():
+        real = await stack.refund(amount=890, order_id="78291")
+        real_id = (await stack.approval(real)).id
+        ana = await home(stack, shows="Waiting for you: 2")
+        state = await ana.state()
+
+        found, expected = rows(state, seeded.id), rows(state, real_id)
+        asked = ("asked by <@U0DAN>", "asked by the agent")
+        assert len(found) == len(expected) == 3
+        assert without_ids(found) == without_ids(expected).replace(*asked)
+        assert "Review 2 together" in home_of(state)
+
+
+async def test_who_may_not_decide_it_sees_it_nowhere(stack: Stack) -> None:
+    seeded, _ = await shown(stack)
+    async with stack.running():
+        eve = await home(stack, "U0EVE", shows="Nothing waits for you")
+        assert seeded.id not in home_of(await eve.state())
+        assert seeded.id not in await listed(stack, "U0EVE")
+        assert "no such approval" in await listed(stack, "U0EVE", f"show {seeded.id}")
+
+
+async def test_approved_in_its_row_it_counts_and_leaves_the_lists(
+    stack: Stack,
+) -> None:
+    seeded, _ = await shown(stack)
+    async with stack.running():
+        assert seeded.id in await listed(stack)
+        assert seeded.id in await listed(stack, words=f"show {seeded.id}")
+        ana = await home(stack, shows=seeded.id)
+
+        await ana.act_in_home(Action.APPROVE_ROW)
+
+        await ana.wait_for_view(lambda view: "you approved it" in json.dumps(view))
+        await ana.wait_for(lambda state: seeded.id not in home_of(state) or None)
+        await ana.message_with(CHANNEL, says(ENDED))
+        assert "Nothing is waiting" in await listed(stack)
+        assert "no such approval" in await listed(stack, words=f"show {seeded.id}")
+    assert await rubber_stamped(stack) == (1, 1)
+    assert await names(stack) == ANSWERED
+
+
+@pytest.mark.parametrize("place", ["home", "card"])
+async def test_all_of_it_is_shown_and_approved_there(stack: Stack, place: str) -> None:
+    seeded, message = await shown(stack)
+    async with stack.running():
+        ana = await home(stack, shows=seeded.id)
+        if place == "home":
+            await ana.act_in_home(Action.VIEW_ALL)
+        else:
+            await stack.actor("U0ANA").click(
+                CHANNEL, str(message["ts"]), Action.VIEW_ALL
+            )
+        view = await ana.wait_for_view(lambda view: "All about" in json.dumps(view))
+        assert "78291" in json.dumps(view)
+        assert await names(stack) == [EventName.SEEDED_SHOWN]
+
+        assert await ana.submit({}) == {}
+
+        await ana.wait_for_view(lambda view: "you approved it" in json.dumps(view))
+        await ana.message_with(CHANNEL, says(ENDED))
+        await ana.wait_for(lambda state: seeded.id not in home_of(state) or None)
+    assert await rubber_stamped(stack) == (1, 1)
+
+
+async def test_rejected_from_the_full_view_it_was_noticed(stack: Stack) -> None:
+    seeded, _ = await shown(stack)
+    async with stack.running():
+        ana = await home(stack, shows=seeded.id)
+        await ana.act_in_home(Action.VIEW_ALL)
+        await ana.wait_for_view(lambda view: "All about" in json.dumps(view))
+
+        await ana.act_in_view(Action.REJECT)
+
+        await ana.wait_for_view(lambda view: "Well seen" in json.dumps(view))
+    assert await rubber_stamped(stack) == (0, 1)
+
+
+async def test_a_form_over_it_is_good_for_who_opened_it_alone(stack: Stack) -> None:
+    seeded, _ = await shown(stack)
+    async with stack.running():
+        ana = await home(stack, shows=seeded.id)
+        await ana.act_in_home(Action.VIEW_ALL)
+        view = await ana.wait_for_view(lambda view: "All about" in json.dumps(view))
+        await stack.store.conn.command("DEL", stack.keys.view(str(view["id"])))
+
+        assert await ana.submit({}) == {}
+
+        await ana.wait_for_view(lambda view: "Not done" in json.dumps(view))
+    assert await names(stack) == [EventName.SEEDED_SHOWN]
+
+
+async def test_reviewed_together_with_others_it_counts_among_them(
+    stack: Stack,
+) -> None:
+    seeded, _ = await shown(stack)
+    async with stack.running():
+        real = await stack.refund(amount=890, order_id="78291")
+        ana = await home(stack, shows="Review 2 together")
+        await ana.act_in_home(Action.REVIEW)
+        await ana.wait_for_view(lambda view: "890" in json.dumps(view))
+        await confirmed(ana, {})
+
+        told = await results(ana)
+
+        assert "*1 approved*" in told
+        assert "you approved it" in told
+        assert not (await stack.approval(real)).items[0].is_pending
+        await ana.wait_for(lambda state: seeded.id not in home_of(state) or None)
+    assert await names(stack) == ANSWERED
+
+
+async def test_it_offers_no_standing_approval(stack: Stack) -> None:
+    seeded, _ = await shown(stack)
+
+    assert not seeded.items[0].can_cover
+
+
+async def test_what_has_expired_is_listed_nowhere(stack: Stack) -> None:
+    await shown(stack)
+    seeded = await stack.store.seeded.read(stack.keys, "default")
+    assert seeded.card is not None
+    past = seeded.card.shown.with_(expires_at_ms=1)
+    over = seeded.card.with_(shown=past).model_dump_json()
+    key = stack.keys.seeded("default")
+    await stack.store.conn.command("HSET", key, "card", over)
+
+    assert await stack.reviews.seeded_defects.waiting() is None
+    await look(stack)
+    assert await stack.reviews.seeded_defects.waiting() is None

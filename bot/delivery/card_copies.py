@@ -69,22 +69,25 @@ class CopyUpdater:
         # about one update a second, and a card has up to `MOST_COPIES` copies.
         is_urgent = needs_people(record)
         urgency = Urgency.NEEDS_PEOPLE if is_urgent else Urgency.COPY_UPDATE
-        asked = copies_for(record)
-        # Also of people who are not asked any more: a copy whose posting got no answer
-        # may show them buttons.
-        for user in dict.fromkeys((*asked, *place.copies)):
+        lost = [
+            user
+            for user, copy in place.copies.items()
+            if user not in entry.unsent and not (copy.ts or copy.refused)
+        ]
+        for user in copies_for(record):
             copy = place.copies.get(user, CardCopy())
-            if copy.ts or copy.refused:
-                continue
-            if copy.channel and user not in entry.unsent:
+            if user in lost:
                 return CopyCall(Call(HISTORY, ""), user, urgency)
-            if user in asked:
+            if not (copy.ts or copy.refused):
                 channel = copy.channel or self.channels.get(user)
                 call = Call(POST, channel) if channel else Call(OPEN_DM, "")
                 return CopyCall(call, user, urgency)
         for user in place.sent:
             if self._is_outdated(record, place.copies[user]):
                 return CopyCall(Call(UPDATE, ""), user, urgency)
+        # Of people who are not asked any more: it may still show them buttons.
+        for user in lost:
+            return CopyCall(Call(HISTORY, ""), user, urgency)
         return None
 
     def _is_outdated(self, record: Approval, copy: CardCopy) -> bool:

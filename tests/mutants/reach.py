@@ -18,22 +18,15 @@ REACH_TABLE = (
     Mutant(
         "a copy whose answer was lost is found and not posted again",
         "bot/delivery/card_copies.py",
-        "if copy.channel and user not in entry.unsent:",
-        "if False:",
+        "            if user in lost:\n",
+        "            if False:\n",
         COPIES,
     ),
     Mutant(
         "a copy whose answer was lost becomes true after the decision",
         "bot/delivery/card_copies.py",
-        "for user in dict.fromkeys((*asked, *place.copies)):",
-        "for user in asked:",
-        COPIES,
-    ),
-    Mutant(
-        "nobody is sent a copy of a call that was decided meanwhile",
-        "bot/delivery/card_copies.py",
-        "            if user in asked:\n",
-        "            if True:\n",
+        "        for user in lost:\n",
+        "        for user in ():\n",
         COPIES,
     ),
     Mutant(

@@ -9,6 +9,7 @@ from selenium.webdriver import Chrome
 
 from tests.browser.demo_process import Demo
 from tests.browser.hasty import hasty_demo
+from tests.browser.test_standing import allow, ask, open_form
 from tests.browser.test_stories import REASON, amount_field, words_on
 from tests.browser.test_two_people import (
     approve_as,
@@ -172,6 +173,43 @@ def test_pictures_of_a_question(chrome: Chrome, demo: Demo, gallery: Path) -> No
     screen.size(1100, 1640)
     screen.save(gallery / "answered.png")
     ensure_pictures(gallery, 7)
+
+
+@pytest.mark.parametrize("mode", ["socket"])
+def test_pictures_of_a_standing_approval(
+    chrome: Chrome, demo: Demo, gallery: Path
+) -> None:
+    screen = Screen(chrome, demo.url)
+    screen.size(*DESKTOP)
+    open_form(screen, 79001)
+    for name, size, scheme in (
+        ("similar-light", (1100, 1100), "light"),
+        ("similar-dark", (1100, 1100), "dark"),
+        ("similar-phone", (390, 1100), "light"),
+    ):
+        screen.size(*size, scheme=scheme)
+        screen.save(gallery / f"{name}.png")
+    screen.size(*DESKTOP)
+    allow(screen, 3)
+    ask(screen, 79002)
+    words_on(screen, "2 of 3 left")
+    for name, size, scheme in (
+        ("standing-light", (1100, 900), "light"),
+        ("standing-dark", (1100, 900), "dark"),
+        ("standing-phone", (390, 1000), "light"),
+    ):
+        screen.size(*size, scheme=scheme)
+        screen.open("U0ANA", CHANNEL)
+        words_on(screen, "2 of 3 left")
+        screen.save(gallery / f"{name}.png")
+    screen.size(*DESKTOP, scheme="light")
+    screen.open("U0ANA", CHANNEL)
+    press_last(screen, "revoke_standing")
+    screen.save(gallery / "revoke.png")
+    screen.click(".confirm-agree")
+    words_on(screen, "Revoked by")
+    screen.save(gallery / "revoked.png")
+    ensure_pictures(gallery, 8)
 
 
 def ensure_pictures(gallery: Path, count: int) -> None:

@@ -67,6 +67,7 @@ class Action(StrEnum):
     REJECT_WORDS = "reject_words"
     RESPOND_WORDS = "respond_words"
     ALLOW_SIMILAR = "allow_similar"
+    ASK_REQUESTER = "ask_requester"
     REVOKE = "revoke_standing"
     USES = "uses"
 
@@ -94,6 +95,7 @@ class View(StrEnum):
     PAST_MINE = "past_mine_modal"
     HOME = "home_tab"
     ALLOW_SIMILAR = "allow_similar_modal"
+    ASK_REQUESTER = "ask_requester_modal"
     USES = "uses_modal"
 
 
@@ -103,6 +105,7 @@ class Input(StrEnum):
     REASON = "reason"
     PRESET = "preset"
     MESSAGE = "message"
+    QUESTION = "question"
     READ_ALL = "read_all"
     OTHERS = "others"
     REMARK = "remark"

@@ -54,6 +54,7 @@ EXAMPLES = console.examples(
     ("twokey demo --script queue", "20 threads, reviewed in one modal"),
     ("twokey demo --script digest", "the numbers of a week, in a channel"),
     ("twokey demo --script question", "the agent asks before it acts"),
+    ("twokey demo --script inquiry", "a reviewer asks the requester first"),
     ("twokey demo --script direct", "the second person decides in a direct message"),
     ("twokey demo --script similar", "one form lets more of the same run"),
     ("twokey demo --script outage", "the model is away after the approval"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from twokey.bot.ids import Action, Input
-from twokey.cli.demo_stack import SENIOR
+from twokey.cli.demo_stack import CHANNEL, SENIOR
 from twokey.cli.demo_stage import Stage, expect
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.protocol.states import ItemState
@@ -14,6 +14,8 @@ from twokey.sandbox.json_types import as_object
 
 REASON = "Only half of it was damaged."
 ANSWER = "Please ask for a photo of the damage first."
+QUESTION = "Did the customer send a photo of the damage?"
+REPLY = "Yes: the screen is cracked in two places."
 
 
 async def approve(stage: Stage) -> None:
@@ -62,6 +64,24 @@ async def respond(stage: Stage) -> None:
     words = await stage.last_words()
     expect(not stage.effects(), "An answered call ran.")
     expect(ANSWER in words, "The agent does not pass the answer on.")
+
+
+async def inquiry(stage: Stage) -> None:
+    """Ana asks Dan before she decides; the card stays open and shows his reply."""
+    ts, approval = await stage.ask()
+    await stage.click(ts, Action.ASK_REQUESTER, approval, 0)
+    await stage.submit({Input.QUESTION: QUESTION}, approval, 0)
+    await stage.told(ts, EventName.APPROVAL_ASKED, approval, QUESTION)
+    await stage.dan.say(CHANNEL, f"@twokey {REPLY}", ts)
+    await stage.told(ts, EventName.APPROVAL_REPLIED, approval, REPLY)
+    now = await stage.approval(approval.id)
+    expect(now.items == approval.items, "A question changed the call.")
+    expect(now.expires_at_ms == approval.expires_at_ms, "A question changed its end.")
+    await stage.click(ts, Action.APPROVE, approval, 0)
+    await stage.reached(approval, {0: ItemState.EXECUTED})
+    words = await stage.last_words()
+    expect(_amounts(stage) == [899], "The refund did not run once with 899.")
+    expect(REPLY not in words, "The agent was told what people said.")
 
 
 async def expire(stage: Stage) -> None:
@@ -131,7 +151,17 @@ async def outage(stage: Stage) -> None:
 
 SINGLE_CARDS: dict[str, Callable[[Stage], Awaitable[None]]] = {
     script.__name__: script
-    for script in (approve, edit, reject, respond, expire, multi, escalate, outage)
+    for script in (
+        approve,
+        edit,
+        reject,
+        respond,
+        inquiry,
+        expire,
+        multi,
+        escalate,
+        outage,
+    )
 }
 
 

@@ -138,6 +138,17 @@ class Stage:
         await self.ana.message_with(CHANNEL, is_call, STEP_TIMEOUT_S)
         self.say(event.value, approval=approval.id)
 
+    async def told(
+        self, ts: str, event: EventName, approval: Approval, words: str
+    ) -> None:
+        """Wait until a card has these words; say that this happened."""
+
+        def is_shown(message: JsonObject) -> bool:
+            return message["ts"] == ts and words in json.dumps(message["blocks"])
+
+        await self.ana.message_with(CHANNEL, is_shown, STEP_TIMEOUT_S)
+        self.say(event.value, approval=approval.id, text=words)
+
     async def submit(
         self, values: Mapping[str, object], approval: Approval, n: int
     ) -> dict[str, str]:

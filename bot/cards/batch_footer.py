@@ -6,6 +6,7 @@ from twokey.bot.blocks import actions, box, context, rich_text, section
 from twokey.bot.cards import buttons
 from twokey.bot.cards.call_rows import needs_full_view
 from twokey.bot.cards.frame import Frame, is_table, rows_of
+from twokey.bot.cards.inquiries import ask_requester
 from twokey.bot.cards.states import STATE_NAMES
 from twokey.bot.cards.table import calls_named, table_of
 from twokey.bot.objects import Block
@@ -81,6 +82,7 @@ def batch_footer(frame: Frame) -> list[Block]:
             )
             blocks.append(context(why, block_id=frame.block_id("each")))
     rare = [buttons.view_call(frame, others[0])] if others else []
+    rare += ask_requester(frame, None)
     offered += buttons.menu([*rare, *buttons.time_buttons(frame, is_in_full=False)])
     if offered:
         blocks.append(actions(*offered, block_id=frame.block_id("batch")))
@@ -105,6 +107,6 @@ def _of_table(frame: Frame) -> list[Block]:
             offered.append(buttons.choose(frame))
         if all(Verb.REJECT in item.allow for item in waiting):
             offered.append(buttons.reject_all(frame))
-    of_time = buttons.menu(buttons.time_buttons(frame, is_in_full=False))
-    offered += [buttons.open_call(frame), *of_time]
+    rare = ask_requester(frame, None) + buttons.time_buttons(frame, is_in_full=False)
+    offered += [buttons.open_call(frame), *buttons.menu(rare)]
     return [*blocks, actions(*offered, block_id=frame.block_id("batch"))]

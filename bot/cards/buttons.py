@@ -7,6 +7,7 @@ from typing import cast
 
 from twokey.bot.blocks import button, overflow
 from twokey.bot.cards.frame import Frame
+from twokey.bot.cards.inquiries import ask_requester
 from twokey.bot.cards.listing import call_title
 from twokey.bot.ids import Action, choice
 from twokey.bot.inputs import select
@@ -31,6 +32,8 @@ FINDINGS_OF_A_FAILURE = FINDINGS | {Finding.EXECUTED: "It took effect"}
 """What people say of a call that ran and reported a failure."""
 
 _MANY = 2
+_IN_MENU = 5
+"""How many options Slack takes in an overflow menu."""
 
 
 def decisions(frame: Frame, item: Item, *, is_shown_whole: bool) -> list[Block]:
@@ -55,6 +58,7 @@ def decisions(frame: Frame, item: Item, *, is_shown_whole: bool) -> list[Block]:
         first = [_approve(frame, item)] if Verb.APPROVE in item.allow else []
         rare += [view, *allow_similar(frame, item)]
     if not frame.approval.is_batch:
+        rare += ask_requester(frame, item.index)
         rare += time_buttons(frame, is_in_full=False)
     return [*first, *usual, *menu(rare)]
 
@@ -63,10 +67,11 @@ def menu(rare: Sequence[Block]) -> list[Block]:
     """Return buttons as one menu; one alone stays a button, which takes one click less.
 
     Each option is sealed as its button is. None may ask back: Slack asks one question
-    for a whole menu.
+    for a whole menu. What a menu has no room for, the last of them, stands beside it.
     """
     if len(rare) < _MANY:
         return [*rare]
+    rare, beside = rare[:_IN_MENU], rare[_IN_MENU:]
     options = [
         option(
             label(str(cast("Block", one["text"])["text"])),
@@ -74,7 +79,7 @@ def menu(rare: Sequence[Block]) -> list[Block]:
         )
         for one in rare
     ]
-    return [overflow(Action.MORE, options)]
+    return [*beside, overflow(Action.MORE, options)]
 
 
 def _by_use(offered: Sequence[Block]) -> tuple[list[Block], list[Block]]:

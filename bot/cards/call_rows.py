@@ -30,6 +30,8 @@ from twokey.bot.cards.frame import (
     rows_of,
     text_budget,
 )
+from twokey.bot.cards.inquiries import MOST_TEXT as INQUIRIES
+from twokey.bot.cards.inquiries import inquiries
 from twokey.bot.cards.listing import Listing, all_text, call_title, listing_of
 from twokey.bot.cards.precedents import MOST_TEXT
 from twokey.bot.cards.refs import hash_ref, when, who
@@ -119,6 +121,8 @@ def call_budget(approval: Approval, item: Item) -> int:
         taken += MOST_TEXT // min(len(approval.items), MAX_ROWS)
     if approval.answered:
         taken += ANSWERED // min(len(approval.items), MAX_ROWS)
+    if approval.inquiries and not approval.is_batch:
+        taken += INQUIRIES
     return max(MIN_EXCERPT, share.call - taken)
 
 
@@ -145,16 +149,16 @@ def call_row(frame: Frame, item: Item) -> list[Block]:
 
 
 def agent_statement(frame: Frame) -> list[Block]:
-    """Return the agent's text, marked as unverified, and what it was answered."""
-    text = frame.approval.says
+    """Return the agent's text, marked as unverified, and what people said before."""
+    text, words = frame.approval.says, [*answered(frame), *inquiries(frame)]
     if not text:
-        return answered(frame)
+        return words
     is_batch = frame.approval.is_batch
     limit = _STATEMENT_CHARS_IN_BATCH if is_batch else _STATEMENT_CHARS
     cut = excerpt(text, limit).text
     named = line(bold(label("Agent says (unverified):")))
     says = rich_text(named, box(cut), block_id=frame.block_id("says"))
-    return [says, *answered(frame)]
+    return [says, *words]
 
 
 def title(frame: Frame, item: Item, *, is_in_header: bool = False) -> list[Block]:

@@ -28,6 +28,8 @@ _HEAD_AND_TAIL_OF_BATCH = 2_195
 _ROW_TEXT = 1_005
 _ROW_TEXT_IN_BATCH = 580
 _HEAD_AND_TAIL_AUTO_APPROVED = 2_700
+_INQUIRIES = 100
+"""What the line about questions to the requester takes on the card of a batch."""
 _OTHERS = 300
 """What the list of calls without rows takes."""
 
@@ -118,6 +120,7 @@ def text_budget(approval: Approval) -> TextBudget:
         fixed = _HEAD_AND_TAIL_AUTO_APPROVED
     free = TEXT_IN_ALL_BLOCKS - fixed
     free -= _OTHERS if len(approval.items) > MAX_ROWS else 0
+    free -= _INQUIRIES if approval.inquiries and is_batch else 0
     free = free // rows - (_ROW_TEXT_IN_BATCH if is_batch else _ROW_TEXT)
     return TextBudget(
         title=max(MIN_EXCERPT, free * 6 // 100),

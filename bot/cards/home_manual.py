@@ -22,7 +22,8 @@ _HOW: LiteralString = (
     "*Approve* runs it as shown. *Edit* lets you change it first. *Reject* and "
     "*Respond* tell the agent why not.\n"
     "*I'm on it* tells the others that you look at it. *More time* lets it wait "
-    "longer. `{command} delegate @colleague 4h` lets somebody decide in your place "
+    "longer. *Ask the requester…* asks who the agent works for, and leaves it open. "
+    "`{command} delegate @colleague 4h` lets somebody decide in your place "
     "while you are away. `{command} help` names the other commands."
 )
 

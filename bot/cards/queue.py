@@ -210,7 +210,8 @@ def decidable_in_row(approval: Approval) -> Item | None:
     would say nothing more: no edit, warning, report, opinion or business state.
     """
     waiting = pending(approval)
-    if len(waiting) != 1 or approval.remarks or approval.is_standing:
+    has_words = bool(approval.remarks or approval.inquiries)
+    if len(waiting) != 1 or has_words or approval.is_standing:
         return None
     item = waiting[0]
     is_usual = (

@@ -36,6 +36,7 @@ from twokey.bot.cards.reminders import (
 )
 from twokey.bot.cards.reply_texts import agent_answer, run_failed
 from twokey.bot.cards.spot_check import answered_note, asked_note
+from twokey.bot.delivery.inquiry_messages import INQUIRY_EVENTS, inquiry_messages
 from twokey.bot.delivery.outbox_queue import QueuedMessage, QueueEntry, Urgency
 from twokey.bot.delivery.run_messages import is_about_outage
 from twokey.bot.text_types import Template, template
@@ -81,6 +82,8 @@ def messages_of(
     Without a card there is no thread, so only other channels get a message. Where the
     thread mentions people, those with a copy are told in the thread of that.
     """
+    if event.name in INQUIRY_EVENTS:
+        return inquiry_messages(event, approval, place, copies)
     found = _messages_of(event, approval, place)
     if not found:
         return found

@@ -53,6 +53,8 @@ NEEDS_PEOPLE = frozenset(
         EventName.APPROVAL_REMINDED,
         EventName.APPROVAL_ESCALATED,
         EventName.APPROVAL_STILL_IN_DOUBT,
+        EventName.APPROVAL_ASKED,
+        EventName.APPROVAL_REPLIED,
         EventName.ITEM_EDITED,
         EventName.ITEM_VOTED,
         EventName.ITEM_IN_DOUBT,

@@ -3,7 +3,8 @@
 It never starts an agent. A reviewer is offered to use the text as an answer to the
 agent, or as the reason of an edit or a rejection. Slack opens a modal only for a click,
 so the reviewer gets buttons, and the server keeps the text until one is clicked.
-Under a card with one question the reply is its answer.
+Under a card with one question the reply is its answer, and where reviewers asked the
+requester, theirs is a reply to them.
 """
 
 from __future__ import annotations
@@ -35,10 +36,14 @@ from twokey.bot.listeners.views import open_form
 from twokey.bot.message_events import Mention, without_bot
 from twokey.bot.modals import edit, reject, respond
 from twokey.bot.text_types import label, template
+from twokey.gateway.approvals.changes import Change
 from twokey.gateway.approvals.decisions import Click, Gesture, Invalid, Respond
+from twokey.gateway.approvals.inquiring import takes_reply
+from twokey.gateway.approvals.inquiry import Inquiry
 from twokey.gateway.errors import CorruptRecord, NewerRecord, StoreUnavailable
 from twokey.gateway.failures import log_failure
 from twokey.gateway.protocol import questions
+from twokey.gateway.protocol.records import Person
 from twokey.gateway.protocol.verbs import Verb
 from twokey.gateway.store.atomic_write import Loaded
 
@@ -58,6 +63,14 @@ _NO_TEXT = template(
 _SEVERAL = template(
     "The agent has several questions here, so nothing was recorded. Please press "
     "*Answer* on the card."
+)
+_REPLIED = template(
+    "Reviewers see your reply on the card. It decides nothing, and the agent is not "
+    "told."
+)
+_KEPT_FIRST = template(
+    "Reviewers see your reply as you wrote it first, and editing it changes nothing. "
+    "Please write a new one."
 )
 _NOT_KEPT_YET = template(
     "The gateway cannot keep anything right now. Slack repeats your message for a few "
@@ -133,11 +146,15 @@ async def _offered(ctx: ListenerContext, mention: Mention, approval: str) -> Mes
 async def _answered(
     ctx: ListenerContext, mention: Mention, approval: str
 ) -> Message | None:
-    """Record a reply under the card of questions; None under any other card."""
+    """Record a reply that is an answer; None under a card that asked them nothing."""
     loaded = await ctx.service.read(approval)
-    if loaded is None or not loaded.approval.is_question:
+    by = Person(team=ctx.team, user=mention.user)
+    is_asked = loaded is not None and takes_reply(loaded.approval, by)
+    if loaded is None or not (loaded.approval.is_question or is_asked):
         return None
     try:
+        if is_asked:
+            return await _reply_to_reviewers(ctx, mention, loaded, by)
         return await _answer_question(ctx, mention, loaded)
     except UserFacingError as error:
         return _said(error.message)
@@ -229,6 +246,21 @@ async def _answer_question(
         raise UserFacingError(label(" ".join(outcome.errors.values())))
     logger.info("question.replied outcome=%s id=%s", outcome.kind, approval.id)
     return _said(outcome_text(outcome, now_ms=loaded.now_ms))
+
+
+async def _reply_to_reviewers(
+    ctx: ListenerContext, mention: Mention, loaded: Loaded, by: Person
+) -> Message:
+    """Record what the requester replies to reviewers; raises `UserFacingError`."""
+    words, approval = _words(ctx, mention), loaded.approval
+    result = await ctx.service.inquiries.reply(approval.id, by, words, mention.ts)
+    logger.info("requester.replied id=%s", approval.id)
+    if isinstance(result, Change):
+        return _said(_REPLIED)
+    if isinstance(result, Inquiry):
+        # Delivered again, or edited: it was evidence as it was first written.
+        return _said(_REPLIED if result.text == words else _KEPT_FIRST)
+    return _said(outcome_text(result, now_ms=loaded.now_ms))
 
 
 async def _chosen(

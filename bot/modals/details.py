@@ -27,6 +27,7 @@ from twokey.bot.cards.buttons import (
     time_buttons,
 )
 from twokey.bot.cards.frame import Frame, is_table
+from twokey.bot.cards.inquiries import ask_requester
 from twokey.bot.cards.listing import is_misleading
 from twokey.bot.cards.refs import when
 from twokey.bot.cards.states import taken_by
@@ -171,7 +172,7 @@ def _turn(frame: Frame, index: int, number: int, action: Action) -> Block:
 
 
 def _of_time(frame: Frame, item: Item) -> list[Block]:
-    offered = time_buttons(frame, is_in_full=True)
+    offered = ask_requester(frame, item.index) + time_buttons(frame, is_in_full=True)
     if not offered:
         return []
     until = template("Expires {at}.", at=when(frame.approval.expires_at_ms))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from twokey.bot.cards.call_rows import FINDINGS, late_report
 from twokey.bot.cards.chunks import chunks
 from twokey.bot.cards.diff import state_text, state_title
+from twokey.bot.cards.inquiries import inquiry_parts
 from twokey.bot.cards.listing import boxes, schema_order
 from twokey.bot.cards.refs import utc
 from twokey.bot.cards.states import TRIAGE_TITLE
@@ -85,6 +86,8 @@ def _parts(approval: Approval, item: Item) -> list[Part]:
         ("Agent says of the call (unverified)", [item.agent_description]),
         ("Agent says (unverified)", [approval.says]),
         *[("Answered before", [_answered(one)]) for one in approval.answered],
+        # Last: one that comes while somebody reads moves no page that they have read.
+        *inquiry_parts(approval, item.index),
     ]
     return _of(sections)
 

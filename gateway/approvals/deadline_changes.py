@@ -16,6 +16,7 @@ from twokey.gateway.approvals.decisions import (
     Refusal,
     Reviewer,
     Stale,
+    Unknown,
 )
 from twokey.gateway.approvals.events import Event, EventName, approval_event
 from twokey.gateway.approvals.record import Acknowledgement, Approval
@@ -42,9 +43,9 @@ def extend(approval: Approval, reviewer: Reviewer, now_ms: int) -> Change | Refu
         reviewer: who asks for it; has to be one who may decide a waiting call.
         now_ms: the store's clock.
     """
-    refusal = _refusal(approval, reviewer, now_ms)
-    if refusal is not None:
-        return refusal
+    refused = refusal(approval, reviewer, now_ms)
+    if refused is not None:
+        return refused
     # Half of the original time and not of what is left, which would shrink with each
     # click.
     until_ms = min(approval.expires_at_ms + approval.ttl_ms // 2, latest_ms(approval))
@@ -63,9 +64,9 @@ def take(approval: Approval, reviewer: Reviewer, now_ms: int) -> Change | Refusa
 
     Arguments are those of `extend`.
     """
-    refusal = _refusal(approval, reviewer, now_ms)
-    if refusal is not None:
-        return refusal
+    refused = refusal(approval, reviewer, now_ms)
+    if refused is not None:
+        return refused
     acknowledged = Acknowledgement(by=reviewer.person, until_ms=now_ms + _TAKEN_MS)
     marked = approval.with_(acknowledged=acknowledged, rev=approval.rev + 1)
     return _change(approval, marked, reviewer, EventName.APPROVAL_TAKEN)
@@ -102,10 +103,17 @@ def fire(approval: Approval, kind: TimerKind, now_ms: int) -> Change | None:
     return Change(after, (event,), fires=kind)
 
 
-def _refusal(approval: Approval, reviewer: Reviewer, now_ms: int) -> Refusal | None:
-    waiting = [item for item in approval.items if item.is_pending]
+def refusal(
+    approval: Approval, reviewer: Reviewer, now_ms: int, *, call: int | None = None
+) -> Refusal | None:
+    """Return why somebody may not act on what waits; None: they may.
+
+    They have to be one who may decide this call, or any that waits for None.
+    """
+    items = approval.items if call is None else approval.items[call : call + 1]
+    waiting = [item for item in items if item.is_pending]
     if not waiting:
-        return Stale.of(approval.items[-1])
+        return Stale.of(items[-1]) if items else Unknown()
     if now_ms >= approval.expires_at_ms:
         return Expired(expires_at_ms=approval.expires_at_ms)
     reasons = [

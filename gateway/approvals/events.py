@@ -27,6 +27,8 @@ class EventName(StrEnum):
     APPROVAL_STILL_IN_DOUBT = "approval.still_in_doubt"
     APPROVAL_REPORTED = "approval.reported"
     APPROVAL_USED = "approval.used"
+    APPROVAL_ASKED = "approval.asked"
+    APPROVAL_REPLIED = "approval.replied"
     CALL_RAN = "call.ran"
     CALL_DENIED = "call.denied"
     CALL_RETURNED = "call.returned"

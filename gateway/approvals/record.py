@@ -10,6 +10,7 @@ from pydantic import Field
 
 from twokey.gateway.approvals import lifecycle
 from twokey.gateway.approvals.authorization import Floor, Revocation
+from twokey.gateway.approvals.inquiry import Inquiry
 from twokey.gateway.approvals.lifecycle import ApprovalState, Transition
 from twokey.gateway.approvals.policy_decision import PolicyDecisionFields
 from twokey.gateway.approvals.precedents import Past
@@ -317,6 +318,7 @@ class Approval(Record):
     answered: tuple[Answered, ...] = ()
     recent_requests: int = 0
     remarks: tuple[Remark, ...] = ()
+    inquiries: tuple[Inquiry, ...] = ()
     uses: tuple[Use, ...] = ()
     checked_at_ms: int = 0
     items: tuple[Item, ...] = Field(min_length=1)

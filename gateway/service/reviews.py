@@ -37,6 +37,7 @@ from twokey.gateway.protocol.strict_json import JsonObject, accept_object
 from twokey.gateway.service.deadlines import TimeService
 from twokey.gateway.service.delegating import DelegationService
 from twokey.gateway.service.freezing import FreezeService
+from twokey.gateway.service.inquiries import InquiryService
 from twokey.gateway.service.queue import MAX_QUEUE, ReviewQueue
 from twokey.gateway.service.reach import Reach, Rotations
 from twokey.gateway.service.reevaluation import (
@@ -82,6 +83,7 @@ class ReviewService(PolicyService):
         self.freezes = FreezeService(store, tenant=tenant)
         self.reviewer_freezes = ReviewerFreezes(store, policy, tenant=tenant)
         self.times = TimeService(store, tenant=tenant)
+        self.inquiries = InquiryService(store, tenant=tenant)
         self.statistics = StatisticsService(store, tenant=tenant)
         self.live_metrics = LiveMetrics(store, policy, tenant=tenant)
         self.seeded_defects = SeededDefectService(store, policy, tenant=tenant)

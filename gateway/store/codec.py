@@ -28,7 +28,7 @@ from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.strict_json import JsonObject, parse_object
 from twokey.gateway.store.connection import number
 
-FORMAT = 7
+FORMAT = 8
 """Number of the format in which records are written; scripts write it beside them.
 
 It rises with every change after which an older version would misread a record: a new
@@ -78,6 +78,7 @@ _IN_DETAIL = {
     "finding",
 }
 _APPROVAL_IN_HEAD = {"version", "rev", "created_at_ms", "acknowledged", "remarks"} | {
+    "inquiries",
     "uses",
     *_TIMES.values(),
 }
@@ -135,9 +136,10 @@ def blobs(approval: Approval, items: Sequence[Item]) -> dict[str, str]:
     found: dict[str, str] = {}
     if approval.acknowledged:
         found["taken"] = approval.acknowledged.model_dump_json()
-    if approval.remarks:
-        rows = [remark.model_dump(mode="json") for remark in approval.remarks]
-        found["remarks"] = json.dumps(rows, ensure_ascii=False)
+    for name in ("remarks", "inquiries"):
+        if said := getattr(approval, name):
+            rows = [one.model_dump(mode="json") for one in said]
+            found[name] = json.dumps(rows, ensure_ascii=False)
     if approval.uses:
         found["uses"] = uses(approval)
     for item in items:
@@ -246,6 +248,7 @@ def _together(head: dict[str, bytes], blobs: dict[str, bytes]) -> Approval:
             if acknowledged
             else None,
             "remarks": json.loads(blobs.get("remarks", b"[]")),
+            "inquiries": json.loads(blobs.get("inquiries", b"[]")),
             "uses": json.loads(blobs.get("uses", b"[]")),
             "items": items,
         }

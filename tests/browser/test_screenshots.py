@@ -10,7 +10,14 @@ from selenium.webdriver import Chrome
 from tests.browser.demo_process import Demo
 from tests.browser.hasty import hasty_demo
 from tests.browser.test_standing import allow, ask, open_form
-from tests.browser.test_stories import REASON, amount_field, words_on
+from tests.browser.test_stories import (
+    REASON,
+    REPLY,
+    amount_field,
+    ask_dan,
+    reply_as_dan,
+    words_on,
+)
 from tests.browser.test_two_people import (
     approve_as,
     ask_for_two,
@@ -210,6 +217,33 @@ def test_pictures_of_a_standing_approval(
     words_on(screen, "Revoked by")
     screen.save(gallery / "revoked.png")
     ensure_pictures(gallery, 8)
+
+
+@pytest.mark.parametrize("mode", ["socket"])
+def test_pictures_of_a_question_to_the_requester(
+    chrome: Chrome, demo: Demo, gallery: Path
+) -> None:
+    screen = Screen(chrome, demo.url)
+    screen.size(*DESKTOP)
+    ask_dan(screen, is_sent=False)
+    screen.save(gallery / "ask.png")
+    screen.click(".modal-submit")
+    screen.gone(".dialog")
+    words_on(screen, "has not replied yet")
+    reply_as_dan(screen)
+    words_on(screen, REPLY)
+    for name, size, scheme in (
+        ("asked", (1100, 1000), "light"),
+        ("asked-dark", (1100, 1000), "dark"),
+        ("asked-phone", (390, 1180), "light"),
+    ):
+        screen.size(*size, scheme=scheme)
+        screen.open("U0ANA", CHANNEL)
+        words_on(screen, REPLY)
+        if name != "asked-phone":
+            last_thread(screen)
+        screen.save(gallery / f"{name}.png")
+    ensure_pictures(gallery, 4)
 
 
 def ensure_pictures(gallery: Path, count: int) -> None:

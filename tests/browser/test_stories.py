@@ -19,6 +19,9 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
 CHANNEL = "C0APPROVALS"
 REASON = "Only half of it was damaged."
+QUESTION = "Did the customer send a photo of the damage?"
+REPLY = "Yes: the screen is cracked in two places."
+THREAD_BOX = "#thread .composer-box"
 CARD = ".message:has([data-action-id])"
 
 
@@ -122,7 +125,13 @@ def test_respond(screen: Screen, demo: Demo) -> None:
     words_on(screen, "Approval needed")
     screen.run("document.querySelector('[data-action-id=more]').focus()")
     screen.press(Keys.ENTER)
-    assert screen.words(".menu") == "Respond\nView all\nAllow similar…\nI'm on it"
+    assert screen.words(".menu").splitlines() == [
+        "Respond",
+        "View all",
+        "Allow similar…",
+        "Ask the requester…",
+        "I'm on it",
+    ]
     screen.press(Keys.ARROW_DOWN, Keys.ARROW_UP, Keys.ENTER)
     screen.type('.dialog [data-block-id="message"] .control', "Ask for a photo.")
     screen.click(".modal-submit")
@@ -131,6 +140,46 @@ def test_respond(screen: Screen, demo: Demo) -> None:
     words_on(screen, "Answered", "Ask for a photo.")
 
     assert not demo.effects()
+
+
+def test_the_requester_is_asked_and_replies_in_the_thread(
+    screen: Screen, demo: Demo
+) -> None:
+    ask_dan(screen)
+    words_on(screen, "has not replied yet", QUESTION)
+    reply_as_dan(screen)
+
+    words_on(screen, REPLY)
+    screen.open("U0ANA", CHANNEL)
+    words_on(screen, QUESTION, REPLY)
+    screen.click('[data-action-id="approve"]')
+    words_on(screen, "and done")
+
+    assert len(demo.effects()) == 1
+
+
+def ask_dan(screen: Screen, *, is_sent: bool = True) -> None:
+    """Ask the requester from the card, as Ana; or only fill the form."""
+    screen.open("U0ANA", CHANNEL)
+    words_on(screen, "Approval needed", "78291")
+    screen.click('[data-action-id="more"]')
+    screen.click('.menu [data-value^="ask_requester "]')
+    screen.type('.dialog [data-block-id="question"] .control', QUESTION)
+    if is_sent:
+        screen.click(".modal-submit")
+        screen.gone(".dialog")
+
+
+def reply_as_dan(screen: Screen) -> None:
+    """Reply in the thread of the newest card, once the question is there."""
+    screen.open("U0DAN", CHANNEL)
+
+    def is_asked() -> bool:
+        screen.click(".replies", last=True)
+        return QUESTION in screen.words("#thread")
+
+    screen.wait(is_asked, "the question in the thread")
+    screen.one(THREAD_BOX).send_keys(f"@twokey {REPLY}\n")
 
 
 def test_the_old_button_works_after_a_restart(screen: Screen, demo: Demo) -> None:

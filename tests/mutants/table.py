@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from tests.mutants.current_policy import CURRENT_POLICY_TABLE
 from tests.mutants.fences import FENCES_TABLE
+from tests.mutants.inquiries import INQUIRY_TABLE
 from tests.mutants.lifetimes import LIFETIMES_TABLE
 from tests.mutants.metrics import METRICS_TABLE
 from tests.mutants.mutant import Mutant
@@ -483,6 +484,7 @@ TABLE = (
     *TRIAGE_TABLE,
     *TRUST_TABLE,
     *QUESTION_TABLE,
+    *INQUIRY_TABLE,
     *REACH_TABLE,
     *SLACK_TABLE,
     *STANDING_TABLE,

@@ -23,6 +23,7 @@ STORIES = {
     "edit": ["reviewer.submitted", "reviewer.submitted", "item.executed"],
     "reject": ["item.rejected"],
     "respond": ["item.answered"],
+    "inquiry": ["approval.asked", "approval.replied", "item.executed"],
     "expire": ["item.expired"],
     "multi": ["item.rejected", "item.executed", "item.executed"],
     "escalate": [

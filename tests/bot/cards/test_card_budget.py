@@ -21,6 +21,7 @@ from tests.bot.samples import (
 from twokey.bot.cards.approval import card
 from twokey.bot.cards.frame import MAX_ROWS, rows_of, text_budget
 from twokey.gateway.approvals.authorization import Floor
+from twokey.gateway.approvals.inquiry import MAX_QUESTION, MAX_REPLY, Inquiry
 from twokey.gateway.approvals.precedents import Past, Precedent, WindowTotal
 from twokey.gateway.approvals.record import (
     Acknowledgement,
@@ -111,6 +112,13 @@ def _longest_past(filler: str) -> Past:
     )
 
 
+def _longest_inquiries(filler: str) -> tuple[Inquiry, ...]:
+    by = VOTERS[0].with_(name=filler * 80)
+    asked = Inquiry(by=by, text=filler * MAX_QUESTION, at_ms=NOW)
+    replied = asked.with_(text=filler * MAX_REPLY, reply_ts="1.1")
+    return (*(asked, replied) * 9, asked, replied)
+
+
 def _card_problems(approval: Approval) -> list[str]:
     message = card(replace(frame(approval), sent=tuple(one.user for one in VOTERS)))
     problems = validate_message([*message.blocks], message.text, update=True)
@@ -133,6 +141,7 @@ def test_the_fullest_card_is_still_accepted(
             *items,
             says=filler * 3_000,
             answered=(Answered(text=filler * 9_000, by=VOTERS[0], at_ms=NOW),) * 3,
+            inquiries=_longest_inquiries(filler),
             agent=filler * 300,
             requester=Person(team=TEAM, user="U" + "0" * 29),
             escalated_at_ms=NOW,

@@ -87,7 +87,7 @@ def test_56_refunds_are_one_table_with_every_way_to_decide() -> None:
         Action.CHOOSE,
         Action.REJECT_ALL,
         Action.VIEW_ALL,
-        Action.TAKE,
+        Action.MORE,
     ]
 
 
@@ -185,7 +185,11 @@ def test_a_table_of_long_arguments_keeps_its_numbers_and_shows_that_it_is_cut() 
     assert not table.whole
     assert len(table.rows) == MAX_BATCH + 1
     assert sum(len(cell) for row in table.rows for cell in row) <= TABLE_CHARS
-    assert buttons(approval) == [Action.REJECT_ALL, Action.VIEW_ALL, Action.TAKE]
+    assert buttons(approval) == [
+        Action.REJECT_ALL,
+        Action.VIEW_ALL,
+        Action.MORE,
+    ]
 
 
 def test_whether_a_call_is_whole_does_not_depend_on_the_state_of_others() -> None:

@@ -49,6 +49,7 @@ async def test_a_card_has_one_row_and_its_menu_does_what_buttons_did(
         assert [chosen(value)[0] for value in offered] == [
             Action.RESPOND,
             Action.VIEW_ALL,
+            Action.ASK_REQUESTER,
             Action.TAKE,
         ]
         assert "All about this call" in str(details["title"])

@@ -1,0 +1,165 @@
+"""Show what reviewers asked the requester, and the button that asks them.
+
+The card has the newest question with the newest reply to it, while calls wait; View all
+of a call has everything.
+"""
+
+from __future__ import annotations
+
+from twokey.bot.blocks import Message, box, button, context, rich_text, section
+from twokey.bot.cards.fallbacks import card_fallback
+from twokey.bot.cards.frame import Frame
+from twokey.bot.cards.refs import utc, when
+from twokey.bot.ids import Action
+from twokey.bot.objects import Block
+from twokey.bot.text import excerpt, fit
+from twokey.bot.text_types import (
+    Plain,
+    Ref,
+    Template,
+    joined,
+    label,
+    template,
+    untrusted,
+    user,
+)
+from twokey.gateway.approvals.events import Event
+from twokey.gateway.approvals.inquiring import has_requester
+from twokey.gateway.approvals.inquiry import MAX_QUESTION, Inquiry
+from twokey.gateway.approvals.lifecycle import ApprovalState
+from twokey.gateway.approvals.record import Approval
+
+MOST_TEXT = 800
+"""Characters that all of it takes on a card, at most."""
+
+_SHARE = 190
+_NAME = 40
+_QUESTION = 2 * MAX_QUESTION
+"""Hidden characters make a question longer than it came."""
+
+
+def requester_ref(approval: Approval) -> Ref | None:
+    """Return a mention of the requester; None where there is nobody to ask."""
+    if approval.requester is None or not has_requester(approval):
+        return None
+    try:
+        return user(approval.requester.user)
+    except ValueError:  # asked by a program, under a name that is no id of Slack's
+        return None
+
+
+def ask_requester(frame: Frame, index: int | None) -> list[Block]:
+    """Return the button that asks the requester about a call, or about the card."""
+    approval = frame.approval
+    items = approval.items if index is None else approval.items[index : index + 1]
+    is_waiting = any(item.is_pending for item in items) and not frame.is_late
+    if not is_waiting or requester_ref(approval) is None:
+        return []
+    return [
+        button(
+            Action.ASK_REQUESTER,
+            label("Ask the requester…"),
+            value=frame.value(index, Action.ASK_REQUESTER),
+            accessibility_label=label("Ask the person who asked the agent for this"),
+        )
+    ]
+
+
+def inquiries(frame: Frame) -> list[Block]:
+    """Return the newest question and reply while calls wait."""
+    approval = frame.approval
+    if not approval.inquiries or approval.state is not ApprovalState.OPEN:
+        return []
+    newest = approval.inquiries[-1]
+    questions = [one for one in approval.inquiries if not one.is_reply]
+    if approval.is_batch:
+        # A batch has no room for their words.
+        sentence = template("💬 *The requester has not replied yet:* see View all.")
+        if newest.is_reply:
+            sentence = template("💬 *The requester replied:* see View all.")
+        return [context(sentence, block_id=frame.block_id("asked"))]
+    shown = [*questions[-1:], *([newest] if newest.is_reply else [])]
+    blocks = [block for one in shown for block in _shown(frame, one)]
+    notes: list[Template] = []
+    if not newest.is_reply:
+        notes.append(template("The requester has not replied yet."))
+    more = len(approval.inquiries) - len(shown)
+    if more:
+        notes.append(template("{n} more of these are in View all.", n=more))
+    if notes:
+        blocks.append(context(*notes, block_id=frame.block_id("asked.more")))
+    return blocks
+
+
+def _shown(frame: Frame, one: Inquiry) -> list[Block]:
+    at = when(one.at_ms)
+    # The name in plain text: a mention would notify them when the card is posted anew.
+    # Who the requester is stands at the top of the card.
+    asked: list[Template | Plain] = [
+        template("💬 *Asked the requester* {at}, by", at=at),
+        _name(one),
+    ]
+    replied = template("💬 *The requester replied* {at}:", at=at)
+    head, place = ([replied], "replied") if one.is_reply else (asked, "asked")
+    return [
+        context(*head, block_id=frame.block_id(f"{place}.by")),
+        rich_text(box(excerpt(one.text, _SHARE).text), block_id=frame.block_id(place)),
+    ]
+
+
+def inquiry_parts(approval: Approval, index: int) -> list[tuple[str, list[str]]]:
+    """Return all that was asked and replied about a call: titles and whole texts."""
+    return [
+        (
+            "The requester replied" if one.is_reply else "Asked the requester",
+            [_whole(one)],
+        )
+        for one in approval.inquiries
+        if one.is_about(index)
+    ]
+
+
+def _whole(one: Inquiry) -> str:
+    at = f"{utc(one.at_ms):%Y-%m-%d %H:%M} UTC"
+    return f"{one.by.name or one.by.user}, {at}\n{one.text}"
+
+
+def _name(one: Inquiry) -> Plain:
+    return untrusted(fit(one.by.name or one.by.user, _NAME))
+
+
+def asked_note(event: Event, approval: Approval, who: Ref) -> Message:
+    """Return the reply under the card that asks the requester, whom it mentions."""
+    lead = template("{who}, a reviewer asks you before this is decided:", who=who)
+    if "call" in event.data:
+        nth = int(event.data["call"])
+        lead = template(
+            "{who}, a reviewer asks you about call {n} before it is decided:",
+            who=who,
+            n=nth,
+        )
+    names = {f"{one.by.team}/{one.by.user}": one.by.name for one in approval.inquiries}
+    name = names.get(event.actor) or event.actor
+    how = template(
+        "Reply in this thread and mention me. Reviewers see your reply on the card; "
+        "it decides nothing."
+    )
+    return Message(
+        (
+            section(lead),
+            rich_text(
+                box(excerpt(event.reason, _QUESTION).text), block_id=f"ask:{event.seq}"
+            ),
+            context(label("Asked by"), untrusted(fit(name, _NAME)), how),
+        ),
+        "A reviewer asks the requester about a call that waits.",
+    )
+
+
+def replied_note(approval: Approval, askers: list[Ref]) -> Message:
+    """Return the reply that tells those who asked that the requester has replied."""
+    sentence = template("💬 The requester replied. This waits for your decision.")
+    mentions = [template("{who}", who=one) for one in askers]
+    said = joined(" ", [*mentions, sentence])
+    text = f"The requester replied. {card_fallback(approval)}"
+    return Message((section(said),), text)

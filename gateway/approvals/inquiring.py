@@ -1,0 +1,170 @@
+"""Ask the requester about a call that waits, and record their reply.
+
+Neither decides anything: the calls wait on, with the same deadline and the same people.
+"""
+
+from __future__ import annotations
+
+from twokey.gateway.approvals import quorum
+from twokey.gateway.approvals.changes import Change
+from twokey.gateway.approvals.deadline_changes import refusal
+from twokey.gateway.approvals.decisions import (
+    Expired,
+    Forbidden,
+    Gesture,
+    Refusal,
+    Reviewer,
+    Stale,
+)
+from twokey.gateway.approvals.events import EventName, approval_event
+from twokey.gateway.approvals.inquiry import (
+    MAX_QUESTION,
+    MAX_REPLY,
+    MOST_QUESTIONS,
+    MOST_REPLIES,
+    Inquiry,
+    unanswered,
+)
+from twokey.gateway.approvals.record import Approval
+from twokey.gateway.protocol.records import Person
+
+REPLY_TS = "reply_ts"
+"""In the data of a reply: the Slack message in which it came."""
+
+_NOBODY = Forbidden(reason="Nobody is known who asked the agent for this.")
+_NOT_YOURS = Forbidden(reason="Only the person who asked the agent can reply to this.")
+_ENOUGH = Forbidden(
+    reason=f"The requester was asked {MOST_QUESTIONS} questions about this already. "
+    "Please decide it with what is known, or let it expire."
+)
+_FULL = Forbidden(
+    reason=f"This card keeps {MOST_REPLIES} replies, and has them. Please talk to the "
+    "reviewers directly."
+)
+
+
+def has_requester(approval: Approval) -> bool:
+    """Return whether there is somebody to ask about the calls of an approval."""
+    # An agent's question is for the requester already, and a standing approval was
+    # proposed by a reviewer.
+    is_of_calls = not (approval.is_question or approval.is_standing)
+    return is_of_calls and approval.requester is not None
+
+
+def takes_reply(approval: Approval, person: Person) -> bool:
+    """Return whether what this person writes under the card is a reply to reviewers."""
+    requester = approval.requester
+    was_asked = requester is not None and requester.is_same(person)
+    return was_asked and bool(approval.inquiries)
+
+
+def ask(
+    approval: Approval,
+    call: int | None,
+    reviewer: Reviewer,
+    text: str,
+    now_ms: int,
+) -> Change | Inquiry | Refusal:
+    """Add a question to the requester.
+
+    Args:
+        approval: the record as it stands.
+        call: index of the call that it is about; None: all of the card.
+        reviewer: who asks; has to be one who may decide what it is about.
+        text: the question, `MAX_QUESTION` characters at most.
+        now_ms: the store's clock.
+
+    Returns:
+        What was kept of the same question, if they asked it and nobody replied since.
+    """
+    if not has_requester(approval):
+        return _NOBODY
+    refused = refusal(approval, reviewer, now_ms, call=call)
+    if refused is not None:
+        return refused
+    if problem := _problem(text, MAX_QUESTION):
+        return problem
+    for one in unanswered(approval.inquiries):
+        # A form that was sent twice asks once.
+        is_same = one.by.is_same(reviewer.person) and one.call == call
+        if is_same and one.text == text:
+            return one
+    if sum(not one.is_reply for one in approval.inquiries) >= MOST_QUESTIONS:
+        return _ENOUGH
+    asked = Inquiry(by=reviewer.person, text=text, at_ms=now_ms, call=call)
+    roles = [role for item in approval.items for role in item.requirement.roles]
+    data = {"gesture": reviewer.gesture.value}
+    if call is not None:
+        data["call"] = str(call + 1)
+    names = tuple(dict.fromkeys(quorum.roles_of(reviewer, roles)))
+    return _added(approval, EventName.APPROVAL_ASKED, asked, data, names)
+
+
+def reply(
+    approval: Approval, person: Person, text: str, ts: str, now_ms: int
+) -> Change | Inquiry | Refusal:
+    """Add a reply of the requester; the same message is added once.
+
+    Args:
+        approval: the record as it stands.
+        person: who wrote it.
+        text: what they wrote, `MAX_REPLY` characters at most.
+        ts: of the message in Slack.
+        now_ms: the store's clock.
+
+    Returns:
+        What was kept of this message before, if it was.
+    """
+    if not takes_reply(approval, person):
+        return _NOT_YOURS
+    # Before what ended the call: Slack delivers a message again that was recorded in
+    # time.
+    kept = next((one for one in approval.inquiries if one.reply_ts == ts), None)
+    ends = kept or _why_not_kept(approval, text, now_ms)
+    if ends is not None:
+        return ends
+    # By the record and not by the message: the name is what the agent was asked with.
+    by = approval.requester or person
+    replied = Inquiry(by=by, text=text, at_ms=now_ms, reply_ts=ts)
+    data = {"gesture": Gesture.THREAD_REPLY.value, REPLY_TS: ts}
+    return _added(approval, EventName.APPROVAL_REPLIED, replied, data)
+
+
+def _why_not_kept(approval: Approval, text: str, now_ms: int) -> Refusal | None:
+    """Return why a reply of the requester cannot be kept; None: it can."""
+    if not any(item.is_pending for item in approval.items):
+        return Stale.of(approval.items[-1])
+    if now_ms >= approval.expires_at_ms:
+        return Expired(expires_at_ms=approval.expires_at_ms)
+    is_full = sum(one.is_reply for one in approval.inquiries) >= MOST_REPLIES
+    return _FULL if is_full else _problem(text, MAX_REPLY)
+
+
+def _problem(text: str, most: int) -> Forbidden | None:
+    if not text.strip():
+        return Forbidden(reason="There is no text in it, so nothing was recorded.")
+    if len(text) > most:
+        return Forbidden(
+            reason=f"This has {len(text):,} characters, and {most:,} are kept, so "
+            "nothing was recorded. Please write a shorter one."
+        )
+    return None
+
+
+def _added(
+    before: Approval,
+    name: EventName,
+    one: Inquiry,
+    data: dict[str, str],
+    roles: tuple[str, ...] = (),
+) -> Change:
+    inquiries = (*before.inquiries, one)
+    after = before.with_(inquiries=inquiries, rev=before.rev + 1)
+    # Of the approval and of no item: what metrics, precedents and replays read of a
+    # call is its decision alone.
+    event = approval_event(after, name, reason=one.text)
+    actor = f"{one.by.team}/{one.by.user}"
+    told = event.with_(actor=actor, roles=roles, data=event.data | data)
+    # Not after the end: the sweep may expire the card between the reading and this
+    # write.
+    return Change(after, (told,), before_ms=before.expires_at_ms)

@@ -1,0 +1,214 @@
+"""Reviewers ask the requester; the calls wait on as if nobody had."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.approvals.builders import (
+    ANA,
+    BEN,
+    CHLOE,
+    DAN,
+    HOUR_MS,
+    NOW_MS,
+    TWO,
+    an_approval,
+    an_item,
+    click_on,
+    reviewer,
+)
+from twokey.gateway.approvals.changes import Change
+from twokey.gateway.approvals.deciding import decide
+from twokey.gateway.approvals.decisions import (
+    Approve,
+    Expired,
+    Forbidden,
+    Refusal,
+    Stale,
+    Unknown,
+)
+from twokey.gateway.approvals.events import EventName
+from twokey.gateway.approvals.inquiring import ask, reply, takes_reply
+from twokey.gateway.approvals.inquiry import (
+    MAX_QUESTION,
+    MAX_REPLY,
+    MOST_QUESTIONS,
+    MOST_REPLIES,
+    Inquiry,
+    answered_by,
+    unanswered,
+)
+from twokey.gateway.approvals.lifecycle import ApprovalState
+from twokey.gateway.approvals.record import Approval
+from twokey.gateway.protocol.states import ItemState
+
+LATER = NOW_MS + HOUR_MS
+WHY = "Was it broken?"
+
+
+def after(result: Change | Inquiry | Refusal) -> Approval:
+    """Return the record after a change; fail for anything else."""
+    assert isinstance(result, Change), result
+    return result.approval
+
+
+def asked(approval: Approval | None = None, text: str = WHY) -> Approval:
+    """Return an approval about which Ana has asked."""
+    return after(ask(approval or an_approval(), None, reviewer(ANA), text, NOW_MS))
+
+
+def decided() -> Approval:
+    """Return an approval that was approved after Ana asked."""
+    before = asked()
+    result = decide(before, click_on(before), Approve(), reviewer(BEN), now_ms=NOW_MS)
+    assert isinstance(result, Change)
+    return result.approval
+
+
+def test_a_question_changes_nothing_but_what_is_shown() -> None:
+    before = an_approval()
+
+    change = ask(before, None, reviewer(ANA), WHY, NOW_MS)
+
+    assert isinstance(change, Change)
+    assert change.approval == before.with_(
+        rev=2, inquiries=(Inquiry(by=ANA, text=WHY, at_ms=NOW_MS),)
+    )
+    assert change.before_ms == before.expires_at_ms
+    assert not change.resumes
+    assert not change.timers
+    (event,) = change.events
+    assert (event.name, event.item) == (EventName.APPROVAL_ASKED, "")
+    assert (event.actor, event.roles) == ("T0/U0ANA", ("support",))
+    assert (event.reason, event.data) == (WHY, {"gesture": "api"})
+
+
+def test_the_requester_replies_and_who_else_writes_does_not() -> None:
+    before = asked()
+
+    change = reply(before, DAN, "It was.", "17.1", NOW_MS + 1)
+
+    assert isinstance(change, Change)
+    assert change.approval.inquiries[-1] == Inquiry(
+        by=DAN, text="It was.", at_ms=NOW_MS + 1, reply_ts="17.1"
+    )
+    (event,) = change.events
+    assert (event.name, event.actor) == (EventName.APPROVAL_REPLIED, "T0/U0DAN")
+    assert event.data == {"gesture": "thread_reply", "reply_ts": "17.1"}
+    assert isinstance(reply(before, BEN, "It was.", "17.1", NOW_MS), Forbidden)
+    assert isinstance(reply(an_approval(), DAN, "Hm", "17.1", NOW_MS), Forbidden)
+    assert not takes_reply(an_approval(), DAN)
+    assert takes_reply(before, DAN)
+
+
+def test_a_message_counts_once_also_after_the_end() -> None:
+    once = after(reply(asked(), DAN, "It was.", "17.1", NOW_MS))
+
+    again = reply(once, DAN, "It was, edited.", "17.1", LATER + 1)
+
+    assert again == once.inquiries[-1]
+
+
+def test_a_form_that_was_sent_twice_asks_once() -> None:
+    once = asked()
+
+    assert ask(once, None, reviewer(ANA), WHY, NOW_MS + 9) == once.inquiries[0]
+    assert isinstance(ask(once, None, reviewer(BEN), WHY, NOW_MS), Change)
+    replied = after(reply(once, DAN, "Hm", "17.1", NOW_MS))
+    assert isinstance(ask(replied, None, reviewer(ANA), WHY, NOW_MS), Change)
+
+
+@pytest.mark.parametrize(
+    ("approval", "now_ms", "kind"),
+    [
+        (decided(), NOW_MS, Stale),
+        (asked(), LATER, Expired),
+    ],
+)
+def test_what_is_over_takes_neither(
+    approval: Approval, now_ms: int, kind: type[object]
+) -> None:
+    assert isinstance(ask(approval, None, reviewer(ANA), "Why?", now_ms), kind)
+    assert isinstance(reply(approval, DAN, "So", "17.1", now_ms), kind)
+
+
+def test_only_who_may_decide_the_call_asks_about_it() -> None:
+    senior = TWO.with_(of=TWO.of[1:], approvals=1, at_least={})
+    both = an_approval(an_item(), an_item(1, requirement=senior))
+
+    about = [
+        isinstance(ask(both, call, reviewer(person), WHY, NOW_MS), Change)
+        for person in (ANA, CHLOE)
+        for call in (0, 1, None)
+    ]
+
+    assert about == [True, False, True, False, True, True]
+    assert isinstance(ask(both, None, reviewer(DAN), WHY, NOW_MS), Forbidden)
+    assert isinstance(ask(both, 2, reviewer(ANA), WHY, NOW_MS), Unknown)
+    assert after(ask(both, 1, reviewer(CHLOE), WHY, NOW_MS)).inquiries[0].call == 1
+
+
+def test_nobody_is_asked_where_nobody_is_known() -> None:
+    alone = an_approval().with_(requester=None, principals=())
+
+    refused = ask(alone, None, reviewer(ANA), WHY, NOW_MS)
+
+    assert isinstance(refused, Forbidden)
+    assert "Nobody is known" in refused.reason
+
+
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [("x" * (MAX_QUESTION + 1), "x" * (MAX_REPLY + 1)), (" \n", "")],
+)
+def test_a_text_that_is_too_long_or_none_is_refused(question: str, answer: str) -> None:
+    refusals = [
+        ask(an_approval(), None, reviewer(ANA), question, NOW_MS),
+        reply(asked(), DAN, answer, "17.1", NOW_MS),
+    ]
+
+    assert all(isinstance(one, Forbidden) for one in refusals)
+
+
+def test_what_is_kept_is_bounded() -> None:
+    full = an_approval()
+    for n in range(MOST_QUESTIONS):
+        full = asked(full, f"Question {n}?")
+    for n in range(MOST_REPLIES):
+        full = after(reply(full, DAN, f"Reply {n}", f"17.{n}", NOW_MS))
+
+    assert isinstance(ask(full, None, reviewer(ANA), "Why?", NOW_MS), Forbidden)
+    assert isinstance(reply(full, DAN, "So", "18.1", NOW_MS), Forbidden)
+
+
+@given(st.lists(st.booleans(), max_size=MOST_QUESTIONS))
+def test_each_question_is_answered_by_the_first_reply_after_it(
+    replies: list[bool],
+) -> None:
+    approval = an_approval()
+    for n, is_reply in enumerate(replies):
+        was, text, ts = approval, f"{n}", f"17.{n}"
+        result = (
+            reply(was, DAN, text, ts, NOW_MS)
+            if is_reply
+            else ask(was, None, reviewer(ANA), text, NOW_MS)
+        )
+        approval = result.approval if isinstance(result, Change) else was
+
+    said = approval.inquiries
+    answered = [
+        question
+        for one in said
+        if one.is_reply
+        for question in answered_by(said, one.reply_ts)
+    ]
+    assert [*answered, *unanswered(said)] == [one for one in said if not one.is_reply]
+    assert answered_by(said, "none") == ()
+    # Whatever is said, the call waits as it did.
+    assert approval.state is ApprovalState.OPEN
+    assert approval.items == an_approval().items
+    assert approval.items[0].state is ItemState.PENDING
+    assert approval.expires_at_ms == an_approval().expires_at_ms
+    assert (approval.version, approval.rev) == (1, 1 + len(said))

@@ -1,0 +1,312 @@
+"""A reviewer asks the requester under the card; the reply stands on it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.bot.bot_stack import CHANNEL, REFUND, Stack, has_button, says
+from tests.bot.listeners.test_questions import replied
+from tests.bot.test_notified import ana, click_on
+from tests.conftest import eventually
+from tests.streams import audit_entries
+from twokey.bot.ids import Action, Input
+from twokey.gateway.approvals.decisions import Approve
+from twokey.gateway.approvals.events import EventName
+from twokey.gateway.approvals.inquiry import Inquiry
+from twokey.gateway.errors import StoreUnavailable
+from twokey.gateway.protocol.records import Person
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.wire import Verdict
+from twokey.gateway.service.inquiries import InquiryService
+from twokey.sandbox.json_types import JsonObject, as_objects
+
+WHY = "Was it broken? <!channel>"
+
+
+async def ask(
+    stack: Stack, verdict: Verdict, text: str = WHY, *, user: str = "U0ANA"
+) -> JsonObject:
+    """Ask about the card of a call; return the card with the question."""
+    card, person = await stack.card(verdict), stack.actor(user)
+    await person.click(CHANNEL, str(card["ts"]), Action.ASK_REQUESTER)
+    await person.wait_for_view()
+    await person.submit({Input.QUESTION: text})
+    return await stack.card(verdict, says(text.partition(" <")[0]))
+
+
+async def has_note(stack: Stack, card: JsonObject, *words: str) -> bool:
+    notes = await stack.notes(card)
+    return any(all(says(one)(note) for one in words) for note in notes)
+
+
+async def said(stack: Stack, verdict: Verdict) -> list[tuple[str, str]]:
+    """Return who wrote what, as it is kept."""
+    kept: tuple[Inquiry, ...] = (await stack.approval(verdict)).inquiries
+    return [(one.by.user, one.text) for one in kept]
+
+
+async def test_the_requester_is_asked_in_the_thread_and_replies_there(
+    each_stack: Stack,
+) -> None:
+    stack = each_stack
+    async with stack.running():
+        verdict = await stack.refund()
+
+        card = await ask(stack, verdict)
+
+        assert "has not replied yet" in str(card["blocks"])
+        assert has_button(card, Action.APPROVE)
+        await eventually(
+            lambda: has_note(stack, card, "<@U0DAN>, a reviewer asks you", "broken?")
+        )
+        (note,) = [n for n in await stack.notes(card) if says("asks you")(n)]
+        assert "<@U0ANA>" not in str(note["blocks"])
+
+        told = await replied(stack, verdict, "U0DAN", "It was <!here>, see photo.")
+
+        assert "Reviewers see your reply on the card" in told
+        card = await stack.card(verdict, says("see photo"))
+        assert "has not replied yet" not in str(card["blocks"])
+        await eventually(
+            lambda: has_note(stack, card, "<@U0ANA>", "The requester replied")
+        )
+        assert await said(stack, verdict) == [
+            ("U0ANA", WHY),
+            ("U0DAN", "It was <!here>, see photo."),
+        ]
+        # Nothing of it was decided, and who asked may decide now.
+        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+        done = await stack.card(verdict, says("Approved"))
+        assert "see photo" not in str(done["blocks"])
+        assert not has_button(done, Action.ASK_REQUESTER)
+
+
+async def test_what_others_write_is_no_reply(stack: Stack) -> None:
+    async with stack.running():
+        verdict = await stack.refund()
+        await ask(stack, verdict)
+
+        await replied(stack, verdict, "U0BEN", "I know: it was.")
+        await replied(stack, verdict, "U0EVE", "Me too.")
+
+        assert await said(stack, verdict) == [("U0ANA", WHY)]
+
+
+async def test_before_anybody_asked_the_requester_is_offered_what_they_were(
+    stack: Stack,
+) -> None:
+    async with stack.running():
+        verdict = await stack.refund()
+
+        await replied(stack, verdict, "U0DAN", "I do not want it any more.")
+
+        approval = await stack.approval(verdict)
+        assert (approval.inquiries, approval.rev) == ((), 1)
+
+
+async def test_a_reply_that_is_delivered_twice_or_edited_is_kept_once(
+    stack: Stack,
+) -> None:
+    async with stack.running():
+        verdict = await stack.refund()
+        card = await ask(stack, verdict)
+        stack.sandbox.control.delivery_fault("duplicate")
+
+        await replied(stack, verdict, "U0DAN", "It was.")
+        await stack.bot_is_quiet()
+        assert len(await stack.actor("U0DAN").ephemerals(CHANNEL)) == 1
+        dan = stack.actor("U0DAN")
+        (mine,) = [n for n in await stack.notes(card) if says("It was.")(n)]
+        await dan.edit(CHANNEL, str(mine["ts"]), "@twokey It was not.")
+
+        await stack.told("U0DAN", "as you wrote it first")
+        assert await said(stack, verdict) == [("U0ANA", WHY), ("U0DAN", "It was.")]
+
+
+async def test_several_questions_and_replies_are_kept_and_the_newest_shown(
+    stack: Stack,
+) -> None:
+    async with stack.running():
+        verdict = await stack.refund()
+        await ask(stack, verdict, "First?")
+        await ask(stack, verdict, "Second?", user="U0BEN")
+        await replied(stack, verdict, "U0DAN", "Both: yes.")
+        await replied(stack, verdict, "U0DAN", "And more.")
+
+        card = await stack.card(verdict, says("And more."))
+
+        shown = str(card["blocks"])
+        assert "Second?" in shown
+        assert "First?" not in shown
+        assert "2 more of these are in View all" in shown
+        await eventually(lambda: has_note(stack, card, "<@U0ANA> <@U0BEN>", "replied"))
+        news = [n for n in await stack.notes(card) if says("requester replied")(n)]
+        assert len(news) == 1, "the second reply answers nothing that was open"
+        ana = stack.actor("U0ANA")
+        await ana.click(CHANNEL, str(card["ts"]), Action.VIEW_ALL)
+        view = str(await ana.wait_for_view())
+        assert all(one in view for one in ("First?", "Second?", "Both: yes.", "more."))
+
+
+async def test_who_may_not_decide_is_told_so_instead_of_a_form(stack: Stack) -> None:
+    async with stack.running():
+        verdict = await stack.refund()
+        card = await stack.card(verdict)
+
+        for user, words in (
+            ("U0EVE", "you are not on that list"),
+            ("U0DAN", "You asked for this one yourself"),
+        ):
+            person = stack.actor(user)
+            await person.click(CHANNEL, str(card["ts"]), Action.ASK_REQUESTER)
+            await stack.told(user, words)
+
+        assert (await stack.approval(verdict)).rev == 1
+
+
+async def test_a_form_that_comes_after_the_decision_says_who_was_faster(
+    stack: Stack,
+) -> None:
+    async with stack.running():
+        verdict = await stack.refund()
+        card, ana = await stack.card(verdict), stack.actor("U0ANA")
+        await ana.click(CHANNEL, str(card["ts"]), Action.ASK_REQUESTER)
+        await ana.wait_for_view()
+        await stack.actor("U0BEN").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+        await stack.card(verdict, says("Approved"))
+
+        await ana.submit({Input.QUESTION: WHY})
+
+        view = await ana.wait_for_view()
+        assert "already approved by <@U0BEN>" in str(view["blocks"])
+        assert await said(stack, verdict) == []
+
+
+async def test_a_reply_after_the_decision_is_told_so(stack: Stack) -> None:
+    async with stack.running():
+        verdict = await stack.refund()
+        card = await ask(stack, verdict)
+        await stack.actor("U0BEN").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+        await stack.card(verdict, says("Approved"))
+
+        told = await replied(stack, verdict, "U0DAN", "It was.")
+
+        assert "already approved by <@U0BEN>" in told
+        assert await said(stack, verdict) == [("U0ANA", WHY)]
+        assert (await stack.approval(verdict)).items[0].state is ItemState.AUTHORIZED
+
+
+@pytest.mark.parametrize(
+    "requester", [None, Person(team="T0SANDBOX", user="cron job", name="cron")]
+)
+async def test_nobody_is_offered_to_ask_somebody_who_is_not_in_slack(
+    stack: Stack, requester: Person | None
+) -> None:
+    async with stack.running():
+        (verdict,) = await stack.submit(("process_refund", REFUND), requester=requester)
+
+        card = await stack.card(verdict)
+
+        assert has_button(card, Action.TAKE)
+        assert not has_button(card, Action.ASK_REQUESTER)
+
+
+async def test_who_has_left_is_not_asked(stack: Stack) -> None:
+    async with stack.running():
+        verdict = await stack.refund()
+        card = await stack.card(verdict)
+        stack.sandbox.control.deactivate("U0DAN")
+
+        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.ASK_REQUESTER)
+
+        await stack.told("U0ANA", "is deactivated")
+        assert await said(stack, verdict) == []
+
+
+async def test_a_batch_is_asked_about_as_a_whole_or_by_call(stack: Stack) -> None:
+    async with stack.running():
+        verdict, _ = await stack.submit(
+            ("process_refund", REFUND), ("process_refund", {**REFUND, "order_id": "2"})
+        )
+        card, ana = await stack.card(verdict), stack.actor("U0ANA")
+        await ana.click(CHANNEL, str(card["ts"]), Action.ASK_REQUESTER)
+        view = await ana.wait_for_view()
+        assert "About all *2 calls*" in str(view["blocks"])
+        await ana.submit({Input.QUESTION: "Why two?"})
+        card = await stack.card(verdict, says("has not replied yet"))
+
+        (row,) = [
+            str(block["block_id"])
+            for block in as_objects(card["blocks"])
+            if str(block["block_id"]).endswith(":1.actions")
+        ]
+        await ana.click(CHANNEL, str(card["ts"]), Action.VIEW_ALL, row)
+        await ana.wait_for_view()
+        await ana.act_in_view(Action.ASK_REQUESTER)
+        await ana.wait_for_view()
+        await ana.submit({Input.QUESTION: "Why 2?"})
+
+        await eventually(lambda: has_note(stack, card, "about call 2", "Why 2?"))
+        kept = (await stack.approval(verdict)).inquiries
+        assert [(one.text, one.call) for one in kept] == [
+            ("Why two?", None),
+            ("Why 2?", 1),
+        ]
+
+
+async def test_a_reply_that_the_store_did_not_take_is_delivered_again(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reply, tries = InquiryService.reply, list[int]()
+
+    async def once_unavailable(self: InquiryService, *args: str | Person) -> object:
+        tries.append(1)
+        if len(tries) == 1:
+            raise StoreUnavailable("The store does not answer.")
+        return await reply(self, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(InquiryService, "reply", once_unavailable)
+    async with stack.running():
+        verdict = await stack.refund()
+        await ask(stack, verdict)
+
+        first = await replied(stack, verdict, "U0DAN", "It was.")
+
+        assert "Slack repeats your message" in first
+        await stack.told("U0DAN", "Reviewers see your reply")
+        assert await said(stack, verdict) == [("U0ANA", WHY), ("U0DAN", "It was.")]
+
+
+async def test_the_audit_log_has_both_with_who_and_how(stack: Stack) -> None:
+    async with stack.running():
+        verdict = await stack.refund()
+        await ask(stack, verdict)
+        await replied(stack, verdict, "U0DAN", "It was.")
+
+        found = await audit_entries(stack.store.conn, stack.keys)
+
+        assert [
+            (one.actor, one.reason, one.data["gesture"])
+            for one in found
+            if one.name in {EventName.APPROVAL_ASKED, EventName.APPROVAL_REPLIED}
+        ] == [
+            ("T0SANDBOX/U0ANA", WHY, "modal"),
+            ("T0SANDBOX/U0DAN", "It was.", "thread_reply"),
+        ]
+
+
+async def test_a_question_that_is_not_posted_before_the_decision_mentions_nobody(
+    stack: Stack,
+) -> None:
+    async with stack.running():
+        verdict = await stack.refund()
+        card = await stack.card(verdict)
+    # The bot is down while both happen; the publisher reads them afterwards.
+    approval = await stack.approval(verdict)
+    await stack.reviews.inquiries.ask(approval.id, None, ana(), WHY)
+    await stack.reviews.decide(click_on(approval), Approve(), ana())
+    async with stack.running():
+        await stack.card(verdict, says("Approved"))
+        await stack.drawn(verdict)
+
+        assert not await has_note(stack, card, "<@U0DAN>")

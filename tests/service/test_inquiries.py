@@ -1,0 +1,192 @@
+"""Questions to requesters are stored, audited, and in nobody's way."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+
+import pytest
+
+from tests.service.harness import ANA, BEN, DAN, EVE, ServiceHarness
+from tests.streams import audit_entries
+from twokey.gateway.approvals.changes import Change
+from twokey.gateway.approvals.decisions import Approve, Forbidden, Stale, Unknown
+from twokey.gateway.approvals.events import Event, EventName
+from twokey.gateway.approvals.inquiry import Inquiry
+from twokey.gateway.approvals.record import Approval
+from twokey.gateway.metrics.fold import Metrics
+from twokey.gateway.policy.replay import read_rows, replay
+from twokey.gateway.protocol.records import Person
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.service.exporting import Exporter
+from twokey.gateway.service.reviews import ReviewService
+from twokey.gateway.store.connection import text
+from twokey.gateway.store.store import Store
+
+ROUNDS = 20
+DAN_AGAIN = Person(team="T0", user="U0DAN")
+
+
+@pytest.fixture
+def harness(store: Store) -> ServiceHarness:
+    return ServiceHarness(store)
+
+
+async def audited(harness: ServiceHarness) -> list[Event]:
+    keys = harness.store.keys_of_tenant("default")
+    return await audit_entries(harness.store.conn, keys)
+
+
+async def read(harness: ServiceHarness, approval_id: str) -> Approval:
+    loaded = await harness.reviews.read(approval_id)
+    assert loaded
+    return loaded.approval
+
+
+async def test_a_question_and_its_reply_are_read_back(harness: ServiceHarness) -> None:
+    click, _ = await harness.refund()
+    service = harness.reviews.inquiries
+
+    await service.ask(click.approval, None, ANA, "Was it broken?")
+    await service.reply(click.approval, DAN_AGAIN, "Ja, völlig ☕", "17.1")
+
+    said = (await read(harness, click.approval)).inquiries
+    assert [(one.by.user, one.text, one.reply_ts) for one in said] == [
+        ("U0ANA", "Was it broken?", ""),
+        ("U0DAN", "Ja, völlig ☕", "17.1"),
+    ]
+    assert said[1].by.name == DAN.name
+    entries = [one for one in await audited(harness) if one.reason]
+    assert [(one.name, one.actor, one.reason) for one in entries] == [
+        (EventName.APPROVAL_ASKED, "T0/U0ANA", "Was it broken?"),
+        (EventName.APPROVAL_REPLIED, "T0/U0DAN", "Ja, völlig ☕"),
+    ]
+
+
+async def test_a_card_that_was_asked_about_is_decided_as_any_other(
+    harness: ServiceHarness,
+) -> None:
+    click, claim = await harness.refund()
+    before = await read(harness, click.approval)
+    await harness.reviews.inquiries.ask(click.approval, None, ANA, "Why?")
+
+    # By the click on the card as it was before the question.
+    outcome = await harness.reviews.decide(click, Approve(), BEN)
+
+    assert outcome.kind == "decided"
+    assert (await harness.agents.claim(claim)).kind == "new"
+    after = await read(harness, click.approval)
+    assert (after.version, after.expires_at_ms) == (1, before.expires_at_ms)
+    assert after.inquiries[0].text == "Why?"
+
+
+async def test_a_record_of_before_has_no_inquiries(harness: ServiceHarness) -> None:
+    click, _ = await harness.refund()
+    blobs = harness.store.keys_of_tenant("default").blobs(click.approval)
+    assert await harness.store.conn.command("HGET", blobs, "inquiries") is None
+    await harness.store.conn.command("HSET", blobs, "format", "7")
+
+    assert (await read(harness, click.approval)).inquiries == ()
+    await harness.reviews.inquiries.ask(click.approval, None, ANA, "Why?")
+
+    stored = await harness.store.conn.command("HGET", blobs, "inquiries")
+    assert [one["text"] for one in json.loads(text(stored))] == ["Why?"]
+
+
+async def test_another_tenant_asks_and_learns_nothing(harness: ServiceHarness) -> None:
+    click, _ = await harness.refund()
+    other = ReviewService(harness.store, lambda: harness.policy, tenant="other")
+
+    asked = await other.inquiries.ask(click.approval, None, ANA, "Why?")
+    replied = await other.inquiries.reply(click.approval, DAN, "So", "17.1")
+    unknown = await harness.reviews.inquiries.ask("ap_none", None, ANA, "Why?")
+
+    assert [asked, replied, unknown] == [Unknown()] * 3
+    assert (await read(harness, click.approval)).rev == 1
+
+
+async def test_who_may_not_decide_asks_nothing(harness: ServiceHarness) -> None:
+    click, _ = await harness.refund()
+
+    asked = await harness.reviews.inquiries.ask(click.approval, None, EVE, "Why?")
+
+    assert isinstance(asked, Forbidden)
+    assert (await read(harness, click.approval)).rev == 1
+
+
+async def test_two_who_ask_while_a_third_decides_lose_nothing(
+    harness: ServiceHarness,
+) -> None:
+    service = harness.reviews.inquiries
+    for n in range(ROUNDS):
+        click, _ = await harness.refund(thread=f"t{n}")
+
+        *asked, outcome = await asyncio.gather(
+            service.ask(click.approval, None, ANA, "Ana asks"),
+            service.ask(click.approval, None, BEN, "Ben asks"),
+            harness.reviews.decide(click, Approve(), BEN),
+        )
+
+        assert outcome.kind == "decided"
+        assert all(isinstance(one, Change | Stale) for one in asked)
+        kept = (await read(harness, click.approval)).inquiries
+        assert len(kept) == sum(isinstance(one, Change) for one in asked)
+        entries = [one.name for one in await audited(harness)]
+        assert entries.count(EventName.ITEM_AUTHORIZED) == n + 1
+
+
+async def test_a_reply_that_comes_many_times_at_once_is_kept_once(
+    harness: ServiceHarness,
+) -> None:
+    service = harness.reviews.inquiries
+    click, _ = await harness.refund()
+    await service.ask(click.approval, None, ANA, "Why?")
+
+    found = await asyncio.gather(
+        *(service.reply(click.approval, DAN, "So", "17.1") for _ in range(8)),
+        service.reply(click.approval, DAN, "And", "17.2"),
+    )
+
+    said = (await read(harness, click.approval)).inquiries
+    assert sorted(one.reply_ts for one in said) == ["", "17.1", "17.2"]
+    assert sum(isinstance(one, Change) for one in found) == 2
+    assert sum(isinstance(one, Inquiry) for one in found) == 7
+    names = [one.name for one in await audited(harness)]
+    assert names.count(EventName.APPROVAL_REPLIED) == 2
+
+
+async def test_numbers_and_replays_are_those_without_the_questions(
+    harness: ServiceHarness,
+) -> None:
+    click, _ = await harness.refund()
+    await harness.reviews.inquiries.ask(click.approval, None, ANA, "Why?")
+    await harness.reviews.inquiries.reply(click.approval, DAN, "So", "17.1")
+    await harness.reviews.decide(click, Approve(), ANA)
+    every = await audited(harness)
+    others = [one for one in every if not one.name.startswith("approval.")]
+
+    with_them, without = Metrics(), Metrics()
+    for event in every:
+        with_them.add(event)
+    for event in others:
+        without.add(event)
+
+    assert with_them.total == without.total
+    rows = await gathered(Exporter(harness.store).rows())
+    silent = [row for row in rows if row["name"] not in _SAID]
+    assert len(rows) == len(silent) + 2
+    assert replayed(harness, rows) == replayed(harness, silent) != ""
+
+
+_SAID = {EventName.APPROVAL_ASKED.value, EventName.APPROVAL_REPLIED.value}
+
+
+def replayed(harness: ServiceHarness, rows: list[JsonObject]) -> str:
+    """Return what a replay of an export finds."""
+    exported = "\n".join(json.dumps(row) for row in rows)
+    return repr([*replay(harness.policy, read_rows(exported, "audit.jsonl"))])
+
+
+async def gathered(rows: AsyncGenerator[JsonObject]) -> list[JsonObject]:
+    return [row async for row in rows]

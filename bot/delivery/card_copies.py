@@ -95,7 +95,8 @@ class CopyUpdater:
         if copy.decision_digest != decided:
             return copy.rev <= record.rev
         # While calls only run, their end is waited for: the card shows the rest.
-        is_settled = needs_people(record) or is_over(record)
+        # A standing approval does not run: what is left of it changes with each use.
+        is_settled = needs_people(record) or is_over(record) or record.is_standing
         return copy.rev < record.rev and is_settled
 
     async def make(

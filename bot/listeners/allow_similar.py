@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from typing import LiteralString
 
 from twokey.bot.blocks import notice
 from twokey.bot.ids import Action, Input, View
@@ -18,6 +19,7 @@ from twokey.bot.listeners.router import AckBody, Router
 from twokey.bot.listeners.verify_click import (
     Target,
     decide,
+    find_binding,
     require_permission,
     verify_click,
 )
@@ -28,12 +30,18 @@ from twokey.bot.listeners.views import (
     verify_submission,
 )
 from twokey.bot.modals import allow_similar
-from twokey.bot.text_types import label
+from twokey.bot.text_types import label, template
 from twokey.gateway.approvals.decisions import Approve, Decided, Voted
+from twokey.gateway.errors import StoreUnavailable
 from twokey.gateway.policy.standing import Chosen, Offer
 from twokey.gateway.protocol.verbs import Verb
 
 logger = logging.getLogger(__name__)
+
+_CHANGED: LiteralString = (
+    "The policy changed while this form was open, so it may allow something else than "
+    "you saw. Nothing was recorded; please open it again from the card."
+)
 
 
 def register(router: Router) -> None:
@@ -48,7 +56,7 @@ async def _open(ctx: ListenerContext, clicked: Clicked) -> None:
     offer = _offered(ctx, target)
     frame = ctx.frame(target.approval, target.now_ms)
     view = allow_similar.view(frame, target.item.index, offer)
-    await open_view(ctx, clicked, target, view)
+    await open_view(ctx, clicked, target, view, staged=_limits(offer))
 
 
 def _offered(ctx: ListenerContext, target: Target) -> Offer:
@@ -58,10 +66,19 @@ def _offered(ctx: ListenerContext, target: Target) -> Offer:
     return offer
 
 
+def _limits(offer: Offer) -> str:
+    return offer.rule.model_dump_json()
+
+
 async def _submit(ctx: ListenerContext, submitted: Submitted) -> AckBody:
     target = await verify_submission(ctx, submitted, View.ALLOW_SIMILAR)
     await require_full_view(ctx, target, submitted.view.user)
     offer = _offered(ctx, target)
+    # What may differ and what is added up come from the policy of now: it has to be
+    # what the form showed, for the vote below is given without another look.
+    binding = await find_binding(ctx, submitted.view.view_id)
+    if binding is None or binding.staged != _limits(offer):
+        raise UserFacingError(template(_CHANGED))
     inputs = allow_similar.submitted(target.item, offer, submitted.view.values)
     if inputs.chosen is None:
         return rejected_inputs(inputs.errors)
@@ -74,7 +91,26 @@ async def _submit(ctx: ListenerContext, submitted: Submitted) -> AckBody:
     outcome = await decide(ctx, target, approve, submitted)
     if not isinstance(outcome, Decided | Voted):
         return form_reply(outcome, now_ms=target.now_ms)
-    return await _propose(ctx, target, inputs.chosen, approve, submitted)
+    recorded = _recorded(outcome)
+    try:
+        return await _propose(ctx, target, inputs.chosen, approve, submitted, recorded)
+    # From here on "nothing was recorded" would be untrue.
+    except StoreUnavailable as error:
+        logger.warning("standing.not_known id=%s why=%s", target.approval.id, error)
+        told = "Whether similar calls are allowed is not known; see the channel."
+        return _notice(f"{recorded} {told}")
+
+
+def _recorded(outcome: Decided | Voted) -> str:
+    """Return what is recorded of the call itself, whatever comes of similar ones."""
+    if isinstance(outcome, Voted):
+        return "Your approval of this call is recorded; others are needed, too."
+    return "This call is approved."
+
+
+def _notice(told: str) -> AckBody:
+    view = notice(label("Allow similar calls"), label(told))
+    return {"response_action": "update", "view": view}
 
 
 async def _propose(
@@ -83,15 +119,14 @@ async def _propose(
     chosen: Chosen,
     approve: Approve,
     submitted: Submitted,
+    recorded: str,
 ) -> AckBody:
     by = await ctx.reviewer_of(*submitted.who, target.item, decides=True)
     opened = await ctx.service.standing.propose(
         target.approval, target.item.index, chosen, by
     )
     if isinstance(opened, str):
-        told = f"This call is approved. Nothing similar is allowed: {opened}"
-        view = notice(label("Approved"), label(told))
-        return {"response_action": "update", "view": view}
+        return _notice(f"{recorded} Nothing similar is allowed: {opened}")
     logger.info("standing.proposed approval=%s user=%s", opened.id, by.user)
     proposal = replace(target, approval=opened, index=0, now_ms=opened.created_at_ms)
     outcome = await decide(ctx, proposal, approve, submitted)

@@ -39,6 +39,8 @@ _FIRST = timedelta(hours=1)
 _USES = 10
 _EQUAL = 2_000
 _PATHS = 300
+_AGAIN = "The same call may run again each time."
+_ONCE = "One that repeats what was done goes to people."
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,8 @@ def view(frame: Frame, index: int, offer: Offer) -> Block:
         *_reason(item),
         note(
             "This call is approved as well. A similar call that the policy escalates "
-            "or denies, or that repeats what was done, still goes to people."
+            "or denies still goes its own way. "
+            + (_AGAIN if offer.may_repeat else _ONCE)
         ),
     ]
     return call_form(

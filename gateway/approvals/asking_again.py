@@ -36,6 +36,10 @@ def asked_again(context: DecisionContext, item: Item) -> Change | Forbidden | No
     after_ms = max(0, context.now_ms - shown_ms)
     if item.tier is not Tier.ESCALATE or after_ms >= within_ms:
         return None
+    # The store's clock went back. No approval counts as a second one until it has come
+    # to where it was, so nothing could be approved: nobody is asked again meanwhile.
+    if context.now_ms < shown_ms:
+        return None
     first_ms = min(
         (
             one.at_ms

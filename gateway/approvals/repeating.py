@@ -46,13 +46,15 @@ def precedent_of(approval: Approval, item: Item) -> Precedent | None:
         return None
     word = item.decision
     is_rejected = KINDS[item.state] is PrecedentKind.REJECTED
+    # The policy did not let it run: people did, by the standing approval.
+    given_by = item.cover.given_by if item.cover else ()
     return Precedent(
         call=item.id,
         state=item.state,
         agent=approval.agent,
         by=(word.by,)
         if is_rejected and word
-        else tuple(vote.by for vote in item.votes_now),
+        else (*given_by, *(vote.by for vote in item.votes_now)),
         reason=word.text[:MOST_REASON] if is_rejected and word else "",
         args_hash=args_hash(item.tool, item.args),
     )

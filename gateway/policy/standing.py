@@ -35,11 +35,13 @@ class Offer:
         rule: how far the policy lets them go.
         equal: the arguments that have to be equal.
         each_micro: the amount of the call, in millionths; 0 where nothing is added up.
+        may_repeat: a call that repeats what was done is covered, too.
     """
 
     rule: SimilarRule
     equal: JsonObject
     each_micro: int
+    may_repeat: bool = False
 
 
 @dataclass(frozen=True)
@@ -97,10 +99,15 @@ def repeats_are_meant(policy: Policy, bounds: Bounds) -> bool:
 
     Otherwise the same effect a second time goes to people, who see what ran before.
     """
-    same_by = EffectiveRules(policy, bounds.agent, bounds.tool).first.same_by
+    return may_repeat(policy, bounds.agent, bounds.tool, bounds.free)
+
+
+def may_repeat(policy: Policy, agent: str, tool: str, free: tuple[str, ...]) -> bool:
+    """Return whether calls that differ in these arguments alone have one effect."""
+    same_by = EffectiveRules(policy, agent, tool).first.same_by
     if not same_by:
-        return not bounds.free
-    return not any(_overlap(path, free) for path in same_by for free in bounds.free)
+        return not free
+    return not any(_overlap(path, one) for path in same_by for one in free)
 
 
 def _problem(rules: EffectiveRules, bounds: Bounds, opened_ms: int) -> str:

@@ -135,7 +135,7 @@ class Retries:
                 for job in (before.jobs if before else ())
                 if job.kind is JobKind.START
                 and not (delivery and job == delivery.job)
-                and not (runner and await runner.has_taken(at.thread, job.id))
+                and not await _was_given(at, runner, job)
             ]
             after, events = None, list[Event]()
             if before is not None and left:
@@ -299,6 +299,22 @@ def _first_failure(at: ThreadRef, now_ms: int) -> StalledRun:
         retried_since_ms=now_ms,
         at_ms=now_ms,
     )
+
+
+async def _was_given(at: ThreadRef, runner: Runner | None, job: Job) -> bool:
+    """Return whether a thread was given a message; False when nobody knows.
+
+    One without an id, of an older version, is known by its delivery alone.
+    """
+    if runner is None or not job.id:
+        return False
+    try:
+        return await runner.has_taken(at.thread, job.id)
+    except Exception as error:  # noqa: BLE001 - the checkpoints cannot be read
+        # The run went on, and that is recorded. Queued again, the message is looked
+        # for again before it is given.
+        log_failure(logger, error, "thread.unread job=%s", job.id)
+        return False
 
 
 def _still_to_do(

@@ -77,7 +77,8 @@ def _may_be_covered(one: EvaluatedCall) -> bool:
     is_plain = one.call.state is None and not one.call.problem
     # What a model wants people to look at is not what they meant by similar.
     raised = one.triage_result.raised_to if one.triage_result else None
-    is_plain = is_plain and raised is None
+    # Nor is what it could not look at: an agent may have made it fail.
+    is_plain = is_plain and raised is None and not one.has_no_opinion
     return is_asked and is_plain and bool(one.effect)
 
 
@@ -127,9 +128,15 @@ class _Chosen:
         return one
 
     def _is_first(self, position: int, effect: str) -> bool:
-        """Return whether nothing with the same effect was done or is in this turn."""
-        is_done = self._same.has_precedent(position, self._load, PrecedentKind.DONE)
-        return not is_done and effect not in self._effects
+        """Return whether nothing with the same effect was decided or is in this turn.
+
+        What people rejected before goes to people again, as what was done does.
+        """
+        is_known = any(
+            self._same.has_precedent(position, self._load, kind)
+            for kind in PrecedentKind
+        )
+        return not is_known and effect not in self._effects
 
     def _amount(self, standing: Approval, one: EvaluatedCall) -> int | None:
         thread = self._load.thread

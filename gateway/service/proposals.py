@@ -62,7 +62,8 @@ class EvaluatedCall:
     ``requests_before`` is what windows of requests held before it. ``is_returned``
     says that the call goes back to the model because it does not fit. ``effect`` is
     the same for calls with the same effect. ``is_drawn`` says that a spot check was
-    drawn of a call that would have no record else. ``standing`` is the standing
+    drawn of a call that would have no record else. ``has_no_opinion`` says that triage
+    was asked and did not answer. ``standing`` is the standing
     approval that covers it, as it was read, and ``amount_micro`` what the call uses of
     its total.
     """
@@ -75,6 +76,7 @@ class EvaluatedCall:
     is_returned: bool = False
     effect: str = ""
     is_drawn: bool = False
+    has_no_opinion: bool = False
     standing: Approval | None = None
     amount_micro: int = 0
 

@@ -37,6 +37,7 @@ from twokey.gateway.policy.standing import (
     Chosen,
     Offer,
     evaluate_standing,
+    may_repeat,
     similar_rule,
 )
 from twokey.gateway.protocol import digest
@@ -83,7 +84,8 @@ class StandingService(PolicyService):
         equal = without(item.args, free)
         if len(digest.canonical(equal)) > MOST_SHOWN:
             return _TOO_LONG
-        return Offer(rule, equal, amount)
+        again = may_repeat(policy, approval.agent, item.tool, free)
+        return Offer(rule, equal, amount, may_repeat=again)
 
     def bounds(
         self, approval: Approval, index: int, chosen: Chosen, now_ms: int

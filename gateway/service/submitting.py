@@ -348,6 +348,7 @@ def _evaluated(
                 is_returned=is_returned,
                 effect=effect,
                 is_drawn=position in drawn,
+                has_no_opinion=bool(assessed and assessed.failure),
             )
         )
     return evaluated

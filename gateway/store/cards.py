@@ -76,7 +76,8 @@ class ViewBinding(Record):
 
     ``index`` is None for a batch as a whole, and the hash is then its digest;
     ``place`` is the card it was opened from, ``parent`` the view that it was pushed
-    on, and ``staged`` what the person chose in it so far, as the bot wrote it.
+    on, and ``staged`` what the person chose in it so far, or what it showed of the
+    policy, as the bot wrote it.
     """
 
     user: str

@@ -19,6 +19,13 @@ OUTAGES_TABLE = (
         OUTAGES,
     ),
     Mutant(
+        "a message without an id is queued again",
+        RETRIES,
+        "if runner is None or not job.id:",
+        "if runner is None:",
+        "tests/resume/test_resumed_messages.py",
+    ),
+    Mutant(
         "an approved call is retried until its approval ends",
         PLAN,
         "until_ms = max(until_ms, approved_until_ms)",
@@ -42,7 +49,7 @@ OUTAGES_TABLE = (
     Mutant(
         "a message that a thread was given is not queued again",
         RETRIES,
-        "and not (runner and await runner.has_taken(at.thread, job.id))",
+        "and not await _was_given(at, runner, job)",
         "and True",
         OUTAGES,
     ),

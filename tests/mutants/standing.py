@@ -109,7 +109,7 @@ STANDING_TABLE = (
     Mutant(
         "standing: the same effect again goes to people",
         "gateway/service/covering.py",
-        "return not is_done and effect not in self._effects",
+        "return not is_known and effect not in self._effects",
         "return True",
         SERVICE,
     ),
@@ -152,8 +152,8 @@ STANDING_TABLE = (
     Mutant(
         "standing: what triage wants people to see is not covered",
         "gateway/service/covering.py",
-        "    is_plain = is_plain and raised is None\n",
-        "",
+        "is_plain and raised is None and not one.has_no_opinion",
+        "is_plain and not one.has_no_opinion",
         SERVICE,
     ),
     Mutant(
@@ -183,5 +183,33 @@ STANDING_TABLE = (
         "if item.is_standing or not is_same_call(request, item):",
         "if not is_same_call(request, item):",
         SERVICE,
+    ),
+    Mutant(
+        "standing: what people rejected before goes to people",
+        "gateway/service/covering.py",
+        "for kind in PrecedentKind\n",
+        "for kind in (PrecedentKind.DONE,)\n",
+        "tests/service/test_standing_precedents.py",
+    ),
+    Mutant(
+        "standing: what triage could not look at goes to people",
+        "gateway/service/covering.py",
+        "raised is None and not one.has_no_opinion",
+        "raised is None",
+        "tests/service/test_standing_precedents.py",
+    ),
+    Mutant(
+        "standing: nobody allows what their form did not show",
+        "bot/listeners/allow_similar.py",
+        "if binding is None or binding.staged != _limits(offer):",
+        "if binding is None:",
+        "tests/bot/listeners/test_allow_similar_form.py",
+    ),
+    Mutant(
+        "standing: its copies show what is left",
+        "bot/delivery/card_copies.py",
+        "is_over(record) or record.is_standing",
+        "is_over(record)",
+        "tests/bot/test_standing_texts.py",
     ),
 )

@@ -1,0 +1,62 @@
+"""The form allows what it showed, and says what is recorded, whatever fails."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.bot.bot_stack import Stack
+from tests.bot.listeners.test_standing import ALLOWING, allowing, open_form
+from twokey.bot.ids import View
+from twokey.gateway.approvals.standing import bounds_of
+from twokey.gateway.errors import StoreUnavailable
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.service.standing import StandingService
+
+__all__ = ["allowing"]
+
+WIDER = ALLOWING.replace(
+    "sum: args.amount, at_most: 1000, may_differ: args.order_id}",
+    "may_differ: [args.order_id, args.amount, args.note]}",
+)
+
+
+async def test_a_policy_that_changes_behind_the_form_widens_nothing(
+    allowing: Stack,
+) -> None:
+    assert WIDER != ALLOWING
+    stack = allowing
+    async with stack.running():
+        await open_form(stack)
+        # The form shows: any order, at most 50 in one call, at most 500 in all.
+        stack.policy = load_policy(WIDER, "policy.yml")
+
+        await stack.actor("U0ANA").submit({})
+
+        found = await stack.store.standing.listed(stack.keys, "default")
+        given = [
+            loaded.approval
+            for loaded in await stack.store.approvals.load_each(found)
+            if not loaded.approval.items[0].is_pending
+        ]
+    assert [bounds_of(one) for one in given] == []
+
+
+async def test_an_approved_call_is_not_told_as_not_recorded(
+    allowing: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def gone(*_: object) -> None:
+        raise StoreUnavailable("A fail-over.")
+
+    monkeypatch.setattr(StandingService, "propose", gone)
+    stack = allowing
+    async with stack.running():
+        verdict = await open_form(stack)
+        ana = stack.actor("U0ANA")
+        await ana.submit({})
+        shown = await ana.wait_for_view(lambda one: one["callback_id"] == View.NOTICE)
+
+    assert (await stack.approval(verdict)).items[0].state is ItemState.AUTHORIZED
+    assert "nothing was recorded" not in json.dumps(shown)

@@ -1,0 +1,62 @@
+"""What is said of standing approvals is true: in direct messages and in the form."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import cast
+
+from tests.approvals.test_standing import NOW, standing
+from tests.service.harness import ServiceHarness
+from tests.service.standing import allowing
+from twokey.bot.cards.frame import Frame
+from twokey.bot.cards.standing_card import standing_card
+from twokey.bot.delivery.card_copies import CopyUpdater
+from twokey.bot.delivery.card_publisher import CardPublisher, policy_decision_digest
+from twokey.bot.delivery.outbox_queue import QueueEntry
+from twokey.bot.modals import allow_similar
+from twokey.gateway.approvals.standing import used
+from twokey.gateway.policy.standing import Offer
+from twokey.gateway.store.card_copies import CardCopy, CopyStore
+from twokey.gateway.store.cards import CardPlace
+from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.store import Store
+
+KEY = b"k" * 32
+
+
+def test_a_direct_message_shows_what_is_left_of_a_standing_approval() -> None:
+    given = standing(rev=2)
+    copy = CardCopy(
+        channel="D0BEN",
+        ts="1.1",
+        rev=2,
+        decision_digest=policy_decision_digest(given, KEY),
+    )
+    after, _ = used(given, "ap_s0_2.0", 40_000_000, NOW)
+    after = after.with_(rev=3)
+    place = CardPlace(channel="C0", ts="1.0", rev=3, copies={"U0BEN": copy})
+    publisher = cast("CardPublisher", SimpleNamespace(seal_key=KEY))
+    updater = CopyUpdater(publisher, cast("CopyStore", None), Keys("s0"), "U0BOT")
+
+    shown = json.dumps(standing_card(Frame(given, KEY, "T0", NOW)).blocks)
+    now = json.dumps(standing_card(Frame(after, KEY, "T0", NOW)).blocks)
+    assert ("3 of 3 left" in shown, "2 of 3 left" in now) == (True, True)
+
+    assert (
+        updater.next_call(QueueEntry(key="ap", approval="ap"), after, place) is not None
+    )
+
+
+async def test_the_form_does_not_say_that_people_see_a_repetition(store: Store) -> None:
+    harness: ServiceHarness = allowing(store)
+    _, (verdict,) = await harness.submit(("restart", {"service": "web"}))
+    approval = await harness.approval(verdict.item_id)
+    offer = harness.reviews.standing.offer(approval, 0)
+    assert isinstance(offer, Offer)
+
+    # Within these bounds each call repeats the first: it is covered all the same, see
+    # test_calls_that_are_to_be_the_same_may_be_the_same.
+    form = json.dumps(allow_similar.view(Frame(approval, KEY, "T0", NOW), 0, offer))
+
+    assert "repeats what was done" not in form

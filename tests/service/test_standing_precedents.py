@@ -1,0 +1,73 @@
+"""A standing approval covers nothing that people rejected, or triage could not see."""
+
+from __future__ import annotations
+
+from tests.service.harness import BEN, ServiceHarness
+from tests.service.standing import ALLOWING, allowed, allowing, refund
+from twokey.bot.cards.precedents import happened
+from twokey.gateway.approvals.decisions import Reject
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.wire import VerdictKind
+from twokey.gateway.service.agents import AgentService
+from twokey.gateway.store.store import Store
+from twokey.gateway.triage.request import TriageRequest
+
+
+async def test_a_call_that_people_rejected_before_is_not_covered(store: Store) -> None:
+    harness = allowing(store)
+    _, (verdict,) = await harness.submit(refund(30, "o9"), thread="monday")
+    outcome = await harness.reviews.decide(
+        await harness.click(verdict), Reject(reason="fraud"), BEN
+    )
+    assert outcome.kind == "decided"
+    await allowed(harness)
+
+    _, (again,) = await harness.submit(refund(30, "o9"), thread="tuesday")
+
+    assert again.kind is VerdictKind.HOLD
+
+
+class Broken:
+    """Triage that would escalate what it sees, and is made to fail by the arguments."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def assess(self, request: TriageRequest) -> object:
+        self.asked += 1
+        raise RuntimeError("too many tokens")
+
+
+async def test_a_call_that_triage_could_not_look_at_is_not_covered(
+    store: Store,
+) -> None:
+    text = ALLOWING.replace(
+        "    same_by: args.order\n", "    same_by: args.order\n    triage: {}\n"
+    )
+    assert text != ALLOWING
+    harness = ServiceHarness(store, load_policy(text, "policy.yml"))
+    triage = Broken()
+    harness.agents = AgentService(store, lambda: harness.policy, triage=triage)
+    await allowed(harness)
+
+    _, (verdict,) = await harness.submit(
+        refund(30, "o2", note="x" * 50_000), thread="next"
+    )
+
+    assert triage.asked
+    assert verdict.kind is VerdictKind.HOLD
+
+
+async def test_a_covered_call_was_not_let_run_by_the_policy(store: Store) -> None:
+    harness: ServiceHarness = allowing(store)
+    await allowed(harness)
+    await harness.submit(refund(30, "o2"), thread="next")
+    _, (again,) = await harness.submit(refund(31, "o2"), thread="other")
+    found = await harness.reviews.read_as_of_now(again.item_id.rpartition(".")[0])
+    assert found
+    (done,) = found.approval.items[0].past.precedents
+
+    said = str(happened(done))
+
+    assert "by the policy" not in said
+    assert [one.user for one in done.by] == ["U0ANA"]

@@ -40,7 +40,7 @@ _USES = 10
 _EQUAL = 2_000
 _PATHS = 300
 _AGAIN = "The same call may run again each time."
-_ONCE = "One that repeats what was done goes to people."
+_ONCE = "One that repeats what was done or rejected goes to people, too."
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def view(frame: Frame, index: int, offer: Offer) -> Block:
         *_reason(item),
         note(
             "This call is approved as well. A similar call that the policy escalates "
-            "or denies still goes its own way. "
+            "still goes to people, and one that it denies does not run. "
             + (_AGAIN if offer.may_repeat else _ONCE)
         ),
     ]

@@ -95,9 +95,10 @@ format: $(VENV)/.dev
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
+# Extras are kept: see tests/packaging/test_locked_versions.py.
 # The first resolution decides; what runs the product and what releases it follow it.
-COMPILE := $(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes \
-	--annotation-style line --custom-compile-command "make lock"
+COMPILE := $(BIN)/uv pip compile --quiet --upgrade --universal --no-strip-extras \
+	--generate-hashes --annotation-style line --custom-compile-command "make lock"
 lock: $(VENV)/.dev
 	@$(COMPILE) --extra dev -o requirements/dev.txt pyproject.toml requirements/build.in
 	@$(COMPILE) --extra all -o requirements/run.txt -c requirements/dev.txt \

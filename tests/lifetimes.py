@@ -90,6 +90,7 @@ def _needed_by(
     found = {
         head[0],
         *(f"{base}{kind}:{approval}" for kind in ("b", "card", "seen_by")),
+        f"{base}short:{approval.rpartition('_')[2][:8]}",
     }
     found |= {f"{base}{field}" for field in card if field.startswith("at:")}
     run, turn, _ = (text(blobs.get("of")) or "- - ").split(" ", 2)

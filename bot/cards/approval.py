@@ -1,8 +1,8 @@
 """Render an approval as one Slack message (the card), in every state.
 
 From top to bottom: the headline, state and requester; each call with its arguments, the
-agent's description and the buttons; the batch footer; and the ids. The arguments stay
-in every state; only sentences and buttons change. Untrusted text is always preformatted
+agent's description and the buttons; and the batch footer. The arguments stay in every
+state; only sentences and buttons change. Untrusted text is always preformatted
 or plain text.
 """
 
@@ -22,7 +22,7 @@ from twokey.bot.cards.frame import Frame, is_table, rows_of
 from twokey.bot.cards.mentions import mentions_for
 from twokey.bot.cards.precedents import precedents
 from twokey.bot.cards.reached import reached
-from twokey.bot.cards.refs import hash_ref, places, when, who
+from twokey.bot.cards.refs import places, short_ref, when, who
 from twokey.bot.cards.spot_check import spot_checks
 from twokey.bot.cards.states import header_text, status_label, taken_by
 from twokey.bot.cards.table import table
@@ -32,7 +32,6 @@ from twokey.bot.text import fit
 from twokey.bot.text_types import (
     Plain,
     Template,
-    code,
     joined,
     label,
     template,
@@ -70,22 +69,10 @@ def card(frame: Frame) -> Message:
         blocks += call_row(frame, item)
     if approval.is_batch:
         blocks.append(divider(block_id=frame.block_id("line")))
-    blocks += [*batch_footer(frame), *spot_checks(frame), _ids(frame)]
+    blocks += [*batch_footer(frame), *spot_checks(frame)]
     return Message(
         blocks=tuple(blocks), text=card_fallback(approval), metadata=metadata(approval)
     )
-
-
-def _ids(frame: Frame) -> Block:
-    approval = frame.approval
-    first = approval.items[0].action_hash
-    ids = template(
-        "{id} · version {version} · {hash}",
-        id=code(approval.id),
-        version=approval.version,
-        hash=hash_ref(approval.digest if approval.is_batch else first),
-    )
-    return context(ids, block_id=frame.block_id("ids"))
 
 
 def metadata(approval: Approval) -> Block:
@@ -119,6 +106,7 @@ def _origin(frame: Frame) -> Block:
         *status_label(approval, now_ms=frame.now_ms),
         *asked_by(approval),
         *([until] if approval.is_batch and is_open else []),
+        template("{id}", id=short_ref(approval.id)),
         block_id=frame.block_id("origin"),
     )
 

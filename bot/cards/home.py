@@ -30,7 +30,7 @@ from twokey.bot.cards.queue import (
     pending,
     whole_call,
 )
-from twokey.bot.cards.refs import when, who
+from twokey.bot.cards.refs import short_ref, when, who
 from twokey.bot.cards.undelivered import reason
 from twokey.bot.cards.votes import approvals, counted_votes, still_needed
 from twokey.bot.ids import Action, View
@@ -40,7 +40,6 @@ from twokey.bot.text_types import (
     Label,
     Template,
     Untrusted,
-    code,
     joined,
     label,
     template,
@@ -240,7 +239,7 @@ def _row(
             *_reasons(item),
             # The heading of a group names the agent of all its rows.
             *([_agent(approval)] if names_agent else []),
-            template("{id}", id=code(approval.id)),
+            template("{id}", id=short_ref(approval.id)),
             block_id=frame.block_id(f"{name}.facts"),
         ),
         actions(

@@ -19,7 +19,7 @@ from twokey.bot.cards.fallbacks import card_fallback
 from twokey.bot.cards.frame import Frame, rows_of
 from twokey.bot.cards.freeze_messages import actor_ref
 from twokey.bot.cards.listing import is_misleading, listing_of
-from twokey.bot.cards.refs import people, when, who
+from twokey.bot.cards.refs import people, short_ref, when, who
 from twokey.bot.cards.spot_check import spot_checks
 from twokey.bot.cards.states import (
     NOTHING_RAN,
@@ -33,7 +33,6 @@ from twokey.bot.text import excerpt, fit
 from twokey.bot.text_types import (
     Template,
     Untrusted,
-    code,
     joined,
     label,
     template,
@@ -102,7 +101,7 @@ def plain_notification(frame: Frame) -> Message:
     approval = frame.approval
     sentence = template(
         "🔔 Calls ran without review that cannot be displayed: {id}.",
-        id=code(approval.id),
+        id=short_ref(approval.id),
     )
     return Message((section(sentence),), card_fallback(approval), metadata(approval))
 
@@ -159,7 +158,7 @@ def _origin(frame: Frame) -> Block:
     return context(
         *asked_by(approval),
         *([label(state_counts(approval))] if approval.is_batch else []),
-        template("{id}", id=code(approval.id)),
+        template("{id}", id=short_ref(approval.id)),
         block_id=frame.block_id("origin"),
     )
 
@@ -198,7 +197,7 @@ def _why_no_review(item: Item) -> list[Template | Untrusted]:
     if cover is not None:
         by = template(
             "Allowed by the standing approval {id}, given by",
-            id=code(cover.approval),
+            id=short_ref(cover.approval),
         )
         return [joined(" ", [by, people(cover.given_by)])]
     why = " · ".join(item.reasons)

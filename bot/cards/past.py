@@ -13,12 +13,12 @@ from twokey.bot.cards.listing import (
     one_line,
     schema_order,
 )
-from twokey.bot.cards.refs import when, who
+from twokey.bot.cards.refs import short_ref, when, who
 from twokey.bot.ids import Input, View
 from twokey.bot.inputs import input_block, text_input
 from twokey.bot.objects import Block
 from twokey.bot.text import fit
-from twokey.bot.text_types import Template, code, label, template, untrusted
+from twokey.bot.text_types import Template, label, template, untrusted
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.protocol.records import Person
@@ -144,7 +144,7 @@ def _row(event: Event, approval: Approval) -> Block:
 
 
 def _said(event: Event, item: Item | None) -> Template:
-    at, named = when(event.at_ms), code(event.approval)
+    at, named = when(event.at_ms), short_ref(event.approval)
     is_doubt = item is not None and item.state is ItemState.IN_DOUBT
     if is_doubt and event.name is EventName.ITEM_AUTHORIZED:
         return template(_IN_DOUBT, at=at, id=named)

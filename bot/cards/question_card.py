@@ -25,14 +25,13 @@ from twokey.bot.cards.frame import Frame
 from twokey.bot.cards.listing import is_misleading
 from twokey.bot.cards.mentions import mentions_for
 from twokey.bot.cards.reached import reached
-from twokey.bot.cards.refs import when, who
+from twokey.bot.cards.refs import short_ref, when, who
 from twokey.bot.objects import Block
 from twokey.bot.text import excerpt, fit, reveal
 from twokey.bot.text_types import (
     Plain,
     Template,
     Untrusted,
-    code,
     label,
     template,
     untrusted,
@@ -97,7 +96,7 @@ def question_card(frame: Frame) -> Message:
     offered = question_buttons(frame, item)
     if offered:
         blocks.append(actions(*offered, block_id=frame.block_id("actions")))
-    ids = template("{id}", id=code(approval.id))
+    ids = template("{id}", id=short_ref(approval.id))
     blocks.append(context(ids, block_id=frame.block_id("ids")))
     return Message(tuple(blocks), card_fallback(approval), metadata(approval))
 

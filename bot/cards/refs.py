@@ -18,6 +18,7 @@ from twokey.bot.text_types import (
     template,
     user,
 )
+from twokey.gateway.approvals.short_id import short_id
 from twokey.gateway.protocol.digest import short
 from twokey.gateway.protocol.records import Person
 
@@ -45,6 +46,11 @@ def utc(at_ms: int) -> datetime:
     # at year 9999 and raises beyond it.
     seconds = min(max(at_ms, 0), _LAST_MS) // 1000
     return datetime.fromtimestamp(seconds, UTC)
+
+
+def short_ref(approval_id: str) -> Ref:
+    """Show an approval's id as people read and type it."""
+    return code(short_id(approval_id))
 
 
 def hash_ref(digest: str) -> Ref:

@@ -16,14 +16,13 @@ from twokey.bot.cards.mentions import (
     mentions_for,
     unreachable,
 )
-from twokey.bot.cards.refs import places, when
+from twokey.bot.cards.refs import places, short_ref, when
 from twokey.bot.cards.undelivered import reason
 from twokey.bot.objects import Block
 from twokey.bot.text import fit
 from twokey.bot.text_types import (
     Template,
     channel,
-    code,
     joined,
     label,
     template,
@@ -241,7 +240,7 @@ def channel_escalation(approval: Approval, place: str) -> Message:
         )
     )
     not_yet = _NOT_ANSWERED_YET if approval.is_question else _NOT_DECIDED_YET
-    waits = template(not_yet, id=code(approval.id))
+    waits = template(not_yet, id=short_ref(approval.id))
     sentence = joined(" ", [waits, card])
     # Names of tools only: this channel may have readers who must not see the arguments.
     tools = dict.fromkeys(item.tool for item in approval.items if item.is_pending)

@@ -23,7 +23,7 @@ from twokey.bot.cards.fallbacks import card_fallback
 from twokey.bot.cards.frame import Frame
 from twokey.bot.cards.listing import Listing, listing
 from twokey.bot.cards.mentions import mentions_for
-from twokey.bot.cards.refs import people, when, who
+from twokey.bot.cards.refs import people, short_ref, when, who
 from twokey.bot.cards.votes import approvals, still_needed
 from twokey.bot.ids import Action
 from twokey.bot.objects import Block, confirm
@@ -72,7 +72,7 @@ def standing_card(frame: Frame) -> Message:
     offered = _buttons(frame, item, is_whole=equal.is_complete)
     if offered:
         blocks.append(actions(*offered, block_id=frame.block_id("actions")))
-    ids = template("{id}", id=code(approval.id))
+    ids = template("{id}", id=short_ref(approval.id))
     blocks.append(context(ids, block_id=frame.block_id("ids")))
     return Message(tuple(blocks), card_fallback(approval), metadata(approval))
 

@@ -6,7 +6,7 @@ import re
 
 from twokey.bot.blocks import Message, context, section
 from twokey.bot.cards.fallbacks import card_fallback
-from twokey.bot.cards.refs import places, when
+from twokey.bot.cards.refs import places, short_ref, when
 from twokey.bot.objects import Block
 from twokey.bot.text_types import Template, code, joined, label, template
 from twokey.gateway.approvals.record import Approval
@@ -61,12 +61,14 @@ def undelivered(
         why: Slack's word for the refusal.
         is_posted: whether there is a card, which cannot be brought up to date.
     """
+    named = short_ref(approval.id)
     cannot = (
         template(
-            "⚠️ The card of {id} cannot be brought up to date:", id=code(approval.id)
+            "⚠️ The card of {id} cannot be brought up to date:",
+            id=named,
         )
         if is_posted
-        else template("⚠️ The card of {id} cannot be posted:", id=code(approval.id))
+        else template("⚠️ The card of {id} cannot be posted:", id=named)
     )
     because = joined("", [reason(why), template(".")])
     blocks: list[Block] = [section(joined(" ", [cannot, because, *_next(approval)]))]

@@ -25,11 +25,12 @@ from twokey.bot.cards.fallbacks import card_fallback
 from twokey.bot.cards.frame import Frame
 from twokey.bot.cards.notification import notification, plain_notification
 from twokey.bot.cards.question_card import question_card
+from twokey.bot.cards.refs import short_ref
 from twokey.bot.cards.standing_card import standing_card
 from twokey.bot.ids import COMMAND, Action, key_id
 from twokey.bot.limits import OPEN_DM, POST, UPDATE, Limits
 from twokey.bot.objects import Block
-from twokey.bot.text_types import code, label, template
+from twokey.bot.text_types import label, template
 from twokey.bot.web import (
     RateLimited,
     Slack,
@@ -355,7 +356,7 @@ def plain_card(frame: Frame) -> Message:
     text = template(
         "This request cannot be displayed, so it cannot be approved here. Reject it, "
         "or let it expire: {id}.",
-        id=code(approval.id),
+        id=short_ref(approval.id),
     )
     blocks: list[Block] = [
         header(label("A request that cannot be displayed")),

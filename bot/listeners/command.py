@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, LiteralString
 
 from twokey.bot.blocks import section
-from twokey.bot.cards.fallbacks import card_fallback
 from twokey.bot.listener_context import (
     ListenerContext,
     UserFacingError,
@@ -21,11 +20,10 @@ from twokey.bot.listeners.list_standing import list_standing
 from twokey.bot.listeners.past import past_command
 from twokey.bot.listeners.read_access import access_to
 from twokey.bot.listeners.router import AckBody, Router
+from twokey.bot.listeners.show import OUTSIDER, line, show
 from twokey.bot.listeners.stats import stats_command
 from twokey.bot.payload import Command
 from twokey.bot.text_types import Label, Template, joined, slash_command, template
-from twokey.gateway.approvals.record import Approval
-from twokey.gateway.protocol.tiers import Tier, join
 from twokey.gateway.service.queue import MAX_QUEUE
 from twokey.gateway.store.atomic_write import Loaded
 
@@ -33,21 +31,9 @@ logger = logging.getLogger(__name__)
 
 _MAX_LISTED = 20
 
-_OUTSIDER = template("Only members of this workspace can see waiting approvals.")
 _NOTHING = template(
     "Nothing is waiting: no approval that you can decide, that you asked for, or that "
     "has its card in this channel."
-)
-_NOT_FOUND = template(
-    "There is no such approval among those that you can decide, that you asked for, or "
-    "that have their card in this channel. Try again in the channel of the card."
-)
-_SHOW_WHICH: LiteralString = (
-    "Write `{command} show ap_…` with the id at the foot of a card."
-)
-_NOT_SHOWN = template(
-    "Slack did not say which user groups you are in, so I cannot show this approval. "
-    "Please try again in a moment."
 )
 _MAYBE_MORE = template(
     "This list may be incomplete: Slack did not say which user groups you are in. "
@@ -69,8 +55,8 @@ _WHAT_I_DO: LiteralString = (
     "approve it.\n"
     "• `{command} list` lists the waiting approvals that you can decide, that you "
     "asked for, or that have their card in this channel.\n"
-    "• `{command} show ap_…` shows the state of one of them; its id is at the foot of "
-    "its card.\n"
+    "• `{command} show ID` shows the state of one of them; its card shows the id, such "
+    "as `145163ba`, below its title.\n"
     "• `{command} history` lists the newest decisions that you may read, and "
     "`{command} mine` those that you made; words after it search in them.\n"
     "• `{command} stats` shows the numbers of the last 7 days.\n"
@@ -123,16 +109,6 @@ def _answer(message: UserText) -> AckBody:
     return {"text": to_mrkdwn(message), **shown}
 
 
-def _line(approval: Approval) -> str:
-    """Return where an approval stands, with the id that ``show`` takes."""
-    tier = join(Tier.AUTO, *(item.tier for item in approval.items))
-    return f"{card_fallback(approval)} Tier {tier}, `{approval.id}`."
-
-
-async def _show(ctx: ListenerContext, command: Command, rest: str) -> AckBody:
-    return {"text": await _shown(ctx, command, rest.strip("`"))}
-
-
 async def _list(ctx: ListenerContext, command: Command, _: str) -> AckBody:
     return {"text": await _listed(ctx, command)}
 
@@ -142,38 +118,22 @@ async def _frozen(ctx: ListenerContext, command: Command, _: str) -> AckBody:
 
 
 async def _history(ctx: ListenerContext, command: Command, words: str) -> AckBody:
-    await ctx.require_member(command.user, command.team, _OUTSIDER)
+    await ctx.require_member(command.user, command.team, OUTSIDER)
     return await past_command(ctx, command, words, is_mine=False)
 
 
 async def _mine(ctx: ListenerContext, command: Command, words: str) -> AckBody:
-    await ctx.require_member(command.user, command.team, _OUTSIDER)
+    await ctx.require_member(command.user, command.team, OUTSIDER)
     return await past_command(ctx, command, words, is_mine=True)
 
 
 async def _stats(ctx: ListenerContext, command: Command, _: str) -> AckBody:
-    await ctx.require_member(command.user, command.team, _OUTSIDER)
+    await ctx.require_member(command.user, command.team, OUTSIDER)
     return await stats_command(ctx)
 
 
-async def _shown(ctx: ListenerContext, command: Command, approval_id: str) -> str:
-    await ctx.require_member(command.user, command.team, _OUTSIDER)
-    if not approval_id:
-        which = slash_command(ctx.config.command)
-        return to_mrkdwn(template(_SHOW_WHICH, command=which))
-    # "Not found" is also the answer for what a person may not read: the difference
-    # would tell them which ids exist.
-    loaded = await waiting.read(ctx, approval_id)
-    if loaded is None:
-        return to_mrkdwn(_NOT_FOUND)
-    access = await access_to(ctx, command, loaded.approval)
-    if access.is_given:
-        return _line((await ctx.service.as_of_now(loaded)).approval)
-    return to_mrkdwn(_NOT_SHOWN if access.is_unknown else _NOT_FOUND)
-
-
 async def _listed(ctx: ListenerContext, command: Command) -> str:
-    await ctx.require_member(command.user, command.team, _OUTSIDER)
+    await ctx.require_member(command.user, command.team, OUTSIDER)
     found: list[Loaded] = []
     is_unknown = False
     target = 0
@@ -184,7 +144,7 @@ async def _listed(ctx: ListenerContext, command: Command) -> str:
         if access.is_given:
             found.append(loaded)
     shown = [await ctx.service.as_of_now(one) for one in found[:_MAX_LISTED]]
-    lines = [f"• {_line(one.approval)}" for one in shown]
+    lines = [f"• {line(one.approval)}" for one in shown]
     is_cut = target >= MAX_QUEUE
     if not lines and not is_cut:
         lines.append(to_mrkdwn(_NOTHING))
@@ -213,7 +173,7 @@ _LISTED: Final[
     "history": _history,
     "list": _list,
     "mine": _mine,
-    "show": _show,
+    "show": show,
     "stats": _stats,
     "standing": list_standing,
 }

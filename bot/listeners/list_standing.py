@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from twokey.bot.blocks import context, section
-from twokey.bot.cards.refs import people, when
+from twokey.bot.cards.refs import people, short_ref, when
 from twokey.bot.cards.standing_card import left_text
 from twokey.bot.listener_context import ListenerContext, to_mrkdwn
 from twokey.bot.listeners.read_access import access_to
@@ -11,7 +11,7 @@ from twokey.bot.listeners.router import AckBody
 from twokey.bot.objects import Block
 from twokey.bot.payload import Command
 from twokey.bot.text import fit
-from twokey.bot.text_types import code, joined, label, template, untrusted
+from twokey.bot.text_types import joined, label, template, untrusted
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.approvals.standing import bounds_of, givers
 
@@ -50,7 +50,7 @@ def _rows(standing: Approval) -> list[Block]:
     name = f"{fit(bounds.tool, _NAME)}, by {fit(bounds.agent, _NAME)}"
     by = joined("", [template("Given by "), people(givers(standing))])
     until = template("until {at}", at=when(bounds.until_ms))
-    ids = template("{id}", id=code(standing.id))
+    ids = template("{id}", id=short_ref(standing.id))
     return [
         section(untrusted(name)),
         context(label(left_text(standing)), until, by, ids),

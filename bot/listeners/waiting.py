@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from twokey.bot.listener_context import ListenerContext
+from twokey.gateway.approvals.short_id import SHORT_CHARS
 from twokey.gateway.service.queue import MAX_QUEUE
 from twokey.gateway.store.atomic_write import Loaded
 
@@ -23,10 +24,27 @@ async def waiting(ctx: ListenerContext) -> list[Loaded]:
     return every[:MAX_QUEUE]
 
 
-async def read(ctx: ListenerContext, approval_id: str) -> Loaded | None:
-    """Return what waits or waited under an id; raises `StoreUnavailable`."""
-    loaded = await ctx.service.read(approval_id)
-    return loaded or next(iter(await _seeded(ctx, [approval_id])), None)
+async def read_typed(ctx: ListenerContext, typed: str, digits: str) -> list[Loaded]:
+    """Return what an id of somebody may name; raises `StoreUnavailable`.
+
+    Args:
+        ctx: of the tenant.
+        typed: an id, or the beginning of one with or without what stands before its
+            random part.
+        digits: the random part of it, a short id at least.
+    """
+    # A whole id directly: older versions opened approvals without a short id.
+    known = await ctx.service.read(typed)
+    if known is not None:
+        return [known]
+    found = await ctx.service.queue.read_short(digits[:SHORT_CHARS])
+    seeded = await ctx.service.seeded_defects.waiting()
+    return [
+        one
+        for one in [*found, *([seeded] if seeded else [])]
+        if one.approval.id.startswith(typed)
+        or one.approval.id.rpartition("_")[2].startswith(typed)
+    ]
 
 
 async def read_each(ctx: ListenerContext, approval_ids: Iterable[str]) -> list[Loaded]:

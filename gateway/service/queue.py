@@ -36,6 +36,15 @@ class ReviewQueue(TenantService):
                 if self._waits(loaded):
                     yield loaded
 
+    async def read_short(self, short: str) -> list[Loaded]:
+        """Return the tenant's approvals with a short id; nearly always one.
+
+        Raises:
+            StoreUnavailable: when the store does not answer.
+        """
+        approvals = self._store.approvals
+        return await self.read_each(await approvals.with_short_id(self._keys, short))
+
     async def read_each(self, approval_ids: Iterable[str]) -> list[Loaded]:
         """Return those of these approvals that are there and can be read."""
         loaded = await self._store.approvals.load_each(approval_ids)

@@ -302,6 +302,13 @@ class ApprovalStore:
                 found.append(loaded)
         return found
 
+    async def with_short_id(self, keys: Keys, short: str) -> list[str]:
+        """Return the ids of the approvals of a shard with this short id, in order.
+
+        Those of all tenants of the shard are among them.
+        """
+        return sorted(_ids(await self._conn.command("SMEMBERS", keys.short(short))))
+
     async def overdue(self, keys: Keys, limit: int, *, skip: int = 0) -> list[str]:
         """Return ids of approvals in which something is overdue, earliest first.
 

@@ -130,6 +130,13 @@ class Keys:
         """Hash: where a card stands in Slack and which rev it shows."""
         return f"{self._base}:card:{approval}"
 
+    def short(self, short: str) -> str:
+        """Set: the approvals that have this short id; nearly always one.
+
+        It lives as long as the one of them that was written last.
+        """
+        return f"{self._base}:short:{short}"
+
     def card_at(self, channel: str, ts: str) -> str:
         """String: which approval a message in Slack shows."""
         return f"{self._base}:at:{_hashed(channel, ts)}"

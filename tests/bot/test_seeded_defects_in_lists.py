@@ -13,6 +13,7 @@ from tests.bot.listeners.test_review_together import confirmed, home, home_of, r
 from tests.bot.test_seeded_defects import look, names, shown
 from twokey.bot.ids import Action
 from twokey.gateway.approvals.events import EventName
+from twokey.gateway.approvals.short_id import short_id
 from twokey.gateway.service.statistics import StatisticsService
 from twokey.sandbox.json_types import JsonObject, as_objects
 
@@ -25,7 +26,7 @@ def without_ids(blocks: list[JsonObject]) -> str:
     """Return blocks without what differs from call to call: ids, seals, times."""
     text = json.dumps(blocks)
     text = re.sub(r'"(block_id|value|initial_option)": "[^"]*"', "", text)
-    return re.sub(r"ap_[\w.-]+|<!date[^>]*>|\d of your queue", "", text)
+    return re.sub(r"ap_[\w.-]+|`[0-9a-f]{8}`|<!date[^>]*>|\d of your queue", "", text)
 
 
 def rows(state: JsonObject, approval: str) -> list[JsonObject]:
@@ -72,8 +73,9 @@ async def test_who_may_not_decide_it_sees_it_nowhere(stack: Stack) -> None:
     async with stack.running():
         eve = await home(stack, "U0EVE", shows="Nothing waits for you")
         assert seeded.id not in home_of(await eve.state())
-        assert seeded.id not in await listed(stack, "U0EVE")
-        assert "no such approval" in await listed(stack, "U0EVE", f"show {seeded.id}")
+        assert short_id(seeded.id) not in await listed(stack, "U0EVE")
+        for name in (seeded.id, short_id(seeded.id)):
+            assert "no such approval" in await listed(stack, "U0EVE", f"show {name}")
 
 
 async def test_approved_in_its_row_it_counts_and_leaves_the_lists(
@@ -81,8 +83,10 @@ async def test_approved_in_its_row_it_counts_and_leaves_the_lists(
 ) -> None:
     seeded, _ = await shown(stack)
     async with stack.running():
-        assert seeded.id in await listed(stack)
-        assert seeded.id in await listed(stack, words=f"show {seeded.id}")
+        short = short_id(seeded.id)
+        assert short in await listed(stack)
+        for name in (seeded.id, short):
+            assert f"`{short}`" in await listed(stack, words=f"show {name}")
         ana = await home(stack, shows=seeded.id)
 
         await ana.act_in_home(Action.APPROVE_ROW)

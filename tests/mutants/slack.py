@@ -29,6 +29,13 @@ SLACK_TABLE = (
         QUEUE,
     ),
     Mutant(
+        "a short id finds nothing that the person may not read",
+        "bot/listeners/show.py",
+        "if may.is_given]",
+        "if True]",
+        "tests/bot/listeners/test_show.py",
+    ),
+    Mutant(
         "an escalated call is approved in no row",
         "bot/cards/queue.py",
         "item.tier is Tier.APPROVE\n",

@@ -123,6 +123,9 @@ for index, approval in ipairs(approvals) do
       redis.call('HSET', head, (i - 1) .. ':t', now, (i - 1) .. ':l', expires)
     end
   end
+  local short = short_key(base, approval.id)
+  redis.call('SADD', short, approval.id)
+  redis.call('PERSIST', short)
   redis.call('ZADD', KEYS[3], expires, approval.id)
   if waits then redis.call('ZADD', KEYS[12], expires + keep, approval.id) end
   for _, timer in ipairs(approval.timers) do

@@ -104,12 +104,18 @@ local function split(record)
   return string.match(record, '^(.+:)%a:([^:]+)$')
 end
 
--- What lives as long as an approval: where its card stands in Slack, and
--- what reviewers have read of it.
+-- The key by which a short id, see keys.py, finds an approval; the first digits of what
+-- is random in its id.
+local function short_key(base, id)
+  return base .. 'short:' .. string.sub(string.match(id, '[^_]*$'), 1, 8)
+end
+
+-- What lives as long as an approval: where its card stands in Slack, what reviewers have
+-- read of it, and its short id.
 local function attached(record)
   local base, id = split(record)
   local card = base .. 'card:' .. id
-  local keys = {card, base .. 'seen_by:' .. id}
+  local keys = {card, base .. 'seen_by:' .. id, short_key(base, id)}
   -- A card that was posted twice (an answer of Slack got lost) has a text for each
   -- copy. They are not in KEYS, because only the card knows them; all have the shard's
   -- hash tag, so a cluster keeps them on one node.

@@ -25,6 +25,7 @@ from twokey.bot.cards.home_manual import manual
 from twokey.bot.cards.queue import HomeFilter, page_of, whole_line
 from twokey.bot.ids import Action, unseal, verify
 from twokey.gateway.approvals.record import Approval, TriageResult
+from twokey.gateway.approvals.short_id import short_id
 from twokey.gateway.protocol.states import ItemState
 from twokey.sandbox.blockkit import validate_home
 
@@ -56,7 +57,8 @@ def test_the_oldest_comes_first_and_names_what_it_is() -> None:
 
 def _order(*queue: Approval, now_ms: int = NOW) -> list[str]:
     shown = readable(_view(*queue, now_ms=now_ms)["blocks"])
-    return sorted((one.id for one in queue), key=shown.index)
+    ids = (one.id for one in queue)
+    return sorted(ids, key=lambda one: shown.index(f"`{short_id(one)}`"))
 
 
 def _scored(score: int, id: str, **changes: Any) -> Approval:  # noqa: A002 - as the field

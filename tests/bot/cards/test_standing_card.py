@@ -133,7 +133,7 @@ def test_a_covered_call_in_doubt_says_what_allowed_it() -> None:
 
     shown = readable.readable(notification(frame(an_approval(item))).blocks)
 
-    assert "Allowed by the standing approval `ap_9`, given by" in shown
+    assert "Allowed by the standing approval `9`, given by" in shown
     assert "<@U0ANA>" in shown
     assert "because" not in shown
 

@@ -11,6 +11,7 @@ from tests.bot.signed import post_signed
 from tests.conftest import eventually
 from twokey.bot.listeners.mention import AgentRequest, parse_request
 from twokey.gateway.approvals.record import approval_of
+from twokey.gateway.approvals.short_id import short_id
 from twokey.gateway.errors import StoreUnavailable
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.protocol.records import Person
@@ -151,7 +152,7 @@ async def test_the_command_says_where_an_approval_stands(each_stack: Stack) -> N
             "/approvals", f"show {approval_id}", "#agent-approvals"
         )
 
-        told = await stack.told("U0EVE", approval_id)
+        told = await stack.told("U0EVE", short_id(approval_id))
         assert "Approval needed for process_refund until" in told
         assert "Tier approve" in told
 
@@ -162,7 +163,7 @@ async def test_the_command_says_where_an_approval_stands(each_stack: Stack) -> N
         ("", "It runs only if"),
         ("help", "It runs only if"),
         ("show ap_none", "There is no such approval"),
-        ("show", "Write `/approvals show ap_…` with the id"),
+        ("show", "Write `/approvals show` and the id of an approval: the 8 characters"),
     ],
 )
 async def test_the_command_explains_itself(stack: Stack, text: str, words: str) -> None:

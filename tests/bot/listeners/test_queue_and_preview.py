@@ -9,6 +9,7 @@ import pytest
 from tests.bot.bot_stack import CHANNEL, POLICY, Stack, says
 from tests.bot.listeners.test_modals import block_of, opened
 from twokey.bot.ids import Action, Input, View
+from twokey.gateway.approvals.short_id import short_id
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.tiers import Tier
@@ -152,7 +153,7 @@ async def test_what_waits_for_others_hides_nothing_of_a_persons_own_queue(
         await ana.open_home()
         state = await ana.wait_for(lambda s: s if s["home"] else None)
         await ana.command("/approvals", "list", CHANNEL)
-        await stack.told("U0ANA", approval_id)
+        await stack.told("U0ANA", short_id(approval_id))
 
     assert "Waiting for you: 1" in home_of(state)
     assert approval_id in home_of(state)
@@ -188,7 +189,7 @@ async def test_the_command_lists_what_waits_without_any_argument(
 
         await ana.command("/approvals", "list", CHANNEL)
 
-        told = await stack.told("U0ANA", approval_id)
+        told = await stack.told("U0ANA", short_id(approval_id))
         assert "canary" not in told
 
 

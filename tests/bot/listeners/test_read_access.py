@@ -6,6 +6,7 @@ import pytest
 
 from tests.bot.bot_stack import CHANNEL, POLICY, TEAM, Stack
 from tests.bot.listeners.test_queue_and_preview import home_of
+from twokey.gateway.approvals.short_id import short_id
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.protocol.records import Person
 from twokey.gateway.protocol.wire import Verdict
@@ -82,9 +83,10 @@ async def test_who_is_in_the_channel_of_a_card_reads_there_what_waits(
         inside = await answer(stack, "U0ANA", "list", PRIVATE)
         outside = await answer(stack, "U0ANA", "list", GENERAL)
 
-        assert approval in inside
-        assert approval not in outside
-        assert approval in await answer(stack, "U0ANA", f"show {approval}", PRIVATE)
+        assert short_id(approval) in inside
+        assert short_id(approval) not in outside
+        shown = await answer(stack, "U0ANA", f"show {approval}", PRIVATE)
+        assert short_id(approval) in shown
 
 
 async def test_who_may_decide_or_asked_reads_it_anywhere(stack: Stack) -> None:
@@ -92,9 +94,10 @@ async def test_who_may_decide_or_asked_reads_it_anywhere(stack: Stack) -> None:
     async with stack.running():
         approval = (await stack.approval(await private_call(stack, eve))).id
 
-        assert approval in await answer(stack, "U0EVE", "list")
-        assert approval in await answer(stack, "U0EVE", f"show {approval}")
-        assert approval in await answer(stack, "U0CHLOE", "list")
+        short = short_id(approval)
+        assert short in await answer(stack, "U0EVE", "list")
+        assert short in await answer(stack, "U0EVE", f"show {approval}")
+        assert short in await answer(stack, "U0CHLOE", "list")
 
 
 async def test_a_list_that_may_be_incomplete_says_so(stack: Stack) -> None:
@@ -113,5 +116,5 @@ async def test_a_list_that_may_be_incomplete_says_so(stack: Stack) -> None:
 
         for text in (listed, shown, home_of(state)):
             assert "Slack did not say which user groups you are in" in text
-            assert approval not in text
+            assert short_id(approval) not in text
         assert "Nothing waits for you" not in home_of(state)

@@ -7,6 +7,7 @@ import pytest
 from tests.bot.bot_stack import CHANNEL, POLICY, Stack, has_button, says
 from tests.conftest import eventually
 from twokey.bot.ids import Action
+from twokey.gateway.approvals.short_id import short_id
 from twokey.gateway.approvals.timing import TimerKind
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.store.timers import Timer
@@ -68,7 +69,7 @@ async def test_another_channel_is_told_without_the_arguments(stack: Stack) -> No
         await ring(stack, approval.id, TimerKind.ESCALATE)
 
         told = await stack.actor("U0ANA").message_with(
-            "C0GENERAL", says(f"`{approval.id}` is not decided yet")
+            "C0GENERAL", says(f"`{short_id(approval.id)}` is not decided yet")
         )
         assert f"<#{CHANNEL}>" in str(told["blocks"])
         assert "wire_money" in str(told["blocks"])

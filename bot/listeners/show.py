@@ -1,0 +1,87 @@
+"""Answer ``/approvals show ID``: where one approval stands."""
+
+from __future__ import annotations
+
+import re
+from typing import LiteralString
+
+from twokey.bot.cards.fallbacks import card_fallback
+from twokey.bot.listener_context import ListenerContext, to_mrkdwn
+from twokey.bot.listeners import waiting
+from twokey.bot.listeners.read_access import access_to
+from twokey.bot.listeners.router import AckBody
+from twokey.bot.payload import Command
+from twokey.bot.text_types import code, slash_command, template
+from twokey.gateway.approvals.record import Approval
+from twokey.gateway.approvals.short_id import SHORT_CHARS, short_id
+from twokey.gateway.protocol.tiers import Tier, join
+from twokey.gateway.store.atomic_write import Loaded
+
+OUTSIDER = template("Only members of this workspace can see waiting approvals.")
+_NOT_FOUND = template(
+    "There is no such approval among those that you can decide, that you asked for, or "
+    "that have their card in this channel. Try again in the channel of the card."
+)
+_SHOW_WHICH: LiteralString = (
+    "Write `{command} show` and the id of an approval: the {chars} characters that its "
+    "card shows below its title, such as `145163ba`."
+)
+_TOO_SHORT: LiteralString = (
+    "{typed} is too short to find one approval. Write all {chars} characters of the id."
+)
+_SEVERAL: LiteralString = (
+    "{n} approvals have the id {typed}. Write the whole id of one of them:"
+)
+_NOT_SHOWN = template(
+    "Slack did not say which user groups you are in, so I cannot show this approval. "
+    "Please try again in a moment."
+)
+# Typed by people, and echoed: nothing that Slack could read as markup matches.
+_ID = re.compile(r"(?P<shard>ap_s[0-9]{1,4}_)?(?P<digits>[0-9a-f]{1,32})")
+
+
+async def show(ctx: ListenerContext, command: Command, rest: str) -> AckBody:
+    """Show the approval with this id, or with these first characters of it.
+
+    Raises:
+        UserFacingError: says why not.
+    """
+    await ctx.require_member(command.user, command.team, OUTSIDER)
+    typed = rest.strip("` ").lower()
+    which = slash_command(ctx.config.command)
+    if not typed:
+        asked = template(_SHOW_WHICH, command=which, chars=SHORT_CHARS)
+        return {"text": to_mrkdwn(asked)}
+    found = _ID.fullmatch(typed)
+    if found and len(found["digits"]) < SHORT_CHARS:
+        short = template(_TOO_SHORT, typed=code(typed), chars=SHORT_CHARS)
+        return {"text": to_mrkdwn(short)}
+    loaded = await waiting.read_typed(ctx, typed, found["digits"]) if found else []
+    return {"text": await _shown(ctx, command, typed, loaded)}
+
+
+async def _shown(
+    ctx: ListenerContext, command: Command, typed: str, found: list[Loaded]
+) -> str:
+    """Return a text about those of these approvals that the person may read.
+
+    "Not found" is also the answer for the others, and they make no id ambiguous: the
+    difference would tell which ids exist.
+    """
+    access = [await access_to(ctx, command, one.approval) for one in found]
+    given = [one for one, may in zip(found, access, strict=True) if may.is_given]
+    if not given:
+        is_unknown = any(may.is_unknown for may in access)
+        return to_mrkdwn(_NOT_SHOWN if is_unknown else _NOT_FOUND)
+    now = [(await ctx.service.as_of_now(one)).approval for one in given]
+    if len(now) == 1:
+        return line(now[0])
+    several = template(_SEVERAL, n=len(now), typed=code(typed))
+    lines = [f"• {card_fallback(one)} `{one.id}`" for one in now]
+    return "\n".join([to_mrkdwn(several), *lines])
+
+
+def line(approval: Approval) -> str:
+    """Return where an approval stands, with the id that ``show`` takes."""
+    tier = join(Tier.AUTO, *(item.tier for item in approval.items))
+    return f"{card_fallback(approval)} Tier {tier}, `{short_id(approval.id)}`."

@@ -1,0 +1,115 @@
+"""People find an approval by its short id, and only one that they may read."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from tests.bot.bot_stack import CHANNEL, Stack, says
+from tests.bot.listeners.test_read_access import answer, private_call
+from twokey.bot.ids import Action
+from twokey.gateway.approvals.short_id import short_id
+from twokey.gateway.service.agents import AgentService
+
+SAME = "145163ba"
+
+
+@pytest.fixture
+def same_short_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let all approvals have one short id."""
+    numbers = itertools.count()
+
+    def token(_: int) -> str:
+        return f"{SAME}{next(numbers):024x}"
+
+    monkeypatch.setattr("secrets.token_hex", token)
+
+
+async def test_what_a_card_shows_finds_its_approval(stack: Stack) -> None:
+    async with stack.running():
+        verdict = await stack.refund()
+        approval = await stack.approval(verdict)
+        short = short_id(approval.id)
+        card = await stack.card(verdict, says(f"`{short}`"))
+
+        assert approval.id not in str(card["blocks"][1]["elements"])
+        for typed in (
+            short,
+            short.upper(),
+            f"`{short}`",
+            approval.id,
+            approval.id[:20],
+        ):
+            told = await answer(stack, "U0ANA", f"show {typed}", CHANNEL)
+            assert "needed for process_refund" in told
+            assert f"`{short}`" in told
+
+
+async def test_an_approval_that_ended_is_found_as_well(stack: Stack) -> None:
+    async with stack.running():
+        verdict = await stack.refund()
+        card = await stack.card(verdict)
+        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+        await stack.card(verdict, says("not run yet"))
+        await stack.execute(verdict)
+        short = short_id((await stack.approval(verdict)).id)
+
+        told = await answer(stack, "U0ANA", f"show {short}", CHANNEL)
+
+        assert "The call of process_refund was approved and ran." in told
+
+
+async def test_too_few_characters_find_nothing_and_say_so(stack: Stack) -> None:
+    async with stack.running():
+        approval = await stack.approval(await stack.refund())
+
+        told = await answer(stack, "U0ANA", f"show {short_id(approval.id)[:7]}")
+
+        assert "is too short to find one approval. Write all 8 characters" in told
+
+
+@pytest.mark.usefixtures("same_short_id")
+async def test_an_ambiguous_short_id_names_the_whole_ids(stack: Stack) -> None:
+    async with stack.running():
+        both = [
+            (await stack.approval(await stack.refund(thread=thread))).id
+            for thread in ("t1", "t2")
+        ]
+
+        told = await answer(stack, "U0ANA", f"show {SAME}", CHANNEL)
+        one = await answer(stack, "U0ANA", f"show {both[1]}", CHANNEL)
+
+        assert told.startswith(f"2 approvals have the id `{SAME}`.")
+        assert all(f"`{approval}`" in told for approval in both)
+        assert one.startswith("Approval needed for process_refund")
+
+
+@pytest.mark.usefixtures("same_short_id")
+async def test_what_a_person_may_not_read_makes_no_id_ambiguous(stack: Stack) -> None:
+    async with stack.running():
+        secret = await stack.approval(await private_call(stack))
+        open_ = await stack.approval(await stack.refund(thread="other"))
+        assert short_id(secret.id) == short_id(open_.id)
+
+        told = await answer(stack, "U0EVE", f"show {SAME}", CHANNEL)
+        hidden = await answer(stack, "U0EVE", f"show {secret.id}", CHANNEL)
+
+        assert "needed for process_refund" in told
+        assert "lonely" not in told
+        assert "no such approval" in hidden
+
+
+@pytest.mark.usefixtures("same_short_id")
+async def test_another_tenants_approval_is_not_found(stack: Stack) -> None:
+    stack.agents = AgentService(stack.store, lambda: stack.policy, tenant="other")
+    async with stack.running():
+        verdict = await stack.refund()
+
+        short = await answer(stack, "U0ANA", f"show {SAME}", CHANNEL)
+        whole = await answer(
+            stack, "U0ANA", f"show {verdict.item_id.rpartition('.')[0]}", CHANNEL
+        )
+
+        assert "no such approval" in short
+        assert "no such approval" in whole

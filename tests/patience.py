@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from twokey.bot import user_cache
+from twokey.bot import user_cache, web
 from twokey.bot.listeners import router
 from twokey.sandbox import delivery, triggers
 
@@ -21,3 +21,4 @@ def be_patient(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(triggers, "LIFE_S", WAIT_S)
     patch.setattr(router, "LISTENER_TIMEOUT_S", WAIT_S - 5)
     patch.setattr(user_cache, "LOOKUP_TIMEOUT_S", WAIT_S - 10)
+    patch.setattr(web, "TIMEOUT_S", WAIT_S)

@@ -124,10 +124,10 @@ async def test_a_reviewer_whose_account_is_at_home_elsewhere_is_a_stranger(
 async def test_who_lost_the_role_with_the_form_open_is_refused(
     stack: Stack, spoil: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(user_cache, "LOOKUP_TIMEOUT_S", 1.0)
     async with stack.running():
         (verdict,) = await stack.submit(("wire_money", {"amount": 1}))
         form = await opened_form(stack, verdict)
+        monkeypatch.setattr(user_cache, "LOOKUP_TIMEOUT_S", 1.0)
         before = await trace(stack, verdict)
         control = stack.sandbox.control
         if spoil == "revoked":

@@ -166,7 +166,9 @@ async def test_a_tab_that_slack_refuses_keeps_no_other_from_its_news(
 async def test_a_long_queue_is_shown_in_pages(stack: Stack, count: int) -> None:
     verdicts = await waiting(stack, count)
     async with stack.running():
-        ana = await home(stack, shows=f"Waiting for you: {count}")
+        # The cards of all of them are being drawn by the same process.
+        shows = f"Waiting for you: {count}"
+        ana = await home(stack, shows=shows, timeout_s=30 + count / 10)
         assert "Review 40 together" in text_of(await ana.home())
         assert f"1 to 20 of {count}" in text_of(await ana.home())
 

@@ -20,7 +20,7 @@ from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.wire import ProposedCall, Turn, TurnRef, Verdict
 from twokey.gateway.service.agents import AgentService
 from twokey.sandbox.client import Person as Actor
-from twokey.sandbox.client import UserActionFailed
+from twokey.sandbox.client import WAIT_TIMEOUT_S, UserActionFailed
 from twokey.sandbox.json_types import JsonObject, as_object, as_objects
 
 MANY = load_policy(
@@ -48,11 +48,17 @@ async def waiting(stack: Stack, count: int = COUNT) -> list[Verdict]:
     ]
 
 
-async def home(stack: Stack, user: str = "U0ANA", *, shows: str) -> Actor:
+async def home(
+    stack: Stack,
+    user: str = "U0ANA",
+    *,
+    shows: str,
+    timeout_s: float = WAIT_TIMEOUT_S,
+) -> Actor:
     """Open the Home tab of a person, and wait until it shows these words."""
     person = stack.actor(user)
     await person.open_home()
-    await person.wait_for(lambda state: shows in home_of(state) or None)
+    await person.wait_for(lambda state: shows in home_of(state) or None, timeout_s)
     return person
 
 

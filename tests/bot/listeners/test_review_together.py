@@ -19,8 +19,8 @@ from twokey.gateway.policy.load import load_policy
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.wire import ProposedCall, Turn, TurnRef, Verdict
 from twokey.gateway.service.agents import AgentService
-from twokey.sandbox.client import Person as Actor
 from twokey.sandbox.client import WAIT_TIMEOUT_S, UserActionFailed
+from twokey.sandbox.client import Person as Actor
 from twokey.sandbox.json_types import JsonObject, as_object, as_objects
 
 MANY = load_policy(

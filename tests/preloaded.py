@@ -17,6 +17,7 @@ for name in (
     "tests.attacks.stack_process",
     "tests.chaos.process",
     "tests.resume.resume_stack",
+    "tests.races.standing_process",
     "tests.races.window_process",
     "twokey.cli.demo",
     "twokey.cli.demo_scripts",

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 import os
-import sys
-from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, asynccontextmanager
-from typing import cast
+from contextlib import AsyncExitStack
 
 import pytest
 
+from tests.races.asking_processes import asking
+from tests.races.standing_process import serve
 from tests.service.harness import ANA
 from tests.service.standing import allowed, allowing, chosen, standing_now
 from twokey.gateway.approvals.standing import used_micro
@@ -27,30 +24,6 @@ AMOUNTS = (30, 80)
 """Of 30 the ten uses are fewer, of 80 the total: 10 of 300, and 6 of 480."""
 
 
-@asynccontextmanager
-async def asker(url: str, name: str) -> AsyncGenerator[asyncio.subprocess.Process]:
-    """Run a process that asks; it is ready when the block begins."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.races.standing_process", url, name,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    try:
-        assert await answer(process) == {}
-        yield process
-    finally:
-        assert process.stdin
-        process.stdin.close()
-        assert await process.wait() == 0
-
-
-async def answer(process: asyncio.subprocess.Process) -> dict[str, str]:
-    """Read one line that a process says."""
-    assert process.stdout
-    line = await process.stdout.readline()
-    return cast("dict[str, str]", json.loads(line))
-
-
 @pytest.mark.timeout(1800)
 async def test_twenty_processes_never_exceed_the_uses_or_the_total(
     store: Store, valkey_url: str
@@ -58,7 +31,7 @@ async def test_twenty_processes_never_exceed_the_uses_or_the_total(
     harness = allowing(store)
     async with AsyncExitStack() as opened:
         processes = [
-            await opened.enter_async_context(asker(valkey_url, f"p{n}"))
+            await opened.enter_async_context(asking(serve, valkey_url, f"p{n}"))
             for n in range(PROCESSES)
         ]
         for round_ in range(ROUNDS):
@@ -75,9 +48,8 @@ async def test_twenty_processes_never_exceed_the_uses_or_the_total(
                 thread=f"first {customer}",
             )
             for process in processes:
-                assert process.stdin
-                process.stdin.write(f"{customer} {amount}\n".encode())
-            rows = [await answer(process) for process in processes]
+                process.go(f"{customer} {amount}")
+            rows = [await process.answer() for process in processes]
 
             ran = [row for row in rows if row["kind"] == VerdictKind.RUN]
             after = await standing_now(harness, standing)

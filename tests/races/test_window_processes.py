@@ -2,47 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-import sys
-from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, asynccontextmanager
-from typing import cast
+from contextlib import AsyncExitStack
 
 import pytest
 
-from tests.races.window_process import AMOUNT
+from tests.races.asking_processes import asking
+from tests.races.window_process import AMOUNT, serve
 from tests.service.windowed import refunded, windowed
 from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.protocol.wire import VerdictKind
 from twokey.gateway.store.store import Store
 
 PROCESSES, CALLS, ROUNDS = 4, 2, 60
-
-Row = list[dict[str, str]]
-
-
-@asynccontextmanager
-async def asker(url: str, name: str) -> AsyncGenerator[asyncio.subprocess.Process]:
-    """Run a process that asks; it is ready when the block begins."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.races.window_process", url, name, str(CALLS),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    try:
-        assert await answer(process) == []
-        yield process
-    finally:
-        assert process.stdin
-        process.stdin.close()
-        assert await process.wait() == 0
-
-
-async def answer(process: asyncio.subprocess.Process) -> Row:
-    """Read one line that a process says."""
-    assert process.stdout
-    return cast("Row", json.loads(await process.stdout.readline()))
 
 
 @pytest.mark.timeout(600)
@@ -52,14 +23,13 @@ async def test_of_nine_900s_of_four_processes_one_stays_below_escalate(
     harness = windowed(store)
     async with AsyncExitStack() as opened:
         processes = [
-            await opened.enter_async_context(asker(valkey_url, f"a{n}"))
+            await opened.enter_async_context(asking(serve, valkey_url, f"a{n}", CALLS))
             for n in range(PROCESSES)
         ]
         for customer in (f"c{n}" for n in range(ROUNDS)):
             for process in processes:
-                assert process.stdin
-                process.stdin.write(f"{customer}\n".encode())
-            rows = [await answer(process) for process in processes]
+                process.go(customer)
+            rows = [await process.answer() for process in processes]
 
             shared = [row[0] for row in rows]
             verdicts = [shared[0], *(one for row in rows for one in row[1:])]

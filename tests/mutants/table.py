@@ -65,12 +65,6 @@ TABLE = (
         "tests/races/test_store_guards.py",
     ),
     Mutant(
-        "a late click is refused",
-        "gateway/store/lua/change.lua",
-        "before > 0 and now >= before",
-        "false",
-    ),
-    Mutant(
         "one decision wins",
         "gateway/store/lua/change.lua",
         "if rev ~= ARGV[2] or age > MAX_READING_MS then",

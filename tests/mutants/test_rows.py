@@ -19,3 +19,9 @@ def test_a_row_breaks_exactly_one_place(row: Mutant) -> None:
     assert code.count(row.before) == 1
     assert row.before != row.after
     assert all((ROOT / each).exists() for each in row.tests.split())
+
+
+def test_no_two_rows_break_the_same() -> None:
+    broken = [(row.path, row.before, row.after) for row in TABLE]
+
+    assert len({*broken}) == len(broken)

@@ -9,6 +9,7 @@ models agree where they check it.
 BLOCKS_IN_MESSAGE = 50
 BLOCKS_IN_VIEW = 100
 TABLES_IN_MESSAGE = 1  # …/blocks/table-block
+CHARTS_IN_MESSAGE = 2  # `charts.py` names the sources of what is about charts
 MARKDOWN_IN_MESSAGE = 12_000  # over all markdown blocks: …/blocks/markdown-block
 
 # The top-level text of a message: …/reference/methods/chat.postMessage, chat.update.
@@ -43,6 +44,11 @@ INPUT_HINT = 2_000
 TABLE_ROWS = 100
 TABLE_COLUMNS = 20
 ALERT = 200
+CHART_TITLE = 50
+CHART_SERIES = 12  # and segments of a pie
+CHART_POINTS = 20  # of a series, and categories
+CHART_LABEL = 20  # a point, a segment, a category and the name of a series, each
+AXIS_TITLE = 50
 
 # Elements: …/block-kit/block-elements/…
 BUTTON = 75

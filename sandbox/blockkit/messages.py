@@ -7,7 +7,7 @@ from twokey.sandbox.blockkit.jsontypes import ReadOnlyJSON
 from twokey.sandbox.blockkit.payload_rules import (
     markdown_length,
     shared_violations,
-    table_violations,
+    surplus_violations,
     text_length,
 )
 from twokey.sandbox.blockkit.problem import Problem
@@ -74,7 +74,7 @@ def _block_problems(blocks: Sequence[ReadOnlyJSON]) -> list[Problem]:
         for source in (
             violations(MESSAGE_BLOCKS, blocks),
             shared_violations(blocks),
-            table_violations(blocks),
+            surplus_violations(blocks),
         )
         for violation in source
     ]

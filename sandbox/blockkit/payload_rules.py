@@ -8,7 +8,10 @@ from twokey.sandbox.blockkit.problem import Violation, Violations
 from twokey.sandbox.blockkit.rules import duplicates
 from twokey.sandbox.blockkit.shape import Node
 
-_COUNTED = frozenset({"text", "url", "image_url", "alt_text", "fallback"})
+_COUNTED = frozenset(
+    {"text", "url", "image_url", "alt_text", "fallback", "title", "label", "name"}
+)
+"""The last three are texts in charts alone; elsewhere they are objects or short."""
 
 Blocks = Sequence[ReadOnlyJSON]
 
@@ -32,15 +35,19 @@ def shared_violations(blocks: Blocks) -> Violations:
     )
 
 
-def table_violations(blocks: Blocks) -> Violations:
-    """Yield every table after the first."""
-    tables = [index for index, _ in of_kind(blocks, "table")]
-    for index in tables[limits.TABLES_IN_MESSAGE :]:
-        yield Violation(
-            f"/{index}",
-            f"is one table too many: a message takes {limits.TABLES_IN_MESSAGE}, "
-            f"this one has {len(tables)}",
-        )
+def surplus_violations(blocks: Blocks) -> Violations:
+    """Yield every table and chart beyond those that a message takes."""
+    for kind, noun, most in (
+        ("table", "table", limits.TABLES_IN_MESSAGE),
+        ("data_visualization", "chart", limits.CHARTS_IN_MESSAGE),
+    ):
+        found = [index for index, _ in of_kind(blocks, kind)]
+        for index in found[most:]:
+            yield Violation(
+                f"/{index}",
+                f"is one {noun} too many: a message takes {most}, "
+                f"this one has {len(found)}",
+            )
 
 
 def markdown_length(blocks: Blocks) -> int:

@@ -89,7 +89,7 @@ def chosen_are_offered(node: Node) -> Violations:
     offered = _offered(node)
     if "initial_option" in node and node["initial_option"] not in offered:
         yield Violation("/initial_option", "is not among the options")
-    for index, chosen in enumerate(_items(node, "initial_options")):
+    for index, chosen in enumerate(items_of(node, "initial_options")):
         if chosen not in offered:
             yield Violation(f"/initial_options/{index}", "is not among the options")
 
@@ -109,7 +109,7 @@ def not_more_than_allowed(initial: str) -> Rule:
     """Refuse more prefilled choices than `max_selected_items` allows."""
 
     def rule(node: Node) -> Violations:
-        most, chosen = node.get("max_selected_items"), _items(node, initial)
+        most, chosen = node.get("max_selected_items"), items_of(node, initial)
         if isinstance(most, int) and len(chosen) > most:
             yield Violation(
                 step("", initial),
@@ -121,7 +121,7 @@ def not_more_than_allowed(initial: str) -> Rule:
 
 def action_ids_are_unique(node: Node) -> Violations:
     """Refuse two elements of one block with the same action_id."""
-    for index, action_id in duplicates(_items(node, "elements"), "action_id"):
+    for index, action_id in duplicates(items_of(node, "elements"), "action_id"):
         yield Violation(
             f"/elements/{index}/action_id",
             f"{action_id!r} is already used in this block",
@@ -139,18 +139,19 @@ def duplicates(items: Iterable[ReadOnlyJSON], key: str) -> Iterable[tuple[int, s
             seen.add(value)
 
 
-def _items(node: Node, key: str) -> Sequence[ReadOnlyJSON]:
+def items_of(node: Node, key: str) -> Sequence[ReadOnlyJSON]:
+    """Return the items of a list; none where there is no list."""
     value = node.get(key)
     return value if isinstance(value, Sequence) and not isinstance(value, str) else ()
 
 
 def _offered(node: Node) -> list[Node]:
     groups = [
-        each for each in _items(node, "option_groups") if isinstance(each, Mapping)
+        each for each in items_of(node, "option_groups") if isinstance(each, Mapping)
     ]
     return [
         option
         for holder in (node, *groups)
-        for option in _items(holder, "options")
+        for option in items_of(holder, "options")
         if isinstance(option, Mapping)
     ]

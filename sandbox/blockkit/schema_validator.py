@@ -1,5 +1,6 @@
 """Validate a payload against a schema; yield each violation with its JSON pointer."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import assert_never
 
@@ -11,6 +12,7 @@ from twokey.sandbox.blockkit.shape import (
     Many,
     Node,
     Nullable,
+    Number,
     Record,
     Shape,
     Str,
@@ -34,6 +36,8 @@ def violations(shape: Shape, value: ReadOnlyJSON, pointer: str = "") -> Violatio
             yield from _choice(shape, value, pointer)
         case Whole():
             yield from _whole(shape, value, pointer)
+        case Number():
+            yield from _number(shape, value, pointer)
         case Flag():
             yield from _flag(value, pointer)
         case Many():
@@ -85,6 +89,15 @@ def _whole(shape: Whole, value: ReadOnlyJSON, pointer: str) -> Violations:
         yield Violation(pointer, f"must be at least {shape.least}, is {value}")
     elif shape.most is not None and value > shape.most:
         yield Violation(pointer, f"must be at most {shape.most}, is {value}")
+
+
+def _number(shape: Number, value: ReadOnlyJSON, pointer: str) -> Violations:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        yield Violation(pointer, f"must be a number, not {_name(value)}")
+    elif not _is_finite(value):
+        yield Violation(pointer, "must be a finite number")
+    elif shape.is_positive and value <= 0:
+        yield Violation(pointer, f"must be greater than 0, is {value}")
 
 
 def _many(shape: Many, value: ReadOnlyJSON, pointer: str) -> Violations:
@@ -159,6 +172,13 @@ def is_encodable(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def _is_finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer that no other reader of JSON can hold
+        return False
 
 
 def _shown(value: ReadOnlyJSON) -> str:

@@ -45,6 +45,13 @@ class Whole:
 
 
 @dataclass(frozen=True, slots=True)
+class Number:
+    """Take an integer or a decimal number; never a boolean."""
+
+    is_positive: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Flag:
     """Take true or false."""
 
@@ -89,4 +96,6 @@ class Nullable:
     shape: "Shape"
 
 
-Shape: TypeAlias = Str | Choice | Whole | Flag | Many | Record | Tagged | Nullable
+Shape: TypeAlias = (
+    Str | Choice | Whole | Number | Flag | Many | Record | Tagged | Nullable
+)

@@ -4,6 +4,7 @@ Source: https://docs.slack.dev/reference/block-kit/blocks
 """
 
 from twokey.sandbox.blockkit import formats, limits
+from twokey.sandbox.blockkit.charts import DATA_VISUALIZATION
 from twokey.sandbox.blockkit.elements import IMAGE, IN_ACTIONS, IN_INPUT, IN_SECTION
 from twokey.sandbox.blockkit.objects import ID, SLACK_FILE, plain, text
 from twokey.sandbox.blockkit.rich_text import RICH_TEXT
@@ -106,18 +107,20 @@ _ALERT = Record(
     _BLOCK | {"level": Choice(("default", "info", "warning", "error", "success"))},
 )
 
+_IN_MESSAGES: dict[str, Record] = {
+    "table": _TABLE,
+    "markdown": _MARKDOWN,
+    "data_visualization": DATA_VISUALIZATION,
+}
 _MESSAGES_ONLY = {
     "table": "a table belongs into a message, not here",
     "markdown": "markdown belongs into a message, not here",
+    "data_visualization": "a chart belongs into a message, not here",
 }
 _MODALS_ONLY = {"alert": "an alert belongs into a modal, not here"}
 
 MESSAGE_BLOCKS = Many(
-    Tagged(
-        "a block",
-        {**_EVERYWHERE, "table": _TABLE, "markdown": _MARKDOWN},
-        _MODALS_ONLY,
-    ),
+    Tagged("a block", {**_EVERYWHERE, **_IN_MESSAGES}, _MODALS_ONLY),
     limits.BLOCKS_IN_MESSAGE,
 )
 MODAL_BLOCKS = Many(

@@ -1,5 +1,6 @@
 // Render Block Kit blocks. A block that this page does not know is shown as an error.
 
+import { chartFigure } from "./chart.js";
 import { el } from "./dom.js";
 import { elementNode, isElement } from "./elements.js";
 import { field, isField } from "./fields.js";
@@ -33,6 +34,7 @@ const BLOCKS = {
   image,
   input,
   table,
+  data_visualization: chart,
   alert,
 };
 
@@ -169,6 +171,11 @@ function tableCell(cell, isHead, setting, workspace) {
     node.append(el("bdi", {}, String(cell.text ?? cell.value ?? "")));
   } else node.append(unknownBlock(`table cell / ${cell.type}`));
   return node;
+}
+
+function chart(block, { kind }) {
+  if (kind !== "message") return unknownBlock(`chart outside a message (${kind})`);
+  return chartFigure(block) ?? unknownBlock(`chart / ${block.chart?.type}`);
 }
 
 const LEVELS = ["default", "info", "warning", "error", "success"];

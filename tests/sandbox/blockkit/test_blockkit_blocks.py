@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.sandbox.blockkit.charts import CHARTS
 from twokey.sandbox.blockkit import JSON, Problem, validate_message, validate_modal
 
 DROP = object()
@@ -229,6 +230,7 @@ BLOCKS: dict[str, dict[str, Any]] = {
     },
     "alert": {"type": "alert", "text": mrkdwn(), "level": "warning"},
     "markdown": {"type": "markdown", "text": "# words"},
+    **CHARTS,
     "actions": {
         "type": "actions",
         "block_id": "b",

@@ -11,6 +11,7 @@ from slack_sdk.models.blocks import basic_components, block_elements
 from slack_sdk.models.blocks import blocks as sdk
 from slack_sdk.models.views import View
 
+from tests.sandbox.blockkit.charts import pie_chart
 from twokey.sandbox.blockkit import (
     JSON,
     Problem,
@@ -48,6 +49,7 @@ def home(*blocks: Any, **more: Any) -> dict[str, Any]:
 
 TABLE: Any = {"type": "table", "rows": [[{"type": "raw_text", "text": "x"}]]}
 MARKDOWN: JSON = {"type": "markdown", "text": "x"}
+PIE: JSON = pie_chart(("x", 1))
 ALERT: JSON = {"type": "alert", "text": plain()}
 
 
@@ -158,6 +160,14 @@ def test_a_message_takes_one_table() -> None:
     assert brief(found) == [("/blocks/2", "invalid_blocks")]
 
 
+def test_a_message_takes_two_charts() -> None:
+    found = validate_message([PIE, PIE, TABLE, PIE], "words")
+
+    assert validate_message([PIE, TABLE, PIE], "words") == []
+    assert brief(found) == [("/blocks/3", "invalid_blocks")]
+    assert "one chart too many: a message takes 2, this one has 3" in found[0].message
+
+
 Evaluate = Callable[..., list[Problem]]
 
 
@@ -187,6 +197,7 @@ SURFACES: dict[str, Evaluate] = {
         (TABLE, {"message"}),
         (MARKDOWN, {"message"}),
         (ALERT, {"modal"}),
+        (PIE, {"message"}),
         (divider(), {"message", "modal", "home"}),
         (asking(), {"message", "modal", "home"}),
     ],

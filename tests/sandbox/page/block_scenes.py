@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from tests.sandbox.blockkit.charts import CHARTS
 from tests.sandbox.page.fake_slack import Json
 from tests.sandbox.page.scenes import (
     BOT,
@@ -121,6 +122,7 @@ def every_block() -> list[Json]:
             "title": plain("Refunds"),
         },
         table(),
+        *({**block, "block_id": kind} for kind, block in CHARTS.items()),
         {
             "type": "actions",
             "block_id": "actions",

@@ -12,7 +12,7 @@ from twokey.cli.demo_stage import STEP_TIMEOUT_S, Stage, expect
 from twokey.gateway.metrics.fold import Selection
 from twokey.gateway.metrics_settings import MetricsSettings
 from twokey.gateway.protocol.states import ItemState
-from twokey.sandbox.json_types import JsonObject
+from twokey.sandbox.json_types import JsonObject, as_objects
 
 _REASON = "It has left already."
 _WEEK_MS = 7 * 86_400_000
@@ -32,12 +32,14 @@ async def digest(stage: Stage) -> None:
 
     shown = await _announced(stage, rejected.tenant)
     text = str(shown["text"])
-    stage.say("digest.posted", text=text)
+    blocks = as_objects(shown["blocks"])
+    chart = next((one for one in blocks if one["type"] == "data_visualization"), None)
+    stage.say("digest.posted", text=text, chart=chart)
     # Of a week that has ended it would be the same message, by the same code.
     expect("1 of 2 decisions: 0 edited, 1 rejected" in text, "The numbers are wrong.")
-    blocks = json.dumps(shown["blocks"], ensure_ascii=False)
-    expect("█" in blocks, "The days have no bars.")
-    expect("change_address" in blocks, "The table has no row for each tool.")
+    expect(chart is not None, "There is no chart of the days.")
+    expect("Calls of each day" in text, "The text does not tell what the chart shows.")
+    expect("change_address" in json.dumps(blocks), "The table has no row of a tool.")
 
 
 async def _announced(stage: Stage, tenant: str) -> JsonObject:

@@ -15,7 +15,7 @@ from twokey.bot.cards.mentions import (
     escalation_mentions,
     mentions_for,
 )
-from twokey.bot.cards.metrics import METRICS_EVENTS, metrics_message
+from twokey.bot.cards.metrics_messages import METRICS_EVENTS, metrics_message
 from twokey.bot.cards.notification import report_line
 from twokey.bot.cards.question_card import question_note
 from twokey.bot.cards.questions import question_message
@@ -268,16 +268,23 @@ def _escalated(
     return [*queued, last]
 
 
-def _channel_message(event: Event, command: str) -> Message:
+def _channel_message(event: Event, command: str, *, is_plain: bool) -> Message:
     if event.name in METRICS_EVENTS:
-        return metrics_message(event)
+        return metrics_message(event, has_chart=not is_plain)
     return freeze_message(event, command=command)
 
 
 def message_without_card(
-    event: Event, *, command: str, is_last: bool
+    event: Event, *, command: str, is_last: bool, is_plain: bool = False
 ) -> Message | None:
-    """Return the message about a run (in its thread), a freeze or metrics, if any."""
+    """Return the message about a run (in its thread), a freeze or metrics, if any.
+
+    Args:
+        event: what happened.
+        command: the slash command that it may name.
+        is_last: no other event of the run waits.
+        is_plain: Slack refused the full message.
+    """
     match event.name:
         case EventName.RUN_STARTED if is_last:
             text = "The agent is working on it."
@@ -289,6 +296,6 @@ def message_without_card(
         case EventName.RUN_FAILED:
             return run_failed()
         case name if name in POSTED_IN_CHANNEL:
-            return _channel_message(event, command)
+            return _channel_message(event, command, is_plain=is_plain)
         case _:
             return None

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from twokey.bot.cards.metrics import DIGEST, digest_of
+from twokey.bot.cards.metrics_messages import DIGEST, digest_of
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.metrics.counts import DECIDED
 from twokey.gateway.metrics.fold import Selection

@@ -133,8 +133,8 @@ class QueueEntry:
             None for none.
         channel_of_card: where the card has to be posted; "" before it is known.
         channel: the channel to use instead; "" for none.
-        is_plain: Slack or our own code cannot take the full card, so a plain one is
-            posted.
+        is_plain: Slack or our own code cannot take the full card or digest, so a plain
+            one is posted.
         is_missed: the store lists the card as missing or outdated.
         escalation_results: channels that were notified of an escalation, with Slack's
             error, or "" for success.

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from twokey.bot.cards.freeze_messages import FREEZE_EVENTS
-from twokey.bot.cards.metrics import METRICS_EVENTS
+from twokey.bot.cards.metrics_messages import METRICS_EVENTS
 from twokey.bot.cards.notification import many_ran
 from twokey.bot.cards.reminders import escalation
 from twokey.bot.delivery import run_messages
@@ -25,12 +25,14 @@ from twokey.bot.delivery.card_updater import (
 from twokey.bot.delivery.event_messages import POSTED_IN_CHANNEL, message_without_card
 from twokey.bot.delivery.outbox_queue import Call, QueueEntry
 from twokey.bot.limits import POST
-from twokey.bot.web import SlackError, SlackRefused
+from twokey.bot.web import ABOUT_THE_BLOCKS, SlackError, SlackRefused
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.errors import StoreUnavailable
 from twokey.gateway.failures import log_failure
 
 logger = logging.getLogger(__name__)
+
+_DIGEST = EventName.METRICS_DIGEST
 
 GIVE_UP_AFTER = 8
 """Errors of our own code in a row before the next fallback: drop a message; for a card,
@@ -157,13 +159,18 @@ class QueueSender:
         # "I am working on it" is left out when the answer is queued already.
         is_last = len(entry.events) == 1
         message = message_without_card(
-            event, command=self.card_publisher.command, is_last=is_last
+            event,
+            command=self.card_publisher.command,
+            is_last=is_last,
+            is_plain=entry.is_plain,
         )
         is_posted = message is not None and bool(channel)
         if message is not None and channel:
             thread_ts = event.data.get("thread_ts") or None
             await self.card_publisher.post(channel, message, thread_ts=thread_ts)
         await self.updater.acknowledge(entry, [event])
+        # Of this message alone: the workspace may take the next one.
+        entry.is_plain = False
         return is_posted
 
     async def _show_outage(self, entry: QueueEntry, reserved: Call | None) -> bool:
@@ -207,6 +214,12 @@ class QueueSender:
         if error.error in NOT_ABOUT_THE_CARD:
             logger.error("publisher.bot_refused error=%s", error.error)
             return BROKEN_S
+        is_digest = bool(entry.events) and entry.events[0].name is _DIGEST
+        if is_digest and error.error in ABOUT_THE_BLOCKS and not entry.is_plain:
+            # A workspace may not have charts.
+            logger.warning("digest.without_chart why=%s", error.error)
+            entry.is_plain = True
+            return 0.0
         fallback = self.updater.fallback_channel
         # Somebody has to learn of a freeze and of an alert, so a channel that refuses
         # must not hide it. A thread reply has no other channel.

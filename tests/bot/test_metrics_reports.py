@@ -11,9 +11,9 @@ import pytest
 
 from tests.bot.bot_stack import CHANNEL, Stack, says
 from tests.bot.test_prometheus import ANA, click
+from tests.conftest import eventually
 from tests.streams import announced, audit_entries
-from twokey.bot.blocks import ensure_valid_message
-from twokey.bot.cards.metrics import Digest, bars, metrics_message
+from twokey.bot.cards.metrics_messages import metrics_message
 from twokey.bot.delivery.metrics_reports import MetricsReports
 from twokey.gateway.approvals.decisions import Approve, Reject
 from twokey.gateway.approvals.events import Event, EventName
@@ -24,7 +24,9 @@ from twokey.gateway.metrics_settings import (
 )
 from twokey.gateway.store.fences import holding
 from twokey.gateway.store.store import Store
+from twokey.sandbox.api_errors import ApiError
 from twokey.sandbox.server import Sandbox
+from twokey.sandbox.validation import check_message
 
 MINUTE = timedelta(minutes=1)
 
@@ -88,8 +90,59 @@ async def test_the_week_s_numbers_are_posted_once(stack: Stack) -> None:
 
     assert "1 of 2 calls ran without a person" in shown
     assert "process_refund" in shown
+    assert "data_visualization" in shown
     assert "Auto-approved: 50 %, 1 of 2 calls ran without a person" in message["text"]
     assert len(await told(stack, EventName.METRICS_DIGEST)) == 1
+
+
+def refuse_charts(monkeypatch: pytest.MonkeyPatch, *, all_of: bool = False) -> None:
+    """Let the sandbox be a workspace that does not have the block yet."""
+
+    def checked(blocks: Any, text: str | None, **more: Any) -> None:
+        kinds = {block["type"] for block in blocks or ()}
+        if "data_visualization" in kinds or ("table" in kinds and all_of):
+            raise ApiError("invalid_blocks")
+        check_message(blocks, text, **more)
+
+    monkeypatch.setattr("twokey.sandbox.messages.check_message", checked)
+
+
+async def test_a_workspace_without_charts_gets_bars_of_text_once(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    refuse_charts(monkeypatch)
+    await yesterday(stack)
+    ana = stack.actor("U0ANA")
+
+    async with stack.running(metrics=due_today(channel=CHANNEL)):
+        shown = await ana.message_with(CHANNEL, says("The week's numbers"))
+        await stack.bot_is_quiet()
+
+    kinds = [block["type"] for block in shown["blocks"]]
+    assert kinds == ["header", "context", "rich_text", "rich_text", "table"]
+    assert "█" in json.dumps(shown["blocks"], ensure_ascii=False)
+    posted = [one for one in await ana.messages(CHANNEL) if "numbers" in one["text"]]
+    assert posted == [shown]
+    said = [one for one in caplog.messages if "digest" in one or "dropped" in one]
+    assert said == ["digest.without_chart why=invalid_blocks"]
+
+
+async def test_a_digest_that_is_refused_without_its_chart_is_given_up(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    refuse_charts(monkeypatch, all_of=True)
+    await yesterday(stack)
+
+    async with stack.running(metrics=due_today(channel=CHANNEL)):
+        await eventually(lambda: _has(caplog, "message.dropped"))
+
+    assert [one for one in caplog.messages if "without_chart" in one] == [
+        "digest.without_chart why=invalid_blocks"
+    ]
+
+
+async def _has(caplog: pytest.LogCaptureFixture, words: str) -> bool:
+    return any(words in one for one in caplog.messages)
 
 
 async def test_a_week_without_calls_is_not_posted(stack: Stack) -> None:
@@ -202,30 +255,3 @@ def test_numbers_of_another_version_hold_nothing_up(
     event = Event(name=name, tenant="default", reason="waiting", data=data)
 
     assert "twokey stats" in metrics_message(event).text
-
-
-def test_a_digest_of_hostile_names_is_a_message_that_slack_takes() -> None:
-    names = ["<!channel> *x*", "\u202eevil", "x" * 5000, ""]
-    digest = Digest(
-        since_ms=0,
-        until_ms=1,
-        facts=(("Auto-approved", "9 %", "9 of 100 calls"), ("Failed", "", "8")),
-        tools=tuple((name, *["1"] * 5) for name in names),
-        days=(("2026-11-23", 0), ("2026-11-24", 10**9)),
-    )
-    data = {"digest": digest.model_dump_json()}
-    event = Event(name=EventName.METRICS_DIGEST, tenant="t", seq="1-1", data=data)
-
-    message = metrics_message(event)
-
-    ensure_valid_message(message.blocks, message.text)
-    shown = json.dumps(message.blocks, ensure_ascii=False)
-    assert "\u202e" not in shown
-    assert "mrkdwn" not in json.dumps(message.blocks[2:])
-
-
-def test_a_day_with_calls_has_a_bar() -> None:
-    rows = bars([("2026-11-23", 0), ("2026-11-24", 1), ("2026-11-25", 400)])
-
-    assert [line.count("█") for line in rows.splitlines()] == [0, 1, 20]
-    assert rows.splitlines()[2].startswith("Wed 25 ")

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from selenium.webdriver import Chrome
 
+from tests.bot.samples_of_metrics import a_busy_week
 from tests.browser.demo_process import Demo
 from tests.browser.hasty import hasty_demo
 from tests.browser.test_standing import allow, ask, open_form
@@ -25,7 +26,10 @@ from tests.browser.test_two_people import (
     last_thread,
     press_last,
 )
+from tests.sandbox.page.fake_slack import FakeSlack
+from tests.sandbox.page.scenes import BOT, message, ts, workspace
 from tests.sandbox.page.screen import Screen
+from twokey.bot.cards.metrics_messages import metrics_message
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
@@ -244,6 +248,25 @@ def test_pictures_of_a_question_to_the_requester(
             last_thread(screen)
         screen.save(gallery / f"{name}.png")
     ensure_pictures(gallery, 4)
+
+
+def test_pictures_of_a_digest(chrome: Chrome, gallery: Path) -> None:
+    # A week of a busy team; the message is the product's own.
+    digest = metrics_message(a_busy_week())
+    said = message(ts(1), BOT, digest.text, blocks=[*digest.blocks])
+    with FakeSlack(workspace([said])) as slack:
+        screen = Screen(chrome, slack.url)
+        for name, size, scheme in (
+            ("digest-light", (1100, 1000), "light"),
+            ("digest-dark", (1100, 1000), "dark"),
+            ("digest-phone", (390, 1240), "light"),
+        ):
+            screen.size(*size, scheme=scheme)
+            screen.open("U0ANA", CHANNEL)
+            screen.one(".chart-picture svg")
+            words_on(screen, "Calls of each day", "process_refund")
+            screen.save(gallery / f"{name}.png")
+    ensure_pictures(gallery, 3)
 
 
 def ensure_pictures(gallery: Path, count: int) -> None:

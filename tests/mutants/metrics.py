@@ -7,6 +7,9 @@ from tests.mutants.mutant import Mutant
 FOLD = "gateway/metrics/fold.py"
 FOLDING = "tests/metrics/test_fold.py"
 STATISTICS = "tests/service/test_statistics.py"
+MESSAGES = "bot/cards/metrics_messages.py"
+CHARTS = "tests/bot/cards/test_metrics_messages.py"
+REPORTS = "tests/bot/test_metrics_reports.py"
 SEEDED_LISTS = "tests/bot/test_seeded_defects_in_lists.py"
 
 METRICS_TABLE = (
@@ -180,10 +183,52 @@ METRICS_TABLE = (
     ),
     Mutant(
         "metrics: numbers of another version hold nothing up",
-        "bot/cards/metrics.py",
+        MESSAGES,
         "except (KeyError, ValueError):",
         "except KeyError:",
-        "tests/bot/test_metrics_reports.py",
+        REPORTS,
+    ),
+    Mutant(
+        "metrics: a workspace without charts gets the numbers",
+        "bot/delivery/queue_sender.py",
+        "if is_digest and error.error in ABOUT_THE_BLOCKS and not entry.is_plain:",
+        "if False:",
+        REPORTS,
+    ),
+    Mutant(
+        "metrics: a digest is tried once without its chart",
+        "bot/delivery/queue_sender.py",
+        "in ABOUT_THE_BLOCKS and not entry.is_plain:",
+        "in ABOUT_THE_BLOCKS:",
+        REPORTS,
+    ),
+    Mutant(
+        "metrics: each call is once in the chart",
+        MESSAGES,
+        "max(0, counts.evaluated - sum(known))",
+        "counts.evaluated",
+        CHARTS,
+    ),
+    Mutant(
+        "metrics: a day without calls has its place in the chart",
+        MESSAGES,
+        "for back in reversed(range(count)):",
+        "for back in reversed(range(count - 1)):",
+        CHARTS,
+    ),
+    Mutant(
+        "sandbox: a series of a chart has one point in each category",
+        "sandbox/blockkit/charts.py",
+        "        if any(name not in labels for name in categories):\n",
+        "        if False:\n",
+        "tests/sandbox/blockkit/test_charts.py",
+    ),
+    Mutant(
+        "sandbox: a message takes two charts",
+        "sandbox/blockkit/payload_rules.py",
+        '("data_visualization", "chart", limits.CHARTS_IN_MESSAGE),',
+        "",
+        "tests/sandbox/blockkit/test_blockkit_surfaces.py",
     ),
     Mutant(
         "metrics: a suggestion covers no call that people did not approve",

@@ -1,0 +1,254 @@
+"""A digest shows any week: a chart, a table, and words for those who see neither."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.bot.samples_of_metrics import week_before
+from tests.bot.strategies import CANARY, hostile
+from tests.levels import examples
+from twokey.bot.blocks import Message, ensure_valid_message
+from twokey.bot.cards.metrics_messages import (
+    DIGEST,
+    OUTCOMES,
+    Digest,
+    bars,
+    digest_of,
+    metrics_message,
+)
+from twokey.gateway.approvals.events import Event, EventName
+from twokey.gateway.metrics.counts import Counts, Outcome
+from twokey.gateway.metrics.fold import Metrics, Selection
+
+LONDON = ZoneInfo("Europe/London")
+MONDAY = datetime(2026, 11, 23, 9, tzinfo=LONDON)
+
+
+def counts(**calls: int) -> Counts:
+    return Counts(calls=Counter({Outcome(name): n for name, n in calls.items()}))
+
+
+def message_of(digest: Digest, *, has_chart: bool = True) -> Message:
+    data = {DIGEST: digest.model_dump_json()}
+    event = Event(name=EventName.METRICS_DIGEST, tenant="t", seq="1-1", data=data)
+    return metrics_message(event, has_chart=has_chart)
+
+
+def part(message: Message, kind: str) -> Any:
+    return next((one for one in message.blocks if one["type"] == kind), None)
+
+
+def chart_of(message: Message) -> dict[str, list[int]]:
+    """Return the values of each series; they are in the order of the categories."""
+    chart = part(message, "data_visualization")["chart"]
+    labels = chart["axis_config"]["categories"]
+    for series in chart["series"]:
+        assert [one["label"] for one in series["data"]] == labels
+    return {
+        one["name"]: [point["value"] for point in one["data"]]
+        for one in chart["series"]
+    }
+
+
+def test_the_chart_has_every_call_of_every_day_once() -> None:
+    metrics = week_before(MONDAY)
+    metrics.days["2026-11-17"] = counts(auto=7, approved=3, edited=1, rejected=1)
+    metrics.days["2026-11-20"] = counts(auto=2, denied=1, expired=2, returned=9)
+    metrics.days["2026-11-20"].failed_auto = 1
+
+    message = message_of(digest_of(metrics))
+
+    block = part(message, "data_visualization")
+    assert (block["title"], block["chart"]["type"]) == ("Calls of each day", "bar")
+    assert block["chart"]["axis_config"]["categories"] == [
+        "Mon 16", "Tue 17", "Wed 18", "Thu 19", "Fri 20", "Sat 21", "Sun 22",
+    ]  # fmt: skip
+    assert chart_of(message) == {
+        "Auto-approved": [0, 7, 0, 0, 1, 0, 0],
+        "Approved": [0, 3, 0, 0, 0, 0, 0],
+        "Corrected": [0, 2, 0, 0, 0, 0, 0],
+        "Other": [0, 0, 0, 0, 4, 0, 0],
+    }
+
+
+@pytest.mark.parametrize("has_chart", [True, False])
+def test_the_text_tells_what_the_chart_shows(*, has_chart: bool) -> None:
+    metrics = week_before(MONDAY)
+    metrics.days["2026-11-17"] = counts(auto=7, approved=3, edited=1, rejected=1)
+
+    message = message_of(digest_of(metrics), has_chart=has_chart)
+
+    assert (
+        "Calls of each day: Mon 16: 0; Tue 17: 12 (7 auto-approved, 3 approved, "
+        in (message.text)
+    )
+    assert "2 corrected); Wed 18: 0; " in message.text
+
+
+def test_without_a_chart_the_days_are_bars_of_text() -> None:
+    metrics = week_before(MONDAY)
+    metrics.days["2026-11-17"] = counts(auto=7)
+
+    message = message_of(digest_of(metrics), has_chart=False)
+
+    assert part(message, "data_visualization") is None
+    assert "Tue 17 ████████████████████ 7" in json.dumps(
+        message.blocks, ensure_ascii=False
+    )
+
+
+def test_a_week_of_runs_without_calls_has_neither() -> None:
+    metrics = week_before(MONDAY)
+    metrics.total.runs = 3
+
+    message = message_of(digest_of(metrics))
+
+    assert [one["type"] for one in message.blocks] == ["header", "context", "rich_text"]
+    assert "Calls of each day" not in message.text
+
+
+def test_a_digest_that_an_older_version_announced_has_bars() -> None:
+    old = Digest(since_ms=0, until_ms=1, facts=(), tools=(), days=(("2026-11-17", 3),))
+
+    message = message_of(old)
+
+    assert "Tue 17 ██" in json.dumps(message.blocks, ensure_ascii=False)
+    assert "Tue 17: 3." in message.text
+
+
+@pytest.mark.parametrize(
+    ("due", "first", "last"),
+    [
+        (MONDAY, "2026-11-16", "2026-11-22"),
+        # Clocks went back and forward in these weeks.
+        (datetime(2026, 10, 26, 9, tzinfo=LONDON), "2026-10-19", "2026-10-25"),
+        (datetime(2026, 3, 30, 9, tzinfo=LONDON), "2026-03-23", "2026-03-29"),
+        # Midnight of that Sunday does not exist in this zone.
+        (
+            datetime(2026, 9, 7, 9, tzinfo=ZoneInfo("America/Santiago")),
+            "2026-08-31",
+            "2026-09-06",
+        ),
+    ],
+)
+def test_a_week_has_seven_days(due: datetime, first: str, last: str) -> None:
+    days = [day for day, _ in digest_of(week_before(due)).days]
+
+    assert (len(days), days[0], days[-1]) == (7, first, last)
+
+
+def test_a_table_of_many_tools_says_how_many_are_not_in_it() -> None:
+    metrics = week_before(MONDAY)
+    for n in range(200):
+        metrics.tools[f"tool_{n}"] = counts(auto=200 - n)
+
+    rows = part(message_of(digest_of(metrics)), "table")["rows"]
+
+    assert len(rows) == 12
+    assert [one["text"] for one in rows[-1]][:3] == ["190 more", "18145", "…"]
+
+
+names = st.one_of(hostile, st.text(max_size=300))
+amounts = st.one_of(st.integers(0, 9), st.sampled_from([10**6, 10**12, 10**15]))
+any_counts = st.builds(
+    Counts,
+    calls=st.dictionaries(st.sampled_from(Outcome), amounts).map(Counter),
+    failed=amounts,
+    failed_auto=amounts,
+    unused_auto=amounts,
+    runs=amounts,
+    unasked_runs=amounts,
+    unknown_runs=amounts,
+    too_soon=amounts,
+)
+zones = st.sampled_from(
+    ["UTC", "Europe/London", "America/Santiago", "Asia/Kathmandu", "Pacific/Apia"]
+)
+
+
+@st.composite
+def any_week(draw: st.DrawFn) -> Metrics:
+    """Draw a week, with counts on days in it and beside it, and up to 200 tools."""
+    day = draw(st.dates(date(2000, 1, 1), date(2099, 1, 1)))
+    zone = ZoneInfo(draw(zones))
+    metrics = week_before(datetime(day.year, day.month, day.day, 9, tzinfo=zone))
+    for back in draw(st.sets(st.integers(-1, 9))):
+        at = (day - timedelta(days=back)).isoformat()
+        metrics.days[at] = draw(any_counts)
+    for name in draw(st.lists(names, max_size=12)):
+        metrics.tools[name] = draw(any_counts)
+    if draw(st.booleans()):
+        many = draw(any_counts)
+        metrics.tools |= {f"{CANARY} {n}": many for n in range(200)}
+    metrics.total = draw(any_counts)
+    return metrics
+
+
+@pytest.mark.parametrize("has_chart", [True, False])
+@settings(deadline=None, max_examples=examples(200))
+@given(metrics=any_week())
+def test_slack_takes_the_digest_of_any_week(
+    metrics: Metrics, *, has_chart: bool
+) -> None:
+    digest = digest_of(metrics)
+
+    message = message_of(digest, has_chart=has_chart)
+
+    ensure_valid_message(message.blocks, message.text)
+    assert message.blocks[0]["type"] == "header"
+    # Nothing of a stranger is markup, nor in what screen readers read.
+    rest = [one for one in message.blocks if one["type"] != "table"]
+    assert CANARY not in json.dumps(rest)
+    assert CANARY not in message.text
+    if has_chart and any(count for _, count in digest.days):
+        drawn = chart_of(message)
+        assert tuple(drawn) == OUTCOMES
+        assert {len(values) for values in drawn.values()} == {7}
+        for n, (_, count) in enumerate(digest.days):
+            assert sum(values[n] for values in drawn.values()) >= count
+
+
+def test_a_digest_of_hostile_names_is_a_message_that_slack_takes() -> None:
+    tools = ["<!channel> *x*", "\u202eevil", "x" * 5000, ""]
+    digest = Digest(
+        since_ms=0,
+        until_ms=1,
+        facts=(("Auto-approved", "9 %", "9 of 100 calls"), ("Failed", "", "8")),
+        tools=tuple((name, *["1"] * 5) for name in tools),
+        days=(("2026-11-23", 0), ("2026-11-24", 10**9)),
+    )
+
+    message = message_of(digest)
+
+    ensure_valid_message(message.blocks, message.text)
+    shown = json.dumps(message.blocks, ensure_ascii=False)
+    assert "\u202e" not in shown
+    assert "mrkdwn" not in json.dumps(message.blocks[2:])
+
+
+def test_a_day_with_calls_has_a_bar() -> None:
+    rows = bars([("2026-11-23", 0), ("2026-11-24", 1), ("2026-11-25", 400)])
+
+    assert [line.count("█") for line in rows.splitlines()] == [0, 1, 20]
+    assert rows.splitlines()[2].startswith("Wed 25 ")
+
+
+def test_a_longer_period_shows_its_last_days() -> None:
+    until = datetime(2026, 11, 23, tzinfo=UTC)
+    period = Selection(until_ms=int(until.timestamp() * 1000))
+    metrics = Metrics(period)
+    metrics.days["2026-11-22"] = counts(auto=1)
+
+    digest = digest_of(metrics)
+
+    assert (len(digest.days), digest.days[-1]) == (20, ("2026-11-22", 1))
+    message = message_of(digest)
+    ensure_valid_message(message.blocks, message.text)

@@ -10,18 +10,22 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from twokey.bot.argument_titles import argument_titles
 from twokey.bot.homoglyphs import homoglyph_warnings
-from twokey.bot.text import excerpt, reveal
+from twokey.bot.text import excerpt, fit, reveal
 from twokey.gateway.approvals.evidence import Argument, arguments, as_text, redacted
 from twokey.gateway.approvals.hidden import has_hidden, mark
 from twokey.gateway.approvals.record import Item
 from twokey.gateway.protocol.strict_json import JsonObject
 
+NO_TITLES: Mapping[str, str] = {}
+
 _SHORT_VALUE = 60
 _SHORT_NAME = 32
+_LONGEST_TITLE = 60
 _COLUMN = 24
 _ACT_VALUES, _ACT_VALUE = 3, 40
 """How many arguments stand for a call without a description, and how long each."""
@@ -31,6 +35,8 @@ _MAX_EXCERPT_CHARS = 800  # the rest has to be opened anyway; more would not hel
 _GAP = re.compile(r" {3}|[\n\t]")
 # Between a name and its value; a name that contains it is quoted.
 _BETWEEN = "  "
+# Between a name and its title.
+_TITLE = " ("
 _TEXT = "⟦text⟧"
 
 
@@ -53,13 +59,20 @@ class Listing:
 
 
 def boxes(
-    tool: str, args: JsonObject, redact: Iterable[str], *, order: Sequence[str] = ()
+    tool: str,
+    args: JsonObject,
+    redact: Iterable[str],
+    *,
+    titles: Mapping[str, str] = NO_TITLES,
 ) -> tuple[str, ...]:
     """Return a whole call as boxes, in fixed order: short arguments, then long ones.
 
-    Each of the two in the given order of names (see `schema_order`), then by name.
+    Each of the two in the order of the titles (see `argument_titles`), then by name.
     """
-    shown = named_values(args, redact, order)
+    shown = [
+        (_titled(one.name, titles.get(one.name, "")), readable(one))
+        for one in arguments(args, redact, order=[*titles])
+    ]
     short = [row for row in shown if is_short(*row)]
     long = [row for row in shown if not is_short(*row)]
     width = min(_COLUMN, max((len(name) for name, _ in short), default=0))
@@ -76,14 +89,14 @@ def listing(
     redact: Iterable[str],
     *,
     budget: int,
-    order: Sequence[str] = (),
+    titles: Mapping[str, str] = NO_TITLES,
 ) -> Listing:
     """Return a call in at most ``budget`` characters (at least 80), whole if it fits.
 
     What does not fit becomes one box with the beginning and the end, the gap named in
     between; lines of long values are then indented behind a bar.
     """
-    whole = boxes(tool, args, redact, order=order)
+    whole = boxes(tool, args, redact, titles=titles)
     total = sum(map(len, whole))
     if total <= budget:
         return Listing(whole, total, total)
@@ -96,8 +109,8 @@ def listing(
 
 def listing_of(item: Item, *, budget: int) -> Listing:
     """Return the call of an item in at most ``budget`` characters."""
-    order = schema_order(item)
-    return listing(item.tool, item.args, item.redact, budget=budget, order=order)
+    found = argument_titles(item.args_schema)
+    return listing(item.tool, item.args, item.redact, budget=budget, titles=found)
 
 
 def all_text(item: Item) -> str:
@@ -142,8 +155,7 @@ def call_title(item: Item) -> str:
 
 def schema_order(item: Item) -> list[str]:
     """Return the names of the arguments in the order in which the schema has them."""
-    declared = (item.args_schema or {}).get("properties")
-    return [*declared] if isinstance(declared, dict) else []
+    return [*argument_titles(item.args_schema)]
 
 
 def one_line(text: str) -> str:
@@ -182,6 +194,16 @@ def is_short(name: str, text: str) -> bool:
     """Return whether a value stands beside its name, and needs no box of its own."""
     is_plain = not (_GAP.search(text) or _GAP.search(name))
     return len(name) <= _SHORT_NAME and len(text) <= _SHORT_VALUE and is_plain
+
+
+def _titled(name: str, title: str) -> str:
+    """Return the name of an argument with its title, told apart from any other name."""
+    # A name that looks as if it had a title is quoted.
+    is_like_titled = _TITLE in name
+    shown = reveal(_without_marks(_quoted(name))) if is_like_titled else one_line(name)
+    if not title:
+        return shown
+    return f"{shown}{_TITLE}{fit(_without_marks(title), _LONGEST_TITLE)})"
 
 
 def _without_marks(text: str) -> str:

@@ -86,7 +86,8 @@ def _hint(field: Field) -> str:
     is_menu = kind in {Kind.FLAG, Kind.CHOICE}
     # An empty text and null are two things to a tool.
     empty = "Empty means null." if field.plan.is_nullable and not is_menu else ""
-    return " ".join(filter(None, [words, empty, field.plan.hint]))
+    title = f"{field.title}." if field.title else ""
+    return " ".join(filter(None, [title, words, empty, field.plan.hint]))
 
 
 def can_be_empty(field: Field) -> bool:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from pydantic import JsonValue
 
+from twokey.bot.argument_titles import title_of
 from twokey.bot.modals.long_text import Part, parts_of
 from twokey.bot.modals.schema import (
     ABSENT,
@@ -48,6 +49,7 @@ class Field:
         plan: how it is edited.
         original: what stands there now.
         is_required: whether its object must have it.
+        title: what its schema calls it, and its unit; "" without both.
         why_fixed: why it cannot be edited; "" when it can.
     """
 
@@ -56,6 +58,7 @@ class Field:
     plan: Plan
     original: Value
     is_required: bool
+    title: str = ""
     why_fixed: str = ""
 
     @property
@@ -150,6 +153,7 @@ def _walk(
             plan=plan(node, here, root),
             original=here,
             is_required=name in needed,
+            title=title_of(name, node),
         )
 
 

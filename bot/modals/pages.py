@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from twokey.bot.argument_titles import argument_titles
 from twokey.bot.cards.call_rows import FINDINGS, late_report
 from twokey.bot.cards.chunks import chunks
 from twokey.bot.cards.diff import state_text, state_title
 from twokey.bot.cards.inquiries import inquiry_parts
-from twokey.bot.cards.listing import boxes, schema_order
+from twokey.bot.cards.listing import boxes
 from twokey.bot.cards.refs import utc
 from twokey.bot.cards.states import TRIAGE_TITLE
 from twokey.bot.modals.heading import REASONS
@@ -141,7 +142,9 @@ def _original(item: Item) -> str:
 
 
 def _call(item: Item, args: JsonObject) -> list[str]:
-    return [*boxes(item.tool, args, item.redact, order=schema_order(item))]
+    return [
+        *boxes(item.tool, args, item.redact, titles=argument_titles(item.args_schema))
+    ]
 
 
 def _split(title: str, text: str) -> list[Part]:

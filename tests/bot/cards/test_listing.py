@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.bot.strategies import hostile
+from twokey.bot.argument_titles import argument_titles
 from twokey.bot.cards.chunks import chunks
 from twokey.bot.cards.diff import changes
 from twokey.bot.cards.listing import boxes, listing
@@ -91,6 +92,59 @@ def test_a_long_text_that_reads_as_another_value_says_that_it_is_text() -> None:
 def test_a_mark_that_a_text_brings_along_is_none(literal: str, marked: str) -> None:
     assert boxes("t", {"a": literal}, ()) != boxes("t", {"a": marked}, ())
     assert boxes("t", {literal: 1}, ()) != boxes("t", {marked: 1}, ())
+
+
+def test_a_title_and_a_unit_stand_behind_the_name() -> None:
+    schema: Any = {
+        "properties": {
+            "amount": {"type": "number", "title": "Refund", "x-unit": "EUR"},
+            "order_id": {"type": "string", "title": "Order Id"},
+            "share": {"type": "number", "x-unit": "%"},
+        }
+    }
+    titles = argument_titles(schema)
+
+    (found,) = boxes(
+        "refund", {"order_id": "A 7", "share": 5, "amount": 9}, (), titles=titles
+    )
+
+    assert found.splitlines() == [
+        "refund",
+        "  amount (Refund, EUR)  9",
+        "  order_id              A 7",
+        "  share (%)             5",
+    ]
+
+
+def test_a_name_cannot_pass_for_one_with_a_title() -> None:
+    (plain,) = boxes("t", {"a (EUR)": 1}, ())
+    (titled,) = boxes("t", {"a": 1}, (), titles={"a": "EUR"})
+
+    assert (plain, titled) == ('t\n  "a (EUR)"  1', "t\n  a (EUR)  1")
+
+
+@pytest.mark.parametrize(
+    ("title", "shown"),
+    [
+        ("x)  999", "a (x) 999)"),
+        ("two\nlines", "a (two lines)"),
+        ("\u202eb", "a (⟦U+202E⟧b)"),
+        ("⟦text⟧", "a (⟦U+27E6⟧text⟧)"),
+        ("w" * 99, f"a ({'w' * 59}…)"),
+        (["list"], "a"),
+        ("", "a"),
+        ("A", "a"),
+    ],
+)
+def test_a_title_adds_no_row_and_hides_nothing(title: object, shown: str) -> None:
+    schema: Any = {"properties": {"a": {"title": title}}}
+
+    text = "\n".join(boxes("t", {"a": 1}, (), titles=argument_titles(schema)))
+
+    assert shown in text
+    assert text.removeprefix("t\n").strip() in {f"{shown}  1", f"{shown}\n1"} or (
+        text == f"t\n  (no arguments)\n{shown}\n1"
+    )
 
 
 @given(st.dictionaries(TEXTS, VALUES, max_size=3), st.data())

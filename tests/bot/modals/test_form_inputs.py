@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.bot.samples import an_approval, an_item, frame
 from tests.bot.slack_state import State, chosen, typed, untouched
 from twokey.bot.modals import edit
-from twokey.bot.modals.field_input import NULL, UNSET
+from twokey.bot.modals.field_input import NULL, UNSET, field_inputs
 from twokey.bot.modals.form import build_form, errors_by_block, read_form
 from twokey.bot.modals.long_text import joined, parts_of
 from twokey.bot.modals.schema import is_plain
@@ -55,6 +55,21 @@ def test_a_long_text_has_an_input_for_each_part_and_comes_back_whole() -> None:
     assert len(fields) == len(parts_of(LETTER)) == 5
     assert not read_form(item, state).changed
     assert "x (2 of 5)" in str(build_form(item).blocks)
+
+
+def test_the_title_and_the_unit_of_an_argument_stand_under_its_input() -> None:
+    schema = {
+        "type": "number",
+        "title": "Refund",
+        "x-unit": "EUR",
+        "description": "Net",
+    }
+    (field,) = build_form(call(9.5, schema)).fields
+
+    (block,) = field_inputs(field)
+
+    hint: Any = block["hint"]
+    assert hint["text"] == "Refund, EUR. Net"
 
 
 def test_one_part_is_changed_and_the_others_stay() -> None:

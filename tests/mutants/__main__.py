@@ -1,15 +1,20 @@
 """Break the core in every way of the table, and see that a test notices.
 
-Runs on a copy of the tree: ``python -m tests.mutants [WORDS OF A PROMISE]``.
+Runs on copies of the tree, one for each processor:
+``python -m tests.mutants [WORDS OF A PROMISE]``.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import SimpleQueue
 
 from tests.mutants.mutant import Mutant
 from tests.mutants.table import TABLE
@@ -41,20 +46,38 @@ def main() -> int:
     """Run the table; return how many mutants nobody noticed."""
     wanted = " ".join(sys.argv[1:])
     chosen = [mutant for mutant in TABLE if wanted in mutant.promise]
+    jobs = min(os.cpu_count() or 1, max(len(chosen), 1))
     with tempfile.TemporaryDirectory(prefix="tk-mutants-") as folder:
-        tree = Path(folder) / "tree"
-        ignore = shutil.ignore_patterns(".venv", ".git", "__pycache__", ".*_cache")
-        shutil.copytree(ROOT, tree, symlinks=True, ignore=ignore)
-        missed = [mutant for mutant in chosen if report(mutant, tree)]
-    sys.stdout.write(f"{len(chosen) - len(missed)} of {len(chosen)} noticed\n")
-    return len(missed)
+        trees = SimpleQueue[Path]()
+        for number in range(jobs):
+            trees.put(_copied(Path(folder) / f"tree{number}"))
+
+        def is_missed(mutant: Mutant) -> bool:
+            # A tree is broken in one way at a time.
+            tree = trees.get()
+            try:
+                return report(mutant, tree)
+            finally:
+                trees.put(tree)
+
+        with ThreadPoolExecutor(jobs) as threads:
+            missed = [*threads.map(is_missed, chosen)].count(True)
+    sys.stdout.write(f"{len(chosen) - missed} of {len(chosen)} noticed\n")
+    return missed
+
+
+def _copied(tree: Path) -> Path:
+    ignore = shutil.ignore_patterns(".venv", ".git", "__pycache__", ".*_cache")
+    return Path(shutil.copytree(ROOT, tree, symlinks=True, ignore=ignore))
 
 
 def report(mutant: Mutant, tree: Path) -> bool:
     """Run one mutant and print a line about it."""
+    began = time.monotonic()
     is_missed = survives(mutant, tree)
     word = "MISSED " if is_missed else "noticed"
-    sys.stdout.write(f"{word}  {mutant.promise}  ({mutant.path})\n")
+    took = f"{time.monotonic() - began:.0f} s"
+    sys.stdout.write(f"{word}  {mutant.promise}  ({mutant.path}, {took})\n")
     sys.stdout.flush()
     return is_missed
 

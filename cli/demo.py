@@ -15,7 +15,7 @@ import typer
 from twokey.cli import console
 from twokey.cli.command_context import CommandContext, command_context
 from twokey.cli.demo_batch import batch
-from twokey.cli.demo_digest import digest
+from twokey.cli.demo_digest import announce_digest, digest
 from twokey.cli.demo_direct import direct
 from twokey.cli.demo_policy import with_short_timeouts
 from twokey.cli.demo_question import question
@@ -48,6 +48,7 @@ SCRIPTS = SINGLE_CARDS | {
 
 EXAMPLES = console.examples(
     ("twokey demo", "a page with a card that waits for you"),
+    ("twokey demo --digest", "the page, with the week's numbers in the channel"),
     ("twokey demo --script edit --json", "the same without a browser"),
     ("twokey demo --script escalate", "a refund that takes two people"),
     ("twokey demo --script batch", "56 refunds of one turn, decided as one"),
@@ -85,6 +86,10 @@ def demo(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Forget earlier runs of the demo.")
     ] = False,
+    has_digest: Annotated[
+        bool,
+        typer.Option("--digest", help="Post the numbers of the last seven days."),
+    ] = False,
 ) -> None:
     """Show it all on this machine: no Slack account, Redis or API key.
 
@@ -96,7 +101,10 @@ def demo(
     config = command.config or DEFAULT_FILE
     _ensure_sample(config, command)
     if script is None:
-        asyncio.run(_show(command, config, port, mode, is_fresh=fresh))
+        shown = _show(
+            command, config, port, mode, is_fresh=fresh, has_digest=has_digest
+        )
+        asyncio.run(shown)
         return
     if script not in SCRIPTS:
         known = ", ".join(SCRIPTS)
@@ -120,7 +128,13 @@ def _ensure_sample(config: Path, command: CommandContext) -> None:
 
 
 async def _show(
-    command: CommandContext, config: Path, port: int, mode: SlackMode, *, is_fresh: bool
+    command: CommandContext,
+    config: Path,
+    port: int,
+    mode: SlackMode,
+    *,
+    is_fresh: bool,
+    has_digest: bool,
 ) -> None:
     folder = FOLDER
     if is_fresh and folder.exists():
@@ -134,6 +148,8 @@ async def _show(
     env = command.env
     async with open_demo_stack(config, folder, port=port, mode=mode, env=env) as demo:
         await _ask_first(demo)
+        if has_digest:
+            await _post_digest(demo, Settings.load(config, env).tenant)
         url = f"{demo.sandbox.url}/?user={REVIEWER}"
         typer.echo(f"\n  {typer.style(url, bold=True)}\n")
         typer.echo("You are Ana, a reviewer. A card waits in #agent-approvals:")
@@ -151,6 +167,11 @@ async def _ask_first(demo: DemoStack) -> None:
     person = demo.sandbox.person(REQUESTER)
     if not await person.messages(CHANNEL):
         await person.say(CHANNEL, FIRST_REQUEST)
+
+
+async def _post_digest(demo: DemoStack, tenant: str) -> None:
+    if not await announce_digest(demo, tenant):
+        typer.echo("No agent asked for a call in the last seven days: no digest.")
 
 
 async def _play(

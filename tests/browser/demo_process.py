@@ -25,12 +25,13 @@ class Demo:
         self._mode = mode
         self._env = env or {}
         self._process: Forked | None = None
+        self.options: tuple[str, ...] = ()
         self.url = ""
         self.port = 0
 
     def start(self) -> None:
         """Start it and wait for the link that it prints."""
-        words = ["demo", "--port", str(self.port), "--mode", self._mode]
+        words = ["demo", "--port", str(self.port), "--mode", self._mode, *self.options]
         self._process = Forked(
             *("twokey", "--config", str(ROOT / "twokey.yml"), *words),
             cwd=self._folder,

@@ -195,6 +195,24 @@ def test_the_old_button_works_after_a_restart(screen: Screen, demo: Demo) -> Non
     assert len(demo.effects()) == 1
 
 
+def test_the_week_s_numbers_are_a_chart_on_the_page(screen: Screen, demo: Demo) -> None:
+    screen.open("U0ANA", CHANNEL)
+    words_on(screen, "Approval needed")
+    screen.click('[data-action-id="approve"]')
+    words_on(screen, "and done")
+
+    demo.stop()
+    demo.options = ("--digest",)
+    demo.start()
+    screen.open("U0ANA", CHANNEL)
+
+    words_on(screen, "The week's numbers", "Calls of each day", "process_refund")
+    screen.one(".chart-picture svg")
+    titles = [node.get_attribute("textContent") for node in screen.all("rect title")]
+    assert len(titles) == 4 * 8  # until this moment, so there are eight days
+    assert any(str(title).endswith("Approved: 1") for title in titles)
+
+
 def test_the_old_button_works_after_everything_was_killed(
     screen: Screen, demo: Demo
 ) -> None:

@@ -195,6 +195,22 @@ def test_the_dashboard_asks_for_metrics_and_labels_that_exist(expression: str) -
     assert labels <= {label for name in names for label in known[name]}
 
 
+def test_the_dashboard_s_rate_leaves_out_what_the_product_s_does() -> None:
+    (rate,) = (
+        panel["targets"][0]["expr"]
+        for panel in DASHBOARD["panels"]
+        if panel["title"] == "Auto-approved"
+    )
+
+    part, whole = rate.split(" / ")
+
+    # As `Counts.autonomous`: neither what did not run nor what failed.
+    assert "twokey_calls_unused_total" in part
+    assert 'twokey_calls_failed_total{tier=~"auto|notify"}' in part
+    assert "twokey_calls_unused_total" in whole
+    assert "twokey_calls_failed_total" not in whole
+
+
 def test_the_dashboard_shows_every_metric() -> None:
     shown = " ".join(expressions())
 

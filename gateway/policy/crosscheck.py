@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from twokey.gateway.approvals.requirement import Notify
 from twokey.gateway.policy.effective_rules import EffectiveRules
 from twokey.gateway.policy.fields import (
+    host_of,
     is_channel,
     is_slack_id,
     placeholders,
@@ -237,6 +238,16 @@ def _path_problems(
             yield place, text
 
 
+def _link_problems(policy: Policy, own: ToolRule, base: Path) -> Iterator[ProblemAt]:
+    hosts, link = policy.defaults.link_hosts, own.link
+    if link is None or hosts is None or host_of(link) in hosts:
+        return
+    path = (*base, "link")
+    text = f"{dotted(path)!r} leads to {host_of(link)!r}, which is not among "
+    text += "'defaults.link_hosts'; add the host there, or change the link."
+    yield path, text
+
+
 def _tool_problems(
     policy: Policy, base: Path, rules: tuple[ToolRule, ...]
 ) -> Iterator[ProblemAt]:
@@ -250,6 +261,7 @@ def _tool_problems(
     if schemas:
         # The narrower schema: it is the one that arguments are checked against.
         yield from _path_problems(own, schemas[-1], base)
+    yield from _link_problems(policy, own, base)
     schema = schemas[-1] if schemas else None
     yield from similar_problems(base, rules, floor, schema)
     overridable = [rule.overridable for rule in rules if rule.overridable is not None]

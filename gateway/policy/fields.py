@@ -27,7 +27,9 @@ _CHANNEL = re.compile(r"[CGD][A-Z0-9]{2,20}|#[\w.-]{1,80}")
 _ROLE = re.compile(r"[a-z][a-z0-9_-]{0,63}", re.ASCII)
 _PATH = re.compile(r"args(?:\.[^.{}\s]+)+")
 _PLACEHOLDER = re.compile(r"\{(?P<path>[^{}|]*)(?:\|(?P<format>[^{}]*))?\}")
-_HOST = re.compile(r"https://[a-z0-9-]+(?:\.[a-z0-9-]+)+(?::[0-9]{1,5})?/", re.ASCII)
+_NAME = r"[a-z0-9-]+(?:\.[a-z0-9-]+)+(?::[0-9]{1,5})?"
+_HOST_NAME = re.compile(_NAME, re.ASCII)
+_HOST = re.compile(rf"https://(?P<host>{_NAME})/", re.ASCII)
 _URL = re.compile(r"[\w.~:/?#@!$&'()*+,;=%-]+", re.ASCII)
 _WINDOW = re.compile(r"[a-z][a-z0-9_]{0,63}", re.ASCII)
 _PERCENT = re.compile(r"(?P<share>[1-9][0-9]?)%", re.ASCII)
@@ -164,6 +166,21 @@ def _link(text: str) -> str:
     return text
 
 
+def host_of(link: str) -> str:
+    """Return the host that a link of a policy leads to, with its port."""
+    found = _HOST.match(link)
+    return found["host"] if found else ""
+
+
+def _host(text: str) -> str:
+    if _HOST_NAME.fullmatch(text) is None:
+        raise ValueError(
+            f"{shortened(text)!r} is no host; write its name alone, in small letters, "
+            "such as shop.example."
+        )
+    return text
+
+
 def _share(of: str, example: str) -> Callable[[object], object]:
     """Return a validator that reads 50% or 50 as 50."""
 
@@ -255,6 +272,7 @@ ReviewerRef = Annotated[str, AfterValidator(_reviewer)]
 Reviewers = Annotated[tuple[ReviewerRef, ...], BeforeValidator(one_or_many), Distinct]
 ArgsPath = Annotated[str, AfterValidator(_path)]
 Template = Annotated[str, AfterValidator(_template)]
+Host = Annotated[str, AfterValidator(_host)]
 Link = Annotated[str, AfterValidator(_link)]
 WindowName = Annotated[str, AfterValidator(_window_name)]
 _Percent = Annotated[int, Field(ge=1, le=99)]

@@ -25,6 +25,7 @@ from twokey.gateway.policy.fields import (
     Distinct,
     Duration,
     ExactName,
+    Host,
     Link,
     Reason,
     ReasonsFor,
@@ -99,6 +100,7 @@ class Defaults(Record):
     An unlisted tool gets ``tier``; without ``reviewers`` nobody can approve. With
     ``overridable``, a run of the agent may ask for less than ``tier`` for a tool that
     is not listed, as LangChain's ``interrupt_on`` does for all that it leaves out.
+    ``link_hosts`` are the hosts that a ``link`` may lead to; None allows any.
     """
 
     tier: Tier = Tier.APPROVE
@@ -107,6 +109,7 @@ class Defaults(Record):
     reviewers: Reviewers = ()
     triage: TriageRule | None = None
     overridable: StrictBool = False
+    link_hosts: Annotated[tuple[Host, ...], Distinct] | None = None
 
     @model_validator(mode="after")
     def _not_denied(self) -> Defaults:

@@ -110,3 +110,31 @@ def test_a_path_that_the_schema_does_not_have_is_refused() -> None:
 
     with pytest.raises(PolicyError, match=r"link' names 'args\.idd'"):
         load_policy(file.format(link="https://shop.example/{args.idd}"), "policy.yml")
+
+
+HOSTS = """\
+version: 1
+defaults: {{link_hosts: {hosts}}}
+tools:
+  refund:
+    link: {link}
+"""
+
+
+def test_a_link_leads_only_to_a_host_of_the_list() -> None:
+    allowed = HOSTS.format(hosts="[shop.example]", link="https://shop.example/o")
+    other = HOSTS.format(hosts="[shop.example]", link="https://shop.example.org/o")
+    no_host = HOSTS.format(hosts="[]", link="https://shop.example/o")
+
+    load_policy(allowed, "policy.yml")
+    for file in (other, no_host):
+        with pytest.raises(PolicyError, match=r"yml:5: .*not among 'defaults.link_ho"):
+            load_policy(file, "policy.yml")
+
+
+@pytest.mark.parametrize("host", ["https://shop.example", "Shop.example", "a b.c", ""])
+def test_a_host_of_the_list_is_a_name_alone(host: str) -> None:
+    file = HOSTS.format(hosts=f"['{host}']", link="https://shop.example/o")
+
+    with pytest.raises(PolicyError, match="is no host; write its name alone"):
+        load_policy(file, "policy.yml")

@@ -21,6 +21,7 @@ _REFERENCE: Final = re.compile(
     r"|<!date\^[0-9]{1,11}\^[a-z_{} ]{1,60}\|[0-9A-Z :-]{1,40}>"
     r"|`[A-Za-z0-9][A-Za-z0-9_.:/-]{0,127}`"
     r"|/[a-z0-9_-]{1,31}"
+    r"|<https?://[A-Za-z0-9.:-]{1,80}/[A-Za-z0-9_.:/?#=&%-]{0,120}\|[A-Za-z ]{1,40}>"
 )
 _MOMENT: Final = "{date_short_pretty} {time}"
 
@@ -62,7 +63,7 @@ class Ref:
         if not _REFERENCE.fullmatch(self.text):
             raise ValueError(
                 f"{self.text!r} is no reference; make one with user(), usergroup(), "
-                "channel(), moment(), code() or "
+                "channel(), moment(), code(), link() or "
                 "slash_command()."
             )
 
@@ -159,6 +160,16 @@ def moment(at: datetime) -> Ref:
 def slash_command(name: str) -> Ref:
     """Name a slash command, such as ``/approvals``."""
     return Ref(name)
+
+
+def link(url: str, words: LiteralString) -> Ref:
+    """Link an address that Slack gave us; raises ValueError for an odd one."""
+    return Ref(f"<{url}|{words}>")
+
+
+def link_url(url: str) -> bool:
+    """Return whether `link` takes this address."""
+    return _REFERENCE.fullmatch(f"<{url}|x>") is not None
 
 
 def code(identifier: str) -> Ref:

@@ -11,7 +11,7 @@ from twokey.cli.demo_stage import STEP_TIMEOUT_S, Stage, expect
 from twokey.gateway.protocol.states import ItemState
 from twokey.sandbox.json_types import JsonObject, as_objects
 
-DONE = "Approved and done"
+DONE = ", done "
 
 
 async def direct(stage: Stage) -> None:

@@ -1,9 +1,9 @@
 """Render an approval as one Slack message (the card), in every state.
 
 From top to bottom: the headline, state and requester; each call with its arguments, the
-agent's description and the buttons; and the batch footer. The arguments stay in every
-state; only sentences and buttons change. Untrusted text is always preformatted
-or plain text.
+agent's description and the buttons; and the batch footer. As long as a call needs
+somebody, its arguments stay; when all have ended, the card collapses (`finished`).
+Untrusted text is always preformatted or plain text.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from twokey.bot.blocks import (
 from twokey.bot.cards.batch_footer import batch_footer
 from twokey.bot.cards.call_rows import agent_statement, call_row
 from twokey.bot.cards.fallbacks import card_fallback
+from twokey.bot.cards.finished import finished, is_finished
 from twokey.bot.cards.frame import Frame, is_table, rows_of
 from twokey.bot.cards.mentions import mentions_for
 from twokey.bot.cards.precedents import precedents
 from twokey.bot.cards.reached import reached
-from twokey.bot.cards.refs import places, short_ref, when, who
+from twokey.bot.cards.refs import asked_by, places, short_ref, when
 from twokey.bot.cards.spot_check import spot_checks
 from twokey.bot.cards.states import header_text, status_label, taken_by
 from twokey.bot.cards.table import table
@@ -35,21 +36,22 @@ from twokey.bot.text_types import (
     joined,
     label,
     template,
-    untrusted,
 )
 from twokey.gateway.approvals.lifecycle import ApprovalState
 from twokey.gateway.approvals.record import Approval
 
-_AGENT = 60
 _CALLED = 60
 _PLACES = 2
-_MANY = 2
-_ENDINGS = {1: "st", 2: "nd", 3: "rd"}  # codespell:ignore nd
+_MANY = 10
+"""From how many requests of the agent in ten minutes on a card says so."""
 
 
 def card(frame: Frame) -> Message:
     """Return the card of an approval as it stands; past its expiry without buttons."""
     approval = frame.approval
+    if is_finished(approval):
+        blocks, text = finished(frame), card_fallback(approval)
+        return Message(tuple(blocks), text, metadata(approval))
     blocks = [
         header(
             header_text(approval, now_ms=frame.now_ms), block_id=frame.block_id("head")
@@ -87,24 +89,13 @@ def metadata(approval: Approval) -> Block:
     }
 
 
-def asked_by(approval: Approval) -> list[Template | Plain]:
-    """Return who asked for the calls, and through which agent."""
-    requester = approval.requester
-    by = (
-        template("Asked by the agent")
-        if requester is None
-        else template("Asked by {who} through the agent", who=who(requester))
-    )
-    return [by, untrusted(fit(approval.agent, _AGENT))]
-
-
 def _origin(frame: Frame) -> Block:
     approval = frame.approval
     is_open = approval.state is ApprovalState.OPEN
     until = template("Expires {at}.", at=when(approval.expires_at_ms))
     return context(
         *status_label(approval, now_ms=frame.now_ms),
-        *asked_by(approval),
+        *asked_by(frame),
         *([until] if approval.is_batch and is_open else []),
         template("{id}", id=short_ref(approval.id)),
         block_id=frame.block_id("origin"),
@@ -145,18 +136,11 @@ def reviewers(frame: Frame) -> list[Block]:
 
 
 def _how_many(approval: Approval) -> list[Template | Plain]:
-    """Say how much this agent asked lately, from its second call on."""
-    first = approval.recent_requests
-    if first < _MANY:
+    """Say how much this agent asked before, where that is more than usual.
+
+    The calls of this card do not count: the card shows how many they are.
+    """
+    before = approval.recent_requests - 1
+    if before < _MANY:
         return []
-    which = f"{_nth(first)} request"
-    if approval.is_batch:
-        last = first + len(approval.items) - 1
-        which = f"{_nth(first)} to {_nth(last)} request"
-    return [label(f"{which} of this agent in 10 minutes")]
-
-
-def _nth(number: int) -> str:
-    # 11th, 12th and 13th, also 111th.
-    teens = number % 100 in {11, 12, 13}
-    return f"{number}{'th' if teens else _ENDINGS.get(number % 10, 'th')}"
+    return [label(f"This agent made {before} other requests in 10 minutes")]

@@ -43,7 +43,7 @@ def decisions(frame: Frame, item: Item, *, is_shown_whole: bool) -> list[Block]:
     View all stands first, and its last page has Approve. The row of a single call has
     also what is about the card's time.
     """
-    view = _view_all(frame, item, is_shown_whole=True)
+    view = view_all(frame, item)
     if item.state is ItemState.IN_DOUBT:
         *found, note = findings(frame, item)
         return [*found, *menu([note, view])]
@@ -53,7 +53,7 @@ def decisions(frame: Frame, item: Item, *, is_shown_whole: bool) -> list[Block]:
         return [] if is_shown_whole else [view]
     usual, rare = _by_use(form_buttons(frame, item))
     if not is_shown_whole:
-        first = [_view_all(frame, item, is_shown_whole=False)]
+        first = [view_all(frame, item, is_shown_whole=False)]
     else:
         first = [_approve(frame, item)] if Verb.APPROVE in item.allow else []
         rare += [view, *allow_similar(frame, item)]
@@ -276,7 +276,8 @@ def _question(frame: Frame, item: Item) -> Block:
     )
 
 
-def _view_all(frame: Frame, item: Item, *, is_shown_whole: bool) -> Block:
+def view_all(frame: Frame, item: Item, *, is_shown_whole: bool = True) -> Block:
+    """Return the button that opens all of a call."""
     nth = _nth(frame, item)
     return button(
         Action.VIEW_ALL,

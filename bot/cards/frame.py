@@ -23,11 +23,11 @@ TABLE_FROM = 7
 
 # What surrounds the rows, and in a row the sentence, the reasons, the warnings and
 # the buttons with their questions; measured at their longest by a test.
-_HEAD_AND_TAIL = 1_690
-_HEAD_AND_TAIL_OF_BATCH = 2_195
+_HEAD_AND_TAIL = 1_840
+_HEAD_AND_TAIL_OF_BATCH = 2_345
 _ROW_TEXT = 1_005
 _ROW_TEXT_IN_BATCH = 580
-_HEAD_AND_TAIL_AUTO_APPROVED = 2_700
+_HEAD_AND_TAIL_AUTO_APPROVED = 2_930
 _INQUIRIES = 100
 """What the line about questions to the requester takes on the card of a batch."""
 _OTHERS = 300
@@ -68,6 +68,8 @@ class Frame:
         now_ms: the time, in Unix milliseconds.
         sent: people whose direct messages show the same card.
         card_in: on a direct message, the channel of the card it is a copy of.
+        conversation: address of the Slack message with which the agent was asked; ""
+            where there is none to show.
     """
 
     approval: Approval
@@ -76,6 +78,7 @@ class Frame:
     now_ms: int
     sent: tuple[str, ...] = ()
     card_in: str = ""
+    conversation: str = ""
 
     @property
     def is_late(self) -> bool:

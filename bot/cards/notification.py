@@ -13,13 +13,13 @@ from typing import LiteralString
 
 from twokey.bot.blocks import Message, actions, box, button, context, rich_text, section
 from twokey.bot.cards import buttons
-from twokey.bot.cards.approval import asked_by, metadata, reviewers
+from twokey.bot.cards.approval import metadata, reviewers
 from twokey.bot.cards.call_rows import call_box, call_budget, title
 from twokey.bot.cards.fallbacks import card_fallback
 from twokey.bot.cards.frame import Frame, rows_of
 from twokey.bot.cards.freeze_messages import actor_ref
 from twokey.bot.cards.listing import is_misleading, listing_of
-from twokey.bot.cards.refs import people, short_ref, when, who
+from twokey.bot.cards.refs import asked_by, people, short_ref, when, who
 from twokey.bot.cards.spot_check import spot_checks
 from twokey.bot.cards.states import (
     NOTHING_RAN,
@@ -156,7 +156,7 @@ def _head(approval: Approval) -> Template:
 def _origin(frame: Frame) -> Block:
     approval = frame.approval
     return context(
-        *asked_by(approval),
+        *asked_by(frame),
         *([label(state_counts(approval))] if approval.is_batch else []),
         template("{id}", id=short_ref(approval.id)),
         block_id=frame.block_id("origin"),

@@ -17,7 +17,7 @@ from twokey.bot.blocks import (
     rich_text,
     section,
 )
-from twokey.bot.cards.approval import asked_by, metadata
+from twokey.bot.cards.approval import metadata
 from twokey.bot.cards.buttons import question_buttons
 from twokey.bot.cards.call_rows import agent_statement
 from twokey.bot.cards.fallbacks import card_fallback, event_fallback
@@ -25,7 +25,7 @@ from twokey.bot.cards.frame import Frame
 from twokey.bot.cards.listing import is_misleading
 from twokey.bot.cards.mentions import mentions_for
 from twokey.bot.cards.reached import reached
-from twokey.bot.cards.refs import short_ref, when, who
+from twokey.bot.cards.refs import asked_by, short_ref, when, who
 from twokey.bot.objects import Block
 from twokey.bot.text import excerpt, fit, reveal
 from twokey.bot.text_types import (
@@ -81,7 +81,7 @@ def question_card(frame: Frame) -> Message:
     item, asked = approval.items[0], approval.items[0].questions
     blocks = [
         header(_title(item), block_id=frame.block_id("head")),
-        context(*asked_by(approval), block_id=frame.block_id("origin")),
+        context(*asked_by(frame), block_id=frame.block_id("origin")),
         *_whom(frame),
         *reached(frame),
         *(agent_statement(frame) if item.is_pending else []),

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import LiteralString
 
+from twokey.bot.cards.frame import Frame
 from twokey.bot.text import fit
 from twokey.bot.text_types import (
     Label,
+    Plain,
     Ref,
     Template,
     channel,
     code,
     joined,
     label,
+    link,
     moment,
     template,
+    untrusted,
     user,
 )
 from twokey.gateway.approvals.short_id import short_id
@@ -25,6 +30,8 @@ from twokey.gateway.protocol.records import Person
 _LAST_MS = 99_999_999_999_000  # Slack writes a moment in at most eleven digits
 _MAX_PEOPLE = 5
 _PLACE = 40
+_AGENT = 60
+_CONVERSATION: LiteralString = "Open the conversation"
 
 
 def who(person: Person) -> Ref:
@@ -51,6 +58,22 @@ def utc(at_ms: int) -> datetime:
 def short_ref(approval_id: str) -> Ref:
     """Show an approval's id as people read and type it."""
     return code(short_id(approval_id))
+
+
+def asked_by(frame: Frame) -> list[Template | Plain]:
+    """Return who asked for the calls, through which agent, and where in Slack."""
+    approval, requester = frame.approval, frame.approval.requester
+    by = (
+        template("Asked by the agent")
+        if requester is None
+        else template("Asked by {who} through the agent", who=who(requester))
+    )
+    where = frame.conversation
+    return [
+        by,
+        untrusted(fit(approval.agent, _AGENT)),
+        *([template("{link}", link=link(where, _CONVERSATION))] if where else []),
+    ]
 
 
 def hash_ref(digest: str) -> Ref:

@@ -1,13 +1,14 @@
 """Post and update one Slack message: a card, or a reply in its thread.
 
-Each function makes one call, for which the scheduler has taken a rate limit token.
+Each function makes one call, for which the scheduler has taken a rate limit token. The
+first card of a conversation asks for its permalink as well, a call of its own limit.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pydantic import JsonValue
 
@@ -27,6 +28,7 @@ from twokey.bot.cards.notification import notification, plain_notification
 from twokey.bot.cards.question_card import question_card
 from twokey.bot.cards.refs import short_ref
 from twokey.bot.cards.standing_card import standing_card
+from twokey.bot.delivery.conversation_links import ConversationLinks
 from twokey.bot.ids import COMMAND, Action, key_id
 from twokey.bot.limits import OPEN_DM, POST, UPDATE, Limits
 from twokey.bot.objects import Block
@@ -72,6 +74,7 @@ class CardPublisher:
         keys: of the tenant's shard.
         unregistered: channel and ts of posted messages that are not in the store yet,
             because it failed meanwhile; by the approval or outage they show.
+        links: permalinks of the messages with which agents were asked.
     """
 
     slack: Slack
@@ -84,6 +87,7 @@ class CardPublisher:
     unregistered: dict[str, tuple[str, str]] = field(
         default_factory=dict[str, tuple[str, str]]
     )
+    links: ConversationLinks = field(default_factory=ConversationLinks)
 
     async def find_place(self, shown: str) -> CardPlace | None:
         """Return the message that shows an approval or outage; None before the post.
@@ -138,7 +142,7 @@ class CardPublisher:
         # `is_update` matters: chat.update counts `text` in bytes (4,000), and posting
         # in characters (40,000). A card that fits one call may not fit the other.
         frame = self.frame(record, now_ms)
-        message = _rendered(frame, is_update=False, is_plain=is_plain)
+        message = await self._message(frame, is_update=False, is_plain=is_plain)
         response = await self._send(POST, channel, message)
         # The policy may name "#refunds"; Slack answers with the id. Only ids are kept:
         # a channel can be renamed, and clicks name the id.
@@ -170,7 +174,7 @@ class CardPublisher:
         # A mention in a changed message notifies nobody, so the card can name whom a
         # message has reached; a posted one must not.
         frame = self.frame(record, now_ms, sent=place.sent)
-        message = _rendered(frame, is_update=True, is_plain=is_plain)
+        message = await self._message(frame, is_update=True, is_plain=is_plain)
         await self._send(UPDATE, place.channel, message, ts=place.ts)
         shown = await self._record_shown(record, place, message, sent=place.sent)
         logger.info("card.updated id=%s rev=%d", record.id, record.rev)
@@ -216,7 +220,7 @@ class CardPublisher:
         self, frame: Frame, channel: str, *, is_plain: bool
     ) -> tuple[str, str]:
         """Post a card as a direct message; return its channel and ts."""
-        message = _rendered(frame, is_update=False, is_plain=is_plain)
+        message = await self._message(frame, is_update=False, is_plain=is_plain)
         response = await self._send(POST, channel, message)
         return text_at(response, "channel"), text_at(response, "ts")
 
@@ -224,7 +228,7 @@ class CardPublisher:
         self, frame: Frame, channel: str, ts: str, *, is_plain: bool
     ) -> None:
         """Show the newest state in a direct message; raises as `post_card` does."""
-        message = _rendered(frame, is_update=True, is_plain=is_plain)
+        message = await self._message(frame, is_update=True, is_plain=is_plain)
         await self._send(UPDATE, channel, message, ts=ts)
 
     async def post(
@@ -260,6 +264,14 @@ class CardPublisher:
     ) -> Frame:
         """Return what a card, or a copy of the card in a channel, is made of."""
         return Frame(record, self.seal_key, self.team, now_ms, tuple(sent), card_in)
+
+    async def _message(
+        self, frame: Frame, *, is_update: bool, is_plain: bool
+    ) -> Message:
+        """Return a card with a link to its conversation, if Slack tells it."""
+        where = await self.links.find(self.slack, frame.approval.origin)
+        linked = replace(frame, conversation=where)
+        return _rendered(linked, is_update=is_update, is_plain=is_plain)
 
     async def _send(
         self, method: str, channel: str, message: Message, **more: object

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from twokey.bot.argument_titles import argument_titles
 from twokey.bot.cards.call_rows import FINDINGS, late_report
 from twokey.bot.cards.chunks import chunks
-from twokey.bot.cards.diff import state_text, state_title
+from twokey.bot.cards.diff import diff, state_text, state_title
 from twokey.bot.cards.inquiries import inquiry_parts
 from twokey.bot.cards.listing import boxes
 from twokey.bot.cards.refs import utc
@@ -71,6 +71,7 @@ def _parts(approval: Approval, item: Item) -> list[Part]:
         (state_title(item), [state_text(item)]),
         ("What the agent asked for", _requested(item)),
         ("What the model wrote, read otherwise by the tool", [_original(item)]),
+        ("What the edit changed", _changed(item)),
         ("Why it was edited", [item.edit.reason] if item.edit else []),
         (needed, [reasons] if len(reasons) > REASONS else []),
         (TRIAGE_TITLE, [item.triage.rationale] if item.triage else []),
@@ -133,6 +134,10 @@ def _requested(item: Item) -> list[str]:
     if item.edit is None:
         return []
     return _call(item, item.requested_args)
+
+
+def _changed(item: Item) -> list[str]:
+    return [] if item.edit is None else [diff(item, budget=PART)]
 
 
 def _original(item: Item) -> str:

@@ -80,7 +80,7 @@ def test_approve(screen: Screen, demo: Demo) -> None:
     words_on(screen, "Approval needed", "78291")
 
     screen.click('[data-action-id="approve"]')
-    words_on(screen, "and done")
+    words_on(screen, ", done ")
 
     assert [effect["args"]["amount"] for effect in demo.effects()] == [899]
     assert not screen.problems()
@@ -98,7 +98,7 @@ def test_edit_with_an_inline_error_first(screen: Screen, demo: Demo) -> None:
     screen.type(amount, "449.50")
     screen.click(".modal-submit")
     screen.gone(".dialog")
-    text = words_on(screen, "and done", "449.5", REASON)
+    text = words_on(screen, ", done ", "449.5", REASON)
 
     assert error
     assert "899" in text, "the card keeps what was requested"
@@ -153,7 +153,7 @@ def test_the_requester_is_asked_and_replies_in_the_thread(
     screen.open("U0ANA", CHANNEL)
     words_on(screen, QUESTION, REPLY)
     screen.click('[data-action-id="approve"]')
-    words_on(screen, "and done")
+    words_on(screen, ", done ")
 
     assert len(demo.effects()) == 1
 
@@ -190,7 +190,7 @@ def test_the_old_button_works_after_a_restart(screen: Screen, demo: Demo) -> Non
     demo.start()
     screen.open("U0ANA", CHANNEL)
     screen.click('[data-action-id="approve"]')
-    words_on(screen, "and done")
+    words_on(screen, ", done ")
 
     assert len(demo.effects()) == 1
 
@@ -199,7 +199,7 @@ def test_the_week_s_numbers_are_a_chart_on_the_page(screen: Screen, demo: Demo) 
     screen.open("U0ANA", CHANNEL)
     words_on(screen, "Approval needed")
     screen.click('[data-action-id="approve"]')
-    words_on(screen, "and done")
+    words_on(screen, ", done ")
 
     demo.stop()
     demo.options = ("--digest",)
@@ -225,7 +225,7 @@ def test_the_old_button_works_after_everything_was_killed(
     screen.click('[data-action-id="approve"]')
     # The dead process's leases, on the thread and on publishing, run out first.
     screen.wait(lambda: len(demo.effects()) == 1, "the effect", within_s=90)
-    words_on(screen, "and done", within_s=90)
+    words_on(screen, ", done ", within_s=90)
 
     assert len(demo.effects()) == 1
 
@@ -265,7 +265,7 @@ def test_of_two_reviewers_one_wins_and_the_other_is_told(
     )
 
     screen.run(act)
-    words_on(screen, "and done")
+    words_on(screen, ", done ")
 
     def told() -> bool:
         texts: list[str] = []
@@ -309,7 +309,7 @@ def test_a_card_that_nobody_decides_expires_before_their_eyes(
         screen.open("U0ANA", CHANNEL)
         words_on(screen, "Waiting for a reviewer")
 
-        words_on(screen, "Expired, nothing ran", within_s=30)
+        words_on(screen, "Expired", "Nothing ran", within_s=30)
 
         assert not screen.all('[data-action-id="approve"]')
         screen.wait(

@@ -75,7 +75,7 @@ def test_a_refund_over_1000_takes_two_people_and_calls_the_senior(
     words_on(screen, "1 of 2 approvals", "1 from senior still needed")
     assert not demo.effects()
     approve_as(screen, CHLOE)
-    words_on(screen, "Approved and done")
+    words_on(screen, ", done ")
 
     assert [effect["args"]["amount"] for effect in demo.effects()] == [1299]
     assert not screen.problems()
@@ -123,7 +123,7 @@ def test_a_colleague_decides_in_somebodys_place(screen: Screen, demo: Demo) -> N
 
     screen.open(EVE, CHANNEL)
     screen.click('[data-action-id="approve"]')
-    words_on(screen, "Eve Evans for", "and done")
+    words_on(screen, "Eve Evans for", ", done ")
 
     assert [effect["args"]["amount"] for effect in demo.effects()] == [899]
 
@@ -148,8 +148,8 @@ def test_an_edit_that_raises_the_tier_warns_and_then_takes_two_others(
     screen.click(".modal-submit")
     screen.wait(lambda: "recorded" in screen.words(".dialog"), "the result")
     screen.press(Keys.ESCAPE)
-    words_on(screen, "Approval needed from 2 people", "899 → 1250", "version 2")
-    for user, said in ((ANA, "yourself"), (BEN, "1 of 2"), (CHLOE, "and done")):
+    words_on(screen, "Approval needed from 2 people", "899 → 1250")
+    for user, said in ((ANA, "yourself"), (BEN, "1 of 2"), (CHLOE, ", done ")):
         approve_as(screen, user)
         words_on(screen, said)
 

@@ -29,6 +29,27 @@ SLACK_TABLE = (
         QUEUE,
     ),
     Mutant(
+        "a card collapses only when nobody has anything to do",
+        "bot/cards/finished.py",
+        "item.state in ENDED and not item.is_to_be_checked for",
+        "not item.is_pending for",
+        "tests/bot/cards/test_finished.py",
+    ),
+    Mutant(
+        "a card is posted without its link when Slack fails",
+        "bot/delivery/conversation_links.py",
+        "except (SlackError, TimeoutError) as error:",
+        "except TimeoutError as error:",
+        "tests/bot/test_conversation_links.py",
+    ),
+    Mutant(
+        "a link leads to no host that is not listed",
+        "gateway/policy/crosscheck.py",
+        "or host_of(link) in hosts:",
+        "or hosts:",
+        "tests/policy/test_links.py",
+    ),
+    Mutant(
         "a short id finds nothing that the person may not read",
         "bot/listeners/show.py",
         "if may.is_given]",

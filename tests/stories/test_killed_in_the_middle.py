@@ -79,7 +79,7 @@ def test_a_decision_that_was_answered_outlives_the_kill_of_everything(
 
     demo.kill()
     demo.start()
-    final = card(demo, "and done", "Did it run?")
+    final = card(demo, ", done ", "Did it run?")
 
     # Killed inside the tool, a person is asked; otherwise it ran, and once.
     amounts = [effect["args"]["amount"] for effect in demo.effects()]
@@ -95,6 +95,6 @@ def test_a_card_outlives_the_kill_of_everything_before_the_decision(
     demo.kill()
     demo.start()
     approve(demo, card(demo, "Approval needed"))
-    card(demo, "and done")
+    card(demo, ", done ")
 
     assert len(demo.effects()) == 1

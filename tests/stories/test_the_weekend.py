@@ -37,7 +37,7 @@ async def test_a_refund_needs_a_person_and_over_50_a_senior_alone(
 ) -> None:
     async with open_weekend(tmp_path, NOON) as weekend:
         small = await weekend.card("process_refund", customer_id="C1", amount=50)
-        await weekend.approve(small, ANA, until="and done")
+        await weekend.approve(small, ANA, until=", done ")
         large = await weekend.card("process_refund", customer_id="C2", amount=50.01)
         assert "a refund over 50" in str(large["blocks"])
         await weekend.demo.sandbox.person(ANA).click(
@@ -45,7 +45,7 @@ async def test_a_refund_needs_a_person_and_over_50_a_senior_alone(
         )
         await weekend.told(ANA, "Only senior can decide this")
         assert (await weekend.item(large)).state is ItemState.PENDING
-        await weekend.approve(large, LEAD, until="and done")
+        await weekend.approve(large, LEAD, until=", done ")
 
         assert (await weekend.item(small)).tier is Tier.APPROVE
         voters = [vote.by.user for vote in (await weekend.item(large)).votes]
@@ -57,11 +57,11 @@ async def test_the_address_of_a_shipped_order_takes_two_people(tmp_path: Path) -
     async with open_weekend(tmp_path, NOON) as weekend:
         order = {"order_id": "78291", "address": "5 High Street"}
         packed = await weekend.card("change_address", **order, order_status="packed")
-        await weekend.approve(packed, BEN, until="and done")
+        await weekend.approve(packed, BEN, until=", done ")
         shipped = await weekend.card("change_address", **order, order_status="shipped")
         assert "on its way already" in str(shipped["blocks"])
         await weekend.approve(shipped, BEN, until="1 of 2 approvals")
-        await weekend.approve(shipped, LEAD, until="and done")
+        await weekend.approve(shipped, LEAD, until=", done ")
 
         assert (await weekend.item(packed)).tier is Tier.APPROVE
         assert (await weekend.item(shipped)).tier is Tier.ESCALATE
@@ -98,12 +98,12 @@ async def test_three_refunds_of_49_are_caught_by_the_sum_of_a_day(
 ) -> None:
     async with open_weekend(tmp_path, EVENING) as weekend:
         first = await weekend.card("process_refund", customer_id="C1", amount=49)
-        await weekend.approve(first, ANA, until="and done")
+        await weekend.approve(first, ANA, until=", done ")
         second = await weekend.card("process_refund", customer_id=" c1", amount=49)
         third = await weekend.card("process_refund", customer_id="C\u200b1", amount=49)
         assert "more than 100 refunded to this customer" in str(third["blocks"])
         await weekend.approve(third, ANA, until="1 of 2 approvals")
-        await weekend.approve(third, LEAD, until="and done")
+        await weekend.approve(third, LEAD, until=", done ")
 
         tiers = [(await weekend.item(card)).tier for card in (first, second, third)]
         assert tiers == [Tier.APPROVE, Tier.APPROVE, Tier.ESCALATE]

@@ -34,7 +34,7 @@ async def test_the_card_is_closed_and_a_late_click_reads_why(stack: Stack) -> No
         value = button_value(stack, await stack.approval(verdict), Action.APPROVE)
 
         await stack.submit(("look_up_order", {}))
-        closed = await stack.card(verdict, says("Superseded, nothing ran"))
+        closed = await stack.card(verdict, says("*Superseded*"))
         await click_with(stack, card, Action.APPROVE, value)
 
         await stack.told("U0ANA", "The conversation moved on")

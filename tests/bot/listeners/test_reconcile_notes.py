@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tests.bot.bot_stack import CHANNEL, POLICY, Stack, has_button, says
 from tests.bot.listeners.test_batches_and_doubt import worker_dies
+from tests.bot.markup_audit import objects
 from tests.streams import audit_entries
 from twokey.bot.ids import Action, Input, View
 from twokey.gateway.approvals.events import EventName
@@ -62,7 +65,7 @@ async def test_a_note_is_kept_with_what_was_found_and_shown_as_plain_text(
             (finding, NOTE)
         ]
         card = await stack.card(verdict, says("Note:"))
-        assert NOTE in texts_of_rich_text(card)
+        assert NOTE in json.dumps(card["blocks"], ensure_ascii=False)
         assert NOTE not in markdown_of(card)
         entries = await audit_entries(stack.store.conn, stack.keys)
         [event] = [one for one in entries if one.name is EventName.ITEM_RECONCILED]
@@ -154,13 +157,7 @@ async def test_a_call_that_failed_is_asked_about_in_words_that_are_true(
             assert "'It ran'" not in shown
 
 
-def texts_of_rich_text(message: JsonObject) -> str:
-    """Return everything that stands in blocks whose text Slack does not interpret."""
-    blocks = as_objects(message["blocks"])
-    return str([block for block in blocks if block["type"] == "rich_text"])
-
-
 def markdown_of(message: JsonObject) -> str:
-    """Return everything else."""
-    blocks = as_objects(message["blocks"])
-    return str([block for block in blocks if block["type"] != "rich_text"])
+    """Return everything that Slack interprets."""
+    parts = objects(as_objects(message["blocks"]))
+    return str([part for part in parts if part.get("type") == "mrkdwn"])

@@ -1,0 +1,235 @@
+"""Render a card whose calls have all ended: three lines, and the rest in View all.
+
+The header says what was asked for, the second line who decided, what happened and when,
+the last line who asked. Between them stands what people changed and why, or why it
+failed, in short; View all has it whole, with the arguments.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import LiteralString
+
+from twokey.bot.blocks import box, context, header, rich_text, section
+from twokey.bot.cards import buttons
+from twokey.bot.cards.call_rows import FINDINGS, late_report
+from twokey.bot.cards.diff import diff
+from twokey.bot.cards.frame import Frame, is_table
+from twokey.bot.cards.listing import call_title, one_line
+from twokey.bot.cards.refs import asked_by, people, short_ref, when, who
+from twokey.bot.cards.spot_check import spot_checks
+from twokey.bot.cards.states import (
+    HEADLINES,
+    MAX_TOOL,
+    STATE_NAMES,
+    approvers,
+    header_text,
+    status_sentence,
+)
+from twokey.bot.objects import Block
+from twokey.bot.text import fit
+from twokey.bot.text_types import Plain, Template, joined, label, template, untrusted
+from twokey.gateway.approvals.lifecycle import UNEXECUTED
+from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.protocol.records import Person
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.verbs import Verb
+
+_S = ItemState
+ENDED = UNEXECUTED | {_S.EXECUTED, _S.FAILED}
+"""States in which nobody has anything to do; a failure is one as well."""
+
+_BY_URGENCY = (
+    _S.FAILED,
+    *sorted(UNEXECUTED - {_S.REJECTED, _S.ANSWERED}),
+    _S.EXECUTED,
+    _S.REJECTED,
+    _S.ANSWERED,
+)
+"""The order in which a batch counts its calls: what went wrong is named first."""
+
+_WORDS: dict[ItemState, LiteralString] = {
+    _S.FAILED: "*failed*",
+    _S.EXECUTED: "done",
+    _S.REJECTED: "rejected",
+    _S.ANSWERED: "answered",
+    _S.EXPIRED: "expired",
+    _S.SUPERSEDED: "superseded",
+    _S.WITHDRAWN: "withdrawn",
+    _S.LAPSED: "lapsed",
+}
+_QUOTE = 120
+_CHANGE = 100
+_ROW = 90
+_ROWS = 5
+_UNDECIDED = frozenset({_S.EXPIRED, _S.SUPERSEDED})
+_REASONS: dict[Verb, LiteralString] = {
+    Verb.REJECT: "Reason:",
+    Verb.RESPOND: "Answer:",
+}
+
+
+def is_finished(approval: Approval) -> bool:
+    """Return whether no call of a card needs anybody any more.
+
+    A call in doubt needs a person, and so does a spot check, for which the arguments
+    have to be seen.
+    """
+    return all(
+        item.state in ENDED and not item.is_to_be_checked for item in approval.items
+    )
+
+
+def finished(frame: Frame) -> list[Block]:
+    """Return the blocks of a card on which nothing can be decided any more."""
+    blocks = _of_batch(frame) if frame.approval.is_batch else _of_one(frame)
+    return [*blocks, *spot_checks(frame)]
+
+
+def _of_one(frame: Frame) -> list[Block]:
+    approval, item = frame.approval, frame.approval.items[0]
+    status = status_sentence(approval, item, now_ms=frame.now_ms)
+    said = _remarks(item)
+    return [
+        header(
+            header_text(approval, now_ms=frame.now_ms), block_id=frame.block_id("head")
+        ),
+        section(
+            status,
+            accessory=buttons.view_all(frame, item),
+            block_id=frame.block_id("end"),
+        ),
+        *([context(*said, block_id=frame.block_id("said"))] if said else []),
+        _foot(frame),
+    ]
+
+
+def _foot(frame: Frame) -> Block:
+    ids = template("{id}", id=short_ref(frame.approval.id))
+    return context(*asked_by(frame), ids, block_id=frame.block_id("foot"))
+
+
+def _remarks(item: Item) -> list[Template | Plain]:
+    """Return what people changed, wrote and found, each in a few words."""
+    found: list[Template | Plain] = []
+    if item.edit is not None:
+        found += _edited(item)
+        found += _quoted("Why:", item.edit.reason)
+    decision = item.decision
+    if decision is not None and decision.verb in _REASONS:
+        found += _quoted(_REASONS[decision.verb], decision.text)
+    if item.revoked is not None and item.revoked.is_final:
+        found.append(label(fit(item.revoked.reason, _QUOTE)))
+    for one in item.observations[-1:]:
+        checked = template("Checked by {who}:", who=who(one.by))
+        found += [checked, label(FINDINGS[one.finding]), *_quoted("Note:", one.note)]
+    if item.late_result is not None:
+        found.append(label(late_report(item, item.late_result)[0]))
+    elif item.state is _S.FAILED and item.result is not None:
+        found += _quoted("Tool says:", item.result.summary)
+    return found
+
+
+def _edited(item: Item) -> list[Template | Plain]:
+    edit = item.edit
+    if edit is None:
+        return []
+    lines = diff(item, budget=_CHANGE).splitlines()
+    # One line alone: values on several could read as changes of other arguments.
+    is_short = len(lines) == 1 and len(lines[0]) <= _CHANGE
+    changed = " ".join(lines[0].split()) if is_short else "see View all"
+    if approvers(item) == [edit.by]:  # the sentence above says so
+        return [untrusted(fit(f"Changed: {changed}", _CHANGE))]
+    by = template("Edited by {who}:", who=who(edit.by))
+    return [by, untrusted(fit(changed, _CHANGE))]
+
+
+def _quoted(title: LiteralString, text: str) -> list[Template | Plain]:
+    words = " ".join(text.split())
+    return [untrusted(fit(f"{title} {words}", _QUOTE))] if words else []
+
+
+def _of_batch(frame: Frame) -> list[Block]:
+    approval = frame.approval
+    last = max(item.changed_at_ms for item in approval.items)
+    parts = [_counts(approval), *_deciders(approval)]
+    parts.append(template("Last change {at}.", at=when(last)))
+    view = (
+        buttons.open_call(frame)
+        if is_table(approval)
+        else buttons.view_all(frame, _by_urgency(approval.items)[0])
+    )
+    return [
+        header(_title(approval), block_id=frame.block_id("head")),
+        section(joined(" ", parts), accessory=view, block_id=frame.block_id("end")),
+        *_rows(frame),
+        _foot(frame),
+    ]
+
+
+def _title(approval: Approval) -> Plain:
+    states = {item.state for item in approval.items}
+    sign = "☑️"
+    if _S.FAILED in states or len(states) == 1:
+        state = _S.FAILED if _S.FAILED in states else min(states)
+        sign = HEADLINES[state].split()[0]
+    tools = ", ".join(dict.fromkeys(one_line(item.tool) for item in approval.items))
+    return untrusted(f"{sign} {len(approval.items)} calls: {fit(tools, MAX_TOOL)}")
+
+
+def _counts(approval: Approval) -> Template:
+    """Return "*1 failed*, 54 done, 1 rejected. 2 were edited."."""
+    counts = Counter(item.state for item in approval.items)
+    named = [
+        joined(" ", [template("{n}", n=counts[state]), _word(state)])
+        for state in _BY_URGENCY
+        if counts[state]
+    ]
+    sentence = joined("", [joined(", ", named), template(".")])
+    edited = sum(item.edit is not None for item in approval.items)
+    if edited:
+        return joined(" ", [sentence, template("Edited: {n}.", n=edited)])
+    return sentence
+
+
+def _word(state: ItemState) -> Template:
+    return template(_WORDS[state])
+
+
+def _deciders(approval: Approval) -> list[Template]:
+    found: dict[tuple[str, str], Person] = {}
+    for item in approval.items:
+        if item.state not in _UNDECIDED:
+            found |= {(one.team, one.user): one for one in approvers(item)}
+    if not found:
+        return []
+    named = people([*found.values()])
+    return [joined("", [template("Decided by "), named, template(".")])]
+
+
+def _rows(frame: Frame) -> list[Block]:
+    """Return a line for each of a few calls, or for what failed of many."""
+    approval = frame.approval
+    items = _by_urgency(approval.items)
+    if is_table(approval):
+        items = [item for item in items if item.state is _S.FAILED]
+    if not items:
+        return []
+    lines = [_line(item) for item in items[:_ROWS]]
+    more = len(items) - _ROWS
+    lines += [f"… and {more} more: View all"] if more > 0 else []
+    return [rich_text(box("\n".join(lines)), block_id=frame.block_id("calls"))]
+
+
+def _line(item: Item) -> str:
+    sign = HEADLINES[item.state].split()[0]
+    title = " ".join(call_title(item).split())
+    edited = ", edited" if item.edit is not None else ""
+    said = f"{STATE_NAMES[item.state]}{edited}"
+    return f"{sign} {item.index + 1}. {fit(title, _ROW)} ({said})"
+
+
+def _by_urgency(items: Sequence[Item]) -> list[Item]:
+    """Return calls with those that went wrong first, else in their order."""
+    return sorted(items, key=lambda item: (item.state is not _S.FAILED, item.index))

@@ -29,6 +29,8 @@ class PolicyDecisionFields(Record):
         link: the filled link to a host that the policy names; "" for none.
         args_schema: what an edit is checked against; None: only strict JSON.
         redact: dotted paths that cards hide.
+        totals: dotted paths that the card of many calls adds up, each with a format
+            behind "|".
         requires_reason: the decisions that need a reason.
         asks_on_failure: a call that failed is in doubt until people reconcile it.
         idempotent: an execution in doubt may be repeated under the same key.
@@ -47,6 +49,7 @@ class PolicyDecisionFields(Record):
     link: str = ""
     args_schema: JsonObject | None = None
     redact: tuple[str, ...] = ()
+    totals: tuple[str, ...] = ()
     requires_reason: ReasonFor = ()
     asks_on_failure: bool = False
     idempotent: bool = False

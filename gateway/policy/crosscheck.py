@@ -20,6 +20,7 @@ from twokey.gateway.policy.requirement_checks import (
 from twokey.gateway.policy.rules import DIRECT, EVERY_TOOL, Policy, ToolRule, WindowRule
 from twokey.gateway.policy.schema_mistakes import mistake
 from twokey.gateway.policy.similar_checks import similar_problems
+from twokey.gateway.policy.totals import hides
 from twokey.gateway.policy.type_check import AMOUNTS, path_problem, rule_problem
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.tiers import Tier, join
@@ -248,6 +249,24 @@ def _link_problems(policy: Policy, own: ToolRule, base: Path) -> Iterator[Proble
     yield path, text
 
 
+def _total_problems(
+    base: Path, rules: tuple[ToolRule, ...], schema: JsonObject | None
+) -> Iterator[ProblemAt]:
+    """Yield totals of what cannot be added up, or is hidden here."""
+    path, redact = (*base, "totals"), [one for rule in rules for one in rule.redact]
+    # For one agent the wider totals hold, unless it has totals of its own.
+    named = next((rule.totals for rule in reversed(rules) if rule.totals), ())
+    for one in named:
+        if hidden := hides(redact, one):
+            text = f"{dotted(path)!r} adds up {one!r}, which is hidden by 'redact' "
+            yield path, f"{text}({hidden}); remove one of the two."
+            continue
+        source = one.partition("|")[0]
+        problem = path_problem(schema, source, kinds=AMOUNTS) if schema else None
+        if problem is not None:
+            yield path, f"{dotted(path)!r} names {source!r}, but the tool {problem}"
+
+
 def _tool_problems(
     policy: Policy, base: Path, rules: tuple[ToolRule, ...]
 ) -> Iterator[ProblemAt]:
@@ -263,6 +282,7 @@ def _tool_problems(
         yield from _path_problems(own, schemas[-1], base)
     yield from _link_problems(policy, own, base)
     schema = schemas[-1] if schemas else None
+    yield from _total_problems(base, rules, schema)
     yield from similar_problems(base, rules, floor, schema)
     overridable = [rule.overridable for rule in rules if rule.overridable is not None]
     # The narrowest place that says something wins, as `EffectiveRules` reads it.

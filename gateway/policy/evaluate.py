@@ -122,6 +122,7 @@ def evaluate(
         link=_linked(rules.first.link or "", redacted(args, redact)),
         args_schema=schema,
         redact=redact,
+        totals=rules.first.totals,
         requires_reason=rules.requires_reason(),
         idempotent=bool(rules.first.idempotent),
         asks_on_failure=rules.first.on_failure == "ask",

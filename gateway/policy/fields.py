@@ -148,6 +148,18 @@ def _template(text: str) -> str:
     return text
 
 
+def _total(text: str) -> str:
+    path, _, name = text.partition("|")
+    if _PATH.fullmatch(path) is None:
+        raise ValueError(f"{text!r} is no argument; write args.amount|eur.")
+    if name == "date" or ("|" in text and not formats.is_known(name)):
+        raise ValueError(
+            f"{text!r} has a format that nothing is added up in; write "
+            f"{formats.KNOWN_NUMBERS}."
+        )
+    return text
+
+
 def _link(text: str) -> str:
     _template(text)
     if any(match["format"] is not None for match in placeholders(text)):
@@ -274,6 +286,12 @@ ArgsPath = Annotated[str, AfterValidator(_path)]
 Template = Annotated[str, AfterValidator(_template)]
 Host = Annotated[str, AfterValidator(_host)]
 Link = Annotated[str, AfterValidator(_link)]
+Totals = Annotated[
+    tuple[Annotated[str, AfterValidator(_total)], ...],
+    BeforeValidator(one_or_many),
+    Field(max_length=3),
+    Distinct,
+]
 WindowName = Annotated[str, AfterValidator(_window_name)]
 _Percent = Annotated[int, Field(ge=1, le=99)]
 ShareOfTime = Annotated[_Percent, BeforeValidator(_share("the time", "50%"))]

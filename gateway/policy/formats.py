@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from datetime import datetime
-from decimal import Decimal
+from decimal import Context, Decimal, Inexact, localcontext
 
 from babel.dates import format_date
 from babel.numbers import (
@@ -21,13 +21,17 @@ from babel.numbers import (
 from pydantic import JsonValue
 
 KNOWN = "a currency (eur; eur_minor for cents), number or date"
+KNOWN_NUMBERS = "a currency (eur; eur_minor for cents) or number"
 _LOCALE = "en"
 _DATES = "en_GB"
 _MINOR = "_minor"
 _NUMBER = re.compile(r"-?[0-9]{1,20}(?:\.[0-9]{1,20})?", re.ASCII)
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", re.ASCII)
 _MOST_DIGITS = 20
-"""Python rounds decimals beyond 28 digits, and a format adds some."""
+"""Longer numbers are shown as they are."""
+
+EXACT = Context(prec=120, traps=[Inexact])
+"""For arithmetic with such numbers: Python rounds at 28 digits, a sum needs more."""
 
 
 def is_known(name: str) -> bool:
@@ -47,15 +51,33 @@ def formatted(value: JsonValue, name: str) -> str | None:
     """
     if name == "date":
         return _date(value) if isinstance(value, str) else None
+    number = number_in(value, name)
+    return None if number is None else shown_number(number, name)
+
+
+def number_in(value: JsonValue, name: str) -> Decimal | None:
+    """Return the number that a value is in a format; an amount in its main unit.
+
+    Returns None where the value is no number that `shown_number` shows whole.
+    """
     number = _decimal(value)
-    if number is None:
-        return None
-    if name == "number":
-        return format_decimal(number, locale=_LOCALE, decimal_quantization=False)
-    currency = name.removesuffix(_MINOR).upper()
-    if name.endswith(_MINOR):
-        number = number.scaleb(-get_currency_precision(currency))
-    return format_currency(number, currency, locale=_LOCALE, decimal_quantization=False)
+    if number is None or not name.endswith(_MINOR):
+        return number
+    return number.scaleb(-get_currency_precision(_currency(name)), EXACT)
+
+
+def shown_number(number: Decimal, name: str) -> str:
+    """Return a number, or an amount in its main unit, with all of its digits."""
+    with localcontext(EXACT):
+        if name == "number":
+            return format_decimal(number, locale=_LOCALE, decimal_quantization=False)
+        return format_currency(
+            number, _currency(name), locale=_LOCALE, decimal_quantization=False
+        )
+
+
+def _currency(name: str) -> str:
+    return name.removesuffix(_MINOR).upper()
 
 
 def _decimal(value: JsonValue) -> Decimal | None:

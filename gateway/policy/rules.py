@@ -35,6 +35,7 @@ from twokey.gateway.policy.fields import (
     ShareOfCalls,
     StrictBool,
     Template,
+    Totals,
     UsergroupId,
     UserId,
     WindowName,
@@ -264,6 +265,7 @@ class ToolRule(Record):
     holds at every tier. ``description`` is trusted text with ``{args.name}`` places and
     ``link`` an address with such places that cards show;
     ``redact`` hides values on cards and changes nothing that is hashed or run.
+    ``totals`` names arguments that the card of many calls adds up.
     ``same_by`` names the arguments that two calls share when the second is the first
     one again; without it these are all arguments.
     ``notify`` says how people learn of its cards, whatever their role and tier say.
@@ -282,6 +284,7 @@ class ToolRule(Record):
     requires_reason: ReasonsFor | None = None
     idempotent: StrictBool | None = None
     redact: tuple[ArgsPath, ...] = ()
+    totals: Totals = ()
     same_by: Annotated[
         tuple[ArgsPath, ...], BeforeValidator(one_or_many), Distinct
     ] = ()

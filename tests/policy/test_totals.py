@@ -1,0 +1,157 @@
+"""Totals over many calls are exact, hide what is hidden, and name what is left out."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import JsonValue
+
+from twokey.gateway.errors import PolicyError
+from twokey.gateway.policy.evaluate import evaluate
+from twokey.gateway.policy.formats import EXACT
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.policy.totals import Call, Total, total_of
+
+FILE = """\
+version: 1
+defaults: {reviewers: U0ANA}
+tools:
+  refund:
+"""
+
+
+def total(*amounts: JsonValue, named: str = "args.amount|eur") -> Total:
+    return total_of(
+        named, [Call(index, {"amount": one}) for index, one in enumerate(amounts)]
+    )
+
+
+def test_a_total_is_exact_where_floats_are_not() -> None:
+    assert total(0.1, 0.2, "0.3", 1).text() == "€1.60"
+    assert total(*[0.1] * 99, named="args.amount").text() == "9.9"
+    assert total(10, 5, named="args.amount|eur_minor").text() == "€0.15"
+
+
+def test_no_digit_of_a_long_total_is_rounded_away() -> None:
+    long = total("99999999999999999999", "0.0000000000000000001", "1")
+
+    assert long.text() == "€100,000,000,000,000,000,000.0000000000000000001"
+
+
+@given(
+    st.lists(st.decimals(-(10**9), 10**9, places=6).map(str), min_size=1, max_size=99)
+)
+def test_a_total_is_the_sum_of_its_parts(amounts: list[str]) -> None:
+    found = total(*amounts, named="args.amount")
+    half = range(len(amounts) // 2)
+    rest = range(len(amounts) // 2, len(amounts))
+
+    parts = [found.text(half), found.text(rest)]
+    values = [Decimal(one.replace(",", "")) for one in (*parts, found.text())]
+
+    assert EXACT.add(values[0], values[1]) == values[2]
+    assert values[2] == sum(int(Decimal(one) * 10**6) for one in amounts) / Decimal(
+        10**6
+    )
+
+
+def test_what_has_no_number_is_left_out_and_named() -> None:
+    odd: list[JsonValue] = [None, "about 5", True, 1e30, [3], {"a": 3}]
+
+    found = total(1, *odd, "2")
+
+    assert found.text() == "€3.00"
+    assert found.without == (1, 2, 3, 4, 5, 6)
+
+
+@pytest.mark.parametrize("hidden", ["args.line", "args.line.amount", "args.*.amount"])
+def test_what_the_card_hides_is_in_no_total(hidden: str) -> None:
+    calls = [
+        Call(0, {"line": {"amount": 5}}),
+        Call(1, {"line": {"amount": 7}}, (hidden,)),
+        Call(2, {"line": {}}, (hidden,)),
+    ]
+
+    found = total_of("args.line.amount", calls)
+
+    assert found.text() == "5"
+    assert found.hidden == (1, 2)
+
+
+def test_what_hides_something_else_hides_no_number() -> None:
+    calls = [Call(0, {"amount": 5}, ("args.card", "args.amount.cents"))]
+
+    assert total_of("args.amount", calls).numbers == {0: Decimal(5)}
+
+
+def test_a_number_far_from_the_others_is_found() -> None:
+    assert total(*[50 + n for n in range(20)], 3000).far == (20,)
+    assert total(*[50] * 20, "0.5").far == (20,)
+    assert total(*[50] * 20, -50).far == (20,)
+    assert total(*[0] * 20, 1).far == (20,)
+    assert total(*[-50] * 20, -200, -60).far == (20,)
+
+
+def test_numbers_that_are_spread_or_nearly_equal_or_few_are_not_far() -> None:
+    assert total(*[10.5 + n for n in range(56)]).far == ()
+    assert total(*[50] * 20, 51, 99).far == ()
+    assert total(1, 1, 1, 900).far == ()
+    assert total().far == ()
+
+
+@given(st.lists(st.integers(-(10**6), 10**6), max_size=40))
+def test_no_more_than_half_of_the_numbers_are_far(amounts: list[JsonValue]) -> None:
+    assert len(total(*amounts).far) <= len(amounts) // 2
+
+
+def test_the_median_is_shown_in_the_format() -> None:
+    assert total(1, 2, 3, 10).usual == "€2.50"
+
+
+def test_a_policy_names_what_is_added_up() -> None:
+    policy = load_policy(f"{FILE}    totals: args.amount|eur\n", "policy.yml")
+
+    found = evaluate(policy, agent="support", tool="refund", args={})
+
+    assert found.totals == ("args.amount|eur",)
+
+
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [
+        ("totals: amount", "is no argument; write args.amount|eur"),
+        ("totals: args.day|date", "nothing is added up"),
+        ("totals: args.amount|euro", "nothing is added up"),
+        ("totals: 'args.amount|'", "nothing is added up"),
+        ("totals: [args.a, args.a]", "appears twice"),
+        ("totals: [args.a, args.b, args.c, args.d]", "at most 3"),
+        ("{totals: args.card.sum, redact: [args.card]}", "hidden by 'redact'"),
+        ("{totals: args.a, redact: ['args.*']}", "hidden by 'redact'"),
+        (
+            "{totals: args.b, args_schema: {properties: {a: {type: number}}}}",
+            "names 'args.b'",
+        ),
+        (
+            "{totals: args.a, args_schema: {properties: {a: {type: boolean}}}}",
+            "cannot be summed",
+        ),
+    ],
+)
+def test_totals_that_could_not_be_shown_are_refused(rule: str, words: str) -> None:
+    with pytest.raises(PolicyError) as caught:
+        load_policy(f"{FILE}    {rule}\n", "policy.yml")
+
+    assert words in str(caught.value)
+
+
+def test_a_total_that_is_hidden_for_one_agent_is_refused_there() -> None:
+    text = (
+        f"{FILE}    totals: args.amount\n"
+        "agents: {night: {tools: {refund: {redact: [args.amount]}}}}\n"
+    )
+
+    with pytest.raises(PolicyError, match="hidden by 'redact'"):
+        load_policy(text, "policy.yml")

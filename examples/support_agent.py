@@ -47,7 +47,11 @@ RECALLED = [
     {"order_id": f"{79001 + n}", "customer_id": f"C-{4001 + n}", "amount": 19.9 + n % 5}
     for n in range(56)
 ]
-"""Orders of a lamp that is recalled; all of them are refunded in one turn."""
+RECALLED[16]["amount"] = 219.0
+"""Orders of a lamp that is recalled; all of them are refunded in one turn.
+
+One customer paid ten times as much, which a reviewer should see.
+"""
 ORDERS |= {str(row["order_id"]): {"item": "desk lamp", **row} for row in RECALLED}
 MANY = 6
 

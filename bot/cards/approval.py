@@ -20,13 +20,13 @@ from twokey.bot.cards.call_rows import agent_statement, call_row
 from twokey.bot.cards.fallbacks import card_fallback
 from twokey.bot.cards.finished import finished, is_finished
 from twokey.bot.cards.frame import Frame, is_table, rows_of
+from twokey.bot.cards.many_calls import many_calls
 from twokey.bot.cards.mentions import mentions_for
 from twokey.bot.cards.precedents import precedents
 from twokey.bot.cards.reached import reached
 from twokey.bot.cards.refs import asked_by, places, short_ref, when
 from twokey.bot.cards.spot_check import spot_checks
 from twokey.bot.cards.states import header_text, status_label, taken_by
-from twokey.bot.cards.table import table
 from twokey.bot.ids import CARD_EVENT
 from twokey.bot.objects import Block
 from twokey.bot.text import fit
@@ -39,6 +39,8 @@ from twokey.bot.text_types import (
 )
 from twokey.gateway.approvals.lifecycle import ApprovalState
 from twokey.gateway.approvals.record import Approval
+from twokey.sandbox.blockkit import limits
+from twokey.sandbox.blockkit.payload_rules import text_length
 
 _CALLED = 60
 _PLACES = 2
@@ -61,17 +63,19 @@ def card(frame: Frame) -> Message:
         *reviewers(frame),
         *reached(frame),
         *precedents(frame),
-        *(agent_statement(frame) if approval.is_batch else []),
     ]
-    if is_table(approval):
-        blocks += table(frame)
+    if approval.is_batch and not is_table(approval):
+        blocks += agent_statement(frame)
     for item in () if is_table(approval) else rows_of(approval):
         if approval.is_batch:
             blocks.append(divider(block_id=frame.block_id(f"{item.index}.line")))
         blocks += call_row(frame, item)
-    if approval.is_batch:
-        blocks.append(divider(block_id=frame.block_id("line")))
-    blocks += [*batch_footer(frame), *spot_checks(frame)]
+    end = [divider(block_id=frame.block_id("line"))] if approval.is_batch else []
+    end += [*batch_footer(frame), *spot_checks(frame)]
+    if is_table(approval):
+        taken = text_length([*blocks, *end])
+        blocks += many_calls(frame, room=limits.TEXT_IN_ALL_BLOCKS - taken)
+    blocks += end
     return Message(
         blocks=tuple(blocks), text=card_fallback(approval), metadata=metadata(approval)
     )

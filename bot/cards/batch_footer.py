@@ -7,12 +7,13 @@ from twokey.bot.cards import buttons
 from twokey.bot.cards.call_rows import needs_full_view
 from twokey.bot.cards.frame import Frame, is_table, rows_of
 from twokey.bot.cards.inquiries import ask_requester
+from twokey.bot.cards.noticed import is_remarkable
 from twokey.bot.cards.states import STATE_NAMES
 from twokey.bot.cards.table import calls_named, table_of
 from twokey.bot.objects import Block
 from twokey.bot.text import excerpt
 from twokey.bot.text_types import template, untrusted
-from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.approvals.record import Approval
 from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.protocol.verbs import Verb
 
@@ -39,16 +40,9 @@ def decided_alone(approval: Approval) -> frozenset[int]:
             or (
                 needs_full_view(approval, item.index)
                 if whole is None
-                else item.index not in whole or _is_remarkable(item)
+                else item.index not in whole or is_remarkable(item)
             )
         )
-    )
-
-
-def _is_remarkable(item: Item) -> bool:
-    """Return whether a warning or an opinion belongs to a call."""
-    return not (
-        item.original_args is None and item.revoked is None and item.triage is None
     )
 
 

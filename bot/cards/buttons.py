@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from typing import cast
 
 from twokey.bot.blocks import button, overflow
-from twokey.bot.cards.frame import Frame
+from twokey.bot.cards.frame import Frame, is_table
 from twokey.bot.cards.inquiries import ask_requester
 from twokey.bot.cards.listing import call_title
+from twokey.bot.cards.noticed import in_order, noticed
+from twokey.bot.cards.totals import sums, totals_of
 from twokey.bot.ids import Action, choice
 from twokey.bot.inputs import select
 from twokey.bot.objects import Block, confirm, option
@@ -31,6 +33,7 @@ FINDINGS = {
 FINDINGS_OF_A_FAILURE = FINDINGS | {Finding.EXECUTED: "It took effect"}
 """What people say of a call that ran and reported a failure."""
 
+_TOTAL = 180
 _MANY = 2
 _IN_MENU = 5
 """How many options Slack takes in an overflow menu."""
@@ -150,6 +153,7 @@ def approve_all(frame: Frame) -> Block:
     or moved makes it invalid.
     """
     waiting = [item for item in frame.approval.items if item.is_pending]
+    sentence = "Each of them runs exactly as this card shows it."
     return button(
         Action.APPROVE_ALL,
         label(f"Approve all {len(waiting)} waiting"),
@@ -158,11 +162,24 @@ def approve_all(frame: Frame) -> Block:
         accessibility_label=label(f"Approve all {len(waiting)} waiting calls"),
         confirm=confirm(
             label(f"Approve {len(waiting)} calls?"),
-            label("Each of them runs exactly as this card shows it."),
+            label(" ".join([sentence, *_of_table(frame, waiting)])),
             yes=label("Approve all"),
             no=label("Back"),
         ),
     )
+
+
+def _of_table(frame: Frame, waiting: Sequence[Item]) -> list[str]:
+    """Say what the waiting calls of a table come to, and how many are marked."""
+    if not is_table(frame.approval):
+        return []
+    indexes = {item.index for item in waiting}
+    total = sums(totals_of(frame.approval), indexes)
+    marked = len(noticed(frame.approval) & indexes)
+    return [
+        *([f"In total: {total}."] if 0 < len(total) <= _TOTAL else []),
+        *([f"Marked ⚠️: {marked}."] if marked else []),
+    ]
 
 
 def reject_all(frame: Frame) -> Block:
@@ -188,13 +205,18 @@ def choose(frame: Frame) -> Block:
 
 
 def open_call(frame: Frame) -> Block:
-    """Return the menu that opens one call of a table, what waits first."""
-    items = sorted(frame.approval.items, key=lambda item: not item.is_pending)
+    """Return the menu that opens one call of a table, what needs people first."""
+    found = noticed(frame.approval)
+    doubt = ItemState.IN_DOUBT
+    items = sorted(
+        in_order(frame.approval, found),
+        key=lambda item: (item.state is not doubt, not item.is_pending),
+    )
     return select(
         Action.VIEW_ALL,
         [
             option(
-                label(f"Call {item.index + 1}"),
+                label(f"#{item.index + 1}"),
                 frame.value(item.index, Action.VIEW_ALL),
             )
             for item in items

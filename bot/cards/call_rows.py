@@ -203,18 +203,25 @@ def call_box(frame: Frame, item: Item, shown: Listing) -> Block:
         parts += _quoted("Reason:", item.decision.text, frame)
     if item.decision is not None and item.decision.verb is Verb.RESPOND:
         parts += _quoted("Answer to the agent:", item.decision.text, frame)
-    for one in item.observations[-_OBSERVATIONS:]:
-        sentence = label(f" says: {FINDINGS[one.finding]}")
-        parts.append(
-            line(bold(label("Checked: ")), _person(one.by), text_run(sentence))
-        )
-        parts += _quoted("Note:", one.note, frame)
+    parts += checked(frame, item)
     if item.late_result is not None:
         reported, text = late_report(item, item.late_result)
         parts += _quoted(f"{reported}:", text, frame)
     if item.result is not None and item.late_result is None:
         parts += _quoted("Result (as the tool says):", item.result.summary, frame)
     return rich_text(*parts, block_id=frame.block_id(f"{item.index}.call"))
+
+
+def checked(frame: Frame, item: Item) -> list[Block]:
+    """Return what people found out about a call in doubt, as parts of rich text."""
+    parts: list[Block] = []
+    for one in item.observations[-_OBSERVATIONS:]:
+        sentence = label(f" says: {FINDINGS[one.finding]}")
+        parts.append(
+            line(bold(label("Checked: ")), _person(one.by), text_run(sentence))
+        )
+        parts += _quoted("Note:", one.note, frame)
+    return parts
 
 
 def late_report(item: Item, late: Result) -> tuple[str, str]:

@@ -9,6 +9,7 @@ from typing import LiteralString
 from twokey.bot.cards.frame import is_table
 from twokey.bot.cards.listing import call_title, one_line
 from twokey.bot.cards.refs import join_list, people, when, who
+from twokey.bot.cards.totals import header_total
 from twokey.bot.cards.votes import approvals, counted_votes, still_needed
 from twokey.bot.text import fit
 from twokey.bot.text_types import (
@@ -148,8 +149,10 @@ def header_text(approval: Approval, *, now_ms: int) -> Plain:
     if is_table(approval):
         # Where nothing waits, the sentence begins with a number.
         sign = "☑️" if sign.isdecimal() else sign
-        tool = one_line(approval.items[0].tool)
-        return untrusted(f"{sign} {len(approval.items)} calls: {fit(tool, MAX_TOOL)}")
+        tool, total = one_line(approval.items[0].tool), header_total(approval)
+        room = min(MAX_TOOL, MAX_ACT - 15 - len(total))
+        text = f"{sign} {len(approval.items)} calls: {fit(tool, room)}"
+        return untrusted(f"{text} · {total}" if total else text)
     if approval.is_batch:
         return sentence
     return untrusted(f"{sign} {fit(call_title(approval.items[0]), MAX_ACT)}")

@@ -120,7 +120,7 @@ class CardUpdater:
             given: the call whose rate limit token was taken; another one waits for the
                 scheduler to take its token.
         """
-        # Copied before the record is read: a later event may be about a newer record.
+        # Copied before the record is read: later events may be about a newer record.
         wanted, events = entry.wanted, list(entry.events)
         try:
             loaded = await self.read(entry.approval)
@@ -132,6 +132,7 @@ class CardUpdater:
             await self.acknowledge(entry, events)
             return False
         record, now_ms = loaded.approval, loaded.now_ms
+        entry.may_wait = not entry.is_missed and is_progress(record, events)
         place = await self._place(entry, record)
         # An edit whose event was not read yet will mention people itself.
         is_told = entry.is_missed or any(e.version == record.version for e in events)
@@ -218,7 +219,7 @@ class CardUpdater:
         """Return the call that brings the card up to date; None when it is."""
         if place is None:
             return self._call_for_card(entry) if has_card(record) else None
-        if not entry.is_missed and is_progress(record, entry.events):
+        if entry.may_wait:
             return None
         # Not `!=`: a publisher that was paused between its two reads may hold an older
         # record than the card shows, and must not overwrite the newer card.

@@ -51,7 +51,9 @@ POSTED_IN_CHANNEL = FREEZE_EVENTS | METRICS_EVENTS
 
 _NO_COPIES: dict[str, tuple[str, str]] = {}
 _IN_DOUBT = ItemState.IN_DOUBT
-_PROGRESS = frozenset({EventName.ITEM_EXECUTING, EventName.ITEM_EXECUTED})
+_PROGRESS = frozenset(
+    {EventName.ITEM_EXECUTING, EventName.ITEM_EXECUTED, EventName.ITEM_FAILED}
+)
 _OF_A_DOUBT = frozenset(
     {
         EventName.APPROVAL_STILL_IN_DOUBT,
@@ -209,15 +211,40 @@ def is_progress(approval: Approval, events: Sequence[Event]) -> bool:
     """Return whether calls of a table only run, so that its card may wait for the last.
 
     Slack takes about one update a second, and a table of 99 calls would use them up.
-    The card is drawn again when the last call has ended, or one needs people.
+    The card is drawn again when the last call has ended, and for the first call that is
+    in doubt; the thread tells of each failure and doubt at once.
     """
     states = {item.state for item in approval.items}
     return (
         is_table(approval)
         and bool(events)
-        and all(event.name in _PROGRESS for event in events)
         and not states.isdisjoint({ItemState.AUTHORIZED, ItemState.EXECUTING})
-        and states.isdisjoint({ItemState.PENDING, _IN_DOUBT})
+        and ItemState.PENDING not in states
+        and all(
+            event.name in _PROGRESS or _is_further_doubt(event, approval, events)
+            for event in events
+        )
+    )
+
+
+def _is_further_doubt(
+    event: Event, approval: Approval, events: Sequence[Event]
+) -> bool:
+    """Return whether a call is in doubt of a card that shows another one in doubt.
+
+    When all calls of a table fail one after the other, each would else be an update.
+    """
+    own = next((one for one in approval.items if one.id == event.item), None)
+    if own is None or event.name is not EventName.ITEM_IN_DOUBT:
+        return False
+    told_now = {one.item for one in events if one.name is EventName.ITEM_IN_DOUBT}
+    # Strictly earlier: the record may hold a later doubt whose event was not read yet,
+    # and each of the two would wait for the other.
+    return any(
+        one.state is _IN_DOUBT
+        and one.id not in told_now
+        and one.changed_at_ms < own.changed_at_ms
+        for one in approval.items
     )
 
 

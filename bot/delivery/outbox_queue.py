@@ -119,6 +119,7 @@ class QueueEntry:
         wanted: number of changes so far; the card is due while it differs from
             ``shown``.
         shown: number of changes that the card shows.
+        may_wait: its calls only run, and a posted card is drawn at their end.
         since: when it was queued or last worked on.
         not_before: earliest time of the next attempt.
         card_at: earliest time of the next attempt to post or update the card; its
@@ -157,6 +158,7 @@ class QueueEntry:
     mentioned_roles: frozenset[str] = frozenset()
     wanted: int = 0
     shown: int = 0
+    may_wait: bool = False
     since: float = 0.0
     not_before: float = 0.0
     card_at: float = 0.0

@@ -19,7 +19,9 @@ from twokey.bot.blocks import (
 from twokey.bot.cards.batch_footer import decided_alone
 from twokey.bot.cards.diff import changes
 from twokey.bot.cards.frame import Frame
+from twokey.bot.cards.noticed import mark, noticed
 from twokey.bot.cards.table import calls_named, cell_values, numbers
+from twokey.bot.cards.totals import sums, totals_of
 from twokey.bot.ids import Action, Input, View
 from twokey.bot.inputs import checkboxes, input_block, radio_buttons, select
 from twokey.bot.modals.form import State, choice_of
@@ -82,6 +84,7 @@ def view(frame: Frame, choice: Choice) -> Block:
     alone = decided_alone(approval)
     offered = _offered(approval)
     editable = [item for item in offered if Verb.EDIT in item.allow]
+    found = noticed(approval)
     intro = template(
         "Ticked calls are approved as the card shows them, or as you edited them. "
         "Nothing is recorded before "
@@ -92,7 +95,7 @@ def view(frame: Frame, choice: Choice) -> Block:
         [
             section(intro),
             *([_alone(alone)] if alone else []),
-            *boxes(offered),
+            *boxes(offered, text=lambda item: line_of(item, mark(item, found))),
             *rest(offered),
             *([_edit_menu(frame, editable)] if editable else []),
             *_edits(frame, choice),
@@ -148,6 +151,7 @@ def confirmation(frame: Frame, choice: Choice) -> Block:
         label("Decide together"),
         [
             *summary(choice, left),
+            *_total(approval, choice),
             *_edits(frame, choice),
             *(reason_inputs(needed=needs_reason(rejected)) if rejected else []),
             context(template("All of it is recorded in one step, or none of it.")),
@@ -181,6 +185,13 @@ def summary(choice: Choice, left: Iterable[int]) -> list[Block]:
             if indexes
         ),
     ]
+
+
+def _total(approval: Approval, choice: Choice) -> list[Block]:
+    """Return what the calls that are approved come to, with the edits among them."""
+    edits = {index: one.args for index, one in choice.edits.items()}
+    found = sums(totals_of(approval, edits), {*choice.approve, *edits})
+    return [context(template("*Approved in total:*"), label(found))] if found else []
 
 
 _BOX = "calls."
@@ -255,10 +266,10 @@ def _ticked(state: State, groups: Iterable[int]) -> set[int]:
     return ticked
 
 
-def line_of(item: Item) -> str:
+def line_of(item: Item, sign: str = "") -> str:
     """Return a call's number and arguments, as much of them as a box takes."""
     text = " · ".join(f"{name} {text}" for name, text in cell_values(item).items())
-    return fit(f"{item.index + 1}. {text}", limits.OPTION)
+    return fit(f"{sign}{item.index + 1}. {text}", limits.OPTION)
 
 
 def _alone(alone: frozenset[int]) -> Block:

@@ -155,6 +155,7 @@ def items(draw: st.DrawFn, index: int = 0) -> Item:
         requires_reason=draw(st.lists(st.sampled_from(Verb), unique=True).map(tuple)),
         idempotent=draw(st.booleans()),
         original_args=draw(st.none() | arguments),
+        totals=draw(st.sampled_from([(), ("args.amount|eur", "args.n")])),
     )
     if draw(st.booleans()):
         other = {**item.args, "added": draw(hostile)}

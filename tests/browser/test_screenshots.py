@@ -150,6 +150,41 @@ def test_pictures_of_a_direct_message(
 
 
 @pytest.mark.parametrize("mode", ["socket"])
+def test_pictures_of_many_calls(chrome: Chrome, demo: Demo, gallery: Path) -> None:
+    screen = Screen(chrome, demo.url)
+    screen.size(*DESKTOP)
+    screen.open("U0DAN", CHANNEL)
+    screen.click('[data-hook="suggestion-6"]')
+    words_on(screen, "56 calls", "Far from the others")
+    for name, size, scheme in (
+        ("batch-light", (1100, 900), "light"),
+        ("batch-dark", (1100, 900), "dark"),
+        ("batch-phone", (390, 900), "light"),
+    ):
+        screen.size(*size, scheme=scheme)
+        screen.open("U0ANA", CHANNEL)
+        words_on(screen, "56 calls", "Far from the others")
+        show_last(screen)
+        screen.save(gallery / f"{name}.png")
+
+    screen.size(*DESKTOP)
+    screen.open("U0ANA", CHANNEL)
+    press_last(screen, "approve_all")
+    screen.wait(lambda: "In total: amount €" in screen.words(".dialog-small"), "the total")
+    screen.save(gallery / "batch-confirm.png")
+    screen.click(".confirm-agree")
+    words_on(screen, "56 done")
+    show_last(screen)
+    screen.save(gallery / "batch-done.png")
+    ensure_pictures(gallery, 5)
+
+
+def show_last(screen: Screen) -> None:
+    """Scroll to the head of the newest card."""
+    screen.run("[...document.querySelectorAll('article')].at(-1).scrollIntoView()")
+
+
+@pytest.mark.parametrize("mode", ["socket"])
 def test_pictures_of_a_question(chrome: Chrome, demo: Demo, gallery: Path) -> None:
     screen = Screen(chrome, demo.url)
     screen.size(*DESKTOP)

@@ -30,13 +30,20 @@ from twokey.gateway.approvals.record import (
     TriageResult,
     Waiting,
 )
-from twokey.gateway.approvals.requirement import Asking, Role, SpotCheck
+from twokey.gateway.approvals.requirement import (
+    Asking,
+    Observation,
+    Role,
+    SpotCheck,
+)
 from twokey.gateway.policy.fields import MAX_LINK
 from twokey.gateway.protocol.business_state import BusinessState, with_state
 from twokey.gateway.protocol.questions import Answered
 from twokey.gateway.protocol.records import Person, Result
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.protocol.verbs import Finding
+from twokey.gateway.service.proposals import MAX_BATCH
 from twokey.sandbox.blockkit import validate_message
 
 ODD = "\u0430b\u200b c\u0430 " * 6
@@ -119,6 +126,31 @@ def _longest_inquiries(filler: str) -> tuple[Inquiry, ...]:
     return (*(asked, replied) * 9, asked, replied)
 
 
+def _fullest_row(filler: str, index: int, count: int, state: ItemState) -> Item:
+    """Return a call of a table that takes as much text as any, beside a full table."""
+    long = filler * 2_000
+    args = {f"f{n}": "w" * (300 // count + 18) for n in range(14)}
+    item = an_item(
+        {**args, "a": 1 if index % 2 else "x", "odd": ODD},
+        index=index,
+        tool="t" * 200,
+        tier=Tier.ESCALATE if index % 2 else Tier.APPROVE,
+        reasons=("listed", *(f"{n}" * 200 for n in range(index % 2 * 9))),
+        totals=("args.a|eur", "args.f1", "args.a|number"),
+        requirement=TWO.with_(approvals=20, of=(*MANY, *TWO.of)),
+        past=_longest_past(filler),
+        original_args={"a": long},
+    )
+    votes = tuple(a_vote(item, voter) for voter in VOTERS)
+    found = tuple(
+        Observation(finding=Finding.RERUN, vote=vote, note=long, fence=0)
+        for vote in votes[:3]
+    )
+    is_doubt = state is ItemState.IN_DOUBT
+    item = item.with_(votes=votes, observations=found if is_doubt else ())
+    return in_state(item, state, text=long, result=Result(ok=False, summary=long))
+
+
 def _card_problems(approval: Approval) -> list[str]:
     longest = f"https://{'h' * 80}/{'p' * 120}"
     sent = tuple(one.user for one in VOTERS)
@@ -153,6 +185,36 @@ def test_the_fullest_card_is_still_accepted(
         )
 
         assert _card_problems(approval) == [], state
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("filler", ["x", "\u200b"])
+@pytest.mark.parametrize("count", [7, 20, 56, MAX_BATCH])
+def test_the_fullest_table_is_still_accepted(count: int, filler: str) -> None:
+    mixed = [
+        ItemState.IN_DOUBT,
+        ItemState.FAILED,
+        ItemState.PENDING,
+        ItemState.EXECUTED,
+    ]
+    for states in ([ItemState.PENDING], [ItemState.IN_DOUBT], mixed):
+        approval = an_approval(
+            *(
+                _fullest_row(filler, index, count, states[index % len(states)])
+                for index in range(count)
+            ),
+            says=filler * 3_000,
+            answered=(Answered(text=filler * 9_000, by=VOTERS[0], at_ms=NOW),) * 3,
+            inquiries=_longest_inquiries(filler),
+            agent=filler * 300,
+            requester=Person(team=TEAM, user="U" + "0" * 29),
+            escalated_at_ms=NOW,
+            recent_requests=100_000,
+            acknowledged=Acknowledgement(by=VOTERS[0], until_ms=LATER),
+            waiting=Waiting(roles=(Role(name="r" * 64),), channels=("#" + "c" * 80,)),
+        )
+
+        assert _card_problems(approval) == [], states
 
 
 def test_calls_that_wait_get_the_rows_of_a_card() -> None:

@@ -197,7 +197,7 @@ async def test_a_form_over_a_batch_that_moved_records_nothing(stack: Stack) -> N
         assert await ana.submit({}) == {}
         await ana.wait_for_view(lambda view: view["callback_id"] == View.CHOOSE_CONFIRM)
         ben = stack.actor("U0BEN")
-        await ben.click(CHANNEL, ts, Action.VIEW_ALL, chosen="Call 8")
+        await ben.click(CHANNEL, ts, Action.VIEW_ALL, chosen="#8")
         await ben.wait_for_view()
         await ben.submit({})
 
@@ -312,7 +312,7 @@ async def test_one_call_is_opened_from_the_menu_and_decided_alone(
         first, _, ts = await opened(stack)
         ana = stack.actor("U0ANA")
 
-        await ana.click(CHANNEL, ts, Action.VIEW_ALL, chosen="Call 8")
+        await ana.click(CHANNEL, ts, Action.VIEW_ALL, chosen="#8")
         view = await ana.wait_for_view()
         assert "78207" in str(view)
         await ana.submit({})

@@ -90,7 +90,7 @@ async def test_a_call_opened_from_a_table_is_approved_and_similar_ones_allowed(
         first, *_ = await stack.submit(*(("process_refund", one) for one in calls))
         card = await stack.card(first)
         ana = stack.actor("U0ANA")
-        await ana.click(CHANNEL, str(card["ts"]), Action.VIEW_ALL, chosen="Call 3")
+        await ana.click(CHANNEL, str(card["ts"]), Action.VIEW_ALL, chosen="#3")
         await ana.wait_for_view(lambda view: "All about" in json.dumps(view))
 
         await ana.act_in_view(Action.ALLOW_SIMILAR)

@@ -1,0 +1,149 @@
+"""Results of 99 calls trickle in: the card ends true, and is drawn three times."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from typing import cast
+
+from tests.bot.bot_stack import CHANNEL, POLICY, Stack, has_button, says
+from tests.bot.listeners.test_batches_and_doubt import worker_dies
+from tests.bot.readable import readable
+from tests.conftest import eventually
+from twokey.bot.ids import Action
+from twokey.gateway.approvals.record import approval_of
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.protocol.wire import Verdict
+from twokey.gateway.service.proposals import MAX_BATCH
+
+ASKS = POLICY.replace("  process_refund:\n", "  process_refund:\n    on_failure: ask\n")
+
+
+def refunds(count: int = MAX_BATCH) -> list[tuple[str, JsonObject]]:
+    return [
+        ("process_refund", {"amount": n + 0.5, "order_id": f"{78200 + n}"})
+        for n in range(count)
+    ]
+
+
+def updates(stack: Stack, ts: str) -> int:
+    """Count how often a card was changed."""
+    calls = stack.sandbox.calls
+    return sum(
+        call.method == "chat.update" and call.arguments["ts"] == ts for call in calls
+    )
+
+
+async def approved(stack: Stack) -> tuple[tuple[Verdict, ...], str]:
+    verdicts = await stack.submit(*refunds())
+    ts = str((await stack.card(verdicts[0]))["ts"])
+    await stack.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE_ALL)
+    await stack.card(verdicts[0], says(f"{MAX_BATCH} approved"))
+    return verdicts, ts
+
+
+async def all_is_told(stack: Stack) -> None:
+    """Wait until the bot has done what every event so far asks of it."""
+    outbox = stack.store.outbox(stack.keys, reader="slack:default")
+
+    async def is_so() -> bool:
+        reply = await stack.store.conn.command(
+            "XPENDING", stack.keys.outbox, outbox.reader
+        )
+        return (
+            await outbox.unread_ms() == 0
+            and cast("dict[str, int]", reply)["pending"] == 0
+        )
+
+    await eventually(is_so)
+
+
+async def trickle(
+    stack: Stack, verdicts: Sequence[Verdict], *, failing: Container[int] = ()
+) -> None:
+    """Run the calls one after the other, and let the bot draw ten times meanwhile."""
+    for place, verdict in enumerate(verdicts):
+        is_ok = approval_of(verdict.item_id)[1] not in failing
+        await stack.execute(verdict, ok=is_ok, summary="done" if is_ok else "no funds")
+        if place % 10 == 0 or not is_ok:
+            await all_is_told(stack)
+
+
+async def notes_with(stack: Stack, ts: str, words: str) -> int:
+    messages = await stack.actor("U0ANA").messages(CHANNEL)
+    notes = [m for m in messages if m.get("thread_ts") == ts != m["ts"]]
+    return sum(words in str(note["blocks"]) for note in notes)
+
+
+async def test_a_failure_is_told_at_once_and_drawn_at_the_end(stack: Stack) -> None:
+    async with stack.running():
+        verdicts, ts = await approved(stack)
+        await trickle(stack, verdicts[:-1], failing={16})
+
+        assert updates(stack, ts) == 1
+        assert await notes_with(stack, ts, "*Call 17:* ❌ It failed") == 1
+        await stack.execute(verdicts[-1])
+
+        card = await stack.card(verdicts[0], says("98 done, 1 failed"))
+        await stack.drawn(verdicts[0])
+        assert updates(stack, ts) == 2
+        text = readable(card["blocks"])
+        assert "*1 of 99 failed:* #17" in text
+        assert "17: no funds" in text
+
+
+async def test_one_failure_and_one_doubt_are_three_updates(stack: Stack) -> None:
+    stack.policy = load_policy(ASKS, "policy.yml")
+    async with stack.running():
+        verdicts, ts = await approved(stack)
+        await trickle(stack, verdicts[:50], failing={16})
+        await stack.card(verdicts[0], says("*1 of 99 failed:* #17"))
+        await worker_dies(stack, verdicts[50])
+        await trickle(stack, verdicts[51:98])
+
+        assert updates(stack, ts) == 2
+        assert await notes_with(stack, ts, "*Call 51:* ❓") == 1
+        await stack.execute(verdicts[98])
+
+        card = await stack.card(verdicts[0], says("Please check 2 of 99"))
+        await stack.drawn(verdicts[0])
+        assert updates(stack, ts) == 3
+        text = readable(card["blocks"])
+        assert "*1 of 99 failed:* #17" in text
+        assert "*1 of 99 may have run:* #51" in text
+
+
+async def test_when_all_calls_fail_people_can_answer_the_first_at_once(
+    stack: Stack,
+) -> None:
+    stack.policy = load_policy(ASKS, "policy.yml")
+    async with stack.running():
+        verdicts, ts = await approved(stack)
+        await trickle(stack, verdicts[:8], failing=range(99))
+
+        card = await stack.card(verdicts[0], says("99 failed:* #1"))
+        assert updates(stack, ts) == 2
+        assert has_button(card, Action.RECONCILE_RERUN)
+
+
+async def test_a_failed_call_runs_again_alone_with_one_click(stack: Stack) -> None:
+    stack.policy = load_policy(ASKS, "policy.yml")
+    async with stack.running():
+        verdicts, ts = await approved(stack)
+        await trickle(stack, verdicts, failing={16})
+        await stack.card(verdicts[0], says("Please check 1 of 99"))
+        items = (await stack.approval(verdicts[0])).items
+        before = [item.fence for item in items]
+
+        await stack.actor("U0ANA").click(CHANNEL, ts, Action.RECONCILE_RERUN)
+
+        items = (await stack.approval(verdicts[0])).items
+        assert items[16].state is ItemState.AUTHORIZED
+        others = {item.state for item in items if item.index != 16}
+        assert others == {ItemState.EXECUTED}
+        await stack.execute(verdicts[16])
+        await stack.card(verdicts[0], says("99 done"))
+        items = (await stack.approval(verdicts[0])).items
+        again = [item.index for item in items if item.fence != before[item.index]]
+        assert again == [16]

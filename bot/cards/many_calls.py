@@ -74,7 +74,7 @@ def _failures(frame: Frame) -> list[list[Block]]:
     doubts = [item for item in items if item.state is ItemState.IN_DOUBT]
     ended = [item for item in items if item.state is ItemState.FAILED]
     failed = [item for item in items if item.has_failed] + ended
-    heads = (
+    heads: tuple[tuple[LiteralString, list[int]], ...] = (
         (_FAILED, sorted(item.index for item in failed)),
         (_DOUBTFUL, [item.index for item in doubts if not item.has_failed]),
     )

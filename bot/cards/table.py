@@ -108,7 +108,8 @@ def _cut(
     rows = [("#", *map(_heading, names), "Status")]
     whole: set[int] = set()
     for item, row, state in zip(approval.items, values, states, strict=True):
-        cells = [fit(row.get(name, ""), longest) or " " for name in names]
+        # Blank is what is not there: an empty text has its quotes.
+        cells = [fit(row[name], longest) if row.get(name) else " " for name in names]
         rows.append((str(item.index + 1), *cells, fit(_status(item), _STATUS)))
         is_whole = all(
             name in names

@@ -170,7 +170,9 @@ def test_pictures_of_many_calls(chrome: Chrome, demo: Demo, gallery: Path) -> No
     screen.size(*DESKTOP)
     screen.open("U0ANA", CHANNEL)
     press_last(screen, "approve_all")
-    screen.wait(lambda: "In total: amount €" in screen.words(".dialog-small"), "the total")
+    screen.wait(
+        lambda: "In total: amount €" in screen.words(".dialog-small"), "the total"
+    )
     screen.save(gallery / "batch-confirm.png")
     screen.click(".confirm-agree")
     words_on(screen, "56 done")

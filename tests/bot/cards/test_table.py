@@ -28,6 +28,7 @@ from twokey.bot.cards.states import status_label
 from twokey.bot.cards.table import TABLE_CHARS, numbers, table_of
 from twokey.bot.ids import Action
 from twokey.gateway.approvals.authorization import Revocation
+from twokey.gateway.approvals.evidence import HIDDEN
 from twokey.gateway.approvals.record import Approval, Item, TriageResult
 from twokey.gateway.protocol.business_state import BusinessState, with_state
 from twokey.gateway.protocol.states import ItemState
@@ -162,6 +163,60 @@ def test_texts_that_look_like_numbers_are_quoted_unless_the_schema_says_text() -
     assert [row[1] for row in table.rows[1:5]] == ["78200", "78201", '"78202"', "78203"]
     assert table.rows[5][1] == '" 7"'
     assert 3 not in table.whole
+
+
+def test_a_text_that_reads_as_hidden_by_the_policy_is_quoted() -> None:
+    posing = a_refund_of(2)
+    posing = an_item(
+        {"order_id": HIDDEN, "amount": 5}, index=2, args_schema=posing.args_schema
+    )
+    hidden = a_refund_of(3).with_(redact=("args.order_id",))
+
+    table = table_of(replaced(refunds(8), posing, hidden))
+
+    assert [row[1] for row in table.rows[3:5]] == [f'"{HIDDEN}"', HIDDEN]
+
+
+@pytest.mark.parametrize(
+    ("args", "is_whole"),
+    [
+        ({}, True),
+        ({"order_id": ""}, True),
+        ({"order_id": "x" * 61}, False),
+        ({"order_id": "two  gaps"}, True),
+        ({"order_id": "three   gaps"}, False),
+        ({"order_id": "a\nb"}, False),
+        ({"order_id": "שלום עולם"}, True),
+        ({"order_id": "全角テキスト" * 4}, True),
+        ({"order_id": "\u202e" * 9}, False),
+        ({"order_id": {"a": [1, 2]}}, False),
+        ({"n" * 41: 1}, False),
+    ],
+)
+def test_what_fits_into_a_row_is_whole_and_all_else_is_opened_first(
+    args: JsonObject, *, is_whole: bool
+) -> None:
+    approval = replaced(refunds(20), an_item(args, index=3))
+
+    assert (3 in table_of(approval).whole) is is_whole
+    assert (decided_alone(approval) == {3}) is not is_whole
+    assert (Action.APPROVE_ALL in buttons(approval)) is is_whole
+
+
+def test_calls_with_different_arguments_have_all_columns_and_blanks() -> None:
+    other = an_item({"note": "late"}, index=3)
+    empty = an_item({}, index=4)
+    quoted = an_item({"note": ""}, index=5)
+
+    table = table_of(replaced(refunds(8), other, empty, quoted))
+
+    assert table.rows[0] == ("#", "order_id", "amount", "note", "Status")
+    assert [row[1:4] for row in table.rows[4:7]] == [
+        (" ", " ", "late"),
+        (" ", " ", " "),
+        (" ", " ", '""'),
+    ]
+    assert {3, 4, 5} <= table.whole
 
 
 def test_the_business_state_has_a_column() -> None:

@@ -17,16 +17,19 @@ from twokey.bot.cards.call_rows import FINDINGS, late_report
 from twokey.bot.cards.diff import diff
 from twokey.bot.cards.frame import Frame, is_table
 from twokey.bot.cards.listing import call_title, one_line
+from twokey.bot.cards.noticed import totals
 from twokey.bot.cards.refs import asked_by, people, short_ref, when, who
 from twokey.bot.cards.spot_check import spot_checks
 from twokey.bot.cards.states import (
     HEADLINES,
+    MAX_ACT,
     MAX_TOOL,
     STATE_NAMES,
     approvers,
     header_text,
     status_sentence,
 )
+from twokey.bot.cards.totals import header_total
 from twokey.bot.objects import Block
 from twokey.bot.text import fit
 from twokey.bot.text_types import Plain, Template, joined, label, template, untrusted
@@ -164,6 +167,7 @@ def _of_batch(frame: Frame) -> list[Block]:
         header(_title(approval), block_id=frame.block_id("head")),
         section(joined(" ", parts), accessory=view, block_id=frame.block_id("end")),
         *_rows(frame),
+        *(totals(frame) if is_table(approval) else []),
         _foot(frame),
     ]
 
@@ -175,7 +179,10 @@ def _title(approval: Approval) -> Plain:
         state = _S.FAILED if _S.FAILED in states else min(states)
         sign = HEADLINES[state].split()[0]
     tools = ", ".join(dict.fromkeys(one_line(item.tool) for item in approval.items))
-    return untrusted(f"{sign} {len(approval.items)} calls: {fit(tools, MAX_TOOL)}")
+    total = header_total(approval) if is_table(approval) else ""
+    room = min(MAX_TOOL, MAX_ACT - 15 - len(total))
+    text = f"{sign} {len(approval.items)} calls: {fit(tools, room)}"
+    return untrusted(f"{text} · {total}" if total else text)
 
 
 def _counts(approval: Approval) -> Template:
@@ -226,7 +233,9 @@ def _line(item: Item) -> str:
     sign = HEADLINES[item.state].split()[0]
     title = " ".join(call_title(item).split())
     edited = ", edited" if item.edit is not None else ""
-    said = f"{STATE_NAMES[item.state]}{edited}"
+    error = " ".join(item.result.summary.split()) if item.result else ""
+    why = f": {fit(error, _ROW)}" if error and item.state is _S.FAILED else ""
+    said = f"{STATE_NAMES[item.state]}{edited}{why}"
     return f"{sign} {item.index + 1}. {fit(title, _ROW)} ({said})"
 
 

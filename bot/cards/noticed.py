@@ -80,7 +80,7 @@ def in_order(approval: Approval, found: frozenset[int]) -> list[Item]:
 
 def notices(frame: Frame) -> list[Block]:
     """Return what is said above a table: totals, and why calls are marked."""
-    return [*_totals(frame), *_warnings(frame), *_reasons(frame)]
+    return [*totals(frame), *_warnings(frame), *_reasons(frame)]
 
 
 def _stricter(approval: Approval) -> frozenset[int]:
@@ -97,7 +97,8 @@ def _stricter(approval: Approval) -> frozenset[int]:
     )
 
 
-def _totals(frame: Frame) -> list[Block]:
+def totals(frame: Frame) -> list[Block]:
+    """Return totals by state, and which calls are not in them."""
     found = totals_of(frame.approval)
     lines: list[Plain | Template] = []
     for place, total in enumerate(found):

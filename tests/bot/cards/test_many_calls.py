@@ -188,13 +188,23 @@ def test_a_failed_call_is_named_first_and_runs_again_from_the_card() -> None:
 
 
 def test_a_failure_that_nobody_is_asked_about_has_its_error_and_no_button() -> None:
+    waiting = replaced(euros(), failed(a_refund_of(16)))
+    text = shown(waiting)
+
+    assert "*1 of 56 failed:* #17" in text
+    assert "17: no funds" in text
+    assert Action.RECONCILE_RERUN not in buttons(waiting)
+
+
+def test_the_card_of_ended_calls_names_failures_with_their_errors_and_totals() -> None:
     done = [in_state(one, ItemState.EXECUTED) for one in euros().items]
     done[16] = failed(done[16])
     text = shown(an_approval(*done))
 
-    assert "*1 of 56 failed:* #17" in text
-    assert "17: no funds" in text
-    assert Action.RECONCILE_RERUN not in buttons(an_approval(*done))
+    assert "56 calls: process_refund · €2,128.00 in total" in text
+    assert "❌ 17. " in text
+    assert "(failed: no funds)" in text
+    assert "amount: €2,101.50 done · €26.50 failed" in text
 
 
 def test_many_doubts_have_three_entries_and_say_how_many_more() -> None:
@@ -246,7 +256,7 @@ def test_every_call_has_one_row_under_its_number(
 ) -> None:
     items = [
         in_state(an_item({"amount": one}, index=n, totals=EURO), state, result=NO_FUNDS)
-        for n, (state, one) in enumerate(calls)
+        for n, (state, one) in enumerate([(ItemState.PENDING, 1), *calls])
     ]
     approval = an_approval(*items)
     message = card(frame(approval))

@@ -89,8 +89,8 @@ async def test_a_failure_is_told_at_once_and_drawn_at_the_end(stack: Stack) -> N
         await stack.drawn(verdicts[0])
         assert updates(stack, ts) == 2
         text = readable(card["blocks"])
-        assert "*1 of 99 failed:* #17" in text
-        assert "17: no funds" in text
+        assert "1 *failed*, 98 done" in text
+        assert "❌ 17. Refund 16.5 for order 78216 (failed: no funds)" in text
 
 
 async def test_one_failure_and_one_doubt_are_three_updates(stack: Stack) -> None:

@@ -1,5 +1,6 @@
 // Client-side routing: keep the person, channel and thread in the URL, for reloads:
 // `?user=U0ANA#/C0APPROVALS`, `#/C0APPROVALS/1700000000.000100` (a thread), `#/home`.
+// What `chat.getPermalink` returns opens the thread of a message: `#C0.../p1700000000000100`.
 
 /** Read the address: `{user, home, channel, thread}`. */
 export function readPlace() {
@@ -9,7 +10,7 @@ export function readPlace() {
     user,
     home: first === "home",
     channel: first === "home" || first === "" ? null : decodeURIComponent(first),
-    thread: second === "" ? null : decodeURIComponent(second),
+    thread: second === "" ? null : tsOf(decodeURIComponent(second)),
   };
 }
 
@@ -19,4 +20,15 @@ export function addressOf({ user, home, channel, thread }) {
   if (home) return `/${query}#/home`;
   const parts = [channel, thread].filter(Boolean).map(encodeURIComponent);
   return parts.length === 0 ? `/${query}` : `/${query}#/${parts.join("/")}`;
+}
+
+/** The address in this page of a link to a message of it; null for any other link. */
+export function placeOfLink(url) {
+  const target = URL.canParse(url) ? new URL(url) : null;
+  const isOurs = target?.origin === location.origin && target.pathname === "/";
+  return isOurs && target.hash !== "" ? `${location.search}${target.hash}` : null;
+}
+
+function tsOf(text) {
+  return text.replace(/^p(\d+)(\d{6})$/, "$1.$2");
 }

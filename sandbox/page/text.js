@@ -1,9 +1,10 @@
-// Render text objects, mrkdwn and references. Links are not clickable, and every link
-// and mention is highlighted, so that markup injection is visible.
+// Render text objects, mrkdwn and references. Links out of the page are not clickable, and
+// every link and mention is highlighted, so that markup injection is visible.
 
 import { el } from "./dom.js";
 import { emoji, withEmoji } from "./emoji.js";
 import { parseMrkdwn, unescape } from "./mrkdwn.js";
+import { placeOfLink } from "./router.js";
 import { formatDate, fullTime } from "./time.js";
 
 /** The words of a plain_text object, for labels and attributes. */
@@ -80,9 +81,13 @@ function splitOnce(text, separator) {
   return at === -1 ? [text] : [text.slice(0, at), text.slice(at + separator.length)];
 }
 
-/** A link that shows its address and leads nowhere. */
+/** A link: to a message of this workspace it opens it; any other shows its address. */
 export function link(url, label = "") {
   const named = label !== "" && label !== url;
+  const here = placeOfLink(url);
+  if (here !== null) {
+    return el("a", { class: "link", href: here, "data-url": url }, named ? label : url);
+  }
   return el(
     "span",
     { class: "link", "data-url": url, title: "Links do not open in the sandbox" },

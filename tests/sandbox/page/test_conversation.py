@@ -174,6 +174,19 @@ def test_a_thread_opens_beside_and_replies_go_into_it(
     assert not screen.all("#thread")[0].is_displayed()
 
 
+def test_a_link_to_a_message_opens_its_thread(screen: Screen, slack: FakeSlack) -> None:
+    place = f"{CHANNEL}/p{ANSWERED_TS.replace('.', '')}"
+    words = f"<{screen.url}/#{place}|Open the conversation>"
+    arrives(slack, message(ts(90), BOT, words), at=1)
+    screen.open("U0ANA", "C0GENERAL")
+
+    assert screen.words("article .link") == "Open the conversation"
+    screen.click("article .link")
+
+    screen.wait(lambda: len(screen.all("#thread article")) == 3, "the thread")
+    assert screen.run("return location.search") == "?user=U0ANA"
+
+
 def test_replies_are_not_repeated_in_the_channel(screen: Screen) -> None:
     screen.open()
 

@@ -93,7 +93,7 @@ async def open_demo_stack(
                 f"The page cannot be shown on port {port}. Stop what listens there, or "
                 "choose another port with --port (0: any that is free)."
             ) from error
-        except ValueError as error:  # the file of an older version, or a damaged one
+        except ValueError as error:  # a damaged file
             raise SettingsError(str(error)) from error
         # Before the stack starts: the bot looks up the policy's people at its first
         # card.

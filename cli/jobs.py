@@ -53,8 +53,7 @@ def listed(ctx: typer.Context, *, json: AsJson = False) -> None:
         say = console.bad if run.state is RunState.PARKED else console.note
         say(_line(run))
     for one in letters:
-        # Today's version parks a run instead of giving it up, so these are rare.
-        console.bad(f"dead_{one.id}: given up by an older version, or corrupt")
+        console.bad(f"dead_{one.id}: a job that cannot be parsed; 'drop' removes it")
     if not found and not letters:
         console.good("No run waits, and none is parked.")
 
@@ -148,20 +147,17 @@ async def _retry(service: RunService, name: str, by: str) -> list[str]:
     if name:
         chosen = [await _one(service, name)]
     else:
-        runs, letters = await _everything(service)
-        # With --all, a corrupt job is left where it is instead of stopping
-        # those behind it.
-        chosen = [*runs, *(one for one in letters if one.job is not None)]
+        # A corrupt job is left where it is instead of stopping those behind it.
+        runs = await service.all()
+        chosen = [*runs]
     tried: list[str] = []
     for one in chosen:
         if isinstance(one, DeadLetter):
-            if not await service.revive(one):
-                raise SettingsError(
-                    f"The job of dead_{one.id} is corrupt, so it cannot be tried; "
-                    "'twokey jobs drop' removes it."
-                )
-            tried.append(f"dead_{one.id}")
-        elif await service.retry(one, by, Gesture.CLI):
+            raise SettingsError(
+                f"dead_{one.id} is corrupt, so it cannot be tried; "
+                "'twokey jobs drop' removes it."
+            )
+        if await service.retry(one, by, Gesture.CLI):
             tried.append(one.id)
     return tried
 
@@ -209,8 +205,8 @@ def _letter(one: DeadLetter) -> dict[str, JsonValue]:
     return {
         "id": f"dead_{one.id}",
         "state": "dead letter",
-        "agent": one.job.agent if one.job else "",
-        "thread": one.job.thread if one.job else "",
+        "agent": "",
+        "thread": "",
         "reason": one.why,
     }
 

@@ -70,8 +70,8 @@ def scope_of(event: Event) -> tuple[str, str]:
 def actor_ref(actor: str) -> Ref:
     """Mention the Slack user who did it, or show the name of a command-line user."""
     _, _, person = actor.partition("/")
-    # "T0/U0ANA" by Slack, "cli/ana" by the command line; anything else, also from an
-    # older version, is "somebody".
+    # "T0/U0ANA" by Slack, "cli/ana" by the command line; anything else is
+    # "somebody".
     for ref, text in ((user, person), (code, actor)):
         with suppress(ValueError):
             return ref(text)

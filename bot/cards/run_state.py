@@ -129,5 +129,5 @@ def _if_parked(event: Event) -> Template:
 
 def _ms(event: Event, name: str) -> int:
     text = event.data.get(name, "")
-    # Events of an older version have no such field.
+    # Events of other kinds have no such field.
     return int(text) if text.isdigit() else 0

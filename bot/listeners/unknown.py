@@ -1,4 +1,4 @@
-"""Answer clicks and submissions that no other listener handles (older versions)."""
+"""Answer clicks and submissions that no other listener handles."""
 
 from __future__ import annotations
 

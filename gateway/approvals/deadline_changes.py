@@ -69,7 +69,7 @@ def take(approval: Approval, reviewer: Reviewer, now_ms: int) -> Change | Refusa
         return refused
     acknowledged = Acknowledgement(by=reviewer.person, until_ms=now_ms + _TAKEN_MS)
     marked = approval.with_(acknowledged=acknowledged, rev=approval.rev + 1)
-    return _change(approval, marked, reviewer, EventName.APPROVAL_TAKEN)
+    return _change(approval, marked, reviewer, EventName.APPROVAL_ACKNOWLEDGED)
 
 
 def fire(approval: Approval, kind: TimerKind, now_ms: int) -> Change | None:

@@ -88,8 +88,7 @@ def _due(item: Item, approval: Approval, now_ms: int) -> Transition | None:
         # the two.
         case ItemState.PENDING if now_ms >= approval.expires_at_ms:
             return Transition.EXPIRE
-        # 0 is an authorization of an older version, which had no end.
-        case ItemState.AUTHORIZED if 0 < item.lapses_at_ms <= now_ms:
+        case ItemState.AUTHORIZED if item.lapses_at_ms <= now_ms:
             return Transition.LAPSE
         case ItemState.EXECUTING if now_ms >= item.claimed_until_ms:
             # The worker that resumes the thread claims it again under the same key.

@@ -22,7 +22,7 @@ class EventName(StrEnum):
     APPROVAL_REMINDED = "approval.reminded"
     APPROVAL_ESCALATED = "approval.escalated"
     APPROVAL_EXTENDED = "approval.extended"
-    APPROVAL_TAKEN = "approval.taken"
+    APPROVAL_ACKNOWLEDGED = "approval.acknowledged"
     APPROVAL_RELEASED = "approval.released"
     APPROVAL_STILL_IN_DOUBT = "approval.still_in_doubt"
     APPROVAL_REPORTED = "approval.reported"
@@ -35,7 +35,6 @@ class EventName(StrEnum):
     CALL_FAILED = "call.failed"
     # Of versions in which notifications were not approvals; the audit log keeps them.
     CALL_EXECUTED = "call.executed"
-    NOTICE_REPORTED = "notice.reported"
     ITEM_VOTED = "item.voted"
     ITEM_EDITED = "item.edited"
     ITEM_AUTHORIZED = "item.authorized"
@@ -82,18 +81,6 @@ class EventName(StrEnum):
     SEEDED_SHOWN = "seeded.shown"
     SEEDED_ANSWERED = "seeded.answered"
     SEEDED_EXPIRED = "seeded.expired"
-
-    @classmethod
-    def _missing_(cls, value: object) -> EventName | None:
-        # The audit log keeps entries of older versions under the names of then.
-        return _RENAMED.get(value)
-
-
-_RENAMED: dict[object, EventName] = {
-    "approval.unsettled": EventName.APPROVAL_STILL_IN_DOUBT,
-    "record.unreadable": EventName.RECORD_QUARANTINED,
-    "triage.silent": EventName.TRIAGE_FAILED,
-}
 
 
 BY_GATEWAY = "twokey"
@@ -143,7 +130,6 @@ class Event(Record):
     """One thing that happened. It holds ids and hashes, never a tool's arguments.
 
     ``at_ms`` and ``seq`` are filled in by the store when the event is read back.
-    ``notice`` is in events of versions in which notifications were not approvals.
     """
 
     name: EventName
@@ -152,7 +138,6 @@ class Event(Record):
     thread: str = ""
     outer: RunRef | None = None
     approval: str = ""
-    notice: str = ""
     item: str = ""
     tool: str = ""
     tier: str = ""

@@ -101,7 +101,7 @@ class Past(Record):
     """What is known of earlier calls when a call is evaluated.
 
     An empty one means that there is no record, not that nothing ever happened: records
-    end, and older versions kept none.
+    end.
 
     Attributes:
         precedents: newest first.

@@ -108,7 +108,7 @@ class Vote(Record):
     """One person's approve; it counts for this action hash and no other.
 
     ``on_behalf_of`` names those whose roles it uses up as well: they vote no more.
-    ``membership_at_ms`` is when Slack was asked for the roles; 0 in older records.
+    ``membership_at_ms`` is when Slack was asked for the roles.
     ``reason`` is why; the agent reads it.
     """
 

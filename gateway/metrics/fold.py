@@ -255,6 +255,6 @@ def tier_of(event: Event) -> str:
 
 
 def _waited_ms(event: Event) -> int | None:
-    """Return how long it waited; None in the log of an older version."""
+    """Return how long it waited; None where the entry does not say."""
     text = event.data.get(WAITED_MS, "")
     return int(text) if _MILLISECONDS.fullmatch(text) else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.business_state import BusinessState
@@ -128,9 +128,6 @@ class Verdict(Record):
     and is claimed: when ``kind`` is hold, or it runs at tier ``notify``.
     ``reason`` is a sentence for the model when it is deny.
     """
-
-    # Stores and checkpoints hold verdicts of older versions, which had more fields.
-    model_config = ConfigDict(extra="ignore")
 
     kind: VerdictKind
     tool: str

@@ -36,7 +36,7 @@ from twokey.gateway.store.store import Store
 logger = logging.getLogger(__name__)
 
 READERS = "orphans"
-"""How the names of these readers begin; the whole name was that of a former version."""
+"""How the names of these readers begin."""
 REST_MS = 20_000
 """How long after an event its thread is looked at: longer than a lease lives."""
 LEFT_MS = int(timedelta(hours=1).total_seconds() * 1000)

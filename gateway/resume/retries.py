@@ -302,11 +302,8 @@ def _first_failure(at: ThreadRef, now_ms: int) -> StalledRun:
 
 
 async def _was_given(at: ThreadRef, runner: Runner | None, job: Job) -> bool:
-    """Return whether a thread was given a message; False when nobody knows.
-
-    One without an id, of an older version, is known by its delivery alone.
-    """
-    if runner is None or not job.id:
+    """Return whether a thread was given a message; False when nobody knows."""
+    if runner is None:
         return False
     try:
         return await runner.has_taken(at.thread, job.id)

@@ -26,9 +26,7 @@ class ReviewQueue(TenantService):
         Raises:
             StoreUnavailable: when the store does not answer.
         """
-        await self._backfill_agents()
-        pending = self._store.pending
-        ids = await pending.soonest(self._keys, self._tenant, limit)
+        ids = await self._store.pending.soonest(self._keys, self._tenant, limit)
         # In pages: a caller that stops early has read at most a page too much.
         for start in range(0, len(ids), _PAGE):
             page = ids[start : start + _PAGE]
@@ -57,16 +55,3 @@ class ReviewQueue(TenantService):
             and approval.state is ApprovalState.OPEN
             and loaded.now_ms < approval.expires_at_ms
         )
-
-    async def _backfill_agents(self) -> None:
-        """List the agents of approvals that a version without the list opened, once."""
-        pending, approvals = self._store.pending, self._store.approvals
-        if await pending.is_backfilled(self._keys, self._tenant):
-            return
-        found = await approvals.load_each(await approvals.scheduled(self._keys))
-        mine = [one.approval for one in found if one.approval.tenant == self._tenant]
-        agents = {one.agent for one in mine}
-        # Before the mark: a crash in between does the work again, in the other order it
-        # would never be done.
-        await pending.add(self._keys, self._tenant, *agents)
-        await pending.mark_backfilled(self._keys, self._tenant)

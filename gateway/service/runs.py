@@ -183,20 +183,9 @@ class RunService(PolicyService):
         return event.with_(actor=by, data=data)
 
     async def dead_letters(self) -> list[DeadLetter]:
-        """Return the tenant's jobs that were given up, and the corrupt ones."""
-        found = await self._store.queue(self._keys).dead_letters()
-        return [one for one in found if not one.job or one.job.tenant == self._tenant]
-
-    async def revive(self, letter: DeadLetter) -> bool:
-        """Queue a job again that was given up; False when it cannot be read."""
-        queue = self._store.queue(self._keys)
-        if letter.job is None:
-            return False
-        # A job may be queued twice; one that was removed first could be lost.
-        await queue.put(letter.job)
-        await queue.forget(letter)
-        return True
+        """Return the corrupt jobs of the tenant's shard: whose they are, none says."""
+        return await self._store.queue(self._keys).dead_letters()
 
     async def forget(self, letter: DeadLetter) -> None:
-        """Remove a job that was given up."""
+        """Remove a corrupt job."""
         await self._store.queue(self._keys).forget(letter)

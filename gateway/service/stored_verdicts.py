@@ -6,11 +6,6 @@ by a process that takes the turn over; then a freeze or another policy counts.
 
 from __future__ import annotations
 
-import json
-from typing import cast
-
-from pydantic import ConfigDict
-
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.protocol.records import Record
 from twokey.gateway.protocol.tiers import Tier
@@ -34,24 +29,17 @@ FORBIDDEN = (
 class StoredVerdicts(Record):
     """The verdicts on a turn and the digest of the policy that gave them, as stored."""
 
-    # Newer versions may keep more beside them.
-    model_config = ConfigDict(extra="ignore")
-
     policy: str
     verdicts: tuple[Verdict, ...]
 
     @classmethod
     def read(cls, body: str) -> StoredVerdicts:
-        """Read what `dumped` wrote, or the plain list that was written before it."""
-        kept = cast("object", json.loads(body))
-        is_plain = isinstance(kept, list)
-        return cls.model_validate(
-            {"policy": "", "verdicts": kept} if is_plain else kept
-        )
+        """Read what `dumped` wrote."""
+        return cls.model_validate_json(body)
 
     def dumped(self) -> str:
         """Return the JSON to store."""
-        return json.dumps(self.model_dump(mode="json"))
+        return self.model_dump_json()
 
     def is_of(self, policy: Policy) -> bool:
         """Return whether this very policy gave these verdicts."""

@@ -361,10 +361,7 @@ class ApprovalStore:
         """Return whether a call of a run is open, also if nothing happens by itself."""
         # Not the index of deadlines: a call in doubt is open and has no deadline.
         listed = await self._conn.command("EXISTS", keys.open_of_run(tenant, run_ref))
-        if listed:
-            return True
-        # A version without that list may have opened it.
-        return bool(await self.unfinished_of_run(keys, tenant, run_ref))
+        return bool(listed)
 
 
 def _listed(reply: Reply) -> list[Listed]:

@@ -1,6 +1,6 @@
 """Serialize approvals to Redis fields and back.
 
-What is pinned at the opening is one JSON string (stored as ``frozen``); what a decision
+What is pinned at the opening is one JSON string (stored as ``pinned``); what a decision
 changes is one JSON string per item (``<i>:d``); what scripts compare are small fields
 of the head hash.
 """
@@ -28,7 +28,7 @@ from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.strict_json import JsonObject, parse_object
 from twokey.gateway.store.connection import number
 
-FORMAT = 8
+FORMAT = 9
 """Number of the format in which records are written; scripts write it beside them.
 
 It rises with every change after which an older version would misread a record: a new
@@ -83,12 +83,6 @@ _APPROVAL_IN_HEAD = {"version", "rev", "created_at_ms", "acknowledged", "remarks
     *_TIMES.values(),
 }
 _STATES = frozenset(ItemState)
-_RENAMED = {
-    "demand": "requirement",
-    "nth_request": "recent_requests",
-    "spelled": "original_args",
-}
-"""Name of a field in an older record, which nothing rewrites, to its name now."""
 
 
 def pinned(approval: Approval) -> str:
@@ -135,7 +129,7 @@ def blobs(approval: Approval, items: Sequence[Item]) -> dict[str, str]:
     """Return the large fields of an approval, and of these items, that may change."""
     found: dict[str, str] = {}
     if approval.acknowledged:
-        found["taken"] = approval.acknowledged.model_dump_json()
+        found["acknowledged"] = approval.acknowledged.model_dump_json()
     for name in ("remarks", "inquiries"):
         if said := getattr(approval, name):
             rows = [one.model_dump(mode="json") for one in said]
@@ -207,7 +201,7 @@ def approval(
 def whose(blobs: dict[str, bytes]) -> tuple[str, str, RunRef] | None:
     """Return tenant, agent and run of a corrupt record; None: unknown."""
     try:
-        record = _object(blobs["frozen"])
+        record = _object(blobs["pinned"])
         run_ref = RunRef.model_validate(
             record.get("outer") or {name: record[name] for name in ("agent", "thread")}
         )
@@ -229,9 +223,9 @@ def check_format(record: str, found: Mapping[str, bytes]) -> None:
 
 
 def _together(head: dict[str, bytes], blobs: dict[str, bytes]) -> Approval:
-    record = _with_new_names(_object(blobs["frozen"]))
+    record = _object(blobs["pinned"])
     pinned_items = cast("list[JsonObject]", record["items"])
-    acknowledged = blobs.get("taken")
+    acknowledged = blobs.get("acknowledged")
     items = [_item(index, row, head, blobs) for index, row in enumerate(pinned_items)]
     return Approval.model_validate(
         {
@@ -264,8 +258,8 @@ def _item(
     result, late = blobs.get(f"{index}:r"), blobs.get(f"{index}:late")
     return Item.model_validate(
         {
-            **_with_new_names(row),
-            **_detail(blobs[f"{index}:d"]),
+            **row,
+            **_object(blobs[f"{index}:d"]),
             "state": ItemState(head[f"{index}:s"].decode()),
             "owner": head.get(f"{index}:o", b"").decode(),
             **{
@@ -324,20 +318,6 @@ def _says(item: Item, document: str) -> bool:
     """Return whether an action document is about the call that the record names."""
     action = parse_object(document)
     return (action["tool"], action["ctx"]) == (item.tool, item.ctx.as_dict())
-
-
-def _detail(text: bytes) -> dict[str, JsonValue]:
-    """Read what `detail` wrote, also in older formats."""
-    found = _with_new_names(_object(text))
-    floor = found.get("floor")
-    return (
-        {**found, "floor": _with_new_names(floor)} if isinstance(floor, dict) else found
-    )
-
-
-def _with_new_names(record: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    # By index and not by items(): a row that is no mapping has to raise TypeError.
-    return {_RENAMED.get(name, name): record[name] for name in record}
 
 
 def _object(text: bytes) -> dict[str, JsonValue]:

@@ -8,9 +8,6 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import cast
-
-from pydantic import model_validator
 
 from twokey.gateway.errors import StoreUnavailable
 from twokey.gateway.protocol.records import Record
@@ -33,8 +30,6 @@ REQUEUE = Script("requeue")
 logger = logging.getLogger(__name__)
 
 GROUP = "workers"
-# Members that jobs of an older version have, see `_without_former`.
-_FORMER = ("attempt", "error")
 CORRUPT = "corrupt"
 """Why something that is not a job was quarantined."""
 
@@ -65,15 +60,6 @@ class Job(Record):
         """Return the job that resumes a thread with its answers."""
         return cls(kind=JobKind.RESUME, tenant=tenant, agent=agent, thread=thread)
 
-    @model_validator(mode="before")
-    @classmethod
-    def _without_former(cls, given: object) -> object:
-        """Read a job of an older version, which counted its own failures."""
-        if not isinstance(given, dict):
-            return given
-        members = cast("dict[str, object]", given)
-        return {one: members[one] for one in members if one not in _FORMER}
-
 
 @dataclass(frozen=True)
 class Delivery:
@@ -85,13 +71,12 @@ class Delivery:
 
 @dataclass(frozen=True)
 class DeadLetter:
-    """A job that was given up, and why: `CORRUPT`, or what an older version wrote.
+    """An entry of the queue that is not a job, and why it was set aside: `CORRUPT`.
 
-    ``job`` is None when it is corrupt; the stream keeps it as it came.
+    The stream keeps it as it came.
     """
 
     id: str
-    job: Job | None
     why: str
 
 
@@ -203,12 +188,15 @@ class JobQueue:
         return number(reply[1])
 
     async def dead_letters(self) -> list[DeadLetter]:
-        """Return what was given up, oldest first."""
+        """Return what was quarantined, oldest first."""
         reply = await self._conn.command("XRANGE", self._keys.dead, "-", "+")
-        return [_dead_letter(entry) for entry in entries(reply)]
+        return [
+            DeadLetter(id=entry.id, why=text(entry.values.get("why")))
+            for entry in entries(reply)
+        ]
 
     async def forget(self, letter: DeadLetter) -> None:
-        """Remove what was given up."""
+        """Remove what was quarantined."""
         await self._conn.command("XDEL", self._keys.dead, letter.id)
 
     async def depth(self) -> int:
@@ -231,11 +219,3 @@ class JobQueue:
 def _job(entry: Entry) -> Job:
     """Read a job; raises ValueError for anything else."""
     return Job.model_validate_json(entry.values.get("j", b""))
-
-
-def _dead_letter(entry: Entry) -> DeadLetter:
-    try:
-        job = _job(entry)
-    except ValueError:
-        job = None
-    return DeadLetter(id=entry.id, job=job, why=text(entry.values.get("why")))

@@ -14,10 +14,6 @@ from twokey.gateway.approvals.record import approval_of
 from twokey.gateway.store.connection import Argument, Connection, Reply, text
 from twokey.gateway.store.keys import Keys
 
-_BACKFILLED = ""
-"""Member of the list once it has the agents of older versions, which kept no list. No
-agent has this name."""
-
 
 class PendingIndex:
     """The pending items of all tenants."""
@@ -30,15 +26,6 @@ class PendingIndex:
         if agents:
             await self._conn.command("SADD", keys.agents(tenant), *agents)
 
-    async def is_backfilled(self, keys: Keys, tenant: str) -> bool:
-        """Return True if the agents of a version without this list are in it, too."""
-        reply = await self._conn.command("SISMEMBER", keys.agents(tenant), _BACKFILLED)
-        return reply == 1
-
-    async def mark_backfilled(self, keys: Keys, tenant: str) -> None:
-        """Note that every agent with a pending item is listed."""
-        await self._conn.command("SADD", keys.agents(tenant), _BACKFILLED)
-
     async def soonest(self, keys: Keys, tenant: str, limit: int) -> list[str]:
         """Return a tenant's approvals with a pending item, the soonest due first.
 
@@ -47,12 +34,11 @@ class PendingIndex:
         listed = cast(
             "list[Reply]", await self._conn.command("SMEMBERS", keys.agents(tenant))
         )
-        agents = [name for name in map(text, listed) if name != _BACKFILLED]
-        if not agents:
+        if not listed:
             return []
         commands: list[list[Argument]] = [
             ["ZRANGE", keys.waiting(tenant, agent), 0, -1, "WITHSCORES"]
-            for agent in agents
+            for agent in map(text, listed)
         ]
         rows = await self._conn.transaction(*commands)
         due: dict[str, float] = {}

@@ -98,7 +98,7 @@ def row(approval: Approval, held: Mapping[str, Sequence[Use]]) -> dict[str, obje
         "ttl_ms": approval.ttl_ms,
         "state": approval.items[0].state.value,
         "timers": timers.rows(approval.waiting),
-        "frozen": codec.pinned(approval),
+        "pinned": codec.pinned(approval),
         "hashes": [digest.to_raw(item.action_hash).hex() for item in approval.items],
         "details": [codec.detail(item) for item in approval.items],
         "uses": [as_rows(held.get(item.id, ())) for item in approval.items],

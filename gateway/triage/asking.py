@@ -68,11 +68,10 @@ def require_triage(found: object, name: str) -> Triage:
     if isinstance(found, type):
         raise SettingsError(f"'triage': {name} is a class; give an object of it.")
     if not iscoroutinefunction(getattr(found, "assess", None)):
-        former = " Its 'advise' is called 'assess' now." * hasattr(found, "advise")
         raise SettingsError(
             f"'triage': {name} is a {type(found).__name__} without a coroutine "
             "'assess'; give a ChatModelTriage(model), or an object of your own with "
-            f"one.{former}"
+            "one."
         )
     return cast("Triage", found)
 

@@ -121,7 +121,7 @@ def test_who_takes_it_is_named_for_ten_minutes_and_may_be_followed() -> None:
     assert taken is not None
     assert (taken.by.user, taken.until_ms) == ("U0BEN", NOW + 1 + 600_000)
     assert timers(first.approval, second.approval) == [("release", taken.until_ms)]
-    assert second.events[0].name is EventName.APPROVAL_TAKEN
+    assert second.events[0].name is EventName.APPROVAL_ACKNOWLEDGED
     assert second.events[0].actor == f"{TEAM}/U0BEN"
 
 

@@ -133,14 +133,14 @@ async def test_a_record_that_names_another_call_than_its_action_is_not_shown(
     verdict = await stack.refund()
     approval = await stack.approval(verdict)
     blobs = stack.keys.blobs(approval.id)
-    found = text(await stack.store.conn.command("HGET", blobs, "frozen"))
-    frozen = json.loads(found)
-    item = {**frozen["items"][0], **change}
+    found = text(await stack.store.conn.command("HGET", blobs, "pinned"))
+    pinned = json.loads(found)
+    item = {**pinned["items"][0], **change}
     more = {key: item.pop(key) for key in list(item) if key.startswith("its_")}
     for name, value in more.items():
-        frozen[name.removeprefix("its_")] = value
+        pinned[name.removeprefix("its_")] = value
     await stack.store.conn.command(
-        "HSET", blobs, "frozen", json.dumps({**frozen, "items": [item]})
+        "HSET", blobs, "pinned", json.dumps({**pinned, "items": [item]})
     )
 
     with pytest.raises(CorruptRecord):

@@ -158,21 +158,6 @@ def test_a_name_that_stands_for_nothing_or_for_several_is_refused(
         shell("retry")
 
 
-def test_what_an_older_version_gave_up_is_listed_and_tried_again(shell: Shell) -> None:
-    old = RESUME.model_dump() | {"attempt": 5, "error": "RuntimeError"}
-
-    async def dead(store: Store, at: ThreadRef) -> None:
-        body = ["why", "RuntimeError", "j", json.dumps(old)]
-        await store.conn.command("XADD", at.keys.dead, "*", *body)
-
-    shell.do(dead)
-    [row] = shell.listed()
-
-    assert row["reason"] == "RuntimeError"
-    assert "tries it now" in shell("retry", str(row["id"]))
-    assert shell.listed() == []
-
-
 def test_names_of_a_thread_steer_no_terminal(shell: Shell) -> None:
     async def hostile(store: Store, at: ThreadRef) -> None:
         await fails(KeyError())(store, ThreadRef(at.keys, at.tenant, "a", "\x1b[2J"))

@@ -149,21 +149,6 @@ async def test_a_new_thread_needs_one_person(stack: Stack) -> None:
         await stack.idle()
 
 
-async def test_facts_of_an_older_version_are_whole(stack: Stack, clock: Clock) -> None:
-    keys = stack.keys
-    async with stack.working():
-        await asked(stack, "hello", DAN)
-        await stack.words()
-        await stack.idle()
-        facts = keys.thread_facts("default", "shop", "t1")
-        await stack.store.conn.command("HDEL", facts, "run")
-        clock.move(days=25)
-        item = await held(stack, BEN)
-
-        assert FORGOTTEN not in item.reasons
-        assert await people_of(stack, item) == {"U0DAN", "U0BEN"}
-
-
 async def test_what_is_known_of_a_thread_ends_30_days_after_its_run(
     stack: Stack, clock: Clock
 ) -> None:

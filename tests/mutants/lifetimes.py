@@ -86,20 +86,6 @@ LIFETIMES_TABLE = (
         "tests/service/test_newer_records.py",
     ),
     Mutant(
-        "a field of an older record is read under its name of today",
-        "gateway/store/codec.py",
-        "{_RENAMED.get(name, name): record[name] for name in record}",
-        "{name: record[name] for name in record}",
-        "tests/service/test_older_records.py",
-    ),
-    Mutant(
-        "an event of an older version is read under its name of today",
-        "gateway/approvals/events.py",
-        "return _RENAMED.get(value)",
-        "return None",
-        "tests/service/test_older_records.py",
-    ),
-    Mutant(
         "records of a newer version keep no other waiting",
         "gateway/service/sweep.py",
         "await listed(_BATCH, skip=left)",
@@ -126,12 +112,5 @@ LIFETIMES_TABLE = (
         "if await self._store.approvals.has_open(keys, at.tenant, at.run_ref):\n",
         "if False:\n",
         "tests/resume/test_old_runs.py",
-    ),
-    Mutant(
-        "a new turn ends what a version without open runs left",
-        "gateway/store/lua/open.lua",
-        "if waits and not redis",
-        "if false and not redis",
-        "tests/service/test_records_of_before.py",
     ),
 )

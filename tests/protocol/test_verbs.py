@@ -19,7 +19,5 @@ READ = TypeAdapter[tuple[Verb, ...]](ReasonFor)
         ([], ()),
     ],
 )
-def test_older_records_and_short_policies_say_it_by_a_word(
-    said: object, meant: tuple[Verb, ...]
-) -> None:
+def test_short_policies_say_it_by_a_word(said: object, meant: tuple[Verb, ...]) -> None:
     assert READ.validate_python(said) == meant

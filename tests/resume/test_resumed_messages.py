@@ -44,16 +44,3 @@ async def test_a_checkpointer_that_is_away_ends_no_run_that_went_on(
     run = await stack.store.stalled.find(stack.keys, at.run)
     assert run
     assert run.jobs == (start,)
-
-
-async def test_a_message_of_an_older_version_without_an_id_is_given(
-    stack: Stack,
-) -> None:
-    start = Job(
-        kind=JobKind.START, tenant="default", agent="shop", thread="t1", input="hi"
-    )
-    at = await with_a_message(stack, start)
-
-    await Retries(stack.store).record_resumed(at, None, stack.runner)
-
-    assert await stack.store.queue(stack.keys).depth() == 1

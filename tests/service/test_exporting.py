@@ -159,7 +159,7 @@ async def test_a_call_that_nobody_can_read_hides_no_other(
     await a_day(harness)
     before = await gathered(Exporter(harness.store).rows())
     blobs = harness.store.keys_of_tenant("default").blobs(broken.approval)
-    await harness.store.conn.command("HSET", blobs, "frozen", "junk")
+    await harness.store.conn.command("HSET", blobs, "pinned", "junk")
 
     rows = await gathered(Exporter(harness.store).rows())
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from tests.lifetimes import listed
@@ -43,7 +41,6 @@ from twokey.gateway.protocol.wire import (
 )
 from twokey.gateway.service.pending_calls import PendingCalls
 from twokey.gateway.service.reviews import ReviewService
-from twokey.gateway.store.connection import text
 from twokey.gateway.store.freezes import FreezeScope, ScopeKind
 from twokey.gateway.store.store import Store
 
@@ -406,17 +403,3 @@ async def test_what_is_unknown_cannot_be_reported(harness: ServiceHarness) -> No
 
     assert not await others.report(approval.id, KIM, "")
     assert not await harness.reviews.report("ap_s0_" + "0" * 32, KIM, "")
-
-
-async def test_what_an_older_version_stored_of_a_turn_can_be_read(
-    harness: ServiceHarness,
-) -> None:
-    _, (verdict,) = await harness.submit(("look_up_order", {}), message_id="m")
-    [name] = map(text, listed(await harness.store.conn.command("KEYS", "*:turn:*")))
-    row = {**verdict.model_dump(mode="json"), "notice": "nt_s0_1.0"}
-    body = json.dumps({"policy": harness.policy.digest, "verdicts": [row]})
-    await harness.store.conn.command("SET", name, body, "KEEPTTL")
-
-    _, again = await harness.submit(("look_up_order", {}), message_id="m")
-
-    assert again == (verdict,)

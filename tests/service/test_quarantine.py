@@ -38,15 +38,15 @@ async def test_what_waited_in_it_leaves_its_windows(harness: ServiceHarness) -> 
     assert await harness.store.conn.command("ZCARD", waiting) == 0
 
 
-@pytest.mark.parametrize("frozen", ["{", "[]", "{}"])
+@pytest.mark.parametrize("pinned", ["{", "[]", "{}"])
 async def test_what_waited_in_a_record_that_names_nobody_ends_as_well(
-    harness: ServiceHarness, frozen: str
+    harness: ServiceHarness, pinned: str
 ) -> None:
     _, (verdict,) = await harness.submit(refund(900))
     approval = (await harness.approval(verdict.item_id)).id
     keys = harness.store.keys_of_tenant("default")
 
-    await corrupt(harness, approval, "frozen", frozen)
+    await corrupt(harness, approval, "pinned", pinned)
 
     state = await harness.store.conn.command("HGET", keys.head(approval), "0:s")
     assert state == b"withdrawn"

@@ -41,13 +41,6 @@ class Played:
         return self.given
 
 
-class Former:
-    """Triage as it was written for an earlier version."""
-
-    async def advise(self, request: TriageRequest) -> object:
-        raise NotImplementedError
-
-
 class Synchronous:
     """Triage whose method is no coroutine, so nothing could be awaited."""
 
@@ -84,7 +77,6 @@ class NoCoroutine:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (Former(), "is a Former without a coroutine 'assess'.*'advise' is called"),
         (Synchronous(), "is a Synchronous without a coroutine 'assess'"),
         (Played, "is a class; give an object of it"),
     ],

@@ -19,7 +19,7 @@
 -- ARGV[1] keep_ms     int     lifetime of what has ended, milliseconds
 -- ARGV[2] verdicts    json    what the turn is answered with
 -- ARGV[3] events      json    array of event texts
--- ARGV[4] approvals   json    array of {id, ns, ttl_ms, state, timers, frozen,
+-- ARGV[4] approvals   json    array of {id, ns, ttl_ms, state, timers, pinned,
 --                             hashes, details, uses}; state is pending, or
 --                             authorized, which lapses after ttl_ms; timers are rows of {kind, after_ms}
 -- ARGV[5] names       json    array of names under which nothing may be frozen
@@ -86,11 +86,6 @@ local keep = tonumber(ARGV[1])
 local open = base .. 'open:' .. run
 -- Before this turn's own are added: these are what it may supersede.
 local older = redis.call('ZRANGE', open, 0, -1)
--- What a version without this list opened, nothing else would end.
-for _, listed in ipairs(redis.call('ZRANGE', KEYS[2], 0, -1)) do
-  local waits = redis.call('ZSCORE', KEYS[3], string.match(listed, '^%S+'))
-  if waits and not redis.call('ZSCORE', open, listed) then older[#older + 1] = listed end
-end
 -- Where no bot works, nobody takes out what has ended.
 -- 100 at most, so that no single turn pays for a long list.
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[12], '-inf', now, 'LIMIT', 0, 100)) do
@@ -108,7 +103,7 @@ for index, approval in ipairs(approvals) do
   redis.call('HSET', head, 'rev', 1, 'version', 1, 'n', #approval.hashes,
     'created', now, 'expires', expires)
   local listed = approval.id .. ' ' .. approval.ns
-  redis.call('HSET', blobs, 'format', FORMAT, 'frozen', approval.frozen,
+  redis.call('HSET', blobs, 'format', FORMAT, 'pinned', approval.pinned,
     'of', run .. ' ' .. string.match(KEYS[1], '%x+$') .. ' ' .. approval.ns)
   for i, hash in ipairs(approval.hashes) do
     local item = approval.id .. '.' .. (i - 1)

@@ -137,9 +137,8 @@ local function retain_turn(base, turn, keep)
   live_on({turn}, not needed and keep)
 end
 
--- After every write: keep an approval, and what its run needs while it is open. The
--- blobs of one that an older version opened name neither run nor turn: these keep the
--- lifetimes that they have.
+-- After every write: keep an approval, and what its run needs while it is open. Where
+-- damaged blobs name neither run nor turn, these keep the lifetimes that they have.
 local function retain(head, blobs, keep)
   local base, id = split(head)
   local needed = is_open(head)

@@ -50,14 +50,14 @@ async def test_time_asked_for_on_the_card_and_inside_a_modal(stack: Stack) -> No
         card = await stack.card(verdict, lambda m: has_button(m, Action.VIEW_ALL))
         ana = stack.actor("U0ANA")
         await ana.click(CHANNEL, str(card["ts"]), Action.TAKE)
-        await eventually(lambda: counted(stack, EventName.APPROVAL_TAKEN, 1))
+        await eventually(lambda: counted(stack, EventName.APPROVAL_ACKNOWLEDGED, 1))
         card = await stack.card(verdict)
         await ana.click(CHANNEL, str(card["ts"]), Action.VIEW_ALL)
         await ana.wait_for_view()
         await ana.act_in_view(Action.TAKE)
-        await eventually(lambda: counted(stack, EventName.APPROVAL_TAKEN, 2))
+        await eventually(lambda: counted(stack, EventName.APPROVAL_ACKNOWLEDGED, 2))
 
-    found = await gestures(stack, EventName.APPROVAL_TAKEN)
+    found = await gestures(stack, EventName.APPROVAL_ACKNOWLEDGED)
     assert found == [Gesture.BUTTON, Gesture.MODAL]
 
 

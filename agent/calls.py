@@ -15,8 +15,8 @@ from twokey.agent import (
     auto_approved,
     interrupts,
     messages,
+    nesting,
     not_run,
-    outer_run,
     prepared_calls,
     rechecks,
     result_codec,
@@ -97,7 +97,7 @@ class Caller:
             history: the messages of the agent, for the circuit breaker.
         """
         draft = turns.TurnDraft(calls, hints, ready, history)
-        if outer_run.is_inside_tool(ref):
+        if nesting.is_inside_tool(ref):
             _refuse_questions(draft)
         draft.add_states(await self._states(draft.proposed))
         if not draft.proposed:

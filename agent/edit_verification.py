@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from twokey.agent import messages, outer_run, turns
+from twokey.agent import messages, nesting, turns
 from twokey.agent.bridge import ask_with_retries
 from twokey.agent.calls import Caller
 from twokey.gateway.errors import BadJson, NotAllowed, ThreadUnavailable, TwokeyError
@@ -92,7 +92,7 @@ async def missed_edits(caller: Caller, state: Mapping[str, Any]) -> list[EditRec
         return []
     # An agent inside a tool reads the edits of its own conversation, the outermost one
     # those of the whole run.
-    run_ref, within = ref.run_ref, outer_run.conversation_of(ref.ns)
+    run_ref, within = ref.run_ref, nesting.conversation_of(ref.ns)
     found = await ask_gateway(caller, lambda gateway: gateway.history(run_ref, within))
     caller.cache.put_edits(run_ref, found)
     known = _named_edits(state)

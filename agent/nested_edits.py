@@ -6,7 +6,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from twokey.agent import outer_run
+from twokey.agent import nesting
 from twokey.gateway.protocol import run_context
 from twokey.gateway.protocol.records import EditRecord, RunRef
 
@@ -19,7 +19,7 @@ def collect_edits(run_ref: RunRef) -> Generator[list[EditRecord]]:
     found: list[EditRecord] = []
     token = _inside.set(found)
     try:
-        with run_context.in_run(run_ref), outer_run.own_conversation():
+        with run_context.in_run(run_ref), nesting.own_conversation():
             yield found
     finally:
         _inside.reset(token)

@@ -12,7 +12,7 @@ from langchain_core.messages import AIMessage, AnyMessage, ToolCall, ToolMessage
 from langgraph.config import get_config
 from pydantic import Field, ValidationError
 
-from twokey.agent import circuit_breaker, outer_run, rechecks
+from twokey.agent import circuit_breaker, nesting, rechecks
 from twokey.agent.canonical import plain
 from twokey.agent.messages import add_edits
 from twokey.agent.prepared_calls import NO_CALLS, CanonicalArgs, PreparedCall
@@ -106,20 +106,20 @@ def turn_ref(agent: str, message_id: str) -> TurnRef | None:
         return None
     # A namespace is "node:task|node:task"; its last part is the node that runs now.
     own, _, _ = str(configurable.get("checkpoint_ns", "")).rpartition("|")
-    outer_run.check_name(agent, thread, own)
+    nesting.check_name(agent, thread, own)
     return TurnRef(
         agent=agent,
         thread=thread,
         ns=own,
         message_id=message_id,
-        outer=outer_run.outer_of(agent, thread, own),
+        nested_in=nesting.nested_in(agent, thread, own),
     )
 
 
 def is_nested(agent: str) -> bool:
     """Return whether this agent runs inside another one of its run."""
     ref = turn_ref(agent, "")
-    return ref is not None and outer_run.is_inside_tool(ref)
+    return ref is not None and nesting.is_inside_tool(ref)
 
 
 def pending_calls(

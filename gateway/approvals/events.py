@@ -136,7 +136,7 @@ class Event(Record):
     tenant: str
     agent: str = ""
     thread: str = ""
-    outer: RunRef | None = None
+    nested_in: RunRef | None = None
     approval: str = ""
     item: str = ""
     tool: str = ""
@@ -156,7 +156,7 @@ class Event(Record):
     @property
     def run_ref(self) -> RunRef:
         """Return the run that this happened in."""
-        return self.outer or RunRef(agent=self.agent, thread=self.thread)
+        return self.nested_in or RunRef(agent=self.agent, thread=self.thread)
 
     @property
     def concerns_no_call(self) -> bool:
@@ -190,7 +190,7 @@ def approval_event(
         tenant=approval.tenant,
         agent=approval.agent,
         thread=approval.thread,
-        outer=approval.outer,
+        nested_in=approval.nested_in,
         approval=approval.id,
         version=approval.version,
         policy_digest=approval.policy_digest,
@@ -217,7 +217,7 @@ def call_event(name: EventName, tenant: str, ref: TurnRef, tool: str) -> Event:
         tenant=tenant,
         agent=ref.agent,
         thread=ref.thread,
-        outer=ref.outer,
+        nested_in=ref.nested_in,
         tool=tool,
     )
 

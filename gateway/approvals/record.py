@@ -286,7 +286,7 @@ class Approval(Record):
     included; 0 when nobody counted. ``latest_at_ms`` is the latest end that it can be
     given since its tier was raised, 0 before. All times are Unix milliseconds of the
     store's clock.
-    ``outer`` is the run around an agent that runs inside another one's tool;
+    ``nested_in`` is the run around an agent that runs inside another one's tool;
     ``answered`` is what people answered that run before.
     ``uses`` and ``checked_at_ms``, when Slack last confirmed its givers' roles, are of
     a standing approval.
@@ -296,7 +296,7 @@ class Approval(Record):
     tenant: str
     agent: str
     thread: str
-    outer: RunRef | None = None
+    nested_in: RunRef | None = None
     ns: str = ""
     message_id: str
     version: int = 1
@@ -326,7 +326,7 @@ class Approval(Record):
     @property
     def run_ref(self) -> RunRef:
         """Return the run that this belongs to."""
-        return self.outer or RunRef(agent=self.agent, thread=self.thread)
+        return self.nested_in or RunRef(agent=self.agent, thread=self.thread)
 
     @property
     def state(self) -> ApprovalState:

@@ -31,24 +31,24 @@ def args_hash(args: JsonObject) -> str:
 class TurnRef(Record):
     """One AI message of one agent in one thread; ``ns`` is its checkpoint namespace.
 
-    ``outer`` is the run around an agent that runs inside another one's tool.
+    ``nested_in`` is the run around an agent that runs inside another one's tool.
     """
 
     agent: str
     thread: str
     ns: str = ""
     message_id: str
-    outer: RunRef | None = None
+    nested_in: RunRef | None = None
 
     @property
     def run_ref(self) -> RunRef:
         """Return the run that this turn belongs to."""
-        return self.outer or RunRef(agent=self.agent, thread=self.thread)
+        return self.nested_in or RunRef(agent=self.agent, thread=self.thread)
 
     @property
     def names(self) -> dict[str, str]:
         """Return what tells this turn from every other one."""
-        return dict[str, str](self.model_dump(exclude={"outer"}))
+        return dict[str, str](self.model_dump(exclude={"nested_in"}))
 
 
 class CallHint(Record):

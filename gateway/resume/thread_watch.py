@@ -95,8 +95,10 @@ class ThreadWatch:
                 continue
             for event in events:
                 self.notify(ThreadChange(event.agent, event.thread))
-                if event.outer is not None:
-                    self.notify(ThreadChange(event.outer.agent, event.outer.thread))
+                if event.nested_in is not None:
+                    self.notify(
+                        ThreadChange(event.nested_in.agent, event.nested_in.thread)
+                    )
 
 
 async def next_change(

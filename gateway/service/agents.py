@@ -241,7 +241,7 @@ def _is_of_run(approval: Approval, ref: TurnRef) -> bool:
     it: then one of the two names no run outside.
     """
     is_one_agent = (approval.agent, approval.thread) == (ref.agent, ref.thread)
-    is_outermost = approval.outer is None or ref.outer is None
+    is_outermost = approval.nested_in is None or ref.nested_in is None
     return approval.run_ref == ref.run_ref or (is_one_agent and is_outermost)
 
 

@@ -29,7 +29,7 @@ def refusal(load: AgentLoad, policy: Policy, ref: TurnRef, call: ProposedCall) -
     """Return why a call is not put to policy at all, for the model; "" when it is."""
     if not call.tool:
         return NAMELESS
-    if call.is_question and ref.outer is not None:
+    if call.is_question and ref.nested_in is not None:
         return NOT_OUTERMOST
     try:
         found = denial(load, policy.protect, ref.agent, call.tool, call.args)

@@ -263,7 +263,7 @@ def _approval(channel: str, rows: _Rows, source: Source) -> Approval:
         tenant=source.tenant,
         agent=turn.ref.agent,
         thread=turn.ref.thread,
-        outer=turn.ref.outer,
+        nested_in=turn.ref.nested_in,
         ns=turn.ref.ns,
         message_id=turn.ref.message_id,
         channel=channel,

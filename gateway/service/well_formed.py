@@ -32,7 +32,7 @@ def check_texts(turn: Turn) -> None:
 
 def _texts(turn: Turn) -> Iterator[tuple[str, str]]:
     yield from turn.ref.names.items()
-    for run in (turn.ref.outer, turn.enclosing_run):
+    for run in (turn.ref.nested_in, turn.enclosing_run):
         if run is not None:
             yield "agent outside", run.agent
             yield "thread outside", run.thread

@@ -203,7 +203,8 @@ def whose(blobs: dict[str, bytes]) -> tuple[str, str, RunRef] | None:
     try:
         record = _object(blobs["pinned"])
         run_ref = RunRef.model_validate(
-            record.get("outer") or {name: record[name] for name in ("agent", "thread")}
+            record.get("nested_in")
+            or {name: record[name] for name in ("agent", "thread")}
         )
         return str(record["tenant"]), str(record["agent"]), run_ref
     except (KeyError, TypeError, ValueError):

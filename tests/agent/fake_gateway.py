@@ -483,7 +483,7 @@ def _ref_of(item: Item) -> TurnRef:
 
 
 def _named(ref: TurnRef) -> TurnRef:
-    return ref.with_(outer=None)
+    return ref.with_(nested_in=None)
 
 
 def _is_of(item: Item, request: ClaimRequest) -> bool:

@@ -93,7 +93,7 @@ async def test_the_outermost_agent_is_at_home_in_its_own_thread(
         await runner.say(graph, "pay ada")
 
     assert run_of(gateway, "c1") == RUN
-    assert next(iter(gateway.turns.values()))[0].ref.outer is None
+    assert next(iter(gateway.turns.values()))[0].ref.nested_in is None
 
 
 @pytest.mark.parametrize("given", [RunRef(agent="flow", thread="thread-1"), None])

@@ -80,13 +80,13 @@ async def test_an_edit_of_another_agent_in_a_thread_of_the_same_name_is_not_told
     outer = RunRef(agent="flow", thread="t1")
     others = [
         own.with_(agent="billing"),
-        own.with_(agent="billing", ns="tools:1", outer=outer),
+        own.with_(agent="billing", ns="tools:1", nested_in=outer),
         own.with_(thread="T1"),
     ]
 
     assert (await harness.agents.edits_known(own, asked)).made == asked.keys()
     assert (
-        await harness.agents.edits_known(own.with_(outer=outer), asked)
+        await harness.agents.edits_known(own.with_(nested_in=outer), asked)
     ).made == asked.keys()
     for other in others:
         assert (await harness.agents.edits_known(other, asked)).made == frozenset()
@@ -97,7 +97,7 @@ async def test_an_edit_inside_one_agent_is_not_told_inside_another(
 ) -> None:
     one, other = (RunRef(agent=name, thread="t1") for name in ("boss", "chief"))
     payer = TurnRef(agent="payer", thread="t1", ns="tools:1", message_id="m")
-    inside = payer.with_(outer=one)
+    inside = payer.with_(nested_in=one)
     call = ProposedCall(tool="process_refund", args={"amount": 9}, tool_call_id="c")
     (verdict,) = await harness.agents.submit(Turn(ref=inside, calls=(call,)))
     await harness.reviews.decide(
@@ -108,7 +108,7 @@ async def test_an_edit_inside_one_agent_is_not_told_inside_another(
     asked = {edit_hash(record): verdict.item_id}
 
     assert (await harness.agents.edits_known(inside, asked)).made == asked.keys()
-    elsewhere = inside.with_(outer=other)
+    elsewhere = inside.with_(nested_in=other)
     assert (await harness.agents.edits_known(elsewhere, asked)).made == frozenset()
 
 

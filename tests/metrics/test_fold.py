@@ -126,7 +126,7 @@ def test_a_run_that_asked_nobody_is_told_from_one_that_did() -> None:
         return [event(name, thread=thread) for name in names]
 
     inside = event(
-        N.APPROVAL_OPENED, agent="sub", outer=RunRef(agent="support", thread="t3")
+        N.APPROVAL_OPENED, agent="sub", nested_in=RunRef(agent="support", thread="t3")
     )
     metrics = folded(
         *run("t1", N.RUN_STARTED, N.APPROVAL_OPENED, N.RUN_FINISHED),

@@ -46,14 +46,14 @@ QUESTION_TABLE = (
     Mutant(
         "an agent inside a tool asks nobody",
         "gateway/service/denials.py",
-        "if call.is_question and ref.outer is not None:",
+        "if call.is_question and ref.nested_in is not None:",
         "if False:",
         "tests/service/test_questions.py",
     ),
     Mutant(
         "a subagent with the name of the agent around it asks nobody",
         "agent/calls.py",
-        "if outer_run.is_inside_tool(ref):",
+        "if nesting.is_inside_tool(ref):",
         "if False:",
         "tests/resume/test_questions_of_deep_agents.py",
     ),

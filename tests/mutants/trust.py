@@ -149,7 +149,7 @@ TRUST_TABLE = (
     ),
     Mutant(
         "an outermost agent believes no run that was left over",
-        "agent/outer_run.py",
+        "agent/nesting.py",
         "return run_ref if ns and not is_own else None",
         "return None if is_own else run_ref",
         "tests/agent/test_run_refs.py",

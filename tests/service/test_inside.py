@@ -31,7 +31,9 @@ def at(
     """Return a turn of an agent inside the boss's tool; with no ns, of the boss."""
     if not ns:
         return TurnRef(agent="boss", thread="t1", message_id=message)
-    return TurnRef(agent=agent, thread=thread, ns=ns, message_id=message, outer=BOSS)
+    return TurnRef(
+        agent=agent, thread=thread, ns=ns, message_id=message, nested_in=BOSS
+    )
 
 
 async def submit(
@@ -143,7 +145,7 @@ async def test_what_waits_beside_or_outside_goes_on(
 
 async def test_another_run_and_another_tenant_go_on(harness: ServiceHarness) -> None:
     other = RunRef(agent="boss", thread="t2")
-    elsewhere = await submit(harness, at("tools:1").with_(outer=other))
+    elsewhere = await submit(harness, at("tools:1").with_(nested_in=other))
     theirs = await submit(harness, at("tools:1"), tenant="other")
 
     await submit(harness, at("", message="m2"), "look_up_order")

@@ -37,10 +37,10 @@ async def ask(
     service: ServiceHarness,
     args: JsonObject = ARGS,
     *,
-    outer: RunRef | None = None,
+    nested_in: RunRef | None = None,
     facts: ThreadFacts | None = None,
 ) -> Verdict:
-    ref = TurnRef(agent="support", thread="t1", message_id="m1", outer=outer)
+    ref = TurnRef(agent="support", thread="t1", message_id="m1", nested_in=nested_in)
     known = facts or ThreadFacts(requester=DAN)
     keys = service.store.keys_of_tenant("default")
     await service.store.threads.change(
@@ -52,9 +52,9 @@ async def ask(
 
 
 async def test_an_agent_inside_a_tool_asks_nobody(service: ServiceHarness) -> None:
-    outer = RunRef(agent="lead", thread="t0")
+    lead = RunRef(agent="lead", thread="t0")
 
-    verdict = await ask(service, outer=outer)
+    verdict = await ask(service, nested_in=lead)
 
     assert (verdict.kind, verdict.reason) == (VerdictKind.DENY, NOT_OUTERMOST)
 

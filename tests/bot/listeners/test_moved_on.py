@@ -12,7 +12,7 @@ from twokey.gateway.store.threads import ThreadFacts
 
 OUTSIDE = RunRef(agent="support", thread="t1")
 INSIDE = TurnRef(
-    agent="cashier", thread="t1", ns="tools:1", message_id="m", outer=OUTSIDE
+    agent="cashier", thread="t1", ns="tools:1", message_id="m", nested_in=OUTSIDE
 )
 
 

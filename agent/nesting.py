@@ -42,7 +42,7 @@ def check_name(agent: str, thread: str, ns: str) -> None:
     )
 
 
-def outer_of(agent: str, thread: str, ns: str) -> RunRef | None:
+def nested_in(agent: str, thread: str, ns: str) -> RunRef | None:
     """Return the run around an agent; None for the agent of the thread itself.
 
     LangGraph gives every graph that runs inside another one a namespace. One without
@@ -71,7 +71,7 @@ def is_inside_tool(ref: TurnRef) -> bool:
     A subagent may have the name and the thread of the agent around it; then only its
     conversation tells them apart.
     """
-    return ref.outer is not None or bool(conversation_of(ref.ns))
+    return ref.nested_in is not None or bool(conversation_of(ref.ns))
 
 
 def conversation_of(ns: str) -> str:

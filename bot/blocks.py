@@ -14,7 +14,7 @@ from typing import Literal
 from twokey.bot.ids import View
 from twokey.bot.objects import Block, any_text, block_object, plain_text
 from twokey.bot.text import EMPTY, fit
-from twokey.bot.text_types import Label, Plain, Template, label, untrusted
+from twokey.bot.text_types import Label, Plain, Template, label, template, untrusted
 from twokey.sandbox.blockkit import (
     JSON,
     Problem,
@@ -23,6 +23,11 @@ from twokey.sandbox.blockkit import (
     validate_message,
     validate_modal,
 )
+from twokey.sandbox.blockkit.payload_rules import text_length
+
+TEXT_BUDGET = 9_000
+"""How many characters the blocks of one of our messages have at most. It is below
+`limits.TEXT_IN_ALL_BLOCKS`, because Slack may count in another way."""
 
 _SHOWN_PROBLEMS = 5
 
@@ -67,7 +72,11 @@ def ensure_valid_message(
     """
     # Before Slack, whose refusal names no place. What the validator lets through and
     # Slack refuses is left to the caller.
-    if problems := validate_message(blocks, text, update=update):
+    problems = validate_message(blocks, text, update=update)
+    if not problems and (size := text_length(blocks)) > TEXT_BUDGET:
+        message = f"text must have at most {TEXT_BUDGET} characters, has {size}"
+        problems = [Problem("/blocks", "msg_blocks_too_long", message)]
+    if problems:
         raise BadBlocks(problems)
     if not text.strip():
         message = "is what screen readers read; write a sentence"
@@ -85,6 +94,15 @@ def ensure_valid_view(view: Block) -> None:
         raise BadBlocks(problems)
 
 
+def first_rows(rows: Sequence[Sequence[Block]], most: int) -> list[Block]:
+    """Return the blocks of the first rows, and a line that counts the others."""
+    blocks = [block for row in rows[:most] for block in row]
+    more = len(rows) - most
+    if more > 0:
+        blocks.append(context(template("… and {more} more.", more=more)))
+    return blocks
+
+
 def header(text: Plain, *, block_id: str | None = None) -> Block:
     """Make a large headline."""
     return block_object(
@@ -98,13 +116,13 @@ def section(
     accessory: Block | None = None,
     block_id: str | None = None,
 ) -> Block:
-    """Make a paragraph, never folded behind "see more"."""
+    """Make a paragraph, never collapsed behind "see more"."""
     return block_object(
         "section",
         text=any_text(text, limits.TEXT),
         accessory=accessory,
         # Slack folds long sections behind "see more" otherwise: nobody may approve what
-        # is folded.
+        # is collapsed.
         expand=True,
         block_id=block_id,
     )

@@ -1,19 +1,18 @@
 """Rendering context of one card: record, keys, time and size budget.
 
 Slack refuses a message whose blocks hold too much text, by a rule it does not publish;
-`twokey.sandbox.blockkit.limits.TEXT_IN_ALL_BLOCKS` is our budget. It is divided by the
-number of calls alone, so whether a call is shown whole never depends on the state of
-the other calls.
+`twokey.bot.blocks.TEXT_BUDGET` stays below it. It is divided by the number of calls
+alone, so whether a call is shown whole never depends on the state of the other calls.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from twokey.bot.blocks import TEXT_BUDGET
 from twokey.bot.ids import block_id, seal
 from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.protocol.states import ItemState
-from twokey.sandbox.blockkit.limits import TEXT_IN_ALL_BLOCKS
 
 MAX_ROWS = 5
 """How many calls of a batch have rows of their own on the card."""
@@ -121,7 +120,7 @@ def text_budget(approval: Approval) -> TextBudget:
     fixed = _HEAD_AND_TAIL_OF_BATCH if is_batch else _HEAD_AND_TAIL
     if approval.is_auto_approved:
         fixed = _HEAD_AND_TAIL_AUTO_APPROVED
-    free = TEXT_IN_ALL_BLOCKS - fixed
+    free = TEXT_BUDGET - fixed
     free -= _OTHERS if len(approval.items) > MAX_ROWS else 0
     free -= _INQUIRIES if approval.inquiries and is_batch else 0
     free = free // rows - (_ROW_TEXT_IN_BATCH if is_batch else _ROW_TEXT)

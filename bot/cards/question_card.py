@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import LiteralString
 
 from twokey.bot.blocks import (
+    TEXT_BUDGET,
     Message,
     actions,
     box,
@@ -40,7 +41,6 @@ from twokey.gateway.approvals.events import Event
 from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.protocol.questions import NO_ANSWER, Question, QuestionType
 from twokey.gateway.protocol.states import ItemState
-from twokey.sandbox.blockkit.limits import TEXT_IN_ALL_BLOCKS
 
 _HEADER = 140
 _AROUND = 2_700
@@ -150,7 +150,7 @@ def _whom(frame: Frame) -> list[Block]:
 
 def _question(frame: Frame, item: Item, number: int, question: Question) -> list[Block]:
     asked, answers = item.questions, item.decision.answers if item.decision else ()
-    budget = (TEXT_IN_ALL_BLOCKS - _AROUND) // len(asked) - _PER_QUESTION
+    budget = (TEXT_BUDGET - _AROUND) // len(asked) - _PER_QUESTION
     share = max(_PER_QUESTION, budget // 2)
     parts: list[Block] = []
     is_in_header = len(asked) == 1 and len(reveal(question.question)) <= _HEADER

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import LiteralString
 
-from twokey.bot.blocks import context, section
+from twokey.bot.blocks import context, first_rows, section
 from twokey.bot.cards.freeze_messages import actor_ref
 from twokey.bot.cards.refs import when
 from twokey.bot.listener_context import (
@@ -99,10 +99,7 @@ async def list_freezes(ctx: ListenerContext, command: Command) -> AckBody:
         return {
             "text": to_mrkdwn(template("Nothing is frozen, and no agent is paused."))
         }
-    blocks = [block for freeze in found[:_LISTED] for block in _row(freeze)]
-    more = len(found) - _LISTED
-    if more > 0:
-        blocks.append(context(template("… and {more} more.", more=more)))
+    blocks = first_rows([*map(_row, found)], _LISTED)
     return {"text": f"Frozen or paused: {len(found)}.", "blocks": blocks}
 
 

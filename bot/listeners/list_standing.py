@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from twokey.bot.blocks import context, section
+from twokey.bot.blocks import context, first_rows, section
 from twokey.bot.cards.refs import people, short_ref, when
 from twokey.bot.cards.standing_card import left_text
 from twokey.bot.listener_context import ListenerContext, to_mrkdwn
@@ -38,10 +38,7 @@ async def list_standing(ctx: ListenerContext, command: Command, _: str) -> AckBo
     ]
     if not found:
         return {"text": to_mrkdwn(_NONE)}
-    blocks = [block for standing in found[:_MOST] for block in _rows(standing)]
-    more = len(found) - _MOST
-    if more > 0:
-        blocks.append(context(template("… and {more} more.", more=more)))
+    blocks = first_rows([*map(_rows, found)], _MOST)
     return {"text": f"Standing approvals in force: {len(found)}.", "blocks": blocks}
 
 

@@ -119,22 +119,28 @@ def test_text_that_is_no_text_is_refused(text: JSON) -> None:
     ]
 
 
-def test_all_text_of_a_message_stays_within_our_budget() -> None:
-    full = [section("x" * 3_000)] * 3
+def test_a_message_takes_as_much_text_as_slack_was_seen_to_take() -> None:
+    full = [section("x" * 2_835)] * 4
 
     found = validate_message([*full, section("y")], "words")
 
     assert validate_message([*full, divider()], "words") == []
     assert brief(found) == [("/blocks", "msg_blocks_too_long")]
-    assert "9000 characters, has 9001" in found[0].message
+    assert "11340 characters, has 11341" in found[0].message
 
 
-def test_the_budget_counts_text_wherever_it_stands() -> None:
+def test_markdown_has_a_limit_of_its_own() -> None:
+    markdown = {"type": "markdown", "text": "x" * 12_000}
+
+    assert validate_message([markdown, section("y")], "words") == []
+
+
+def test_the_limit_counts_text_wherever_it_stands() -> None:
     nested: Any = {
         "type": "table",
-        "rows": [[{"type": "raw_text", "text": "x" * 100}] * 20] * 4,
+        "rows": [[{"type": "raw_text", "text": "x" * 129}] * 20] * 4,
     }
-    link = {"type": "link", "url": "https://e.com/" + "x" * 986}
+    link = {"type": "link", "url": "https://e.com/" + "x" * 1_006}
     rich: Any = {
         "type": "rich_text",
         "elements": [{"type": "rich_text_section", "elements": [link]}],

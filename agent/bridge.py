@@ -125,7 +125,7 @@ async def _in_time(question: Callable[[], Coroutine[Any, Any, T]]) -> T:
 
 
 class _Background:
-    """One event loop in one daemon thread; made anew in a forked child."""
+    """One event loop in one daemon thread; made again in a forked child."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

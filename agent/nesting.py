@@ -1,4 +1,4 @@
-"""Resolve the outermost run and the conversation that an agent belongs to.
+"""Nested agents: resolve the run and the conversation that an agent belongs to.
 
 People speak to the outermost agent and a worker resumes it. So a call that waits inside
 its tools belongs to its thread: the requester, the resume and the expiry are those of

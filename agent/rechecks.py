@@ -1,4 +1,4 @@
-"""Read the business state that an approval depends on, at submission and at the run.
+"""Recheck functions: read the business state that an approval depends on.
 
 A `recheck` takes the arguments of the call as keywords and returns JSON. It is called
 when the call is submitted, and again right before it would run. Where it fails, the

@@ -138,7 +138,7 @@ def ended_text(answer: Answer) -> str:
             f"{_quoted(answer.message)}. Take this as the answer. {NOT_AGAIN}"
         )
     reason = answer.message or "This call did not run."
-    return f"{reason} {NOT_AGAIN} Tell the user, who may ask for it anew."
+    return f"{reason} {NOT_AGAIN} Tell the user, who may ask for it again."
 
 
 def lost_result_text(result: Result) -> str:

@@ -25,7 +25,7 @@ from twokey.bot.delivery.publisher import Publisher
 from twokey.bot.delivery.queue_sender import QueueSender
 from twokey.bot.delivery.seeded_defects import SeededDefects
 from twokey.bot.giver_checks import check_givers
-from twokey.bot.home_turns import HomeTurns
+from twokey.bot.home_updates import HomeUpdates
 from twokey.bot.identity import Identity, ask_until_answered, identify
 from twokey.bot.ids import key_id
 from twokey.bot.ingress import EVENTS_PATH, Ingress
@@ -137,7 +137,7 @@ class SlackBot:
         self._registration = await opening.enter_async_context(
             registered(store, _process_info(config))
         )
-        home = HomeTurns(self._clock)
+        home = HomeUpdates(self._clock)
         await self._publish(opening, slack, me, reviewers, home)
         # Pushed before ingress and sockets, so it runs after they are closed: no
         # request can start another task then, and private replies still get out.
@@ -174,7 +174,7 @@ class SlackBot:
         slack: Slack,
         me: Identity,
         reviewers: Reviewers,
-        home: HomeTurns,
+        home: HomeUpdates,
     ) -> None:
         config, store = self._config, self._service.store
         keys = store.keys_of_tenant(config.tenant)
@@ -237,7 +237,7 @@ class SlackBot:
                 groups.resolved,
             ),
             report=report,
-            heard=home.changed.set,
+            on_events=home.changed.set,
         )
         stop = asyncio.Event()
         running = asyncio.create_task(publisher.run(stop), name="publisher")

@@ -9,7 +9,7 @@ import re
 import unicodedata
 from collections.abc import Iterator
 
-from twokey.gateway.approvals.hidden import is_hidden
+from twokey.gateway.approvals.invisible_characters import is_hidden
 
 # First words of Unicode names. All hold letters that pass for Latin ones.
 _LOOKALIKE = frozenset(

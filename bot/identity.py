@@ -56,7 +56,7 @@ async def identify(slack: Slack, config: BotConfig) -> Identity:
     if missing:
         raise SettingsError(
             f"The bot token lacks the scopes {', '.join(missing)}; add them on "
-            "api.slack.com/apps, 'OAuth & Permissions' (or paste manifest.yml anew), "
+            "api.slack.com/apps, 'OAuth & Permissions' (or paste manifest.yml again), "
             "and install the app again."
         )
     team = text_at(reply, "team_id")

@@ -154,7 +154,7 @@ class Ingress:
             case ("GET", "/readyz"):
                 return await self._readiness()
             case ("GET", "/metrics"):
-                return await self._told_metrics()
+                return await self._metrics_text()
             # In Socket Mode there is no secret. An empty one would accept whatever is
             # signed with the empty key, so the path does not exist then.
             case ("POST", "/slack/events") if self.signing_secret:
@@ -171,7 +171,7 @@ class Ingress:
         body = {"ready": False, "problems": problems, **facts}
         return web.json_response(body, status=HTTPStatus.SERVICE_UNAVAILABLE)
 
-    async def _told_metrics(self) -> web.Response:
+    async def _metrics_text(self) -> web.Response:
         try:
             text = await self.metrics()
         except StoreUnavailable:
@@ -265,7 +265,7 @@ class _Guarded(web.Server):
         self, handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
     ) -> None:
         super().__init__(
-            self._heard,
+            self._received,
             access_log=None,
             # A small compressed body may expand to gigabytes; Slack compresses nothing.
             auto_decompress=False,
@@ -303,7 +303,7 @@ class _Guarded(web.Server):
         self._stop_clock(handler)
         self._waiting.pop(handler, None)
 
-    async def _heard(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def _received(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer a request whose header came whole, once its body did too."""
         connection = request.protocol
         self._stop_clock(connection)

@@ -12,7 +12,7 @@ from twokey.bot.blocks import notice
 from twokey.bot.bot_token import BotToken
 from twokey.bot.cards.frame import Frame
 from twokey.bot.config import BotConfig
-from twokey.bot.home_turns import HomeTurns
+from twokey.bot.home_updates import HomeUpdates
 from twokey.bot.interactions import Clicked
 from twokey.bot.objects import Block
 from twokey.bot.reviewers import Reviewers
@@ -82,7 +82,7 @@ class ListenerContext:
     config: BotConfig
     team: str
     bot_user: str
-    home: HomeTurns
+    home: HomeUpdates
 
     @property
     def keys(self) -> Keys:

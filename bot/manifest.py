@@ -179,15 +179,15 @@ def check_manifest(
     if not isinstance(manifest, dict) or problems:
         return problems
     asked = _texts(manifest, "oauth_config", "scopes", "bot")
-    heard = _texts(manifest, "settings", "event_subscriptions", "bot_events")
+    subscribed = _texts(manifest, "settings", "event_subscriptions", "bot_events")
     listed = [_text(command, "command") for command in _commands(manifest)]
     return [
         *_compared("scope", asked, SCOPES, "no call of ours needs it"),
-        *_compared("event", heard, EVENTS, "no listener handles it"),
+        *_compared("event", subscribed, EVENTS, "no listener handles it"),
         *_compared("command", listed, commands, "no listener handles it"),
         *_doubled(asked, listed),
         *_delivery_problems(manifest),
-        *_other_problems(manifest, heard),
+        *_other_problems(manifest, subscribed),
     ]
 
 
@@ -245,7 +245,7 @@ def _delivery_problems(manifest: JsonObject) -> Iterator[str]:
             yield f"{place} is {url!r}; Slack delivers to https:// only."
 
 
-def _other_problems(manifest: JsonObject, heard: Sequence[str]) -> Iterator[str]:
+def _other_problems(manifest: JsonObject, subscribed: Sequence[str]) -> Iterator[str]:
     if _at(manifest, "settings", "interactivity", "is_enabled") is not True:
         yield "settings.interactivity.is_enabled is off, so no button would work."
     for command in _commands(manifest):
@@ -253,11 +253,11 @@ def _other_problems(manifest: JsonObject, heard: Sequence[str]) -> Iterator[str]
             name = _text(command, "command")
             yield f"{name} needs should_escape: true, so that names come as ids."
     is_home = _at(manifest, "features", "app_home", "home_tab_enabled") is True
-    if "app_home_opened" in heard and not is_home:
+    if "app_home_opened" in subscribed and not is_home:
         yield "features.app_home.home_tab_enabled is off, so the Home tab stays empty."
     takes = _at(manifest, "features", "app_home", "messages_tab_enabled") is True
     is_closed = _at(manifest, "features", "app_home", "messages_tab_read_only_enabled")
-    if "message.im" in heard and (not takes or is_closed is True):
+    if "message.im" in subscribed and (not takes or is_closed is True):
         yield (
             "features.app_home.messages_tab_enabled has to be true and "
             "messages_tab_read_only_enabled false, or nobody can write to the bot."

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from twokey.bot.cards.mentions import MOST_COPIES
 from twokey.bot.user_cache import NoAnswer, UserCache
-from twokey.gateway.approvals.asking import with_roles
 from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.approvals.requirement import Notify, Role
+from twokey.gateway.approvals.role_mapping import with_roles
 from twokey.gateway.store.atomic_write import Loaded
 from twokey.gateway.store.card_copies import CardCopy
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from twokey.gateway.approvals.emoji import JOINER, SEQUENCE, STYLE
-from twokey.gateway.approvals.hidden import has_hidden, is_hidden, mark
+from twokey.gateway.approvals.invisible_characters import has_hidden, is_hidden, mark
 
 ELLIPSIS = "…"
 EMPTY = "⟦empty⟧"

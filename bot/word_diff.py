@@ -14,7 +14,7 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from twokey.bot.text import reveal
-from twokey.gateway.approvals.hidden import mark
+from twokey.gateway.approvals.invisible_characters import mark
 
 MAX_WORDS = 800
 """Most words and blanks that are compared between the first and the last change.

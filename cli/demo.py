@@ -15,6 +15,7 @@ import typer
 from twokey.cli import console
 from twokey.cli.command_context import CommandContext, command_context
 from twokey.cli.demo_batch import batch
+from twokey.cli.demo_context import DemoContext
 from twokey.cli.demo_digest import announce_digest, digest
 from twokey.cli.demo_direct import direct
 from twokey.cli.demo_policy import with_short_timeouts
@@ -30,7 +31,6 @@ from twokey.cli.demo_stack import (
     DemoStack,
     open_demo_stack,
 )
-from twokey.cli.demo_stage import Stage
 from twokey.cli.stop_signals import until_stopped
 from twokey.gateway.config import DEFAULT_FILE, Settings, SlackMode
 from twokey.gateway.errors import SettingsError, TwokeyError
@@ -199,7 +199,7 @@ async def _play(
             async with open_demo_stack(
                 config, folder, mode=mode, env=env, is_kept=False
             ) as demo:
-                await SCRIPTS[name](Stage(demo, say, ledger, outage))
+                await SCRIPTS[name](DemoContext(demo, say, ledger, outage))
         # A script that waits in vain fails as one that finds a fault: with one line.
         except (TwokeyError, TimeoutError) as error:
             say("script.ended", script=name, ok=False, why=str(error))

@@ -6,42 +6,42 @@ import json
 from functools import partial
 
 from twokey.bot.ids import Action
+from twokey.cli.demo_context import STEP_TIMEOUT_S, DemoContext, expect
 from twokey.cli.demo_stack import CHANNEL, SENIOR
-from twokey.cli.demo_stage import STEP_TIMEOUT_S, Stage, expect
 from twokey.gateway.protocol.states import ItemState
 from twokey.sandbox.json_types import JsonObject, as_objects
 
 DONE = ", done "
 
 
-async def direct(stage: Stage) -> None:
+async def direct(context: DemoContext) -> None:
     """Chloé is sent the card and decides on it; the card in the channel shows it."""
-    ts, approval = await stage.ask("@twokey refund order 78420")
-    chloe = stage.demo.sandbox.person(SENIOR)
+    ts, approval = await context.ask("@twokey refund order 78420")
+    chloe = context.demo.sandbox.person(SENIOR)
 
     async def copy(words: str) -> tuple[str, str]:
         find = partial(_copies_in, ts=ts, approval=approval.id, words=words)
         return (await chloe.wait_for(find, STEP_TIMEOUT_S))[0]
 
     first = await copy("1299")
-    stage.say("copy.posted", approval=approval.id, to=SENIOR)
-    await stage.click(ts, Action.APPROVE, approval, 0)
-    await stage.voted(ts, approval, 0, have=1, need=2)
+    context.say("copy.posted", approval=approval.id, to=SENIOR)
+    await context.click(ts, Action.APPROVE, approval, 0)
+    await context.voted(ts, approval, 0, have=1, need=2)
     await copy("1 of 2 approvals")
-    expect(not stage.effects(), "One person was enough.")
+    expect(not context.effects(), "One person was enough.")
 
     await chloe.click(*first, Action.APPROVE)
-    stage.say("reviewer.clicked", approval=approval.id, by=SENIOR, on="copy")
-    await stage.reached(approval, {0: ItemState.EXECUTED})
+    context.say("reviewer.clicked", approval=approval.id, by=SENIOR, on="copy")
+    await context.reached(approval, {0: ItemState.EXECUTED})
     expect(await copy(DONE) == first, "Chloé was sent a second copy.")
-    await stage.ana.message_with(
+    await context.ana.message_with(
         CHANNEL,
         lambda one: one["ts"] == ts and DONE in json.dumps(one["blocks"]),
         STEP_TIMEOUT_S,
     )
-    stage.say("copy.updated", approval=approval.id, to=SENIOR)
-    await stage.last_words()
-    expect(len(stage.effects()) == 1, "The refund did not run once.")
+    context.say("copy.updated", approval=approval.id, to=SENIOR)
+    await context.final_message()
+    expect(len(context.effects()) == 1, "The refund did not run once.")
 
 
 def _copies_in(

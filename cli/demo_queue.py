@@ -6,8 +6,8 @@ import json
 from collections import Counter
 
 from twokey.bot.ids import Action, View
+from twokey.cli.demo_context import DemoContext, expect
 from twokey.cli.demo_stack import CHANNEL, QUEUED, REQUESTER, REVIEWER
-from twokey.cli.demo_stage import Stage, expect
 from twokey.sandbox.json_types import JsonObject
 
 COUNT = len(QUEUED)
@@ -15,40 +15,40 @@ WAIT_S = 120.0
 """How long twenty runs of the agent may take on a busy machine."""
 
 
-async def queue(stage: Stage) -> None:
+async def queue(context: DemoContext) -> None:
     """20 customers want a refund, each in a thread of its own: one modal decides."""
     counted = Counter[str]()
     for request in QUEUED:
-        await stage.dan.say(CHANNEL, request)
-    stage.say("agent.asked", by=REQUESTER, threads=COUNT)
-    await stage.ana.open_home()
-    await _home_shows(stage, f"Review {COUNT} together")
-    stage.say("home.shown", by=REVIEWER, waiting=COUNT)
+        await context.dan.say(CHANNEL, request)
+    context.say("agent.asked", by=REQUESTER, threads=COUNT)
+    await context.ana.open_home()
+    await _home_shows(context, f"Review {COUNT} together")
+    context.say("home.shown", by=REVIEWER, waiting=COUNT)
 
-    await stage.ana.act_in_home(Action.REVIEW)
+    await context.ana.act_in_home(Action.REVIEW)
     counted += Counter(clicks=1, interactions=1)
-    await _view(stage, View.REVIEW)
-    expect(not await stage.ana.submit(), "The choice was refused.")
+    await _view(context, View.REVIEW)
+    expect(not await context.ana.submit(), "The choice was refused.")
     counted += Counter(clicks=1, interactions=1)
-    await _view(stage, View.REVIEW_CONFIRM)
-    expect(not await stage.ana.submit(), "The decision was refused.")
+    await _view(context, View.REVIEW_CONFIRM)
+    expect(not await context.ana.submit(), "The decision was refused.")
     counted += Counter(clicks=1, interactions=1)
-    await _view(stage, View.NOTICE, f"*{COUNT} approved*")
-    stage.say("reviewer.decided", by=REVIEWER, approved=COUNT)
+    await _view(context, View.NOTICE, f"*{COUNT} approved*")
+    context.say("reviewer.decided", by=REVIEWER, approved=COUNT)
 
-    await _home_shows(stage, "Waiting for you: 0")
+    await _home_shows(context, "Waiting for you: 0")
 
     # By the effects and not by the cards, which are updated after their calls ran.
     async def is_done() -> bool:
-        return len(stage.effects()) == COUNT
+        return len(context.effects()) == COUNT
 
-    await stage.until(is_done, "every refund", WAIT_S)
+    await context.until(is_done, "every refund", WAIT_S)
     # 20 effects could be one refund twice and another one never.
-    orders = [effect["args"] for effect in stage.effects()]
+    orders = [effect["args"] for effect in context.effects()]
     expect(len({str(args) for args in orders}) == COUNT, "A refund ran twice.")
-    await stage.ana.wait_for(_are_cards_done, WAIT_S)
-    calls = Counter(call.method for call in stage.demo.sandbox.calls)
-    stage.say(
+    await context.ana.wait_for(_are_cards_done, WAIT_S)
+    calls = Counter(call.method for call in context.demo.sandbox.calls)
+    context.say(
         "queue.counted",
         by=REVIEWER,
         **counted,
@@ -64,14 +64,14 @@ def _are_cards_done(state: JsonObject) -> bool:
     return json.dumps(state["channels"]).count("was approved and ran.") >= COUNT
 
 
-async def _view(stage: Stage, purpose: View, words: str = "") -> JsonObject:
-    return await stage.ana.wait_for_view(
+async def _view(context: DemoContext, purpose: View, words: str = "") -> JsonObject:
+    return await context.ana.wait_for_view(
         lambda view: view["callback_id"] == purpose and words in json.dumps(view),
         WAIT_S,
     )
 
 
-async def _home_shows(stage: Stage, words: str) -> None:
-    await stage.ana.wait_for(
+async def _home_shows(context: DemoContext, words: str) -> None:
+    await context.ana.wait_for(
         lambda state: words in json.dumps(state["home"]) or None, WAIT_S
     )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from twokey.bot.ids import Action, Input
+from twokey.cli.demo_context import DemoContext, expect
 from twokey.cli.demo_stack import CHANNEL, SENIOR
-from twokey.cli.demo_stage import Stage, expect
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.tiers import Tier
@@ -18,138 +18,140 @@ QUESTION = "Did the customer send a photo of the damage?"
 REPLY = "Yes: the screen is cracked in two places."
 
 
-async def approve(stage: Stage) -> None:
+async def approve(context: DemoContext) -> None:
     """Ana approves the refund as it is."""
-    ts, approval = await stage.ask()
-    await stage.click(ts, Action.APPROVE, approval, 0)
-    await stage.reached(approval, {0: ItemState.EXECUTED})
-    words = await stage.last_words()
-    expect(_amounts(stage) == [899], "The refund did not run once with 899.")
+    ts, approval = await context.ask()
+    await context.click(ts, Action.APPROVE, approval, 0)
+    await context.reached(approval, {0: ItemState.EXECUTED})
+    words = await context.final_message()
+    expect(_amounts(context) == [899], "The refund did not run once with 899.")
     expect("899" in words, "The agent does not say what it refunded.")
 
 
-async def edit(stage: Stage) -> None:
+async def edit(context: DemoContext) -> None:
     """Ana halves the refund; the agent says so and why."""
-    ts, approval = await stage.ask()
-    await stage.click(ts, Action.EDIT, approval, 0)
+    ts, approval = await context.ask()
+    await context.click(ts, Action.EDIT, approval, 0)
     # First what must be refused: the form has to stay open for a second try.
-    errors = await stage.submit({"amount": "0"}, approval, 0)
+    errors = await context.submit({"amount": "0"}, approval, 0)
     expect(errors, "An amount of 0 was accepted.")
     values = {"amount": "449.50", Input.REASON: REASON}
-    expect(not await stage.submit(values, approval, 0), "449.50 was refused.")
-    after = await stage.reached(approval, {0: ItemState.EXECUTED})
-    words = await stage.last_words()
+    expect(not await context.submit(values, approval, 0), "449.50 was refused.")
+    after = await context.reached(approval, {0: ItemState.EXECUTED})
+    words = await context.final_message()
     expect(after.items[0].edit, "There is no edit record.")
-    expect(_amounts(stage) == [449.5], "The refund did not run once with 449.50.")
+    expect(_amounts(context) == [449.5], "The refund did not run once with 449.50.")
     expect("449.50" in words and REASON in words, "The agent does not know the edit.")
 
 
-async def reject(stage: Stage) -> None:
+async def reject(context: DemoContext) -> None:
     """Ana rejects the refund with a reason."""
-    ts, approval = await stage.ask()
-    await stage.click(ts, Action.REJECT, approval, 0)
-    await stage.submit({Input.REASON: REASON}, approval, 0)
-    await stage.reached(approval, {0: ItemState.REJECTED})
-    words = await stage.last_words()
-    expect(not stage.effects(), "A rejected call ran.")
+    ts, approval = await context.ask()
+    await context.click(ts, Action.REJECT, approval, 0)
+    await context.submit({Input.REASON: REASON}, approval, 0)
+    await context.reached(approval, {0: ItemState.REJECTED})
+    words = await context.final_message()
+    expect(not context.effects(), "A rejected call ran.")
     expect("said no" in words and REASON in words, "The agent does not say why.")
 
 
-async def respond(stage: Stage) -> None:
+async def respond(context: DemoContext) -> None:
     """Ana answers instead of letting the tool run."""
-    ts, approval = await stage.ask()
-    await stage.click(ts, Action.RESPOND, approval, 0)
-    await stage.submit({Input.MESSAGE: ANSWER}, approval, 0)
-    await stage.reached(approval, {0: ItemState.ANSWERED})
-    words = await stage.last_words()
-    expect(not stage.effects(), "An answered call ran.")
+    ts, approval = await context.ask()
+    await context.click(ts, Action.RESPOND, approval, 0)
+    await context.submit({Input.MESSAGE: ANSWER}, approval, 0)
+    await context.reached(approval, {0: ItemState.ANSWERED})
+    words = await context.final_message()
+    expect(not context.effects(), "An answered call ran.")
     expect(ANSWER in words, "The agent does not pass the answer on.")
 
 
-async def inquiry(stage: Stage) -> None:
+async def inquiry(context: DemoContext) -> None:
     """Ana asks Dan before she decides; the card stays open and shows his reply."""
-    ts, approval = await stage.ask()
-    await stage.click(ts, Action.ASK_REQUESTER, approval, 0)
-    await stage.submit({Input.QUESTION: QUESTION}, approval, 0)
-    await stage.told(ts, EventName.APPROVAL_ASKED, approval, QUESTION)
-    await stage.dan.say(CHANNEL, f"@twokey {REPLY}", ts)
-    await stage.told(ts, EventName.APPROVAL_REPLIED, approval, REPLY)
-    now = await stage.approval(approval.id)
+    ts, approval = await context.ask()
+    await context.click(ts, Action.ASK_REQUESTER, approval, 0)
+    await context.submit({Input.QUESTION: QUESTION}, approval, 0)
+    await context.card_shows(ts, EventName.APPROVAL_ASKED, approval, QUESTION)
+    await context.dan.say(CHANNEL, f"@twokey {REPLY}", ts)
+    await context.card_shows(ts, EventName.APPROVAL_REPLIED, approval, REPLY)
+    now = await context.approval(approval.id)
     expect(now.items == approval.items, "A question changed the call.")
     expect(now.expires_at_ms == approval.expires_at_ms, "A question changed its end.")
-    await stage.click(ts, Action.APPROVE, approval, 0)
-    await stage.reached(approval, {0: ItemState.EXECUTED})
-    words = await stage.last_words()
-    expect(_amounts(stage) == [899], "The refund did not run once with 899.")
+    await context.click(ts, Action.APPROVE, approval, 0)
+    await context.reached(approval, {0: ItemState.EXECUTED})
+    words = await context.final_message()
+    expect(_amounts(context) == [899], "The refund did not run once with 899.")
     expect(REPLY not in words, "The agent was told what people said.")
 
 
-async def expire(stage: Stage) -> None:
+async def expire(context: DemoContext) -> None:
     """Nobody decides in time."""
-    _, approval = await stage.ask()
-    await stage.reached(approval, {0: ItemState.EXPIRED})
-    words = await stage.last_words()
-    expect(not stage.effects(), "An expired call ran.")
+    _, approval = await context.ask()
+    await context.reached(approval, {0: ItemState.EXPIRED})
+    words = await context.final_message()
+    expect(not context.effects(), "An expired call ran.")
     expect("in time" in words, "The agent does not say that nobody decided.")
 
 
-async def multi(stage: Stage) -> None:
+async def multi(context: DemoContext) -> None:
     """Three calls in one turn: one is approved, one edited, one rejected."""
-    ts, approval = await stage.ask("@twokey refund order 78291 and do everything else")
+    ts, approval = await context.ask(
+        "@twokey refund order 78291 and do everything else"
+    )
     expect(len(approval.items) == 3, "The card does not hold three calls.")  # noqa: PLR2004 - refund, address, e-mail
     place = {item.tool: item.index for item in approval.items}
     refund, address = place["process_refund"], place["change_address"]
     mail = place["send_email"]
-    await stage.click(ts, Action.REJECT, approval, address)
-    await stage.submit({Input.REASON: "It has left already."}, approval, address)
-    approval = await stage.reached(approval, {address: ItemState.REJECTED})
-    await stage.click(ts, Action.EDIT, approval, refund)
+    await context.click(ts, Action.REJECT, approval, address)
+    await context.submit({Input.REASON: "It has left already."}, approval, address)
+    approval = await context.reached(approval, {address: ItemState.REJECTED})
+    await context.click(ts, Action.EDIT, approval, refund)
     values = {"amount": "449.50", Input.REASON: REASON}
-    await stage.submit(values, approval, refund)
-    approval = await stage.reached(approval, {refund: ItemState.EXECUTED})
-    await stage.click(ts, Action.APPROVE, approval, mail)
-    await stage.reached(approval, {mail: ItemState.EXECUTED})
-    words = await stage.last_words()
-    tools = sorted(str(effect["tool"]) for effect in stage.effects())
+    await context.submit(values, approval, refund)
+    approval = await context.reached(approval, {refund: ItemState.EXECUTED})
+    await context.click(ts, Action.APPROVE, approval, mail)
+    await context.reached(approval, {mail: ItemState.EXECUTED})
+    words = await context.final_message()
+    tools = sorted(str(effect["tool"]) for effect in context.effects())
     expect(tools == ["process_refund", "send_email"], f"These ran: {tools}.")
     expect("449.50" in words and "said no" in words, "The agent missed something.")
 
 
-async def escalate(stage: Stage) -> None:
+async def escalate(context: DemoContext) -> None:
     """A refund over 1,000 takes two people; the second one is called, a senior."""
-    ts, approval = await stage.ask("@twokey refund order 78420")
+    ts, approval = await context.ask("@twokey refund order 78420")
     expect(approval.items[0].tier is Tier.ESCALATE, "1,299 does not take two people.")
-    await stage.called(ts, approval, EventName.APPROVAL_REMINDED)
-    await stage.click(ts, Action.APPROVE, approval, 0)
-    await stage.voted(ts, approval, 0, have=1, need=2)
-    expect(not stage.effects(), "One person was enough.")
-    await stage.called(ts, approval, EventName.APPROVAL_ESCALATED)
-    await stage.click(ts, Action.APPROVE, approval, 0, by=SENIOR)
-    await stage.reached(approval, {0: ItemState.EXECUTED})
-    words = await stage.last_words()
-    expect(_amounts(stage) == [1299], "The refund did not run once with 1,299.")
+    await context.called(ts, approval, EventName.APPROVAL_REMINDED)
+    await context.click(ts, Action.APPROVE, approval, 0)
+    await context.voted(ts, approval, 0, have=1, need=2)
+    expect(not context.effects(), "One person was enough.")
+    await context.called(ts, approval, EventName.APPROVAL_ESCALATED)
+    await context.click(ts, Action.APPROVE, approval, 0, by=SENIOR)
+    await context.reached(approval, {0: ItemState.EXECUTED})
+    words = await context.final_message()
+    expect(_amounts(context) == [1299], "The refund did not run once with 1,299.")
     expect("1299" in words, "The agent does not say what it refunded.")
 
 
-async def outage(stage: Stage) -> None:
+async def outage(context: DemoContext) -> None:
     """The model is away after the approval; the run waits, and ends when it is back."""
-    ts, approval = await stage.ask()
+    ts, approval = await context.ask()
     # Not before the card is there: without its model the agent proposes nothing.
-    stage.outage.touch()
-    stage.say("model.away")
-    await stage.click(ts, Action.APPROVE, approval, 0)
-    await stage.reached(approval, {0: ItemState.EXECUTED})
-    waiting = await stage.run_shown(EventName.RUN_WAITING)
-    stage.outage.unlink()
-    stage.say("model.back")
-    ended = await stage.run_shown(EventName.RUN_RESUMED)
-    words = await stage.last_words()
+    context.outage.touch()
+    context.say("model.away")
+    await context.click(ts, Action.APPROVE, approval, 0)
+    await context.reached(approval, {0: ItemState.EXECUTED})
+    waiting = await context.run_shown(EventName.RUN_WAITING)
+    context.outage.unlink()
+    context.say("model.back")
+    ended = await context.run_shown(EventName.RUN_RESUMED)
+    words = await context.final_message()
     expect(waiting == ended, "The outage was reported in more than one message.")
-    expect(_amounts(stage) == [899], "The refund did not run once with 899.")
+    expect(_amounts(context) == [899], "The refund did not run once with 899.")
     expect("899" in words, "The agent does not say what it refunded.")
 
 
-SINGLE_CARDS: dict[str, Callable[[Stage], Awaitable[None]]] = {
+SINGLE_CARDS: dict[str, Callable[[DemoContext], Awaitable[None]]] = {
     script.__name__: script
     for script in (
         approve,
@@ -165,9 +167,9 @@ SINGLE_CARDS: dict[str, Callable[[Stage], Awaitable[None]]] = {
 }
 
 
-def _amounts(stage: Stage) -> list[object]:
+def _amounts(context: DemoContext) -> list[object]:
     return [
         as_object(effect["args"])["amount"]
-        for effect in stage.effects()
+        for effect in context.effects()
         if effect["tool"] == "process_refund"
     ]

@@ -88,7 +88,7 @@ def retry(
     everything: Annotated[bool, typer.Option("--all", help="Each of them.")] = False,
     by: By = "",
 ) -> None:
-    """Try a run again now; the time for its retries begins anew.
+    """Try a run again now; the time for its retries starts over.
 
     A running gateway that serves its agent does it. Nothing runs that is not approved.
     """
@@ -110,7 +110,7 @@ def retry(
 def drop(ctx: typer.Context, run: RunId, *, by: By = "") -> None:
     """Drop a run; its calls end without running.
 
-    It is not continued. A new message in its thread begins anew.
+    It is not continued. A new message in its thread starts a new run.
     """
     name = _ask(ctx, lambda one: _drop(one, run, by or caller()))
     console.good(f"{name} was dropped: nothing of it runs any more.")

@@ -1,4 +1,4 @@
-"""Check a policy, explain one decision, replay past calls."""
+"""Commands of `twokey policy`: check, explain, replay, suggest."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from twokey.gateway.policy.replay import Replayed, read_rows, replay
 from twokey.gateway.policy.suggesting import LEAST, suggest
 from twokey.gateway.policy.untyped import untyped_arguments
 from twokey.gateway.protocol.strict_json import JsonObject, parse_object
-from twokey.gateway.sentences import sentence
+from twokey.gateway.validation_errors import sentence
 
 group = typer.Typer(help=__doc__, no_args_is_help=True, rich_markup_mode=None)
 

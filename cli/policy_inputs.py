@@ -15,7 +15,7 @@ from twokey.gateway.policy.rules import Policy
 from twokey.gateway.policy.windows import micro, window_uses
 from twokey.gateway.protocol.records import Record
 from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.sentences import near
+from twokey.gateway.validation_errors import near
 
 # Checked before `int`, which reads digits of every script, underscores and spaces.
 _COUNT = re.compile(r"[0-9]{1,9}", re.ASCII)

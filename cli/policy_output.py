@@ -35,7 +35,7 @@ def explanation_rows(
     """Yield label and text of everything that an evaluation says.
 
     Args:
-        policy: that judged it.
+        policy: that evaluated it.
         evaluation: of the call.
         when: the time at which it is evaluated; None leaves absolute times out.
     """

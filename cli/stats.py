@@ -23,8 +23,8 @@ from twokey.gateway.metrics.export_reader import events_of
 from twokey.gateway.metrics.fold import Metrics, Selection
 from twokey.gateway.metrics.report import as_json
 from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.sentences import near
 from twokey.gateway.service.statistics import StatisticsService
+from twokey.gateway.validation_errors import near
 
 _AGO = re.compile(r"(?P<count>[1-9][0-9]{0,3})(?P<unit>[hd])", re.ASCII)
 _LAST_MS = 253_402_000_000_000

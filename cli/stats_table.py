@@ -12,7 +12,7 @@ from twokey.gateway.metrics.report import by_calls, by_tier
 from twokey.gateway.metrics.wording import HEADINGS, cells, facts
 
 _NAME = 20
-# With the name 78 columns: a table that is wider is folded by a terminal of 80.
+# With the name 78 columns: a wider table is wrapped by a terminal of 80.
 _WIDTHS = (7, 7, 9, 11, 8, 8, 8)
 _SHOWN = 20
 """Most tools in the table; --json has all of them."""

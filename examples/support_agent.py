@@ -177,9 +177,9 @@ def next_message(messages: Sequence[BaseMessage]) -> AIMessage:
         return _gated_step(request, order_id, str(looked_up[-1].text), len(messages))
     plain = [message for message in results if str(message.text).startswith("Refunded")]
     if len(plain) > MANY:
-        others = [last_words(message) for message in results if message not in plain]
+        others = [final_message(message) for message in results if message not in plain]
         return AIMessage(" ".join([f"{len(plain)} refunds are done.", *others]))
-    return AIMessage(" ".join(last_words(message) for message in results))
+    return AIMessage(" ".join(final_message(message) for message in results))
 
 
 def _first_step(request: str, order_id: str, seed: int) -> AIMessage:
@@ -302,7 +302,7 @@ def _call(name: str, seed: int, **args: object) -> ToolCall:
     return ToolCall(name=name, args=args, id=f"call_{name}_{seed}", type="tool_call")
 
 
-def last_words(result: ToolMessage) -> str:
+def final_message(result: ToolMessage) -> str:
     """Put one result into words for the customer, as a model would."""
     text = str(result.text)
     what = _WHAT.get(str(result.name), str(result.name))

@@ -48,8 +48,8 @@ from twokey.gateway.secret_file import (
     load_or_create_secret,
     parse_secrets,
 )
-from twokey.gateway.sentences import dotted, sentence
 from twokey.gateway.text_file import read_text
+from twokey.gateway.validation_errors import dotted, sentence
 
 DEFAULT_FILE = Path("twokey.yml")
 

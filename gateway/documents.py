@@ -18,7 +18,7 @@ import yaml
 from pydantic import BaseModel, JsonValue, ValidationError
 
 from twokey.gateway.errors import TwokeyError
-from twokey.gateway.sentences import Path, sentence, shortened
+from twokey.gateway.validation_errors import Path, sentence, shortened
 
 MAX_DEPTH = 64
 """How deep a document may be nested."""

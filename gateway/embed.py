@@ -1,4 +1,4 @@
-"""Run agents behind approvals inside any asyncio program.
+"""Embedded mode (`Twokey`): run agents behind approvals in any asyncio program.
 
     async with Twokey(policy=Path("policy.yml")) as tk:
         final = await tk.run(graph, {"messages": [...]}, thread_id="order-78291")
@@ -202,7 +202,7 @@ class Twokey:
 
         The thread is advanced with this graph, config and context until it is
         finished, or until it is run again with others. They live in this process: one
-        that started anew has to run the thread again to go on with it.
+        that was restarted has to run the thread again to go on with it.
 
         Args:
             graph: a compiled graph, a `StateGraph`, or a function that returns one;

@@ -57,7 +57,7 @@ class CorruptRecord(TwokeyError):
         self.approval = approval
         super().__init__(
             f"The record of {approval!r} is corrupt, so nothing of it was "
-            "decided or run. See who else writes to the store; the agent can ask anew."
+            "decided or run. See who else writes to the store; the agent can ask again."
         )
 
 

@@ -80,7 +80,7 @@ class Person:
     ) -> T:
         """Return the first true result of `condition(state)`.
 
-        The state is looked at anew on every change.
+        The state is read again on every change.
 
         Raises:
             TimeoutError: it did not come true in time.

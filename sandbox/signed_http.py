@@ -38,7 +38,7 @@ class Forgery(StrEnum):
     NONE = "none"
     """Nothing: the same bytes under the same signature, a replay."""
     FRESH = "fresh"
-    """Nothing: the same body, signed anew, as in a repeated delivery."""
+    """Nothing: the same body, signed again, as in a repeated delivery."""
     BAD_SIGNATURE = "bad_signature"
     WRONG_SECRET = "wrong_secret"  # noqa: S105 - a name, not a secret
     TAMPERED_BODY = "tampered_body"

@@ -57,7 +57,7 @@ from twokey.bot.text_types import (
     untrusted,
 )
 from twokey.gateway.approvals.evidence import original_text
-from twokey.gateway.approvals.hidden import has_hidden
+from twokey.gateway.approvals.invisible_characters import has_hidden
 from twokey.gateway.approvals.precedents import Past
 from twokey.gateway.approvals.quorum import asks_more, tally
 from twokey.gateway.approvals.record import Approval, Item

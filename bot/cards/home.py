@@ -178,7 +178,7 @@ def _heading(group: Group, *, is_first: bool) -> list[Block]:
         style="primary",
         accessibility_label=label(f"Review {count} waiting calls together"),
     )
-    # A name that stays when the tab is drawn anew: a click on the button before counts.
+    # A name that survives a redraw of the tab: a click on the button before counts.
     kind = sha256(f"{group.agent}\n{group.tool}".encode()).hexdigest()[:16]
     return [*above, section(name, accessory=review, block_id=f"group.{kind}")]
 

@@ -93,7 +93,7 @@ def inquiries(frame: Frame) -> list[Block]:
 
 def _shown(frame: Frame, one: Inquiry) -> list[Block]:
     at = when(one.at_ms)
-    # The name in plain text: a mention would notify them when the card is posted anew.
+    # The name in plain text: a mention would notify them when the card is posted again.
     # Who the requester is stands at the top of the card.
     asked: list[Template | Plain] = [
         template("💬 *Asked the requester* {at}, by", at=at),

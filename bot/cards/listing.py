@@ -17,7 +17,7 @@ from twokey.bot.argument_titles import argument_titles
 from twokey.bot.homoglyphs import homoglyph_warnings
 from twokey.bot.text import excerpt, fit, reveal
 from twokey.gateway.approvals.evidence import Argument, arguments, as_text, redacted
-from twokey.gateway.approvals.hidden import has_hidden, mark
+from twokey.gateway.approvals.invisible_characters import has_hidden, mark
 from twokey.gateway.approvals.record import Item
 from twokey.gateway.protocol.strict_json import JsonObject
 

@@ -51,7 +51,7 @@ from twokey.gateway.store.keys import Keys
 
 logger = logging.getLogger(__name__)
 
-POLICY_DECISION_TAG = "twokey/v1/judgement"
+POLICY_DECISION_TAG = "twokey/v1/policy-decision"
 
 
 class RateLimitDelay(Exception):

@@ -48,7 +48,7 @@ RETRY_FOR_S = 24 * 3600.0
 """How long Slack may fail to respond before a message or a card is given up.
 
 A card is given up only if its approval is over as well. The time counts from the first
-failure in a row, as seen by one publisher; a restart starts anew.
+failure in a row, as seen by one publisher; a restart counts from zero.
 """
 
 NO_RESPONSE = "no_response"

@@ -82,11 +82,13 @@ class MetricsReports:
             return
         since, until = (int(at.timestamp() * 1000) for at in settings.week_of(due))
         week = Selection(since_ms=since, until_ms=until)
-        if not await self.tell_digest(week, ZoneInfo(settings.zone), mark):
+        if not await self.announce_digest(week, ZoneInfo(settings.zone), mark):
             # Noted here alone: the log of that week is not read again each minute.
             self._empty = mark
 
-    async def tell_digest(self, period: Selection, zone: ZoneInfo, mark: str) -> bool:
+    async def announce_digest(
+        self, period: Selection, zone: ZoneInfo, mark: str
+    ) -> bool:
         """Announce the numbers of a period, once for each mark; False without any.
 
         Raises:
@@ -97,7 +99,7 @@ class MetricsReports:
         if metrics.total.is_empty:
             return False
         data = {DIGEST: digest_of(metrics).model_dump_json()}
-        await self._tell("digest", mark, EventName.METRICS_DIGEST, data)
+        await self._announce("digest", mark, EventName.METRICS_DIGEST, data)
         return True
 
     async def _waiting(self, limit_ms: int) -> None:
@@ -119,7 +121,7 @@ class MetricsReports:
         }
         state, reason = ("over", "waiting") if count else ("under", "waiting_over")
         name = EventName.METRICS_ALERT
-        await self._tell("waiting", state, name, data, reason=reason)
+        await self._announce("waiting", state, name, data, reason=reason)
 
     async def _corrected(self, limit: int, now_ms: int) -> None:
         selected = Selection(since_ms=now_ms - _DAY_MS)
@@ -138,13 +140,13 @@ class MetricsReports:
         # Once a day: the rate moves about its limit.
         day = datetime.fromtimestamp(now_ms / 1000, UTC).date().isoformat()
         name = EventName.METRICS_ALERT
-        await self._tell("corrected", day, name, data, reason="corrected")
+        await self._announce("corrected", day, name, data, reason="corrected")
 
     async def _mark(self, what: Mark) -> str:
         threads = self._service.store.threads
         return await threads.mark(self._keys, self._tenant, "", self._reader, what)
 
-    async def _tell(
+    async def _announce(
         self,
         what: Mark,
         mark: str,

@@ -8,7 +8,7 @@ A message may then be posted twice, but a card has one registered copy, and a se
 is deleted.
 
 A publisher that leaves due work undone reports it (`Publisher.problem`), gives up the
-lease and starts anew, as after a restart.
+lease and starts over, as after a restart.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Publisher:
         outdated: returns the approvals whose cards are outdated. Its argument is its
             memory: what it returned each approval for, so as not to return it again.
         report: announces what is due of metrics, and shows seeded defects.
-        heard: called after new events, by the one process that publishes.
+        on_events: called after new events, by the one process that publishes.
     """
 
     def __init__(
@@ -72,9 +72,9 @@ class Publisher:
         *,
         outdated: Callable[[dict[str, str]], Awaitable[Sequence[str]]],
         report: Callable[[], Awaitable[None]],
-        heard: Callable[[], None] = lambda: None,
+        on_events: Callable[[], None] = lambda: None,
     ) -> None:
-        self._heard = heard
+        self._on_events = on_events
         self._outdated = outdated
         self._report = report
         self._store = store
@@ -187,12 +187,12 @@ class Publisher:
         await term.feed.start()
         # Also at the start: what the previous publisher had read is not told of again.
         term.happened.set()
-        self._heard()
+        self._on_events()
         while not term.is_over:
             term.scheduler.changed.set()
             if await term.feed.read_new():
                 term.happened.set()
-                self._heard()
+                self._on_events()
 
     async def _watch(self, term: _LeaseTerm) -> None:
         """Return when the scheduler has stalled, which ends the term."""
@@ -234,7 +234,7 @@ class Publisher:
                 seconds += 1
 
     async def _report_metrics(self, term: _LeaseTerm) -> None:
-        """Announce digests and alerts; cards are published whatever becomes of them."""
+        """Announce digests and alerts; cards are published even if that fails."""
         while not term.is_over:
             try:
                 await self._report()

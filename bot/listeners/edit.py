@@ -73,7 +73,7 @@ async def _submit(ctx: ListenerContext, submitted: Submitted) -> AckBody:
             )
         )
     # EDIT_RAISED is the same form after its warning. Asking again would show the
-    # warning without end; the decision itself is policy_now anew in any case.
+    # warning without end; the decision itself is evaluated again in any case.
     if submitted.view.callback_id == View.EDIT and inputs.changed:
         warning = await _warning(ctx, target, submitted, inputs.args)
         if warning is not None:

@@ -68,13 +68,13 @@ async def glance(ctx: ListenerContext) -> Glance:
 
 async def show(ctx: ListenerContext, user: str) -> None:
     """Publish a person's tab now; what goes wrong is logged."""
-    async with ctx.home.turn(user) as is_mine:
+    async with ctx.home.next_update(user) as is_mine:
         if not is_mine:
             return
         try:
             for _ in range(_TRIES):
                 await ctx.home.wait_for_limit()
-                if await _published(ctx, user, await glance(ctx), is_asked=True):
+                if await _published(ctx, user, await glance(ctx), is_requested=True):
                     return
         except (SlackError, StoreUnavailable) as error:
             logger.warning("home.unpublished user=%s why=%s", user, error)
@@ -106,7 +106,7 @@ async def _follow_changes(ctx: ListenerContext) -> None:
         return
     seen = await glance(ctx)
     for user in users:
-        async with ctx.home.turn(user) as is_mine:
+        async with ctx.home.next_update(user) as is_mine:
             # Otherwise another turn of this person waits, and shows all there is.
             if is_mine and not await _followed(ctx, user, seen):
                 ctx.home.changed.set()
@@ -119,7 +119,7 @@ async def _followed(ctx: ListenerContext, user: str, seen: Glance) -> bool:
         StoreUnavailable: the store does not answer.
     """
     try:
-        return await _published(ctx, user, seen, is_asked=False)
+        return await _published(ctx, user, seen, is_requested=False)
     except SlackRefused as error:
         # It would be refused again: the person has left, or the tab was switched off.
         logger.warning("home.forgotten user=%s why=%s", user, error)
@@ -131,7 +131,7 @@ async def _followed(ctx: ListenerContext, user: str, seen: Glance) -> bool:
 
 
 async def _published(
-    ctx: ListenerContext, user: str, seen: Glance, *, is_asked: bool
+    ctx: ListenerContext, user: str, seen: Glance, *, is_requested: bool
 ) -> bool:
     """Publish one tab; False when it has to be made again.
 
@@ -142,11 +142,11 @@ async def _published(
     tabs, tenant = ctx.service.store.home_tabs, ctx.config.tenant
     # The hash before the tab is made: whatever is published in between is newer.
     tab, before, now_ms = await tabs.tab(ctx.keys, tenant, user)
-    view = await _view(ctx, user, tab, seen, now_ms=now_ms, is_asked=is_asked)
+    view = await _view(ctx, user, tab, seen, now_ms=now_ms, is_requested=is_requested)
     content = _content(view)
-    if not is_asked and content == before.content:
+    if not is_requested and content == before.content:
         return True
-    if not is_asked and not ctx.home.may_publish():
+    if not is_requested and not ctx.home.may_publish():
         return False
     try:
         reply = await ctx.slack.call(
@@ -154,7 +154,7 @@ async def _published(
         )
     except RateLimited as error:
         ctx.home.limits.refused(PUBLISH, "", error.retry_after_s)
-        if is_asked:
+        if is_requested:
             raise
         return False
     except SlackRefused as error:
@@ -176,10 +176,10 @@ async def _view(
     seen: Glance,
     *,
     now_ms: int,
-    is_asked: bool,
+    is_requested: bool,
 ) -> Block:
     """Return a person's queue, and below it how this works."""
-    found = await queue_of(ctx, user, seen.waiting, is_glance=not is_asked)
+    found = await queue_of(ctx, user, seen.waiting, is_glance=not is_requested)
     chosen = filter_of(tab)
     page = page_of(
         found.mine, now_ms=now_ms, user=user, chosen=chosen, calls=found.calls

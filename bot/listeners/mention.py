@@ -15,7 +15,11 @@ from twokey.bot.listener_context import (
     to_mrkdwn,
 )
 from twokey.bot.listeners.router import NOT_RECORDED, Router
-from twokey.bot.listeners.thread_reply import handle_thread_reply
+from twokey.bot.listeners.thread_reply import (
+    as_message,
+    handle_thread_reply,
+    reply_privately,
+)
 from twokey.bot.message_events import Mention, Message
 from twokey.bot.payload import BadPayload, Json
 from twokey.bot.text_types import template
@@ -147,7 +151,9 @@ async def _ask(ctx: ListenerContext, mention: Mention) -> None:
             message_key=mention.message_key,
         )
     except StoreUnavailable:
-        ctx.tasks.later(_reply(ctx, mention, _NOT_KEPT_YET), name="reply")
+        ctx.tasks.later(
+            reply_privately(ctx, mention, as_message(_NOT_KEPT_YET)), name="reply"
+        )
         raise
     except TooManySpeakers:
         await _reply_once(ctx, mention, _CROWDED)
@@ -205,7 +211,9 @@ async def _reply_once(
     ctx: ListenerContext, mention: Mention, sentence: UserText
 ) -> None:
     if await ctx.is_first(mention.event_id):
-        ctx.tasks.later(_reply(ctx, mention, sentence), name="reply")
+        ctx.tasks.later(
+            reply_privately(ctx, mention, as_message(sentence)), name="reply"
+        )
 
 
 def _problem(asker: Reviewer, wanted: AgentRequest) -> UserText | None:
@@ -214,14 +222,3 @@ def _problem(asker: Reviewer, wanted: AgentRequest) -> UserText | None:
     if not wanted.agent:
         return _NO_AGENT
     return None if wanted.text else _EMPTY
-
-
-async def _reply(ctx: ListenerContext, mention: Mention, sentence: UserText) -> None:
-    await ctx.send(
-        "chat.postEphemeral",
-        to=mention.user,
-        channel=mention.channel,
-        user=mention.user,
-        thread_ts=mention.thread_ts if mention.thread_ts != mention.ts else None,
-        text=to_mrkdwn(sentence),
-    )

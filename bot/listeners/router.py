@@ -53,7 +53,7 @@ NOT_CONFIRMED = label(
 )
 CORRUPT = label(
     "The record of this approval is corrupt, so nothing was recorded and nothing "
-    "of it will run. Please tell the gateway's operator; the agent can ask anew."
+    "of it will run. Please tell the gateway's operator; the agent can ask again."
 )
 NEWER = label(
     "A newer version of Twokey wrote this approval than the one that runs now, so "

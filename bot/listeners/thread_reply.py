@@ -102,7 +102,9 @@ async def handle_thread_reply(ctx: ListenerContext, mention: Mention) -> bool:
         answered = await _answered(ctx, mention, shown)
     except (StoreUnavailable, CorruptRecord) as error:
         sentence = _why(error, _NOT_KEPT_YET)
-        ctx.tasks.later(_tell(ctx, mention, _said(sentence)), name="reply")
+        ctx.tasks.later(
+            reply_privately(ctx, mention, as_message(sentence)), name="reply"
+        )
         raise
     # Slack delivers an event again when our answer is late; what is said is private and
     # would stand there twice.
@@ -114,22 +116,28 @@ async def handle_thread_reply(ctx: ListenerContext, mention: Mention) -> bool:
 async def _reply(
     ctx: ListenerContext, mention: Mention, approval: str, answered: Message | None
 ) -> None:
-    await _tell(ctx, mention, answered or await _offered(ctx, mention, approval))
+    await reply_privately(
+        ctx, mention, answered or await _offered(ctx, mention, approval)
+    )
 
 
-async def _tell(ctx: ListenerContext, mention: Mention, message: Message) -> None:
+async def reply_privately(
+    ctx: ListenerContext, mention: Mention, message: Message
+) -> None:
+    """Answer a message where it was written, visible to its author alone."""
     await ctx.send(
         "chat.postEphemeral",
         to=mention.user,
         channel=mention.channel,
         user=mention.user,
-        thread_ts=mention.thread_ts,
+        thread_ts=mention.thread_ts if mention.thread_ts != mention.ts else None,
         blocks=message.blocks or None,
         text=message.text,
     )
 
 
-def _said(sentence: UserText) -> Message:
+def as_message(sentence: UserText) -> Message:
+    """Make a message of one sentence."""
     return Message((), to_mrkdwn(sentence))
 
 
@@ -137,10 +145,10 @@ async def _offered(ctx: ListenerContext, mention: Mention, approval: str) -> Mes
     try:
         return await _offer(ctx, mention, approval)
     except UserFacingError as error:
-        return _said(error.message)
+        return as_message(error.message)
     except (StoreUnavailable, CorruptRecord) as error:
         log_failure(logger, error, "thread_reply.not_offered approval=%s", approval)
-        return _said(_why(error, NOT_RECORDED))
+        return as_message(_why(error, NOT_RECORDED))
 
 
 async def _answered(
@@ -157,7 +165,7 @@ async def _answered(
             return await _reply_to_reviewers(ctx, mention, loaded, by)
         return await _answer_question(ctx, mention, loaded)
     except UserFacingError as error:
-        return _said(error.message)
+        return as_message(error.message)
 
 
 async def _offer(ctx: ListenerContext, mention: Mention, approval_id: str) -> Message:
@@ -245,7 +253,7 @@ async def _answer_question(
     if isinstance(outcome, Invalid):
         raise UserFacingError(label(" ".join(outcome.errors.values())))
     logger.info("question.replied outcome=%s id=%s", outcome.kind, approval.id)
-    return _said(outcome_text(outcome, now_ms=loaded.now_ms))
+    return as_message(outcome_text(outcome, now_ms=loaded.now_ms))
 
 
 async def _reply_to_reviewers(
@@ -256,11 +264,11 @@ async def _reply_to_reviewers(
     result = await ctx.service.inquiries.reply(approval.id, by, words, mention.ts)
     logger.info("requester.replied id=%s", approval.id)
     if isinstance(result, Change):
-        return _said(_REPLIED)
+        return as_message(_REPLIED)
     if isinstance(result, Inquiry):
         # Delivered again, or edited: it was evidence as it was first written.
-        return _said(_REPLIED if result.text == words else _KEPT_FIRST)
-    return _said(outcome_text(result, now_ms=loaded.now_ms))
+        return as_message(_REPLIED if result.text == words else _KEPT_FIRST)
+    return as_message(outcome_text(result, now_ms=loaded.now_ms))
 
 
 async def _chosen(

@@ -36,7 +36,7 @@ async def _retime(
     # As fresh as for a decision: more time keeps a call open, which is a power of
     # reviewers alone.
     reviewer = await ctx.reviewer_of(*clicked.who, *before.items, decides=True)
-    change = times.extend if action is Action.EXTEND else times.take
+    change = times.extend if action is Action.EXTEND else times.acknowledge
     result = await change(before.id, reviewer.with_(gesture=clicked.gesture))
     if not isinstance(result, Change):
         logger.info("time.refused why=%s approval=%s", result.kind, before.id)

@@ -1,4 +1,4 @@
-"""Read what waits for people, with a seeded defect among it like any other call."""
+"""Load the calls that wait for people; a seeded defect is among them."""
 
 from __future__ import annotations
 

@@ -282,7 +282,7 @@ def _may_reject(waiting: Iterable[Item]) -> bool:
 
 
 def rest(offered: Iterable[Item]) -> list[Block]:
-    """Ask what becomes of calls that are not ticked; nothing where none is rejected."""
+    """Ask what to do with calls that are not ticked; nothing where none is rejected."""
     if not _may_reject(offered):
         return []
     choices = [

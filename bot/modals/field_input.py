@@ -18,8 +18,8 @@ from twokey.bot.inputs import (
     text_input,
     time_input,
 )
+from twokey.bot.modals.date_times import clock_of, seconds_of, zone_of
 from twokey.bot.modals.form_fields import Field
-from twokey.bot.modals.moments import clock_of, seconds_of, zone_of
 from twokey.bot.modals.schema import ABSENT, Kind, is_same
 from twokey.bot.modals.texts import json_text, number_text, option_labels, path_label
 from twokey.bot.objects import Block, option

@@ -13,6 +13,7 @@ from typing import cast
 
 from pydantic import JsonValue
 
+from twokey.bot.modals.date_times import moment_text, time_text
 from twokey.bot.modals.field_input import (
     FALSE,
     NULL,
@@ -22,7 +23,6 @@ from twokey.bot.modals.field_input import (
     initial_value,
 )
 from twokey.bot.modals.form_fields import Field
-from twokey.bot.modals.moments import moment_text, time_text
 from twokey.bot.modals.schema import ABSENT, Kind, Value
 from twokey.bot.modals.texts import is_carried
 from twokey.gateway.errors import BadJson

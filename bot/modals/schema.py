@@ -14,7 +14,7 @@ from typing import cast
 
 from pydantic import JsonValue
 
-from twokey.bot.modals.moments import clock_of, seconds_of
+from twokey.bot.modals.date_times import clock_of, seconds_of
 from twokey.bot.modals.texts import number_text, option_labels, slack_length
 from twokey.bot.text import reveal
 from twokey.gateway.protocol.pointers import pointed

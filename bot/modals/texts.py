@@ -11,7 +11,7 @@ from pydantic import JsonValue
 
 from twokey.bot.text import reveal
 from twokey.gateway.approvals.evidence import as_text
-from twokey.gateway.approvals.hidden import is_hidden, mark
+from twokey.gateway.approvals.invisible_characters import is_hidden, mark
 
 PATH_MARK = " \u203a "
 

@@ -1,4 +1,4 @@
-"""One change of an approval: the next record, its events and its timers."""
+"""Change of an approval (next record, events, timers), and its builders."""
 
 from __future__ import annotations
 

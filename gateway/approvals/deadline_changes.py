@@ -59,7 +59,9 @@ def extend(approval: Approval, reviewer: Reviewer, now_ms: int) -> Change | Refu
     return _change(approval, longer, reviewer, EventName.APPROVAL_EXTENDED)
 
 
-def take(approval: Approval, reviewer: Reviewer, now_ms: int) -> Change | Refusal:
+def acknowledge(
+    approval: Approval, reviewer: Reviewer, now_ms: int
+) -> Change | Refusal:
     """Mark that somebody handles an approval, for `TAKEN_FOR`; the latest one counts.
 
     Arguments are those of `extend`.
@@ -84,7 +86,7 @@ def fire(approval: Approval, kind: TimerKind, now_ms: int) -> Change | None:
     if kind is TimerKind.DOUBT:
         if ItemState.IN_DOUBT not in states:
             return None
-        # Set anew in the same step: a process that dies after it loses no later
+        # Set again in the same step: a process that dies after it loses no later
         # reminder.
         again = (kind.value, now_ms + DOUBT_THEN_MS)
         return Change(after, (event,), fires=kind, timers=(again,))

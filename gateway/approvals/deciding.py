@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import assert_never
 
 from twokey.gateway.approvals import editing, permission, quorum
-from twokey.gateway.approvals.asking_again import asked_again
 from twokey.gateway.approvals.changes import Change, following
+from twokey.gateway.approvals.confirmation import asked_again
 from twokey.gateway.approvals.decision_context import (
     DecisionContext,
     event_of,

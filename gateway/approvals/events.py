@@ -1,4 +1,4 @@
-"""Event names shared by the outbox, the audit log and the metrics."""
+"""Events of the outbox and the audit log: names, record, builders."""
 
 from __future__ import annotations
 

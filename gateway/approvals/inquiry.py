@@ -1,4 +1,4 @@
-"""What a reviewer asks the requester about a waiting call, and what they reply.
+"""Record of an inquiry: what a reviewer asks the requester, and the reply.
 
 Questions and replies are kept in the order in which they came: a reply is to all that
 was asked before it. They are evidence for reviewers, and decide nothing.

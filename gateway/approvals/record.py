@@ -95,7 +95,7 @@ class Item(PolicyDecisionFields):
     Attributes:
         floor: what it needs at least, while ``tier``, ``reasons`` and ``requirement``
             are stricter by a later evaluation; None when they are what was opened.
-        revoked: why an authorization was taken back; kept when it was given anew.
+        revoked: why an authorization was taken back; kept when it was given again.
         lapses_at_ms: when the authorization ends by itself, by the store's clock.
         fence: fencing token of the newest attempt, from 1; 0 before the first.
         owner: the attempt that runs it; empty when none does.

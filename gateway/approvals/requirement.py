@@ -26,7 +26,7 @@ class Notify(StrEnum):
 
 
 class Asking(Record):
-    """Whom of a role to ask at this moment; worked out anew whenever a card is drawn.
+    """Whom of a role to ask at this moment; computed whenever a card is drawn.
 
     Attributes:
         users: people to ask.

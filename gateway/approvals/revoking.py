@@ -80,7 +80,7 @@ def revoke(
     votes = _still_counting(item, requirement)
     if quorum.tally(requirement, votes, item.action_hash).is_met:
         return None
-    # Ended and not asked anew: a card that nobody can approve would only wait for its
+    # Ended and not asked again: a card that nobody can approve would only wait for its
     # end.
     if not _has_people(requirement):
         return _ended(approval, item, policy_now, NOBODY, now_ms)

@@ -28,7 +28,7 @@ class Outcome(StrEnum):
 
 
 DECIDED = (Outcome.APPROVED, Outcome.EDITED, Outcome.REJECTED, Outcome.ANSWERED)
-"""A reviewer said what becomes of it."""
+"""A reviewer decided it."""
 
 CORRECTED = (Outcome.EDITED, Outcome.REJECTED)
 """A reviewer wanted something else than the agent."""

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from twokey.gateway.approvals.events import Event
 from twokey.gateway.errors import BadJson, SettingsError
 from twokey.gateway.protocol.strict_json import parse_object
-from twokey.gateway.sentences import sentence
+from twokey.gateway.validation_errors import sentence
 
 _LAST_MS = 253_402_000_000_000
 """Near the end of the year 9999: within what can be shown in any zone."""

@@ -24,7 +24,7 @@ from twokey.gateway.policy.totals import hides
 from twokey.gateway.policy.type_check import AMOUNTS, path_problem, rule_problem
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.tiers import Tier, join
-from twokey.gateway.sentences import Path, ProblemAt, dotted, near
+from twokey.gateway.validation_errors import Path, ProblemAt, dotted, near
 
 
 def cross_check(policy: Policy) -> Iterator[ProblemAt]:

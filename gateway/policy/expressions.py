@@ -56,7 +56,7 @@ ends the whole process where a thread has a small stack.
 """
 
 _MATCHES = "matches_quickly"
-"""Our `matches`: the library compiles a pattern anew for every text, which takes up to
+"""Our `matches`: the library compiles a pattern again for every text, which takes up to
 a tenth of a second, and a macro gives it many."""
 
 _HAS = Token(Kind.NAME, "has")

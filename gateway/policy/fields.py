@@ -18,7 +18,7 @@ from twokey.gateway.durations import parse_duration
 from twokey.gateway.policy import formats, hours
 from twokey.gateway.policy.expressions import compiled
 from twokey.gateway.protocol.verbs import Verb
-from twokey.gateway.sentences import shortened
+from twokey.gateway.validation_errors import shortened
 
 _USER = re.compile(r"[UW][A-Z0-9]{2,20}", re.ASCII)
 _USERGROUP = re.compile(r"S[A-Z0-9]{2,20}", re.ASCII)

@@ -21,7 +21,7 @@ from twokey.gateway.policy.crosscheck import cross_check, schema_problems
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.protocol.pointers import tokens_of
 from twokey.gateway.protocol.strict_json import accept
-from twokey.gateway.sentences import Path, dotted
+from twokey.gateway.validation_errors import Path, dotted
 
 
 class BadPolicy(PolicyError):

@@ -19,7 +19,7 @@ from twokey.gateway.policy.cel_tokens import (
     following,
     literal,
 )
-from twokey.gateway.sentences import near
+from twokey.gateway.validation_errors import near
 
 MACROS = frozenset({"all", "exists", "exists_one", "filter"})
 """The macros that go through a list; ``map`` could make lists of any size."""

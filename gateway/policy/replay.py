@@ -31,7 +31,7 @@ from twokey.gateway.policy.windows import WindowUse, WindowUses, window_uses
 from twokey.gateway.protocol.records import Person, Record
 from twokey.gateway.protocol.strict_json import JsonObject, parse_object
 from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.sentences import sentence
+from twokey.gateway.validation_errors import sentence
 
 _TEN_MINUTES_MS = 600_000
 _HOUR_MS = 3_600_000

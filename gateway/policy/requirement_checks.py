@@ -9,7 +9,7 @@ from twokey.gateway.policy.requirement_rules import RequirementRule
 from twokey.gateway.policy.requirements import required
 from twokey.gateway.policy.rules import Policy, ToolRule
 from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.sentences import Path, ProblemAt, dotted, near
+from twokey.gateway.validation_errors import Path, ProblemAt, dotted, near
 
 
 def requirement_problems(policy: Policy) -> Iterator[ProblemAt]:

@@ -56,7 +56,7 @@ from twokey.gateway.protocol.records import Record
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.protocol.verbs import Verb
-from twokey.gateway.sentences import Path, shown
+from twokey.gateway.validation_errors import Path, shown
 
 EVERY_TOOL = "*"
 """Stands for all tools in the list of a window."""
@@ -150,7 +150,7 @@ class WindowRule(Record):
     that is evaluated and the calls that still wait for people.
 
     ``counts`` says what is counted: ``uses`` leave the total when their call does not
-    run; ``requests`` stay in it, whatever becomes of them.
+    run; ``requests`` stay in it in any case.
     """
 
     tools: Annotated[tuple[str, ...], BeforeValidator(one_or_many), Field(min_length=1)]

@@ -11,7 +11,7 @@ from jsonschema.exceptions import SchemaError
 from twokey.gateway.policy.schemas import unusable
 from twokey.gateway.protocol.schema_closing import subschemas
 from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.sentences import Path, ProblemAt, near, shortened, shown
+from twokey.gateway.validation_errors import Path, ProblemAt, near, shortened, shown
 
 _DRAFT = "https://json-schema.org/draft/2020-12/schema"
 _ALIKE = 0.8

@@ -8,7 +8,7 @@ from twokey.gateway.policy.rules import ToolRule
 from twokey.gateway.policy.type_check import AMOUNTS, path_problem
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.sentences import Path, ProblemAt, dotted
+from twokey.gateway.validation_errors import Path, ProblemAt, dotted
 
 
 def similar_problems(

@@ -16,7 +16,7 @@ from twokey.gateway.policy.fields import (
     one_or_many,
 )
 from twokey.gateway.protocol.records import Record
-from twokey.gateway.sentences import shown
+from twokey.gateway.validation_errors import shown
 
 LONGEST = timedelta(days=7)
 """How long a standing approval may last at most, whatever the policy says."""

@@ -24,9 +24,9 @@ from twokey.gateway.policy.expressions import (
 from twokey.gateway.policy.hours import utc
 from twokey.gateway.policy.name_check import RECENT, SAME
 from twokey.gateway.policy.rules import Policy
-from twokey.gateway.policy.shapes import Shape, shape_at
+from twokey.gateway.policy.schema_lookup import Shape, shape_at
 from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.sentences import near
+from twokey.gateway.validation_errors import near
 
 AMOUNTS = frozenset({"number", "integer", "string"})
 """What can be added up; text, because money is often written as decimal text."""

@@ -13,9 +13,9 @@ from twokey.gateway.documents import Document, Problem
 from twokey.gateway.policy.effective_rules import EffectiveRules
 from twokey.gateway.policy.expressions import compiled
 from twokey.gateway.policy.rules import Policy, RaiseRule
-from twokey.gateway.policy.shapes import is_typed
+from twokey.gateway.policy.schema_lookup import is_typed
 from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.sentences import Path, ProblemAt, dotted
+from twokey.gateway.validation_errors import Path, ProblemAt, dotted
 
 _APART = 'or spellings such as 7 and "07" may count apart'
 _NOT_ADDED = 'or what cannot be added up, such as "49 EUR", escalates the call'

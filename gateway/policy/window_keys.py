@@ -13,9 +13,9 @@ from decimal import Decimal
 
 from pydantic import JsonValue
 
-from twokey.gateway.approvals.hidden import is_hidden
+from twokey.gateway.approvals.invisible_characters import is_hidden
 from twokey.gateway.errors import BadJson
-from twokey.gateway.policy.shapes import Shape, shape_at
+from twokey.gateway.policy.schema_lookup import Shape, shape_at
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.strict_json import JsonObject
 

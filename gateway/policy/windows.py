@@ -31,7 +31,7 @@ class WindowUse(Record):
         key: the resource whose total it is, as text; empty when the window has none.
         amount_micro: its share in millionths; 1,000,000 for a count.
         within_ms: how long it stays in the total.
-        is_request: it stays there, whatever becomes of the call.
+        is_request: it stays there, also when the call does not run.
     """
 
     window: str

@@ -86,7 +86,7 @@ class Advancer:
         """
         if not await self._store.stalled.taken_up(at.keys, at.run):
             await self._finish_before(at, runner)
-            await self._tell_before(at, runner)
+            await self._announce_earlier(at, runner)
         await self._events.started(at, key)
         # Before the step: what the step itself opens must not be superseded below.
         before = await self.unfinished(at)
@@ -118,7 +118,7 @@ class Advancer:
             return state
         await self._end_dropped(at, state)
         if state.is_finished:
-            await self._events.finished(at, state.checkpoint, state.last_words)
+            await self._events.finished(at, state.checkpoint, state.final_message)
         return state
 
     async def run_until_waiting(
@@ -190,7 +190,7 @@ class Advancer:
     async def _halt_at_breakpoint(self, at: ThreadRef, state: ThreadState) -> NoReturn:
         """Leave a thread where it stopped; what it asks people goes on waiting."""
         # Kept in the store, so that no other process answers or nudges the thread.
-        halted = at_breakpoint(at.thread, is_told=False)
+        halted = at_breakpoint(at.thread, is_announced=False)
         await self._halts.put(at, state.checkpoint, halted)
         raise halted
 
@@ -254,14 +254,14 @@ class Advancer:
                 at.thread,
             )
 
-    async def _tell_before(self, at: ThreadRef, runner: Runner) -> None:
+    async def _announce_earlier(self, at: ThreadRef, runner: Runner) -> None:
         """Announce the final message of the turn before, if its process died too early.
 
         A thread that its program changed by itself has no input of ours at its end.
         """
         state = await runner.probe(at.thread)
         if state.is_finished and state.taken:
-            await self._events.finished(at, state.checkpoint, state.last_words)
+            await self._events.finished(at, state.checkpoint, state.final_message)
 
     async def _end_dropped(self, at: ThreadRef, state: ThreadState) -> None:
         """Withdraw what nothing asks about: another middleware dropped the call.

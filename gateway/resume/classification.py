@@ -17,11 +17,11 @@ class ThreadHalted(GraphError):
     """A thread stands where only the program that runs it may bring it forward.
 
     Attributes:
-        is_told: it was halted before, and those who have to know were told then.
+        is_announced: it was halted before, and those who have to know were told then.
     """
 
-    def __init__(self, problem: str, *, is_told: bool = False) -> None:
-        self.is_told = is_told
+    def __init__(self, problem: str, *, is_announced: bool = False) -> None:
+        self.is_announced = is_announced
         super().__init__(problem)
 
 
@@ -29,14 +29,14 @@ class AtBreakpoint(ThreadHalted):
     """A graph inside the thread's graph stopped at a static breakpoint of its own."""
 
 
-def at_breakpoint(thread: str, *, is_told: bool) -> AtBreakpoint:
+def at_breakpoint(thread: str, *, is_announced: bool) -> AtBreakpoint:
     """Return the error about a thread that stands at a breakpoint."""
     return AtBreakpoint(
         f"The thread {thread!r} stands at a breakpoint (interrupt_before or "
         "interrupt_after) of a graph inside its graph, and is not run through it. Go "
         "on with the graph's own ainvoke(None, config), or take the breakpoint out "
         "and put the tools behind ApprovalMiddleware.",
-        is_told=is_told,
+        is_announced=is_announced,
     )
 
 
@@ -45,7 +45,7 @@ def at_limit(thread: str, limit: str) -> ThreadHalted:
     return ThreadHalted(
         f"The thread {thread!r} was stopped by {limit} and is not tried again by "
         "itself; give it a new message, or run it again with a higher limit.",
-        is_told=True,
+        is_announced=True,
     )
 
 

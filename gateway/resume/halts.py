@@ -38,7 +38,7 @@ class Halts:
         if not checkpoint or marked != checkpoint:
             return None
         if why == AtBreakpoint.__name__:
-            return at_breakpoint(at.thread, is_told=True)
+            return at_breakpoint(at.thread, is_announced=True)
         return at_limit(at.thread, why)
 
     async def clear(self, at: ThreadRef) -> None:

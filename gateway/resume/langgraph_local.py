@@ -281,7 +281,7 @@ def _state(snapshot: StateSnapshot) -> ThreadState:
         is_cut_off=_is_cut_off(snapshot),
         checkpoint=str(configurable.get("checkpoint_id", "")),
         taken=str(metadata.get(INPUT_KEY, "")),
-        last_words=_last_words(snapshot.values),
+        final_message=_last_words(snapshot.values),
     )
 
 

@@ -89,7 +89,11 @@ class Retries:
             before = await self._stalled.find(at.keys, at.run)
             # People know of this halt. Another record would tell them again with each
             # job.
-            if before is None and isinstance(error, ThreadHalted) and error.is_told:
+            if (
+                before is None
+                and isinstance(error, ThreadHalted)
+                and error.is_announced
+            ):
                 if await self._stalled.change(
                     at.keys, at.run, None, None, delivery=done
                 ):
@@ -140,11 +144,11 @@ class Retries:
             after, events = None, list[Event]()
             if before is not None and left:
                 # Messages that could not be given before: they are next, and are
-                # queued anew. One that was given is not: another worker would take its
+                # queued again. One that was given is not: another worker would take its
                 # job at once, find the thread busy and put back what is left of it,
                 # which comes here again, for ever.
                 after = before.with_(state=RunState.WAITING, jobs=tuple(left))
-            elif before is not None and before.is_told:
+            elif before is not None and before.is_announced:
                 events = [
                     await run_event(self._store, at.keys, before, EventName.RUN_RESUMED)
                 ]
@@ -248,10 +252,14 @@ class Retries:
         """Store a run in its new state, its jobs and the event that tells people."""
         events: list[Event] = []
         is_parked = after.state is RunState.PARKED
-        if after.is_told and after.is_listed and report_text(after) != after.told:
+        if (
+            after.is_announced
+            and after.is_listed
+            and report_text(after) != after.announced
+        ):
             # Only what reads differently is told, or each attempt would write a
             # message.
-            after = after.with_(told=report_text(after))
+            after = after.with_(announced=report_text(after))
             name = EventName.RUN_PARKED if is_parked else EventName.RUN_WAITING
             events = [await run_event(self._store, at.keys, after, name)]
         was_parked = before is not None and before.state is RunState.PARKED
@@ -343,7 +351,7 @@ def _unserved(before: StalledRun, now_ms: int, why: str) -> StalledRun:
         detail="",
         can_pass=True,
         until_ms=0,
-        is_told=before.is_told or age_ms >= UNSERVED_S * 1000,
+        is_announced=before.is_announced or age_ms >= UNSERVED_S * 1000,
     )
 
 

@@ -35,11 +35,11 @@ def failed_again(
         is_last: the run is not retried, whatever the error is.
     """
     # A permanent error parked it, and something new was tried since, such as a message:
-    # its time counts anew. What could have passed was woken by a start, for one
+    # its time starts over. What could have passed was woken by a start, for one
     # attempt.
-    is_anew = before.state is RunState.PARKED and not before.can_pass
-    since_ms = now_ms if is_anew else before.retried_since_ms
-    attempts = 1 if is_anew else before.attempts + 1
+    starts_over = before.state is RunState.PARKED and not before.can_pass
+    since_ms = now_ms if starts_over else before.retried_since_ms
+    attempts = 1 if starts_over else before.attempts + 1
     is_unknown = diagnosis.kind is ErrorKind.UNKNOWN
     limit = settings.unknown_limit if is_unknown else settings.limit
     until_ms = since_ms + milliseconds(limit)
@@ -67,7 +67,7 @@ def failed_again(
         until_ms=0 if is_parked else until_ms,
         unserved_since_ms=0,
         is_listed=True,
-        is_told=before.is_told or is_parked or is_late,
+        is_announced=before.is_announced or is_parked or is_late,
     )
 
 

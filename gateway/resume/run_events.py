@@ -67,7 +67,7 @@ class RunEvents:
             at.tenant,
             at.agent,
             at.thread,
-            what="told",
+            what="ended",
             mark=checkpoint,
             outbox_event=outbox_event.model_dump_json(),
             audit_event=event.model_dump_json(),

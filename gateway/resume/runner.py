@@ -47,7 +47,7 @@ class ThreadState:
             or it stands at a breakpoint. Other work may ask questions beside it.
         checkpoint: id of the checkpoint that was read.
         taken: key of the last input that the thread was started with.
-        last_words: what the agent said last in this turn, as text.
+        final_message: what the agent said last in this turn, as text.
     """
 
     exists: bool
@@ -56,7 +56,7 @@ class ThreadState:
     is_cut_off: bool = False
     checkpoint: str = ""
     taken: str = ""
-    last_words: str = ""
+    final_message: str = ""
 
     @property
     def is_finished(self) -> bool:

@@ -127,7 +127,7 @@ class ThirdPartyInterrupts:
                     "question.unended agent=%s thread=%s", at.agent, at.thread
                 )
                 return await self._give_up(at, state, due, job)
-            await self._tell_end(at, job, [*answers], is_answered=True)
+            await self._announce_end(at, job, [*answers], is_answered=True)
             after = await self._advancer.forward(at, runner)
             # The thread may ask the next question already.
             return await self.announce_or_end(at, runner, after)
@@ -144,10 +144,10 @@ class ThirdPartyInterrupts:
         # Before the question is marked as ended: killed in between, it is due once
         # more.
         await self._agents.supersede_run(at.run_ref)
-        await self._tell_end(at, job, [one.id for one in due], is_answered=False)
+        await self._announce_end(at, job, [one.id for one in due], is_answered=False)
         return state
 
-    async def _tell_end(
+    async def _announce_end(
         self, at: ThreadRef, job: Job, ids: list[str], *, is_answered: bool
     ) -> None:
         event = await self._event(at, EventName.RUN_UNANSWERED)

@@ -1,4 +1,4 @@
-"""Build approvals that open authorized, by the policy or by a standing approval.
+"""Build approvals that open authorized, by policy or by a standing approval.
 
 Pure. Their agent does not wait: the calls may start at once, lapse where it does not
 come to them, and go to nobody when they fail.

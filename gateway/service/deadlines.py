@@ -22,9 +22,11 @@ class TimeService(TenantService):
         """Extend the deadline; see `deadline_changes.extend`."""
         return await self._change(approval_id, reviewer, deadline_changes.extend)
 
-    async def take(self, approval_id: str, reviewer: Reviewer) -> Change | Refusal:
-        """Mark who handles it; see `deadline_changes.take`."""
-        return await self._change(approval_id, reviewer, deadline_changes.take)
+    async def acknowledge(
+        self, approval_id: str, reviewer: Reviewer
+    ) -> Change | Refusal:
+        """Mark who handles it; see `deadline_changes.acknowledge`."""
+        return await self._change(approval_id, reviewer, deadline_changes.acknowledge)
 
     async def _change(
         self,

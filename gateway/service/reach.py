@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from twokey.gateway.approvals.asking import with_roles
 from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.approvals.requirement import Role
+from twokey.gateway.approvals.role_mapping import with_roles
 from twokey.gateway.policy.hours import utc
 from twokey.gateway.policy.on_call import on_call, turn_at
 from twokey.gateway.policy.quiet_hours import QuietRule, asked_from, last_end

@@ -1,4 +1,4 @@
-"""What a rejection brings with it: it is remembered, and ends standing approvals."""
+"""Side effects of a rejection: record it, end matching standing approvals."""
 
 from __future__ import annotations
 

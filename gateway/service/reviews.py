@@ -305,7 +305,7 @@ class ReviewService(PolicyService):
             if depends_on_others(policy, loaded.approval)
             or (is_new and loaded.approval.policy_digest != policy.digest)
         ]
-        # After all were read: if the store fails in between, the next look begins anew.
+        # After all were read: if the store fails in between, the next look starts over.
         self._shown_by = policy.digest
         return found
 

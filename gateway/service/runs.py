@@ -19,7 +19,7 @@ from twokey.gateway.store.stalled import HALTED, RunState, StalledRun
 from twokey.gateway.store.store import Store
 
 RETRIED = "retried"
-"""Value of `StalledRun.told` after a person retried the run."""
+"""Value of `StalledRun.announced` after a person retried the run."""
 
 _LIMIT = "limit"
 
@@ -114,7 +114,7 @@ class RunService(PolicyService):
     ) -> bool:
         """Try a run again now; False when it changed since it was read.
 
-        The time for its retries begins anew. Who asks for it, and by which gesture, is
+        The time for its retries starts over. Who asks for it, and by which gesture, is
         for the audit log.
 
         Raises:
@@ -128,7 +128,7 @@ class RunService(PolicyService):
             at_ms=now_ms,
             next_ms=now_ms,
             until_ms=0,
-            told=RETRIED if run.is_told else run.told,
+            announced=RETRIED if run.is_announced else run.announced,
             jobs=run.jobs or (Job.to_resume(run.tenant, run.agent, run.thread),),
         )
         event = await self._event(run, EventName.RUN_RETRIED, by, gesture)
@@ -138,7 +138,7 @@ class RunService(PolicyService):
             run,
             after,
             again=after.jobs,
-            # A person lets it go on beyond the limit, which counts anew.
+            # A person lets it go on beyond the limit, which counts from zero.
             forgotten=HALTED if run.trouble == _LIMIT else "",
             events=[event],
         )
@@ -148,7 +148,7 @@ class RunService(PolicyService):
     ) -> bool:
         """End a run: its calls end unexecuted; False when it changed meanwhile.
 
-        A new message in its thread begins anew.
+        A new message in its thread starts a new run.
 
         Raises:
             StoreUnavailable: when it is not known to be dropped.

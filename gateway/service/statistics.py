@@ -76,7 +76,8 @@ class LiveMetrics(PolicyService):
 
     def label(self, tool: str) -> str:
         """Return the name of a tool that the policy lists, else ``OTHER``."""
-        # An agent may name a tool as it likes, also by a secret or each time anew.
+        # An agent may name a tool as it likes, also by a
+        # secret, or otherwise each time.
         policy = self._policy()
         agents = policy.agents.values()
         is_listed = tool in policy.tools or any(tool in one.tools for one in agents)

@@ -21,8 +21,8 @@ from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.protocol.wire import ProposedCall, Turn, Verdict, VerdictKind
 from twokey.gateway.service import denials, spot_checks
-from twokey.gateway.service.answered import with_answers
 from twokey.gateway.service.covering import covered
+from twokey.gateway.service.earlier_answers import with_answers
 from twokey.gateway.service.hints import apply_hint
 from twokey.gateway.service.precedents import TurnPrecedents
 from twokey.gateway.service.proposals import (
@@ -39,7 +39,7 @@ from twokey.gateway.service.stored_verdicts import (
 )
 from twokey.gateway.service.tenant_service import PolicyService
 from twokey.gateway.service.turn_triage import TriagedCall, TurnTriage, triage_events
-from twokey.gateway.service.well_formed import canonical, check_texts
+from twokey.gateway.service.turn_validation import canonical, check_texts
 from twokey.gateway.service.window_usage import CallUsage, facts_of, usage_of
 from twokey.gateway.store import keys as store_keys
 from twokey.gateway.store.agent_load import AgentLoad

@@ -121,7 +121,7 @@ class Sweeper:
             change = ending.end_overdue(loaded.approval, loaded.now_ms)
             count = len(change.events) if change else 0
             # Nothing ends where an idempotent call was abandoned, which is run again.
-            # Writing the record anew takes that deadline out of the index.
+            # Writing the record again takes that deadline out of the index.
             return Write(change or Change(following(loaded.approval)))
 
         try:

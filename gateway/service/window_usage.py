@@ -1,4 +1,4 @@
-"""Measure a call for the policy: its use of windows, and facts about the moment."""
+"""Collect a policy's inputs for one call: its use of windows, and other facts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class CallUsage(Record):
 
     Attributes:
         uses: given back when the call does not run.
-        requests: kept, whatever becomes of the call.
+        requests: kept, also when the call does not run.
         problems: sentences of ours; each one raises.
     """
 

@@ -109,7 +109,7 @@ class CardStore:
             ts=ts,
             rev=number(found.get("rev")),
             display_digest=text(found.get("display")),
-            decision_digest=text(found.get("judged")),
+            decision_digest=text(found.get("decision")),
             mentioned_roles=frozenset(
                 name.removeprefix(_MENTIONED)
                 for name in found
@@ -201,7 +201,11 @@ class CardStore:
         key = keys.card(approval)
         # Read before the write, which would hide that somebody else showed a newer one.
         before = number(await self._conn.command("HGET", key, "rev"))
-        shown = {"rev": str(rev), "display": display_digest, "judged": decision_digest}
+        shown = {
+            "rev": str(rev),
+            "display": display_digest,
+            "decision": decision_digest,
+        }
         await self._attach(keys, approval, key, newest=shown)
         if before > rev:
             await self.mark_outdated(keys, tenant, approval)
@@ -312,7 +316,7 @@ class CardStore:
         Args:
             keys: of the approval's shard.
             approval: its id.
-            reader: user, item and action hash, so that an edit starts anew.
+            reader: user, item and action hash, so that an edit starts over.
             page: counted from 0.
             pages: how many there are.
         """

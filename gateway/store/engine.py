@@ -50,7 +50,7 @@ _LOOK_S = 0.1
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 _MOST_DOUBLINGS = 10
 _STABLE_S = 60.0
-"""A server that lived this long died for a reason of its own: counting starts anew."""
+"""A server that lived this long died for a reason of its own: counting starts over."""
 
 
 class EmbeddedEngine:

@@ -65,7 +65,7 @@ class SeededStore:
         return await self._note(keys, tenant, _ANSWER, answer, event)
 
     async def end(self, keys: Keys, tenant: str) -> None:
-        """Forget it; the next one is planned anew."""
+        """Forget it; the next one gets a new time."""
         await self._conn.command("DEL", keys.seeded(tenant))
 
     async def _note(

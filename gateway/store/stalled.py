@@ -65,8 +65,8 @@ class StalledRun(Record):
         next_ms: when it is retried next; 0 for a parked run.
         until_ms: when it is parked if it fails still; 0 for never.
         unserved_since_ms: since when no process takes its jobs; 0: one did.
-        is_told: people are told of it.
-        told: what they were told last.
+        is_announced: people are told of it.
+        announced: what people read last of it.
         is_listed: it counts among those that wait or are parked; not so while its job
             is only offered to a process that may serve it.
         jobs: what is still to do, oldest first.
@@ -90,8 +90,8 @@ class StalledRun(Record):
     next_ms: Moment = 0
     until_ms: Moment = 0
     unserved_since_ms: Moment = 0
-    is_told: bool = False
-    told: str = ""
+    is_announced: bool = False
+    announced: str = ""
     is_listed: bool = True
     jobs: tuple[Job, ...] = ()
     format: int = FORMAT
@@ -102,7 +102,7 @@ class StalledRun(Record):
     def read(cls, body: str) -> StalledRun:
         """Read a record, and remember its text: an older version wrote fewer fields."""
         found = cls.model_validate_json(body)
-        # A change compares texts: written anew by this version, a record of an older
+        # A change compares texts: written again by this version, a record of an older
         # one would have more fields than what is stored, and would never match.
         found._body = body  # noqa: SLF001 - its own
         return found

@@ -31,7 +31,7 @@ MAX_PRINCIPALS = 100
 """How many people may speak in a thread: each is remembered."""
 
 
-Mark = Literal["begun", "told", "digest", "waiting", "corrected"]
+Mark = Literal["begun", "ended", "digest", "waiting", "corrected"]
 """What is announced once for each of its marks: see `ThreadStore.tell`."""
 
 

@@ -17,7 +17,7 @@ export function openMenu(anchor, items, className = "") {
     if (hadFocus) anchor.focus();
   });
   menu.addEventListener("keydown", (event) => walk(event, entries));
-  // Not in the message, which is drawn anew while the menu is open; in the modal dialog if
+  // Not in the message, which is drawn again while the menu is open; in the modal dialog if
   // there is one, because everything outside of it is inert.
   (anchor.closest("dialog") ?? document.body).append(menu);
   menu.showPopover();

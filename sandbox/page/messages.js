@@ -179,7 +179,7 @@ function messageSurface(message, { app, channel }, content) {
 const troubleKey = (message, { app, channel }) =>
   [app.state.me.id, channel.id, message.ts].join(" ");
 
-// The message may have been redrawn since the action began, so it is found anew.
+// The message may have been redrawn since the action began, so it is looked up again.
 function report(answer, message, context) {
   const said = answer.ok ? "" : explain(answer);
   if (answer.ok) troubles.delete(troubleKey(message, context));

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tests.approvals.builders import SENIOR, TWO, an_approval, an_item
-from twokey.gateway.approvals.asking import with_roles
 from twokey.gateway.approvals.record import Approval, Item, Waiting
 from twokey.gateway.approvals.requirement import Asking, Role
+from twokey.gateway.approvals.role_mapping import with_roles
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.tiers import Tier
 

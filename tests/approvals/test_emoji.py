@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from twokey.bot.text import excerpt, fit, pieces, pieces_backwards, reveal
 from twokey.gateway.approvals.emoji import SEQUENCE
-from twokey.gateway.approvals.hidden import has_hidden
+from twokey.gateway.approvals.invisible_characters import has_hidden
 
 EMOJI = (
     "👩‍💻",  # joined by U+200D

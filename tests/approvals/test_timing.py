@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.bot.samples import KIM, LATER, NOW, TEAM, a_refund, an_approval, in_state
 from twokey.gateway.approvals.changes import Change
-from twokey.gateway.approvals.deadline_changes import extend, fire, take
+from twokey.gateway.approvals.deadline_changes import acknowledge, extend, fire
 from twokey.gateway.approvals.decisions import AccountKind, Refusal, Reviewer
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.approvals.record import Approval, Waiting
@@ -77,7 +77,7 @@ def test_each_extension_adds_half_of_the_time_until_there_is_no_more() -> None:
     assert not is_extendable(approval, now_ms=NOW)
 
 
-@pytest.mark.parametrize("act", [extend, take])
+@pytest.mark.parametrize("act", [extend, acknowledge])
 @pytest.mark.parametrize(
     ("who", "now_ms", "kind"),
     [
@@ -111,10 +111,10 @@ def test_a_closed_approval_gets_no_time() -> None:
 
 
 def test_who_takes_it_is_named_for_ten_minutes_and_may_be_followed() -> None:
-    first = take(an_approval(), ANA, now_ms=NOW)
+    first = acknowledge(an_approval(), ANA, now_ms=NOW)
     assert isinstance(first, Change)
     ben = ANA.with_(user="U0BEN")
-    second = take(first.approval, ben, now_ms=NOW + 1)
+    second = acknowledge(first.approval, ben, now_ms=NOW + 1)
     assert isinstance(second, Change)
 
     taken = second.approval.acknowledged
@@ -149,7 +149,7 @@ def test_people_are_asked_about_a_doubt_again_and_again() -> None:
 
 def test_what_a_timer_did_is_on_the_record() -> None:
     approval = an_approval()
-    taken = take(approval, ANA, now_ms=NOW)
+    taken = acknowledge(approval, ANA, now_ms=NOW)
     assert isinstance(taken, Change)
 
     released = fire(taken.approval, TimerKind.RELEASE, NOW)

@@ -1,4 +1,4 @@
-"""The stricter of the frozen and the current policy holds, by every way in."""
+"""The stricter of the pinned and the current policy holds, by every way in."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ from twokey.bot.text_types import (
     user,
     usergroup,
 )
-from twokey.gateway.approvals.hidden import has_hidden
+from twokey.gateway.approvals.invisible_characters import has_hidden
 from twokey.sandbox.blockkit import JSON
 
 CANARY = "zqCANARYzq"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from twokey.bot import text as text_module
 from twokey.bot.homoglyphs import homoglyph_warnings
 from twokey.bot.text import EMPTY, escape_mrkdwn, excerpt, fit, reveal
-from twokey.gateway.approvals.hidden import DEFAULT_IGNORABLE, has_hidden
+from twokey.gateway.approvals.invisible_characters import DEFAULT_IGNORABLE, has_hidden
 
 EVERY = [chr(point) for point in range(0x110000)]
 IGNORABLE = {

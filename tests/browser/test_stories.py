@@ -60,7 +60,7 @@ def amount_field(screen: Screen) -> str:
     return f'.dialog [data-block-id="{block}"] .control'
 
 
-def last_words(screen: Screen) -> str:
+def final_message(screen: Screen) -> str:
     """Open the thread of the first request and return what is said there."""
 
     def said() -> str:
@@ -104,7 +104,7 @@ def test_edit_with_an_inline_error_first(screen: Screen, demo: Demo) -> None:
     assert "899" in text, "the card keeps what was requested"
     assert [effect["args"]["amount"] for effect in demo.effects()] == [449.5]
     screen.wait(
-        lambda: "449.50 instead of 899.00" in last_words(screen), "the last words"
+        lambda: "449.50 instead of 899.00" in final_message(screen), "the last words"
     )
 
 
@@ -313,7 +313,7 @@ def test_a_card_that_nobody_decides_expires_before_their_eyes(
 
         assert not screen.all('[data-action-id="approve"]')
         screen.wait(
-            lambda: "Nobody decided in time" in last_words(screen), "the last words"
+            lambda: "Nobody decided in time" in final_message(screen), "the last words"
         )
         assert not demo.effects()
     finally:

@@ -50,7 +50,7 @@ METRICS_TABLE = (
     ),
     Mutant(
         "reviewers: a double click is no second look",
-        "gateway/approvals/asking_again.py",
+        "gateway/approvals/confirmation.py",
         "is_same_click = context.now_ms - first_ms < SECOND_CLICK_MS",
         "is_same_click = False",
         "tests/service/test_asked_again.py",

@@ -19,13 +19,6 @@ OUTAGES_TABLE = (
         OUTAGES,
     ),
     Mutant(
-        "a message without an id is queued again",
-        RETRIES,
-        "if runner is None or not job.id:",
-        "if runner is None:",
-        "tests/resume/test_resumed_messages.py",
-    ),
-    Mutant(
         "an approved call is retried until its approval ends",
         PLAN,
         "until_ms = max(until_ms, approved_until_ms)",

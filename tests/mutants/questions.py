@@ -88,14 +88,14 @@ QUESTION_TABLE = (
     ),
     Mutant(
         "a skipped question is no evidence",
-        "gateway/service/answered.py",
+        "gateway/service/earlier_answers.py",
         "item.state is not ItemState.ANSWERED",
         "False",
         EVIDENCE,
     ),
     Mutant(
         "an old answer is no evidence",
-        "gateway/service/answered.py",
+        "gateway/service/earlier_answers.py",
         "if decision.at_ms <= loaded.now_ms - DAY_MS:",
         "if False:",
         EVIDENCE,

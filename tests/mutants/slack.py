@@ -363,7 +363,7 @@ SLACK_TABLE = (
     ),
     Mutant(
         "a picker is offered only for what it gives back exactly",
-        "bot/modals/moments.py",
+        "bot/modals/date_times.py",
         "is_exact = moment_text(int(seconds), text) == text",
         "is_exact = True",
         "tests/bot/modals/test_schema.py",

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import JsonValue, TypeAdapter, ValidationError
 
 from tests.levels import examples
-from twokey.gateway.approvals.hidden import is_hidden
+from twokey.gateway.approvals.invisible_characters import is_hidden
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.policy.window_keys import window_key
 from twokey.gateway.policy.windows import window_uses

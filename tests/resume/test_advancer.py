@@ -22,7 +22,7 @@ from twokey.gateway.resume.run_events import MAX_CHARS, RunEvents, ThreadRef
 from twokey.gateway.resume.runner import AnswerRefused, PendingInterrupt, ThreadState
 from twokey.gateway.store.store import Store
 
-FINISHED = ThreadState(exists=True, checkpoint="c1", last_words="done")
+FINISHED = ThreadState(exists=True, checkpoint="c1", final_message="done")
 CUT_OFF = ThreadState(exists=True, has_tasks=True, is_cut_off=True, checkpoint="c0")
 
 

@@ -133,7 +133,7 @@ class Stage:
 
     async def words(self) -> str:
         """Return what the agent said last."""
-        return (await self.runner().probe("t1")).last_words
+        return (await self.runner().probe("t1")).final_message
 
 
 @pytest.fixture

@@ -102,4 +102,4 @@ async def test_results_without_their_checkpoint_are_work_that_was_cut_off(
     assert state.is_cut_off
     await runner.nudge("t1", key="k")
 
-    assert (await runner.probe("t1")).last_words == "You said hello"
+    assert (await runner.probe("t1")).final_message == "You said hello"

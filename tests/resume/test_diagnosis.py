@@ -111,7 +111,7 @@ CANNOT_PASS = [
     (of(501), ErrorKind.REFUSED),
     (GraphRecursionError(CANARY), ErrorKind.LIMIT),
     (at_limit("t1", "a limit"), ErrorKind.LIMIT),
-    (at_breakpoint("t1", is_told=False), ErrorKind.BREAKPOINT),
+    (at_breakpoint("t1", is_announced=False), ErrorKind.BREAKPOINT),
     (GraphError("The graph cannot be used."), ErrorKind.GRAPH),
     (ExceptionGroup(CANARY, [TimeoutError(), KeyError(CANARY)]), ErrorKind.CODE),
 ]

@@ -118,7 +118,7 @@ async def test_a_late_model_answer_changes_nothing_of_a_thread_that_went_on(
     with pytest.raises(LeaseLost):
         await late
     assert await history(quick) == ids
-    assert (await quick.probe("t1")).last_words == "You said hello"
+    assert (await quick.probe("t1")).final_message == "You said hello"
 
 
 async def test_what_a_new_holder_only_read_is_not_changed_by_the_one_before(
@@ -155,7 +155,7 @@ async def test_a_thread_goes_on_after_the_store_was_put_back_to_an_older_copy(
 
     await under_lease(store, at, lambda: one.start("t1", "again", key="k"))
 
-    assert (await one.probe("t1")).last_words == "You said again"
+    assert (await one.probe("t1")).final_message == "You said again"
     await history(one)
 
 
@@ -167,7 +167,7 @@ async def test_a_program_may_write_to_its_threads_outside_of_any_lease(
     await under_lease(store, at, lambda: one.start("t1", "again", key="k2"))
     await one.start("t1", "and again", key="k3")
 
-    assert (await one.probe("t1")).last_words == "You said and again"
+    assert (await one.probe("t1")).final_message == "You said and again"
 
 
 async def test_nothing_is_deleted_by_whoever_lost_the_lease(
@@ -184,7 +184,7 @@ async def test_nothing_is_deleted_by_whoever_lost_the_lease(
 
     with pytest.raises(LeaseLost):
         await under_lease(store, at, delete)
-    assert (await other.probe("t1")).last_words == "You said again"
+    assert (await other.probe("t1")).final_message == "You said again"
 
 
 async def test_a_fenced_saver_is_still_of_its_kind(savers: tuple[Saver, Saver]) -> None:

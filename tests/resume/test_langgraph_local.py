@@ -66,7 +66,7 @@ async def test_an_answer_that_does_not_fit_is_refused_and_the_question_stays(
     [question] = (await waiting.probe("t1")).pending
     await waiting.resume("t1", {question.id: good.model_dump(mode="json")}, key="k")
 
-    assert (await waiting.probe("t1")).last_words == "refunded 1 2"
+    assert (await waiting.probe("t1")).final_message == "refunded 1 2"
 
 
 async def test_an_error_of_the_graph_is_not_taken_for_a_refused_answer(
@@ -131,7 +131,7 @@ async def test_the_last_words_are_those_since_the_person_spoke(
     await runner.give("t", {"messages": messages}, key="k")
 
     state = await runner.probe("t")
-    assert (state.is_finished, state.last_words) == (True, words)
+    assert (state.is_finished, state.final_message) == (True, words)
 
 
 def _nothing(state: MessagesState) -> dict[str, object]:

@@ -467,7 +467,7 @@ async def test_a_record_of_an_older_version_is_changed_as_well(
         await stack.ask(("look_up", {"order": "1"}))
         provider.error = KeyError()
         parked = await until_stalled(stack, RunState.PARKED)
-        older = parked.model_dump_json(exclude={"is_listed", "told", "format"})
+        older = parked.model_dump_json(exclude={"is_listed", "announced", "format"})
         name = stack.keys.stalled
         await stack.store.conn.command("HSET", name, parked.id, older)
         provider.error = None

@@ -170,4 +170,4 @@ async def _is(stack: Stack, item_id: str, state: ItemState) -> bool:
 
 async def _finished(stack: Stack) -> bool:
     state = await stack.runner.probe("t1")
-    return state.is_finished and state.last_words == "You said thank you"
+    return state.is_finished and state.final_message == "You said thank you"

@@ -10,7 +10,7 @@ from twokey.gateway.approvals.record import Approval
 from twokey.gateway.protocol.questions import ASK_USER
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.wire import ProposedCall, Turn, TurnRef, Verdict
-from twokey.gateway.service.answered import MOST_SETS
+from twokey.gateway.service.earlier_answers import MOST_SETS
 from twokey.gateway.store.store import Store
 
 REFUND: tuple[str, JsonObject] = ("process_refund", {"amount": 899})
@@ -98,7 +98,7 @@ async def test_a_question_shows_no_earlier_answers(service: ServiceHarness) -> N
 async def test_an_answer_of_the_day_before_is_shown_no_more(
     service: ServiceHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("twokey.gateway.service.answered.DAY_MS", 0)
+    monkeypatch.setattr("twokey.gateway.service.earlier_answers.DAY_MS", 0)
     await answered(service, "Which order?", "1")
 
     assert (await card_of(service)).answered == ()

@@ -78,17 +78,6 @@ async def test_a_batch_is_there_once_until_its_last_call_is_decided(
     assert await waiting(harness) == []
 
 
-async def test_what_a_version_without_the_index_opened_is_found(
-    harness: ServiceHarness,
-) -> None:
-    await harness.submit(REFUND, thread="mine")
-    keys = harness.store.keys_of_tenant("default")
-    await harness.store.conn.command("DEL", keys.agents("default"))
-
-    assert await waiting(harness) == ["mine"]
-    assert await waiting(harness) == ["mine"]
-
-
 async def test_junk_in_the_queue_hides_nothing(harness: ServiceHarness) -> None:
     await harness.submit(REFUND, thread="mine")
     keys = harness.store.keys_of_tenant("default")

@@ -9,7 +9,7 @@ import pytest
 from tests.service.harness import ANA, BEN, ServiceHarness
 from tests.service.test_newer_records import written_by_newer
 from twokey.gateway.approvals.changes import Change
-from twokey.gateway.approvals.deadline_changes import take
+from twokey.gateway.approvals.deadline_changes import acknowledge
 from twokey.gateway.approvals.decisions import Approve, Reject
 from twokey.gateway.errors import LeaseLost, NewerRecord, StoreUnavailable
 from twokey.gateway.protocol.records import RunRef
@@ -29,7 +29,7 @@ def harness(store: Store) -> ServiceHarness:
 
 
 async def taken(loaded: Loaded) -> Write:
-    change = take(loaded.approval, ANA, now_ms=loaded.now_ms)
+    change = acknowledge(loaded.approval, ANA, now_ms=loaded.now_ms)
     assert isinstance(change, Change)
     return Write(change)
 

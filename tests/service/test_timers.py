@@ -267,7 +267,7 @@ async def test_an_edit_at_the_same_time_loses_neither(harness: ServiceHarness) -
     outcome, *_ = await asyncio.gather(
         harness.reviews.decide(click, Edit(args={"amount": 1}), ANA),
         times.extend(click.approval, BEN),
-        times.take(click.approval, BEN),
+        times.acknowledge(click.approval, BEN),
     )
 
     assert isinstance(outcome, Decided)
@@ -294,7 +294,7 @@ async def test_whoever_is_on_it_is_released_by_the_clock(
     harness: ServiceHarness,
 ) -> None:
     approval = await opened(harness)
-    await harness.reviews.times.take(approval.id, ANA)
+    await harness.reviews.times.acknowledge(approval.id, ANA)
     taken = await harness.approval(approval.items[0].id)
     assert taken.acknowledged is not None
     assert taken.acknowledged.by.user == "U0ANA"
@@ -315,8 +315,10 @@ async def test_an_unknown_or_a_late_approval_gets_no_time(
     await harness.overdue(approval.id)
 
     late = await harness.reviews.times.extend(approval.id, ANA)
-    unknown = await harness.reviews.times.take(f"ap_s0_{'0' * 32}", ANA)
-    elsewhere = await TimeService(harness.store, tenant="other").take(approval.id, ANA)
+    unknown = await harness.reviews.times.acknowledge(f"ap_s0_{'0' * 32}", ANA)
+    elsewhere = await TimeService(harness.store, tenant="other").acknowledge(
+        approval.id, ANA
+    )
 
     assert not isinstance(late, Change)
     assert late.kind == "expired"

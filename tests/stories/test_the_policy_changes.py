@@ -11,8 +11,8 @@ import pytest
 from tests.conftest import eventually
 from tests.streams import audit_entries
 from twokey.bot.ids import Action
+from twokey.cli.demo_context import DemoContext
 from twokey.cli.demo_stack import DemoStack, open_demo_stack
-from twokey.cli.demo_stage import Stage
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.protocol.states import ItemState
 
@@ -59,9 +59,9 @@ async def heard(demo: DemoStack, name: EventName, count: int) -> None:
     await eventually(is_heard)
 
 
-async def is_told_no(stage: Stage) -> bool:
+async def is_told_no(context: DemoContext) -> bool:
     """Say whether Ana was told that she may not decide this."""
-    return bool(await stage.ana.ephemerals("C0APPROVALS"))
+    return bool(await context.ana.ephemerals("C0APPROVALS"))
 
 
 @pytest.mark.slow
@@ -72,27 +72,27 @@ async def test_a_new_role_decides_and_a_new_rule_refuses_without_a_restart(
     monkeypatch.setenv("TWOKEY_DEMO_LEDGER", str(ledger))
     write(config, CHLOE_ONLY)
     async with open_demo_stack(config, tmp_path / "data", is_kept=False) as demo:
-        stage = Stage(demo, silent, ledger, ledger.with_name("away"))
-        ts, approval = await stage.ask()
-        await stage.click(ts, Action.APPROVE, approval, 0)
-        await eventually(lambda: is_told_no(stage))
-        assert (await stage.approval(approval.id)).items[0].is_pending
+        context = DemoContext(demo, silent, ledger, ledger.with_name("away"))
+        ts, approval = await context.ask()
+        await context.click(ts, Action.APPROVE, approval, 0)
+        await eventually(lambda: is_told_no(context))
+        assert (await context.approval(approval.id)).items[0].is_pending
 
         write(config, THE_GROUP_TOO)
         await heard(demo, EventName.POLICY_LOADED, 2)
-        ts, approval = await stage.ask()
-        await stage.click(ts, Action.APPROVE, approval, 0)
-        await stage.reached(approval, {0: ItemState.EXECUTED})
+        ts, approval = await context.ask()
+        await context.click(ts, Action.APPROVE, approval, 0)
+        await context.reached(approval, {0: ItemState.EXECUTED})
 
         config.write_text("", "utf-8")
         await heard(demo, EventName.POLICY_REFUSED, 1)
-        ts, approval = await stage.ask()
-        await stage.click(ts, Action.APPROVE, approval, 0)
-        await stage.reached(approval, {0: ItemState.EXECUTED})
+        ts, approval = await context.ask()
+        await context.click(ts, Action.APPROVE, approval, 0)
+        await context.reached(approval, {0: ItemState.EXECUTED})
 
         write(config, NO_REFUNDS)
         await heard(demo, EventName.POLICY_LOADED, 3)
-        await stage.dan.say("C0APPROVALS", "@twokey refund order 78291")
+        await context.dan.say("C0APPROVALS", "@twokey refund order 78291")
         store = demo.stack.twokey.store
 
         async def is_denied() -> bool:
@@ -104,4 +104,4 @@ async def test_a_new_role_decides_and_a_new_rule_refuses_without_a_restart(
             )
 
         await eventually(is_denied)
-        assert len(stage.effects()) == 2
+        assert len(context.effects()) == 2

@@ -5,7 +5,7 @@
 -- KEYS[1] facts      hash    facts of the thread
 -- KEYS[2] outbox     stream  events
 -- KEYS[3] audit      stream  audit log
--- ARGV[1] what       text    begun; told; or which report of metrics
+-- ARGV[1] what       text    begun; ended; or which report of metrics
 -- ARGV[2] mark       text    the input, where the thread ends, or what is reported
 -- ARGV[3] outbox_event json  the event, perhaps with the final message
 -- ARGV[4] audit_event  json  the same for the audit log, without it
@@ -22,7 +22,7 @@ if is_new then
 end
 -- Also when this end was announced before: a run that changed nothing ends at the checkpoint
 -- where the one before ended.
-if ARGV[1] == 'told' then redis.call('HDEL', KEYS[1], 'run') end
+if ARGV[1] == 'ended' then redis.call('HDEL', KEYS[1], 'run') end
 if not redis.call('HGET', KEYS[1], 'run') then
   redis.call('PEXPIRE', KEYS[1], ARGV[5])
 end

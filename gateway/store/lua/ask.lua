@@ -1,5 +1,5 @@
 #!lua
--- Keep what a person asked an agent, once: who asked, and the job that runs it.
+-- Store a person's message to an agent idempotently: who asked, and the start job.
 -- KEYS[1] seen   string  mark of this message
 -- KEYS[2] facts  hash    facts of the thread
 -- KEYS[3] jobs   stream  resume jobs

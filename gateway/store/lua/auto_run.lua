@@ -1,6 +1,6 @@
 #!lua
 -- Begin an auto-approved call, at most once for all holders of its thread's lease,
--- or note what happens to it.
+-- or record what happens to it.
 -- KEYS[1] begun    hash  auto-approved calls of one turn: who began each, its end
 -- ARGV[1] verb     text  begin; enter: an agent began inside it; end; give_back
 -- ARGV[2] call     text  the call's id
@@ -13,7 +13,7 @@
 --   {"ran", result}   it ran under an earlier lease, with this result
 --   {"cut_off"}       it was begun under an earlier lease, and nobody knows its end
 --   {"noted"}
---   {"lost"}          it was begun anew under another lease
+--   {"lost"}          it was begun again under another lease
 local call = ARGV[2]
 local by = redis.call('HGET', KEYS[1], call .. ':f')
 local ours = by == ARGV[3]
@@ -34,7 +34,7 @@ if ARGV[1] == 'begin' then
   redis.call('PEXPIRE', KEYS[1], ARGV[6])
   return {'run'}
 end
--- Only the newest attempt is noted: the call was begun anew under another lease, and
+-- Only the newest attempt is noted: the call was begun again under another lease, and
 -- what comes of that is kept.
 if not ours then return {'lost'} end
 if ARGV[1] == 'enter' then

@@ -169,7 +169,7 @@ if ARGV[15] ~= '' then
   -- Many calls that are rejected together count once: somebody said no once.
   local count = redis.call('INCR', KEYS[10])
   redis.call('PEXPIRE', KEYS[10], keep)
-  -- The count begins anew with the pause, so that lifting it gives the agent its full
+  -- The count restarts with the pause, so that lifting it gives the agent its full
   -- number of tries.
   if count >= rejection.after then
     redis.call('DEL', KEYS[10])

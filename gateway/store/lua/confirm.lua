@@ -1,5 +1,5 @@
 #!lua
--- Note when Slack confirmed the roles of those who gave a standing approval.
+-- Record when Slack confirmed the roles of the givers of a standing approval.
 -- KEYS[1] head     hash  small fields of the approval
 -- ARGV[1] asked_ms int   when Slack was asked, by this server's clock
 -- Returns:

@@ -1,5 +1,5 @@
 #!lua
--- Hand a reviewer's queue to somebody for a while, or take it back.
+-- Set or lift a delegation of a reviewer's queue.
 -- KEYS[1] delegations  hash    who stands in for whom, of one tenant
 -- KEYS[2] outbox       stream  events
 -- KEYS[3] audit        stream  audit log

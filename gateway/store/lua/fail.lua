@@ -1,5 +1,5 @@
 #!lua
--- Write down that an auto-approved call failed; the same again changes nothing.
+-- Record that an auto-approved call failed; idempotent.
 -- KEYS[1] failures zset    the agent's failed executions
 -- KEYS[2] outbox   stream  events
 -- KEYS[3] audit    stream  audit log

@@ -1,6 +1,6 @@
 #!lua
 -- Forget the message that shows an approval, because it is gone or cannot change any
--- more: its buttons then refuse, and the card has to be posted anew.
+-- more: its buttons then refuse, and the card has to be posted again.
 -- KEYS[1] card     hash  where the card stands
 -- KEYS[2] outdated zset  the tenant's approvals whose card is missing or old
 -- ARGV[1] approval text  its id
@@ -11,6 +11,6 @@
 --   {"moved"}  another message shows it now
 if redis.call('HGET', KEYS[1], 'at') ~= ARGV[2] then return {'moved'} end
 -- What people were told and which roles were asked stays: they are not asked again.
-redis.call('HDEL', KEYS[1], 'at', 'rev', 'display', 'judged')
+redis.call('HDEL', KEYS[1], 'at', 'rev', 'display', 'decision')
 redis.call('ZADD', KEYS[2], now_ms() + tonumber(ARGV[3]), ARGV[1])
 return {'lost'}

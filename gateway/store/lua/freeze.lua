@@ -1,5 +1,5 @@
 #!lua
--- Set a freeze, or lift one; twice is once.
+-- Set or lift a freeze; idempotent.
 -- KEYS[1] frozen    hash    what is frozen of the tenant
 -- KEYS[2] outbox    stream  events
 -- KEYS[3] audit     stream  audit log

@@ -1,5 +1,5 @@
 #!lua
--- Keep what a process says of itself for a while; forget those that are silent.
+-- Register a process with a heartbeat; remove those whose heartbeat stopped.
 -- KEYS[1] members hash  a revision, what processes say, and where agents keep threads
 -- ARGV[1] seen    text  the revision this is based on; "" for any
 -- ARGV[2] name    text  the field of what is said

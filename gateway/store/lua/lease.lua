@@ -1,5 +1,5 @@
 #!lua
--- Take, keep, number anew or give back the right to run one thread.
+-- Acquire, renew, renumber or release the lease of one thread.
 -- KEYS[1] lease  hash    token and fence of the holder
 -- KEYS[2] fences string  the newest fence of the shard; every holder gets a greater one
 -- ARGV[1] verb   text    take, keep, renumber or free
@@ -13,7 +13,7 @@
 --   {"lost"}           it was not yours to keep or give back
 local holder = redis.call('HGET', KEYS[1], 'token')
 local function hold()
-  -- One counter for the shard and not one a lease: a lease's own would begin anew with
+  -- One counter for the shard and not one a lease: a lease's own would restart with
   -- its key, and the number of a holder that was paused for long would come again.
   local newest = tonumber(redis.call('GET', KEYS[2]) or '0')
   local next_one = math.max(newest, tonumber(ARGV[4])) + 1

@@ -1,5 +1,5 @@
 #!lua
--- Load what evaluating a turn needs to know of its agent, in one step.
+-- Load what the evaluation of a turn needs, in one step.
 -- KEYS[1] turn     string  the turn's verdicts
 -- KEYS[2] facts    hash    who asked in the thread
 -- KEYS[3] frozen   hash    what is frozen of the tenant

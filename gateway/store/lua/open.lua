@@ -1,5 +1,5 @@
 #!lua
--- Open the approvals of one turn, once; the same turn again gets its first answer.
+-- Open the approvals of one turn; idempotent: the same turn gets its first answer.
 -- What the policy alone decided opens authorized; it waits for nobody, so it counts
 -- neither as waiting nor as asked, and no card of it is missed.
 -- What the turn reserved counts from here on as its calls fared.
@@ -25,7 +25,7 @@
 -- ARGV[5] names       json    array of names under which nothing may be frozen
 -- ARGV[6] limits      json    {waiting, requests_10m, asked_ms} of the agent
 -- ARGV[7] counted     json    rows of {window, use, within_ms} that count from now on,
---                             whatever becomes of the calls
+--                             also of calls that do not run
 -- ARGV[8] refused     json    the same that count no longer
 -- ARGV[9] is_reserved int     1 when the turn has to have its reservation
 -- ARGV[10] precedents json    rows of {key, call, kind, body, keep_ms} to note

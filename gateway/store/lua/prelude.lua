@@ -1,4 +1,4 @@
--- What every script shares; script.py puts it behind the first line of each.
+-- Functions that all scripts share; script.py puts them behind the first line of each.
 -- The server's clock and no process's: all deadlines are compared with this one. Redis
 -- replicates what a script wrote, not the script, so a clock in it is safe.
 local function now_ms()
@@ -57,7 +57,7 @@ local function reindex(head, expiry, id, now)
 end
 
 -- The format in which this version writes records, as codec.py has it.
-local FORMAT = '8'
+local FORMAT = '9'
 
 -- One rule for every lifetime: what is still needed has none, and what has ended has one.
 -- An approval is needed while an item of it is open: people, an executor or the clock

@@ -1,5 +1,5 @@
 #!lua
--- Schedule a job again for later, unless another worker has finished or rescheduled it.
+-- Requeue a job for later, unless another worker has finished or rescheduled it.
 -- KEYS[1] jobs      stream  jobs to do now
 -- KEYS[2] retry     zset    jobs by when they are due
 -- ARGV[1] group     text    who reads the jobs

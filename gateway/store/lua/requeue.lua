@@ -1,5 +1,5 @@
 #!lua
--- Move the jobs whose time has come into the stream, each once.
+-- Move jobs that are due from the retry set into the stream.
 -- KEYS[1] retry  zset    jobs by when they are due
 -- KEYS[2] jobs   stream  jobs to do now
 -- ARGV[1] limit  int     most jobs that are moved

@@ -1,5 +1,5 @@
 #!lua
--- Note one thing about a seeded defect, once; twice is once.
+-- Set one field of a seeded defect and write its audit entry; idempotent.
 -- KEYS[1] seeded   hash    the seeded defect of the tenant
 -- KEYS[2] audit    stream  audit log
 -- ARGV[1] field    text    what is noted

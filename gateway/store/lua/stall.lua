@@ -1,5 +1,5 @@
 #!lua
--- Change what is kept of a run that failed, with its jobs and events, in one step.
+-- Replace the record of a failed run, with its jobs and events, atomically.
 -- KEYS[1] runs     hash    runs that failed, by id
 -- KEYS[2] waiting  zset    ids of those that are retried, by when they first failed
 -- KEYS[3] parked   zset    ids of those that are not retried, by when they were parked

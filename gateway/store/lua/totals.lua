@@ -1,5 +1,5 @@
 #!lua
--- Say what windows would come to if one item used these instead of its own.
+-- Return what windows would come to if one item used these instead of its own.
 -- KEYS[1] blobs      hash  large fields of the item's approval
 -- KEYS[2..] windows  zset  the window of each use
 -- ARGV[1] index      int   the item

@@ -382,7 +382,7 @@ async def test_a_message_that_its_channel_refuses_stops_nobody(
 async def test_a_notification_that_nobody_can_read_stops_no_card(stack: Stack) -> None:
     (verdict,) = await stack.submit(POST_NOTICE)
     key = stack.keys.blobs(approval_of(verdict.item_id)[0])
-    await stack.store.conn.command("HSET", key, "frozen", "junk")
+    await stack.store.conn.command("HSET", key, "pinned", "junk")
 
     async with stack.running():
         await stack.card(await stack.refund(thread="t2"))

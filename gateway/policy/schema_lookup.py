@@ -9,7 +9,7 @@ from pydantic import JsonValue
 
 from twokey.gateway.protocol.pointers import pointed
 from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.sentences import near
+from twokey.gateway.validation_errors import near
 
 _OPEN = frozenset(
     {"allOf", "anyOf", "oneOf", "if", "not", "$dynamicRef", "patternProperties"}

@@ -45,7 +45,7 @@ class StoryFailed(TwokeyError):
 
 
 @dataclass
-class Stage:
+class DemoContext:
     """Context of a script: the demo, its output and its files.
 
     Attributes:
@@ -138,7 +138,7 @@ class Stage:
         await self.ana.message_with(CHANNEL, is_call, STEP_TIMEOUT_S)
         self.say(event.value, approval=approval.id)
 
-    async def told(
+    async def card_shows(
         self, ts: str, event: EventName, approval: Approval, words: str
     ) -> None:
         """Wait until a card has these words; say that this happened."""
@@ -184,7 +184,7 @@ class Stage:
             self.say(f"item.{state}", approval=approval.id, item=approval.items[n].id)
         return await self.approval(approval.id)
 
-    async def last_words(self) -> str:
+    async def final_message(self) -> str:
         """Wait for what the agent says in the end, in the thread it was asked in."""
 
         def spoken(message: JsonObject) -> bool:

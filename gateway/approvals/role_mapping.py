@@ -1,4 +1,4 @@
-"""Update whom to ask now in every role that an approval names, by a given function."""
+"""Map a function over every role that an approval names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Check the texts of a turn, and bring its arguments into canonical form."""
+"""Validate the texts of a turn, and canonicalize its arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Show the next calls of a run with what people answered its agent before.
+"""Attach people's earlier answers to the calls that a run submits next.
 
 Only answers of the same run count, the newest of the last day: an agent that asked
 which order is meant and then acts on one is reviewed beside the answer. Nothing is

@@ -17,7 +17,7 @@ _LONGEST_WAIT_S = 30.0
 
 
 @dataclass(slots=True)
-class HomeTurns:
+class HomeUpdates:
     """The Home tabs that this process publishes.
 
     Attributes:
@@ -39,8 +39,8 @@ class HomeTurns:
         self.limits = Limits(self.clock)
 
     @asynccontextmanager
-    async def turn(self, user: str) -> AsyncGenerator[bool]:
-        """Wait for a person's turn; give False when another one will show it all.
+    async def next_update(self, user: str) -> AsyncGenerator[bool]:
+        """Wait for a person's next update; give False when a later one shows it all.
 
         Of several that wait for one person the first one begins after all of them were
         asked for, so it shows what each of them would.

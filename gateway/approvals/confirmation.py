@@ -1,4 +1,4 @@
-"""Ask a reviewer to confirm when they approve an escalated call within seconds.
+"""Require a second click where an escalated call is approved within seconds.
 
 The policy sets the time (``tiers.escalate.ask_again_within``). An approval that comes
 sooner after the call was shown is noted in the audit log and does not count; the next

@@ -131,6 +131,7 @@ class Caller:
             try:
                 state = await rechecks.read(self.shell, recheck, call.tool, call.args)
             except StateUnknown:
+                # Not raised: the draft refuses this call alone, the others go on.
                 state = None
             found[call.tool_call_id] = state
         return found
@@ -337,10 +338,11 @@ class Caller:
         own: EditRecord | None,
         inside: list[EditRecord],
     ) -> ToolResult:
-        """Return a result with its item id, edit notices and edit records."""
+        """Return a result with its item id, edit messages and edit records."""
         call_id = request.tool_call["id"]
         known = messages.known_edits(request.state)
         fresh = [record for record in inside if record not in known]
+        # Such a result ends the run, so no model reads it; a user does, as it is.
         is_silent = request.tool is not None and request.tool.return_direct
 
         def annotate(message: ToolMessage) -> ToolMessage:

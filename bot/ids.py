@@ -317,15 +317,12 @@ def _mac(
     # What the button approves is under the MAC as well as the version: a record that
     # was put back from an older copy may have the same version and other arguments.
     bound = approval.digest if index is None else approval.items[index].action_hash
-    # A page only where there is one, so that seals of versions before pages had numbers
-    # keep their MAC. The lists differ in length, and canonical JSON keeps that apart.
-    place = [index, page] if page else [index]
     waiting: list[JsonValue] = [
         item.index for item in approval.items if item.is_pending
     ]
     of_all: list[JsonValue] = [waiting] if purpose in OF_WAITING else []
-    stated = [approval.id, approval.version, *place, bound, *of_all, str(purpose)]
-    return _mac_of([_SEAL_TAG, team, *stated], key)
+    place: list[JsonValue] = [approval.id, approval.version, index, page]
+    return _mac_of([_SEAL_TAG, team, *place, bound, *of_all, str(purpose)], key)
 
 
 def _mac_of(parts: list[JsonValue], key: bytes) -> bytes:

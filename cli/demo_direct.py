@@ -33,6 +33,7 @@ async def direct(context: DemoContext) -> None:
     await chloe.click(*first, Action.APPROVE)
     context.say("reviewer.clicked", approval=approval.id, by=SENIOR, on="copy")
     await context.reached(approval, {0: ItemState.EXECUTED})
+    # The same message: a second one would leave buttons that no longer work.
     expect(await copy(DONE) == first, "Chloé was sent a second copy.")
     await context.ana.message_with(
         CHANNEL,
@@ -52,6 +53,7 @@ def _copies_in(
     for channel in as_objects(state["channels"]):
         for message in as_objects(channel["messages"]):
             shown = json.dumps([message["blocks"], message["metadata"]])
+            # Neither the card nor a reply in its thread, which name the approval, too.
             is_copy = message["ts"] != ts and message["thread_ts"] is None
             if is_copy and approval in shown and words in shown:
                 found.append((str(channel["id"]), str(message["ts"])))

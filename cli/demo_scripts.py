@@ -81,6 +81,7 @@ async def inquiry(context: DemoContext) -> None:
     await context.reached(approval, {0: ItemState.EXECUTED})
     words = await context.final_message()
     expect(_amounts(context) == [899], "The refund did not run once with 899.")
+    # What people say to each other is theirs; only a decision goes to the model.
     expect(REPLY not in words, "The agent was told what people said.")
 
 
@@ -99,6 +100,7 @@ async def multi(context: DemoContext) -> None:
         "@twokey refund order 78291 and do everything else"
     )
     expect(len(approval.items) == 3, "The card does not hold three calls.")  # noqa: PLR2004 - refund, address, e-mail
+    # By name, so that the script does not depend on the order in which a model calls.
     place = {item.tool: item.index for item in approval.items}
     refund, address = place["process_refund"], place["change_address"]
     mail = place["send_email"]

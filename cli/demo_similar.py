@@ -21,6 +21,7 @@ async def similar(context: DemoContext) -> None:
     await context.ana.wait_for_view(
         lambda view: view["callback_id"] == View.ALLOW_SIMILAR, STEP_TIMEOUT_S
     )
+    # First what must be refused: the form stays open for a second try.
     refused = await context.submit({"uses": "21"}, approval, 0)
     expect(refused, "More calls than the policy allows were accepted.")
     bounds = {"uses": f"{USES}", "each": "30"}
@@ -30,6 +31,8 @@ async def similar(context: DemoContext) -> None:
     standing = await _standing(context)
     context.say("standing.given", approval=standing.id, by=REVIEWER, uses=USES)
 
+    # Without waiting for the one before: uses that are counted at the same time must
+    # not be lost.
     for order in SIMILAR:
         await context.dan.say(CHANNEL, f"@twokey refund order {order}")
         context.say("agent.asked", by=REQUESTER, order=order)

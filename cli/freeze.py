@@ -121,6 +121,7 @@ def _scope(kind: ScopeKind, name: str) -> FreezeScope:
 
 
 def _ask(ctx: typer.Context, ask: Callable[[FreezeService], Awaitable[T]]) -> T:
+    # The store itself and no gateway: a kill switch has to work while none answers.
     return use_store(
         command_context(ctx),
         lambda store, tenant: ask(FreezeService(store, tenant=tenant)),

@@ -144,12 +144,8 @@ async def _one(service: RunService, name: str) -> StalledRun | DeadLetter:
 
 
 async def _retry(service: RunService, name: str, by: str) -> list[str]:
-    if name:
-        chosen = [await _one(service, name)]
-    else:
-        # A corrupt job is left where it is instead of stopping those behind it.
-        runs = await service.all()
-        chosen = [*runs]
+    # All of them without corrupt jobs: one would stop those behind it.
+    chosen = [await _one(service, name)] if name else [*await service.all()]
     tried: list[str] = []
     for one in chosen:
         if isinstance(one, DeadLetter):
@@ -157,6 +153,7 @@ async def _retry(service: RunService, name: str, by: str) -> list[str]:
                 f"dead_{one.id} is corrupt, so it cannot be tried; "
                 "'twokey jobs drop' removes it."
             )
+        # False: it changed since it was read, so somebody else tries it already.
         if await service.retry(one, by, Gesture.CLI):
             tried.append(one.id)
     return tried
@@ -202,6 +199,7 @@ def _row(run: StalledRun) -> dict[str, JsonValue]:
 
 
 def _letter(one: DeadLetter) -> dict[str, JsonValue]:
+    # The keys of a run's row, so that a script reads both in the same way.
     return {
         "id": f"dead_{one.id}",
         "state": "dead letter",

@@ -163,6 +163,7 @@ def replay_command(
     json: AsJson = False,
 ) -> None:
     """Evaluate past calls by a policy, and say what would have changed."""
+    # First, so that a mistake in the policy is said before a long export is read.
     policy = command_context(ctx).policy(file)
     rows = read_rows(console.read_text(audit, "the audit export"), str(audit))
     found = replay(policy, rows)

@@ -26,6 +26,7 @@ def reach_rows(
     Those of ``escalate_to`` are asked later, and have a row of their own.
     """
     later = {role.name for role in evaluation.escalate_roles}
+    # Where the requirement has no other roles, those are asked from the beginning.
     roles = [role for role in evaluation.requirement.roles if role.name not in later]
     for role in roles or evaluation.requirement.roles:
         if role.users or role.usergroups:
@@ -35,6 +36,7 @@ def reach_rows(
 def _how(policy: Policy, role: Role, evaluation: Evaluation, now: datetime) -> str:
     if role.notify is Notify.NONE:
         return "nobody; they find the card in the channel and on the Home tab"
+    # None for people whom a requirement lists by their ids: they have no role.
     rule = policy.roles.get(role.name)
     whom = ", ".join((*role.usergroups, *role.users))
     turn = _turn(policy, rule.on_call if rule else None, now)
@@ -45,6 +47,8 @@ def _how(policy: Policy, role: Role, evaluation: Evaluation, now: datetime) -> s
     begin = asked_from(rule.quiet, evaluation.tier, now=now, expires=expires)
     if begin is None:
         return said
+    # A call that is not urgent by the role's own setting: it would wait for nobody, and
+    # the author of the policy should see that.
     if begin >= expires:
         return f"nobody: it expires before {_local(begin, rule.quiet.zone)}"
     return f"{said}, from {_local(begin, rule.quiet.zone)}"

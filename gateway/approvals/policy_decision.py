@@ -9,7 +9,7 @@ from twokey.gateway.approvals.requirement import Requirement, Role
 from twokey.gateway.protocol.records import Record
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.protocol.verbs import ReasonFor, Verb
+from twokey.gateway.protocol.verbs import Verb
 
 
 class PolicyDecisionFields(Record):
@@ -50,7 +50,7 @@ class PolicyDecisionFields(Record):
     args_schema: JsonObject | None = None
     redact: tuple[str, ...] = ()
     totals: tuple[str, ...] = ()
-    requires_reason: ReasonFor = ()
+    requires_reason: tuple[Verb, ...] = ()
     asks_on_failure: bool = False
     idempotent: bool = False
     is_question: bool = False

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
-
-from pydantic import BeforeValidator
 
 
 class Verb(StrEnum):
@@ -15,18 +12,6 @@ class Verb(StrEnum):
     EDIT = "edit"
     REJECT = "reject"
     RESPOND = "respond"
-
-
-def _verbs(value: object) -> object:
-    # Records and policies before reasons could be asked for approvals say true or
-    # false.
-    if isinstance(value, bool):
-        return (Verb.EDIT, Verb.REJECT) if value else ()
-    return value
-
-
-ReasonFor = Annotated[tuple[Verb, ...], BeforeValidator(_verbs)]
-"""The decisions that need a reason; ``true`` stands for an edit and a rejection."""
 
 
 class Finding(StrEnum):

@@ -92,7 +92,9 @@ def test_a_group_that_the_requirement_does_not_name_may_stay_open() -> None:
     assert isinstance(say(two_people(), Approve(), ana), Change)
 
 
-def test_whoever_hands_over_a_queue_unknown_to_slack_leaves_their_roles_open() -> None:
+def test_somebody_who_hands_over_a_queue_unknown_to_slack_leaves_their_roles_open() -> (
+    None
+):
     nobody = person(CHLOE, account=AccountKind.UNKNOWN)
     ana = person(ANA, stands_in_for=(nobody,))
 

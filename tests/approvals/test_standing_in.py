@@ -70,11 +70,11 @@ def test_without_the_other_the_colleague_may_not() -> None:
     assert isinstance(approve(one(ONE), BEN), Forbidden)
 
 
-def test_whoever_asked_decides_for_nobody() -> None:
+def test_a_requester_decides_for_nobody() -> None:
     assert isinstance(approve(one(ONE), person(KIM.user, ANA)), Forbidden)
 
 
-def test_nobody_decides_for_whoever_asked() -> None:
+def test_nobody_decides_for_a_requester() -> None:
     approval = one(ONE).with_(principals=(ANA.person,))
 
     assert isinstance(approve(approval, person("U0BEN", ANA)), Forbidden)

@@ -241,7 +241,7 @@ SIZES = [1, 60, 61, 900, 2_400, 2_900, 3_100, 5_000, 9_100, 30_000, 60_000]
 
 
 @pytest.mark.slow
-async def test_whoever_approves_was_shown_the_last_character_at_any_size(
+async def test_somebody_who_approves_was_shown_the_last_character_at_any_size(
     stack: Stack, unlimited: None
 ) -> None:
     """The end of the text differs; a card that hides it offers no Approve."""

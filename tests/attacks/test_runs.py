@@ -129,6 +129,6 @@ def test_one_customer_in_two_spellings_has_one_window(
 
 
 @pytest.mark.parametrize("nobody", ["\u200b", " \u2060 ", "\u00ad"])
-def test_whoever_is_invisible_is_nobody(nobody: str) -> None:
+def test_somebody_who_is_invisible_is_nobody(nobody: str) -> None:
     with pytest.raises(ValueError, match="nobody"):
         window_key(nobody)

@@ -52,7 +52,7 @@ async def stack(
 
 
 @pytest.mark.slow
-async def test_whoever_asked_outside_is_a_principal_in_that_thread_too(
+async def test_the_outer_requester_is_a_principal_in_that_thread_too(
     stack: Stack,
 ) -> None:
     async with stack.working():
@@ -95,7 +95,7 @@ async def _is_asked_twice(stack: Stack) -> bool:
     return len(await stack.approvals("own")) > 1
 
 
-async def test_whoever_asked_outside_cannot_approve_there(stack: Stack) -> None:
+async def test_the_outer_requester_cannot_approve_there(stack: Stack) -> None:
     dan = Reviewer(
         team=DAN.team, user=DAN.user, name=DAN.name, account=AccountKind.MEMBER
     )

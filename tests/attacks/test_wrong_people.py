@@ -59,7 +59,7 @@ NOBODY = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("who", NOBODY)
-async def test_whoever_may_not_decide_cannot_by_any_button(
+async def test_somebody_outside_the_role_cannot_by_any_button(
     stack: Stack, who: str
 ) -> None:
     async with stack.running():
@@ -85,7 +85,7 @@ async def test_whoever_may_not_decide_cannot_by_any_button(
 
 
 @pytest.mark.parametrize("who", NOBODY)
-async def test_whoever_may_not_decide_cannot_approve_a_batch(
+async def test_somebody_outside_the_role_cannot_approve_a_batch(
     stack: Stack, who: str
 ) -> None:
     async with stack.running():

@@ -359,7 +359,7 @@ async def test_a_client_that_never_ends_its_body_is_told_408(
         writer.close()
 
 
-async def test_whoever_waits_longest_makes_room_for_a_new_client(
+async def test_the_connection_that_waits_longest_makes_room_for_a_new_client(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(ingress, "MAX_CONNECTIONS", 3)

@@ -222,7 +222,7 @@ async def test_an_outage_that_was_over_before_anybody_was_told_says_nothing(
     assert await run.messages() == []
 
 
-async def test_whoever_asked_tries_again_and_the_message_says_so(run: Run) -> None:
+async def test_the_requester_tries_again_and_the_message_says_so(run: Run) -> None:
     async with run.stack.running():
         await run.asked()
         await run.fails(KeyError())
@@ -262,7 +262,7 @@ async def test_a_run_that_was_not_asked_for_in_slack_is_told_under_its_newest_ca
     assert await run.tries() == [f"{TEAM}/U0ANA"]
 
 
-async def test_whoever_may_decide_tries_again_and_nobody_else_does(run: Run) -> None:
+async def test_a_reviewer_tries_again_and_nobody_else_does(run: Run) -> None:
     async with run.stack.running():
         await run.asked()
         await run.fails(KeyError())

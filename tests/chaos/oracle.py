@@ -104,7 +104,7 @@ async def wait_for_ends(stack: Stack, people: People) -> list[str]:
     return []
 
 
-async def judge(stack: Stack, people: People) -> Verdict:
+async def verdict(stack: Stack, people: People) -> Verdict:
     """Return everything that is wrong, when everything has come to its end."""
     ephemerals = await stack.sandbox.person(ASKER).ephemerals(CHANNEL)
     account = Account(

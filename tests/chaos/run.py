@@ -1,4 +1,4 @@
-"""Run people and faults for a while, then quiet, and judge the result."""
+"""Run people and faults for a while, then quiet, and evaluate the result."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def run(plan: Plan, folder: Path, say: Callable[[str], object]) -> Verdict
         wrong += await oracle.wait_for_cards(people)
         undecided = len(await oracle.open_approvals(people))
         wrong += await oracle.wait_for_ends(everything, people)
-        found = await oracle.judge(everything, people)
+        found = await oracle.verdict(everything, people)
     counts = {**found.counts, "undecided in quiet": undecided}
     return Verdict([*wrong, *found.wrong], counts)
 

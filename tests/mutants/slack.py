@@ -80,7 +80,7 @@ SLACK_TABLE = (
     Mutant(
         "an open tab is published only when it shows something else",
         "bot/listeners/home_tab.py",
-        "if not is_asked and content == before.content:",
+        "if not is_requested and content == before.content:",
         "if False:",
         HOME,
     ),

@@ -170,7 +170,7 @@ async def test_a_program_may_write_to_its_threads_outside_of_any_lease(
     assert (await one.probe("t1")).final_message == "You said and again"
 
 
-async def test_nothing_is_deleted_by_whoever_lost_the_lease(
+async def test_nothing_is_deleted_by_a_holder_that_lost_the_lease(
     store: Store, savers: tuple[Saver, Saver]
 ) -> None:
     at, one, other = place(store), runner(savers[0]), runner(savers[1])

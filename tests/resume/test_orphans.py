@@ -165,7 +165,7 @@ async def test_a_reader_that_is_gone_does_not_keep_events_for_ever(
 
 
 @pytest.mark.slow
-async def test_whoever_begins_to_read_again_looks_at_all_that_is_open(
+async def test_a_reader_that_begins_again_looks_at_all_that_is_open(
     stack: Stack,
 ) -> None:
     async with stack.working():

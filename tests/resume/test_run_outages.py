@@ -248,8 +248,8 @@ async def test_no_run_waits_for_a_message_whose_job_was_put_back_as_what_was_lef
     await queue.later(Delivery(second.id, resume), delay_ms=0)
 
     await retries.record_resumed(at, await delivered(stack), stack.runner)
-    # A message that was given is not queued again: whoever took its job would find the
-    # thread busy and put it back as what was left, and so on.
+    # A message that was given is not queued again: a worker that took its job would
+    # find the thread busy and put it back as what was left, and so on.
     assert await queue.depth() == (0 if was_given else 1)
     if not was_given:
         last = await delivered(stack)

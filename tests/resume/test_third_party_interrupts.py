@@ -186,7 +186,7 @@ async def test_it_is_told_once_however_often_the_thread_is_looked_at(
 
 
 @pytest.mark.slow
-async def test_whoever_runs_the_agent_may_answer_it_by_themselves(
+async def test_somebody_who_runs_the_agent_may_answer_it_by_themselves(
     stack: Stack,
 ) -> None:
     async with stack.working():

@@ -149,7 +149,7 @@ async def test_the_app_can_ask_who_it_is(client: Any) -> None:
     assert bot["bot"]["user_id"] == "U0TWOKEY"
 
 
-async def test_blocks_validate_judges_without_posting(client: Any) -> None:
+async def test_blocks_validate_answers_without_posting(client: Any) -> None:
     fine = await client.api_call("blocks.validate", json={"view": modal()})
     bad = await refusal(
         client.api_call("blocks.validate", json={"blocks": [{"type": "shout"}]})

@@ -56,7 +56,7 @@ async def test_a_message_that_comes_again_late_does_not_change_who_asked_last(
     assert facts.principals == (one,)
 
 
-async def test_whoever_asks_at_once_in_one_thread_is_a_principal(
+async def test_somebody_who_asks_at_once_in_one_thread_is_a_principal(
     harness: ServiceHarness,
 ) -> None:
     """One forgotten could approve what they asked for."""

@@ -54,7 +54,7 @@ async def state(harness: ServiceHarness, verdict: Verdict) -> ItemState:
     return (await harness.item(verdict.item_id)).state
 
 
-async def test_whoever_asked_the_agent_outside_cannot_approve_what_is_inside(
+async def test_the_outer_requester_cannot_approve_what_is_inside(
     harness: ServiceHarness,
 ) -> None:
     keys = harness.store.keys_of_tenant("default")

@@ -59,7 +59,7 @@ def stops(store: Store, policy: str = POLICY) -> ReviewerFreezes:
     ],
     ids=str,
 )
-def test_whoever_may_review_some_of_it_may_stop_it(
+def test_somebody_who_may_review_some_of_it_may_stop_it(
     store: Store, scope: FreezeScope, people: list[Reviewer]
 ) -> None:
     service = stops(store)

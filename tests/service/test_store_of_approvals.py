@@ -107,7 +107,9 @@ async def test_a_run_has_something_open_until_its_last_call_has_ended(
     assert not await store.has_open(keys, "default", RUN)
 
 
-async def test_whoever_lost_the_lease_claims_nothing(harness: ServiceHarness) -> None:
+async def test_a_holder_that_lost_the_lease_claims_nothing(
+    harness: ServiceHarness,
+) -> None:
     click, claim = await harness.refund()
     await harness.reviews.decide(click, Approve(), BEN)
     keys, conn = harness.store.keys_of_tenant("default"), harness.store.conn

@@ -159,7 +159,7 @@ async def test_a_reminder_changes_nothing_but_that_it_was_said(
     assert after == before.with_(rev=2, reminded_at_ms=after.reminded_at_ms)
 
 
-async def test_whoever_is_called_later_may_decide(harness: ServiceHarness) -> None:
+async def test_somebody_who_is_called_later_may_decide(harness: ServiceHarness) -> None:
     click, _ = await harness.refund()
     await due(harness, click.approval, TimerKind.ESCALATE)
     await harness.sweeper.sweep()
@@ -290,7 +290,7 @@ async def test_a_decision_after_the_old_deadline_counts_when_there_is_more_time(
     assert isinstance(await harness.reviews.decide(click, Approve(), ANA), Decided)
 
 
-async def test_whoever_is_on_it_is_released_by_the_clock(
+async def test_an_acknowledgement_is_ended_by_the_clock(
     harness: ServiceHarness,
 ) -> None:
     approval = await opened(harness)

@@ -120,7 +120,9 @@ async def test_what_was_taken_and_not_acknowledged_stays(
     assert 700 <= await length(store, keys) < 900
 
 
-async def test_young_events_stay_for_whoever_looks_on(store: Store, keys: Keys) -> None:
+async def test_young_events_stay_for_a_reader_that_looks_on(
+    store: Store, keys: Keys
+) -> None:
     bot = await reader(store, keys, "bot")
     for _ in range(300):
         await bot.put(Event.model_validate_json(EVENT))

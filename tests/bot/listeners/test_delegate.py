@@ -37,7 +37,7 @@ async def test_a_colleague_decides_and_the_card_says_for_whom(stack: Stack) -> N
         assert (vote.by.user, vote.on_behalf_of[0].user) == ("U0BEN", "U0ANA")
 
 
-async def test_whoever_asked_cannot_decide_in_anothers_place(stack: Stack) -> None:
+async def test_a_requester_cannot_decide_in_anothers_place(stack: Stack) -> None:
     stack.policy = ANA_ONLY
     async with stack.running():
         verdict = await stack.refund()

@@ -45,7 +45,7 @@ async def test_the_card_is_closed_and_a_late_click_reads_why(stack: Stack) -> No
     assert stack.sandbox.problems == []
 
 
-async def test_whoever_asked_the_agent_outside_reads_that_they_may_not(
+async def test_the_outer_requester_reads_that_they_may_not(
     stack: Stack,
 ) -> None:
     async with stack.running():

@@ -123,7 +123,7 @@ async def test_a_form_that_was_overtaken_changes_nothing_and_says_so(
         assert (item.finding, len(item.observations)) == (Finding.SKIP, 1)
 
 
-async def test_whoever_asked_for_the_call_gets_no_form(stack: Stack) -> None:
+async def test_the_requester_of_the_call_gets_no_form(stack: Stack) -> None:
     async with stack.running():
         _, ts = await doubtful(stack)
 

@@ -260,7 +260,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
 }
 
 
-def judge(block: JSON) -> list[Problem]:
+def check(block: JSON) -> list[Problem]:
     """Evaluate one block where it belongs, its pointers from the block itself."""
     if isinstance(block, dict) and block.get("type") == "alert":
         view: dict[str, Any] = {
@@ -314,14 +314,14 @@ def places(value: JSON, pointer: str = "") -> Iterator[tuple[str, JSON]]:
 
 @pytest.mark.parametrize("name", SAMPLES)
 def test_a_payload_with_every_field_is_accepted(name: str) -> None:
-    assert judge(SAMPLES[name]) == []
+    assert check(SAMPLES[name]) == []
 
 
 @pytest.mark.parametrize("name", SAMPLES)
 def test_an_unknown_key_is_refused_in_every_object(name: str) -> None:
     for pointer, value in places(SAMPLES[name]):
         if isinstance(value, dict):
-            found = judge(changed(SAMPLES[name], f"{pointer}/surprise", 1))
+            found = check(changed(SAMPLES[name], f"{pointer}/surprise", 1))
 
             assert [each.pointer for each in found] == [f"{pointer}/surprise"]
             assert "unknown key" in found[0].message
@@ -332,7 +332,7 @@ def test_a_missing_or_unknown_type_is_refused_in_every_object(name: str) -> None
     for pointer, value in places(SAMPLES[name]):
         if isinstance(value, dict) and "type" in value:
             for wrong in (DROP, "surprise", 7):
-                found = judge(changed(SAMPLES[name], f"{pointer}/type", wrong))
+                found = check(changed(SAMPLES[name], f"{pointer}/type", wrong))
 
                 assert [each.pointer for each in found] == [f"{pointer}/type"]
 
@@ -344,7 +344,7 @@ def test_a_value_of_the_wrong_kind_is_refused_everywhere(name: str) -> None:
         wrong += [{}, None] if not isinstance(value, dict | list) else ["words"]
         for each in wrong:
             if pointer and value is not None:
-                found = judge(changed(SAMPLES[name], pointer, each))
+                found = check(changed(SAMPLES[name], pointer, each))
 
                 assert found, (pointer, each)
                 assert found[0].pointer.startswith(pointer)
@@ -356,7 +356,7 @@ def test_an_empty_text_or_array_is_refused_everywhere(name: str) -> None:
         if isinstance(value, str | list) and value:
             if pointer.endswith(("initial_value", "/type")):
                 continue
-            found = judge(
+            found = check(
                 changed(SAMPLES[name], pointer, "" if isinstance(value, str) else [])
             )
 
@@ -399,9 +399,9 @@ LENGTHS = [
 def test_text_may_be_as_long_as_slack_says_and_no_longer(
     name: str, pointer: str, most: int
 ) -> None:
-    found = judge(changed(SAMPLES[name], pointer, "é" * (most + 1)))
+    found = check(changed(SAMPLES[name], pointer, "é" * (most + 1)))
 
-    assert judge(changed(SAMPLES[name], pointer, "é" * most)) == []
+    assert check(changed(SAMPLES[name], pointer, "é" * most)) == []
     assert [each.pointer for each in found] == [pointer]
     assert found[0].message.endswith(f"at most {most} characters, has {most + 1}")
 
@@ -419,9 +419,9 @@ def test_an_address_is_whole_and_of_3000_characters_at_most(
     name: str, pointer: str
 ) -> None:
     for accepted in ("https://e.com/" + "x" * 2_986, "HTTPS://e.com"):
-        assert judge(changed(SAMPLES[name], pointer, accepted)) == []
+        assert check(changed(SAMPLES[name], pointer, accepted)) == []
     for wrong in ("https://e.com/" + "x" * 2_987, "e.com", "https://e.com/a b"):
-        found = judge(changed(SAMPLES[name], pointer, wrong))
+        found = check(changed(SAMPLES[name], pointer, wrong))
 
         assert [each.pointer for each in found] == [pointer]
 
@@ -453,8 +453,8 @@ def test_an_array_may_be_as_long_as_slack_says_and_no_longer(
     holder.pop("initial_options", None)
     items = [item(str(n)) if item is option else item for n in range(most + 1)]
 
-    found = judge(changed(base, pointer, items))
+    found = check(changed(base, pointer, items))
 
-    assert judge(changed(base, pointer, items[:most])) == []
+    assert check(changed(base, pointer, items[:most])) == []
     assert [each.pointer for each in found] == [pointer]
     assert found[0].message == f"must have at most {most} items, has {most + 1}"

@@ -49,7 +49,7 @@ def selecting(kind: str, **more: Any) -> dict[str, Any]:
     return field(kind, options=[option("a"), option("b")], **more)
 
 
-def judge(block: Any) -> list[Problem]:
+def check(block: Any) -> list[Problem]:
     return validate_message([block], "text")
 
 
@@ -398,9 +398,9 @@ RULES: dict[str, tuple[Any, str, str, Any]] = {
 def test_a_rule_refuses_one_payload_and_accepts_its_neighbour(rule: str) -> None:
     bad, pointer, why, good = RULES[rule]
 
-    found = judge(bad)
+    found = check(bad)
 
-    assert judge(good) == []
+    assert check(good) == []
     assert [each.pointer for each in found] == [f"/blocks/0{pointer}"]
     assert found[0].code == "invalid_blocks"
     assert why in found[0].message
@@ -443,9 +443,9 @@ PLAIN_ONLY = {
 def test_markup_is_refused_where_slack_takes_plain_text_only(place: str) -> None:
     block, pointer = PLAIN_ONLY[place]
 
-    found = judge(with_markup(block, pointer.split("/")[1:]))
+    found = check(with_markup(block, pointer.split("/")[1:]))
 
-    assert judge(block) == []
+    assert check(block) == []
     assert [each.pointer for each in found] == [f"/blocks/0{pointer}/type"]
     assert found[0].message == "mrkdwn is not allowed here, only plain_text"
 
@@ -472,7 +472,7 @@ def test_a_problem_never_repeats_text_that_may_be_an_argument() -> None:
             section(text=plain(secret * 200)),
             selecting("static_select", initial_option=option(secret)),
         )
-        for problem in judge(block)
+        for problem in check(block)
     ]
 
     assert len(found) == 5
@@ -480,6 +480,6 @@ def test_a_problem_never_repeats_text_that_may_be_an_argument() -> None:
 
 
 def test_a_very_long_type_is_shortened_in_the_message() -> None:
-    found = judge({"type": "x" * 10_000})
+    found = check({"type": "x" * 10_000})
 
     assert len(found[0].message) < 400

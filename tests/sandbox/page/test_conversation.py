@@ -306,7 +306,7 @@ def test_reading_further_up_is_not_disturbed_by_news(
     assert screen.run(top) > 100
 
 
-def test_whoever_reads_the_end_still_does_when_there_is_less_room(
+def test_somebody_who_reads_the_end_still_does_when_there_is_less_room(
     screen: Screen, slack: FakeSlack
 ) -> None:
     many = [message(ts(60 - n), "U0BEN", f"line {n}") for n in range(50)]

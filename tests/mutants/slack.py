@@ -223,8 +223,8 @@ SLACK_TABLE = (
     Mutant(
         "a seal opens its own page only",
         "bot/ids.py",
-        "place = [index, page] if page else [index]",
-        "place = [index]",
+        "[approval.id, approval.version, index, page]",
+        "[approval.id, approval.version, index, 0]",
         "tests/bot/test_ids.py",
     ),
     Mutant(

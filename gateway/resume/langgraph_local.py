@@ -281,7 +281,7 @@ def _state(snapshot: StateSnapshot) -> ThreadState:
         is_cut_off=_is_cut_off(snapshot),
         checkpoint=str(configurable.get("checkpoint_id", "")),
         taken=str(metadata.get(INPUT_KEY, "")),
-        final_message=_last_words(snapshot.values),
+        final_message=_final_message(snapshot.values),
     )
 
 
@@ -317,7 +317,7 @@ def pending_of(interrupt: Interrupt) -> PendingInterrupt:
     )
 
 
-def _last_words(values: object) -> str:
+def _final_message(values: object) -> str:
     """Return the last text since the last person spoke: the model's, else a tool's."""
     if not isinstance(values, Mapping):
         return ""

@@ -133,13 +133,14 @@ def test_no_problem_repeats_a_text_of_a_chart() -> None:
     assert secret not in " ".join(map(str, judge(block)))
 
 
-def test_the_budget_of_a_message_counts_the_texts_of_a_chart() -> None:
+def test_the_limit_of_a_message_counts_the_texts_of_a_chart() -> None:
     names = [f"{n:020}" for n in range(limits.CHART_SERIES)]
     full = axis_chart("bar", *[series(name, 1, 2, 3) for name in names])
     size = len(full["title"]) + sum(20 + sum(map(len, DAYS)) for _ in names)
     section = {"type": "section", "text": {"type": "plain_text", "text": "x" * 3000}}
-    last = {"type": "plain_text", "text": "x" * (3000 - size)}
-    fits: list[Any] = [section, section, {"type": "section", "text": last}, full]
+    left = limits.TEXT_IN_ALL_BLOCKS - 3 * 3000 - size
+    last = {"type": "plain_text", "text": "x" * left}
+    fits: list[Any] = [section] * 3 + [{"type": "section", "text": last}, full]
 
     assert validate_message(fits, "text") == []
     last["text"] += "x"

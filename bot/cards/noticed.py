@@ -18,7 +18,7 @@ from twokey.bot.homoglyphs import homoglyph_warnings
 from twokey.bot.objects import Block
 from twokey.bot.text import fit
 from twokey.bot.text_types import Plain, Template, label, template, untrusted
-from twokey.gateway.approvals.hidden import has_hidden
+from twokey.gateway.approvals.invisible_characters import has_hidden
 from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.approvals.repeating import other_calls
 from twokey.gateway.policy.totals import Total

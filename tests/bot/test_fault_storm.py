@@ -120,7 +120,7 @@ async def usable(stack: Stack, verdict: Verdict) -> Counter[str]:
                 if is_usable:
                     found[f"{user} {channel}"] += 1
                 if is_usable or channel == direct:
-                    assert "refund 12 done" in str(message["blocks"])
+                    assert ", done " in str(message["blocks"])
     return found
 
 

@@ -33,7 +33,7 @@ SUGGESTIONS = tuple(
         ("do several things at once", f"{FIRST_REQUEST} and do everything else"),
         ("refund order 78420 (two people)", "@twokey refund order 78420"),
         ("change an address", "@twokey change the address of order 78304"),
-        ("send an e-mail (2 minutes)", "@twokey mail the customer of order 78377"),
+        ("send an e-mail", "@twokey mail the customer of order 78377"),
         ("look up an order (needs nobody)", "@twokey look up order 78377"),
         ("refund 56 recalled lamps at once", "@twokey refund every recalled lamp"),
         ("move an order (the agent asks)", "@twokey move order 78304"),

@@ -17,6 +17,7 @@ from twokey.bot.blocks import (
 )
 from twokey.bot.cards.batch_footer import batch_footer
 from twokey.bot.cards.call_rows import agent_statement, call_row
+from twokey.bot.cards.deadlines import expires_each
 from twokey.bot.cards.fallbacks import card_fallback
 from twokey.bot.cards.finished import finished, is_finished
 from twokey.bot.cards.frame import Frame, is_table, rows_of
@@ -96,11 +97,10 @@ def metadata(approval: Approval) -> Block:
 def _origin(frame: Frame) -> Block:
     approval = frame.approval
     is_open = approval.state is ApprovalState.OPEN
-    until = template("Expires {at}.", at=when(approval.expires_at_ms))
     return context(
         *status_label(approval, now_ms=frame.now_ms),
         *asked_by(frame),
-        *([until] if approval.is_batch and is_open else []),
+        *(expires_each(approval) if approval.is_batch and is_open else []),
         template("{id}", id=short_ref(approval.id)),
         block_id=frame.block_id("origin"),
     )

@@ -52,7 +52,7 @@ def decisions(frame: Frame, item: Item, *, is_shown_whole: bool) -> list[Block]:
         return [*found, *menu([note, view])]
     # Past the deadline no button decides, although the record may still be open: the
     # sweeper closes it within seconds.
-    if not item.is_pending or frame.is_late:
+    if not frame.can_decide(item):
         return [] if is_shown_whole else [view]
     usual, rare = _by_use(form_buttons(frame, item))
     if not is_shown_whole:
@@ -92,7 +92,7 @@ def _by_use(offered: Sequence[Block]) -> tuple[list[Block], list[Block]]:
 
 def question_buttons(frame: Frame, item: Item) -> list[Block]:
     """Return Answer and Skip, while a question waits."""
-    if not item.is_pending or frame.is_late:
+    if not frame.can_decide(item):
         return []
     return [
         button(

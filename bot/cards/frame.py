@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from twokey.bot.blocks import TEXT_BUDGET
 from twokey.bot.ids import block_id, seal
 from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.approvals.timing import is_late, is_over
 from twokey.gateway.protocol.states import ItemState
 
 MAX_ROWS = 5
@@ -81,9 +82,12 @@ class Frame:
 
     @property
     def is_late(self) -> bool:
-        """Return whether the time to decide is over."""
-        # `>=`, as in the store: at the deadline itself nothing can be decided any more.
-        return self.now_ms >= self.approval.expires_at_ms
+        """Return whether the time to decide is over, of all that waits."""
+        return is_over(self.approval, self.now_ms)
+
+    def can_decide(self, item: Item) -> bool:
+        """Return whether a call waits and its time is not over."""
+        return item.is_pending and not is_late(self.approval, item, self.now_ms)
 
     @property
     def budget(self) -> TextBudget:

@@ -21,6 +21,7 @@ from twokey.bot.cards.listing import (
     schema_order,
 )
 from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.approvals.timing import is_over
 from twokey.gateway.protocol.records import Record
 from twokey.gateway.protocol.tiers import Tier, join
 from twokey.gateway.protocol.verbs import Verb
@@ -161,7 +162,7 @@ def page_of(
 
 def most_urgent(queue: Iterable[Approval], now_ms: int) -> list[Approval]:
     """Return what of a queue waits still, the most urgent first."""
-    waiting = (one for one in queue if pending(one) and now_ms < one.expires_at_ms)
+    waiting = (one for one in queue if pending(one) and not is_over(one, now_ms))
     return sorted(waiting, key=_sort_key)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 from typing import LiteralString
 
 from twokey.bot.blocks import Message, context, section
+from twokey.bot.cards.deadlines import saying_when
 from twokey.bot.cards.fallbacks import card_fallback
 from twokey.bot.cards.mentions import (
     Mentions,
@@ -30,6 +31,7 @@ from twokey.bot.text_types import (
     user,
 )
 from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.approvals.timing import end_of
 from twokey.gateway.protocol.states import ItemState
 
 _MAX_LINES = 10
@@ -85,7 +87,7 @@ def reminder(approval: Approval) -> Message:
 def reminder_sentence(approval: Approval) -> Template:
     """Return the words of a reminder, without those whom it is for."""
     said = _REMINDED_OF_QUESTION if approval.is_question else _REMINDED
-    return template(said, at=when(approval.expires_at_ms))
+    return saying_when(said, approval)
 
 
 def _reminder_text(approval: Approval) -> str:
@@ -108,10 +110,8 @@ def newly_needed(approval: Approval, *, but: Collection[str]) -> Message:
         approval: the record, as it is to be shown.
         but: names of the roles that were mentioned before.
     """
-    sentence = template(
-        "🔔 This now needs your decision, too. It expires {at}.",
-        at=when(approval.expires_at_ms),
-    )
+    said = "🔔 This now needs your decision, too. It expires {at}."
+    sentence = saying_when(said, approval)
     text = f"This now needs more people. {card_fallback(approval)}"
     whom = mentions_for(approval, but=but)
     refused = [
@@ -170,12 +170,21 @@ def waits_again(approval: Approval, reason: str) -> Message:
     return Message(tuple(blocks), text)
 
 
+def _end_of_reopened(approval: Approval) -> int:
+    asked_anew = (
+        end_of(approval, item)
+        for item in approval.items
+        if item.is_pending and item.revoked is not None
+    )
+    return max(asked_anew, default=approval.expires_at_ms)
+
+
 def waits_again_sentence(approval: Approval) -> Template:
     """Return why a call waits again, without those whom it is for."""
     return template(
         "↩ An approval was taken back before the call ran, so this waits for a "
         "decision again. It expires {at}, and then nothing more runs.",
-        at=when(approval.expires_at_ms),
+        at=when(_end_of_reopened(approval)),
     )
 
 
@@ -194,7 +203,7 @@ def escalation(approval: Approval, channels: Mapping[str, str]) -> Message:
     said, text = _ESCALATED, _UNDECIDED
     if approval.is_question:
         said, text = _ESCALATED_QUESTION, _UNANSWERED
-    sentence = template(said, at=when(approval.expires_at_ms))
+    sentence = saying_when(said, approval)
     whom = escalation_mentions(approval)
     # If a channel could not be notified, the first reviewers are mentioned again, so
     # that somebody is notified.
@@ -215,7 +224,7 @@ def escalation(approval: Approval, channels: Mapping[str, str]) -> Message:
 def called_sentence(approval: Approval) -> Template:
     """Return what somebody with a copy is told by an escalation that calls them."""
     said = _CALLED_BY_QUESTION if approval.is_question else _CALLED
-    return template(said, at=when(approval.expires_at_ms))
+    return saying_when(said, approval)
 
 
 def channel_escalation(approval: Approval, place: str) -> Message:

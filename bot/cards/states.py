@@ -26,6 +26,7 @@ from twokey.gateway.approvals.lifecycle import UNEXECUTED, ApprovalState
 from twokey.gateway.approvals.permission import is_dead_end
 from twokey.gateway.approvals.record import Approval, DecisionRecord, Item
 from twokey.gateway.approvals.requirement import Vote
+from twokey.gateway.approvals.timing import end_of, ends, is_late, is_over
 from twokey.gateway.protocol.records import Person
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.tiers import Tier
@@ -175,7 +176,7 @@ def headline(approval: Approval, *, now_ms: int) -> Label:
     waiting = sum(item.is_pending for item in approval.items)
     # The record is closed by the sweeper a moment later; until then its own state still
     # says that it is open.
-    if waiting and now_ms >= approval.expires_at_ms:
+    if waiting and is_over(approval, now_ms):
         return label(LATE)
     if not approval.is_batch:
         return _one(approval.items[0])
@@ -241,7 +242,7 @@ def taken_by(approval: Approval, *, now_ms: int) -> Template | None:
     taken = approval.acknowledged
     if taken is None or approval.state is not ApprovalState.OPEN:
         return None
-    until_ms = min(taken.until_ms, approval.expires_at_ms)
+    until_ms = min(taken.until_ms, max(ends(approval), default=taken.until_ms))
     if now_ms >= until_ms:
         return None
     return template(
@@ -278,8 +279,8 @@ def _signature(one: Vote | DecisionRecord) -> Template:
 
 
 def _pending(approval: Approval, item: Item, *, now_ms: int) -> Template:
-    at = when(approval.expires_at_ms)
-    if now_ms >= approval.expires_at_ms:
+    at = when(end_of(approval, item))
+    if is_late(approval, item, now_ms):
         over = template("⌛ *The time to decide ended* {at}.", at=at)
         return joined(" ", [over, template(what_ran(item))])
     if is_dead_end(approval, item, item.requirement):

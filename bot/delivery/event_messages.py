@@ -43,6 +43,7 @@ from twokey.bot.text_types import Template, template
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.approvals.lifecycle import ApprovalState
 from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.approvals.timing import is_over
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.store.cards import CardPlace
 
@@ -256,7 +257,7 @@ def mention_newly_needed(
         return
     entry.mentioned_roles |= place.mentioned_roles
     # After the expiry nobody can decide, so nobody is mentioned.
-    if now_ms >= approval.expires_at_ms:
+    if is_over(approval, now_ms):
         return
     # Messages in the queue count as well: a second redraw before they are posted would
     # mention the same people twice.

@@ -33,6 +33,7 @@ from twokey.gateway.approvals.decisions import (
 )
 from twokey.gateway.approvals.permission import denial_reason
 from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.approvals.timing import is_late
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.verbs import Verb
 from twokey.gateway.store.atomic_write import Loaded
@@ -306,7 +307,7 @@ async def require_permission(
         UserFacingError: says why not.
     """
     approval, item = target.approval, target.item
-    if not item.is_pending or target.now_ms >= approval.expires_at_ms:
+    if not item.is_pending or is_late(approval, item, target.now_ms):
         version, now_ms = approval.version, target.now_ms
         raise UserFacingError(_explained_state(approval, item.index, version, now_ms))
     reviewer = await ctx.reviewer_of(*who, item)

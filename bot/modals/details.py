@@ -39,6 +39,7 @@ from twokey.bot.modals.pages import Part, pages
 from twokey.bot.objects import Block, option
 from twokey.bot.text_types import Plain, code, label, template
 from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.approvals.timing import end_of
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.protocol.verbs import Verb
@@ -67,7 +68,7 @@ def view(frame: Frame, index: int, number: int, *, note: Plain | None = None) ->
     is_last = number == len(every)
     # Only a page that is sealed for View.DETAILS can be submitted as an approval; every
     # other one is sealed as a page.
-    is_open = item.is_pending and not frame.is_late
+    is_open = frame.can_decide(item)
     can_approve = is_last and is_open and Verb.APPROVE in item.allow
     value = (
         frame.value(index, View.DETAILS)
@@ -142,7 +143,7 @@ def _buttons(frame: Frame, item: Item, number: int, of: int) -> list[Block]:
         offered.append(_turn(frame, item.index, number - 1, Action.PAGE_BACK))
     if number < of:
         offered.append(_turn(frame, item.index, number + 1, Action.PAGE_NEXT))
-    if number == of and item.is_pending and not frame.is_late:
+    if number == of and frame.can_decide(item):
         offered += [*form_buttons(frame, item), *allow_similar(frame, item)]
     # A call in a table has no buttons of its own on the card.
     if number == of and item.state is ItemState.IN_DOUBT and is_table(frame.approval):
@@ -175,7 +176,7 @@ def _of_time(frame: Frame, item: Item) -> list[Block]:
     offered = ask_requester(frame, item.index) + time_buttons(frame, is_in_full=True)
     if not offered:
         return []
-    until = template("Expires {at}.", at=when(frame.approval.expires_at_ms))
+    until = template("Expires {at}.", at=when(end_of(frame.approval, item)))
     taken = taken_by(frame.approval, now_ms=frame.now_ms)
     name = f"{item.index}.wait"
     return [

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from twokey.gateway.approvals import timing
 from twokey.gateway.approvals.changes import Change
 from twokey.gateway.approvals.deciding import (
     ALREADY_APPROVED,
@@ -153,14 +154,20 @@ def decide_batch(
 
 def _moved(
     approval: Approval, click: Click, partition: Partition, now_ms: int
-) -> Refusal | None:
+) -> BatchRefused | Refusal | None:
     """Return why the batch is not the one that the reviewer decided."""
     items = approval.items
     waiting = {item.index for item in items if item.is_pending}
     if not waiting:
         return Stale.of(items[-1])
-    if now_ms >= approval.expires_at_ms:
+    if timing.is_over(approval, now_ms):
         return Expired(expires_at_ms=approval.expires_at_ms)
+    # A call whose time is over is no part of what waits, as the card will say once the
+    # sweep has ended it.
+    late = [item for item in items if timing.is_late(approval, item, now_ms)]
+    if late:
+        over = Expired(expires_at_ms=timing.end_of(approval, late[0]))
+        return BatchRefused(index=late[0].index, refusal=over)
     # The digest covers order, ids and hashes. States are not in it: a call that
     # somebody decided meanwhile is found by the partition, which has to be exact.
     ended = [item for item in items if item.index in partition.keys() - waiting]

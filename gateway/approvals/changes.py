@@ -13,6 +13,7 @@ from twokey.gateway.approvals.events import (
     named_after,
 )
 from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.approvals.timing import with_next_end
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,8 @@ class Change:
 
 def following(approval: Approval, *items: Item, **changes: object) -> Approval:
     """Return the next record: with these items, and one revision on."""
-    return approval.replacing(*items, rev=approval.rev + 1, **changes)
+    after = approval.replacing(*items, rev=approval.rev + 1, **changes)
+    return with_next_end(after)
 
 
 def by_gateway(

@@ -8,6 +8,7 @@ and nobody has to wait. A rejection is never asked again: it starts nothing.
 
 from __future__ import annotations
 
+from twokey.gateway.approvals import timing
 from twokey.gateway.approvals.changes import Change, following
 from twokey.gateway.approvals.decision_context import DecisionContext, event_of
 from twokey.gateway.approvals.decisions import Forbidden, TooSoon
@@ -68,7 +69,7 @@ def _noted(context: DecisionContext, item: Item, after_ms: int) -> Change:
         approval,
         (event.with_(data=event.data | {AFTER_MS: str(after_ms)}),),
         too_soon=TooSoon(approval=approval, index=item.index, after_ms=after_ms),
-        before_ms=context.approval.expires_at_ms,
+        before_ms=timing.end_of(context.approval, context.item),
     )
 
 

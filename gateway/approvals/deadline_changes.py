@@ -19,8 +19,17 @@ from twokey.gateway.approvals.decisions import (
     Unknown,
 )
 from twokey.gateway.approvals.events import Event, EventName, approval_event
-from twokey.gateway.approvals.record import Acknowledgement, Approval
-from twokey.gateway.approvals.timing import DOUBT_THEN_MS, TimerKind, latest_ms
+from twokey.gateway.approvals.record import Acknowledgement, Approval, Item
+from twokey.gateway.approvals.timing import (
+    DOUBT_THEN_MS,
+    TimerKind,
+    end_of,
+    is_late,
+    is_over,
+    latest_ms,
+    next_end_ms,
+    with_end,
+)
 from twokey.gateway.protocol.states import ItemState
 
 TAKEN_FOR = timedelta(minutes=10)
@@ -48,15 +57,22 @@ def extend(approval: Approval, reviewer: Reviewer, now_ms: int) -> Change | Refu
         return refused
     # Half of the original time and not of what is left, which would shrink with each
     # click.
-    until_ms = min(approval.expires_at_ms + approval.ttl_ms // 2, latest_ms(approval))
-    # `<=`: a click that adds nothing is refused, and not told as more time.
-    if until_ms <= approval.expires_at_ms:
+    added_ms = approval.ttl_ms // 2
+    longer = [
+        item.with_(expires_at_ms=until_ms)
+        for item in approval.items
+        if item.is_pending
+        and not is_late(approval, item, now_ms)
+        # A call that gets nothing keeps its end.
+        and (until_ms := _extended_ms(approval, item, added_ms))
+    ]
+    if not longer:
         return Forbidden(
             reason="This has got all the time it can get. Please decide it, or let "
             "it expire; the agent can ask again."
         )
-    longer = approval.with_(expires_at_ms=until_ms, rev=approval.rev + 1)
-    return _change(approval, longer, reviewer, EventName.APPROVAL_EXTENDED)
+    after = with_end(approval, *longer).with_(rev=approval.rev + 1)
+    return _change(approval, after, reviewer, EventName.APPROVAL_EXTENDED, now_ms)
 
 
 def acknowledge(
@@ -71,7 +87,7 @@ def acknowledge(
         return refused
     acknowledged = Acknowledgement(by=reviewer.person, until_ms=now_ms + _TAKEN_MS)
     marked = approval.with_(acknowledged=acknowledged, rev=approval.rev + 1)
-    return _change(approval, marked, reviewer, EventName.APPROVAL_ACKNOWLEDGED)
+    return _change(approval, marked, reviewer, EventName.APPROVAL_ACKNOWLEDGED, now_ms)
 
 
 def fire(approval: Approval, kind: TimerKind, now_ms: int) -> Change | None:
@@ -91,7 +107,7 @@ def fire(approval: Approval, kind: TimerKind, now_ms: int) -> Change | None:
         again = (kind.value, now_ms + DOUBT_THEN_MS)
         return Change(after, (event,), fires=kind, timers=(again,))
     # A reminder of what has ended, or ends with the next sweep, would only confuse.
-    if ItemState.PENDING not in states or now_ms >= approval.expires_at_ms:
+    if ItemState.PENDING not in states or is_over(approval, now_ms):
         return None
     match kind:
         case TimerKind.RELEASE:
@@ -116,8 +132,9 @@ def refusal(
     waiting = [item for item in items if item.is_pending]
     if not waiting:
         return Stale.of(items[-1]) if items else Unknown()
-    if now_ms >= approval.expires_at_ms:
-        return Expired(expires_at_ms=approval.expires_at_ms)
+    waiting = [item for item in waiting if not is_late(approval, item, now_ms)]
+    if not waiting:
+        return Expired(expires_at_ms=end_of(approval, items[-1]))
     reasons = [
         quorum.ineligible_reason(
             reviewer, item.requirement, approval.principals, item.principals
@@ -130,8 +147,15 @@ def refusal(
     return Forbidden(reason=next(each for each in reasons if each))
 
 
+def _extended_ms(approval: Approval, item: Item, added_ms: int) -> int:
+    """Return the end of a call with so much more time; 0: it can get no more."""
+    end_ms = end_of(approval, item)
+    until_ms = min(end_ms + added_ms, latest_ms(approval, item))
+    return until_ms if until_ms > end_ms else 0
+
+
 def _change(
-    before: Approval, after: Approval, reviewer: Reviewer, name: EventName
+    before: Approval, after: Approval, reviewer: Reviewer, name: EventName, now_ms: int
 ) -> Change:
     roles = [role for item in after.items for role in item.requirement.roles]
     event: Event = approval_event(after, name).with_(
@@ -144,4 +168,4 @@ def _change(
     )
     # Not after the end: the sweep may expire the card between the reading and this
     # write.
-    return Change(after, (event,), before_ms=before.expires_at_ms)
+    return Change(after, (event,), before_ms=next_end_ms(before, now_ms))

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import assert_never
 
-from twokey.gateway.approvals import editing, permission, quorum
+from twokey.gateway.approvals import editing, permission, quorum, timing
 from twokey.gateway.approvals.changes import Change, following
 from twokey.gateway.approvals.confirmation import asked_again
 from twokey.gateway.approvals.decision_context import (
@@ -170,7 +170,7 @@ def _apply(
 
 def _not_open(context: DecisionContext) -> Refusal | None:
     approval, item, click = context.approval, context.item, context.click
-    is_open = item.is_pending and context.now_ms < approval.expires_at_ms
+    is_open = item.is_pending and not timing.is_late(approval, item, context.now_ms)
     is_changed = (
         click.version != approval.version or click.action_hash != item.action_hash
     )

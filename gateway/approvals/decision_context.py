@@ -115,7 +115,7 @@ def reopened(context: DecisionContext, item: Item, version: int) -> Approval:
     if not is_raised or context.policy_now is None or not context.policy_now.ttl_ms:
         return approval
     return timing.with_earlier_deadline(
-        approval, ttl_ms=context.policy_now.ttl_ms, now_ms=context.now_ms
+        approval, item, ttl_ms=context.policy_now.ttl_ms, now_ms=context.now_ms
     )
 
 

@@ -10,6 +10,7 @@ from enum import StrEnum
 
 from twokey.gateway.approvals.precedents import Precedent
 from twokey.gateway.approvals.record import Approval, DecisionRecord, Item
+from twokey.gateway.approvals.timing import end_of, is_late
 from twokey.gateway.protocol.records import Person, Record
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.strict_json import JsonObject
@@ -265,6 +266,12 @@ Outcome = Decided | Voted | Repeated | TooSoon | Refusal
 BatchOutcome = BatchDecided | BatchRefused | Refusal
 
 
+def has_expired(outcome: object) -> bool:
+    """Return whether a decision was refused because the time of a call is over."""
+    refusal = outcome.refusal if isinstance(outcome, BatchRefused) else outcome
+    return isinstance(refusal, Expired)
+
+
 def explain_state(
     approval: Approval, index: int | None, *, seen_version: int, now_ms: int
 ) -> Expired | Stale | Changed:
@@ -283,7 +290,6 @@ def explain_state(
     if index is None or index >= len(approval.items):
         return changed
     item = approval.items[index]
-    is_late = item.is_pending and now_ms >= approval.expires_at_ms
-    if is_late or item.state is ItemState.EXPIRED:
-        return Expired(expires_at_ms=approval.expires_at_ms)
+    if is_late(approval, item, now_ms) or item.state is ItemState.EXPIRED:
+        return Expired(expires_at_ms=end_of(approval, item))
     return changed if item.is_pending else Stale.of(item)

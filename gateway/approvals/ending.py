@@ -10,6 +10,7 @@ from twokey.gateway.approvals.events import approval_event, named_after
 from twokey.gateway.approvals.executing import as_in_doubt
 from twokey.gateway.approvals.lifecycle import Transition, advance
 from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.approvals.timing import is_late
 from twokey.gateway.protocol.states import ItemState
 
 _WITHDRAWN = {
@@ -84,9 +85,7 @@ def quarantined_states(states: Mapping[int, ItemState]) -> dict[int, ItemState]:
 
 def _due(item: Item, approval: Approval, now_ms: int) -> Transition | None:
     match item.state:
-        # `>=`, as a click is refused from this very millisecond on: none falls between
-        # the two.
-        case ItemState.PENDING if now_ms >= approval.expires_at_ms:
+        case ItemState.PENDING if is_late(approval, item, now_ms):
             return Transition.EXPIRE
         case ItemState.AUTHORIZED if item.lapses_at_ms <= now_ms:
             return Transition.LAPSE

@@ -26,6 +26,7 @@ from twokey.gateway.approvals.inquiry import (
     unanswered,
 )
 from twokey.gateway.approvals.record import Approval
+from twokey.gateway.approvals.timing import is_over, next_end_ms
 from twokey.gateway.protocol.records import Person
 
 REPLY_TS = "reply_ts"
@@ -134,7 +135,7 @@ def _why_not_kept(approval: Approval, text: str, now_ms: int) -> Refusal | None:
     """Return why a reply of the requester cannot be kept; None: it can."""
     if not any(item.is_pending for item in approval.items):
         return Stale.of(approval.items[-1])
-    if now_ms >= approval.expires_at_ms:
+    if is_over(approval, now_ms):
         return Expired(expires_at_ms=approval.expires_at_ms)
     is_full = sum(one.is_reply for one in approval.inquiries) >= MOST_REPLIES
     return _FULL if is_full else _problem(text, MAX_REPLY)
@@ -167,4 +168,4 @@ def _added(
     told = event.with_(actor=actor, roles=roles, data=event.data | data)
     # Not after the end: the sweep may expire the card between the reading and this
     # write.
-    return Change(after, (told,), before_ms=before.expires_at_ms)
+    return Change(after, (told,), before_ms=next_end_ms(before, one.at_ms))

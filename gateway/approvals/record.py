@@ -118,6 +118,9 @@ class Item(PolicyDecisionFields):
         original_args: what the model wrote, where its tool reads that as something
             else: unverified evidence, which nothing decides by.
         cover: the standing approval that authorized the call as it opened, if any.
+        expires_at_ms: when its wait ends, where that is not when its approval says: it
+            was raised, or went back to people. 0: as the approval says.
+        latest_at_ms: the latest end that it can be given, since then; 0: before.
     """
 
     id: str
@@ -130,6 +133,8 @@ class Item(PolicyDecisionFields):
     changed_at_ms: int = 0
     original_args: JsonObject | None = None
     cover: Cover | None = None
+    expires_at_ms: int = 0
+    latest_at_ms: int = 0
     triage: TriageResult | None = None
     requests_before: dict[str, int] = Field(default_factory=dict)
     floor: Floor | None = None
@@ -283,9 +288,9 @@ class Approval(Record):
     ``version`` rises with every edit and is what buttons carry; ``rev`` rises with
     every change and is what the store compares. ``recent_requests`` says how many calls
     the agent had asked people for in the ten minutes before, this card's first
-    included; 0 when nobody counted. ``latest_at_ms`` is the latest end that it can be
-    given since its tier was raised, 0 before. All times are Unix milliseconds of the
-    store's clock.
+    included; 0 when nobody counted. ``expires_at_ms`` is when the first of the calls
+    that wait expires; `timing.end_of` is the end of each. ``latest_at_ms`` is of older
+    records, see `Item`. All times are Unix milliseconds of the store's clock.
     ``nested_in`` is the run around an agent that runs inside another one's tool;
     ``answered`` is what people answered that run before.
     ``uses`` and ``checked_at_ms``, when Slack last confirmed its givers' roles, are of

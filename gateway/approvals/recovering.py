@@ -12,6 +12,7 @@ from twokey.gateway.approvals.authorization import Revocation
 from twokey.gateway.approvals.changes import Change, by_gateway
 from twokey.gateway.approvals.lifecycle import Transition
 from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.approvals.timing import is_late
 from twokey.gateway.protocol.states import ItemState
 
 THREAD_LOST = "The saved state of the agent's conversation is gone."
@@ -31,7 +32,7 @@ def end_with_thread(approval: Approval, item: Item, now_ms: int) -> Change | Non
     """
     transition = _ENDS.get(item.state)
     # The sweep ends it as expired, which is what people read on the card.
-    if transition is None or (item.is_pending and now_ms >= approval.expires_at_ms):
+    if transition is None or is_late(approval, item, now_ms):
         return None
     why = _why(item, THREAD_LOST, now_ms).with_(is_final=True)
     return by_gateway(approval, item.moved(transition, now_ms, revoked=why))
@@ -55,7 +56,7 @@ def doubt_restored(approval: Approval, item: Item, now_ms: int) -> Change | None
     # since.
     if not item.is_pending or item.is_restored:
         return None
-    if now_ms >= approval.expires_at_ms:
+    if is_late(approval, item, now_ms):
         return by_gateway(approval, item.moved(Transition.EXPIRE, now_ms, revoked=why))
     waiting = item.with_(revoked=why, votes=())
     return by_gateway(approval, waiting, version=approval.version + 1)

@@ -9,6 +9,7 @@ counts, and whose card says what ran. The next click on that card counts.
 
 from __future__ import annotations
 
+from twokey.gateway.approvals import timing
 from twokey.gateway.approvals.changes import Change
 from twokey.gateway.approvals.decision_context import (
     DecisionContext,
@@ -104,5 +105,5 @@ def show_first(context: DecisionContext, item: Item, precedent: Precedent) -> Ch
         approval,
         (*events, event),
         repeated=Repeated(approval=approval, index=item.index, precedent=precedent),
-        before_ms=context.approval.expires_at_ms,
+        before_ms=timing.end_of(context.approval, context.item),
     )

@@ -16,7 +16,7 @@ from twokey.gateway.approvals.raising import raised_item
 from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.approvals.requirement import Requirement, Role, Vote
 from twokey.gateway.approvals.standing import was_taken_back
-from twokey.gateway.approvals.timing import LONGEST
+from twokey.gateway.approvals.timing import LONGEST, with_end
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.business_state import BusinessState, with_state
 from twokey.gateway.protocol.records import Person
@@ -195,18 +195,17 @@ def _asked_anew(
         revoked=_revocation(item, reason, now_ms),
     )
     ttl_ms = policy_now.ttl_ms or approval.ttl_ms
-    # Calls beside it that wait already lose no time by it.
-    is_alone = not any(other.is_pending for other in approval.items)
-    ends_ms = now_ms + ttl_ms
-    return by_gateway(
-        approval,
-        waiting,
-        policy_now.policy_digest,
-        version=approval.version + 1,
-        expires_at_ms=ends_ms if is_alone else max(ends_ms, approval.expires_at_ms),
+    waiting = waiting.with_(
+        expires_at_ms=now_ms + ttl_ms,
         # From now on and not from the opening, which may be longer ago than any
         # extension reaches.
         latest_at_ms=now_ms + LONGEST * ttl_ms,
+    )
+    return by_gateway(
+        with_end(approval, waiting),
+        waiting,
+        policy_now.policy_digest,
+        version=approval.version + 1,
     )
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from enum import StrEnum
 
-from twokey.gateway.approvals.lifecycle import ApprovalState
-from twokey.gateway.approvals.record import Approval
+from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.protocol.states import ItemState
 
 LONGEST = 2
@@ -23,6 +22,9 @@ DOUBT_THEN_MS = 7 * DOUBT_FIRST_MS
 """When people are reminded of a call in doubt: a day later, then weekly."""
 
 _HINT_SHARE = 5  # the last fifth of the time
+
+_HAVE_AN_END = frozenset({ItemState.PENDING, ItemState.EXPIRED})
+"""States of a call of which somebody may be told when it expires or expired."""
 
 
 class TimerKind(StrEnum):
@@ -44,43 +46,116 @@ def authorization_ms(*ages: int) -> int:
     return min((age for age in ages if age), default=longest)
 
 
-def with_earlier_deadline(approval: Approval, *, ttl_ms: int, now_ms: int) -> Approval:
-    """Return an approval that waits from now on as a stricter tier lets it: no longer.
+def end_of(approval: Approval, item: Item) -> int:
+    """Return when the wait of a call ends."""
+    return item.expires_at_ms or approval.expires_at_ms
 
-    The deadline is never moved back, nor is the latest one that it can be given. One
+
+def is_late(approval: Approval, item: Item, now_ms: int) -> bool:
+    """Return whether a waiting call is past its end, so that nobody may decide it."""
+    # `>=`: at its end itself a click is refused, and the sweep ends the call.
+    return item.is_pending and now_ms >= end_of(approval, item)
+
+
+def is_over(approval: Approval, now_ms: int) -> bool:
+    """Return whether the time of every call that waits is over."""
+    waiting = [item for item in approval.items if item.is_pending]
+    ends = [end_of(approval, item) for item in waiting] or [approval.expires_at_ms]
+    return now_ms >= max(ends)
+
+
+def ends(approval: Approval) -> dict[int, list[Item]]:
+    """Return the calls that wait by their end, what ends first before the others."""
+    found: dict[int, list[Item]] = {}
+    for item in approval.items:
+        if item.is_pending:
+            found.setdefault(end_of(approval, item), []).append(item)
+    return dict(sorted(found.items()))
+
+
+def next_end_ms(approval: Approval, now_ms: int) -> int:
+    """Return when the first of the calls ends that wait and are not past their end."""
+    later = (end_ms for end_ms in ends(approval) if end_ms > now_ms)
+    return next(later, approval.expires_at_ms)
+
+
+def with_end(approval: Approval, *items: Item) -> Approval:
+    """Return an approval in which these calls wait until their own ``expires_at_ms``.
+
+    No other call gains or loses time by it.
+    """
+    changed = {item.index for item in items}
+    # The approval says something else from here on, so the others keep for themselves
+    # what it said.
+    others = [
+        item.with_(expires_at_ms=end_of(approval, item))
+        for item in approval.items
+        if item.index not in changed and item.state in _HAVE_AN_END
+    ]
+    return with_next_end(approval.replacing(*others, *items))
+
+
+def with_next_end(approval: Approval) -> Approval:
+    """Return an approval whose end is that of the first of its calls that wait.
+
+    Calls have an end of their own only where they do not all end together.
+    """
+    by_end = ends(approval)
+    if not any(item.expires_at_ms for items in by_end.values() for item in items):
+        return approval
+    first_ms, *later = by_end
+    together = [] if later else by_end[first_ms]
+    shared = (item.with_(expires_at_ms=0) for item in together)
+    return approval.replacing(*shared, expires_at_ms=first_ms)
+
+
+def with_earlier_deadline(
+    approval: Approval, item: Item, *, ttl_ms: int, now_ms: int
+) -> Approval:
+    """Return an approval in which a call waits as a stricter tier lets it: no longer.
+
+    Its deadline is never moved back, nor is the latest one that it can be given. One
     that an earlier raise gave no more time than this stays as it is.
     """
     longest_ms = now_ms + LONGEST * ttl_ms
+    given_ms = item.latest_at_ms or approval.latest_at_ms
     # A second raise to the same tier must not cut the time again with each edit.
-    if 0 < approval.latest_at_ms <= longest_ms:
+    if 0 < given_ms <= longest_ms:
         return approval
-    return approval.with_(
-        expires_at_ms=min(approval.expires_at_ms, now_ms + ttl_ms),
-        latest_at_ms=min(latest_ms(approval), longest_ms),
+    return with_end(
+        approval,
+        item.with_(
+            expires_at_ms=min(end_of(approval, item), now_ms + ttl_ms),
+            latest_at_ms=min(latest_ms(approval, item), longest_ms),
+        ),
     )
 
 
-def latest_ms(approval: Approval) -> int:
-    """Return the latest moment to which an approval can be extended."""
+def latest_ms(approval: Approval, item: Item) -> int:
+    """Return the latest moment to which a call can be given more time."""
     first_ms = approval.created_at_ms + LONGEST * approval.ttl_ms
-    return min(first_ms, approval.latest_at_ms or first_ms)
+    return item.latest_at_ms or approval.latest_at_ms or first_ms
 
 
-def end_ms(approval: Approval, *, ttl_ms: int) -> int:
-    """Return when an approval would end that had been opened for this time.
+def end_ms(approval: Approval, item: Item, *, ttl_ms: int) -> int:
+    """Return when a call would end that had been opened for this time.
 
     What people added to its own time is added here too, within the same bound.
     """
     own_ms = approval.created_at_ms + approval.ttl_ms
     # Never negative: a raise may have brought the deadline forward.
-    added_ms = max(0, approval.expires_at_ms - own_ms)
+    added_ms = max(0, end_of(approval, item) - own_ms)
     return approval.created_at_ms + min(ttl_ms + added_ms, LONGEST * ttl_ms)
 
 
 def is_extendable(approval: Approval, *, now_ms: int) -> bool:
-    """Return whether somebody could still give an approval more time."""
-    is_open = approval.state is ApprovalState.OPEN and now_ms < approval.expires_at_ms
-    return is_open and approval.expires_at_ms < latest_ms(approval)
+    """Return whether somebody could still give a call that waits more time."""
+    return any(
+        item.is_pending
+        and not is_late(approval, item, now_ms)
+        and end_of(approval, item) < latest_ms(approval, item)
+        for item in approval.items
+    )
 
 
 def is_pressing(approval: Approval, *, now_ms: int) -> bool:

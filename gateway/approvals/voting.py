@@ -132,15 +132,14 @@ def _has_outlived(context: DecisionContext) -> bool:
 
     What was raised waits from then on as the stricter tier lets it; see `reopened`.
     """
-    approval, policy_now = context.approval, context.policy_now
+    approval, item, policy_now = context.approval, context.item, context.policy_now
     # With a `latest_at_ms` the deadline was shortened already when the call was raised.
-    if policy_now is None or not policy_now.ttl_ms or approval.latest_at_ms:
+    was_raised = item.latest_at_ms or approval.latest_at_ms
+    if policy_now is None or not policy_now.ttl_ms or was_raised:
         return False
-    is_same = (
-        policy_now.tier is context.item.tier and policy_now.ttl_ms < approval.ttl_ms
-    )
+    is_same = policy_now.tier is item.tier and policy_now.ttl_ms < approval.ttl_ms
     return is_same and context.now_ms >= timing.end_ms(
-        approval, ttl_ms=policy_now.ttl_ms
+        approval, item, ttl_ms=policy_now.ttl_ms
     )
 
 
@@ -155,6 +154,6 @@ def pending_change(
         approval,
         events,
         voted,
-        before_ms=context.approval.expires_at_ms,
+        before_ms=timing.end_of(context.approval, context.item),
         resumes=voted is None,
     )

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 from twokey.gateway.approvals.evidence import redacted
 from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.approvals.timing import end_of, is_late
 from twokey.gateway.protocol.records import Record, RunRef
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.tiers import Tier
@@ -61,7 +62,7 @@ class PendingCalls(TenantService):
             for item in loaded.approval.items
             # What is overdue cannot be decided any more, even if no sweep has ended it
             # yet.
-            if item.is_pending and loaded.now_ms < loaded.approval.expires_at_ms
+            if item.is_pending and not is_late(loaded.approval, item, loaded.now_ms)
         )
 
     async def withdraw(
@@ -105,5 +106,5 @@ def _shown(approval: Approval, item: Item) -> PendingCall:
         tier=item.tier,
         channel=approval.channel,
         opened_at=datetime.fromtimestamp(approval.created_at_ms / 1000, UTC),
-        expires_at=datetime.fromtimestamp(approval.expires_at_ms / 1000, UTC),
+        expires_at=datetime.fromtimestamp(end_of(approval, item) / 1000, UTC),
     )

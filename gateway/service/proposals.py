@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from twokey.gateway.approvals.events import Event, EventName, call_event
@@ -49,6 +49,9 @@ FORGOTTEN = (
 """Why a call of a thread with partial facts needs two people."""
 
 _SHARED = -1
+
+_Times = tuple[int, int, int]
+"""Milliseconds until a call expires, people are reminded, and others are called."""
 
 _Rows = list[tuple[int, "EvaluatedCall", str]]
 """Calls with their position in the turn and their documents."""
@@ -120,21 +123,22 @@ def context_of(tenant: str, ref: TurnRef, call: ProposedCall) -> Context:
 def propose(evaluated: Sequence[EvaluatedCall], source: Source) -> Proposal:
     """Give every call its verdict, and put on cards what people decide or are told of.
 
-    Calls that wait are grouped by channel, `MAX_ITEMS` a card, in the order of the
-    turn; more calls of one tool that need the same people share a card, `MAX_BATCH` at
-    most. One at tier ``escalate`` has a card of its own, so that no click on many calls
-    covers it, and so have the questions of a call. Calls of tier ``notify`` are
-    authorized by the policy alone, one approval a channel, and those that a standing
-    approval covers by that, one approval each. Two calls with one id in a turn are both
-    denied: nobody could tell later which of them a decision was about.
+    Calls that wait are grouped by channel and by the time that people get, `MAX_ITEMS`
+    a card, in the order of the turn; more calls of one tool that need the same people
+    share a card, `MAX_BATCH` at most. One at tier ``escalate`` has a card of its own,
+    so that no click on many calls covers it, and so have the questions of a call. Calls
+    of tier ``notify`` are authorized by the policy alone, one approval a channel and
+    lifetime, and those that a standing approval covers by that, one approval each. Two
+    calls with one id in a turn are both denied: nobody could tell later which of them a
+    decision was about.
     """
     if source.facts.is_partial:
         evaluated = [_by_two(one) for one in evaluated]
     seen = Counter(one.call.tool_call_id for one in evaluated)
     verdicts: dict[int, Verdict] = {}
     events: list[Event] = []
-    waiting: dict[tuple[str, int], _Rows] = {}
-    authorized: dict[str, _Rows] = {}
+    waiting: dict[tuple[str, int, _Times], _Rows] = {}
+    authorized: dict[tuple[str, int], _Rows] = {}
     for position, one in enumerate(evaluated):
         refusal = _refusal(one, seen)
         document = "" if refusal else _document(one, source)
@@ -152,12 +156,13 @@ def propose(evaluated: Sequence[EvaluatedCall], source: Source) -> Proposal:
             needs_own_card = evaluation.tier is Tier.ESCALATE or evaluation.is_question
             alone = position if needs_own_card else _SHARED
             row = (position, one, document)
-            waiting.setdefault((evaluation.channel, alone), []).append(row)
+            card = (evaluation.channel, alone, _times(evaluation))
+            waiting.setdefault(card, []).append(row)
     approvals: list[Approval] = []
     # Counted over the cards of this turn as well, so that each shows its own number.
     nth = source.requests_10m + 1
     positions: _Rows = []
-    for (channel, _), rows in waiting.items():
+    for (channel, *_), rows in waiting.items():
         for chosen in _by_card(rows):
             approval = _approval(channel, chosen, source)
             approvals.append(approval.with_(recent_requests=nth))
@@ -267,8 +272,8 @@ def _approval(channel: str, rows: _Rows, source: Source) -> Approval:
         ns=turn.ref.ns,
         message_id=turn.ref.message_id,
         channel=channel,
-        # A card has one deadline; no call may wait longer than its policy lets it.
-        ttl_ms=min(one.evaluation.ttl_ms for _, one, _ in rows),
+        # The same for all of them, see `_times`.
+        ttl_ms=rows[0][1].evaluation.ttl_ms,
         waiting=_waiting([one.evaluation for _, one, _ in rows]),
         requester=facts.requester,
         principals=tuple(principals),
@@ -279,12 +284,20 @@ def _approval(channel: str, rows: _Rows, source: Source) -> Approval:
     )
 
 
-def _authorized_with(one: EvaluatedCall) -> str:
-    """Return what calls share that open authorized together; "" for one that waits."""
+def _times(evaluation: Evaluation) -> _Times:
+    """Return what calls of one card share: no call shortens the time of another."""
+    return evaluation.ttl_ms, evaluation.remind_at_ms, evaluation.escalate_at_ms
+
+
+def _authorized_with(one: EvaluatedCall) -> tuple[str, int] | None:
+    """Return what calls share that open authorized together; None: it waits."""
     # A standing approval is used in one place, so that no use is lost.
     if one.standing is not None:
-        return one.standing.id
-    return one.evaluation.channel if one.evaluation.tier is Tier.NOTIFY else ""
+        return one.standing.id, 0
+    evaluation = one.evaluation
+    if evaluation.tier is not Tier.NOTIFY:
+        return None
+    return evaluation.channel, evaluation.authorization_ms
 
 
 def _authorized(rows: _Rows, source: Source) -> Opened:
@@ -297,21 +310,17 @@ def _authorized(rows: _Rows, source: Source) -> Opened:
 
 
 def _waiting(evaluations: Sequence[Evaluation]) -> Waiting:
-    """Return how a card passes its time: as its most impatient call does."""
+    """Return how a card passes its time, which its calls have in common."""
+    _, remind_at_ms, escalate_at_ms = _times(evaluations[0])
     called = [one for one in evaluations if one.escalate_at_ms]
     roles = [role for one in called for role in one.escalate_roles]
     channels = [one.escalate_to for one in called if is_channel(one.escalate_to)]
     return Waiting(
-        remind_at_ms=_earliest(one.remind_at_ms for one in evaluations),
-        escalate_at_ms=_earliest(one.escalate_at_ms for one in called),
+        remind_at_ms=remind_at_ms,
+        escalate_at_ms=escalate_at_ms,
         roles=tuple(dict.fromkeys(roles)),
         channels=tuple(dict.fromkeys(channels)),
     )
-
-
-def _earliest(times_ms: Iterable[int]) -> int:
-    # 0 means never, and would else be the earliest.
-    return min((time_ms for time_ms in times_ms if time_ms), default=0)
 
 
 def _item(

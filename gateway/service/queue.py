@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Iterable
 
 from twokey.gateway.approvals.lifecycle import ApprovalState
+from twokey.gateway.approvals.timing import is_over
 from twokey.gateway.service.tenant_service import TenantService
 from twokey.gateway.store.atomic_write import Loaded
 
@@ -53,5 +54,5 @@ class ReviewQueue(TenantService):
         return (
             approval.tenant == self._tenant
             and approval.state is ApprovalState.OPEN
-            and loaded.now_ms < approval.expires_at_ms
+            and not is_over(approval, loaded.now_ms)
         )

@@ -20,10 +20,10 @@ from twokey.gateway.approvals.decisions import (
     Decided,
     Decision,
     Edit,
-    Expired,
     Outcome,
     Reviewer,
     Unknown,
+    has_expired,
 )
 from twokey.gateway.approvals.policy_decision import PolicyDecision
 from twokey.gateway.approvals.record import Approval, Item, Origin
@@ -166,7 +166,7 @@ class ReviewService(PolicyService):
             decided = Decided(approval=change.approval, index=click.index)
             return change.waits_on or decided
         # The click came before the sweep: end it now, so that the card says so.
-        if isinstance(written, Expired):
+        if has_expired(written):
             await self._sweeper.expire(self._keys, click.approval)
         return Unknown() if written is None else written
 
@@ -239,7 +239,7 @@ class ReviewService(PolicyService):
         written = await self.store.approvals.change(click.approval, compute, seen=seen)
         if isinstance(written, Write):
             return settled[0]
-        if isinstance(written, Expired):
+        if has_expired(written):
             await self._sweeper.expire(self._keys, click.approval)
         return Unknown() if written is None else written
 

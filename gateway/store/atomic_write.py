@@ -235,11 +235,13 @@ def _as_read(standing: Approval | None) -> list[tuple[str, str]]:
 
 def _states(before: Approval, after: Approval) -> dict[str, str]:
     """Return the states of items that moved, or whose deadline did."""
-    is_retimed = before.expires_at_ms != after.expires_at_ms
     return {
         str(item.index): item.state
         for item, was in zip(after.items, before.items, strict=True)
-        if item.state is not was.state or (is_retimed and item.is_pending)
+        if item.state is not was.state
+        or (
+            item.is_pending and timing.end_of(after, item) != timing.end_of(before, was)
+        )
     }
 
 

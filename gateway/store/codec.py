@@ -28,7 +28,7 @@ from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.strict_json import JsonObject, parse_object
 from twokey.gateway.store.connection import number
 
-FORMAT = 9
+FORMAT = 10
 """Number of the format in which records are written; scripts write it beside them.
 
 It rises with every change after which an older version would misread a record: a new
@@ -42,6 +42,8 @@ _NUMBERS = {
     "f": "fence",
     "k": "reconciled_fence",
     "u": "claimed_until_ms",
+    "e": "expires_at_ms",
+    "y": "latest_at_ms",
 }
 """Field of an item in the head to its name in the record."""
 

@@ -52,7 +52,7 @@ CURRENT_POLICY_TABLE = (
     Mutant(
         "current policy: a raised call has the time of its tier from then on",
         "gateway/approvals/voting.py",
-        "policy_now.tier is context.item.tier and policy_now.ttl_ms",
+        "policy_now.tier is item.tier and policy_now.ttl_ms",
         "policy_now.ttl_ms",
         STRICTER,
     ),

@@ -54,14 +54,14 @@ INQUIRY_TABLE = (
     Mutant(
         "a reply after the time is over is not kept",
         ASKING,
-        "if now_ms >= approval.expires_at_ms:",
+        "if is_over(approval, now_ms):",
         "if False:",
         PURE,
     ),
     Mutant(
         "a question is not written behind the end of its card",
         ASKING,
-        "before_ms=before.expires_at_ms",
+        "before_ms=next_end_ms(before, one.at_ms)",
         "before_ms=0",
         PURE,
     ),

@@ -10,6 +10,7 @@ TAMPERED_AGENT = "tests/attacks/test_tampered_agent.py"
 LEAKS = "tests/attacks/test_leaks.py"
 FORGED = "tests/agent/test_forged_edits.py"
 LUA = "gateway/store/lua"
+OWN_DEADLINES = "tests/approvals/test_own_deadlines.py"
 RAISED = "tests/service/test_raised_time.py"
 ASKING = "tests/service/test_asking.py"
 
@@ -351,16 +352,51 @@ TRUST_TABLE = (
     Mutant(
         "a stricter tier is extended no further than it may",
         "gateway/approvals/timing.py",
-        "min(first_ms, approval.latest_at_ms or first_ms)",
-        "first_ms",
+        "return item.latest_at_ms or approval.latest_at_ms or first_ms",
+        "return first_ms",
         RAISED,
     ),
     Mutant(
         "a raise moves the deadline by which the clock looks",
         "gateway/store/atomic_write.py",
-        "(is_retimed and item.is_pending)",
+        "timing.end_of(after, item) != timing.end_of(before, was)",
         "False",
         RAISED,
+    ),
+    Mutant(
+        "a raise shortens the wait of no other call",
+        "gateway/approvals/timing.py",
+        "item.with_(expires_at_ms=end_of(approval, item))",
+        "item",
+        OWN_DEADLINES,
+    ),
+    Mutant(
+        "the clock looks at the end of each call",
+        "gateway/store/lua/prelude.lua",
+        "consider(end_of(head, i))",
+        "consider(redis.call('HGET', head, 'created'))",
+        RAISED,
+    ),
+    Mutant(
+        "the end of a card is that of the first call that waits",
+        "gateway/approvals/changes.py",
+        "return with_next_end(after)",
+        "return after",
+        OWN_DEADLINES,
+    ),
+    Mutant(
+        "a decision on all calls covers none that is over",
+        "gateway/approvals/batch_deciding.py",
+        "    if late:\n",
+        "    if False:\n",
+        OWN_DEADLINES,
+    ),
+    Mutant(
+        "calls that get other times stand on other cards",
+        "gateway/service/proposals.py",
+        "card = (evaluation.channel, alone, _times(evaluation))",
+        "card = (evaluation.channel, alone, (0, 0, 0))",
+        "tests/service/test_cards_of_a_turn.py",
     ),
     Mutant(
         "tenants on one shard share no thread",

@@ -8,9 +8,19 @@ import pytest
 
 from tests.service.harness import ANA, BEN, POLICY, ServiceHarness, still_members
 from twokey.gateway.approvals.changes import Change
-from twokey.gateway.approvals.decisions import Approve, Edit, Forbidden
+from twokey.gateway.approvals.decisions import (
+    Approve,
+    BatchRefused,
+    Click,
+    Edit,
+    Expired,
+    Forbidden,
+    Reject,
+)
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.store.connection import text
 from twokey.gateway.store.store import Store
@@ -111,3 +121,75 @@ async def test_people_are_reminded_by_the_time_that_is_left(
 
     # Half an hour before the end of an hour is in the past of ten minutes.
     assert (await harness.approval(after.items[0].id)).reminded_at_ms > 0
+
+
+async def beside(harness: ServiceHarness) -> Approval:
+    """Let Ana edit one of three refunds into a large one."""
+    refund: JsonObject = {"amount": 1}
+    _, verdicts = await harness.submit(*[("process_refund", refund)] * 3)
+    edit = Edit(args={"amount": 900})
+    await harness.reviews.decide(await harness.click(verdicts[1]), edit, ANA)
+    return await harness.approval(verdicts[0].item_id)
+
+
+async def test_a_raise_shortens_the_wait_of_no_other_call_of_the_card(
+    harness: ServiceHarness,
+) -> None:
+    approval = await beside(harness)
+
+    keys, conn = harness.store.keys_of_tenant("default"), harness.store.conn
+    due = float(text(await conn.command("ZSCORE", keys.expiry, approval.id)))
+    waits = keys.waiting("default", "support")
+    ends = [
+        float(text(await conn.command("ZSCORE", waits, item.id)))
+        - approval.created_at_ms
+        for item in approval.items
+    ]
+    assert TEN <= due - approval.created_at_ms <= TEN + SLACK
+    assert ends[0] == ends[2] == HOUR
+    assert TEN <= ends[1] <= TEN + SLACK
+
+
+async def test_one_call_of_a_card_expires_and_the_others_wait_on(
+    harness: ServiceHarness,
+) -> None:
+    approval = await beside(harness)
+    keys, conn = harness.store.keys_of_tenant("default"), harness.store.conn
+    # The clock: the raised call is over.
+    await conn.transaction(
+        ["HSET", keys.head(approval.id), "1:e", 1],
+        ["ZADD", keys.expiry, 1, approval.id],
+    )
+
+    assert await harness.sweeper.sweep()
+
+    after = await harness.approval(approval.items[0].id)
+    states = [item.state for item in after.items]
+    assert states == [ItemState.PENDING, ItemState.EXPIRED, ItemState.PENDING]
+    due = float(text(await conn.command("ZSCORE", keys.expiry, approval.id)))
+    assert due == after.expires_at_ms == approval.created_at_ms + HOUR
+    assert not await harness.sweeper.sweep()
+    click = await harness.click_on(approval.items[2].id)
+    assert (await harness.reviews.decide(click, Approve(), BEN)).kind == "decided"
+
+
+async def test_a_click_on_all_calls_that_finds_one_expired_decides_none_and_ends_it(
+    harness: ServiceHarness,
+) -> None:
+    approval = await beside(harness)
+    keys, conn = harness.store.keys_of_tenant("default"), harness.store.conn
+    await conn.command("HSET", keys.head(approval.id), "1:e", 1)
+    click = Click(
+        approval=approval.id,
+        index=0,
+        version=approval.version,
+        action_hash=approval.digest,
+    )
+    partition = {item.index: Reject(reason="no") for item in approval.items}
+
+    outcome = await harness.reviews.decide_batch(click, partition, BEN)
+
+    assert outcome == BatchRefused(index=1, refusal=Expired(expires_at_ms=1))
+    after = await harness.approval(approval.items[0].id)
+    states = [item.state for item in after.items]
+    assert states == [ItemState.PENDING, ItemState.EXPIRED, ItemState.PENDING]

@@ -77,18 +77,24 @@ async def test_the_policys_shares_of_the_time_become_timers(
     assert float(text(score)) == approval.created_at_ms + HOUR // 2
 
 
-async def test_a_card_is_as_impatient_as_its_most_impatient_call(store: Store) -> None:
+async def test_calls_that_get_other_times_stand_on_cards_of_their_own(
+    store: Store,
+) -> None:
     hasty = PATIENT.replace("idempotent: true", "expires_in: 20m")
     harness = ServiceHarness(store, load_policy(hasty + WAITING, "policy.yml"))
     _, verdicts = await harness.submit(
         ("process_refund", {"n": 1}), ("send_email", {"n": 2})
     )
 
-    approval = await harness.approval(verdicts[0].item_id)
+    cards = [await harness.approval(verdict.item_id) for verdict in verdicts]
 
-    waiting = approval.waiting
-    assert (waiting.remind_at_ms, waiting.escalate_at_ms) == (HOUR // 6, HOUR * 4 // 15)
-    assert waiting.escalate_to == ("senior",)
+    hour, third = [
+        (one.ttl_ms, one.waiting.remind_at_ms, one.waiting.escalate_at_ms)
+        for one in cards
+    ]
+    assert hour == (HOUR, HOUR // 2, HOUR * 4 // 5)
+    assert third == (HOUR // 3, HOUR // 6, HOUR * 4 // 15)
+    assert {one.waiting.escalate_to for one in cards} == {("senior",)}
 
 
 async def test_a_tier_without_shares_sets_no_timer(store: Store) -> None:

@@ -103,8 +103,8 @@ redis.call('HSET', head, 'rev', (tonumber(rev) or 0) + 1)
 write_fields(head, cjson.decode(ARGV[7]))
 write_fields(blobs, cjson.decode(ARGV[9]))
 
-local expires = tonumber(redis.call('HGET', head, 'expires')) or now
 for i, rows in pairs(uses) do
+  local expires = tonumber(end_of(head, i)) or now
   -- Before the new ones are held: both lists may name one use, and then it counts.
   for _, row in ipairs(uses_of(blobs, i)) do release(row[1], row[2]) end
   for _, row in ipairs(cjson.decode(rows)) do hold(row[1], row[2], expires + keep) end
@@ -112,7 +112,7 @@ for i, rows in pairs(uses) do
 end
 local corrupt = redis.call('HEXISTS', head, 'quarantined') == 1
 for i, state in pairs(cjson.decode(ARGV[10])) do
-  local item = id .. '.' .. i
+  local item, expires = id .. '.' .. i, tonumber(end_of(head, i)) or now
   if state == 'pending' then
     redis.call('ZADD', KEYS[7], expires, item)
   else

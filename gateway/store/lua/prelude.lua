@@ -28,7 +28,12 @@ local function enqueue(jobs, job)
   end
 end
 
--- Keep the deadline index true: the earliest of the expiry while an item is pending,
+-- When the wait of an item ends: a call that was raised or asked anew has its own end.
+local function end_of(head, i)
+  return redis.call('HGET', head, i .. ':e') or redis.call('HGET', head, 'expires')
+end
+
+-- Keep the deadline index true: the earliest of the expiry of each pending item,
 -- the lapse of an unused authorization, and the end of a claim without a heartbeat.
 local function reindex(head, expiry, id, now)
   local due = nil
@@ -39,7 +44,7 @@ local function reindex(head, expiry, id, now)
   for i = 0, tonumber(redis.call('HGET', head, 'n')) - 1 do
     local state = redis.call('HGET', head, i .. ':s')
     if state == 'pending' then
-      consider(redis.call('HGET', head, 'expires'))
+      consider(end_of(head, i))
     elseif state == 'authorized' then
       consider(redis.call('HGET', head, i .. ':l'))
     elseif state == 'executing' then
@@ -57,7 +62,7 @@ local function reindex(head, expiry, id, now)
 end
 
 -- The format in which this version writes records, as codec.py has it.
-local FORMAT = '9'
+local FORMAT = '10'
 
 -- One rule for every lifetime: what is still needed has none, and what has ended has one.
 -- An approval is needed while an item of it is open: people, an executor or the clock

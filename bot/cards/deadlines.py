@@ -1,0 +1,37 @@
+"""Say when the calls of a card expire, where they do not all expire together."""
+
+from __future__ import annotations
+
+from typing import LiteralString
+
+from twokey.bot.cards.refs import when
+from twokey.bot.cards.table import calls_named
+from twokey.bot.text_types import Plain, Template, template, untrusted
+from twokey.gateway.approvals.record import Approval
+from twokey.gateway.approvals.timing import ends
+
+_NAMED = 3
+"""How many ends are named with their calls; more would be a list and no line."""
+
+
+def saying_when(said: LiteralString, approval: Approval) -> Template:
+    """Return a sentence about a card, which says ``It expires {at}``."""
+    if len(ends(approval)) > 1:
+        said = said.replace(", and then nothing runs", "")
+        said = said.replace("It expires", "The first of its calls expires")
+    return template(said, at=when(approval.expires_at_ms))
+
+
+def expires_each(approval: Approval) -> list[Template | Plain]:
+    """Return when the calls of a batch expire that wait; nothing when none does."""
+    each = [*ends(approval).items()]
+    if len(each) < 2:  # noqa: PLR2004 all together
+        return [template("Expires {at}.", at=when(end_ms)) for end_ms, _ in each]
+    said: list[Template | Plain] = []
+    for end_ms, items in each[:_NAMED]:
+        indexes = (item.index for item in items)
+        said.append(template("Expires {at}:", at=when(end_ms)))
+        said.append(untrusted(calls_named(indexes)))
+    if len(each) > _NAMED:
+        said.append(template("The others expire later."))
+    return said

@@ -1,0 +1,287 @@
+"""The calls of a card keep their own deadlines, whatever happens to the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.approvals.builders import (
+    ANA,
+    BEN,
+    HOUR_MS,
+    NOW_MS,
+    SENIOR,
+    an_approval,
+    an_item,
+    click_on,
+    reviewer,
+)
+from tests.levels import examples
+from twokey.gateway.approvals.batch_deciding import decide_batch
+from twokey.gateway.approvals.changes import Change
+from twokey.gateway.approvals.deadline_changes import acknowledge, extend
+from twokey.gateway.approvals.deciding import decide
+from twokey.gateway.approvals.decisions import (
+    Approve,
+    BatchRefused,
+    Decision,
+    Edit,
+    Expired,
+    Reject,
+)
+from twokey.gateway.approvals.ending import end_overdue
+from twokey.gateway.approvals.policy_decision import PolicyDecision
+from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.approvals.requirement import Requirement
+from twokey.gateway.approvals.revoking import revoke
+from twokey.gateway.approvals.timing import LONGEST, end_of, ends, is_extendable
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.protocol.verbs import Verb
+from twokey.gateway.store import codec
+
+CALLS = 4
+MINUTE_MS = 60_000
+SHORT_MS = 10 * MINUTE_MS
+ESCALATED = PolicyDecision(
+    tier=Tier.ESCALATE,
+    requirement=Requirement(approvals=1, of=(SENIOR,)),
+    allow=tuple(Verb),
+    policy_digest="sha256:1",
+    ttl_ms=SHORT_MS,
+)
+
+
+def a_card() -> Approval:
+    return an_approval(*(an_item(index) for index in range(CALLS)))
+
+
+def decided(
+    approval: Approval,
+    index: int,
+    decision: Decision,
+    now_ms: int,
+    policy_now: PolicyDecision | None = None,
+) -> Approval:
+    """Return what a decision on one call makes of a card; itself, where refused."""
+    click = click_on(approval, index)
+    found = decide(
+        approval, click, decision, reviewer(ANA), now_ms=now_ms, policy_now=policy_now
+    )
+    return found.approval if isinstance(found, Change) else approval
+
+
+def edited(approval: Approval, index: int, now_ms: int) -> Approval:
+    """Let an edit raise one call to a tier that gives it less time."""
+    edit = Edit(args={"order_id": f"{now_ms}", "amount": 5})
+    return decided(approval, index, edit, now_ms, ESCALATED)
+
+
+def approved(approval: Approval, index: int, now_ms: int) -> Approval:
+    return decided(approval, index, Approve(), now_ms)
+
+
+def rejected(approval: Approval, index: int, now_ms: int) -> Approval:
+    return decided(approval, index, Reject(reason="no"), now_ms)
+
+
+def asked_anew(approval: Approval, index: int, now_ms: int) -> Approval:
+    """Let a stricter policy send one authorized call back to people at its claim."""
+    item = approval.items[index]
+    if item.state is not ItemState.AUTHORIZED:
+        return approval
+    change = revoke(approval, item, ESCALATED, now_ms=now_ms)
+    return change.approval if change else approval
+
+
+def swept(approval: Approval, now_ms: int) -> Approval:
+    change = end_overdue(approval, now_ms)
+    return change.approval if change else approval
+
+
+@dataclass(frozen=True)
+class Step:
+    """What happens to one call of a card, so long after what happened before."""
+
+    move: Callable[[Approval, int, int], Approval]
+    index: int
+    after_ms: int
+
+
+steps = st.lists(
+    st.builds(
+        Step,
+        st.sampled_from([edited, approved, rejected, asked_anew]),
+        st.integers(0, CALLS - 1),
+        st.integers(0, 20 * MINUTE_MS),
+    ),
+    max_size=12,
+)
+
+
+def waiting(approval: Approval) -> dict[int, int]:
+    """Return when each call ends that waits."""
+    return {
+        item.index: end_of(approval, item) for item in approval.items if item.is_pending
+    }
+
+
+@given(steps)
+@settings(max_examples=examples(100))
+def test_no_call_changes_the_deadline_of_another(taken: list[Step]) -> None:
+    approval, now_ms = a_card(), NOW_MS
+    for step in taken:
+        now_ms += step.after_ms
+        before = waiting(approval)
+        approval = swept(approval, now_ms)
+        assert waiting(approval) == {i: at for i, at in before.items() if at > now_ms}
+
+        before = waiting(approval)
+        approval = step.move(approval, step.index, now_ms)
+
+        after = waiting(approval)
+        others = before.keys() - {step.index}
+        assert {i: after[i] for i in others} == {i: before[i] for i in others}
+        # What cards, lists and reminders say of a card is when the first call ends.
+        if after:
+            assert approval.expires_at_ms == min(after.values())
+
+
+def test_an_edit_that_raises_one_call_leaves_the_others_their_hour() -> None:
+    approval = edited(a_card(), 1, NOW_MS)
+
+    assert waiting(approval) == {
+        0: NOW_MS + HOUR_MS,
+        1: NOW_MS + SHORT_MS,
+        2: NOW_MS + HOUR_MS,
+        3: NOW_MS + HOUR_MS,
+    }
+    assert [[i.index for i in items] for items in ends(approval).values()] == [
+        [1],
+        [0, 2, 3],
+    ]
+
+
+def test_calls_that_end_together_have_no_deadline_of_their_own() -> None:
+    approval = edited(a_card(), 1, NOW_MS)
+
+    approval = swept(approval, NOW_MS + SHORT_MS)
+
+    assert [item.state for item in approval.items].count(ItemState.EXPIRED) == 1
+    assert approval.expires_at_ms == NOW_MS + HOUR_MS
+    assert not any(item.expires_at_ms for item in approval.items if item.is_pending)
+
+
+def test_the_others_can_be_decided_when_one_call_has_expired() -> None:
+    approval = edited(a_card(), 1, NOW_MS)
+    late_ms = NOW_MS + SHORT_MS
+
+    late = decide(
+        approval, click_on(approval, 1), Approve(), reviewer(BEN), now_ms=late_ms
+    )
+    after = approved(approval, 0, late_ms)
+
+    assert late == Expired(expires_at_ms=late_ms)
+    assert after.items[0].state is ItemState.AUTHORIZED
+
+
+def test_a_decision_on_all_calls_is_refused_while_an_expired_one_is_among_them() -> (
+    None
+):
+    approval = edited(a_card(), 1, NOW_MS)
+    click = click_on(approval).with_(action_hash=approval.digest)
+    partition = {item.index: Approve() for item in approval.items}
+
+    result = decide_batch(
+        approval,
+        click,
+        partition,
+        reviewer(BEN),
+        now_ms=NOW_MS + SHORT_MS,
+        policies={},
+        voters={},
+    )
+
+    over = Expired(expires_at_ms=NOW_MS + SHORT_MS)
+    assert result == BatchRefused(index=1, refusal=over)
+
+
+def test_what_expired_with_its_own_deadline_is_told_so_later() -> None:
+    approval = swept(edited(a_card(), 1, NOW_MS), NOW_MS + SHORT_MS)
+
+    told = decide(
+        approval,
+        click_on(approval, 1),
+        Approve(),
+        reviewer(BEN),
+        now_ms=NOW_MS + SHORT_MS + 1,
+    )
+
+    assert told == Expired(expires_at_ms=NOW_MS + SHORT_MS)
+
+
+@given(steps, st.integers(1, 6))
+@settings(max_examples=examples(50))
+def test_more_time_is_the_same_for_each_call_up_to_its_own_bound(
+    taken: list[Step], times: int
+) -> None:
+    approval, now_ms = a_card(), NOW_MS
+    for step in taken:
+        now_ms += step.after_ms
+        approval = step.move(swept(approval, now_ms), step.index, now_ms)
+    approval = swept(approval, now_ms)
+
+    for _ in range(times):
+        before = waiting(approval)
+        change = extend(approval, reviewer(ANA), now_ms=now_ms)
+        if not isinstance(change, Change):
+            break
+        after = waiting(change.approval)
+        added = {after[index] - before[index] for index in before}
+        assert all(0 <= more <= approval.ttl_ms // 2 for more in added)
+        assert any(added)
+        approval = change.approval
+
+    for item in approval.items:
+        if item.is_pending:
+            longest = item.latest_at_ms or NOW_MS + LONGEST * HOUR_MS
+            assert end_of(approval, item) <= longest
+
+
+def test_more_time_goes_to_what_can_get_more() -> None:
+    approval = edited(a_card(), 1, NOW_MS)
+    while isinstance(change := extend(approval, reviewer(ANA), NOW_MS), Change):
+        approval = change.approval
+
+    assert waiting(approval) == {
+        0: NOW_MS + LONGEST * HOUR_MS,
+        1: NOW_MS + LONGEST * SHORT_MS,
+        2: NOW_MS + LONGEST * HOUR_MS,
+        3: NOW_MS + LONGEST * HOUR_MS,
+    }
+    assert not is_extendable(approval, now_ms=NOW_MS)
+
+
+def test_somebody_can_be_on_it_while_an_expired_call_is_not_swept() -> None:
+    approval = edited(a_card(), 1, NOW_MS)
+
+    change = acknowledge(approval, reviewer(ANA), NOW_MS + SHORT_MS)
+
+    assert isinstance(change, Change)
+    # Written before the next end, and not before one that is past.
+    assert change.before_ms == NOW_MS + HOUR_MS
+
+
+def test_own_deadlines_are_stored_beside_the_states_that_scripts_read() -> None:
+    approval = edited(a_card(), 1, NOW_MS)
+
+    fields = codec.head(approval, approval.items)
+
+    assert fields["1:e"] == fields["expires"] == str(NOW_MS + SHORT_MS)
+    assert fields["0:e"] == str(NOW_MS + HOUR_MS)
+    assert "0:y" not in fields
+    assert fields["1:y"] == str(NOW_MS + LONGEST * SHORT_MS)
+    assert isinstance(approval.items[0], Item)

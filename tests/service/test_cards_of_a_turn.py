@@ -1,0 +1,102 @@
+"""Which calls of a turn share a card: none changes the time of another."""
+
+from __future__ import annotations
+
+import itertools
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.levels import examples
+from twokey.gateway.approvals.requirement import Requirement, Role
+from twokey.gateway.approvals.timing import authorization_ms
+from twokey.gateway.policy.evaluate import Evaluation
+from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.protocol.verbs import Verb
+from twokey.gateway.protocol.wire import ProposedCall, Turn, TurnRef
+from twokey.gateway.service.proposals import (
+    MAX_BATCH,
+    MAX_ITEMS,
+    EvaluatedCall,
+    Proposal,
+    Source,
+    propose,
+)
+from twokey.gateway.store.threads import ThreadFacts
+
+MINUTE_MS = 60_000
+ONE, OTHER = (
+    Requirement(approvals=1, of=(Role(name=name, users=("U0ANA",)),))
+    for name in ("support", "finance")
+)
+evaluations = st.builds(
+    Evaluation,
+    tier=st.sampled_from([Tier.NOTIFY, Tier.APPROVE, Tier.ESCALATE]),
+    requirement=st.sampled_from([ONE, OTHER]),
+    allow=st.just(tuple(Verb)),
+    policy_digest=st.just("sha256:1"),
+    channel=st.sampled_from(["C0ONE", "C0TWO"]),
+    ttl_ms=st.sampled_from([MINUTE_MS, 60 * MINUTE_MS]),
+    authorization_ms=st.sampled_from([0, MINUTE_MS]),
+    remind_at_ms=st.sampled_from([0, MINUTE_MS // 2]),
+    escalate_at_ms=st.sampled_from([0, MINUTE_MS // 4]),
+    escalate_to=st.sampled_from(["", "#leads"]),
+)
+turns = st.lists(
+    st.tuples(st.sampled_from(["refund", "email"]), evaluations), max_size=20
+)
+
+
+def proposed(turn: list[tuple[str, Evaluation]]) -> Proposal:
+    calls = [
+        ProposedCall(tool=tool, args={"n": n}, tool_call_id=f"c{n}")
+        for n, (tool, _) in enumerate(turn)
+    ]
+    ids = (f"ap_s0_{n:032x}" for n in itertools.count())
+    ref = TurnRef(agent="support", thread="t1", message_id="m1")
+    source = Source(
+        turn=Turn(ref=ref, calls=tuple(calls)),
+        tenant="default",
+        shard_approval_id=lambda: next(ids),
+        salt=lambda: "0" * 32,
+        facts=ThreadFacts(),
+        policy_digest="sha256:1",
+    )
+    pairs = zip(calls, turn, strict=True)
+    return propose([EvaluatedCall(call, one) for call, (_, one) in pairs], source)
+
+
+@given(turns)
+@settings(max_examples=examples(200))
+def test_each_call_gets_the_time_that_its_own_policy_gives_it(
+    turn: list[tuple[str, Evaluation]],
+) -> None:
+    found = proposed(turn)
+
+    items = {
+        item.id: (approval, item)
+        for approval in found.approvals
+        for item in approval.items
+    }
+    assert len(items) == len(turn)
+    for verdict, (tool, evaluation) in zip(found.verdicts, turn, strict=True):
+        approval, item = items[verdict.item_id]
+        assert item.tool == tool
+        waits = approval.waiting
+        if evaluation.tier is Tier.NOTIFY:
+            assert approval.ttl_ms == authorization_ms(evaluation.authorization_ms)
+        else:
+            assert approval.ttl_ms == evaluation.ttl_ms
+            assert waits.remind_at_ms == evaluation.remind_at_ms
+            assert waits.escalate_at_ms == evaluation.escalate_at_ms
+
+
+@given(st.integers(1, 250), evaluations)
+@settings(max_examples=examples(25), deadline=None)
+def test_calls_of_one_kind_share_as_few_cards_as_slack_takes(
+    count: int, evaluation: Evaluation
+) -> None:
+    found = proposed([("refund", evaluation.with_(tier=Tier.APPROVE))] * count)
+
+    most = MAX_BATCH if count > MAX_ITEMS else MAX_ITEMS
+    assert len(found.approvals) == -(-count // most)

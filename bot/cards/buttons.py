@@ -11,6 +11,7 @@ from twokey.bot.cards.inquiries import ask_requester
 from twokey.bot.cards.listing import call_title
 from twokey.bot.cards.noticed import in_order, noticed
 from twokey.bot.cards.totals import sums, totals_of
+from twokey.bot.cards.votes import votes_missing
 from twokey.bot.ids import Action, choice
 from twokey.bot.inputs import select
 from twokey.bot.objects import Block, confirm, option
@@ -153,7 +154,10 @@ def approve_all(frame: Frame) -> Block:
     or moved makes it invalid.
     """
     waiting = [item for item in frame.approval.items if item.is_pending]
-    sentence = "Each of them runs exactly as this card shows it."
+    needs_others = any(votes_missing(item) > 1 for item in waiting)
+    runs = "Each of them runs exactly as this card shows it"
+    once = ", once everybody who is needed has approved" if needs_others else ""
+    sentence = f"{runs}{once}."
     return button(
         Action.APPROVE_ALL,
         label(f"Approve all {len(waiting)} waiting"),

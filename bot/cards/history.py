@@ -19,10 +19,9 @@ from twokey.bot.objects import Block
 from twokey.bot.text import excerpt
 from twokey.bot.text_types import Template, joined, label, template
 from twokey.gateway.approvals.batch_deciding import count_ranges, indexes_in
-from twokey.gateway.approvals.events import BATCH_MEMBER, Event, EventName
+from twokey.gateway.approvals.events import BATCH_MEMBER, NEEDS_ONE, Event, EventName
 from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.protocol.records import Person
-from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.verbs import Finding
 
 _TEXT = 1_500
@@ -100,7 +99,7 @@ def thread_note(event: Event, approval: Approval) -> Message | None:
     if event.name is EventName.APPROVAL_EXTENDED:
         return _extended(event, approval)
     if event.name is EventName.APPROVAL_DECIDED:
-        return _decided_together(event, approval)
+        return _decided_together(event)
     # A table says it of each call; 99 replies would hide what needs people.
     if event.name is EventName.ITEM_EXECUTED and is_table(approval):
         return None
@@ -146,33 +145,44 @@ _PARTS: dict[str, LiteralString] = {
     "approved": "{n} approved",
     "edited": "{n} edited",
     "rejected": "{n} rejected",
-    "waiting": "more people needed for {n}",
-    "left_out": "{n} left out, which need another look",
+    "withdrawn": "{n} withdrawn",
 }
+_LEFT_OUT: LiteralString = "{n} left out, which need another look"
 
 
-def _decided_together(event: Event, approval: Approval) -> Message:
+def _decided_together(event: Event) -> Message:
     """Say how many calls of a batch were decided at once, and how."""
-    parts = {
-        name: count_ranges(event.data[name]) for name in _PARTS if name in event.data
-    }
-    texts = dict(_PARTS)
-    no = indexes_in(event.data.get("rejected", ""))
-    # Said by somebody who asked for the calls, a rejection takes them back.
-    if all(approval.items[i].state is ItemState.WITHDRAWN for i in no):
-        texts["rejected"] = "{n} withdrawn"
-    counts = [template(texts[name], n=n) for name, n in parts.items()]
+    waiting = {*indexes_in(event.data.get("waiting", ""))}
+    needs: LiteralString = "more people are needed"
+    if NEEDS_ONE in event.data:
+        needs = "one more person is needed"
+    parts: list[Template] = []
+    decided = 0
+    for name, said in _PARTS.items():
+        indexes = {*indexes_in(event.data.get(name, ""))}
+        decided += len(indexes)
+        # The first of two people approves, and the call is not approved by that.
+        if ended := indexes - waiting:
+            parts.append(template(said, n=len(ended)))
+        if open_ := indexes & waiting:
+            recorded = template(said, n=len(open_))
+            parts.append(joined(", ", [recorded, template(needs)]))
+    if left_out := count_ranges(event.data.get("left_out", "")):
+        parts.append(template(_LEFT_OUT, n=left_out))
     # Without a name, which would subscribe that person to the thread; see `_decided`.
     head = template("☑️ *Decided together:*")
-    blocks: list[Block] = [section(joined(" ", [head, joined(" · ", counts)]))]
+    blocks: list[Block] = [section(joined(" ", [head, joined(" · ", parts)]))]
     if event.reason:
         words = rich_text(
-            box(_cut(event.reason)), block_id=f"{approval.id}:{event.name}"
+            box(_cut(event.reason)), block_id=f"{event.approval}:{event.name}"
         )
         blocks.append(words)
-    total = sum(parts.get(name, 0) for name in ("approved", "edited", "rejected"))
-    text = f"{total} calls were decided together."
-    return Message(tuple(blocks), "1 call was decided." if total == 1 else text)
+    text = f"Somebody decided on {decided} calls together."
+    if decided == 1:
+        text = "Somebody decided on 1 call."
+    if waiting:
+        text += f" For {len(waiting)} of {decided} {needs}."
+    return Message(tuple(blocks), text)
 
 
 def _sentence(event: Event, item: Item) -> Template | None:

@@ -7,12 +7,14 @@ and a reviewer's words are shown only to those who review the same agent.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from decimal import Decimal
 from typing import LiteralString
 
 from twokey.bot.blocks import context, section
 from twokey.bot.cards.frame import Frame
 from twokey.bot.cards.refs import join_list, when
+from twokey.bot.cards.table import calls_named
 from twokey.bot.objects import Block
 from twokey.bot.text import fit
 from twokey.bot.text_types import (
@@ -40,6 +42,7 @@ MOST_TEXT = 900
 _CALLS = 3
 """Calls of a batch that the banner names."""
 _NAMES = 60
+_NAMED = 200
 _REASON = 120
 _TOTALS = 2
 _HOUR_MS = 3_600_000
@@ -70,12 +73,28 @@ def precedents(frame: Frame) -> list[Block]:
         if more:
             lines.append(template("⚠️ {n} more of them were done before", n=more))
         blocks.append(section(joined("\n", lines), block_id=frame.block_id("past")))
+    blocks += _same_calls(frame, waiting)
     # A batch has room for its banner only; View all of a call says more.
     is_alone = waiting and not approval.is_batch
     small = _small_print(approval, waiting[0]) if is_alone else []
     if small:
         blocks.append(context(*small, block_id=frame.block_id("past.more")))
     return blocks
+
+
+def _same_calls(frame: Frame, waiting: Sequence[Item]) -> list[Block]:
+    """Say which calls of a card are the same: that may be a mistake of the agent."""
+    by_effect: dict[str, list[Item]] = {}
+    for item in waiting:
+        if item.effect:
+            by_effect.setdefault(item.effect, []).append(item)
+    groups = [items for items in by_effect.values() if len(items) > 1]
+    if not groups:
+        return []
+    named = "; ".join(calls_named(one.index for one in items) for items in groups)
+    said = template("⚠️ *The same more than once:*")
+    shown = untrusted(fit(named, _NAMED))
+    return [context(said, shown, block_id=frame.block_id("past.same"))]
 
 
 def happened(precedent: Precedent) -> Template:

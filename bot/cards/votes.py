@@ -18,6 +18,12 @@ def counted_votes(item: Item) -> Tally:
     return tally(item.requirement, item.votes, item.action_hash)
 
 
+def votes_missing(item: Item) -> int:
+    """Return how many people still have to approve, at least."""
+    count = counted_votes(item)
+    return max(count.need - count.have, sum(count.lacking.values()))
+
+
 def approvals(item: Item) -> Template:
     """Return "1 of 2 approvals", or "2 approvals" once there are enough in number."""
     have, need = counted_votes(item).have, counted_votes(item).need

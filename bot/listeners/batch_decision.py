@@ -87,9 +87,8 @@ def batch_form_reply(outcome: BatchOutcome, *, now_ms: int) -> AckBody:
 
 def _decided_reply(outcome: BatchDecided) -> UserText | None:
     sentences: list[Template] = []
-    decided = len({*outcome.approved, *outcome.edited, *outcome.rejected})
     if outcome.waiting:
-        sentences.append(_still_waiting(decided, len(outcome.waiting)))
+        sentences += _still_waiting(outcome)
     left_out = len(outcome.left_out)
     if left_out == 1:
         sentences.append(
@@ -109,12 +108,18 @@ def _decided_reply(outcome: BatchDecided) -> UserText | None:
     return joined(" ", sentences) if sentences else None
 
 
-def _still_waiting(decided: int, waiting: int) -> Template:
-    if decided == 1:
-        return template("Your decision on 1 call is recorded; it needs more people.")
-    need = template("{n} of them need more people.", n=waiting)
-    if waiting == 1:
-        need = template("1 of them needs more people.")
-    return joined(
-        " ", [template("Your decision on {all} calls is recorded;", all=decided), need]
+def _still_waiting(outcome: BatchDecided) -> list[Template]:
+    """Say what was recorded of calls that need more people, and how many those are."""
+    refused = (*outcome.rejected, *outcome.withdrawn)
+    decided = len({*outcome.approved, *outcome.edited, *refused})
+    waiting = len(outcome.waiting)
+    calls = template("{n} calls", n=decided) if decided > 1 else template("1 call")
+    is_approval = len(outcome.approved) == decided
+    said = template("Your approval of" if is_approval else "Your decision on")
+    recorded = joined(" ", [said, calls, template("is recorded.")])
+    need = template(
+        "One more person is needed" if outcome.needs_one else "More people are needed"
     )
+    if waiting == decided:
+        return [recorded, joined("", [need, template(".")])]
+    return [recorded, joined(" ", [need, template("for {n} of them.", n=waiting)])]

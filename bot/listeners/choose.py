@@ -20,12 +20,13 @@ from twokey.bot.listeners.verify_click import (
 )
 from twokey.bot.listeners.views import (
     bind_view,
+    find_moved,
     open_view,
     rejected_inputs,
     verify_submission,
 )
 from twokey.bot.modals import choose, edit, reject
-from twokey.bot.modals.choose import Choice, StagedEdit
+from twokey.bot.modals.choice import Choice, StagedEdit, opened
 from twokey.bot.modals.form import errors_by_block
 from twokey.bot.text_types import template
 from twokey.bot.web import SlackError
@@ -35,6 +36,11 @@ from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.verbs import Verb
 
 logger = logging.getLogger(__name__)
+
+_NOTHING_LEFT = template(
+    "The calls that you chose have changed or were decided since you opened this form, "
+    "so nothing was recorded. Please look at the card as it is now."
+)
 
 
 def register(router: Router) -> None:
@@ -53,8 +59,10 @@ async def _open(ctx: ListenerContext, clicked: Clicked) -> None:
     verb = Verb.APPROVE if Verb.APPROVE in first.allow else Verb.REJECT
     one = replace(target, index=first.index)
     await require_permission(ctx, one, verb, clicked.who)
-    view = choose.view(ctx.frame(target.approval, target.now_ms), Choice())
-    await open_view(ctx, clicked, target, view)
+    choice = opened(target.approval)
+    view = choose.view(ctx.frame(target.approval, target.now_ms), choice)
+    kept = choice.model_dump_json()
+    await open_view(ctx, clicked, target, view, staged=kept)
 
 
 async def _edit(ctx: ListenerContext, clicked: Clicked) -> None:
@@ -144,20 +152,36 @@ async def _stage(
 
 
 async def _review(ctx: ListenerContext, submitted: Submitted) -> AckBody:
-    target = await verify_submission(ctx, submitted, View.CHOOSE)
-    staged = await _staged(ctx, submitted.view.view_id)
+    target, staged, has_moved = await _found(ctx, submitted, View.CHOOSE)
     choice, errors = choose.submitted(target.approval, submitted.view.values, staged)
     if errors:
         return rejected_inputs(errors)
-    view = choose.confirmation(ctx.frame(target.approval, target.now_ms), choice)
+    return await _confirm(ctx, submitted, target, choice, is_again=has_moved)
+
+
+async def _confirm(
+    ctx: ListenerContext,
+    submitted: Submitted,
+    target: Target,
+    choice: Choice,
+    *,
+    is_again: bool,
+) -> AckBody:
+    """Return the answer that shows the last page, bound to the batch as it is now."""
+    frame = ctx.frame(target.approval, target.now_ms)
+    view = choose.confirmation(frame, choice, is_again=is_again)
     user, kept = submitted.view.user, choice.model_dump_json()
     await bind_view(ctx, submitted.view.view_id, user, target, view, staged=kept)
     return {"response_action": "update", "view": view}
 
 
 async def _decide(ctx: ListenerContext, submitted: Submitted) -> AckBody:
-    target = await verify_submission(ctx, submitted, View.CHOOSE_CONFIRM)
-    choice = await _staged(ctx, submitted.view.view_id)
+    target, choice, has_moved = await _found(ctx, submitted, View.CHOOSE_CONFIRM)
+    if has_moved:
+        choice = choice.without_moved(target.approval)
+        if not choice.size:
+            raise UserFacingError(_NOTHING_LEFT)
+        return await _confirm(ctx, submitted, target, choice, is_again=True)
     items = [target.approval.items[index] for index in choice.reject]
     said = reject.submitted_reason(
         submitted.view.values, needed=reject.needs_reason(items)
@@ -167,6 +191,27 @@ async def _decide(ctx: ListenerContext, submitted: Submitted) -> AckBody:
     partition = choice.partition(target.approval, said.text)
     outcome = await decide_batch(ctx, target, partition, submitted)
     return batch_form_reply(outcome, now_ms=target.now_ms)
+
+
+async def _found(
+    ctx: ListenerContext, submitted: Submitted, purpose: View
+) -> tuple[Target, Choice, bool]:
+    """Return the batch as it stands, what was chosen of it, and whether it moved since.
+
+    A batch that moved is no reason to drop what somebody chose: nothing is decided
+    over it, but the next page is shown with the rest of their choice.
+
+    Raises:
+        UserFacingError: the form is not theirs, or nothing of the batch waits.
+    """
+    choice = await _staged(ctx, submitted.view.view_id)
+    try:
+        return await verify_submission(ctx, submitted, purpose), choice, False
+    except UserFacingError:
+        moved = await find_moved(ctx, submitted, purpose)
+        if moved is None or choice.is_of(moved.approval):
+            raise
+        return moved, choice, True
 
 
 async def _staged(ctx: ListenerContext, view_id: str) -> Choice:

@@ -34,6 +34,8 @@ from twokey.gateway.approvals.decisions import (
     Outcome,
     Voted,
 )
+from twokey.gateway.approvals.lifecycle import ApprovalState
+from twokey.gateway.approvals.timing import is_over
 from twokey.gateway.store.cards import ViewBinding
 
 logger = logging.getLogger(__name__)
@@ -191,6 +193,29 @@ async def verify_submission(
         logger.warning("view.refused why=other_hash approval=%s", binding.approval)
         raise UserFacingError(template(NOT_BOUND))
     return target
+
+
+async def find_moved(
+    ctx: ListenerContext, submitted: Submitted, purpose: View
+) -> Target | None:
+    """Return the batch of a submitted modal, if it moved since the modal was bound.
+
+    What the seal stood for then is not kept, so it cannot be checked: the binding
+    proves whose form of which approval it is. Nothing may be decided by it.
+    """
+    view = submitted.view
+    binding = await find_binding(ctx, view.view_id)
+    if binding is None or view.team != ctx.team:
+        return None
+    if (binding.user, binding.purpose) != (view.user, purpose):
+        return None
+    loaded = await ctx.service.read(binding.approval)
+    keys = ctx.service.store.keys_of_approval(binding.approval)
+    if loaded is None or keys is None:
+        return None
+    approval, now_ms = loaded.approval, loaded.now_ms
+    is_waiting = approval.state is ApprovalState.OPEN and not is_over(approval, now_ms)
+    return Target(approval, None, purpose, now_ms, keys) if is_waiting else None
 
 
 async def decide_from_form(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from pydantic import Field
-
 from twokey.bot.blocks import (
     actions,
     bold,
@@ -20,10 +18,12 @@ from twokey.bot.cards.batch_footer import decided_alone
 from twokey.bot.cards.diff import changes
 from twokey.bot.cards.frame import Frame
 from twokey.bot.cards.noticed import mark, noticed
+from twokey.bot.cards.states import status_sentence
 from twokey.bot.cards.table import calls_named, cell_values, numbers
 from twokey.bot.cards.totals import sums, totals_of
 from twokey.bot.ids import Action, Input, View
 from twokey.bot.inputs import checkboxes, input_block, radio_buttons, select
+from twokey.bot.modals.choice import Choice
 from twokey.bot.modals.form import State, choice_of
 from twokey.bot.modals.parse_input import BadInput, raw_value
 from twokey.bot.modals.reject import needs_reason, reason_inputs
@@ -31,59 +31,23 @@ from twokey.bot.modals.schema import Kind
 from twokey.bot.objects import Block, option
 from twokey.bot.text import fit
 from twokey.bot.text_types import Template, joined, label, template, untrusted
-from twokey.gateway.approvals.decisions import Approve, Decision, Edit, Reject
 from twokey.gateway.approvals.record import Approval, Item
-from twokey.gateway.protocol.records import Record
-from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.verbs import Verb
 from twokey.sandbox.blockkit import limits
 
 _LEAVE, _REJECT = "leave", "reject"
 _CHANGE = 300
 _EDITS_SHOWN = 20
+_MOVED_SHOWN = 5
 _NOTHING = "Nothing is chosen: tick a call, edit one, or reject the others."
-
-
-class StagedEdit(Record):
-    """An edit that is kept until its batch is decided."""
-
-    args: JsonObject
-    reason: str = ""
-
-
-class Choice(Record):
-    """What a person chose so far; calls are named by their index.
-
-    An edit counts where its call is ticked. What is in none of the three stays waiting.
-    """
-
-    approve: tuple[int, ...] = ()
-    reject: tuple[int, ...] = ()
-    edits: dict[int, StagedEdit] = Field(default_factory=dict[int, StagedEdit])
-
-    @property
-    def size(self) -> int:
-        """Return how many calls are decided."""
-        return len(self.approve) + len(self.reject) + len(self.edits)
-
-    def partition(self, approval: Approval, reason: str) -> dict[int, Decision | None]:
-        """Return what is decided of each waiting call."""
-        partition = dict[int, Decision | None].fromkeys(
-            item.index for item in approval.items if item.is_pending
-        )
-        partition |= dict.fromkeys(self.approve, Approve())
-        partition |= dict.fromkeys(self.reject, Reject(reason=reason))
-        for index, edit in self.edits.items():
-            partition[index] = Edit(args=edit.args, reason=edit.reason)
-        return partition
 
 
 def view(frame: Frame, choice: Choice) -> Block:
     """Return the form with a box for each call that may be approved together."""
     approval = frame.approval
     alone = decided_alone(approval)
-    offered = _offered(approval)
-    editable = [item for item in offered if Verb.EDIT in item.allow]
+    shown = choice.offered(approval)
+    editable = [item for item in shown if Verb.EDIT in item.allow]
     found = noticed(approval)
     intro = template(
         "Ticked calls are approved as the card shows them, or as you edited them. "
@@ -94,9 +58,10 @@ def view(frame: Frame, choice: Choice) -> Block:
         label("Choose"),
         [
             section(intro),
+            *moved_lines(frame, choice),
             *([_alone(alone)] if alone else []),
-            *boxes(offered, text=lambda item: line_of(item, mark(item, found))),
-            *rest(offered),
+            *boxes(shown, text=lambda item: line_of(item, mark(item, found))),
+            *rest(shown),
             *([_edit_menu(frame, editable)] if editable else []),
             *_edits(frame, choice),
         ],
@@ -111,24 +76,24 @@ def submitted(
     approval: Approval, state: State, staged: Choice
 ) -> tuple[Choice, dict[str, str]]:
     """Read the form: the choice, and by block id why it cannot be taken."""
-    return read(_offered(approval), state, staged)
+    return read(staged.offered(approval), state, staged)
 
 
 def read(
-    offered: Sequence[Item], state: State, staged: Choice
+    items: Sequence[Item], state: State, staged: Choice
 ) -> tuple[Choice, dict[str, str]]:
     """Read the boxes of these calls: the choice, and by block id what is wrong."""
-    first = next(iter(_groups(offered)), 0)
-    below = Input.OTHERS.value if _may_reject(offered) else f"{_BOX}{first}"
+    first = next(iter(_groups(items)), 0)
+    below = Input.OTHERS.value if _may_reject(items) else f"{_BOX}{first}"
     try:
-        ticked = _ticked(state, _groups(offered))
-        rejects = _may_reject(offered) and choice_of(state, Input.OTHERS) == _REJECT
+        ticked = _ticked(state, _groups(items))
+        rejects = _may_reject(items) and choice_of(state, Input.OTHERS) == _REJECT
     except BadInput as error:
         return staged, {below: str(error)}
-    open_calls = {item.index for item in offered}
+    open_calls = {item.index for item in items}
     ticked &= open_calls
     edits = {index: one for index, one in staged.edits.items() if index in ticked}
-    choice = Choice(
+    choice = staged.with_(
         approve=tuple(sorted(ticked - edits.keys())),
         reject=tuple(sorted(open_calls - ticked)) if rejects else (),
         edits=edits,
@@ -138,8 +103,11 @@ def read(
     return choice, {}
 
 
-def confirmation(frame: Frame, choice: Choice) -> Block:
-    """Return the page that says what will be recorded, before it is."""
+def confirmation(frame: Frame, choice: Choice, *, is_again: bool = False) -> Block:
+    """Return the page that says what will be recorded, before it is.
+
+    ``is_again`` says that it was shown before and the card has changed since.
+    """
     approval = frame.approval
     left = {
         index
@@ -150,6 +118,7 @@ def confirmation(frame: Frame, choice: Choice) -> Block:
     return modal(
         label("Decide together"),
         [
+            *moved_lines(frame, choice, is_again=is_again),
             *summary(choice, left),
             *_total(approval, choice),
             *_edits(frame, choice),
@@ -161,6 +130,28 @@ def confirmation(frame: Frame, choice: Choice) -> Block:
         close=label("Cancel"),
         private_metadata=frame.value(None, View.CHOOSE_CONFIRM),
     )
+
+
+def moved_lines(frame: Frame, choice: Choice, *, is_again: bool = False) -> list[Block]:
+    """Say which calls moved since the form was opened, and what that means."""
+    moved = choice.moved(frame.approval)
+    if not (moved or is_again):
+        return []
+    lines = [_moved_line(frame, item) for item in moved[:_MOVED_SHOWN]]
+    if more := len(moved) - len(lines):
+        lines.append(template("and {n} more calls", n=more))
+    kept = template(
+        "⚠️ The card has changed since you opened this form. Nothing of yours is "
+        "recorded yet. What changed is left out; the rest of your choice is kept."
+    )
+    return [section(joined("\n", [kept, *lines]))]
+
+
+def _moved_line(frame: Frame, item: Item) -> Template:
+    stands = template("It was changed, and waits for a decision of its own.")
+    if not item.is_pending:
+        stands = status_sentence(frame.approval, item, now_ms=frame.now_ms)
+    return joined(" ", [template("*Call {n}:*", n=item.index + 1), stands])
 
 
 def summary(choice: Choice, left: Iterable[int]) -> list[Block]:
@@ -195,14 +186,6 @@ def _total(approval: Approval, choice: Choice) -> list[Block]:
 
 
 _BOX = "calls."
-
-
-def _offered(approval: Approval) -> list[Item]:
-    """Return the waiting calls that have a box."""
-    alone = decided_alone(approval)
-    return [
-        item for item in approval.items if item.is_pending and item.index not in alone
-    ]
 
 
 def _groups(items: Sequence[Item]) -> dict[int, list[Item]]:

@@ -14,7 +14,7 @@ from twokey.bot.cards.listing import call_title, one_line
 from twokey.bot.cards.queue import whole_call, whole_line
 from twokey.bot.ids import View
 from twokey.bot.modals import choose
-from twokey.bot.modals.choose import Choice
+from twokey.bot.modals.choice import Choice
 from twokey.bot.modals.reject import needs_reason, reason_inputs
 from twokey.bot.objects import Block
 from twokey.bot.text import fit

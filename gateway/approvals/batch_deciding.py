@@ -9,10 +9,10 @@ outcome names it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from twokey.gateway.approvals import timing
+from twokey.gateway.approvals import quorum, timing
 from twokey.gateway.approvals.changes import Change
 from twokey.gateway.approvals.deciding import (
     ALREADY_APPROVED,
@@ -35,10 +35,11 @@ from twokey.gateway.approvals.decisions import (
     Reviewer,
     Stale,
 )
-from twokey.gateway.approvals.events import BATCH_MEMBER, Event, EventName
+from twokey.gateway.approvals.events import BATCH_MEMBER, NEEDS_ONE, Event, EventName
 from twokey.gateway.approvals.policy_decision import PolicyDecision
 from twokey.gateway.approvals.raising import first_of, raised_item
 from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.tiers import Tier
 
 Partition = Mapping[int, Decision | None]
@@ -71,6 +72,7 @@ def decide_batch(
     now_ms: int,
     policies: Mapping[int, PolicyDecision],
     voters: Mapping[int, Sequence[Reviewer]],
+    repeats: Collection[int] = (),
 ) -> BatchChange | BatchRefused | Refusal:
     """Apply a partition to an approval, or say why none of it counts.
 
@@ -82,6 +84,7 @@ def decide_batch(
         now_ms: the store's clock.
         policies: by index, what the current policy says of what would run.
         voters: by index, those who voted before, resolved now.
+        repeats: calls that need more once others of the partition are approved.
     """
     refusal = _moved(approval, click, partition, now_ms)
     if refusal is not None:
@@ -90,7 +93,10 @@ def decide_batch(
         index
         for index, decision in partition.items()
         if isinstance(decision, Approve)
-        and _is_escalated(approval.items[index], policies.get(index))
+        and (
+            index in repeats
+            or _is_escalated(approval.items[index], policies.get(index))
+        )
     }
     decided = {
         index: decision
@@ -135,14 +141,7 @@ def decide_batch(
     after = after.with_(
         rev=approval.rev + 1, version=approval.version + (1 if is_changed else 0)
     )
-    outcome = BatchDecided(
-        approval=after,
-        approved=_of_kind(decided, counted, Approve),
-        edited=_of_kind(decided, counted, Edit),
-        rejected=_of_kind(decided, counted, Reject),
-        waiting=tuple(index for index in counted if after.items[index].is_pending),
-        left_out=tuple(sorted(left_out)),
-    )
+    outcome = _outcome(after, decided, counted, left_out)
     change = Change(
         after,
         _events(approval, outcome, changes),
@@ -184,10 +183,35 @@ def _is_escalated(item: Item, policy_now: PolicyDecision | None) -> bool:
     return raised.tier in {Tier.ESCALATE, Tier.DENY}
 
 
-def _of_kind(
-    partition: Partition, done: Iterable[int], kind: type[Decision]
-) -> tuple[int, ...]:
-    return tuple(index for index in done if isinstance(partition[index], kind))
+def _outcome(
+    after: Approval,
+    decided: Partition,
+    counted: Sequence[int],
+    left_out: Collection[int],
+) -> BatchDecided:
+    def of(kind: type[Decision]) -> tuple[int, ...]:
+        return tuple(index for index in counted if isinstance(decided[index], kind))
+
+    items = after.items
+    # Said by somebody who asked for the call, a rejection takes it back.
+    withdrawn = [i for i in of(Reject) if items[i].state is ItemState.WITHDRAWN]
+    waiting = tuple(index for index in counted if items[index].is_pending)
+    return BatchDecided(
+        approval=after,
+        approved=of(Approve),
+        edited=of(Edit),
+        rejected=tuple(index for index in of(Reject) if index not in withdrawn),
+        withdrawn=tuple(withdrawn),
+        waiting=waiting,
+        needs_one=bool(waiting) and all(_needs_one(items[i]) for i in waiting),
+        left_out=tuple(sorted(left_out)),
+    )
+
+
+def _needs_one(item: Item) -> bool:
+    """Return whether one more person is enough for a call."""
+    count = quorum.tally(item.requirement, item.votes, item.action_hash)
+    return max(count.need - count.have, sum(count.lacking.values())) == 1
 
 
 def _events(
@@ -206,6 +230,7 @@ def _events(
         "approved": outcome.approved,
         "edited": outcome.edited,
         "rejected": outcome.rejected,
+        "withdrawn": outcome.withdrawn,
         "waiting": outcome.waiting,
         "left_out": outcome.left_out,
     }
@@ -228,6 +253,7 @@ def _events(
             **{key: first.data[key] for key in _OF_ALL if key in first.data},
             "digest": after.digest,
             **{name: index_ranges(part) for name, part in parts.items() if part},
+            **({NEEDS_ONE: "yes"} if outcome.needs_one else {}),
         },
     )
     return (whole, *of_calls)

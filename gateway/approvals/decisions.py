@@ -241,16 +241,20 @@ class Unknown(_Named):
 class BatchDecided(_Named):
     """One gesture decided these calls of a batch; each is named by its index.
 
-    ``waiting`` are those of them that need more people; ``left_out`` was escalated
-    meanwhile and needs a decision of its own, or repeats a call that was approved
-    meanwhile and has to be seen with it first.
+    ``withdrawn`` were taken back by somebody who had asked for them. ``waiting`` are
+    those of all of them that need more people, and ``needs_one`` says that each of
+    these needs one more person. ``left_out`` was escalated meanwhile and needs a
+    decision of its own, or repeats a call that was approved meanwhile, or by the same
+    gesture, and has to be seen with it first.
     """
 
     approval: Approval
     approved: tuple[int, ...] = ()
     edited: tuple[int, ...] = ()
     rejected: tuple[int, ...] = ()
+    withdrawn: tuple[int, ...] = ()
     waiting: tuple[int, ...] = ()
+    needs_one: bool = False
     left_out: tuple[int, ...] = ()
 
 

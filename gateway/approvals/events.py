@@ -93,6 +93,9 @@ BATCH_MEMBER = "batch"
 """In the data of an event about a call that was decided together with others: the
 digest of their batch, which the `APPROVAL_DECIDED` before it names."""
 
+NEEDS_ONE = "needs_one"
+"""In the data of a decision on many calls that need more people: one is enough."""
+
 WAITED_MS = "waited_ms"
 """In the data of a person's last word on a waiting call: how long it had waited, in
 milliseconds, from its card or from when it went back to people."""

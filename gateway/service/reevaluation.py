@@ -2,33 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
 
 from twokey.gateway.approvals.batch_deciding import Partition
-from twokey.gateway.approvals.decisions import Edit
+from twokey.gateway.approvals.decisions import Approve, Decision, Edit
 from twokey.gateway.approvals.permission import is_dead_end
 from twokey.gateway.approvals.policy_decision import PolicyDecision
+from twokey.gateway.approvals.precedents import Precedent
 from twokey.gateway.approvals.raising import shown_item
 from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.approvals.similar import Bounds
+from twokey.gateway.errors import BadJson
 from twokey.gateway.policy.effects import effect_of, reads_precedents
 from twokey.gateway.policy.evaluate import evaluate
 from twokey.gateway.policy.questions import evaluate_question
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.policy.standing import evaluate_standing
-from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.strict_json import JsonObject, accept_object
 from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.service.denials import cannot_start_message, freeze_of
 from twokey.gateway.service.precedents import past_of, with_precedents
 from twokey.gateway.service.queue import ReviewQueue
 from twokey.gateway.service.window_usage import facts_of, totals_now, usage_of
-from twokey.gateway.store.atomic_write import EvaluationInputs
+from twokey.gateway.store.atomic_write import EvaluationInputs, Loaded
 from twokey.gateway.store.freezes import Freeze, names_of
 from twokey.gateway.store.store import Store
 
 # Each takes readings of its own, and this runs whenever the policy changes.
 MOST_LOOKED_AT = 1_000
 """How many approvals are looked at, those that are due soonest."""
+
+NO_OTHERS: Final[Mapping[str, Sequence[Precedent]]] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -44,11 +52,18 @@ class CurrentEvaluation:
 
 
 async def evaluate_now(
-    store: Store, policy: Policy, approval: Approval, item: Item, args: JsonObject
+    store: Store,
+    policy: Policy,
+    approval: Approval,
+    item: Item,
+    args: JsonObject,
+    *,
+    beside: Mapping[str, Sequence[Precedent]] = NO_OTHERS,
 ) -> CurrentEvaluation:
     """Evaluate an item with these arguments by this policy, as of now.
 
     Totals count what the item uses once, and everything else that is reserved.
+    ``beside`` are calls that would be approved first, by their effect.
     """
     keys = store.keys_of_tenant(approval.tenant)
     if item.bounds is not None:
@@ -85,6 +100,7 @@ async def evaluate_now(
     )
     known = load.precedents.get(keys.precedents(approval.tenant, effect))
     past = past_of(policy, item, known, one, totals)
+    past = past.with_(precedents=(*beside.get(effect, ()), *past.precedents))
     facts = facts_of(
         load, one, totals, requester=requester, requests_10m=load.requests_10m
     )
@@ -113,6 +129,86 @@ async def evaluate_now(
     return CurrentEvaluation(
         policy_now, EvaluationInputs(one.uses, totals, known), freeze
     )
+
+
+async def evaluate_decision(
+    store: Store,
+    policy: Policy,
+    approval: Approval,
+    index: int,
+    decision: Decision | None,
+    *,
+    beside: Mapping[str, Sequence[Precedent]] = NO_OTHERS,
+) -> CurrentEvaluation | None:
+    """Evaluate what would run by a decision on one call, as of now.
+
+    None where there is no decision, no such call, or arguments that are not strict
+    JSON, for which the decision itself is refused.
+    """
+    if decision is None or not 0 <= index < len(approval.items):
+        return None
+    item = approval.items[index]
+    args = item.args
+    if isinstance(decision, Edit):
+        try:
+            # The strict copy, as the edit itself will be read, since that runs.
+            args = accept_object(decision.args)
+        except BadJson:
+            return None
+    return await evaluate_now(store, policy, approval, item, args, beside=beside)
+
+
+@dataclass(frozen=True)
+class EvaluatedPartition:
+    """What the policy of now says of each call that one gesture decides.
+
+    ``repeats`` are the calls that need more once those before them are approved.
+    """
+
+    calls: Mapping[int, CurrentEvaluation]
+    repeats: frozenset[int]
+
+
+async def evaluate_partition(
+    store: Store, policy: Policy, loaded: Loaded, partition: Partition
+) -> EvaluatedPartition:
+    """Evaluate each call of a partition, also beside those that it approves."""
+    approval, now_ms = loaded.approval, loaded.now_ms
+    found: dict[int, CurrentEvaluation] = {}
+    repeats: set[int] = set()
+    approved: dict[str, list[Precedent]] = {}
+    for index, decision in sorted(partition.items()):
+        one = await evaluate_decision(store, policy, approval, index, decision)
+        if one is None:
+            continue
+        found[index] = one
+        effect = one.policy_now.effect
+        if not effect or not isinstance(decision, Approve | Edit):
+            continue
+        # The claim would see the first of two calls with one effect, and send the
+        # second back: nobody is told that both are approved.
+        if effect in approved:
+            again = await evaluate_decision(
+                store, policy, approval, index, decision, beside=approved
+            )
+            if again is not None and _needs_more(again, one):
+                # An edit is kept, and waits for those whom it needs then.
+                found[index] = again
+                repeats.add(index)
+        done = Precedent(
+            call=approval.items[index].id,
+            state=ItemState.AUTHORIZED,
+            agent=approval.agent,
+            since_ms=now_ms,
+            at_ms=now_ms,
+        )
+        approved.setdefault(effect, []).append(done)
+    return EvaluatedPartition(found, frozenset(repeats))
+
+
+def _needs_more(again: CurrentEvaluation, first: CurrentEvaluation) -> bool:
+    now, before = again.policy_now, first.policy_now
+    return (now.tier, now.requirement) != (before.tier, before.requirement)
 
 
 async def _standing_now(

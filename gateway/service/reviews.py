@@ -27,13 +27,12 @@ from twokey.gateway.approvals.decisions import (
 )
 from twokey.gateway.approvals.policy_decision import PolicyDecision
 from twokey.gateway.approvals.record import Approval, Item, Origin
-from twokey.gateway.errors import BadJson
 from twokey.gateway.policy.effective_rules import EffectiveRules
 from twokey.gateway.policy.effects import asks_for_precedents
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.protocol.records import Person
 from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.strict_json import JsonObject, accept_object
+from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.service.deadlines import TimeService
 from twokey.gateway.service.delegating import DelegationService
 from twokey.gateway.service.freezing import FreezeService
@@ -45,7 +44,8 @@ from twokey.gateway.service.reevaluation import (
     as_of_now,
     depends_on_others,
     edits_add_up,
-    evaluate_now,
+    evaluate_decision,
+    evaluate_partition,
 )
 from twokey.gateway.service.rejections import rejection_of
 from twokey.gateway.service.reviewer_freezes import ReviewerFreezes
@@ -203,12 +203,9 @@ class ReviewService(PolicyService):
                 return Unknown()
             if edits_add_up(self._policy(), approval, partition):
                 return ONE_EDIT
-            evaluated = {
-                index: found
-                for index, decision in partition.items()
-                if decision is not None
-                and (found := await self._evaluate(approval, index, decision))
-            }
+            policy = self._policy()
+            found = await evaluate_partition(self.store, policy, loaded, partition)
+            evaluated = found.calls
             result = decide_batch(
                 approval,
                 click,
@@ -219,6 +216,7 @@ class ReviewService(PolicyService):
                 voters={
                     index: await _asked(approval, index, voters) for index in evaluated
                 },
+                repeats=found.repeats,
             )
             if not isinstance(result, BatchChange):
                 return result
@@ -368,18 +366,9 @@ class ReviewService(PolicyService):
     async def _evaluate(
         self, approval: Approval, index: int, decision: Decision
     ) -> CurrentEvaluation | None:
-        """Ask the current policy about the arguments that would run, as of now."""
-        if not 0 <= index < len(approval.items):
-            return None
-        item = approval.items[index]
-        args = item.args
-        if isinstance(decision, Edit):
-            try:
-                # The strict copy, as the edit itself will be read, since that runs.
-                args = accept_object(decision.args)
-            except BadJson:
-                return None  # the decision itself is refused for the same reason
-        return await evaluate_now(self.store, self._policy(), approval, item, args)
+        return await evaluate_decision(
+            self.store, self._policy(), approval, index, decision
+        )
 
     async def _rejection(self, change: Change, *items: Item) -> dict[str, object]:
         return await rejection_of(self.store, self._policy(), change.approval, items)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
+MOVED_CHOICES = "tests/bot/listeners/test_moved_choices.py"
 BATCHES = "tests/bot/listeners/test_batches_and_doubt.py"
 NOTIFICATIONS = "tests/bot/listeners/test_notifications.py"
 ASKING = "tests/bot/cards/test_mentions.py"
@@ -128,6 +129,41 @@ SLACK_TABLE = (
         "gateway/approvals/batch_deciding.py",
         "return raised.tier in {Tier.ESCALATE, Tier.DENY}",
         "return raised.tier is Tier.DENY",
+    ),
+    Mutant(
+        "of two calls with one effect a gesture approves no second that needs more",
+        "gateway/approvals/batch_deciding.py",
+        "            index in repeats\n",
+        "            False\n",
+        "tests/service/test_same_calls_of_a_batch.py",
+    ),
+    Mutant(
+        "calls that are taken back are not audited as rejected",
+        "gateway/approvals/batch_deciding.py",
+        "if items[i].state is ItemState.WITHDRAWN]",
+        "if False]",
+        MOVED_CHOICES,
+    ),
+    Mutant(
+        "a form over a batch that moved decides nothing before it is shown again",
+        "bot/listeners/choose.py",
+        "    if has_moved:\n",
+        "    if False:\n",
+        MOVED_CHOICES,
+    ),
+    Mutant(
+        "a call that moved is no part of a choice",
+        "bot/modals/choice.py",
+        "self.seen.get(item.index) == _as_shown(item)",
+        "item.index in self.seen",
+        "tests/bot/modals/test_choose.py",
+    ),
+    Mutant(
+        "what the first of two approved is not called approved",
+        "bot/cards/history.py",
+        "if open_ := indexes & waiting:",
+        "if open_ := indexes & set[int]():",
+        "tests/bot/cards/test_history.py",
     ),
     Mutant(
         "calls of a batch are claimed in turn",

@@ -20,7 +20,7 @@ from tests.bot.samples import (
     in_state,
 )
 from twokey.bot.cards.history import thread_note
-from twokey.gateway.approvals.events import Event, EventName
+from twokey.gateway.approvals.events import NEEDS_ONE, Event, EventName
 from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.protocol.records import Result
 from twokey.gateway.protocol.states import ItemState
@@ -161,26 +161,46 @@ def test_an_event_about_another_approval_has_no_line() -> None:
     assert _note(N.ITEM_EXPIRED, an_approval(), item="ap_other.0") is None
 
 
-@pytest.mark.parametrize(
-    ("state", "text"),
-    [(ItemState.REJECTED, "2 rejected"), (ItemState.WITHDRAWN, "2 withdrawn")],
-)
-def test_calls_that_their_requester_takes_back_together_are_withdrawn(
-    state: ItemState, text: str
-) -> None:
-    items = (in_state(a_refund(index=n), state) for n in range(2))
-    approval = an_approval(*items)
+def test_calls_that_their_requester_takes_back_together_are_withdrawn() -> None:
+    approval = an_approval(a_refund(), a_refund(index=1), a_refund(index=2))
     event = Event(
         name=N.APPROVAL_DECIDED,
         tenant="acme",
         approval=approval.id,
-        data={"rejected": "0-1"},
+        data={"withdrawn": "0-1", "rejected": "2"},
     )
 
     note = thread_note(event, approval)
 
     assert note is not None
-    assert readable(note.blocks) == f"m:☑️ *Decided together:* {text}\n"
+    assert readable(note.blocks) == (
+        "m:☑️ *Decided together:* 1 rejected · 2 withdrawn\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({NEEDS_ONE: "yes"}, "one more person is needed"),
+        ({}, "more people are needed"),
+    ],
+)
+def test_what_the_first_of_several_people_approved_is_not_called_approved(
+    more: dict[str, str], said: str
+) -> None:
+    approval = an_approval(*(a_refund(index=n) for n in range(4)))
+    data = {"approved": "0-2", "edited": "3", "waiting": "0-1,3", **more}
+    event = Event(
+        name=N.APPROVAL_DECIDED, tenant="acme", approval=approval.id, data=data
+    )
+
+    note = thread_note(event, approval)
+
+    assert note is not None
+    assert readable(note.blocks) == (
+        f"m:☑️ *Decided together:* 1 approved · 2 approved, {said} · 1 edited, {said}\n"
+    )
+    assert note.text == (f"Somebody decided on 4 calls together. For 3 of 4 {said}.")
 
 
 def test_one_call_of_a_batch_is_decided_in_the_singular() -> None:
@@ -195,8 +215,10 @@ def test_one_call_of_a_batch_is_decided_in_the_singular() -> None:
     note = thread_note(event, approval)
 
     assert note is not None
-    assert note.text == "1 call was decided."
+    assert note.text == (
+        "Somebody decided on 1 call. For 1 of 1 more people are needed."
+    )
     assert readable(note.blocks) == (
-        "m:☑️ *Decided together:* 1 approved · more people needed for 1 · 1 left out, "
+        "m:☑️ *Decided together:* 1 approved, more people are needed · 1 left out, "
         "which need another look\n"
     )

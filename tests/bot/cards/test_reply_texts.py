@@ -152,9 +152,20 @@ def test_what_a_batch_decision_left_open_is_said() -> None:
     )
 
     assert said(outcome) == (
-        "Your decision on 3 calls is recorded; 1 of them needs more people. 2 calls "
-        "are left out, because they need another look: please open each of them "
-        "from the card."
+        "Your decision on 3 calls is recorded. More people are needed for 1 of them. "
+        "2 calls are left out, because they need another look: please open each of "
+        "them from the card."
+    )
+
+
+def test_the_first_of_two_people_is_told_that_one_more_is_needed() -> None:
+    approval = an_approval(ONE_JUNIOR, ONE_JUNIOR.with_(index=1))
+    outcome = BatchDecided(
+        approval=approval, approved=(0, 1), waiting=(0, 1), needs_one=True
+    )
+
+    assert said(outcome) == (
+        "Your approval of 2 calls is recorded. One more person is needed."
     )
 
 
@@ -165,7 +176,7 @@ def test_one_call_is_said_in_the_singular() -> None:
     )
 
     assert said(outcome) == (
-        "Your decision on 1 call is recorded; it needs more people. 1 call is "
+        "Your approval of 1 call is recorded. More people are needed. 1 call is "
         "left out, because it needs another look: please open it from the card."
     )
 

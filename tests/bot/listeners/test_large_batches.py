@@ -190,24 +190,6 @@ async def test_a_form_in_which_nothing_is_chosen_says_so(stack: Stack) -> None:
         assert (await stack.approval(first)).rev == 1
 
 
-async def test_a_form_over_a_batch_that_moved_records_nothing(stack: Stack) -> None:
-    async with stack.running():
-        first, _, ts = await opened(stack)
-        ana = await choose(stack, "U0ANA", ts)
-        assert await ana.submit({}) == {}
-        await ana.wait_for_view(lambda view: view["callback_id"] == View.CHOOSE_CONFIRM)
-        ben = stack.actor("U0BEN")
-        await ben.click(CHANNEL, ts, Action.VIEW_ALL, chosen="#8")
-        await ben.wait_for_view()
-        await ben.submit({})
-
-        await ana.submit({})
-
-        await ana.wait_for_view(lambda view: "nothing was recorded" in str(view))
-        approval = await stack.approval(first)
-        assert [item.index for item in approval.items if not item.is_pending] == [7]
-
-
 async def test_an_edit_that_needs_more_people_is_not_kept_for_the_batch(
     stack: Stack,
 ) -> None:

@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.bot.cards.test_table import refunds
-from tests.bot.samples import an_approval, an_item, frame
+from tests.bot.samples import BEN, a_vote, an_approval, an_item, frame
 from tests.bot.strategies import hostile
 from tests.levels import examples
 from twokey.bot.cards.frame import TABLE_FROM
 from twokey.bot.ids import Input
 from twokey.bot.modals import choose
-from twokey.bot.modals.choose import Choice, StagedEdit
+from twokey.bot.modals.choice import Choice, StagedEdit, opened
 from twokey.gateway.approvals.decisions import Approve, Edit, Reject
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.protocol.states import ItemState
@@ -47,8 +47,14 @@ def ticked(approval: Approval, *numbers: int, rest: str = "leave") -> dict[str, 
 def test_the_forms_are_accepted_at_any_size(count: int) -> None:
     approval = refunds(count)
     edits = dict.fromkeys(range(count), EDITED)
-    choice = Choice(approve=tuple(range(count)), edits=edits)
+    choice = opened(approval).with_(approve=tuple(range(count)), edits=edits)
+    moved = approval.replacing(
+        *(item.with_(state=ItemState.EXPIRED) for item in approval.items[:20])
+    )
 
+    assert (
+        validate_modal(choose.confirmation(frame(moved), choice, is_again=True)) == []
+    )
     assert validate_modal(choose.view(frame(approval), choice)) == []
     assert validate_modal(choose.confirmation(frame(approval), choice)) == []
 
@@ -56,9 +62,9 @@ def test_the_forms_are_accepted_at_any_size(count: int) -> None:
 def test_what_is_ticked_is_approved_and_the_rest_is_as_the_form_says() -> None:
     approval = refunds(12)
 
-    left, _ = choose.submitted(approval, ticked(approval, 1, 12), Choice())
+    left, _ = choose.submitted(approval, ticked(approval, 1, 12), opened(approval))
     gone, _ = choose.submitted(
-        approval, ticked(approval, 1, 12, rest="reject"), Choice()
+        approval, ticked(approval, 1, 12, rest="reject"), opened(approval)
     )
 
     assert (left.approve, left.reject) == ((0, 11), ())
@@ -71,7 +77,7 @@ def test_what_is_ticked_is_approved_and_the_rest_is_as_the_form_says() -> None:
 
 def test_an_edit_counts_where_its_call_is_ticked() -> None:
     approval = refunds(12)
-    staged = Choice(edits={0: EDITED, 5: EDITED})
+    staged = opened(approval).with_(edits={0: EDITED, 5: EDITED})
 
     choice, errors = choose.submitted(
         approval, ticked(approval, 1, 2, rest="reject"), staged
@@ -90,11 +96,48 @@ def test_boxes_keep_their_group_when_a_call_was_decided_meanwhile() -> None:
     ended = approval.items[0].with_(state=ItemState.REJECTED)
 
     choice, errors = choose.submitted(
-        approval.replacing(ended), ticked(approval, 10, 11), Choice()
+        approval.replacing(ended), ticked(approval, 10, 11), opened(approval)
     )
 
     assert not errors
     assert choice.approve == (9, 10)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"state": ItemState.REJECTED},
+        {"action": an_item({"amount": 1}, index=4).action},
+        {"changed_at_ms": 7},
+        {"repeats_seen_ms": 7},
+    ],
+)
+def test_what_is_chosen_of_a_call_counts_only_for_what_its_card_showed(
+    changes: dict[str, Any],
+) -> None:
+    approval = refunds(12)
+    choice = opened(approval).with_(
+        approve=(3, 4), reject=(5,), edits={4: EDITED, 6: EDITED}
+    )
+    assert choice.is_of(approval)
+    after = approval.replacing(approval.items[4].with_(**changes))
+
+    left = choice.without_moved(after)
+
+    assert not choice.is_of(after)
+    assert [item.index for item in choice.moved(after)] == [4]
+    assert (left.approve, left.reject, {*left.edits}) == ((3,), (5,), {6})
+    assert left.partition(after, "no").get(4) is None
+    offered = [item.index for item in choice.offered(after)]
+    assert offered == [0, 1, 2, 3, 5, 6, 7, 8, 9, 10, 11]
+
+
+def test_a_vote_of_somebody_else_changes_no_choice() -> None:
+    approval = refunds(12)
+    item = approval.items[4]
+    after = approval.replacing(item.with_(votes=(a_vote(item, BEN),)))
+
+    assert opened(approval).is_of(after)
 
 
 def test_boxes_that_slack_did_not_send_are_not_read_as_not_ticked() -> None:
@@ -102,10 +145,10 @@ def test_boxes_that_slack_did_not_send_are_not_read_as_not_ticked() -> None:
     state = ticked(approval, 1, rest="reject")
     del state["calls.1"]
 
-    choice, errors = choose.submitted(approval, state, Choice())
+    choice, errors = choose.submitted(approval, state, opened(approval))
 
     assert "did not send all boxes" in errors[Input.OTHERS]
-    assert choice == Choice()
+    assert choice == opened(approval)
 
 
 def test_a_choice_survives_its_storage() -> None:
@@ -126,6 +169,7 @@ def test_hostile_arguments_make_no_form_invalid(values: list[dict[str, Any]]) ->
     approval = an_approval(
         *(an_item({**args}, index=index) for index, args in enumerate(values))
     )
-    view = choose.view(frame(approval), Choice(edits={0: EDITED}))
+    choice = opened(approval).with_(edits={0: EDITED})
+    view = choose.view(frame(approval), choice)
 
     assert validate_modal(view) == []

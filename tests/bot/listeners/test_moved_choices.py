@@ -1,0 +1,167 @@
+"""A batch that moves under an open form costs nobody what they chose."""
+
+from __future__ import annotations
+
+from tests.bot.bot_stack import CHANNEL, DAN, POLICY, Stack, says
+from tests.bot.listeners.test_large_batches import (
+    choose,
+    decisions,
+    edit_call,
+    opened,
+    reply,
+    states,
+    without,
+)
+from twokey.bot.ids import Action, Input, View
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.states import ItemState
+from twokey.sandbox.client import Person as Actor
+
+TWO = POLICY.replace(
+    "  process_refund:\n", "  process_refund:\n    needs: two\n"
+).replace("tiers:\n", "requirements: {two: {of: [support], approvals: 2}}\ntiers:\n")
+
+
+async def approve_alone(stack: Stack, ts: str, number: int) -> None:
+    """Let Ben approve one call of the batch from its full view."""
+    ben = stack.actor("U0BEN")
+    await ben.click(CHANNEL, ts, Action.VIEW_ALL, chosen=f"#{number}")
+    await ben.wait_for_view()
+    await ben.submit({})
+
+
+async def last_page(person: Actor, words: str) -> str:
+    page = await person.wait_for_view(
+        lambda view: (
+            view["callback_id"] == View.CHOOSE_CONFIRM and words in str(view["blocks"])
+        )
+    )
+    return str(page["blocks"])
+
+
+async def test_the_last_page_names_the_call_that_somebody_decided_and_keeps_the_rest(
+    stack: Stack,
+) -> None:
+    async with stack.running():
+        first, _, ts = await opened(stack)
+        ana = await choose(stack, "U0ANA", ts)
+        await edit_call(ana, 55, "5", "half of it")
+        await ana.wait_for_view(lambda view: "55, edited" in str(view["blocks"]))
+        assert await ana.submit({**without(56), Input.OTHERS: "reject"}) == {}
+        await last_page(ana, "*54 approve* · *1 edit* · *1 reject*")
+        await approve_alone(stack, ts, 8)
+
+        assert await ana.submit({Input.REASON: "already refunded"}) == {}
+
+        page = await last_page(ana, "The card has changed")
+        assert "*Call 8:* 🔑 *Approved* by <@U0BEN>" in page
+        assert "*53 approve* · *1 edit* · *1 reject*" in page
+        approval = await stack.approval(first)
+        assert [item.index for item in approval.items if not item.is_pending] == [7]
+
+        assert await ana.submit({Input.REASON: "already refunded"}) == {}
+
+        approval = await stack.approval(first)
+        assert not any(item.is_pending for item in approval.items)
+        assert approval.items[54].args["amount"] == 5
+        assert approval.items[55].state is ItemState.REJECTED
+        (entry,) = await decisions(stack)
+        assert entry.data["approved"] == "0-6,8-53"
+
+
+async def test_an_edit_of_a_call_that_somebody_decided_is_dropped_and_said(
+    stack: Stack,
+) -> None:
+    async with stack.running():
+        first, _, ts = await opened(stack)
+        ana = await choose(stack, "U0ANA", ts)
+        await edit_call(ana, 8, "5", "half of it")
+        await ana.wait_for_view(lambda view: "Call 8, edited" in str(view["blocks"]))
+        await approve_alone(stack, ts, 8)
+
+        assert await ana.submit({}) == {}
+
+        page = await last_page(ana, "*Call 8:* 🔑 *Approved* by <@U0BEN>")
+        assert "*55 approve*" in page
+        assert "edit*" not in page
+        assert await ana.submit({}) == {}
+        approval = await stack.approval(first)
+        assert states(approval) == {ItemState.AUTHORIZED}
+        assert approval.items[7].edit is None
+
+
+async def test_a_call_that_somebody_else_edited_is_left_out_of_the_choice(
+    stack: Stack,
+) -> None:
+    stack.policy = load_policy(TWO, "policy.yml")
+    async with stack.running():
+        first, _, ts = await opened(stack)
+        ana = await choose(stack, "U0ANA", ts)
+        ben = await choose(stack, "U0BEN", ts)
+        await edit_call(ben, 8, "5", "half of it")
+        await ben.wait_for_view(lambda view: "Call 8, edited" in str(view["blocks"]))
+        assert await ben.submit(without(*(n for n in range(1, 57) if n != 8))) == {}
+        await last_page(ben, "*1 edit*")
+        assert await ben.submit({}) == {}
+
+        assert await ana.submit({}) == {}
+
+        page = await last_page(ana, "*Call 8:* It was changed, and waits")
+        assert "*55 approve* · *1 stay waiting*" in page
+        assert await ana.submit({}) == {}
+        approval = await stack.approval(first)
+        voted = [item.index for item in approval.items if item.votes]
+        assert len(voted) == 56
+        assert [vote.by.user for vote in approval.items[7].votes] == ["U0BEN"]
+
+
+async def test_a_form_whose_calls_are_all_decided_says_so(stack: Stack) -> None:
+    async with stack.running():
+        first, _, ts = await opened(stack)
+        ana = await choose(stack, "U0ANA", ts)
+        assert await ana.submit(without(*range(2, 57))) == {}
+        await last_page(ana, "*1 approve*")
+        await approve_alone(stack, ts, 1)
+
+        await ana.submit({})
+
+        await ana.wait_for_view(lambda view: "nothing was recorded" in str(view))
+        approval = await stack.approval(first)
+        assert [item.index for item in approval.items if not item.is_pending] == [0]
+
+
+async def test_calls_that_their_requester_takes_back_are_audited_as_withdrawn(
+    stack: Stack,
+) -> None:
+    async with stack.running():
+        first, _, ts = await opened(stack)
+        dan = stack.actor(DAN.user)
+
+        await dan.click(CHANNEL, ts, Action.REJECT_ALL)
+        await dan.wait_for_view()
+        assert await dan.submit({Input.REASON: "wrong month"}) == {}
+
+        assert states(await stack.approval(first)) == {ItemState.WITHDRAWN}
+        (entry,) = await decisions(stack)
+        assert entry.data["withdrawn"] == "0-55"
+        assert "rejected" not in entry.data
+        await reply(stack, ts, "56 withdrawn")
+
+
+async def test_the_first_of_two_people_is_told_that_one_more_is_needed(
+    stack: Stack,
+) -> None:
+    stack.policy = load_policy(TWO, "policy.yml")
+    async with stack.running():
+        first, _, ts = await opened(stack)
+
+        await stack.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE_ALL)
+
+        await stack.told(
+            "U0ANA",
+            "Your approval of 56 calls is recorded. One more person is needed.",
+        )
+        assert states(await stack.approval(first)) == {ItemState.PENDING}
+        await reply(stack, ts, "56 approved, one more person is needed")
+        await stack.actor("U0BEN").click(CHANNEL, ts, Action.APPROVE_ALL)
+        await stack.card(first, says("56 approved"))

@@ -1,0 +1,99 @@
+"""Of two calls with one effect that one gesture approves, the rules see the first."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.service.harness import ANA, POLICY, ServiceHarness
+from twokey.gateway.approvals.decisions import (
+    Approve,
+    BatchDecided,
+    Click,
+    Decision,
+    Edit,
+    Reject,
+)
+from twokey.gateway.approvals.record import Approval
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.store.store import Store
+
+NAMED = "process_refund: {tier: approve, same_by: args.order}"
+ASKS = """process_refund:
+    tier: approve
+    same_by: args.order
+    raise:
+      - {to: escalate, when: recent.same_done_24h > 0, because: it ran today}"""
+FIRST = "process_refund: {tier: approve}"
+
+
+def policy(tool: str) -> str:
+    return POLICY.replace(FIRST, tool)
+
+
+async def refunds(harness: ServiceHarness, *orders: str) -> Approval:
+    calls: list[tuple[str, JsonObject]] = [
+        ("process_refund", {"order": order, "amount": n + 1})
+        for n, order in enumerate(orders)
+    ]
+    _, verdicts = await harness.submit(*calls)
+    return await harness.approval(verdicts[0].item_id)
+
+
+async def decided(
+    harness: ServiceHarness, approval: Approval, partition: dict[int, Decision | None]
+) -> BatchDecided:
+    click = Click(
+        approval=approval.id,
+        index=0,
+        version=approval.version,
+        action_hash=approval.digest,
+    )
+    outcome = await harness.reviews.decide_batch(click, partition, ANA)
+    assert isinstance(outcome, BatchDecided)
+    return outcome
+
+
+@pytest.mark.parametrize(
+    ("tool", "approved", "left_out"),
+    [(ASKS, (0, 1), (2,)), (NAMED, (0, 1, 2), ()), (FIRST, (0, 1, 2), ())],
+)
+async def test_a_second_call_is_left_out_where_a_rule_asks_for_more(
+    store: Store, tool: str, approved: tuple[int, ...], left_out: tuple[int, ...]
+) -> None:
+    harness = ServiceHarness(store, load_policy(policy(tool), "policy.yml"))
+    approval = await refunds(harness, "7", "8", "7")
+
+    outcome = await decided(harness, approval, dict.fromkeys(range(3), Approve()))
+
+    assert (outcome.approved, outcome.left_out) == (approved, left_out)
+    after = await harness.approval(approval.items[0].id)
+    waiting = tuple(item.index for item in after.items if item.is_pending)
+    assert waiting == left_out
+
+
+async def test_what_a_gesture_rejects_is_no_earlier_call(store: Store) -> None:
+    harness = ServiceHarness(store, load_policy(policy(ASKS), "policy.yml"))
+    approval = await refunds(harness, "7", "7")
+
+    outcome = await decided(harness, approval, {0: Reject(reason="no"), 1: Approve()})
+
+    assert (outcome.rejected, outcome.approved) == ((0,), (1,))
+
+
+async def test_an_edit_into_the_same_call_waits_for_those_whom_it_needs(
+    store: Store,
+) -> None:
+    harness = ServiceHarness(store, load_policy(policy(ASKS), "policy.yml"))
+    approval = await refunds(harness, "7", "8")
+    edit = Edit(args={"order": "7", "amount": 2})
+
+    outcome = await decided(harness, approval, {0: Approve(), 1: edit})
+
+    assert (outcome.approved, outcome.waiting) == ((0,), (1,))
+    after = await harness.approval(approval.items[0].id)
+    assert [item.state for item in after.items] == [
+        ItemState.AUTHORIZED,
+        ItemState.PENDING,
+    ]

@@ -6,17 +6,25 @@ import asyncio
 import os
 import signal
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.service.harness import ANA, BEN, ServiceHarness
 from tests.streams import audit_entries
-from twokey.gateway.approvals.decisions import Approve, Click, Decision, Edit, Reject
+from twokey.gateway.approvals.decisions import (
+    Approve,
+    Click,
+    Decision,
+    Edit,
+    Reject,
+    Reviewer,
+)
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.errors import StoreUnavailable
+from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.verbs import Verb
 from twokey.gateway.protocol.wire import Verdict
@@ -26,14 +34,20 @@ from twokey.gateway.store.store import Store
 
 pytestmark = pytest.mark.slow
 
-ROUNDS = int(os.environ.get("TWOKEY_RACE_APPROVALS", "200"))
-"""GitHub runs 2,000 once a week."""
+ROUNDS = int(os.environ.get("TWOKEY_BATCH_ROUNDS", "60"))
+"""GitHub runs 500 once a week."""
+
+KILLS = max(4, ROUNDS // 10)
+"""How often the store is killed in the middle of a decision."""
 
 SIZE = 12
 STEPS = 320
 """About how many steps of the event loop a decision on so many calls takes."""
 REFUND = "process_refund"
 TOOL = FreezeScope(kind=ScopeKind.TOOL, name=REFUND)
+
+Row = tuple[str, str]
+"""Id and action hash of a call, as the batch digest takes them."""
 
 Rival = Callable[[ServiceHarness, Verdict, str], Awaitable[object]]
 
@@ -49,18 +63,39 @@ async def opened(harness: ServiceHarness, thread: str) -> tuple[Verdict, Approva
 
 async def approve_all(harness: ServiceHarness, approval: Approval) -> str:
     """Decide the batch as it was seen; return the outcome."""
-    click = Click(
-        approval=approval.id,
-        index=0,
-        version=approval.version,
-        action_hash=approval.digest,
-    )
+    return await decide(harness, approval, as_seen(approval), ANA)
+
+
+def as_seen(approval: Approval) -> dict[int, Decision | None]:
+    """Return what Ana decides: all but the last call are approved."""
     partition: dict[int, Decision | None] = {
         item.index: Approve() for item in approval.items
     }
     partition[SIZE - 1] = Reject(reason="no")
-    outcome = await harness.reviews.decide_batch(click, partition, ANA)
-    return outcome.kind
+    return partition
+
+
+async def decide(
+    harness: ServiceHarness,
+    approval: Approval,
+    partition: Mapping[int, Decision | None],
+    reviewer: Reviewer,
+    rows: Sequence[Row] | None = None,
+) -> str:
+    """Decide a batch; with other rows, by the seal of a batch of these."""
+    rows = rows_of(approval) if rows is None else rows
+    click = Click(
+        approval=approval.id,
+        index=0,
+        version=approval.version,
+        action_hash=digest.batch_digest(approval.id, rows),
+    )
+    return (await harness.reviews.decide_batch(click, partition, reviewer)).kind
+
+
+def rows_of(approval: Approval) -> list[Row]:
+    """Return what the batch digest is made of."""
+    return [(item.id, item.action_hash) for item in approval.items]
 
 
 async def edits_one(harness: ServiceHarness, verdict: Verdict, _: str) -> None:
@@ -70,6 +105,24 @@ async def edits_one(harness: ServiceHarness, verdict: Verdict, _: str) -> None:
 
 async def rejects_one(harness: ServiceHarness, verdict: Verdict, _: str) -> None:
     await harness.reviews.decide(await harness.click(verdict), Reject(reason="no"), BEN)
+
+
+async def rejects_all(harness: ServiceHarness, verdict: Verdict, _: str) -> None:
+    approval = await harness.approval(verdict.item_id)
+    await decide(
+        harness, approval, dict.fromkeys(range(SIZE), Reject(reason="no")), BEN
+    )
+
+
+async def one_expires(harness: ServiceHarness, verdict: Verdict, _: str) -> None:
+    """Let the time of one call be over, which an edit had raised."""
+    approval = await harness.approval(verdict.item_id)
+    keys = harness.store.keys_of_tenant("default")
+    await harness.store.conn.transaction(
+        ["HSET", keys.head(approval.id), "5:e", 1],
+        ["ZADD", keys.expiry, 1, approval.id],
+    )
+    await harness.sweeper.sweep()
 
 
 async def decides_all(harness: ServiceHarness, verdict: Verdict, _: str) -> None:
@@ -93,8 +146,10 @@ async def freezes(harness: ServiceHarness, _: Verdict, __: str) -> None:
 RIVALS: tuple[Rival, ...] = (
     edits_one,
     rejects_one,
+    rejects_all,
     decides_all,
     time_ends,
+    one_expires,
     moves_on,
     freezes,
 )
@@ -159,18 +214,74 @@ async def test_no_batch_decision_is_recorded_in_part(store: Store) -> None:
     assert any(not name.endswith("batchdecided") for name in seen)
 
 
-@pytest.mark.timeout(600)
+def inserted(rows: list[Row], other: list[Row]) -> list[Row]:
+    return [*rows[:3], other[0], *rows[3:]]
+
+
+def dropped(rows: list[Row], _: list[Row]) -> list[Row]:
+    return rows[:-1]
+
+
+def reordered(rows: list[Row], _: list[Row]) -> list[Row]:
+    return [rows[1], rows[0], *rows[2:]]
+
+
+def duplicated(rows: list[Row], _: list[Row]) -> list[Row]:
+    return [*rows, rows[-1]]
+
+
+def borrowed(rows: list[Row], other: list[Row]) -> list[Row]:
+    return [*rows[:-1], other[-1]]
+
+
+def swapped(rows: list[Row], _: list[Row]) -> list[Row]:
+    (one, its_hash), (two, other_hash), *rest = rows
+    return [(one, other_hash), (two, its_hash), *rest]
+
+
+MANIPULATIONS = (inserted, dropped, reordered, duplicated, borrowed, swapped)
+
+
+def misfits(approval: Approval) -> list[dict[int, Decision | None]]:
+    """Return partitions that do not name each waiting call once."""
+    whole = as_seen(approval)
+    lacks = {index: whole[index] for index in whole if index}
+    return [lacks, {**whole, SIZE: Approve()}, {**lacks, SIZE: Approve()}, {}]
+
+
+@pytest.mark.timeout(900)
+async def test_a_manipulated_batch_decides_nothing(store: Store) -> None:
+    harness = ServiceHarness(store)
+    _, approval = await opened(harness, "t1")
+    _, other = await opened(harness, "t2")
+    outcomes: Counter[str] = Counter()
+    for number in range(ROUNDS):
+        manipulate = MANIPULATIONS[number % len(MANIPULATIONS)]
+        rows = manipulate(rows_of(approval), rows_of(other))
+        outcomes[await decide(harness, approval, as_seen(approval), ANA, rows)] += 1
+    for partition in misfits(approval):
+        outcomes[await decide(harness, approval, partition, ANA)] += 1
+
+    assert outcomes == {"changed": ROUNDS + 4}
+    after = await harness.approval(approval.items[0].id)
+    assert after == approval
+    # As it is, it can be decided: nothing but the manipulation was refused.
+    assert await approve_all(harness, approval) == "batchdecided"
+
+
+@pytest.mark.timeout(1800)
 async def test_a_store_that_is_killed_has_a_batch_decision_whole_or_not_at_all(
     tmp_path: Path,
 ) -> None:
-    folder = tmp_path / "valkey"
-    for number in range(4):
+    folder, unknown = tmp_path / "valkey", 0
+    for number in range(KILLS):
         with EmbeddedEngine(folder) as engine:
             store = Store(engine.url)
             harness = ServiceHarness(store)
-            batches = [(await opened(harness, f"t{number}-{n}"))[1] for n in range(30)]
+            batches = [(await opened(harness, f"t{number}-{n}"))[1] for n in range(4)]
             assert engine.pid is not None
-            outcomes = await until_killed(harness, batches, engine.pid)
+            steps = number * 37 % STEPS
+            outcomes = await until_killed(harness, batches, engine.pid, steps)
             await store.close()
         with EmbeddedEngine(folder) as engine:
             store = Store(engine.url)
@@ -181,18 +292,24 @@ async def test_a_store_that_is_killed_has_a_batch_decision_whole_or_not_at_all(
                 if outcome == "batchdecided":
                     assert is_whole(after)
             await store.close()
+        unknown += outcomes.count("unknown")
+    assert unknown, "no kill came in the middle of a decision"
 
 
 async def until_killed(
-    harness: ServiceHarness, batches: list[Approval], pid: int
+    harness: ServiceHarness, batches: list[Approval], pid: int, steps: int
 ) -> list[str]:
-    """Decide one batch after the other; kill the store in the middle of one."""
+    """Decide one batch after the other; kill the store in the middle of the second."""
     outcomes: list[str] = []
     for place, batch in enumerate(batches):
-        if place == len(batches) // 2:
-            asyncio.get_running_loop().call_soon(os.kill, pid, signal.SIGKILL)
+        killed = after_steps(steps, kill(pid)) if place == 1 else asyncio.sleep(0)
         try:
-            outcomes.append(await approve_all(harness, batch))
+            outcome, _ = await asyncio.gather(approve_all(harness, batch), killed)
+            outcomes.append(outcome)
         except StoreUnavailable:
             outcomes.append("unknown")
     return outcomes
+
+
+async def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)

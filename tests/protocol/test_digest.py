@@ -115,3 +115,7 @@ def test_raw_and_text_forms_are_inverse_and_strict() -> None:
 def test_arguments_that_are_no_object_are_none(args: object) -> None:
     with pytest.raises(BadJson, match="the arguments are not an object"):
         digest.action_args(json.dumps({"args": args}))
+
+
+def test_a_card_shows_the_first_and_the_last_digits() -> None:
+    assert digest.short("sha256:" + "0123456789abcdef" * 4) == "01234567…cdef"

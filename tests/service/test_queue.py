@@ -6,6 +6,7 @@ import pytest
 
 from tests.service.harness import ANA, ServiceHarness, claim_of
 from twokey.gateway.approvals.decisions import Approve, Reject
+from twokey.gateway.approvals.short_id import short_id
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.wire import Claimed, ProposedCall, Turn, TurnRef
 from twokey.gateway.service.agents import AgentService
@@ -86,3 +87,17 @@ async def test_junk_in_the_queue_hides_nothing(harness: ServiceHarness) -> None:
     await harness.store.conn.command("ZADD", keys.waiting("default", "support"), *rows)
 
     assert await waiting(harness) == ["mine"]
+
+
+async def test_a_short_id_finds_what_begins_with_it_and_no_other_tenants(
+    harness: ServiceHarness,
+) -> None:
+    _, (verdict,) = await harness.submit(REFUND, thread="mine")
+    approval = await harness.approval(verdict.item_id)
+    other = ReviewQueue(harness.store, tenant="other")
+    short = short_id(approval.id)
+
+    (found,) = await harness.reviews.queue.read_short(short)
+
+    assert found.approval == approval
+    assert await other.read_short(short) == []

@@ -32,7 +32,10 @@ def unusable(schema: JsonObject, args: JsonObject) -> str | None:
         args: arguments to try it on; whether they fit does not matter here.
     """
     try:
-        problem = _problem(json.dumps(schema))
+        text = json.dumps(schema, ensure_ascii=False, allow_nan=False)
+        # Half of a surrogate pair, anywhere in it, could not be stored.
+        text.encode("utf-8")
+        problem = _problem(text)
         if problem is None:
             argument_errors(schema, args)
     except RecursionError:

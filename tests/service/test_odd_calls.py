@@ -14,6 +14,7 @@ from tests.service.harness import POLICY, ServiceHarness
 from twokey.gateway.errors import NotAllowed, TwokeyError
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.protocol.records import RunRef
+from twokey.gateway.protocol.verbs import Verb
 from twokey.gateway.protocol.wire import (
     CallHint,
     ProposedCall,
@@ -137,3 +138,19 @@ async def test_a_turn_that_cannot_be_stored_is_refused_with_what_is_wrong(
 
     with pytest.raises(NotAllowed, match=words):
         await ServiceHarness(store).agents.submit(Turn(ref=ref, calls=(call,)))
+
+
+@pytest.mark.parametrize("value", ["\ud800", float("nan")])
+async def test_a_schema_that_cannot_be_stored_takes_only_edits_away(
+    store: Store, value: str | float
+) -> None:
+    harness = ServiceHarness(store, RULES)
+    call = ProposedCall(tool="odd", args={"to": "a", "amount": 9}, tool_call_id="c")
+    ref = TurnRef(agent="support", thread="t", message_id="m")
+
+    (verdict,) = await harness.agents.submit(
+        Turn(ref=ref, calls=(call,), schemas={"odd": {"": value}})
+    )
+
+    assert verdict.kind is VerdictKind.HOLD
+    assert Verb.EDIT not in verdict.allow

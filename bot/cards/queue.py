@@ -112,14 +112,18 @@ class Page:
 
     def showing(self, evaluated: Mapping[str, Approval]) -> Page:
         """Return the page with these approvals in the place of those it has, by id."""
-        groups = (
-            replace(
-                group,
-                approvals=tuple(evaluated.get(one.id, one) for one in group.approvals),
-            )
-            for group in self.groups
-        )
-        return replace(self, groups=tuple(groups))
+        groups = tuple(_showing(group, evaluated) for group in self.groups)
+        return replace(self, groups=groups)
+
+
+def _showing(group: Group, evaluated: Mapping[str, Approval]) -> Group:
+    shown = tuple(evaluated.get(one.id, one) for one in group.approvals)
+    # A call that now has to be opened first is not counted by the button above.
+    alone = {
+        item.id for one in shown if not decidable_in_row(one) for item in one.items
+    }
+    together = tuple(item for item in group.together if item not in alone)
+    return replace(group, approvals=shown, together=together)
 
 
 def page_of(

@@ -96,8 +96,7 @@ def view(items: Sequence[Item], review: Review, *, left_out: int) -> Block:
         "from the list. Nothing is recorded before the next page."
     )
     missing = template(
-        "{n} more are not here: they were decided meanwhile, or need to be opened on "
-        "their own.",
+        "Left out: {n}. Each was decided meanwhile, or has to be opened on its own.",
         n=left_out,
     )
     return modal(

@@ -100,6 +100,13 @@ SLACK_TABLE = (
         "tests/bot/cards/test_home.py",
     ),
     Mutant(
+        "a call that has to be opened is not counted as decided together",
+        "bot/cards/queue.py",
+        "if item not in alone)",
+        "if item)",
+        "tests/bot/cards/test_home.py",
+    ),
+    Mutant(
         "an escalated call has a card of its own",
         "gateway/service/proposals.py",
         "needs_own_card = evaluation.tier is Tier.ESCALATE or evaluation.is_question",

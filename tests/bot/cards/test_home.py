@@ -24,6 +24,7 @@ from twokey.bot.cards.home import home
 from twokey.bot.cards.home_manual import manual
 from twokey.bot.cards.queue import HomeFilter, page_of, whole_line
 from twokey.bot.ids import Action, unseal, verify
+from twokey.gateway.approvals.precedents import Past, Precedent
 from twokey.gateway.approvals.record import Approval, TriageResult
 from twokey.gateway.approvals.short_id import short_id
 from twokey.gateway.protocol.states import ItemState
@@ -252,6 +253,19 @@ def test_the_row_of_a_batch_is_not_titled_by_its_first_call() -> None:
 
     assert "2 calls: mail, refund" in str(view["blocks"])
     assert "refund: n 1" not in str(view["blocks"])
+
+
+def test_calls_that_now_have_to_be_opened_are_not_counted_as_decided_together() -> None:
+    queue = [an_approval(a_refund(id=f"ap_{n}.0"), id=f"ap_{n}") for n in range(3)]
+    done = Precedent(
+        call="ap_other.0", state=ItemState.EXECUTED, agent="support-agent", at_ms=NOW
+    )
+    again = a_refund(id="ap_1.0", past=Past(precedents=(done,)))
+
+    page = page_of(queue, now_ms=NOW).showing({"ap_1": an_approval(again, id="ap_1")})
+
+    assert page.groups[0].together == ("ap_0.0", "ap_2.0")
+    assert page.groups[0].count == 3
 
 
 def _ids_of_buttons(*queue: Approval, now_ms: int) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Commands of `twokey policy`: check, explain, replay, suggest."""
+"""Check a policy, explain what it asks, replay past calls, suggest changes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ PolicyFile = Annotated[
     )
 )
 def check(ctx: typer.Context, file: PolicyFile = None, *, json: AsJson = False) -> None:
-    """Return whether a policy can be used, or where it is wrong."""
+    """Check a policy, and name the line of each mistake."""
     try:
         policy, document = command_context(ctx).loaded_policy(file)
     except BadPolicy as error:

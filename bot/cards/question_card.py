@@ -81,7 +81,11 @@ def question_card(frame: Frame) -> Message:
     item, asked = approval.items[0], approval.items[0].questions
     blocks = [
         header(_title(item), block_id=frame.block_id("head")),
-        context(*asked_by(frame), block_id=frame.block_id("origin")),
+        context(
+            *asked_by(frame),
+            template("{id}", id=short_ref(approval.id)),
+            block_id=frame.block_id("origin"),
+        ),
         *_whom(frame),
         *reached(frame),
         *(agent_statement(frame) if item.is_pending else []),
@@ -96,8 +100,6 @@ def question_card(frame: Frame) -> Message:
     offered = question_buttons(frame, item)
     if offered:
         blocks.append(actions(*offered, block_id=frame.block_id("actions")))
-    ids = template("{id}", id=short_ref(approval.id))
-    blocks.append(context(ids, block_id=frame.block_id("ids")))
     return Message(tuple(blocks), card_fallback(approval), metadata(approval))
 
 

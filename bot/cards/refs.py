@@ -23,6 +23,7 @@ from twokey.bot.text_types import (
     untrusted,
     user,
 )
+from twokey.gateway.approvals.record import Approval
 from twokey.gateway.approvals.short_id import short_id
 from twokey.gateway.protocol.digest import short
 from twokey.gateway.protocol.records import Person
@@ -61,19 +62,26 @@ def short_ref(approval_id: str) -> Ref:
 
 
 def asked_by(frame: Frame) -> list[Template | Plain]:
-    """Return who asked for the calls, through which agent, and where in Slack."""
-    approval, requester = frame.approval, frame.approval.requester
-    by = (
-        template("Asked by the agent")
-        if requester is None
-        else template("Asked by {who} through the agent", who=who(requester))
-    )
-    where = frame.conversation
+    """Return who asked for the calls, through which agent, and where in Slack.
+
+    Of a question: which agent asks, and for whom it works.
+    """
+    approval, where = frame.approval, frame.conversation
     return [
-        by,
+        _asked_by(approval),
         untrusted(fit(approval.agent, _AGENT)),
         *([template("{link}", link=link(where, _CONVERSATION))] if where else []),
     ]
+
+
+def _asked_by(approval: Approval) -> Template:
+    if approval.requester is None:
+        return template("Asked by the agent")
+    person = who(approval.requester)
+    # What the requester asked for is not the question.
+    if approval.is_question:
+        return template("Asked on behalf of {who} by the agent", who=person)
+    return template("Asked by {who} through the agent", who=person)
 
 
 def hash_ref(digest: str) -> Ref:

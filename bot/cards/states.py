@@ -182,10 +182,19 @@ def headline(approval: Approval, *, now_ms: int) -> Label:
         return _one(approval.items[0])
     doubts = sum(item.state is _S.IN_DOUBT for item in approval.items)
     if waiting:
-        return label(f"⏳ Approval needed: {waiting} of {len(approval.items)} calls")
+        return _waiting(approval, waiting)
     if doubts:
         return label(f"❓ Please check {doubts} of {len(approval.items)} calls")
     return label(f"{len(approval.items)} calls: {state_counts(approval)}")
+
+
+def _waiting(approval: Approval, waiting: int) -> Label:
+    every = len(approval.items)
+    if waiting < every:
+        return label(f"⏳ Approval needed: {waiting} of {every} calls")
+    # The header above a table says how many they are.
+    many = "" if is_table(approval) else f": {every} calls"
+    return label(f"⏳ Approval needed{many}")
 
 
 def _one(item: Item) -> Label:

@@ -167,13 +167,14 @@ def summary(choice: Choice, left: Iterable[int]) -> list[Block]:
         (template("*{n} reject*", n=len(choice.reject)), choice.reject),
         (template("*{n} stay waiting*", n=len({*left})), left),
     )
-    rows = [(head, sorted(indexes)) for head, indexes in parts]
+    every = [(head, sorted(indexes)) for head, indexes in parts]
+    rows = [(head, indexes) for head, indexes in every if indexes]
     return [
-        section(joined(" · ", [head for head, indexes in rows if indexes])),
+        section(joined(" · ", [head for head, _ in rows])),
         *(
-            context(head, untrusted(calls_named(indexes)))
+            # Where they are all of one kind, the line above has said it.
+            context(*[head] * (len(rows) > 1), untrusted(calls_named(indexes)))
             for head, indexes in rows
-            if indexes
         ),
     ]
 

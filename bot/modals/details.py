@@ -128,7 +128,7 @@ def _shown(
 def _foot(frame: Frame, item: Item, number: int, of: int) -> Block:
     approval = frame.approval
     return context(
-        template("Page {number} of {of}", number=number, of=of),
+        *([template("Page {number} of {of}", number=number, of=of)] * (of > 1)),
         template(
             "{id} · version {version}", id=code(approval.id), version=approval.version
         ),

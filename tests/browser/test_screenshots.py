@@ -73,7 +73,7 @@ def test_pictures_of_a_card_from_asked_to_done(
     screen.save(gallery / "edited.png")
 
     screen.click('[data-hook="suggestion-1"]')
-    words_on(screen, "3 of 3 calls")
+    words_on(screen, "Approval needed: 3 calls")
     screen.size(1100, 1640)
     screen.save(gallery / "several.png")
     ensure_pictures(gallery, 6)

@@ -236,7 +236,7 @@ def test_several_calls_on_one_card_are_decided_one_by_one(
     screen.open("U0ANA", CHANNEL)
     words_on(screen, "Approval needed")
     screen.click('[data-hook="suggestion-1"]')
-    words_on(screen, "3 of 3 calls")
+    words_on(screen, "Approval needed: 3 calls")
 
     screen.click('[data-action-id="approve_all"]')
     screen.click(".confirm-agree")

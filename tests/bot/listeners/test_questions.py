@@ -99,6 +99,7 @@ async def test_the_requester_is_mentioned_first(stack: Stack) -> None:
 
         words = str(card["blocks"])
         assert "<@U0DAN> please answer" in words
+        assert "Asked on behalf of <@U0DAN> by the agent" in words
         assert "S0SUPPORT" not in words
         assert "<!channel>" not in str(
             [b for b in as_objects(card["blocks"]) if "mrkdwn" in str(b)]

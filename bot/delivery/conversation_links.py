@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
+from collections.abc import Callable
 
 from twokey.bot.text_types import link_url
-from twokey.bot.web import Slack, SlackError, SlackRefused, text_at
+from twokey.bot.web import TOKEN_ERRORS, Slack, SlackError, SlackRefused, text_at
 from twokey.gateway.approvals.record import Origin
 
 logger = logging.getLogger(__name__)
@@ -14,6 +16,9 @@ logger = logging.getLogger(__name__)
 PERMALINK = "chat.getPermalink"
 _WITHIN_S = 2.0
 """How long a card waits for its link, which is not worth more."""
+
+_PAUSE_S = 30.0
+"""After a failure: Slack is not asked for each card while it cannot answer."""
 
 _KEPT = 2_000
 _DIRECT = "D"
@@ -23,10 +28,15 @@ class ConversationLinks:
     """Permalinks of messages, each asked for once by this process.
 
     A card is posted without a link rather than late: whatever fails leaves it out.
+
+    Args:
+        clock: seconds, never going backwards.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._known: dict[Origin, str] = {}
+        self._clock = clock
+        self._not_before = 0.0
 
     async def find(self, slack: Slack, origin: Origin | None) -> str:
         """Return the address of a message; "" where there is none to show.
@@ -36,8 +46,11 @@ class ConversationLinks:
         if origin is None or origin.channel.startswith(_DIRECT):
             return ""
         if origin not in self._known:
+            if self._clock() < self._not_before:
+                return ""
             found = await _permalink(slack, origin)
             if found is None:
+                self._not_before = self._clock() + _PAUSE_S
                 return ""
             # A full cache is simply emptied: each entry costs one call.
             if len(self._known) >= _KEPT:
@@ -55,7 +68,8 @@ async def _permalink(slack: Slack, origin: Origin) -> str | None:
             )
     except SlackRefused as error:
         logger.info("link.refused why=%s", error.error)
-        return ""
+        # A refused token says nothing of the message.
+        return None if error.error in TOKEN_ERRORS else ""
     except (SlackError, TimeoutError) as error:
         logger.info("link.failed why=%s", type(error).__name__)
         return None

@@ -7,7 +7,8 @@ import json
 import pytest
 
 from tests.bot.bot_stack import CHANNEL, Stack
-from twokey.bot.delivery.conversation_links import PERMALINK
+from twokey.bot.delivery.conversation_links import PERMALINK, ConversationLinks
+from twokey.bot.web import Slack, SlackBody, SlackError, SlackNoResponse, SlackRefused
 from twokey.gateway.approvals.record import Origin
 from twokey.gateway.protocol.wire import Verdict
 from twokey.sandbox.json_types import JsonObject
@@ -82,3 +83,44 @@ async def test_a_direct_message_is_linked_for_nobody(stack: Stack) -> None:
 
         assert links(card) == 0
         assert permalinks(stack) == 0
+
+
+class Silent(Slack):
+    """Slack that refuses, or whose answer never comes."""
+
+    def __init__(self, error: SlackError | None) -> None:
+        self.asked = 0
+        self._error = error
+
+    async def ask(self, method: str, **arguments: str) -> SlackBody:
+        del method, arguments
+        self.asked += 1
+        if self._error is not None:
+            raise self._error
+        return {"permalink": "https://acme.slack.com/archives/C1/p1000001"}
+
+
+async def test_slack_is_left_alone_for_a_while_after_it_failed() -> None:
+    now = [1000.0]
+    links = ConversationLinks(clock=lambda: now[0])
+    down = Silent(SlackNoResponse(PERMALINK, "no answer"))
+    origins = [Origin(channel="C1", thread_ts=f"{n}.000001") for n in range(9)]
+
+    found = [await links.find(down, origin) for origin in origins]
+    asked = down.asked
+    now[0] += 60.0
+    later = await links.find(Silent(None), origins[0])
+
+    assert (found, asked) == ([""] * 9, 1)
+    assert later.startswith("https://")
+
+
+async def test_a_refused_token_says_nothing_of_a_message() -> None:
+    now = [1000.0]
+    links = ConversationLinks(clock=lambda: now[0])
+    origin = Origin(channel="C1", thread_ts="1.000001")
+
+    assert await links.find(Silent(SlackRefused(PERMALINK, "not_authed")), origin) == ""
+    now[0] += 60.0
+
+    assert await links.find(Silent(None), origin)

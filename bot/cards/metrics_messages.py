@@ -68,14 +68,18 @@ class Digest(Record):
 def digest_of(metrics: Metrics) -> Digest:
     """Return the digest of the metrics of a period that has ended."""
     selected = metrics.selected
-    days = [(day, metrics.days.get(day, Counts())) for day in _days_of(metrics)]
+    days = [
+        (day, _outcomes(metrics.days.get(day, Counts()))) for day in _days_of(metrics)
+    ]
     return Digest(
         since_ms=selected.since_ms,
         until_ms=selected.until_ms or 0,
         facts=tuple(facts(metrics)),
         tools=tuple(tool_rows(metrics)),
-        days=tuple((day, counts.evaluated) for day, counts in days),
-        outcomes=tuple(_outcomes(counts) for _, counts in days),
+        # Not `evaluated`: what was let run on one day may lapse on the next, which then
+        # would have fewer calls than the parts of them.
+        days=tuple((day, sum(outcomes)) for day, outcomes in days),
+        outcomes=tuple(outcomes for _, outcomes in days),
     )
 
 

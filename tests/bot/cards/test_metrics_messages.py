@@ -252,3 +252,14 @@ def test_a_longer_period_shows_its_last_days() -> None:
     assert (len(digest.days), digest.days[-1]) == (20, ("2026-11-22", 1))
     message = message_of(digest)
     ensure_valid_message(message.blocks, message.text)
+
+
+def test_a_day_has_as_many_calls_as_its_parts() -> None:
+    metrics = week_before(MONDAY)
+    metrics.days["2026-11-17"] = counts(approved=3)
+    # Let run on the day before, and lapsed on this one.
+    metrics.days["2026-11-17"].unused_auto = 2
+
+    message = message_of(digest_of(metrics))
+
+    assert "Tue 17: 3 (3 approved)" in message.text

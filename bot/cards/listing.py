@@ -37,6 +37,7 @@ _GAP = re.compile(r" {3}|[\n\t]")
 _BETWEEN = "  "
 # Between a name and its title.
 _TITLE = " ("
+_BRACKETS = re.compile(r"\([^()]*\)")
 _TEXT = "⟦text⟧"
 
 
@@ -203,6 +204,9 @@ def _titled(name: str, title: str) -> str:
     shown = reveal(_without_marks(_quoted(name))) if is_like_titled else one_line(name)
     if not title:
         return shown
+    # One that ends the bracket around it could go on as if with the value.
+    if set("()") & set(_BRACKETS.sub("", title)):
+        title = _quoted(title)
     return f"{shown}{_TITLE}{fit(_without_marks(title), _LONGEST_TITLE)})"
 
 

@@ -126,7 +126,10 @@ def test_a_name_cannot_pass_for_one_with_a_title() -> None:
 @pytest.mark.parametrize(
     ("title", "shown"),
     [
-        ("x)  999", "a (x) 999)"),
+        ("x)  999", 'a ("x) 999")'),
+        ("x) 999 (EUR", 'a ("x) 999 (EUR")'),
+        ('x") 9 ("', 'a ("x\\") 9 (\\"")'),
+        ("Total (net)", "a (Total (net))"),
         ("two\nlines", "a (two lines)"),
         ("\u202eb", "a (⟦U+202E⟧b)"),
         ("⟦text⟧", "a (⟦U+27E6⟧text⟧)"),

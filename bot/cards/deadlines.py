@@ -14,11 +14,15 @@ _NAMED = 3
 """How many ends are named with their calls; more would be a list and no line."""
 
 
+_VERBS: tuple[LiteralString, ...] = ("expires", "waits until")
+
+
 def saying_when(said: LiteralString, approval: Approval) -> Template:
-    """Return a sentence about a card, which says ``It expires {at}``."""
+    """Return a sentence about a card that says ``It expires {at}`` or ``It waits``."""
     if len(ends(approval)) > 1:
         said = said.replace(", and then nothing runs", "")
-        said = said.replace("It expires", "The first of its calls expires")
+        for verb in _VERBS:
+            said = said.replace(f"It {verb}", f"The first of its calls {verb}")
     return template(said, at=when(approval.expires_at_ms))
 
 

@@ -14,6 +14,7 @@ from twokey.bot.cards.votes import counted_votes
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.approvals.lifecycle import ApprovalState
 from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.approvals.timing import ends
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.protocol.verbs import Finding
@@ -71,7 +72,8 @@ def card_fallback(approval: Approval) -> str:
     if approval.is_batch:
         every, some = len(approval.items), len(waiting)
         calls = f"{every} calls" if some == every else f"{some} of {every} calls"
-        return f"Approval needed for {calls} ({tools}) {until}"
+        first = ", the first" if len(ends(approval)) > 1 else ""
+        return f"Approval needed for {calls} ({tools}){first} {until}"
     count = counted_votes(approval.items[0])
     if count.have:
         have = f"{count.have} of {count.need} approvals given"

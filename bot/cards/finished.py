@@ -27,6 +27,7 @@ from twokey.bot.cards.states import (
     STATE_NAMES,
     approvers,
     header_text,
+    is_own_edit,
     status_sentence,
 )
 from twokey.bot.cards.totals import header_total
@@ -142,7 +143,7 @@ def _edited(item: Item) -> list[Template | Plain]:
     # One line alone: values on several could read as changes of other arguments.
     is_short = len(lines) == 1 and len(lines[0]) <= _CHANGE
     changed = " ".join(lines[0].split()) if is_short else "see View all"
-    if approvers(item) == [edit.by]:  # the sentence above says so
+    if is_own_edit(item):  # the sentence above says so
         return [untrusted(fit(f"Changed: {changed}", _CHANGE))]
     by = template("Edited by {who}:", who=who(edit.by))
     return [by, untrusted(fit(changed, _CHANGE))]
@@ -216,11 +217,11 @@ def _deciders(approval: Approval) -> list[Template]:
 
 
 def _rows(frame: Frame) -> list[Block]:
-    """Return a line for each of a few calls, or for what failed of many."""
+    """Return a line for each of a few calls, or for those that went wrong of many."""
     approval = frame.approval
     items = _by_urgency(approval.items)
     if is_table(approval):
-        items = [item for item in items if item.state is _S.FAILED]
+        items = [one for one in items if one.state is _S.FAILED or one.is_contradicted]
     if not items:
         return []
     lines = [_line(item) for item in items[:_ROWS]]
@@ -236,9 +237,17 @@ def _line(item: Item) -> str:
     error = " ".join(item.result.summary.split()) if item.result else ""
     why = f": {fit(error, _ROW)}" if error and item.state is _S.FAILED else ""
     said = f"{STATE_NAMES[item.state]}{edited}{why}"
+    if item.is_contradicted and item.late_result is not None:
+        said += f". {late_report(item, item.late_result)[0]}"
     return f"{sign} {item.index + 1}. {fit(title, _ROW)} ({said})"
 
 
 def _by_urgency(items: Sequence[Item]) -> list[Item]:
     """Return calls with those that went wrong first, else in their order."""
-    return sorted(items, key=lambda item: (item.state is not _S.FAILED, item.index))
+    return sorted(
+        items,
+        key=lambda item: (
+            item.state is not _S.FAILED and not item.is_contradicted,
+            item.index,
+        ),
+    )

@@ -13,13 +13,25 @@ from twokey.bot.cards.diff import diff
 from twokey.bot.cards.fallbacks import event_fallback
 from twokey.bot.cards.frame import is_table
 from twokey.bot.cards.refs import utc, when, who
-from twokey.bot.cards.states import NOTHING_RAN, approvers, by_whom, what_ran
+from twokey.bot.cards.states import (
+    NOTHING_RAN,
+    approvers,
+    by_whom,
+    is_own_edit,
+    what_ran,
+)
 from twokey.bot.cards.votes import counted_votes, so_far, still_needed
 from twokey.bot.objects import Block
 from twokey.bot.text import excerpt
 from twokey.bot.text_types import Template, joined, label, template
 from twokey.gateway.approvals.batch_deciding import count_ranges, indexes_in
-from twokey.gateway.approvals.events import BATCH_MEMBER, NEEDS_ONE, Event, EventName
+from twokey.gateway.approvals.events import (
+    BATCH_MEMBER,
+    ENDS_DIFFER,
+    NEEDS_ONE,
+    Event,
+    EventName,
+)
 from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.protocol.records import Person
 from twokey.gateway.protocol.verbs import Finding
@@ -132,12 +144,14 @@ def _is_explained(event: Event, item: Item) -> bool:
 
 def _extended(event: Event, approval: Approval) -> Message:
     until_ms = int(event.data.get("expires_at_ms", approval.expires_at_ms))
-    sentence = template(
-        "⏳ {who} gave this more time: it expires {at} now.",
-        who=who(_actor(event)),
-        at=when(until_ms),
-    )
-    text = f"There is more time to decide: until {utc(until_ms):%Y-%m-%d %H:%M} UTC."
+    said: LiteralString = "⏳ {who} gave this more time: it expires {at} now."
+    text = "There is more time to decide: until {at} UTC."
+    if ENDS_DIFFER in event.data:
+        # The first one may be as it was: it had all the time that it can get.
+        said = "⏳ {who} gave this more time. The first of its calls expires {at}."
+        text = "There is more time to decide. The first call expires {at} UTC."
+    sentence = template(said, who=who(_actor(event)), at=when(until_ms))
+    text = text.format(at=f"{utc(until_ms):%Y-%m-%d %H:%M}")
     return Message((section(sentence),), text)
 
 
@@ -237,16 +251,6 @@ def needs_several_people(item: Item) -> bool:
     if item.edit is not None:
         people.add(item.edit.by.user)
     return counted_votes(item).need > 1 or len(people) > 1
-
-
-def is_own_edit(item: Item) -> bool:
-    """Return whether the one person who edited is the one who approved.
-
-    The edit's own note says both then, and the approval needs no second one.
-    """
-    if item.edit is None or item.is_pending:
-        return False
-    return approvers(item) == [item.edit.by]
 
 
 def _edited(item: Item, editor: Person) -> Template:

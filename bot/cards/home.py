@@ -46,6 +46,7 @@ from twokey.bot.text_types import (
     untrusted,
 )
 from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.approvals.timing import ends
 
 AS_OF = "as_of"
 """``block_id`` of the line that names the time: it alone is other each time."""
@@ -305,7 +306,10 @@ def _facts(approval: Approval, item: Item, why: str) -> Template:
         facts.append(template("*{n} calls wait*", n=waiting))
     elif count.need > 1 or count.have:
         facts.append(joined("", [approvals(item), still_needed(item)]))
-    facts.append(template("expires {at}", at=when(approval.expires_at_ms)))
+    said: LiteralString = "expires {at}"
+    if len(ends(approval)) > 1:
+        said = "the first expires {at}"
+    facts.append(template(said, at=when(approval.expires_at_ms)))
     if approval.requester is None:
         facts.append(template("asked by the agent"))
     else:

@@ -13,7 +13,7 @@ from twokey.bot.cards.frame import Frame
 from twokey.bot.cards.listing import all_text, is_misleading
 from twokey.bot.cards.states import STATE_NAMES
 from twokey.bot.cards.table import calls_named
-from twokey.bot.cards.totals import totals_of
+from twokey.bot.cards.totals import header_total, totals_of
 from twokey.bot.homoglyphs import homoglyph_warnings
 from twokey.bot.objects import Block
 from twokey.bot.text import fit
@@ -102,9 +102,10 @@ def totals(frame: Frame) -> list[Block]:
     found = totals_of(frame.approval)
     lines: list[Plain | Template] = []
     for place, total in enumerate(found):
-        # One state and one total: the header says it.
         parts = _by_state(frame.approval, total)
-        if place or len(parts) > 1:
+        # The header has the first total, unless it is long; what it is of is said here.
+        is_in_header = place == 0 and bool(header_total(frame.approval))
+        if len(parts) > is_in_header:
             text = f"{total.name}: {' · '.join(parts)}"
             # A number is never cut: what is so long is left out, and said.
             is_short = len(text) <= _TOTAL

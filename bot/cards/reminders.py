@@ -236,21 +236,17 @@ def channel_escalation(approval: Approval, place: str) -> Message:
         approval: what waits.
         place: channel of the card; "" when it is not posted.
     """
-    at = when(approval.expires_at_ms)
     card = (
-        template(
-            "Its card is in {where} and expires {at}.", where=channel(place), at=at
-        )
+        template("Its card is in {where}.", where=channel(place))
         if place
         else template(
-            "It has no card yet and expires {at}. Reviewers find it on the Home tab of "
-            "this app.",
-            at=at,
+            "It has no card yet; reviewers find it on the Home tab of this app."
         )
     )
+    ends = saying_when("It expires {at}.", approval)
     not_yet = _NOT_ANSWERED_YET if approval.is_question else _NOT_DECIDED_YET
     waits = template(not_yet, id=short_ref(approval.id))
-    sentence = joined(" ", [waits, card])
+    sentence = joined(" ", [waits, card, ends])
     # Names of tools only: this channel may have readers who must not see the arguments.
     tools = dict.fromkeys(item.tool for item in approval.items if item.is_pending)
     named = untrusted(fit(f"{', '.join(tools)} ({approval.agent})", _NAMES))

@@ -121,6 +121,11 @@ _DOUBT_RESTORED: LiteralString = (
     "Please check, then say below."
 )
 
+_APPROVED = frozenset(
+    {_S.AUTHORIZED, _S.EXECUTING, _S.EXECUTED, _S.FAILED, _S.IN_DOUBT, _S.LAPSED}
+)
+"""Where a call comes by an approval alone."""
+
 _UNDECIDED = frozenset({_S.PENDING, _S.IN_DOUBT, _S.EXPIRED, _S.SUPERSEDED})
 """What people who voted did not bring about."""
 
@@ -239,8 +244,7 @@ def status_sentence(approval: Approval, item: Item, *, now_ms: int) -> Template:
     if item.state is _S.WITHDRAWN and not item.decision and not item.revoked:
         sentence = joined("", [template(" by the agent"), sentence])
     if item.state not in _UNDECIDED and by:
-        is_editor = item.edit is not None and [item.edit.by] == by
-        if is_editor:
+        if is_own_edit(item):
             head = head.replace("*Approved*", "*Edited and approved*")
         return joined("", [template(head), template(" by "), by_whom(item), sentence])
     return joined("", [template(head), sentence])
@@ -262,6 +266,12 @@ def taken_by(approval: Approval, *, now_ms: int) -> Template | None:
 def approvers(item: Item) -> list[Person]:
     """Return whose word brought an item where it is: voters, or who decided it."""
     return [one.by for one in _signed(item)]
+
+
+def is_own_edit(item: Item) -> bool:
+    """Return whether the one person who edited a call is the one who approved it."""
+    edit = item.edit
+    return edit is not None and item.state in _APPROVED and approvers(item) == [edit.by]
 
 
 def by_whom(item: Item) -> Template:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 
 from twokey.bot.blocks import Message, context, section
+from twokey.bot.cards.deadlines import saying_when
 from twokey.bot.cards.fallbacks import card_fallback
-from twokey.bot.cards.refs import places, short_ref, when
+from twokey.bot.cards.refs import places, short_ref
 from twokey.bot.objects import Block
 from twokey.bot.text_types import Template, code, joined, label, template
 from twokey.gateway.approvals.record import Approval
@@ -107,8 +108,8 @@ def _next(approval: Approval) -> list[Template]:
     )
     if not any(item.is_pending for item in approval.items):
         return [trying]
-    waits = template(
+    waits = saying_when(
         "It waits until {at}, and its reviewers find it on the Home tab of this app.",
-        at=when(approval.expires_at_ms),
+        approval,
     )
     return [waits, trying]

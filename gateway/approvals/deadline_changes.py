@@ -18,12 +18,18 @@ from twokey.gateway.approvals.decisions import (
     Stale,
     Unknown,
 )
-from twokey.gateway.approvals.events import Event, EventName, approval_event
+from twokey.gateway.approvals.events import (
+    ENDS_DIFFER,
+    Event,
+    EventName,
+    approval_event,
+)
 from twokey.gateway.approvals.record import Acknowledgement, Approval, Item
 from twokey.gateway.approvals.timing import (
     DOUBT_THEN_MS,
     TimerKind,
     end_of,
+    ends,
     is_late,
     is_over,
     latest_ms,
@@ -164,6 +170,7 @@ def _change(
         data={
             "expires_at_ms": str(after.expires_at_ms),
             "gesture": reviewer.gesture.value,
+            **({ENDS_DIFFER: "yes"} if len(ends(after)) > 1 else {}),
         },
     )
     # Not after the end: the sweep may expire the card between the reading and this

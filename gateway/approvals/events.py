@@ -96,6 +96,9 @@ digest of their batch, which the `APPROVAL_DECIDED` before it names."""
 NEEDS_ONE = "needs_one"
 """In the data of a decision on many calls that need more people: one is enough."""
 
+ENDS_DIFFER = "ends_differ"
+"""In the data of `APPROVAL_EXTENDED`: its calls do not all expire together."""
+
 WAITED_MS = "waited_ms"
 """In the data of a person's last word on a waiting call: how long it had waited, in
 milliseconds, from its card or from when it went back to people."""

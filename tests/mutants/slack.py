@@ -439,4 +439,32 @@ SLACK_TABLE = (
         'name = f"home.{index}"',
         "tests/bot/cards/test_home.py",
     ),
+    Mutant(
+        "cards: a title stays inside its brackets",
+        "bot/cards/listing.py",
+        'if set("()") & set(_BRACKETS.sub("", title)):',
+        "if False:",
+        "tests/bot/cards/test_listing.py",
+    ),
+    Mutant(
+        "cards: an edit that did not count is not called approved",
+        "bot/cards/states.py",
+        "item.state in _APPROVED and approvers(item)",
+        "not item.is_pending and approvers(item)",
+        "tests/bot/cards/test_finished.py tests/bot/cards/test_history.py",
+    ),
+    Mutant(
+        "cards: more time for later calls is not told of the first one",
+        "gateway/approvals/deadline_changes.py",
+        '**({ENDS_DIFFER: "yes"} if len(ends(after)) > 1 else {}),',
+        "",
+        "tests/bot/cards/test_deadlines.py",
+    ),
+    Mutant(
+        "links: Slack is left alone after it failed",
+        "bot/delivery/conversation_links.py",
+        "self._clock() < self._not_before",
+        "False",
+        "tests/bot/test_conversation_links.py",
+    ),
 )

@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.bot.readable import readable
-from tests.bot.samples import LATER, NOW, an_approval, an_item, frame
+from tests.bot.samples import KEY, LATER, NOW, TEAM, an_approval, an_item, frame
 from twokey.bot.blocks import Message
 from twokey.bot.cards.approval import card
-from twokey.bot.cards.reminders import newly_needed, reminder, waits_again
+from twokey.bot.cards.fallbacks import card_fallback
+from twokey.bot.cards.history import thread_note
+from twokey.bot.cards.home import home
+from twokey.bot.cards.queue import page_of
+from twokey.bot.cards.reminders import (
+    channel_escalation,
+    newly_needed,
+    reminder,
+    waits_again,
+)
 from twokey.bot.cards.states import LATE
+from twokey.bot.cards.undelivered import undelivered
 from twokey.gateway.approvals.authorization import Revocation
+from twokey.gateway.approvals.changes import Change
+from twokey.gateway.approvals.deadline_changes import extend
+from twokey.gateway.approvals.decisions import AccountKind, Reviewer
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.approvals.timing import with_end
 
@@ -75,3 +90,38 @@ def test_only_the_call_that_is_over_loses_its_buttons() -> None:
     assert LATE not in text
     assert text.count("[*Approve]") == 3
     assert text.count("The time to decide ended") == 1
+
+
+def test_no_other_text_says_that_all_calls_end_with_the_first_one() -> None:
+    approval = mixed(4)
+    messages = (
+        channel_escalation(approval, ""),
+        channel_escalation(approval, "C0APPROVALS"),
+        undelivered(approval, channel="C0APPROVALS", why="is_archived", is_posted=True),
+    )
+
+    for message in messages:
+        assert re.search(r"The first of its calls .*<!date", drawn(message))
+    assert "4 calls (process_refund), the first until 2026" in card_fallback(approval)
+    queue = home(page_of([approval], now_ms=NOW), key=KEY, team=TEAM, now_ms=NOW)
+    assert f"the first expires {at(SOON)}" in str(queue["blocks"])
+
+
+def test_more_time_for_the_others_is_not_told_of_the_first_call() -> None:
+    approval = mixed(4)
+    third = approval.items[2].with_(latest_at_ms=SOON)
+    ana = Reviewer(
+        team=TEAM,
+        user="U0ANA",
+        usergroups=frozenset({"S0SUPPORT"}),
+        account=AccountKind.MEMBER,
+    )
+
+    change = extend(approval.replacing(third), ana, NOW)
+
+    assert isinstance(change, Change)
+    note = thread_note(change.events[0], change.approval)
+    assert note is not None
+    assert "it expires" not in drawn(note)
+    assert f"The first of its calls expires {at(SOON)}" in drawn(note)
+    assert note.text.endswith("The first call expires 2026-11-21 10:10 UTC.")

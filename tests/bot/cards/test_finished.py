@@ -165,3 +165,26 @@ def test_text_of_strangers_is_no_markup_on_a_finished_card() -> None:
             markup = [block.get("text", {}), *block.get("elements", [])]
             texts = [one for one in markup if one.get("type") == "mrkdwn"]
             assert "!channel" not in json.dumps(texts)
+
+
+@pytest.mark.parametrize("state", [S.REJECTED, S.EXPIRED])
+def test_an_edit_that_did_not_count_names_who_made_it(state: ItemState) -> None:
+    item = edited(a_refund(), {**a_refund().args, "amount": 449.5}, by=ANA)
+    item = item.with_(votes=(a_vote(item, ANA),))
+
+    text = shown(an_approval(in_state(item, state, by=ANA)))
+
+    assert "Edited by <@U0ANA>: | amount 899 → 449.5" in text
+
+
+@pytest.mark.parametrize("count", [2, 20])
+def test_a_report_against_what_people_found_stays_on_the_card_of_a_batch(
+    count: int,
+) -> None:
+    done = [in_state(one, S.EXECUTED) for one in refunds(count).items]
+    done[1] = done[1].with_(finding=Finding.EXECUTED, late_result=FAILED)
+
+    text = shown(an_approval(*done))
+
+    (line,) = (one for one in text.splitlines() if "unlike what people found" in one)
+    assert line.startswith("| ✅ 2. ")

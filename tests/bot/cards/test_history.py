@@ -222,3 +222,13 @@ def test_one_call_of_a_batch_is_decided_in_the_singular() -> None:
         "m:☑️ *Decided together:* 1 approved, more people are needed · 1 left out, "
         "which need another look\n"
     )
+
+
+def test_an_edit_of_a_call_that_expired_is_not_called_approved() -> None:
+    voted = EDITED.with_(votes=(a_vote(EDITED, ANA),))
+    expired = in_state(voted, ItemState.EXPIRED)
+
+    note = _note(N.ITEM_EDITED, an_approval(expired))
+
+    assert note is not None
+    assert note.startswith("m:✏️ Edited by <@U0ANA>.")

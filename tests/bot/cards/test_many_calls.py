@@ -110,6 +110,27 @@ def test_the_total_is_divided_by_state_once_calls_differ_in_it() -> None:
     assert "amount: €2,117.50 waiting · €10.50 rejected" in text
 
 
+@pytest.mark.parametrize("state", [ItemState.PENDING, ItemState.EXECUTED])
+def test_a_total_that_is_too_long_for_the_header_stands_below_it(
+    state: ItemState,
+) -> None:
+    name = "estimated_net_amount_in_the_currency_of_the_customer"
+    items = [
+        in_state(an_item({name: 5}, index=n).with_(totals=(f"args.{name}",)), state)
+        for n in range(7)
+    ]
+
+    assert f"{name}: 35 " in shown(an_approval(*items))
+
+
+def test_a_total_of_nothing_is_not_shown() -> None:
+    approval = refunds(7, totals=(*EURO, "args.fee|eur"))
+
+    text = shown(approval)
+
+    assert "fee: " not in text.replace("Not in the total of fee: calls 1-7", "")
+
+
 def test_without_a_word_of_the_policy_nothing_is_added_up() -> None:
     assert "total" not in shown(refunds(56))
 

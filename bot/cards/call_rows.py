@@ -35,6 +35,7 @@ from twokey.bot.cards.inquiries import inquiries
 from twokey.bot.cards.listing import Listing, all_text, call_title, listing_of
 from twokey.bot.cards.precedents import MOST_TEXT
 from twokey.bot.cards.refs import hash_ref, when, who
+from twokey.bot.cards.sql_warnings import sql_warnings
 from twokey.bot.cards.states import (
     MAX_ACT,
     TIER_BEFORE_REASONS,
@@ -258,7 +259,7 @@ def _person(person: Person) -> Block:
 def _warning(frame: Frame, item: Item) -> list[Block]:
     text = all_text(item)
     mixed = homoglyph_warnings(text)
-    warnings: list[Template] = []
+    warnings = sql_warnings(item)
     if has_hidden(text):
         warnings.append(
             template("⚠️ *Hidden characters* are in this call, shown as ⟦U+…⟧.")

@@ -6,10 +6,11 @@ from typing import LiteralString
 
 from pydantic import JsonValue
 
-from twokey.bot.cards.listing import one_line, readable
+from twokey.bot.cards.listing import one_line, preview_name, preview_value
 from twokey.bot.text import excerpt
 from twokey.bot.word_diff import PartKind, shown, word_diff
 from twokey.gateway.approvals.evidence import Argument, arguments, differences
+from twokey.gateway.approvals.preview import Preview
 from twokey.gateway.approvals.record import Item
 from twokey.gateway.protocol.business_state import state_in
 from twokey.gateway.protocol.strict_json import JsonObject
@@ -22,11 +23,23 @@ _TO = " → "
 
 def diff(item: Item, *, budget: int) -> str:
     """Return the difference between the requested call and the one that would run."""
-    return changes(item.requested_args, item.args, item.redact, budget=budget)
+    return changes_of(item, item.requested_args, item.args, budget=budget)
+
+
+def changes_of(
+    item: Item, before: JsonObject, after: JsonObject, *, budget: int
+) -> str:
+    """Return the difference between two versions of an item's arguments."""
+    return changes(before, after, item.redact, budget=budget, preview=item.preview)
 
 
 def changes(
-    before: JsonObject, after: JsonObject, redact: tuple[str, ...], *, budget: int
+    before: JsonObject,
+    after: JsonObject,
+    redact: tuple[str, ...],
+    *,
+    budget: int,
+    preview: Preview | None = None,
 ) -> str:
     """Return the lines ``name  before → after``; "" when nothing differs.
 
@@ -35,7 +48,11 @@ def changes(
     are one text behind ``~``, in which the changed words are marked. Redacted values
     stay hidden; a text over ``budget`` characters is cut in the middle with a mark.
     """
-    rows = [_row(*one) for one in differences(before, after, redact)]
+    found = differences(before, after, redact)
+    if preview is not None:
+        places = {name: place for place, name in enumerate(preview.labels)}
+        found = tuple(sorted(found, key=lambda one: places.get(one[0], len(places))))
+    rows = [_row(*one, preview) for one in found]
     return excerpt("\n".join(rows), max(budget, _LEAST_BUDGET)).text
 
 
@@ -80,9 +97,14 @@ def _kept(argument: Argument) -> str:
     return "\n".join([name, _marked("  ", text)])
 
 
-def _row(name: str, before: Argument | None, after: Argument | None) -> str:
-    old, new = _shown(before), _shown(after)
-    label = one_line(name)
+def _row(
+    name: str,
+    before: Argument | None,
+    after: Argument | None,
+    preview: Preview | None = None,
+) -> str:
+    old, new = _shown(before, preview), _shown(after, preview)
+    label = preview_name(name, preview)
     # Both are redacted: the reader learns that it changed, and not what.
     if old == new:
         return f"{label}  changed, {old}"
@@ -109,8 +131,8 @@ def _changed_words(before: Argument | None, after: Argument | None) -> str:
     return shown(parts) if is_alike else ""
 
 
-def _shown(argument: Argument | None) -> str:
-    return _MISSING if argument is None else readable(argument)
+def _shown(argument: Argument | None, preview: Preview | None = None) -> str:
+    return _MISSING if argument is None else preview_value(argument, preview)
 
 
 def _marked(mark: str, text: str) -> str:

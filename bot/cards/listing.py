@@ -14,10 +14,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from twokey.bot.argument_titles import argument_titles
+from twokey.bot.cards.sql_warnings import unlimited
 from twokey.bot.homoglyphs import homoglyph_warnings
+from twokey.bot.sql import statement_kinds
 from twokey.bot.text import excerpt, fit, reveal
 from twokey.gateway.approvals.evidence import Argument, arguments, as_text, redacted
 from twokey.gateway.approvals.invisible_characters import has_hidden, mark
+from twokey.gateway.approvals.preview import Preview, PreviewKind
 from twokey.gateway.approvals.record import Item
 from twokey.gateway.protocol.strict_json import JsonObject
 
@@ -39,6 +42,8 @@ _BETWEEN = "  "
 _TITLE = " ("
 _BRACKETS = re.compile(r"\([^()]*\)")
 _TEXT = "⟦text⟧"
+# Such as an address with a name, without what could pass for the end of it.
+_ELEMENT = re.compile(r"[^\s,]+(?: [^\s,]+)*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,17 +70,21 @@ def boxes(
     redact: Iterable[str],
     *,
     titles: Mapping[str, str] = NO_TITLES,
+    preview: Preview | None = None,
 ) -> tuple[str, ...]:
     """Return a whole call as boxes, in fixed order: short arguments, then long ones.
 
-    Each of the two in the order of the titles (see `argument_titles`), then by name.
+    Each of the two in the order of the preview, then of the titles (see
+    `argument_titles`), then by name. The text of a preview has a box of its own.
     """
-    shown = [
-        (_titled(one.name, titles.get(one.name, "")), readable(one))
-        for one in arguments(args, redact, order=[*titles])
-    ]
-    short = [row for row in shown if is_short(*row)]
-    long = [row for row in shown if not is_short(*row)]
+    order = dict.fromkeys([*(preview.labels if preview else ()), *titles])
+    shown = arguments(args, redact, order=[*order])
+    short: list[tuple[str, str]] = []
+    long: list[tuple[str, str]] = []
+    for one in shown:
+        name, text = _heading(one, titles, preview), preview_value(one, preview)
+        is_beside = is_short(name, text) and not _is_preview_text(one, preview)
+        (short if is_beside else long).append((name, text))
     width = min(_COLUMN, max((len(name) for name, _ in short), default=0))
     rows = [f"  {name:<{width}}{_BETWEEN}{text}" for name, text in short]
     if not shown:
@@ -91,13 +100,14 @@ def listing(
     *,
     budget: int,
     titles: Mapping[str, str] = NO_TITLES,
+    preview: Preview | None = None,
 ) -> Listing:
     """Return a call in at most ``budget`` characters (at least 80), whole if it fits.
 
     What does not fit becomes one box with the beginning and the end, the gap named in
     between; lines of long values are then indented behind a bar.
     """
-    whole = boxes(tool, args, redact, titles=titles)
+    whole = boxes(tool, args, redact, titles=titles, preview=preview)
     total = sum(map(len, whole))
     if total <= budget:
         return Listing(whole, total, total)
@@ -110,8 +120,44 @@ def listing(
 
 def listing_of(item: Item, *, budget: int) -> Listing:
     """Return the call of an item in at most ``budget`` characters."""
-    found = argument_titles(item.args_schema)
-    return listing(item.tool, item.args, item.redact, budget=budget, titles=found)
+    return listing(
+        item.tool,
+        item.args,
+        item.redact,
+        budget=budget,
+        titles=argument_titles(item.args_schema),
+        preview=item.preview,
+    )
+
+
+def preview_name(name: str, preview: Preview | None) -> str:
+    """Return the label that a preview gives an argument, else its name on one line."""
+    labels = preview.labels if preview else {}
+    if name in labels:
+        return labels[name]
+    # A name that reads like a label is quoted.
+    is_like_label = name.casefold() in {one.casefold() for one in labels.values()}
+    return reveal(_without_marks(_quoted(name))) if is_like_label else one_line(name)
+
+
+def preview_value(argument: Argument, preview: Preview | None) -> str:
+    """Return a value as it is read in a preview: a list of texts without brackets.
+
+    Everything else is read as in any other call.
+    """
+    is_part = preview is not None and argument.name in preview.labels
+    if not is_part or argument.is_redacted or not isinstance(argument.value, list):
+        return readable(argument)
+    found = [one for one in argument.value if isinstance(one, str)]
+    is_plain = len(found) == len(argument.value) and all(map(_ELEMENT.fullmatch, found))
+    if not found or not is_plain:
+        return readable(argument)
+    # Only our code writes marks: one text with a comma is no list of two.
+    end = f"⟦list of {len(found)}⟧"
+    line = f"{reveal(_without_marks(', '.join(found)))} {end}"
+    if is_short("", line):
+        return line
+    return f"{reveal(_without_marks(chr(10).join(found)))}\n{end}"
 
 
 def all_text(item: Item) -> str:
@@ -124,6 +170,11 @@ def is_misleading(item: Item) -> bool:
     """Return whether a call holds characters that hide, or look like others."""
     text = all_text(item)
     return has_hidden(text) or bool(homoglyph_warnings(text))
+
+
+def needs_a_look(item: Item) -> bool:
+    """Return whether the card of a call warns of what stands in it."""
+    return is_misleading(item) or bool(unlimited(item))
 
 
 def call_title(item: Item) -> str:
@@ -197,11 +248,33 @@ def is_short(name: str, text: str) -> bool:
     return len(name) <= _SHORT_NAME and len(text) <= _SHORT_VALUE and is_plain
 
 
-def _titled(name: str, title: str) -> str:
+def _heading(
+    argument: Argument, titles: Mapping[str, str], preview: Preview | None
+) -> str:
+    """Return what stands beside or above a value: a label, or a name with its title."""
+    if preview is None or argument.name not in preview.labels:
+        return _titled(argument.name, titles.get(argument.name, ""), preview)
+    # By the value that is shown: of a hidden one not even the kind is said.
+    is_sql = preview.kind is PreviewKind.SQL and _is_preview_text(argument, preview)
+    kinds = statement_kinds(argument.text) if is_sql else ()
+    label = preview.labels[argument.name]
+    return (
+        f"{label}{_TITLE}{fit('; '.join(kinds), _LONGEST_TITLE)})" if kinds else label
+    )
+
+
+def _is_preview_text(argument: Argument, preview: Preview | None) -> bool:
+    """Return whether a value is the body or the statement, which has its own box."""
+    is_text = isinstance(argument.value, str) and not argument.is_redacted
+    return preview is not None and argument.name == preview.text and is_text
+
+
+def _titled(name: str, title: str, preview: Preview | None) -> str:
     """Return the name of an argument with its title, told apart from any other name."""
     # A name that looks as if it had a title is quoted.
     is_like_titled = _TITLE in name
-    shown = reveal(_without_marks(_quoted(name))) if is_like_titled else one_line(name)
+    plain = preview_name(name, preview)
+    shown = reveal(_without_marks(_quoted(name))) if is_like_titled else plain
     if not title:
         return shown
     # One that ends the bracket around it could go on as if with the value.

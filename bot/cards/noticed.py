@@ -10,7 +10,8 @@ from collections import Counter
 
 from twokey.bot.blocks import context
 from twokey.bot.cards.frame import Frame
-from twokey.bot.cards.listing import all_text, is_misleading
+from twokey.bot.cards.listing import all_text, needs_a_look
+from twokey.bot.cards.sql_warnings import unlimited
 from twokey.bot.cards.states import STATE_NAMES
 from twokey.bot.cards.table import calls_named
 from twokey.bot.cards.totals import header_total, totals_of
@@ -49,7 +50,7 @@ def noticed(approval: Approval) -> frozenset[int]:
         item.index
         for item in approval.items
         if item.index in found
-        or is_misleading(item)
+        or needs_a_look(item)
         or is_remarkable(item)
         or (item.is_pending and other_calls(approval, item.past))
     )
@@ -135,6 +136,7 @@ def _warnings(frame: Frame) -> list[Block]:
     items = frame.approval.items
     hidden = [one.index for one in items if has_hidden(all_text(one))]
     mixed = [one.index for one in items if homoglyph_warnings(all_text(one))]
+    without = [one.index for one in items if unlimited(one)]
     lines: list[Template | Plain] = []
     for total in totals_of(frame.approval):
         if total.far:
@@ -152,6 +154,11 @@ def _warnings(frame: Frame) -> list[Block]:
         lines += [
             template("⚠️ *Look-alike letters* of several alphabets are in"),
             untrusted(fit(calls_named(mixed), _CALLS)),
+        ]
+    if without:
+        lines += [
+            template("⚠️ *UPDATE or DELETE without WHERE* is in"),
+            untrusted(fit(calls_named(without), _CALLS)),
         ]
     return [context(*lines, block_id=frame.block_id("odd"))] if lines else []
 

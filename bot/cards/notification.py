@@ -21,6 +21,7 @@ from twokey.bot.cards.freeze_messages import actor_ref
 from twokey.bot.cards.listing import is_misleading, listing_of
 from twokey.bot.cards.refs import asked_by, people, short_ref, when, who
 from twokey.bot.cards.spot_check import spot_checks
+from twokey.bot.cards.sql_warnings import sql_warnings
 from twokey.bot.cards.states import (
     NOTHING_RAN,
     TIER_BEFORE_REASONS,
@@ -176,6 +177,7 @@ def _row(frame: Frame, item: Item) -> list[Block]:
         sentences.append(part)
     if is_misleading(item):
         sentences.append(template("⚠️ *Hidden or look-alike characters* are in it."))
+    sentences += sql_warnings(item)
     ended = [label(fit(item.revoked.reason, _NOTE))] if item.revoked else []
     offered = buttons.decisions(frame, item, is_shown_whole=shown.is_complete)
     name = frame.block_id(f"{item.index}.actions")

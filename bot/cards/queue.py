@@ -13,10 +13,10 @@ from unicodedata import category
 
 from twokey.bot.cards.diff import state_text
 from twokey.bot.cards.listing import (
-    is_misleading,
     is_short,
     listing_of,
     named_values,
+    needs_a_look,
     one_line,
     schema_order,
 )
@@ -234,7 +234,7 @@ def _has_more(item: Item) -> bool:
     # The banner about the same call before stands on the card alone.
     is_repeated = bool(item.past.precedents)
     has_past = item.revoked is not None or is_changed or is_repeated
-    return has_opinion or has_past or bool(state_text(item)) or is_misleading(item)
+    return has_opinion or has_past or bool(state_text(item)) or needs_a_look(item)
 
 
 def _sort_key(approval: Approval) -> tuple[bool, int, int, int, int, str]:

@@ -15,7 +15,7 @@ from twokey.bot.blocks import (
     section,
 )
 from twokey.bot.cards.batch_footer import decided_alone
-from twokey.bot.cards.diff import changes
+from twokey.bot.cards.diff import changes_of
 from twokey.bot.cards.frame import Frame
 from twokey.bot.cards.noticed import mark, noticed
 from twokey.bot.cards.states import status_sentence
@@ -302,7 +302,7 @@ def _edits(frame: Frame, choice: Choice) -> list[Block]:
     blocks: list[Block] = []
     for index, edit in sorted(choice.edits.items())[:_EDITS_SHOWN]:
         item = frame.approval.items[index]
-        change = changes(item.args, edit.args, item.redact, budget=_CHANGE)
+        change = changes_of(item, item.args, edit.args, budget=_CHANGE)
         head = line(
             bold(label(f"Call {index + 1}, edited (untick it to drop the edit):"))
         )

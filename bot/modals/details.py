@@ -30,6 +30,7 @@ from twokey.bot.cards.frame import Frame, is_table
 from twokey.bot.cards.inquiries import ask_requester
 from twokey.bot.cards.listing import is_misleading
 from twokey.bot.cards.refs import when
+from twokey.bot.cards.sql_warnings import sql_warnings
 from twokey.bot.cards.states import taken_by
 from twokey.bot.ids import PAGE, Action, Input, View
 from twokey.bot.inputs import checkboxes, input_block
@@ -104,12 +105,11 @@ def submitted(item: Item, state: State) -> dict[str, str]:
 
 
 def _odd(item: Item) -> list[Block]:
-    if not is_misleading(item):
-        return []
     text = template(
         "Hidden or look-alike characters are in this. Hidden ones are shown as ⟦U+…⟧."
     )
-    return [warning(text)]
+    found = [*([text] if is_misleading(item) else []), *sql_warnings(item)]
+    return [warning(one) for one in found]
 
 
 def _shown(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from twokey.bot.blocks import box, modal, rich_text, warning
-from twokey.bot.cards.diff import changes
+from twokey.bot.cards.diff import changes_of
 from twokey.bot.cards.frame import Frame
 from twokey.bot.cards.votes import counted_votes, roles_of, still_needed
 from twokey.bot.ids import Input, View
@@ -136,7 +136,7 @@ def _raised(frame: Frame, item: Item, raised: Raised) -> list[Block]:
         text = template(
             "The policy does not allow this call with these arguments at all."
         )
-    change = changes(item.args, raised.args, item.redact, budget=_CHANGE)
+    change = changes_of(item, item.args, raised.args, budget=_CHANGE)
     return [
         warning(text),
         rich_text(box(change), block_id=frame.block_id("raised")),

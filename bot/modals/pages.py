@@ -147,9 +147,8 @@ def _original(item: Item) -> str:
 
 
 def _call(item: Item, args: JsonObject) -> list[str]:
-    return [
-        *boxes(item.tool, args, item.redact, titles=argument_titles(item.args_schema))
-    ]
+    titles = argument_titles(item.args_schema)
+    return [*boxes(item.tool, args, item.redact, titles=titles, preview=item.preview)]
 
 
 def _split(title: str, text: str) -> list[Part]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from twokey.gateway.approvals.precedents import Past
+from twokey.gateway.approvals.preview import Preview
 from twokey.gateway.approvals.requirement import Requirement, Role
 from twokey.gateway.protocol.records import Record
 from twokey.gateway.protocol.strict_json import JsonObject
@@ -27,6 +28,7 @@ class PolicyDecisionFields(Record):
         agent_description: what the agent says instead, about the call as it asked for
             it: untrusted; "" for nothing.
         link: the filled link to a host that the policy names; "" for none.
+        preview: the arguments that cards show as an e-mail or as a SQL statement.
         args_schema: what an edit is checked against; None: only strict JSON.
         redact: dotted paths that cards hide.
         totals: dotted paths that the card of many calls adds up, each with a format
@@ -47,6 +49,7 @@ class PolicyDecisionFields(Record):
     description: str = ""
     agent_description: str = ""
     link: str = ""
+    preview: Preview | None = None
     args_schema: JsonObject | None = None
     redact: tuple[str, ...] = ()
     totals: tuple[str, ...] = ()

@@ -232,6 +232,11 @@ def _path_problems(
         for key, template in (("description", own.description), ("link", own.link))
         for found in placeholders(template or "")
     ]
+    if own.preview is not None:
+        named += [
+            ((*base, "preview", *([key] if key in own.preview.written else [])), path)
+            for key, path in own.preview.paths.items()
+        ]
     for place, path in named:
         problem = path_problem(schema, path)
         if problem is not None:

@@ -120,6 +120,7 @@ def evaluate(
         channel=rules.channel(tier),
         description=_describe(rules.first.description or "", args, redact),
         link=_linked(rules.first.link or "", redacted(args, redact)),
+        preview=rules.first.preview,
         args_schema=schema,
         redact=redact,
         totals=rules.first.totals,

@@ -13,10 +13,12 @@ from typing import Annotated, Literal, cast
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from twokey.gateway.approvals.preview import Preview
 from twokey.gateway.approvals.requirement import Notify, Role
 from twokey.gateway.durations import parse_duration
 from twokey.gateway.policy.fields import (
     ArgsPath,
+    ArgsPaths,
     ChannelRef,
     Condition,
     Count,
@@ -263,9 +265,9 @@ class ToolRule(Record):
 
     ``reviewers`` are asked at tier ``approve``; ``needs`` names a requirement, which
     holds at every tier. ``description`` is trusted text with ``{args.name}`` places and
-    ``link`` an address with such places that cards show;
-    ``redact`` hides values on cards and changes nothing that is hashed or run.
-    ``totals`` names arguments that the card of many calls adds up.
+    ``link`` an address with such places that cards show; ``preview`` names an e-mail or
+    a SQL statement; ``redact`` hides values on cards and changes nothing that is hashed
+    or run. ``totals`` names arguments that the card of many calls adds up.
     ``same_by`` names the arguments that two calls share when the second is the first
     one again; without it these are all arguments.
     ``notify`` says how people learn of its cards, whatever their role and tier say.
@@ -280,14 +282,13 @@ class ToolRule(Record):
     needs: RequirementName | None = None
     description: Template | None = None
     link: Link | None = None
+    preview: Preview | None = None
     args_schema: JsonObject | None = None
     requires_reason: ReasonsFor | None = None
     idempotent: StrictBool | None = None
     redact: tuple[ArgsPath, ...] = ()
     totals: Totals = ()
-    same_by: Annotated[
-        tuple[ArgsPath, ...], BeforeValidator(one_or_many), Distinct
-    ] = ()
+    same_by: ArgsPaths = ()
     expires_in: Duration | None = None
     authorization: Duration | None = None
     on_failure: Literal["tell", "ask"] | None = None

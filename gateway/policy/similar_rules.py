@@ -8,13 +8,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field, model_validator
 
 from twokey.gateway.approvals.similar import MOST_USES, exact_micro
-from twokey.gateway.policy.fields import (
-    ArgsPath,
-    Count,
-    Distinct,
-    Duration,
-    one_or_many,
-)
+from twokey.gateway.policy.fields import ArgsPath, ArgsPaths, Count, Duration
 from twokey.gateway.protocol.records import Record
 from twokey.gateway.validation_errors import shown
 
@@ -47,9 +41,7 @@ class SimilarRule(Record):
     uses: Count = Field(ge=1, le=MOST_USES)
     sum: ArgsPath | None = None
     at_most: Amount | None = None
-    may_differ: Annotated[
-        tuple[ArgsPath, ...], BeforeValidator(one_or_many), Distinct
-    ] = ()
+    may_differ: ArgsPaths = ()
 
     @model_validator(mode="after")
     def _fits(self) -> SimilarRule:

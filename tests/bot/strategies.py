@@ -22,6 +22,7 @@ from tests.bot.samples import (
     in_state,
 )
 from twokey.gateway.approvals.precedents import KINDS, Past, Precedent, WindowTotal
+from twokey.gateway.approvals.preview import Preview
 from twokey.gateway.approvals.record import Approval, Item, TriageResult
 from twokey.gateway.approvals.requirement import SpotCheck
 from twokey.gateway.protocol import digest
@@ -127,6 +128,7 @@ pasts = st.builds(
 """What is known of earlier calls, with hostile text wherever text can be."""
 
 
+previews = st.none() | st.sampled_from(["email", "sql"]).map(Preview.model_validate)
 spot_checks = st.none() | st.builds(
     SpotCheck,
     of=st.just((SUPPORT,)),
@@ -156,6 +158,7 @@ def items(draw: st.DrawFn, index: int = 0) -> Item:
         idempotent=draw(st.booleans()),
         original_args=draw(st.none() | arguments),
         totals=draw(st.sampled_from([(), ("args.amount|eur", "args.n")])),
+        preview=draw(previews),
     )
     if draw(st.booleans()):
         other = {**item.args, "added": draw(hostile)}

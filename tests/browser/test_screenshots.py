@@ -16,6 +16,7 @@ from tests.browser.test_stories import (
     REPLY,
     amount_field,
     ask_dan,
+    field_of,
     reply_as_dan,
     words_on,
 )
@@ -184,6 +185,33 @@ def test_pictures_of_many_calls(chrome: Chrome, demo: Demo, gallery: Path) -> No
 def show_last(screen: Screen) -> None:
     """Scroll to the head of the newest card."""
     screen.run("[...document.querySelectorAll('article')].at(-1).scrollIntoView()")
+
+
+@pytest.mark.parametrize("mode", ["socket"])
+def test_pictures_of_an_email(chrome: Chrome, demo: Demo, gallery: Path) -> None:
+    screen = Screen(chrome, demo.url)
+    screen.size(*DESKTOP)
+    screen.open("U0ANA", CHANNEL)
+    screen.click('[data-hook="suggestion-1"]')
+    words_on(screen, "3 of 3 calls", "Subject")
+    press_last(screen, "edit")
+    changed = "Hello Sam,\n\nwe have sent your refund.\n\nThe shop"
+    screen.type(field_of(screen, "body"), changed)
+    screen.type('.dialog [data-block-id="reason"] .control', "Say what was done.")
+    screen.save(gallery / "email-edit.png")
+    screen.click(".modal-submit")
+    screen.gone(".dialog")
+    words_on(screen, "⟦-taken care of")
+    for name, size, scheme in (
+        ("email-light", (1100, 1060), "light"),
+        ("email-dark", (1100, 1060), "dark"),
+        ("email-phone", (390, 1180), "light"),
+    ):
+        screen.size(*size, scheme=scheme)
+        screen.open("U0ANA", CHANNEL)
+        words_on(screen, "⟦-taken care of")
+        screen.save(gallery / f"{name}.png")
+    ensure_pictures(gallery, 4)
 
 
 @pytest.mark.parametrize("mode", ["socket"])

@@ -49,13 +49,20 @@ def words_on(screen: Screen, *expected: str, within_s: float = PATIENCE_S) -> st
 
 def amount_field(screen: Screen) -> str:
     """Return the selector of the input whose label is "amount"."""
+    return field_of(screen, "amount")
+
+
+def field_of(screen: Screen, label: str) -> str:
+    """Return the selector of the input whose label begins with a word."""
     block = screen.wait(
         lambda: screen.run(
             "const labels = [...document.querySelectorAll('.dialog [data-block-id]')];"
-            "const found = labels.find((n) => /^amount/.test(n.innerText.trim()));"
-            "return found ? found.dataset.blockId : null"
+            "const word = arguments[0];"
+            "const found = labels.find((n) => n.innerText.trim().startsWith(word));"
+            "return found ? found.dataset.blockId : null",
+            label,
         ),
-        "the field of the amount",
+        f"the field {label!r}",
     )
     return f'.dialog [data-block-id="{block}"] .control'
 

@@ -15,7 +15,10 @@ from twokey.bot.cards.chunks import chunks
 from twokey.bot.cards.diff import changes
 from twokey.bot.cards.listing import boxes, listing
 from twokey.bot.text import reveal
+from twokey.gateway.approvals.preview import Preview
 
+EMAIL = Preview.model_validate("email")
+SQL = Preview.model_validate("sql")
 TEXTS = st.lists(
     st.sampled_from(
         ["a", "1", " ", "  ", '"', "\n", "[", "]", "{", "}", ":", "true", "\u202e",
@@ -162,6 +165,119 @@ def test_two_calls_that_differ_never_read_the_same(
     is_same = json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
     assert (boxes("t", one, ()) == boxes("t", other, ())) == is_same
+
+
+NAMES = TEXTS | st.sampled_from(
+    ["to", "To", "TO", '"To"', "cc", "body", "Body", "statement", "SQL", "SQL (SELECT)"]
+)
+"""Arguments of a preview, and names that could pass for its labels."""
+PARTS = (
+    VALUES
+    | st.sampled_from(["a, b", "a ⟦list of 1⟧", "SELECT 1", "UPDATE t SET x = 1"])
+    | st.lists(st.sampled_from(["a", "b", "a, b", "a b", "a\nb", "⟦", "a" * 58]))
+)
+
+
+@given(st.dictionaries(NAMES, PARTS, max_size=3), st.data())
+def test_two_previews_of_calls_that_differ_never_read_the_same(
+    one: dict[str, Any], data: st.DataObject
+) -> None:
+    preview = data.draw(st.sampled_from([EMAIL, SQL]))
+    name = data.draw(st.sampled_from([*one, "to"]))
+    other: dict[str, Any] = {
+        **one,
+        data.draw(NAMES): data.draw(PARTS | st.just(one.get(name))),
+    }
+    if data.draw(st.booleans()):
+        other.pop(name, None)
+
+    is_same = json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+    shown = [boxes("t", args, (), preview=preview) for args in (one, other)]
+
+    assert (shown[0] == shown[1]) == is_same
+    assert (changes(one, other, (), budget=99_999, preview=preview) == "") == is_same
+
+
+def test_an_email_is_read_as_one() -> None:
+    args: Any = {
+        "body": "Dear Kim,\n\nhello.",
+        "subject": "Your order",
+        "cc": [],
+        "to": ["kim@example.com", "lee@example.com"],
+        "priority": 1,
+    }
+
+    assert boxes("mail", args, (), preview=EMAIL) == (
+        """\
+mail
+  To        kim@example.com, lee@example.com ⟦list of 2⟧
+  Cc        []
+  Subject   Your order
+  priority  1""",
+        "Body\nDear Kim,\n\nhello.",
+    )
+
+
+def test_a_short_body_and_a_statement_have_a_box_of_their_own() -> None:
+    assert boxes("m", {"body": "Hi"}, (), preview=EMAIL)[1:] == ("Body\nHi",)
+    assert boxes("q", {"statement": "select 1"}, (), preview=SQL)[1:] == (
+        "SQL (SELECT)\nselect 1",
+    )
+
+
+def test_many_addresses_stand_one_on_a_line() -> None:
+    args: Any = {"to": ["Kim Lee <kim@a.example>"] * 3}
+
+    _, found = boxes("m", args, (), preview=EMAIL)
+
+    assert found == "To\n" + "Kim Lee <kim@a.example>\n" * 3 + "⟦list of 3⟧"
+
+
+@pytest.mark.parametrize(
+    ("to", "shown"),
+    [
+        ({"a": 1}, '{\n  "a": 1\n}'),
+        ([1], "[\n  1\n]"),
+        (["a, b"], '[\n  "a, b"\n]'),
+        (["a\u202e"], "a⟦U+202E⟧ ⟦list of 1⟧"),
+        ("", '""'),
+        (None, "null"),
+    ],
+)
+def test_what_is_no_list_of_addresses_is_shown_as_ever(to: Any, shown: str) -> None:
+    text = "\n".join(boxes("m", {"to": to}, (), preview=EMAIL))
+
+    assert text.endswith(f"To  {shown}" if "\n" not in shown else f"To\n{shown}")
+
+
+def test_a_name_cannot_pass_for_a_label() -> None:
+    (found,) = boxes("m", {"to": "a", "To": "b", "bcc ": "c"}, (), preview=EMAIL)
+
+    assert found.splitlines()[1:] == ["  To      a", '  "To"    b', '  "bcc "  c']
+
+
+def test_of_a_hidden_statement_not_even_the_kind_is_said() -> None:
+    hidden = boxes("q", {"statement": "DROP TABLE t"}, ["args.statement"], preview=SQL)
+    partly = boxes("m", {"to": ["a", "b"]}, ["args.to.0"], preview=EMAIL)
+
+    assert hidden == ("q\n  SQL  •••••• (hidden by policy)",)
+    assert partly[1] == 'To\n[\n  "•••••• (hidden by policy)",\n  "b"\n]'
+
+
+def test_an_edit_of_an_email_is_shown_by_its_labels() -> None:
+    before: Any = {"body": "We refund 20 euros for the lamp.", "to": "a", "priority": 1}
+    after: Any = {
+        "body": "We refund 30 euros for the lamp.",
+        "to": ["a"],
+        "priority": 2,
+    }
+
+    assert changes(before, after, (), budget=500, preview=EMAIL).splitlines() == [
+        "To  a → a ⟦list of 1⟧",
+        "Body",
+        "~ We refund ⟦-20⟧⟦+30⟧ euros for the lamp.",
+        "priority  1 → 2",
+    ]
 
 
 def test_a_blank_at_the_edge_of_a_long_text_is_marked() -> None:

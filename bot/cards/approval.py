@@ -72,7 +72,8 @@ def card(frame: Frame) -> Message:
             blocks.append(divider(block_id=frame.block_id(f"{item.index}.line")))
         blocks += call_row(frame, item)
     end = [divider(block_id=frame.block_id("line"))] if approval.is_batch else []
-    end += [*batch_footer(frame), *spot_checks(frame)]
+    end += batch_footer(frame)
+    end += spot_checks(frame, limits.BLOCKS_IN_MESSAGE - len(blocks) - len(end))
     if is_table(approval):
         taken = text_length([*blocks, *end])
         blocks += many_calls(frame, room=limits.TEXT_IN_ALL_BLOCKS - taken)

@@ -22,9 +22,17 @@ from twokey.bot.text_types import Template, joined, label, template
 from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.approvals.requirement import SpotCheck
 from twokey.gateway.approvals.spot_checking import WRONG, took_part
+from twokey.sandbox.blockkit.limits import BLOCKS_IN_MESSAGE
 
 _AT_ONCE = 2
 """How many questions stand on one card; the next one follows an answer."""
+
+_BLOCKS_OF_QUESTION = 2
+
+_WHAT_FOR = template(
+    "Asked of people who took no part in it. Your answer is counted and kept in the "
+    "audit log; it undoes nothing."
+)
 
 _TITLE = 100
 
@@ -35,11 +43,20 @@ _SAYS = {
 """What stands for an answer, by whether the call was wrong."""
 
 
-def spot_checks(frame: Frame) -> list[Block]:
-    """Return the questions that wait, and of a single call also the answer."""
+def spot_checks(frame: Frame, room: int = BLOCKS_IN_MESSAGE) -> list[Block]:
+    """Return the questions that wait, and of a single call also the answer.
+
+    Args:
+        frame: of the card.
+        room: how many blocks the card has left. A question for which there is none
+            stands on the card once the calls that wait now take less of it.
+    """
     approval = frame.approval
-    waiting = [item for item in approval.items if item.is_to_be_checked]
-    blocks = [block for item in waiting[:_AT_ONCE] for block in _question(frame, item)]
+    most = min(_AT_ONCE, (room - 1) // _BLOCKS_OF_QUESTION)
+    waiting = [item for item in approval.items if item.is_to_be_checked][: max(most, 0)]
+    blocks = [block for item in waiting for block in _question(frame, item)]
+    if waiting:
+        blocks.append(context(_WHAT_FOR, block_id=frame.block_id("check.told")))
     check = approval.items[0].spot_check
     if not approval.is_batch and check is not None and check.by is not None:
         said = _SAYS[check.answer == WRONG]
@@ -81,13 +98,8 @@ def _question(frame: Frame, item: Item) -> list[Block]:
     nth = template("🔍 *Spot check of call {n}:* was it right?", n=item.index + 1)
     alone: Template = template("🔍 *Spot check:* was this right?")
     is_batch = frame.approval.is_batch
-    told = template(
-        "Asked of people who took no part in it. Your answer is counted and kept in "
-        "the audit log; it undoes nothing."
-    )
     return [
         section(nth if is_batch else alone, block_id=frame.block_id(name)),
-        context(told, block_id=frame.block_id(f"{name}.told")),
         actions(
             *(_answer(frame, item, action) for action in _NAMES),
             block_id=frame.block_id(f"{name}.do"),

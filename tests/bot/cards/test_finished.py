@@ -22,6 +22,7 @@ from tests.bot.samples import (
 )
 from twokey.bot.cards.approval import card
 from twokey.bot.cards.finished import ENDED, is_finished
+from twokey.bot.cards.spot_check import spot_checks
 from twokey.bot.ids import Action
 from twokey.bot.modals.pages import pages
 from twokey.gateway.approvals.record import Approval
@@ -79,6 +80,19 @@ def test_a_call_that_a_spot_check_asks_about_is_shown_whole() -> None:
     approval = an_approval(in_state(a_refund(spot_check=check), S.EXECUTED))
 
     assert ARGUMENT in shown(approval)
+
+
+@pytest.mark.parametrize(("room", "asked"), [(50, 2), (4, 1), (2, 0), (-3, 0)])
+def test_a_card_asks_about_as_many_calls_as_it_has_blocks_for(
+    room: int, asked: int
+) -> None:
+    check = SpotCheck(asked_at_ms=1)
+    ran = [in_state(a_refund(index=n, spot_check=check), S.EXECUTED) for n in range(3)]
+
+    blocks = spot_checks(frame(an_approval(*ran)), room)
+
+    assert len(blocks) <= max(room, 0)
+    assert [block["type"] for block in blocks].count("actions") == asked
 
 
 def test_a_failure_is_never_called_done() -> None:

@@ -169,6 +169,7 @@ TABLE = (
         "gateway/protocol/edits.py",
         "[*problems(schema, args), *problems(closed(schema), args)]",
         "problems(closed(schema), args)",
+        "tests/protocol/test_schema_closing.py",
     ),
     Mutant(
         "one authorization executes once",
@@ -219,12 +220,14 @@ TABLE = (
         "gateway/protocol/digest.py",
         '{"i": index, "id": item, "hash": digest}',
         '{"i": 0, "id": "", "hash": digest}',
+        "tests/protocol/test_digest.py",
     ),
     Mutant(
         "duplicate keys are refused",
         "gateway/protocol/strict_json.py",
         "    if len(members) != len(pairs):",
         "    if not members and pairs:",
+        "tests/protocol/test_strict_json.py",
     ),
     Mutant(
         "two calls with one id are denied",
@@ -361,7 +364,7 @@ TABLE = (
         "gateway/store/lua/change.lua",
         "freeze_of(KEYS[9], names)",
         "false",
-        FREEZES,
+        "tests/races/test_store_guards.py",
     ),
     Mutant(
         "only who is named for it lets things run again",

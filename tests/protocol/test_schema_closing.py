@@ -28,6 +28,12 @@ TREE: JsonObject = {
         }
     },
 }
+ONE_OF: JsonObject = {
+    "oneOf": [
+        {"properties": {"c": A}},
+        {"properties": {"c": {"properties": {"a": {}, "b": {}}}}},
+    ]
+}
 OPTIONAL: JsonObject = {"anyOf": [CARD, {"type": "null"}]}
 BY_REFERENCE: JsonObject = {
     "properties": {"c": {"anyOf": [{"$ref": "#/$defs/C"}, {"type": "null"}]}},
@@ -72,6 +78,8 @@ REFUSED: list[tuple[JsonObject, JsonObject]] = [
     (IF_REFUND, {"kind": "refund", "amount": 100}),
     (NO_WIRE, {"kind": "wire", "amount": 100}),
     ({**A, "additionalProperties": {"type": "number"}}, {"x": "text"}),
+    # Both branches fit, which oneOf refuses; closed, only the second one does.
+    (ONE_OF, {"c": {"a": 1, "b": 1}}),
 ]
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from tests.lifetimes import lose_records
 from tests.service.harness import ANA, BEN, ServiceHarness
+from tests.service.test_freezes import TOOL
 from twokey.gateway.approvals.changes import Change
 from twokey.gateway.approvals.deciding import decide
 from twokey.gateway.approvals.decisions import Approve, Reject
@@ -16,6 +19,7 @@ from twokey.gateway.approvals.lifecycle import UNEXECUTED
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.wire import Claimed, Refused
 from twokey.gateway.store.atomic_write import Loaded, Write, write
+from twokey.gateway.store.freezes import names_of
 from twokey.gateway.store.store import Store
 
 
@@ -120,3 +124,43 @@ async def test_a_claim_is_granted_only_of_what_is_authorized(
     if state in UNEXECUTED | {ItemState.PENDING}:
         assert isinstance(answer, Refused)
         assert answer.state is state
+
+
+async def test_what_was_frozen_after_the_reading_is_not_written(
+    harness: ServiceHarness,
+) -> None:
+    click, _ = await harness.refund()
+    loaded = await harness.reviews.read(click.approval)
+    assert loaded
+    change = decide(loaded.approval, click, Approve(), ANA, now_ms=loaded.now_ms)
+    assert isinstance(change, Change)
+
+    await harness.reviews.freezes.freeze(TOOL, "T0/U0ANA", "wrong refunds")
+    names = names_of("support", "process_refund")
+    is_written = await written(harness, loaded, Write(change, unfrozen=names))
+
+    assert not is_written
+    assert (await harness.approval(f"{click.approval}.0")).items[0].is_pending
+
+
+async def test_a_turn_that_two_processes_submit_at_once_is_opened_once(
+    harness: ServiceHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load, both = harness.store.agent_load.load, asyncio.Barrier(2)
+
+    async def at_once(*args: Any, **named: Any) -> Any:
+        found = await load(*args, **named)
+        # Neither has seen what the other one opens.
+        if not found.verdicts:
+            await both.wait()
+        return found
+
+    monkeypatch.setattr(harness.store.agent_load, "load", at_once)
+    call = ("process_refund", {"amount": 5.0})
+    async with asyncio.timeout(60):
+        (_, first), (_, second) = await asyncio.gather(
+            harness.submit(call, message_id="m"), harness.submit(call, message_id="m")
+        )
+
+    assert first == second
+    assert len(await harness.reviews.waiting()) == 1

@@ -17,6 +17,7 @@ from twokey.gateway.approvals.decisions import Approve, Reject
 from twokey.gateway.approvals.ending import end_overdue
 from twokey.gateway.approvals.lifecycle import UNEXECUTED
 from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.wire import Claimed, Refused
 from twokey.gateway.store.atomic_write import Loaded, Write, write
 from twokey.gateway.store.freezes import names_of
@@ -156,7 +157,7 @@ async def test_a_turn_that_two_processes_submit_at_once_is_opened_once(
         return found
 
     monkeypatch.setattr(harness.store.agent_load, "load", at_once)
-    call = ("process_refund", {"amount": 5.0})
+    call: tuple[str, JsonObject] = ("process_refund", {"amount": 5.0})
     async with asyncio.timeout(60):
         (_, first), (_, second) = await asyncio.gather(
             harness.submit(call, message_id="m"), harness.submit(call, message_id="m")

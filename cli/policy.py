@@ -1,4 +1,4 @@
-"""Check a policy, explain what it asks, replay past calls, suggest changes."""
+"""Check a policy, say what it asks, or try it on past calls."""
 
 from __future__ import annotations
 

@@ -33,13 +33,12 @@ from twokey.bot.cards.frame import (
 from twokey.bot.cards.inquiries import MOST_TEXT as INQUIRIES
 from twokey.bot.cards.inquiries import inquiries
 from twokey.bot.cards.listing import Listing, all_text, call_title, listing_of
+from twokey.bot.cards.needs import because, is_usual, needs, why
 from twokey.bot.cards.precedents import MOST_TEXT
 from twokey.bot.cards.refs import hash_ref, when, who
 from twokey.bot.cards.sql_warnings import sql_warnings
 from twokey.bot.cards.states import (
     MAX_ACT,
-    TIER_BEFORE_REASONS,
-    TIER_NAMES,
     TRIAGE_TITLE,
     status_sentence,
 )
@@ -280,16 +279,11 @@ def _warning(frame: Frame, item: Item) -> list[Block]:
 
 
 def _why(frame: Frame, item: Item) -> list[Block]:
-    """Say why a call needs what it needs; nothing where that says nothing.
-
-    The first reason is the tier that the policy lists, which each call of the tool has.
-    """
-    text = " · ".join(item.reasons[1:])
-    tier = TIER_BEFORE_REASONS[item.tier] if text else TIER_NAMES[item.tier]
-    is_usual = item.tier is Tier.APPROVE and not text
+    """Say why a call needs what it needs; nothing where that says nothing."""
+    text, raised = why(item), _raised(frame, item)
+    says_more = raised is not None or not is_usual(item)
     parts = [
-        *_raised(frame, item),
-        *([] if is_usual else [template(tier)]),
+        *([because(raised or needs(item), text)] if says_more else []),
         *([untrusted(fit(text, frame.budget.note))] if text else []),
         *_revoked(frame, item),
         *_spelling(frame, item),
@@ -298,19 +292,19 @@ def _why(frame: Frame, item: Item) -> list[Block]:
     return [context(*parts, block_id=name)] if parts else []
 
 
-def _raised(frame: Frame, item: Item) -> list[Template]:
+def _raised(frame: Frame, item: Item) -> Template | None:
     """Say that a call that waits needs more now than when it was opened."""
     first = item.floor
     if first is None or not item.is_pending or frame.approval.is_batch:
-        return []  # a row of a batch has room for its tier and reasons only
+        return None  # a row of a batch has room for what it needs and reasons only
     if item.tier is first.tier and not asks_more(item.requirement, first.requirement):
-        return []
+        return None
     if item.tier is Tier.DENY:
-        return [template("⛔ *No longer allowed.* This may change again.")]
+        return template("⛔ *No longer allowed* (this may change again)")
     need = counted_votes(item).need
     if need > tally(first.requirement, (), item.action_hash).need:
-        return [template("⬆ *Needs {n} people now*", n=need)]
-    return [template("⬆ *Needs more now than when it was asked*")]
+        return template("⬆ *Needs {n} people now*", n=need)
+    return template("⬆ *Needs more now than when it was asked*")
 
 
 def _spelling(frame: Frame, item: Item) -> list[Plain]:

@@ -19,12 +19,12 @@ from twokey.bot.cards.fallbacks import card_fallback
 from twokey.bot.cards.frame import Frame, rows_of
 from twokey.bot.cards.freeze_messages import actor_ref
 from twokey.bot.cards.listing import is_misleading, listing_of
+from twokey.bot.cards.needs import because, needs, why
 from twokey.bot.cards.refs import asked_by, people, short_ref, when, who
 from twokey.bot.cards.spot_check import spot_checks
 from twokey.bot.cards.sql_warnings import sql_warnings
 from twokey.bot.cards.states import (
     NOTHING_RAN,
-    TIER_BEFORE_REASONS,
     state_counts,
     what_ran,
 )
@@ -202,9 +202,10 @@ def _why_no_review(item: Item) -> list[Template | Untrusted]:
             id=short_ref(cover.approval),
         )
         return [joined(" ", [by, people(cover.given_by)])]
-    why = " · ".join(item.reasons)
-    reasons = [untrusted(fit(why, _NOTE))] if why else []
-    return [template(TIER_BEFORE_REASONS[item.tier]), *reasons]
+    # That the policy lists the tool so says nothing: the headline does.
+    text = why(item)
+    reasons = [untrusted(fit(text, _NOTE))] if text else []
+    return [because(needs(item), text), *reasons] if text else []
 
 
 def _standing(item: Item, approval: Approval) -> Template:

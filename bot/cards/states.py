@@ -77,20 +77,6 @@ HEADLINES: dict[ItemState, str] = {
 }
 """The headline of a card with one call."""
 
-TIER_NAMES: dict[Tier, LiteralString] = {
-    Tier.AUTO: "Tier *auto*",
-    Tier.NOTIFY: "Tier *notify*",
-    Tier.APPROVE: "Tier *approve*",
-    Tier.ESCALATE: "Tier *escalate*",
-    Tier.DENY: "Tier *deny*",
-}
-"""How a tier is named in a line of ours."""
-
-TIER_BEFORE_REASONS: dict[Tier, LiteralString] = {
-    tier: sentence + ", because:" for tier, sentence in TIER_NAMES.items()
-}
-"""The same, when the policy's reasons stand behind it."""
-
 TRIAGE_TITLE = "Triage (a model's opinion, unverified)"
 """Title of the rationale of a model that raised a call's tier."""
 

@@ -6,6 +6,8 @@ import re
 from typing import LiteralString
 
 from twokey.bot.cards.fallbacks import card_fallback
+from twokey.bot.cards.needs import is_usual, needs
+from twokey.bot.cards.votes import counted_votes
 from twokey.bot.listener_context import ListenerContext, to_mrkdwn
 from twokey.bot.listeners import waiting
 from twokey.bot.listeners.read_access import access_to
@@ -14,7 +16,6 @@ from twokey.bot.payload import Command
 from twokey.bot.text_types import code, slash_command, template
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.approvals.short_id import SHORT_CHARS, short_id
-from twokey.gateway.protocol.tiers import Tier, join
 from twokey.gateway.store.atomic_write import Loaded
 
 OUTSIDER = template("Only members of this workspace can see waiting approvals.")
@@ -83,5 +84,10 @@ async def _shown(
 
 def line(approval: Approval) -> str:
     """Return where an approval stands, with the id that ``show`` takes."""
-    tier = join(Tier.AUTO, *(item.tier for item in approval.items))
-    return f"{card_fallback(approval)} Tier {tier}, `{short_id(approval.id)}`."
+    # What each call of its kind needs is said by the sentence.
+    more = [item for item in approval.items if item.is_pending and not is_usual(item)]
+    most = max(
+        more, key=lambda item: (item.tier.rank, counted_votes(item).need), default=None
+    )
+    needed = f" {to_mrkdwn(needs(most))}." if most is not None else ""
+    return f"{card_fallback(approval)}{needed} `{short_id(approval.id)}`"

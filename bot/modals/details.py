@@ -78,7 +78,7 @@ def view(frame: Frame, index: int, number: int, *, note: Plain | None = None) ->
     )
     blocks = [
         *([section(note)] if note else []),
-        *(heading(frame, item, with_call=False) if number == 1 else []),
+        *(heading(frame, item, with_call=False, is_full=True) if number == 1 else []),
         *_odd(item),
         *_shown(frame, index, number, every[number - 1]),
         _foot(frame, item, number, len(every)),

@@ -75,8 +75,15 @@ def view(
     )
     if is_staged:
         plain, title = "Keep this edit", "Edit one of the calls"
-    # The call with the tier and the reasons that the change would give it.
-    changed = item.with_(tier=raised.tier, reasons=raised.reasons) if raised else item
+    # The call as the change would make it: nobody has approved that one yet.
+    changed = item
+    if raised is not None:
+        changed = item.with_(
+            tier=raised.tier,
+            reasons=raised.reasons,
+            requirement=raised.requirement,
+            votes=(),
+        )
     blocks = [
         *(_raised(frame, item, raised) if raised else []),
         *heading(frame, changed, with_call=False),

@@ -143,7 +143,8 @@ def test_an_edit_that_raises_the_tier_warns_and_then_takes_two_others(
         ),
         "the warning",
     )
-    assert "Raised to escalate: a refund over 1000." in screen.words(".dialog")
+    said = " ".join(screen.words(".dialog").split())
+    assert "Two people have to approve, because: a refund over 1000." in said
 
     screen.click(".modal-submit")
     screen.wait(lambda: "recorded" in screen.words(".dialog"), "the result")

@@ -66,7 +66,10 @@ VIEWS: dict[str, Any] = {
         raised=edit.Raised(
             Tier.ESCALATE,
             REFUND | {"amount": 1200},
-            reasons=("The policy lists this tool.", "Raised: a refund over 1000."),
+            reasons=(
+                "The policy lists this tool as approve.",
+                "Raised to escalate: a refund over 1000.",
+            ),
             requirement=TWO.with_(approvals=3),
         ),
     ),
@@ -76,7 +79,10 @@ VIEWS: dict[str, Any] = {
         raised=edit.Raised(
             Tier.DENY,
             REFUND | {"amount": 2000},
-            reasons=("Raised to deny: nobody refunds so much.",),
+            reasons=(
+                "The policy lists this tool as approve.",
+                "Raised to deny: nobody refunds so much.",
+            ),
             requirement=TWO,
         ),
     ),

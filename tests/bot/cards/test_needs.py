@@ -1,0 +1,96 @@
+"""Cards and forms say in words who has to approve, and give a reason of this call."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.bot.readable import view as as_text
+from tests.bot.samples import LISTED, SENIOR, TWO, a_refund, an_approval, frame
+from twokey.bot.cards.needs import needs, why, without_tier
+from twokey.bot.listeners.show import line
+from twokey.bot.modals import details, edit, reject, respond
+from twokey.gateway.approvals.record import Item
+from twokey.gateway.approvals.requirement import Requirement
+from twokey.gateway.policy.raise_rules import FiredRule
+from twokey.gateway.protocol.tiers import Tier
+
+
+def _needing(approvals: int) -> Item:
+    return a_refund(requirement=Requirement(approvals=approvals, of=(SENIOR,)))
+
+
+@pytest.mark.parametrize(
+    ("approvals", "said"),
+    [
+        (1, "*One person has to approve*"),
+        (2, "*Two people have to approve*"),
+        (3, "*Three people have to approve*"),
+        (12, "*12 people have to approve*"),
+    ],
+)
+def test_how_many_people_are_needed_follows_from_the_requirement(
+    approvals: int, said: str
+) -> None:
+    assert needs(_needing(approvals)).text == said
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        FiredRule(to=Tier.ESCALATE, because="over 1000", when="true"),
+        FiredRule(to=Tier.ESCALATE, because="over 1000", when="true", needs="one.sen"),
+        FiredRule(to=Tier.APPROVE, because="over 1000", when="true", needs="one_sen"),
+    ],
+)
+def test_a_reason_stands_without_the_tier_that_it_raised_a_call_to(
+    rule: FiredRule,
+) -> None:
+    assert without_tier(rule.reason) == "over 1000."
+
+
+def test_a_rule_that_could_not_be_checked_says_so_still() -> None:
+    rule = FiredRule(
+        to=Tier.ESCALATE, because="x: y", when="true", problem="args.n is gone"
+    )
+
+    said = without_tier(rule.reason)
+
+    assert said == ("the rule 'x: y' could not be checked, because args.n is gone.")
+
+
+@pytest.mark.parametrize("form", [edit.view, reject.view, respond.view])
+def test_a_form_gives_no_reason_that_each_call_of_the_tool_has(form: object) -> None:
+    usual = a_refund(reasons=(LISTED,))
+    raised = a_refund(
+        tier=Tier.ESCALATE,
+        reasons=(LISTED, "Raised to escalate: a refund over 1000."),
+        requirement=Requirement(approvals=2, of=(SENIOR,)),
+    )
+
+    plain, told = (
+        as_text(form(frame(an_approval(one)), 0))  # type: ignore[operator]  # one of three builders
+        for one in (usual, raised)
+    )
+
+    assert "to approve" not in plain
+    assert LISTED not in plain + told
+    assert "*Two people have to approve*, because: | a refund over 1000." in told
+
+
+def test_the_details_have_every_reason_and_the_tier() -> None:
+    item = a_refund(reasons=(LISTED, "Needs one_senior: a refund over 50."))
+
+    shown = as_text(details.view(frame(an_approval(item)), 0, 1))
+
+    assert "*One person has to approve* (tier *approve*), because:" in shown
+    assert f"Needs one_senior: a refund over 50. · {LISTED}" in shown
+    assert why(item) == "a refund over 50."
+
+
+def test_a_line_of_the_command_names_what_is_more_than_usual() -> None:
+    usual, escalated = a_refund(), a_refund(tier=Tier.ESCALATE, index=1)
+
+    said = line(an_approval(usual, escalated.with_(requirement=TWO)))
+
+    assert "*Two people have to approve*. `" in said
+    assert "to approve" not in line(an_approval(usual))

@@ -3,7 +3,7 @@
 from typing import TypeAlias
 
 from twokey.bot.text import EMPTY, excerpt, fit
-from twokey.bot.text_types import Plain, Template
+from twokey.bot.text_types import Label, Plain, Template
 from twokey.sandbox.blockkit import JSON, limits
 
 Block: TypeAlias = dict[str, JSON]
@@ -38,13 +38,13 @@ def any_text(text: Template | Plain, limit: int) -> Block:
     return plain_text(text, limit, lines=True)
 
 
-def confirm(title: Plain, text: Template | Plain, *, yes: Plain, no: Plain) -> Block:
+def confirm(title: Plain, text: Template | Plain, *, yes: Plain) -> Block:
     """Make the question a button asks before it acts."""
     return {
         "title": plain_text(title, limits.CONFIRM_TITLE),
         "text": any_text(text, limits.CONFIRM_TEXT),
         "confirm": plain_text(yes, limits.CONFIRM_BUTTON),
-        "deny": plain_text(no, limits.CONFIRM_BUTTON),
+        "deny": plain_text(Label("Back"), limits.CONFIRM_BUTTON),
     }
 
 

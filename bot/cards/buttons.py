@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
-from twokey.bot.blocks import button, overflow
+from twokey.bot.blocks import overflow
 from twokey.bot.cards.frame import Frame, is_table
 from twokey.bot.cards.inquiries import ask_requester
 from twokey.bot.cards.listing import call_title
@@ -13,7 +13,6 @@ from twokey.bot.cards.noticed import in_order, noticed
 from twokey.bot.cards.totals import sums, totals_of
 from twokey.bot.cards.votes import votes_missing
 from twokey.bot.ids import Action, choice
-from twokey.bot.inputs import select
 from twokey.bot.objects import Block, confirm, option
 from twokey.bot.text import fit
 from twokey.bot.text_types import label, untrusted
@@ -96,23 +95,22 @@ def question_buttons(frame: Frame, item: Item) -> list[Block]:
     if not frame.can_decide(item):
         return []
     return [
-        button(
+        frame.button(
+            item.index,
             Action.ANSWER,
             label("Answer"),
-            value=frame.value(item.index, Action.ANSWER),
             style="primary",
             accessibility_label=label("Answer the agent"),
         ),
-        button(
+        frame.button(
+            item.index,
             Action.SKIP,
             label("Skip"),
-            value=frame.value(item.index, Action.SKIP),
             accessibility_label=label("Skip this; the agent goes on without an answer"),
             confirm=confirm(
                 label("Skip this?"),
                 label("The agent is told that nobody answers, and goes on."),
                 yes=label("Skip"),
-                no=label("Back"),
             ),
         ),
     ]
@@ -124,23 +122,23 @@ def form_buttons(frame: Frame, item: Item) -> list[Block]:
         return question_buttons(frame, item)
     nth = _nth(frame, item)
     offered = {
-        Verb.EDIT: button(
+        Verb.EDIT: frame.button(
+            item.index,
             Action.EDIT,
             label("Edit"),
-            value=frame.value(item.index, Action.EDIT),
             accessibility_label=label(f"Edit the arguments of {nth}, then approve"),
         ),
-        Verb.REJECT: button(
+        Verb.REJECT: frame.button(
+            item.index,
             Action.REJECT,
             label("Reject"),
-            value=frame.value(item.index, Action.REJECT),
             style="danger",
             accessibility_label=label(f"Reject {nth}; nothing will run"),
         ),
-        Verb.RESPOND: button(
+        Verb.RESPOND: frame.button(
+            item.index,
             Action.RESPOND,
             label("Respond"),
-            value=frame.value(item.index, Action.RESPOND),
             accessibility_label=label(f"Answer the agent instead of running {nth}"),
         ),
     }
@@ -158,17 +156,16 @@ def approve_all(frame: Frame) -> Block:
     runs = "Each of them runs exactly as this card shows it"
     once = ", once everybody who is needed has approved" if needs_others else ""
     sentence = f"{runs}{once}."
-    return button(
+    return frame.button(
+        None,
         Action.APPROVE_ALL,
         label(f"Approve all {len(waiting)} waiting"),
-        value=frame.value(None, Action.APPROVE_ALL),
         style="primary",
         accessibility_label=label(f"Approve all {len(waiting)} waiting calls"),
         confirm=confirm(
             label(f"Approve {len(waiting)} calls?"),
             label(" ".join([sentence, *_of_table(frame, waiting)])),
             yes=label("Approve all"),
-            no=label("Back"),
         ),
     )
 
@@ -189,10 +186,10 @@ def _of_table(frame: Frame, waiting: Sequence[Item]) -> list[str]:
 def reject_all(frame: Frame) -> Block:
     """Return the button that opens a form to reject every waiting call of a batch."""
     waiting = [item for item in frame.approval.items if item.is_pending]
-    return button(
+    return frame.button(
+        None,
         Action.REJECT_ALL,
         label("Reject all…"),
-        value=frame.value(None, Action.REJECT_ALL),
         style="danger",
         accessibility_label=label(f"Reject all {len(waiting)} waiting calls"),
     )
@@ -200,10 +197,10 @@ def reject_all(frame: Frame) -> Block:
 
 def choose(frame: Frame) -> Block:
     """Return the button that opens the form in which each call gets its decision."""
-    return button(
+    return frame.button(
+        None,
         Action.CHOOSE,
         label("Choose…"),
-        value=frame.value(None, Action.CHOOSE),
         accessibility_label=label("Choose what to approve, edit and reject"),
     )
 
@@ -216,25 +213,17 @@ def open_call(frame: Frame) -> Block:
         in_order(frame.approval, found),
         key=lambda item: (item.state is not doubt, not item.is_pending),
     )
-    return select(
-        Action.VIEW_ALL,
-        [
-            option(
-                label(f"#{item.index + 1}"),
-                frame.value(item.index, Action.VIEW_ALL),
-            )
-            for item in items
-        ],
-        placeholder=label("Open a call…"),
+    return frame.menu(
+        items, Action.VIEW_ALL, prefix="#", placeholder=label("Open a call…")
     )
 
 
 def view_call(frame: Frame, item: Item) -> Block:
     """Return the button that opens a call which has no row on the card."""
-    return button(
+    return frame.button(
+        item.index,
         Action.VIEW_ALL,
         label("View the other calls"),
-        value=frame.value(item.index, Action.VIEW_ALL),
         accessibility_label=label("View the calls that are not on this card"),
     )
 
@@ -245,19 +234,19 @@ def time_buttons(frame: Frame, *, is_in_full: bool) -> list[Block]:
     if approval.state is not ApprovalState.OPEN or frame.is_late:
         return []
     offered = [
-        button(
+        frame.button(
+            None,
             Action.TAKE,
             label("I'm on it"),
-            value=frame.value(None, Action.TAKE),
             accessibility_label=label("Tell the others that you look at this"),
         )
     ]
     is_due = is_in_full or is_pressing(approval, now_ms=now_ms)
     if is_due and is_extendable(approval, now_ms=now_ms):
-        extend = button(
+        extend = frame.button(
+            None,
             Action.EXTEND,
             label("More time"),
-            value=frame.value(None, Action.EXTEND),
             accessibility_label=label("Let this wait for half as long again"),
         )
         offered.append(extend)
@@ -268,10 +257,10 @@ def _approve(frame: Frame, item: Item) -> Block:
     # Where a reason is needed, a form opens, and one question is enough.
     has_form = Verb.APPROVE in item.requires_reason
     is_asked = item.tier is Tier.ESCALATE and not has_form
-    return button(
+    return frame.button(
+        item.index,
         Action.APPROVE,
         label("Approve"),
-        value=frame.value(item.index, Action.APPROVE),
         style="primary",
         accessibility_label=label(f"Approve {_nth(frame, item)}"),
         confirm=_question(frame, item) if is_asked else None,
@@ -284,10 +273,10 @@ def allow_similar(frame: Frame, item: Item) -> list[Block]:
     if not (item.can_cover and can_approve) or item.edit is not None:
         return []
     return [
-        button(
+        frame.button(
+            item.index,
             Action.ALLOW_SIMILAR,
             label("Allow similar…"),
-            value=frame.value(item.index, Action.ALLOW_SIMILAR),
             accessibility_label=label("Approve this and allow similar calls a while"),
         )
     ]
@@ -298,17 +287,16 @@ def _question(frame: Frame, item: Item) -> Block:
         label("Approve an escalated call?"),
         untrusted(fit(call_title(item), frame.budget.note)),
         yes=label("Approve"),
-        no=label("Back"),
     )
 
 
 def view_all(frame: Frame, item: Item, *, is_shown_whole: bool = True) -> Block:
     """Return the button that opens all of a call."""
     nth = _nth(frame, item)
-    return button(
+    return frame.button(
+        item.index,
         Action.VIEW_ALL,
         label("View all" if is_shown_whole else "View all to approve"),
-        value=frame.value(item.index, Action.VIEW_ALL),
         style=None if is_shown_whole else "primary",
         accessibility_label=label(f"View everything about {nth}"),
     )
@@ -317,38 +305,36 @@ def view_all(frame: Frame, item: Item, *, is_shown_whole: bool = True) -> Block:
 def findings(frame: Frame, item: Item) -> list[Block]:
     """Return the buttons with which people say what happened to a call in doubt."""
     again = label(if_repeated(item))
-    question = confirm(
-        label("Run it again?"), again, yes=label("Run again"), no=label("Back")
-    )
+    question = confirm(label("Run it again?"), again, yes=label("Run again"))
     nth = _nth(frame, item)
     names = FINDINGS_OF_A_FAILURE if item.has_failed else FINDINGS
-    rerun = button(
+    rerun = frame.button(
+        item.index,
         Action.RECONCILE_RERUN,
         label(names[Finding.RERUN]),
-        value=frame.value(item.index, Action.RECONCILE_RERUN),
         style="danger",
         accessibility_label=label(f"I checked: run {nth} again"),
         confirm=question,
     )
     return [
-        button(
+        frame.button(
+            item.index,
             Action.RECONCILE_EXECUTED,
             label(names[Finding.EXECUTED]),
-            value=frame.value(item.index, Action.RECONCILE_EXECUTED),
             accessibility_label=label(f"I checked: {nth} took effect"),
         ),
         # The agent of a call that nobody was asked about has gone on.
         *([] if item.is_auto_approved else [rerun]),
-        button(
+        frame.button(
+            item.index,
             Action.RECONCILE_SKIP,
             label(names[Finding.SKIP]),
-            value=frame.value(item.index, Action.RECONCILE_SKIP),
             accessibility_label=label(f"Close {nth} without running it again"),
         ),
-        button(
+        frame.button(
+            item.index,
             Action.RECONCILE_NOTE,
             label("Add a note…"),
-            value=frame.value(item.index, Action.RECONCILE_NOTE),
             accessibility_label=label(f"Record whether {nth} took effect, with a note"),
         ),
     ]

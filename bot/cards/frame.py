@@ -7,10 +7,15 @@ alone, so whether a call is shown whole never depends on the state of the other 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
 
-from twokey.bot.blocks import TEXT_BUDGET
-from twokey.bot.ids import block_id, seal
+from twokey.bot.blocks import TEXT_BUDGET, button
+from twokey.bot.ids import Action, block_id, seal
+from twokey.bot.inputs import select
+from twokey.bot.objects import Block, option
+from twokey.bot.text_types import Plain, label
 from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.approvals.timing import is_late, is_over
 from twokey.gateway.protocol.states import ItemState
@@ -104,6 +109,36 @@ class Frame:
             purpose=purpose,
             page=page,
         )
+
+    def button(
+        self,
+        index: int | None,
+        action: Action,
+        text: Plain,
+        *,
+        accessibility_label: Plain,
+        style: Literal["primary", "danger"] | None = None,
+        confirm: Block | None = None,
+    ) -> Block:
+        """Return a button about one call, or the whole card, sealed for its action."""
+        return button(
+            action,
+            text,
+            value=self.value(index, action),
+            style=style,
+            accessibility_label=accessibility_label,
+            confirm=confirm,
+        )
+
+    def menu(
+        self, items: Iterable[Item], action: Action, *, prefix: str, placeholder: Plain
+    ) -> Block:
+        """Return a menu of calls; each is named by ``prefix`` and its number."""
+        options = [
+            option(label(f"{prefix}{item.index + 1}"), self.value(item.index, action))
+            for item in items
+        ]
+        return select(action, options, placeholder=placeholder)
 
     def block_id(self, name: str) -> str:
         """Return the id of a block on this card."""

@@ -263,18 +263,18 @@ def _buttons(
     frame: Frame, item: Item, index: int, *, is_own: bool, is_decided: bool
 ) -> list[Block]:
     listed = "those that wait for others" if is_own else "your queue"
-    view_all = button(
+    view_all = frame.button(
+        item.index,
         Action.VIEW_ALL,
         label("View all"),
-        value=frame.value(item.index, Action.VIEW_ALL),
         accessibility_label=label(f"View approval {index + 1} of {listed}"),
     )
     if not is_decided:
         return [view_all]
-    approve = button(
+    approve = frame.button(
+        item.index,
         Action.APPROVE_ROW,
         label("Approve"),
-        value=frame.value(item.index, Action.APPROVE_ROW),
         accessibility_label=label(f"Approve {index + 1} of {listed}, as shown"),
     )
     return [approve, view_all]

@@ -6,7 +6,7 @@ of a call has everything.
 
 from __future__ import annotations
 
-from twokey.bot.blocks import Message, box, button, context, rich_text, section
+from twokey.bot.blocks import Message, box, context, rich_text, section
 from twokey.bot.cards.fallbacks import card_fallback
 from twokey.bot.cards.frame import Frame
 from twokey.bot.cards.refs import utc, when
@@ -56,10 +56,10 @@ def ask_requester(frame: Frame, index: int | None) -> list[Block]:
     if not is_waiting or requester_ref(approval) is None:
         return []
     return [
-        button(
+        frame.button(
+            index,
             Action.ASK_REQUESTER,
             label("Ask the requester…"),
-            value=frame.value(index, Action.ASK_REQUESTER),
             accessibility_label=label("Ask the person who asked the agent for this"),
         )
     ]

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import LiteralString
 
-from twokey.bot.blocks import Message, actions, box, button, context, rich_text, section
+from twokey.bot.blocks import Message, actions, box, context, rich_text, section
 from twokey.bot.cards import buttons
 from twokey.bot.cards.approval import metadata, reviewers
 from twokey.bot.cards.call_rows import call_box, call_budget, title
@@ -274,10 +274,10 @@ def _buttons(frame: Frame) -> list[Block]:
     rows = [[_freeze(frame, item, is_only=len(tools) == 1)] for item in tools]
     # An approval has at least one item, so there is a row.
     rows[-1].append(
-        button(
+        frame.button(
+            None,
             Action.REPORT,
             label("Report"),
-            value=frame.value(None, Action.REPORT),
             accessibility_label=label("Report that something is wrong with this"),
         )
     )
@@ -289,15 +289,14 @@ def _buttons(frame: Frame) -> list[Block]:
 
 def _freeze(frame: Frame, item: Item, *, is_only: bool) -> Block:
     named = untrusted(f"Freeze {fit(item.tool, _TOOL)}")
-    return button(
+    return frame.button(
+        item.index,
         Action.FREEZE_TOOL,
         label("Freeze tool") if is_only else named,
-        value=frame.value(item.index, Action.FREEZE_TOOL),
         accessibility_label=label(f"Freeze the tool of call {item.index + 1}"),
         confirm=confirm(
             label("Freeze this tool?"),
             label("No agent can start it until somebody ends the freeze."),
             yes=label("Freeze"),
-            no=label("Back"),
         ),
     )

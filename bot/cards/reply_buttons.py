@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from twokey.bot.blocks import Message, actions, box, button, context, rich_text, section
+from twokey.bot.blocks import Message, actions, box, context, rich_text, section
 from twokey.bot.cards.frame import Frame
 from twokey.bot.ids import Action
 from twokey.bot.objects import Block
@@ -93,10 +93,10 @@ def ts_of(block: str) -> str:
 
 def _button(frame: Frame, item: Item, verb: Verb) -> Block:
     action = BY_VERB[verb]
-    return button(
+    return frame.button(
+        item.index,
         action,
         _NAMES[verb],
-        value=frame.value(item.index, action),
         style="danger" if verb is Verb.REJECT else None,
         accessibility_label=label(_SPOKEN[verb].format(n=item.index + 1)),
     )

@@ -6,7 +6,6 @@ from twokey.bot.blocks import (
     Message,
     actions,
     box,
-    button,
     context,
     rich_text,
     section,
@@ -115,10 +114,10 @@ _NAMES = {
 
 def _answer(frame: Frame, item: Item, action: Action) -> Block:
     name = _NAMES[action]
-    return button(
+    return frame.button(
+        item.index,
         action,
         name,
-        value=frame.value(item.index, action),
         accessibility_label=label(f"{name.text}: call {item.index + 1}"),
     )
 

@@ -12,7 +12,6 @@ from twokey.bot.blocks import (
     Message,
     actions,
     box,
-    button,
     context,
     header,
     rich_text,
@@ -218,17 +217,17 @@ def _buttons(frame: Frame, item: Item, *, is_whole: bool) -> list[Block]:
         return [_uses(frame)] if frame.approval.uses else []
     if frame.is_late:
         return []
-    reject = button(
+    reject = frame.button(
+        0,
         Action.REJECT,
         label("Reject"),
-        value=frame.value(0, Action.REJECT),
         style="danger",
         accessibility_label=label("Reject this; nothing similar is allowed"),
     )
-    approve = button(
+    approve = frame.button(
+        0,
         Action.APPROVE,
         label("Allow"),
-        value=frame.value(0, Action.APPROVE),
         style="primary",
         accessibility_label=label("Allow similar calls within these limits"),
     )
@@ -237,26 +236,25 @@ def _buttons(frame: Frame, item: Item, *, is_whole: bool) -> list[Block]:
 
 
 def _revoke(frame: Frame) -> Block:
-    return button(
+    return frame.button(
+        0,
         Action.REVOKE,
         label("Revoke"),
-        value=frame.value(0, Action.REVOKE),
         style="danger",
         accessibility_label=label("Revoke this; similar calls go to people again"),
         confirm=confirm(
             label("Revoke this?"),
             label("Similar calls go to people again. What has not started ends."),
             yes=label("Revoke"),
-            no=label("Back"),
         ),
     )
 
 
 def _uses(frame: Frame) -> Block:
     count = len(frame.approval.uses)
-    return button(
+    return frame.button(
+        0,
         Action.USES,
         label(f"Uses ({count})"),
-        value=frame.value(0, Action.USES),
         accessibility_label=label("List the calls that this opened"),
     )

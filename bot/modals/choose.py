@@ -22,7 +22,7 @@ from twokey.bot.cards.states import status_sentence
 from twokey.bot.cards.table import calls_named, cell_values, numbers
 from twokey.bot.cards.totals import sums, totals_of
 from twokey.bot.ids import Action, Input, View
-from twokey.bot.inputs import checkboxes, input_block, radio_buttons, select
+from twokey.bot.inputs import checkboxes, input_block, radio_buttons
 from twokey.bot.modals.choice import Choice
 from twokey.bot.modals.form import State, choice_of
 from twokey.bot.modals.parse_input import BadInput, raw_value
@@ -283,15 +283,10 @@ def rest(offered: Iterable[Item]) -> list[Block]:
 
 
 def _edit_menu(frame: Frame, items: Sequence[Item]) -> Block:
-    menu = select(
+    menu = frame.menu(
+        items,
         Action.CHOOSE_EDIT,
-        [
-            option(
-                label(f"Call {item.index + 1}"),
-                frame.value(item.index, Action.CHOOSE_EDIT),
-            )
-            for item in items
-        ],
+        prefix="Call ",
         placeholder=label("Edit a call…"),
     )
     return actions(menu, block_id="choose.edit")

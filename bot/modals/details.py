@@ -189,10 +189,10 @@ def _of_time(frame: Frame, item: Item) -> list[Block]:
 
 def _next_call(frame: Frame, item: Item) -> Block:
     following = item.index + 1
-    return button(
+    return frame.button(
+        following,
         Action.VIEW_ALL,
         label("Next call"),
-        value=frame.value(following, Action.VIEW_ALL),
         accessibility_label=label(f"View call {following + 1}"),
     )
 

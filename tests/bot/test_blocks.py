@@ -62,7 +62,7 @@ def every_block(text: str) -> list[Block]:
     stranger = untrusted(text)
     short = untrusted(excerpt(text, 400).text)
     cut = untrusted(excerpt(text, 100).text)
-    sure = confirm(stranger, cut, yes=stranger, no=stranger)
+    sure = confirm(stranger, cut, yes=stranger)
     choices = [option(stranger, str(number)) for number in range(3)]
     return [
         b.header(stranger, block_id="h"),

@@ -14,7 +14,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import StrEnum
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -30,29 +30,18 @@ _REPEATED = "twokey_repeated"
 """Attribute of a record: how often its line was left out before it."""
 
 
-class Level(StrEnum):
-    """From which importance on events are written."""
-
-    DEBUG = "debug"
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
-
-
-class Format(StrEnum):
-    """``text`` is for people, ``json`` for whatever collects logs."""
-
-    TEXT = "text"
-    JSON = "json"
-
-
 class LogSettings(BaseModel):
-    """What is logged, and how."""
+    """What is logged, and how.
+
+    Attributes:
+        level: from which importance on events are written.
+        format: ``text`` is for people, ``json`` for whatever collects logs.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
-    level: Level = Level.INFO
-    format: Format = Format.TEXT
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["text", "json"] = "text"
 
 
 def write_logs(settings: LogSettings, *, shows_errors: bool = False) -> None:
@@ -64,7 +53,7 @@ def write_logs(settings: LogSettings, *, shows_errors: bool = False) -> None:
             They may quote arguments of tools: for a developer's own machine only.
     """
     handler = logging.StreamHandler(sys.stderr)
-    is_json = settings.format is Format.JSON
+    is_json = settings.format == "json"
     handler.setFormatter((_Json if is_json else _Text)(shows_errors=shows_errors))
     # On the handler and not on a logger: a logger's filter does not see what its
     # children log.

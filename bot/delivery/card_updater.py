@@ -254,26 +254,20 @@ class CardUpdater:
         now_ms: int,
     ) -> CardPlace:
         """Make the call that `_next_call` returned; return the place as it is now."""
-        due = entry.copy_due
-        if place is None or due is None:
-            return await self._post_or_update(entry, record, place, now_ms)
-        await self.copies.make(entry, due, record, place, now_ms=now_ms)
+        if place is None:
+            return await self._post(entry, record, now_ms)
+        if entry.copy_due is None:
+            return await self.card_publisher.update_card(
+                record, place, now_ms=now_ms, is_plain=entry.is_plain
+            )
+        await self.copies.make(entry, entry.copy_due, record, place, now_ms=now_ms)
         return await self._place(entry, record) or place
 
-    async def _post_or_update(
-        self,
-        entry: QueueEntry,
-        record: Approval,
-        place: CardPlace | None,
-        now_ms: int,
+    async def _post(
+        self, entry: QueueEntry, record: Approval, now_ms: int
     ) -> CardPlace:
-        """Post or update the card; return its registered copy."""
-        is_plain = entry.is_plain
-        if place is not None:
-            return await self.card_publisher.update_card(
-                record, place, now_ms=now_ms, is_plain=is_plain
-            )
-        channel = entry.channel or record.channel
+        """Post the card; return its registered copy."""
+        channel, is_plain = entry.channel or record.channel, entry.is_plain
         place = await self.card_publisher.post_card(
             record, channel=channel, now_ms=now_ms, is_plain=is_plain
         )

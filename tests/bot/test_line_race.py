@@ -18,7 +18,7 @@ async def test_news_that_comes_while_a_card_is_drawn_is_told_by_its_own_record(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The record that is read for the card is older than the vote."""
-    real, held = CardUpdater._post_or_update, list[EventName]()  # pyright: ignore[reportPrivateUsage] - the moment of the race
+    real, held = CardUpdater._post, list[EventName]()  # pyright: ignore[reportPrivateUsage] - the moment of the race
 
     async def drawn(self: CardUpdater, entry: Any, *rest: Any) -> Any:
         place = await real(self, entry, *rest)
@@ -35,7 +35,7 @@ async def test_news_that_comes_while_a_card_is_drawn_is_told_by_its_own_record(
             held.append(EventName.ITEM_VOTED)
         return place
 
-    monkeypatch.setattr(CardUpdater, "_post_or_update", drawn)
+    monkeypatch.setattr(CardUpdater, "_post", drawn)
     (verdict,) = await stack.submit(("wire_money", {}))
     async with stack.running():
         card = await stack.card(verdict, says("1 of 2"))

@@ -53,16 +53,6 @@ _BY_URGENCY = (
 )
 """The order in which a batch counts its calls: what went wrong is named first."""
 
-_WORDS: dict[ItemState, LiteralString] = {
-    _S.FAILED: "*failed*",
-    _S.EXECUTED: "done",
-    _S.REJECTED: "rejected",
-    _S.ANSWERED: "answered",
-    _S.EXPIRED: "expired",
-    _S.SUPERSEDED: "superseded",
-    _S.WITHDRAWN: "withdrawn",
-    _S.LAPSED: "lapsed",
-}
 _QUOTE = 120
 _CHANGE = 100
 _ROW = 90
@@ -202,7 +192,7 @@ def _counts(approval: Approval) -> Template:
 
 
 def _word(state: ItemState) -> Template:
-    return template(_WORDS[state])
+    return template("*failed*" if state is _S.FAILED else STATE_NAMES[state])
 
 
 def _deciders(approval: Approval) -> list[Template]:

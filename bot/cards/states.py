@@ -39,7 +39,7 @@ MAX_TOOL = 120
 """The same for the name of a tool beside a number of calls."""
 
 _S = ItemState
-STATE_NAMES: dict[ItemState, str] = {
+STATE_NAMES: dict[ItemState, LiteralString] = {
     _S.PENDING: "waiting",
     _S.AUTHORIZED: "approved",
     _S.EXECUTING: "running",

@@ -76,13 +76,7 @@ def freeze_requirement(
 def unfreeze_requirement(
     policy: Policy, *, agent: str = "", tool: str = ""
 ) -> Requirement:
-    """Return the people of whom one may let run again what was stopped.
-
-    Args:
-        policy: the policy in force now.
-        agent: name of the agent; empty for all of them.
-        tool: name of the tool; empty for all of them.
-    """
+    """Return the people who may end a freeze of this; see `freeze_requirement`."""
     named = policy.protect.unfreeze
     if named is None:
         return freeze_requirement(policy, agent=agent, tool=tool)

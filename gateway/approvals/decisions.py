@@ -265,9 +265,38 @@ class BatchRefused(_Named):
     refusal: Stale | Changed | Expired | Forbidden | Invalid | Unknown
 
 
+class CollectionDecided(_Named):
+    """One gesture decided these calls of several approvals.
+
+    Each is named by its number, from 0, in what was shown. ``approvals`` are the next
+    versions of those that changed, also by a call that was left out because it repeats
+    another. ``already`` were approved before by the same person and need others; the
+    rest are as in `BatchDecided`.
+    """
+
+    approvals: dict[int, Approval]
+    approved: tuple[int, ...] = ()
+    rejected: tuple[int, ...] = ()
+    withdrawn: tuple[int, ...] = ()
+    waiting: tuple[int, ...] = ()
+    needs_one: bool = False
+    left_out: tuple[int, ...] = ()
+    already: tuple[int, ...] = ()
+
+
+class CollectionRefused(_Named):
+    """Nothing of a gesture on several approvals was recorded, because of these calls.
+
+    ``refusals`` says why, by the number of each.
+    """
+
+    refusals: dict[int, Stale | Changed | Expired | Forbidden | Invalid | Unknown]
+
+
 Refusal = Stale | Changed | Expired | Forbidden | Invalid | Unknown
 Outcome = Decided | Voted | Repeated | TooSoon | Refusal
 BatchOutcome = BatchDecided | BatchRefused | Refusal
+CollectionOutcome = CollectionDecided | CollectionRefused | Invalid
 
 
 def has_expired(outcome: object) -> bool:

@@ -29,6 +29,8 @@ class EventName(StrEnum):
     APPROVAL_USED = "approval.used"
     APPROVAL_ASKED = "approval.asked"
     APPROVAL_REPLIED = "approval.replied"
+    # About calls of several approvals, so it names none.
+    CALLS_DECIDED = "calls.decided"
     CALL_RAN = "call.ran"
     CALL_DENIED = "call.denied"
     CALL_RETURNED = "call.returned"
@@ -91,7 +93,11 @@ BY_POLICY = "policy"
 
 BATCH_MEMBER = "batch"
 """In the data of an event about a call that was decided together with others: the
-digest of their batch, which the `APPROVAL_DECIDED` before it names."""
+digest of their batch, which the `APPROVAL_DECIDED` or `CALLS_DECIDED` before it
+names."""
+
+COLLECTION = "collection"
+"""In the data of `CALLS_DECIDED`: the id of the collection that was shown."""
 
 NEEDS_ONE = "needs_one"
 """In the data of a decision on many calls that need more people: one is enough."""

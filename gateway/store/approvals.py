@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import random
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar, cast
 from weakref import WeakKeyDictionary, WeakValueDictionary
@@ -16,16 +15,12 @@ from twokey.gateway.approvals.record import Approval
 from twokey.gateway.errors import CorruptRecord, NewerRecord, StoreUnavailable
 from twokey.gateway.failures import log_failure
 from twokey.gateway.protocol.records import RunRef
-from twokey.gateway.store import codec, turn_opening
+from twokey.gateway.store import turn_opening
 from twokey.gateway.store.agent_load import ASKED_MS
 from twokey.gateway.store.atomic_write import Loaded, Write, write
-from twokey.gateway.store.connection import (
-    Connection,
-    Reply,
-    fields,
-    milliseconds,
-    text,
-)
+from twokey.gateway.store.attempts import ATTEMPTS, BUSY, pause_before
+from twokey.gateway.store.changing_many import change_many, load_many
+from twokey.gateway.store.connection import Connection, Reply, text
 from twokey.gateway.store.keys import KEEP_MS, Keys, shard_of_approval
 from twokey.gateway.store.pending import PendingIndex
 from twokey.gateway.store.precedents import rows_of_opening, seen_precedents
@@ -38,14 +33,6 @@ HEARTBEAT = Script("heartbeat")
 
 logger = logging.getLogger(__name__)
 
-# A lost comparison nearly always means that somebody else's write went through: sixteen
-# in a row are a crowd and no livelock, and the person clicks again.
-_ATTEMPTS = 16
-_PAUSE_S = 0.03
-"""How much the pause before another attempt grows with each, at most: 3 s in all."""
-_BUSY = (
-    "Too many changed this at once; nothing of yours was recorded. Please try again."
-)
 Found = TypeVar("Found")
 
 
@@ -151,7 +138,7 @@ class ApprovalStore:
             precedents=json.dumps(
                 [*rows_of_opening(keys, approvals), *preconditions.auto_runs]
             ),
-            seen=seen_precedents(preconditions.known),
+            seen=json.dumps(seen_precedents(preconditions.known)),
             standing=json.dumps(turn_opening.standing_rows(preconditions.standing)),
         )
         match text(reply[0]):
@@ -171,18 +158,8 @@ class ApprovalStore:
         shard = shard_of_approval(approval_id)
         if shard is None:
             return None
-        keys = Keys(shard)
-        # One MULTI: head and blobs of two moments would not fit together (the hashes
-        # are compared), and the time is that of the reading.
-        head, blobs, time = await self._conn.transaction(
-            ["HGETALL", keys.head(approval_id)],
-            ["HGETALL", keys.blobs(approval_id)],
-            ["TIME"],
-        )
-        if not head or not blobs:
-            return None
-        approval = codec.approval(approval_id, fields(head), fields(blobs))
-        return Loaded(approval, now_ms=milliseconds(time))
+        found = await load_many(self._conn, Keys(shard), [approval_id])
+        return found.get(approval_id)
 
     async def change(
         self,
@@ -240,11 +217,8 @@ class ApprovalStore:
         seen: Loaded | None,
         turn: _Turn,
     ) -> Found | None:
-        for attempt in range(_ATTEMPTS):
-            # Another process that writes one call after the other is faster than who
-            # has to read first, until it is through.
-            if attempt > 1:
-                await asyncio.sleep(random.uniform(0, _PAUSE_S * attempt))  # noqa: S311
+        for attempt in range(ATTEMPTS):
+            await pause_before(attempt)
             # What the caller has read serves the first attempt only: computed from it
             # again, the second would fail as the first did.
             left, turn.written = turn.written, None
@@ -261,7 +235,19 @@ class ApprovalStore:
             # than the question: another process may have moved the approval since.
             elif loaded is not left:
                 return found
-        raise StoreUnavailable(_BUSY)
+        raise StoreUnavailable(BUSY)
+
+    async def change_many(
+        self,
+        keys: Keys,
+        approval_ids: Iterable[str],
+        compute: Callable[[Mapping[str, Loaded]], Awaitable[Found]],
+    ) -> Found:
+        """Compute the next versions of several approvals, and write all or none.
+
+        See `changing_many.change_many`.
+        """
+        return await change_many(self._conn, keys, approval_ids, compute)
 
     async def heartbeat(self, approval_id: str, index: int, fence: int) -> bool:
         """Keep a claim; False when it is no longer this fence's."""

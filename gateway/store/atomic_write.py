@@ -29,6 +29,10 @@ from twokey.gateway.store.windows import Use, as_rows
 
 CHANGE = Script("change")
 FENCED_CHANGE = Script("change", is_fenced=True)
+CHANGE_MANY = Script("change_many")
+
+_OF_ONE = ("head", "blobs", "waiting", "rejections", "rejected", "failures")
+"""Keys of each approval, in the order of `change_many.lua`."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,21 @@ class Write:
         return self.change.approval
 
 
+@dataclass(frozen=True)
+class WriteMany:
+    """Changes of several approvals of one shard, which are written together or not.
+
+    They are of one tenant, and nobody writes them as the holder of a thread's lease.
+
+    Attributes:
+        writes: one for each approval that changes; at least one.
+        events: about all of it.
+    """
+
+    writes: Sequence[Write]
+    events: Sequence[Event] = ()
+
+
 async def write(
     conn: Connection, keys: Keys, seen: Loaded, what: Write
 ) -> Loaded | None:
@@ -96,6 +115,55 @@ async def write(
         StoreUnavailable: when it is not known to be written.
         LeaseLost: another holder has the lease now; nothing was written.
     """
+    values = {name: _text(one) for name, one in _values(keys, seen, what).items()}
+    if values["rejection"] == "{}":
+        values["rejection"] = ""
+    reply = await (FENCED_CHANGE if what.is_fenced else CHANGE)(
+        conn,
+        **_keys_of(keys, seen.approval),
+        failed_ms=FAILED_MS,
+        keep_ms=KEEP_MS,
+        **values,
+    )
+    if text(reply[0]) != "done":
+        return None
+    return Loaded(what.approval, now_ms=number(reply[1]))
+
+
+async def write_many(
+    conn: Connection, keys: Keys, seen: Mapping[str, Loaded], what: WriteMany
+) -> bool:
+    """Write changes of several approvals if nothing of any moved since it was read.
+
+    Args:
+        conn: the server.
+        keys: of their shard.
+        seen: what each was computed from, by its id.
+        what: to write.
+
+    Returns:
+        False when something moved, and nothing was written.
+
+    Raises:
+        StoreUnavailable: when it is not known to be written.
+    """
+    read = [seen[one.approval.id] for one in what.writes]
+    of_each = [_keys_of(keys, one.approval) for one in read]
+    pairs = zip(read, what.writes, strict=True)
+    reply = await CHANGE_MANY(
+        conn,
+        **{name: key for name, key in of_each[0].items() if name not in _OF_ONE},
+        records=[of_one[name] for of_one in of_each for name in _OF_ONE],
+        failed_ms=FAILED_MS,
+        keep_ms=KEEP_MS,
+        events=texts(what.events),
+        changes=[json.dumps(_values(keys, *pair)) for pair in pairs],
+    )
+    return text(reply[0]) == "done"
+
+
+def _values(keys: Keys, seen: Loaded, what: Write) -> dict[str, object]:
+    """Return what a script is told of one change, by the names that it has there."""
     before, change = seen.approval, what.change
     after = change.approval
     # Comparing identities spares the JSON of the items that nothing happened to.
@@ -104,43 +172,40 @@ async def write(
     were, are = [was for was, _ in moved], [now for _, now in moved]
     old = codec.head(before, were)
     head = codec.changed(old, codec.head(after, are))
-    # Only what changed is sent: a card may have six large texts, and most changes are
-    # about one of them.
-    blobs = codec.changed(codec.blobs(before, were), codec.blobs(after, are))
-    # Only claims that this change moves: a heartbeat of another item of the card is
-    # none of its business.
-    leases = {field: old.get(field, "") for field in head if field.endswith(":u")}
     # No agent waits for a standing approval.
     job = resume_job(after) if change.resumes and not after.is_standing else None
-    reply = await (FENCED_CHANGE if what.is_fenced else CHANGE)(
-        conn,
-        **_script_keys(keys, before.id, before.tenant, before.agent),
-        rejected=keys.rejected(before.tenant, before.agent, before.thread),
-        id=before.id,
-        rev=str(before.rev),
-        seen_ms=seen.now_ms,
-        before_ms=change.before_ms,
-        unfrozen=json.dumps(list(what.unfrozen)),
-        fires=change.fires,
-        head_fields=json.dumps(head),
-        leases=json.dumps(leases),
-        blob_fields=json.dumps(blobs),
-        states=json.dumps(_states(before, after)),
-        uses=json.dumps({str(i): _uses(inputs) for i, inputs in what.inputs.items()}),
-        set=json.dumps([*timing.timers(before, after), *change.timers]),
-        events=texts(change.events),
-        job=job.model_dump_json() if job else "",
-        rejection=_rejection(before, what),
-        failed=json.dumps(_failed(before, after)),
-        failed_ms=FAILED_MS,
-        keep_ms=KEEP_MS,
-        precedents=json.dumps(rows_of_change(keys, before, after)),
-        seen=seen_precedents(one.known for one in what.inputs.values() if one.known),
-        standing=json.dumps(_as_read(what.standing)),
-    )
-    if text(reply[0]) != "done":
-        return None
-    return Loaded(after, now_ms=number(reply[1]))
+    return {
+        "id": before.id,
+        "rev": str(before.rev),
+        "seen_ms": seen.now_ms,
+        "before_ms": change.before_ms,
+        "unfrozen": list(what.unfrozen),
+        "fires": change.fires,
+        "head_fields": head,
+        # Only claims that this change moves: a heartbeat of another item of the card
+        # is none of its business.
+        "leases": {field: old.get(field, "") for field in head if field.endswith(":u")},
+        # Only what changed is sent: a card may have six large texts, and most changes
+        # are about one of them.
+        "blob_fields": codec.changed(
+            codec.blobs(before, were), codec.blobs(after, are)
+        ),
+        "states": _states(before, after),
+        "uses": {str(i): _uses(inputs) for i, inputs in what.inputs.items()},
+        "set": [*timing.timers(before, after), *change.timers],
+        "events": texts(change.events),
+        "job": job.model_dump_json() if job else "",
+        "rejection": _rejection(before, what),
+        "failed": _failed(before, after),
+        "precedents": rows_of_change(keys, before, after),
+        "seen": seen_precedents(one.known for one in what.inputs.values() if one.known),
+        "standing": _as_read(what.standing),
+    }
+
+
+def _text(value: object) -> str | int:
+    """Return a value of a change as an argument of its own."""
+    return value if isinstance(value, str | int) else json.dumps(value)
 
 
 async def quarantine(conn: Connection, keys: Keys, approval_id: str) -> None:
@@ -211,6 +276,12 @@ def resume_job(approval: Approval) -> Job:
     return Job.to_resume(approval.tenant, run_ref.agent, run_ref.thread)
 
 
+def _keys_of(keys: Keys, approval: Approval) -> dict[str, str]:
+    of_one = _script_keys(keys, approval.id, approval.tenant, approval.agent)
+    rejected = keys.rejected(approval.tenant, approval.agent, approval.thread)
+    return {**of_one, "rejected": rejected}
+
+
 def _script_keys(
     keys: Keys, approval_id: str, tenant: str, agent: str
 ) -> dict[str, str]:
@@ -261,12 +332,11 @@ def _failed(before: Approval, after: Approval) -> list[str]:
     ]
 
 
-def _rejection(before: Approval, what: Write) -> str:
+def _rejection(before: Approval, what: Write) -> dict[str, object]:
     # An authorization by people ends the row of rejections, also when an earlier call
     # of the same card was rejected.
     is_authorized = any(
         item.state is ItemState.AUTHORIZED and was.state is ItemState.PENDING
         for item, was in zip(what.approval.items, before.items, strict=True)
     )
-    effects = {**what.rejection, **({"ends": True} if is_authorized else {})}
-    return json.dumps(effects) if effects else ""
+    return {**what.rejection, **({"ends": True} if is_authorized else {})}

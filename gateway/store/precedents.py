@@ -8,7 +8,6 @@ counts in rules for a day, and is kept as long.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -98,9 +97,9 @@ def row_of_auto_run(keys: Keys, tenant: str, effect: str, what: Precedent) -> Ro
     return _row(keys.precedents(tenant, effect), what, keep_ms=DAY_MS)
 
 
-def seen_precedents(known: Iterable[Known]) -> str:
+def seen_precedents(known: Iterable[Known]) -> list[tuple[str, str]]:
     """Return what a script compares with the precedents of the moment it writes."""
-    return json.dumps([[one.key, one.changes] for one in known])
+    return [(one.key, one.changes) for one in known]
 
 
 def _placed(keys: Keys, approval: Approval, item: Item) -> tuple[str, Precedent] | None:

@@ -1,7 +1,8 @@
 """Load Lua scripts from files, and call them by the names in their headers.
 
 The header of a script is its signature: one line for each of KEYS and ARGV, with its
-name, type and unit. A name whose index ends with ``..`` takes a sequence.
+name, type and unit. A name whose index ends with ``..`` takes a sequence. A line
+``-- include NAME.lua`` puts the functions of that file before the script.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from twokey.gateway.store.fences import current
 
 FOLDER = Path(__file__).parent / "lua"
 _SHEBANG = "#!lua\n"
+_INCLUDE = re.compile(r"^-- include (\w+)\.lua$", re.MULTILINE)
 
 
 class Script:
@@ -36,7 +38,9 @@ class Script:
         body = _read(name)
         self.name = name
         self.keys, self.args = (_names(body, array) for array in ("KEYS", "ARGV"))
-        before, rest = _SHEBANG + _read("prelude"), body.removeprefix(_SHEBANG)
+        included = "".join(map(_read, _INCLUDE.findall(body)))
+        before = _SHEBANG + _read("prelude") + included
+        rest = body.removeprefix(_SHEBANG)
         self._plain = before + rest
         self._fenced = before + _read("fence") + rest if is_fenced else ""
 

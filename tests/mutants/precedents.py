@@ -56,8 +56,8 @@ PRECEDENTS_TABLE = (
     ),
     Mutant(
         "precedents: a decision compares what it was evaluated by",
-        "gateway/store/lua/change.lua",
-        "if have_precedents_moved(cjson.decode(ARGV[20])) then return {'moved'} end",
+        "gateway/store/lua/next_version.lua",
+        "if have_precedents_moved(change.seen) then return true end",
         "",
         RACES,
     ),

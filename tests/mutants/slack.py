@@ -202,9 +202,9 @@ SLACK_TABLE = (
     ),
     Mutant(
         "who loses to a busy process waits until it is through",
-        "gateway/store/approvals.py",
-        "            if attempt > 1:\n",
-        "            if False:\n",
+        "gateway/store/attempts.py",
+        "    if attempt > 1:\n",
+        "    if False:\n",
         "tests/races/test_turns.py",
     ),
     Mutant(

@@ -122,9 +122,9 @@ STANDING_TABLE = (
     ),
     Mutant(
         "standing: no claim is written over a revocation",
-        "gateway/store/lua/change.lua",
-        "  if redis.call('HGET', base .. 'a:' .. row[1], '0:s') ~= row[2] then "
-        "return {'moved'} end\n",
+        "gateway/store/lua/next_version.lua",
+        "    if redis.call('HGET', base .. 'a:' .. row[1], '0:s') ~= row[2] then "
+        "return true end\n",
         "",
         GUARDS,
     ),

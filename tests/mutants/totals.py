@@ -55,14 +55,14 @@ TOTALS_TABLE = (
     ),
     Mutant(
         "quarantine: what waited leaves its windows",
-        "gateway/store/lua/change.lua",
-        "    pcall(update_uses, blobs, i, state, now, expires + keep)\n",
+        "gateway/store/lua/next_version.lua",
+        "      pcall(update_uses, blobs, i, state, now, expires + keep)\n",
         "",
         "tests/service/test_quarantine.py",
     ),
     Mutant(
         "quarantine: corrupt uses stop nothing",
-        "gateway/store/lua/change.lua",
+        "gateway/store/lua/next_version.lua",
         "pcall(update_uses, blobs,",
         "update_uses(blobs,",
         "tests/service/test_quarantine.py",

@@ -13,7 +13,8 @@ from twokey.gateway.store.script import Script
 from twokey.gateway.store.store import Store
 
 LUA = script.FOLDER
-SHARED = {"prelude", "fence"}
+INCLUDED = {"next_version"}
+SHARED = {"prelude", "fence", *INCLUDED}
 FILES = sorted(path.stem for path in LUA.glob("*.lua") if path.stem not in SHARED)
 
 
@@ -49,6 +50,25 @@ def test_a_script_returns_only_words_of_its_header(name: str) -> None:
     returned = set(re.findall(r"return \{'(\w+)'", source))
 
     assert returned == promised
+
+
+@pytest.mark.parametrize("name", sorted(INCLUDED))
+def test_an_included_file_only_defines_functions_over_what_it_is_given(
+    name: str,
+) -> None:
+    source = (LUA / f"{name}.lua").read_text(encoding="utf-8")
+    code = re.sub(r"^ *--.*$", "", source, flags=re.MULTILINE)
+
+    assert not re.search(r"KEYS|ARGV|return \{", code)
+    assert {line[0] for line in code.splitlines() if line} == {" ", "l", "e"}
+    assert {line.split("(")[0].rpartition(" ")[0] for line in code.splitlines()
+            if line.startswith("l")} == {"local function"}  # fmt: skip
+    including = {one for one in FILES if f"-- include {name}.lua\n" in source_of(one)}
+    assert including == {"change", "change_many"}
+
+
+def source_of(name: str) -> str:
+    return (LUA / f"{name}.lua").read_text(encoding="utf-8")
 
 
 async def test_scripts_are_loaded_again_after_the_server_forgot_them(

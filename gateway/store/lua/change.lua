@@ -2,6 +2,7 @@
 -- Write the next version of one approval, with everything that belongs to it, if
 -- nothing moved since it was read. What moves is computed by pure functions
 -- (approvals/*.py); this only compares, writes, and keeps the indexes true.
+-- include next_version.lua
 -- KEYS[1] head        hash    small fields of the approval
 -- KEYS[2] blobs       hash    large fields of the approval
 -- KEYS[3] expiry      zset    deadlines of the shard
@@ -47,136 +48,25 @@
 --              that somebody else fired, a window that holds more than was evaluated,
 --              other precedents than were evaluated by, or a standing approval that
 --              ended since
-local head, blobs, id = KEYS[1], KEYS[2], ARGV[1]
-if redis.call('EXISTS', head) == 0 then return {'gone'} end
-local rev = redis.call('HGET', head, 'rev') or ''
+local change = {
+  head = KEYS[1], blobs = KEYS[2], expiry = KEYS[3], outbox = KEYS[4],
+  audit = KEYS[5], jobs = KEYS[6], waiting = KEYS[7], timers = KEYS[8],
+  frozen = KEYS[9], rejections = KEYS[10], rejected = KEYS[11], failures = KEYS[12],
+  id = ARGV[1], rev = ARGV[2], seen_ms = tonumber(ARGV[3]),
+  before_ms = tonumber(ARGV[4]), unfrozen = cjson.decode(ARGV[5]), fires = ARGV[6],
+  head_fields = cjson.decode(ARGV[7]), leases = cjson.decode(ARGV[8]),
+  blob_fields = cjson.decode(ARGV[9]), states = cjson.decode(ARGV[10]),
+  uses = cjson.decode(ARGV[11]), set = cjson.decode(ARGV[12]), events = ARGV[13],
+  job = ARGV[14], rejection = ARGV[15] ~= '' and cjson.decode(ARGV[15]) or {},
+  failed = cjson.decode(ARGV[16]), failed_ms = tonumber(ARGV[17]),
+  keep_ms = tonumber(ARGV[18]), precedents = cjson.decode(ARGV[19]),
+  seen = cjson.decode(ARGV[20]), standing = cjson.decode(ARGV[21]),
+}
+if redis.call('EXISTS', change.head) == 0 then return {'gone'} end
 local now = now_ms()
--- Times of the next version were computed from the reading: an old one is not used.
-local age = math.abs(now - tonumber(ARGV[3]))
-if rev ~= ARGV[2] or age > MAX_READING_MS then return {'moved'} end
--- The rev alone would let a sweep end a call whose owner sent a heartbeat meanwhile.
-for field, value in pairs(cjson.decode(ARGV[8])) do
-  if (redis.call('HGET', head, field) or '') ~= value then return {'moved'} end
-end
-local before = tonumber(ARGV[4])
--- Compared here and not by the caller, who may be paused before the write arrives. What
--- computes again finds the deadline over, and says so.
-if before > 0 and now >= before then return {'moved'} end
-local names = cjson.decode(ARGV[5])
--- Somebody may have frozen the tool between the evaluation of the claim and now.
-if #names > 0 and freeze_of(KEYS[9], names) then return {'moved'} end
-local timer = id .. ' ' .. ARGV[6]
-if ARGV[6] ~= '' then
-  local due = redis.call('ZSCORE', KEYS[8], timer)
-  if not due or now < tonumber(due) then return {'moved'} end
-end
-local uses = {}
-for i, inputs in pairs(cjson.decode(ARGV[11])) do
-  -- Uses that stay as they are were compared when they were reserved; every later call
-  -- was evaluated with them in its sums.
-  if inputs.rows ~= redis.call('HGET', blobs, i .. ':w') then
-    local own = uses_of(blobs, i)
-    for index, row in ipairs(cjson.decode(inputs.rows)) do
-      if total_with(row[1], row[2], own, now) > tonumber(inputs.totals[index]) then
-        return {'moved'}
-      end
-    end
-    uses[i] = inputs.rows
-  end
-end
--- A call with the same effect was approved meanwhile, maybe by a click of this moment.
-if have_precedents_moved(cjson.decode(ARGV[20])) then return {'moved'} end
--- Somebody may revoke a standing approval between the evaluation of a claim and now. Its
--- key follows from this one, as keys.py makes them, and has the same hash tag.
-local base = string.match(head, '^(.+:)a:')
-for _, row in ipairs(cjson.decode(ARGV[21])) do
-  if redis.call('HGET', base .. 'a:' .. row[1], '0:s') ~= row[2] then return {'moved'} end
-end
-
+if has_moved(change, now) then return {'moved'} end
 -- Every check is above, every write below: Redis does not roll back a script that stops
 -- in the middle.
-local keep = tonumber(ARGV[18])
-if ARGV[6] ~= '' then redis.call('ZREM', KEYS[8], timer) end
--- A corrupt record may hold no number; any new rev makes what others have read of it
--- stale.
-redis.call('HSET', head, 'rev', (tonumber(rev) or 0) + 1)
-write_fields(head, cjson.decode(ARGV[7]))
-write_fields(blobs, cjson.decode(ARGV[9]))
-
-for i, rows in pairs(uses) do
-  local expires = tonumber(end_of(head, i)) or now
-  -- Before the new ones are held: both lists may name one use, and then it counts.
-  for _, row in ipairs(uses_of(blobs, i)) do release(row[1], row[2]) end
-  for _, row in ipairs(cjson.decode(rows)) do hold(row[1], row[2], expires + keep) end
-  redis.call('HSET', blobs, i .. ':w', rows)
-end
-local corrupt = redis.call('HEXISTS', head, 'quarantined') == 1
-for i, state in pairs(cjson.decode(ARGV[10])) do
-  local item, expires = id .. '.' .. i, tonumber(end_of(head, i)) or now
-  if state == 'pending' then
-    redis.call('ZADD', KEYS[7], expires, item)
-  else
-    redis.call('ZREM', KEYS[7], item)
-  end
-  if corrupt then
-    -- Its uses may be the corrupt part: then it counts until it is forgotten.
-    pcall(update_uses, blobs, i, state, now, expires + keep)
-  else
-    update_uses(blobs, i, state, now, expires + keep)
-  end
-end
-until_last(KEYS[7])
-for _, row in ipairs(cjson.decode(ARGV[12])) do
-  if row[2] == 0 then
-    redis.call('ZREM', KEYS[8], id .. ' ' .. row[1])
-  else
-    redis.call('ZADD', KEYS[8], row[2], id .. ' ' .. row[1])
-  end
-end
-if corrupt then
-  -- Quarantined: with a deadline, each sweep would find it again.
-  redis.call('ZREM', KEYS[3], id)
-else
-  -- After the fields are written, which it reads; so does retain below.
-  reindex(head, KEYS[3], id, now)
-end
-retain(head, blobs, keep)
-announce(KEYS[4], KEYS[5], ARGV[13], now)
-enqueue(KEYS[6], ARGV[14])
-note_precedents(cjson.decode(ARGV[19]), now)
-
-for _, item in ipairs(cjson.decode(ARGV[16])) do
-  redis.call('ZREMRANGEBYSCORE', KEYS[12], '-inf', now)
-  redis.call('ZADD', KEYS[12], now + tonumber(ARGV[17]), item)
-  redis.call('PEXPIRE', KEYS[12], ARGV[17])
-end
-if ARGV[15] ~= '' then
-  local rejection = cjson.decode(ARGV[15])
-  local calls = rejection.calls or {}
-  if #calls > 0 then
-    -- By 0: reads the count, and makes the field that open.lua goes on counting in.
-    local turns = redis.call('HINCRBY', KEYS[11], 'turns', 0)
-    for _, row in ipairs(calls) do
-      redis.call('HSET', KEYS[11], row[1], turns .. ' ' .. row[2])
-    end
-    redis.call('PEXPIRE', KEYS[11], keep)
-  end
-  -- An authorization ends the row of rejections, also by the same gesture.
-  if rejection.ends then
-    redis.call('DEL', KEYS[10])
-    return {'done', now}
-  end
-  -- Many calls that are rejected together count once: somebody said no once.
-  local count = redis.call('INCR', KEYS[10])
-  redis.call('PEXPIRE', KEYS[10], keep)
-  -- The count restarts with the pause, so that lifting it gives the agent its full
-  -- number of tries.
-  if count >= rejection.after then
-    redis.call('DEL', KEYS[10])
-    -- A pause that stands keeps its reason, and is not announced again.
-    if redis.call('HSETNX', KEYS[9], rejection.name, rejection.pause) == 1 then
-      announce(KEYS[4], KEYS[5], cjson.encode({rejection.event}), now)
-    end
-  end
-end
+write_version(change, now)
+count_rejections({change}, now)
 return {'done', now}

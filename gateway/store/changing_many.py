@@ -1,0 +1,88 @@
+"""Change several approvals of one shard in one step: all of them or none."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
+
+from twokey.gateway.errors import StoreUnavailable
+from twokey.gateway.store import codec
+from twokey.gateway.store.atomic_write import Loaded, WriteMany, write_many
+from twokey.gateway.store.attempts import ATTEMPTS, BUSY, pause_before
+from twokey.gateway.store.connection import Connection, fields, milliseconds
+from twokey.gateway.store.keys import Keys, shard_of_approval
+
+MOST_CHANGED = 50
+"""How many approvals may change in one step: the server does nothing else meanwhile."""
+
+Found = TypeVar("Found")
+
+
+async def load_many(
+    conn: Connection, keys: Keys, approval_ids: Sequence[str]
+) -> dict[str, Loaded]:
+    """Read those approvals of a shard that are there, as of one moment.
+
+    Raises:
+        CorruptRecord: when a record is corrupt.
+    """
+    # One MULTI: head and blobs of two moments would not fit together (the hashes are
+    # compared), and the time is that of the reading.
+    *hashes, time = await conn.transaction(
+        *(
+            ["HGETALL", key]
+            for one in approval_ids
+            for key in (keys.head(one), keys.blobs(one))
+        ),
+        ["TIME"],
+    )
+    now_ms, found = milliseconds(time), dict[str, Loaded]()
+    rows = zip(approval_ids, hashes[::2], hashes[1::2], strict=True)
+    for approval_id, head, blobs in rows:
+        if head and blobs:
+            approval = codec.approval(approval_id, fields(head), fields(blobs))
+            found[approval_id] = Loaded(approval, now_ms)
+    return found
+
+
+async def change_many(
+    conn: Connection,
+    keys: Keys,
+    approval_ids: Iterable[str],
+    compute: Callable[[Mapping[str, Loaded]], Awaitable[Found]],
+) -> Found:
+    """Compute the next versions of several approvals, and write all or none.
+
+    What `ApprovalStore.change` does for one: read, compute, compare and write; and
+    again from the reading when something moved in any of them in between.
+
+    Args:
+        conn: the server.
+        keys: of their shard.
+        approval_ids: of the approvals, at most `MOST_CHANGED`.
+        compute: given what was read, by id and without those that are not there,
+            returns a `WriteMany`, or an answer instead. It is called again when
+            something moved.
+
+    Returns:
+        What was written, or the answer.
+
+    Raises:
+        StoreUnavailable: something moved all the time; nothing was written.
+        CorruptRecord: when a record is corrupt.
+        ValueError: when there are too many.
+    """
+    wanted = list(dict.fromkeys(approval_ids))
+    if len(wanted) > MOST_CHANGED:
+        raise ValueError(f"{len(wanted)} approvals cannot be changed in one step")
+    # One of another shard is not there, as one of another tenant is not theirs.
+    here = [one for one in wanted if shard_of_approval(one) == keys.shard]
+    for attempt in range(ATTEMPTS):
+        await pause_before(attempt)
+        loaded = await load_many(conn, keys, here)
+        found = await compute(loaded)
+        if not isinstance(found, WriteMany):
+            return found
+        if await write_many(conn, keys, loaded, found):
+            return found
+    raise StoreUnavailable(BUSY)

@@ -1,0 +1,168 @@
+-- What it takes to write the next version of an approval: `has_moved` compares and writes
+-- nothing, `write_version` and `count_rejections` write and compare nothing. script.py
+-- puts this behind the prelude of a script that includes it. A change is a table with the
+-- names that the header of change.lua has, and what is JSON there is decoded; events and
+-- job are texts.
+
+-- Return whether something moved since a change was computed. `added` is by window what
+-- the changes that are written before this one add to it; nil for a change alone.
+local function has_moved(change, now, added)
+  local head = change.head
+  -- Times of the next version were computed from the reading: an old one is not used.
+  local age = math.abs(now - change.seen_ms)
+  if (redis.call('HGET', head, 'rev') or '') ~= change.rev or age > MAX_READING_MS then
+    return true
+  end
+  -- The rev alone would let a sweep end a call whose owner sent a heartbeat meanwhile.
+  for field, value in pairs(change.leases) do
+    if (redis.call('HGET', head, field) or '') ~= value then return true end
+  end
+  -- Compared here and not by the caller, who may be paused before the write arrives. What
+  -- computes again finds the deadline over, and says so.
+  if change.before_ms > 0 and now >= change.before_ms then return true end
+  -- Somebody may have frozen the tool between the evaluation of the claim and now.
+  if #change.unfrozen > 0 and freeze_of(change.frozen, change.unfrozen) then return true end
+  if change.fires ~= '' then
+    local due = redis.call('ZSCORE', change.timers, change.id .. ' ' .. change.fires)
+    if not due or now < tonumber(due) then return true end
+  end
+  for i, inputs in pairs(change.uses) do
+    -- Uses that stay as they are were compared when they were reserved; every later call
+    -- was evaluated with them in its sums.
+    if inputs.rows ~= redis.call('HGET', change.blobs, i .. ':w') then
+      local own = uses_of(change.blobs, i)
+      for index, row in ipairs(cjson.decode(inputs.rows)) do
+        local total, before = total_with(row[1], row[2], own, now), 0
+        if added then
+          before = added[row[1]] or 0
+          added[row[1]] = before + total - tonumber(slide(row[1], now))
+        end
+        if total + before > tonumber(inputs.totals[index]) then return true end
+      end
+    end
+  end
+  -- A call with the same effect was approved meanwhile, maybe by a click of this moment.
+  if have_precedents_moved(change.seen) then return true end
+  -- Somebody may revoke a standing approval between the evaluation of a claim and now.
+  -- Its key follows from this one, as keys.py makes them, and has the same hash tag.
+  local base = string.match(head, '^(.+:)a:')
+  for _, row in ipairs(change.standing) do
+    if redis.call('HGET', base .. 'a:' .. row[1], '0:s') ~= row[2] then return true end
+  end
+  return false
+end
+
+-- Let items use of windows what a change says, instead of what they used.
+local function move_uses(change, now)
+  local head, blobs = change.head, change.blobs
+  for i, inputs in pairs(change.uses) do
+    if inputs.rows ~= redis.call('HGET', blobs, i .. ':w') then
+      local expires = tonumber(end_of(head, i)) or now
+      -- Before the new ones are held: both lists may name one use, and then it counts.
+      for _, row in ipairs(uses_of(blobs, i)) do release(row[1], row[2]) end
+      for _, row in ipairs(cjson.decode(inputs.rows)) do
+        hold(row[1], row[2], expires + change.keep_ms)
+      end
+      redis.call('HSET', blobs, i .. ':w', inputs.rows)
+    end
+  end
+end
+
+-- Remember calls as rejected in their thread, for as long as its turns are counted.
+local function remember_rejected(change)
+  local calls = change.rejection.calls or {}
+  if #calls == 0 then return end
+  -- By 0: reads the count, and makes the field that open.lua goes on counting in.
+  local turns = redis.call('HINCRBY', change.rejected, 'turns', 0)
+  for _, row in ipairs(calls) do
+    redis.call('HSET', change.rejected, row[1], turns .. ' ' .. row[2])
+  end
+  redis.call('PEXPIRE', change.rejected, change.keep_ms)
+end
+
+-- Write a change, and everything that belongs to it but the row of rejections.
+local function write_version(change, now)
+  local head, blobs, id, keep = change.head, change.blobs, change.id, change.keep_ms
+  if change.fires ~= '' then redis.call('ZREM', change.timers, id .. ' ' .. change.fires) end
+  -- A corrupt record may hold no number; any new rev makes what others have read of it
+  -- stale.
+  redis.call('HSET', head, 'rev', (tonumber(change.rev) or 0) + 1)
+  write_fields(head, change.head_fields)
+  write_fields(blobs, change.blob_fields)
+  move_uses(change, now)
+  local corrupt = redis.call('HEXISTS', head, 'quarantined') == 1
+  for i, state in pairs(change.states) do
+    local item, expires = id .. '.' .. i, tonumber(end_of(head, i)) or now
+    if state == 'pending' then
+      redis.call('ZADD', change.waiting, expires, item)
+    else
+      redis.call('ZREM', change.waiting, item)
+    end
+    if corrupt then
+      -- Its uses may be the corrupt part: then it counts until it is forgotten.
+      pcall(update_uses, blobs, i, state, now, expires + keep)
+    else
+      update_uses(blobs, i, state, now, expires + keep)
+    end
+  end
+  until_last(change.waiting)
+  for _, row in ipairs(change.set) do
+    if row[2] == 0 then
+      redis.call('ZREM', change.timers, id .. ' ' .. row[1])
+    else
+      redis.call('ZADD', change.timers, row[2], id .. ' ' .. row[1])
+    end
+  end
+  if corrupt then
+    -- Quarantined: with a deadline, each sweep would find it again.
+    redis.call('ZREM', change.expiry, id)
+  else
+    -- After the fields are written, which it reads; so does retain below.
+    reindex(head, change.expiry, id, now)
+  end
+  retain(head, blobs, keep)
+  announce(change.outbox, change.audit, change.events, now)
+  enqueue(change.jobs, change.job)
+  note_precedents(change.precedents, now)
+  for _, item in ipairs(change.failed) do
+    redis.call('ZREMRANGEBYSCORE', change.failures, '-inf', now)
+    redis.call('ZADD', change.failures, now + change.failed_ms, item)
+    redis.call('PEXPIRE', change.failures, change.failed_ms)
+  end
+  remember_rejected(change)
+end
+
+-- Count one more rejection in a row of an agent; pause it after so many.
+local function count_rejection(change, now)
+  local rejection = change.rejection
+  local count = redis.call('INCR', change.rejections)
+  redis.call('PEXPIRE', change.rejections, change.keep_ms)
+  -- The count restarts with the pause, so that lifting it gives the agent its full
+  -- number of tries.
+  if count >= rejection.after then
+    redis.call('DEL', change.rejections)
+    -- A pause that stands keeps its reason, and is not announced again.
+    if redis.call('HSETNX', change.frozen, rejection.name, rejection.pause) == 1 then
+      announce(change.outbox, change.audit, cjson.encode({rejection.event}), now)
+    end
+  end
+end
+
+-- Count what one gesture rejected, by agent, after all of its changes were written.
+local function count_rejections(changes, now)
+  local ended = {}
+  for _, change in ipairs(changes) do
+    -- An authorization ends the row of rejections, also by the same gesture.
+    if change.rejection.ends then
+      redis.call('DEL', change.rejections)
+      ended[change.rejections] = true
+    end
+  end
+  for _, change in ipairs(changes) do
+    -- Many calls that are rejected together count once: somebody said no once.
+    if change.rejection.calls and not ended[change.rejections] then
+      count_rejection(change, now)
+      ended[change.rejections] = true
+    end
+  end
+end

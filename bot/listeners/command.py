@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final, LiteralString
+from functools import partial
+from typing import Final, LiteralString, TypeAlias, TypeVar
 
 from twokey.bot.blocks import section
 from twokey.bot.listener_context import (
@@ -110,29 +111,6 @@ def _answer(message: UserText) -> AckBody:
 
 
 async def _list(ctx: ListenerContext, command: Command, _: str) -> AckBody:
-    return {"text": await _listed(ctx, command)}
-
-
-async def _frozen(ctx: ListenerContext, command: Command, _: str) -> AckBody:
-    return await list_freezes(ctx, command)
-
-
-async def _history(ctx: ListenerContext, command: Command, words: str) -> AckBody:
-    await ctx.require_member(command.user, command.team, OUTSIDER)
-    return await past_command(ctx, command, words, is_mine=False)
-
-
-async def _mine(ctx: ListenerContext, command: Command, words: str) -> AckBody:
-    await ctx.require_member(command.user, command.team, OUTSIDER)
-    return await past_command(ctx, command, words, is_mine=True)
-
-
-async def _stats(ctx: ListenerContext, command: Command, _: str) -> AckBody:
-    await ctx.require_member(command.user, command.team, OUTSIDER)
-    return await stats_command(ctx)
-
-
-async def _listed(ctx: ListenerContext, command: Command) -> str:
     await ctx.require_member(command.user, command.team, OUTSIDER)
     found: list[Loaded] = []
     is_unknown = False
@@ -154,27 +132,28 @@ async def _listed(ctx: ListenerContext, command: Command) -> str:
         lines.append(to_mrkdwn(template(_CUT, count=target)))
     if is_unknown:
         lines.append(to_mrkdwn(_MAYBE_MORE))
-    return "\n".join(lines)
+    return {"text": "\n".join(lines)}
 
 
-_ASKED: Final[
-    Mapping[str, Callable[[ListenerContext, Command, str], Awaitable[UserText]]]
-] = {
+T = TypeVar("T")
+_Answers: TypeAlias = Mapping[
+    str, Callable[[ListenerContext, Command, str], Awaitable[T]]
+]
+
+_ASKED: Final[_Answers[UserText]] = {
     "delegate": delegate,
     "freeze": freeze,
     "unfreeze": unfreeze,
 }
 """Commands that are answered by a sentence."""
 
-_LISTED: Final[
-    Mapping[str, Callable[[ListenerContext, Command, str], Awaitable[AckBody]]]
-] = {
-    "frozen": _frozen,
-    "history": _history,
+_LISTED: Final[_Answers[AckBody]] = {
+    "frozen": list_freezes,
+    "history": partial(past_command, is_mine=False),
     "list": _list,
-    "mine": _mine,
+    "mine": partial(past_command, is_mine=True),
     "show": show,
-    "stats": _stats,
+    "stats": stats_command,
     "standing": list_standing,
 }
 """Commands that are answered by a list."""

@@ -83,7 +83,7 @@ async def unfreeze(ctx: ListenerContext, command: Command, rest: str) -> UserTex
     return label(f"{_named(scope)} may run again.")
 
 
-async def list_freezes(ctx: ListenerContext, command: Command) -> AckBody:
+async def list_freezes(ctx: ListenerContext, command: Command, _: str) -> AckBody:
     """Return what is frozen or paused, by whom and why, for a member.
 
     Raises:

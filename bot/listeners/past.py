@@ -10,6 +10,7 @@ from twokey.bot.interactions import Clicked, Submitted
 from twokey.bot.listener_context import ListenerContext
 from twokey.bot.listeners.read_access import Access, reader_access
 from twokey.bot.listeners.router import AckBody, Router
+from twokey.bot.listeners.show import OUTSIDER
 from twokey.bot.listeners.views import open_modal
 from twokey.bot.modals.form import text_of
 from twokey.bot.payload import Command
@@ -32,7 +33,12 @@ def register(router: Router) -> None:
 async def past_command(
     ctx: ListenerContext, command: Command, words: str, *, is_mine: bool
 ) -> AckBody:
-    """Answer `/approvals history` and `/approvals mine` in a channel."""
+    """Answer `/approvals history` and `/approvals mine` in a channel, to a member.
+
+    Raises:
+        UserFacingError: says why not.
+    """
+    await ctx.require_member(command.user, command.team, OUTSIDER)
     found = await _past(
         ctx, command.user, words, is_mine=is_mine, channel=command.channel
     )

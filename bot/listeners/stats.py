@@ -9,6 +9,8 @@ from twokey.bot.cards.metrics import metrics_facts, metrics_table
 from twokey.bot.cards.refs import when
 from twokey.bot.listener_context import ListenerContext
 from twokey.bot.listeners.router import AckBody
+from twokey.bot.listeners.show import OUTSIDER
+from twokey.bot.payload import Command
 from twokey.bot.text_types import template
 from twokey.gateway.metrics.fold import Selection
 
@@ -26,8 +28,13 @@ _TOO_LONG = template(
 )
 
 
-async def stats_command(ctx: ListenerContext) -> AckBody:
-    """Answer `/approvals stats`: rates, waiting times, and a table by tool."""
+async def stats_command(ctx: ListenerContext, command: Command, _: str) -> AckBody:
+    """Answer `/approvals stats` to a member: rates, waiting times, a table by tool.
+
+    Raises:
+        UserFacingError: says why not.
+    """
+    await ctx.require_member(command.user, command.team, OUTSIDER)
     since_ms = await ctx.service.store.conn.now_ms() - DAYS * _DAY_MS
     try:
         async with asyncio.timeout(_WITHIN_S):

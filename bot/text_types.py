@@ -130,6 +130,14 @@ def joined(separator: LiteralString, templates: Iterable[Template]) -> Template:
     return whole
 
 
+def parted(sentence: Template) -> tuple[str, Template]:
+    """Return the first word of a sentence, such as a sign, and the rest of it."""
+    first, _, rest = sentence.text.partition(" ")
+    whole = Template("")
+    object.__setattr__(whole, "text", rest)  # as in `joined`
+    return first, whole
+
+
 def user(user_id: str) -> Ref:
     """Mention a person by id (`U…`, `W…`)."""
     return Ref(f"<@{user_id}>")

@@ -1,6 +1,6 @@
 """Render an approval as one Slack message (the card), in every state.
 
-From top to bottom: the headline, state and requester; each call with its arguments, the
+From top to bottom: the header, state and requester; each call with its arguments, the
 agent's description and the buttons; and the batch footer. As long as a call needs
 somebody, its arguments stay; when all have ended, the card collapses (`finished`).
 Untrusted text is always preformatted or plain text.
@@ -16,7 +16,7 @@ from twokey.bot.blocks import (
     section,
 )
 from twokey.bot.cards.batch_footer import batch_footer
-from twokey.bot.cards.call_rows import agent_statement, call_row
+from twokey.bot.cards.call_rows import agent_statement, call_row, state
 from twokey.bot.cards.deadlines import expires_each
 from twokey.bot.cards.fallbacks import card_fallback
 from twokey.bot.cards.finished import finished, is_finished
@@ -59,6 +59,7 @@ def card(frame: Frame) -> Message:
         header(
             header_text(approval, now_ms=frame.now_ms), block_id=frame.block_id("head")
         ),
+        *([] if approval.is_batch else [state(frame)]),
         _origin(frame),
         *_time(frame),
         *reviewers(frame),

@@ -40,6 +40,7 @@ from twokey.bot.cards.sql_warnings import sql_warnings
 from twokey.bot.cards.states import (
     MAX_ACT,
     TRIAGE_TITLE,
+    is_just_waiting,
     status_sentence,
 )
 from twokey.bot.cards.table import table_of
@@ -53,6 +54,7 @@ from twokey.bot.text_types import (
     Template,
     joined,
     label,
+    parted,
     template,
     untrusted,
 )
@@ -137,9 +139,7 @@ def call_row(frame: Frame, item: Item) -> list[Block]:
         *_warning(frame, item),
         *_why(frame, item),
         *([] if frame.approval.is_batch else agent_statement(frame)),
-        section(
-            _standing(frame, item, shown), block_id=frame.block_id(f"{name}.state")
-        ),
+        *_standing(frame, item, shown),
     ]
     is_whole = shown.is_complete and _state(item, frame.budget).complete
     offered = buttons.decisions(frame, item, is_shown_whole=is_whole)
@@ -300,7 +300,7 @@ def _raised(frame: Frame, item: Item) -> Template | None:
     if item.tier is first.tier and not asks_more(item.requirement, first.requirement):
         return None
     if item.tier is Tier.DENY:
-        return template("⛔ *No longer allowed* (this may change again)")
+        return needs(item)
     need = counted_votes(item).need
     if need > tally(first.requirement, (), item.action_hash).need:
         return template("⬆ *Needs {n} people now*", n=need)
@@ -331,14 +331,31 @@ def _revoked(frame: Frame, item: Item) -> list[Template | Label]:
     return [sentence, label(fit(revoked.reason, frame.budget.note))]
 
 
-def _standing(frame: Frame, item: Item, shown: Listing) -> Template:
+def state(frame: Frame) -> Block:
+    """Return where a card's one call stands, below its header, which has the sign."""
+    item = frame.approval.items[0]
     status = status_sentence(frame.approval, item, now_ms=frame.now_ms)
-    if shown.is_complete:
-        return status
-    part = template(
-        "Showing {shown} of {total} characters (sha256 {hash}). View all has them.",
-        shown=shown.shown,
-        total=shown.total,
-        hash=hash_ref(item.action_hash),
+    return section(parted(status)[1], block_id=frame.block_id(f"{item.index}.state"))
+
+
+def _standing(frame: Frame, item: Item, shown: Listing) -> list[Block]:
+    """Return how much of a call is shown and, of several, where this one stands.
+
+    A call that waits for one person, as its card says, has nothing to add.
+    """
+    approval, lines = frame.approval, list[Template]()
+    waits = frame.can_decide(item) and is_just_waiting(approval, item)
+    if approval.is_batch and not waits:
+        lines.append(status_sentence(approval, item, now_ms=frame.now_ms))
+    if not shown.is_complete:
+        part = template(
+            "Showing {shown} of {total} characters (sha256 {hash}). View all has them.",
+            shown=shown.shown,
+            total=shown.total,
+            hash=hash_ref(item.action_hash),
+        )
+        lines.append(part)
+    name = f"{item.index}.state" if approval.is_batch else f"{item.index}.part"
+    return (
+        [section(joined("\n", lines), block_id=frame.block_id(name))] if lines else []
     )
-    return joined("\n", [status, part])

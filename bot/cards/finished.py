@@ -16,24 +16,31 @@ from twokey.bot.cards import buttons
 from twokey.bot.cards.call_rows import FINDINGS, late_report
 from twokey.bot.cards.diff import diff
 from twokey.bot.cards.frame import Frame, is_table
-from twokey.bot.cards.listing import call_title, one_line
+from twokey.bot.cards.listing import call_title
 from twokey.bot.cards.noticed import totals
 from twokey.bot.cards.refs import asked_by, people, short_ref, when, who
 from twokey.bot.cards.spot_check import spot_checks
 from twokey.bot.cards.states import (
-    HEADLINES,
-    MAX_ACT,
-    MAX_TOOL,
+    SEVERAL,
+    SIGNS,
     STATE_NAMES,
     approvers,
+    batch_title,
     header_text,
     is_own_edit,
     status_sentence,
 )
-from twokey.bot.cards.totals import header_total
 from twokey.bot.objects import Block
 from twokey.bot.text import fit
-from twokey.bot.text_types import Plain, Template, joined, label, template, untrusted
+from twokey.bot.text_types import (
+    Plain,
+    Template,
+    joined,
+    label,
+    parted,
+    template,
+    untrusted,
+)
 from twokey.gateway.approvals.lifecycle import UNEXECUTED
 from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.protocol.records import Person
@@ -83,7 +90,8 @@ def finished(frame: Frame) -> list[Block]:
 
 def _of_one(frame: Frame) -> list[Block]:
     approval, item = frame.approval, frame.approval.items[0]
-    status = status_sentence(approval, item, now_ms=frame.now_ms)
+    # The header has its sign.
+    _, status = parted(status_sentence(approval, item, now_ms=frame.now_ms))
     said = _remarks(item)
     return [
         header(
@@ -165,15 +173,10 @@ def _of_batch(frame: Frame) -> list[Block]:
 
 def _title(approval: Approval) -> Plain:
     states = {item.state for item in approval.items}
-    sign = "☑️"
+    sign = SEVERAL
     if _S.FAILED in states or len(states) == 1:
-        state = _S.FAILED if _S.FAILED in states else min(states)
-        sign = HEADLINES[state].split()[0]
-    tools = ", ".join(dict.fromkeys(one_line(item.tool) for item in approval.items))
-    total = header_total(approval) if is_table(approval) else ""
-    room = min(MAX_TOOL, MAX_ACT - 15 - len(total))
-    text = f"{sign} {len(approval.items)} calls: {fit(tools, room)}"
-    return untrusted(f"{text} · {total}" if total else text)
+        sign = SIGNS[_S.FAILED if _S.FAILED in states else min(states)]
+    return batch_title(approval, sign)
 
 
 def _counts(approval: Approval) -> Template:
@@ -221,7 +224,7 @@ def _rows(frame: Frame) -> list[Block]:
 
 
 def _line(item: Item) -> str:
-    sign = HEADLINES[item.state].split()[0]
+    sign = SIGNS[item.state]
     title = " ".join(call_title(item).split())
     edited = ", edited" if item.edit is not None else ""
     error = " ".join(item.result.summary.split()) if item.result else ""

@@ -1,4 +1,4 @@
-"""Headline and status sentence of an item or an approval, by its state."""
+"""Header and status sentence of an item or an approval, by its state."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from twokey.bot.text_types import (
     Template,
     joined,
     label,
+    parted,
     template,
     untrusted,
 )
 from twokey.gateway.approvals.decisions import Stale
-from twokey.gateway.approvals.lifecycle import UNEXECUTED, ApprovalState
+from twokey.gateway.approvals.lifecycle import ApprovalState
 from twokey.gateway.approvals.permission import is_dead_end
 from twokey.gateway.approvals.record import Approval, DecisionRecord, Item
 from twokey.gateway.approvals.requirement import Vote
@@ -61,21 +62,24 @@ UNREVIEWED_STATE_NAMES = STATE_NAMES | {
 }
 """The same for calls that the policy let run."""
 
-HEADLINES: dict[ItemState, str] = {
-    _S.PENDING: "⏳ Approval needed",
-    _S.AUTHORIZED: "🔑 Approved, not run yet",
-    _S.EXECUTING: "🔄 Approved, running now",
-    _S.EXECUTED: "✅ Approved and done",
-    _S.FAILED: "❌ Approved, but it failed",
-    _S.IN_DOUBT: "❓ Did it run? Please check",
-    _S.REJECTED: "🚫 Rejected",
-    _S.ANSWERED: "💬 Answered, nothing ran",
-    _S.EXPIRED: "⌛ Expired, nothing ran",
-    _S.SUPERSEDED: "⏩ Superseded, nothing ran",
-    _S.WITHDRAWN: "↩ Withdrawn, nothing ran",
-    _S.LAPSED: "⌛ Approved, but the approval lapsed",
+SIGNS: dict[ItemState, str] = {
+    _S.PENDING: "⏳",
+    _S.AUTHORIZED: "🔑",
+    _S.EXECUTING: "🔄",
+    _S.EXECUTED: "✅",
+    _S.FAILED: "❌",
+    _S.IN_DOUBT: "❓",
+    _S.REJECTED: "🚫",
+    _S.ANSWERED: "💬",
+    _S.EXPIRED: "⌛",
+    _S.SUPERSEDED: "⏩",
+    _S.WITHDRAWN: "↩",
+    _S.LAPSED: "⌛",
 }
-"""The headline of a card with one call."""
+"""The sign of each state; the sentence of a state begins with the same."""
+
+SEVERAL = "☑️"
+"""The sign of calls that ended in different ways."""
 
 TRIAGE_TITLE = "Triage (a model's opinion, unverified)"
 """Title of the rationale of a model that raised a call's tier."""
@@ -119,9 +123,6 @@ NOTHING_RAN: LiteralString = "Nothing ran."
 _HAD_STARTED: LiteralString = "It had been started, and does not go on."
 _NOT_KNOWN: LiteralString = "Whether it ran before is not known."
 
-LATE = "⌛ The time is over"
-"""The headline while an approval is past its time and not yet closed."""
-
 
 def what_ran(item: Item | Stale) -> LiteralString:
     """Return the sentence that is true in place of `NOTHING_RAN`.
@@ -135,74 +136,46 @@ def what_ran(item: Item | Stale) -> LiteralString:
 
 
 def header_text(approval: Approval, *, now_ms: int) -> Plain:
-    """Return the header of a card: what the one call does, or how many there are."""
-    sentence = headline(approval, now_ms=now_ms)
-    sign = sentence.text.split()[0]
-    if is_table(approval):
-        # Where nothing waits, the sentence begins with a number.
-        sign = "☑️" if sign.isdecimal() else sign
-        tool, total = one_line(approval.items[0].tool), header_total(approval)
-        room = min(MAX_TOOL, MAX_ACT - 15 - len(total))
-        text = f"{sign} {len(approval.items)} calls: {fit(tool, room)}"
-        return untrusted(f"{text} · {total}" if total else text)
-    if approval.is_batch:
-        return sentence
-    return untrusted(f"{sign} {fit(call_title(approval.items[0]), MAX_ACT)}")
+    """Return the header of a card: what is to be done, behind the sign of its state."""
+    if not approval.is_batch:
+        item = approval.items[0]
+        sign, _ = parted(status_sentence(approval, item, now_ms=now_ms))
+        return untrusted(f"{sign} {fit(call_title(item), MAX_ACT)}")
+    return batch_title(approval, _batch_state(approval, now_ms)[0])
+
+
+def batch_title(approval: Approval, sign: str) -> Plain:
+    """Return the header of several calls: how many they are, of what, and a total."""
+    tools = ", ".join(dict.fromkeys(one_line(item.tool) for item in approval.items))
+    total = header_total(approval) if is_table(approval) else ""
+    room = min(MAX_TOOL, MAX_ACT - 15 - len(total))
+    text = f"{sign} {len(approval.items)} calls: {fit(tools, room)}"
+    return untrusted(f"{text} · {total}" if total else text)
 
 
 def status_label(approval: Approval, *, now_ms: int) -> list[Label]:
-    """Return the state of a card's one call in a few words, to stand below its header.
+    """Return the state of several calls in a few words, to stand below their header.
 
-    The header of a few calls says it already.
+    One call has a sentence there, see `status_sentence`.
     """
-    if approval.is_batch and not is_table(approval):
-        return []
-    sign, _, words = headline(approval, now_ms=now_ms).text.partition(" ")
-    # Where nothing waits, the sentence begins with a number instead of a sign.
-    return [label(f"{sign} {words}" if sign.isdecimal() else words)]
+    return [_batch_state(approval, now_ms)[1]] if approval.is_batch else []
 
 
-def headline(approval: Approval, *, now_ms: int) -> Label:
-    """Return where an approval stands, behind a sign: fixed words and numbers."""
+def _batch_state(approval: Approval, now_ms: int) -> tuple[str, Label]:
+    """Return where several calls stand: a sign, and fixed words with numbers."""
+    every = len(approval.items)
     waiting = sum(item.is_pending for item in approval.items)
+    doubts = sum(item.state is _S.IN_DOUBT for item in approval.items)
     # The record is closed by the sweeper a moment later; until then its own state still
     # says that it is open.
     if waiting and is_over(approval, now_ms):
-        return label(LATE)
-    if not approval.is_batch:
-        return _one(approval.items[0])
-    doubts = sum(item.state is _S.IN_DOUBT for item in approval.items)
+        return SIGNS[_S.EXPIRED], label("The time is over")
     if waiting:
-        return _waiting(approval, waiting)
+        of = "" if waiting == every else f": {waiting} of {every} calls"
+        return SIGNS[_S.PENDING], label(f"Approval needed{of}")
     if doubts:
-        return label(f"❓ Please check {doubts} of {len(approval.items)} calls")
-    return label(f"{len(approval.items)} calls: {state_counts(approval)}")
-
-
-def _waiting(approval: Approval, waiting: int) -> Label:
-    every = len(approval.items)
-    if waiting < every:
-        return label(f"⏳ Approval needed: {waiting} of {every} calls")
-    # The header above a table says how many they are.
-    many = "" if is_table(approval) else f": {every} calls"
-    return label(f"⏳ Approval needed{many}")
-
-
-def _one(item: Item) -> Label:
-    need = counted_votes(item).need
-    if item.is_pending and item.tier is Tier.DENY:
-        return label("⛔ The policy no longer allows this")
-    if item.is_pending and need > 1:
-        return label(f"⏳ Approval needed from {need} people")
-    head = HEADLINES[item.state]
-    if item.has_failed:
-        head = "❌ It failed. Run it again?"
-    if item.state in UNEXECUTED and what_ran(item) is not NOTHING_RAN:
-        what = "may have run before" if item.is_restored else "had been started"
-        head = f"{head.removesuffix(', nothing ran')}; it {what}"
-    if item.edit is not None:
-        head = head.replace("Approved", "Approved with changes")
-    return label(head)
+        return SIGNS[_S.IN_DOUBT], label(f"Please check {doubts} of {every} calls")
+    return SEVERAL, label(state_counts(approval))
 
 
 def state_counts(approval: Approval) -> str:
@@ -234,6 +207,18 @@ def status_sentence(approval: Approval, item: Item, *, now_ms: int) -> Template:
             head = head.replace("*Approved*", "*Edited and approved*")
         return joined("", [template(head), template(" by "), by_whom(item), sentence])
     return joined("", [template(head), sentence])
+
+
+def is_just_waiting(approval: Approval, item: Item) -> bool:
+    """Return whether a call waits for one person, and nothing else is to be said."""
+    count = counted_votes(item)
+    return (
+        item.is_pending
+        and (count.have, count.need) == (0, 1)
+        and not count.lacking
+        and item.tier is not Tier.DENY
+        and not is_dead_end(approval, item, item.requirement)
+    )
 
 
 def taken_by(approval: Approval, *, now_ms: int) -> Template | None:
@@ -288,14 +273,18 @@ def _pending(approval: Approval, item: Item, *, now_ms: int) -> Template:
     if is_late(approval, item, now_ms):
         over = template("⌛ *The time to decide ended* {at}.", at=at)
         return joined(" ", [over, template(what_ran(item))])
+    # A batch says once, at its head, when its time ends.
+    until = [] if approval.is_batch else [template("Expires {at}.", at=at)]
+    if item.tier is Tier.DENY:
+        denied = template("⛔ *The policy no longer allows this.*")
+        again = template("That may change again.")
+        return joined(" ", [denied, again, *until])
     if is_dead_end(approval, item, item.requirement):
         stuck = template("⛔ *Nobody can approve this:* too few people may do it.")
         reject = template("It can be rejected.") if Verb.REJECT in item.allow else None
         ends = template("Expires {at}.", at=at)
         return joined(" ", [stuck, *([reject] if reject else []), ends])
     count = counted_votes(item)
-    # A batch says once, at its head, when its time ends.
-    until = [] if approval.is_batch else [template("Expires {at}.", at=at)]
     if count.have and count.is_met:
         by = joined(
             "", [template("⏳ "), approvals(item), template(", by "), by_whom(item)]
@@ -306,8 +295,8 @@ def _pending(approval: Approval, item: Item, *, now_ms: int) -> Template:
         have = joined("", [template("⏳ "), approvals(item), template(", by")])
         by = joined("", [by_whom(item), still_needed(item), template(".")])
         return joined(" ", [have, by, *until])
-    waits = template("⏳ *Waiting for a reviewer*")
+    waits = template("⏳ *Approval needed*")
     if count.need > 1:
-        waits = template("⏳ *Waiting for {need} reviewers*", need=count.need)
+        waits = template("⏳ *Approval needed from {need} people*", need=count.need)
     waits = joined("", [waits, still_needed(item), template(".")])
     return joined(" ", [waits, *until])

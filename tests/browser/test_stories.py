@@ -243,7 +243,7 @@ def test_several_calls_on_one_card_are_decided_one_by_one(
     screen.open("U0ANA", CHANNEL)
     words_on(screen, "Approval needed")
     screen.click('[data-hook="suggestion-1"]')
-    words_on(screen, "Approval needed: 3 calls")
+    words_on(screen, "Approval needed", "3 calls: ")
 
     screen.click('[data-action-id="approve_all"]')
     screen.click(".confirm-agree")
@@ -294,7 +294,7 @@ def test_an_outsider_and_the_requester_are_refused_in_private(
         words_on(screen, "Only visible to you", why)
 
     screen.open("U0ANA", CHANNEL)
-    words_on(screen, "Waiting for a reviewer")
+    words_on(screen, "Approval needed")
     assert not demo.effects()
 
 
@@ -314,7 +314,7 @@ def test_a_card_that_nobody_decides_expires_before_their_eyes(
         screen = Screen(chrome, demo.url)
         screen.size(1280, 900)
         screen.open("U0ANA", CHANNEL)
-        words_on(screen, "Waiting for a reviewer")
+        words_on(screen, "Approval needed")
 
         words_on(screen, "Expired", "Nothing ran", within_s=30)
 

@@ -163,7 +163,7 @@ def test_home_lists_everything_that_waits_for_one_person(
     ask_for_two(screen)
     screen.click(f'[data-hook="{SEVERAL}"]')
     # The e-mail has a card of its own: it waits for a shorter time than the others.
-    words_on(screen, "Approval needed: 2 calls", "Write to sam@example.com")
+    words_on(screen, "Approval needed", "2 calls: ", "Write to sam@example.com")
 
     screen.open(ANA, "home")
     words_on(screen, "Waiting for you: ", "0 of 2 approvals", "2 calls wait")

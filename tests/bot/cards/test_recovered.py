@@ -11,7 +11,7 @@ from twokey.bot.cards.frame import Frame
 from twokey.bot.cards.history import thread_note
 from twokey.bot.cards.notification import notification
 from twokey.bot.cards.reply_texts import outcome_text
-from twokey.bot.cards.states import HEADLINES, headline, status_sentence
+from twokey.bot.cards.states import status_sentence
 from twokey.bot.listener_context import to_mrkdwn
 from twokey.gateway.approvals.decisions import Stale
 from twokey.gateway.approvals.events import Event, named_after
@@ -52,7 +52,6 @@ def said(item: Item) -> str:
     note = thread_note(event, approval)
     return "\n".join(
         [
-            headline(approval, now_ms=NOW).text,
             status_sentence(approval, item, now_ms=NOW).text,
             card_fallback(approval),
             "" if note is None else readable(note.blocks) + note.text,
@@ -82,19 +81,6 @@ def test_a_call_that_had_been_started_is_not_said_not_to_have_run(
         assert "not run" not in told
         assert "never r" not in told
         assert "had been started, and does not go on" in told
-    assert "it had been started" in headline(an_approval(item), now_ms=NOW).text
-
-
-@pytest.mark.parametrize("state", ENDS)
-def test_a_call_that_had_been_started_keeps_how_it_ended_in_its_headline(
-    state: ItemState,
-) -> None:
-    item = a_refund(state=state, changed_at_ms=NOW, fence=1)
-
-    shown = headline(an_approval(item), now_ms=NOW).text
-
-    ended = HEADLINES[state].removesuffix(", nothing ran")
-    assert shown == f"{ended}; it had been started"
 
 
 @pytest.mark.parametrize("state", ENDS)

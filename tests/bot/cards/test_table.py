@@ -276,7 +276,7 @@ def test_below_the_header_of_a_table_stands_how_many_calls_are_in_which_state() 
 
     shown = [status_label(each, now_ms=NOW)[0].text for each in (waiting, done)]
 
-    assert shown == ["Approval needed", "9 calls: 9 done"]
+    assert shown == ["Approval needed", "9 done"]
 
 
 def test_a_call_of_which_more_is_to_be_said_is_decided_alone() -> None:

@@ -86,7 +86,7 @@ async def test_a_message_says_what_runs_and_then_how_it_ended(
         assert "Runs without review" in shown(first)
         assert "we are open" in shown(first)
         assert "<@U0DAN>" in shown(first)
-        assert "The policy lists this tool as notify." in shown(first)
+        assert "The policy lists this tool" not in shown(first)
 
         await end(stack, verdict)
 

@@ -51,7 +51,7 @@ async def test_an_edit_that_raises_the_tier_is_shown_before_it_counts(
 
         said = "2 people of `support` or `senior` have to approve it then"
         assert said in json.dumps(warned)
-        assert "Raised to escalate: over 500." in json.dumps(warned)
+        assert "over 500." in json.dumps(warned)
         assert before.args["amount"] == 400
         assert (after.tier, after.state) == (Tier.ESCALATE, ItemState.PENDING)
         assert [one.user for one in after.principals] == ["U0ANA"]

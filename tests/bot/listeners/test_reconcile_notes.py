@@ -151,7 +151,7 @@ async def test_a_call_that_failed_is_asked_about_in_words_that_are_true(
         view = str((await ana.wait_for_view())["blocks"])
 
         assert "failed. Please say whether it runs again" in str(card["text"])
-        assert "Did it run?" not in str(card["blocks"])
+        assert "In doubt" not in str(card["blocks"])
         for shown in (str(card["blocks"]), view):
             assert "It took effect" in shown
             assert "'It ran'" not in shown

@@ -30,7 +30,7 @@ async def test_an_approval_counts_although_somebody_voted_before_it_was_confirme
         assert block_of(redrawn, Action.APPROVE) != seen
         await stack.actor("U0CHLOE").click(CHANNEL, ts, Action.APPROVE, seen)
 
-        await stack.card(verdict, says("Approved, not run yet"))
+        await stack.card(verdict, says("Waiting to run"))
         item = (await stack.approval(verdict)).items[0]
         assert [vote.by.user for vote in item.votes] == ["U0ANA", "U0CHLOE"]
 

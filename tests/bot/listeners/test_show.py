@@ -33,7 +33,7 @@ async def test_what_a_card_shows_finds_its_approval(stack: Stack) -> None:
         short = short_id(approval.id)
         card = await stack.card(verdict, says(f"`{short}`"))
 
-        assert approval.id not in str(card["blocks"][1]["elements"])
+        assert approval.id not in str(card["blocks"][2]["elements"])
         for typed in (
             short,
             short.upper(),

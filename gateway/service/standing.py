@@ -41,7 +41,6 @@ from twokey.gateway.policy.standing import (
     similar_rule,
 )
 from twokey.gateway.protocol import digest
-from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.protocol.verbs import Verb
@@ -312,7 +311,7 @@ class StandingService(PolicyService):
                 # Not the agent's own: a person proposes it.
                 waiting=_UNLIMITED,
                 requests_10m=_UNLIMITED,
-                run_ref=RunRef(agent=standing.agent, thread=standing.thread),
+                run_ref=standing.run_ref,
             ),
         )
         if found is None:

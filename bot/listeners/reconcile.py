@@ -59,8 +59,7 @@ async def _with_note(ctx: ListenerContext, clicked: Clicked) -> None:
 
 async def _submit(ctx: ListenerContext, submitted: Submitted) -> AckBody:
     target = await verify_submission(ctx, submitted, View.RECONCILE)
-    inputs = reconcile.submitted(submitted.view.values)
-    if inputs.finding is None:
-        return rejected_inputs(inputs.errors)
-    decision = Reconcile(finding=inputs.finding, note=inputs.note)
+    decision = reconcile.submitted(submitted.view.values)
+    if isinstance(decision, dict):
+        return rejected_inputs(decision)
     return await decide_from_form(ctx, target, submitted, decision, block=Input.NOTE)

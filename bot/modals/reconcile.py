@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from twokey.bot.cards.buttons import FINDINGS, FINDINGS_OF_A_FAILURE, if_repeated
 from twokey.bot.cards.frame import Frame
 from twokey.bot.ids import Input, View
@@ -13,19 +11,11 @@ from twokey.bot.modals.form import State, choice_of, text_of
 from twokey.bot.modals.parse_input import BadInput
 from twokey.bot.objects import Block, option
 from twokey.bot.text_types import label
+from twokey.gateway.approvals.decisions import Reconcile
 from twokey.gateway.approvals.reconciling import MAX_NOTE
 from twokey.gateway.protocol.verbs import Finding
 
 _NEEDED = "Please choose whether this call took effect."
-
-
-@dataclass(frozen=True, slots=True)
-class Submitted:
-    """What a reviewer submitted: finding and note, or block id to a sentence."""
-
-    finding: Finding | None
-    note: str
-    errors: dict[str, str]
 
 
 def view(frame: Frame, index: int) -> Block:
@@ -68,14 +58,13 @@ def view(frame: Frame, index: int) -> Block:
     )
 
 
-def submitted(state: State) -> Submitted:
-    """Read the modal; a note without a choice is an error."""
-    note = text_of(state, Input.NOTE)
+def submitted(state: State) -> Reconcile | dict[str, str]:
+    """Read the modal; a note without a choice is an error, told by block id."""
     try:
         finding = Finding(choice_of(state, Input.FINDING))
     # Before ValueError, of which it is a kind.
     except BadInput as error:
-        return Submitted(None, note, {Input.FINDING.value: str(error)})
+        return {Input.FINDING.value: str(error)}
     except ValueError:
-        return Submitted(None, note, {Input.FINDING.value: _NEEDED})
-    return Submitted(finding, note, {})
+        return {Input.FINDING.value: _NEEDED}
+    return Reconcile(finding=finding, note=text_of(state, Input.NOTE))

@@ -213,23 +213,23 @@ class ListenerContext:
 
     async def require_member(
         self,
-        user: str,
-        user_team: str,
+        who: tuple[str, str],
         refusal: Template,
         *,
-        who: LiteralString = "who you are",
+        asked: LiteralString = "who you are",
         fresh: bool = False,
     ) -> Reviewer:
-        """Return a member of the workspace.
+        """Return a member of the workspace, of this user id and home team.
 
         Raises:
             UserFacingError: with this refusal for everybody else; when Slack did not
-                say ``who``, it says that.
+                say what was ``asked``, it says that.
         """
+        user, user_team = who
         found = await self.reviewers.resolve(user, user_team=user_team, fresh=fresh)
         if found.account is AccountKind.UNKNOWN:
             again = click_again([found]).replace("click", "try")
-            raise UserFacingError(label(f"Slack did not say {who}. {again}"))
+            raise UserFacingError(label(f"Slack did not say {asked}. {again}"))
         if found.account is not AccountKind.MEMBER:
             raise UserFacingError(refusal)
         return found

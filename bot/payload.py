@@ -81,6 +81,11 @@ class Command:
     channel: str
     text: str
 
+    @property
+    def who(self) -> tuple[str, str]:
+        """Return user id and team, for whom Slack names no other home team."""
+        return self.user, self.team
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HomeOpened:

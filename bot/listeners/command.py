@@ -111,7 +111,7 @@ def _answer(message: UserText) -> AckBody:
 
 
 async def _list(ctx: ListenerContext, command: Command, _: str) -> AckBody:
-    await ctx.require_member(command.user, command.team, OUTSIDER)
+    await ctx.require_member(command.who, OUTSIDER)
     found: list[Loaded] = []
     is_unknown = False
     target = 0

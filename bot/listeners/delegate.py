@@ -23,6 +23,7 @@ _USAGE: LiteralString = (
     "Write `{command} delegate @colleague 4h` to let a colleague decide in your place "
     "for 4 hours, or `{command} delegate off` to end this."
 )
+_OUTSIDER = template("Only members of this workspace can delegate decisions.")
 
 
 async def delegate(ctx: ListenerContext, command: Command, rest: str) -> UserText:
@@ -31,11 +32,7 @@ async def delegate(ctx: ListenerContext, command: Command, rest: str) -> UserTex
     Raises:
         UserFacingError: says why not.
     """
-    asker = await ctx.require_member(
-        command.user,
-        command.team,
-        template("Only members of this workspace can delegate decisions."),
-    )
+    asker = await ctx.require_member(command.who, _OUTSIDER)
     owner = Person(team=ctx.team, user=command.user, name=asker.name)
     if rest.lower() == "off":
         return await _ended(ctx, owner)
@@ -57,7 +54,7 @@ async def _started(ctx: ListenerContext, owner: Person, to: str, time: str) -> U
     refusal = template("Only members of this workspace can decide in your place.")
     # Fresh: for hours the colleague decides in somebody's place, so an account that was
     # deactivated a minute ago must not get that.
-    await ctx.require_member(to, ctx.team, refusal, who="who that is", fresh=True)
+    await ctx.require_member((to, ctx.team), refusal, asked="who that is", fresh=True)
     try:
         until_ms = await ctx.service.delegations.delegate(
             owner, to, parse_duration(time), gesture=Gesture.SLASH_COMMAND

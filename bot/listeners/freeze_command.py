@@ -41,6 +41,7 @@ _USAGE: LiteralString = (
     "or `{command} freeze everything REASON`. To end a freeze, write `unfreeze` in "
     "place of `freeze`."
 )
+_OUTSIDER = template("Only members of this workspace can see what is frozen.")
 
 Change = Callable[[FreezeScope, Reviewer, str], Awaitable[bool | Forbidden]]
 
@@ -89,11 +90,7 @@ async def list_freezes(ctx: ListenerContext, command: Command, _: str) -> AckBod
     Raises:
         UserFacingError: says why not.
     """
-    await ctx.require_member(
-        command.user,
-        command.team,
-        template("Only members of this workspace can see what is frozen."),
-    )
+    await ctx.require_member(command.who, _OUTSIDER)
     found = await ctx.service.freezes.frozen()
     if not found:
         return {
@@ -117,7 +114,7 @@ async def _changed(
     reason: str,
     change: Change,
 ) -> bool:
-    reviewer = await ctx.resolve_freezer(command.user, command.team, scope)
+    reviewer = await ctx.resolve_freezer(*command.who, scope)
     reviewer = reviewer.with_(gesture=Gesture.SLASH_COMMAND)
     result = await change(scope, reviewer, reason)
     if isinstance(result, Forbidden):

@@ -30,7 +30,7 @@ async def list_standing(ctx: ListenerContext, command: Command, _: str) -> AckBo
     Raises:
         UserFacingError: says why not.
     """
-    await ctx.require_member(command.user, command.team, _OUTSIDER)
+    await ctx.require_member(command.who, _OUTSIDER)
     found = [
         loaded.approval
         async for loaded in ctx.service.standing.in_force()

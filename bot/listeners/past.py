@@ -38,7 +38,7 @@ async def past_command(
     Raises:
         UserFacingError: says why not.
     """
-    await ctx.require_member(command.user, command.team, OUTSIDER)
+    await ctx.require_member(command.who, OUTSIDER)
     found = await _past(
         ctx, command.user, words, is_mine=is_mine, channel=command.channel
     )

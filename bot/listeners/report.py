@@ -53,4 +53,4 @@ async def _submit(ctx: ListenerContext, submitted: Submitted) -> AckBody:
 async def _member(ctx: ListenerContext, who: Who) -> Reviewer:
     """Return a member of the workspace, who may report; raises `UserFacingError`."""
     refusal = template("Only members of this workspace can report this.")
-    return await ctx.require_member(*who, refusal)
+    return await ctx.require_member(who, refusal)

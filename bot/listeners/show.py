@@ -47,7 +47,7 @@ async def show(ctx: ListenerContext, command: Command, rest: str) -> AckBody:
     Raises:
         UserFacingError: says why not.
     """
-    await ctx.require_member(command.user, command.team, OUTSIDER)
+    await ctx.require_member(command.who, OUTSIDER)
     typed = rest.strip("` ").lower()
     which = slash_command(ctx.config.command)
     if not typed:

@@ -34,7 +34,7 @@ async def stats_command(ctx: ListenerContext, command: Command, _: str) -> AckBo
     Raises:
         UserFacingError: says why not.
     """
-    await ctx.require_member(command.user, command.team, OUTSIDER)
+    await ctx.require_member(command.who, OUTSIDER)
     since_ms = await ctx.service.store.conn.now_ms() - DAYS * _DAY_MS
     try:
         async with asyncio.timeout(_WITHIN_S):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import LiteralString
 
 from pydantic import JsonValue
@@ -12,6 +13,7 @@ from twokey.bot.word_diff import PartKind, shown, word_diff
 from twokey.gateway.approvals.evidence import Argument, arguments, differences
 from twokey.gateway.approvals.preview import Preview
 from twokey.gateway.approvals.record import Item
+from twokey.gateway.policy.formats import formatted
 from twokey.gateway.protocol.business_state import state_in
 from twokey.gateway.protocol.strict_json import JsonObject
 
@@ -19,6 +21,7 @@ _SHORT = 30
 _LEAST_BUDGET = 80
 _MISSING = "⟦not there⟧"
 _TO = " → "
+_NO_FORMATS: Mapping[str, str] = {}
 
 
 def diff(item: Item, *, budget: int) -> str:
@@ -30,7 +33,14 @@ def changes_of(
     item: Item, before: JsonObject, after: JsonObject, *, budget: int
 ) -> str:
     """Return the difference between two versions of an item's arguments."""
-    return changes(before, after, item.redact, budget=budget, preview=item.preview)
+    return changes(
+        before,
+        after,
+        item.redact,
+        budget=budget,
+        preview=item.preview,
+        formats=_by_name(item.formats),
+    )
 
 
 def changes(
@@ -40,8 +50,12 @@ def changes(
     *,
     budget: int,
     preview: Preview | None = None,
+    formats: Mapping[str, str] = _NO_FORMATS,
 ) -> str:
     """Return the lines ``name  before → after``; "" when nothing differs.
+
+    Both values stand in the format that the policy gives the argument, such as
+    ``€449.50``, where it fits both and tells them apart.
 
     Longer values stand below their name, each line behind ``-`` (before) or ``+``
     (after), so that no value can pass for another line. Two texts that are half alike
@@ -52,7 +66,7 @@ def changes(
     if preview is not None:
         places = {name: place for place, name in enumerate(preview.labels)}
         found = tuple(sorted(found, key=lambda one: places.get(one[0], len(places))))
-    rows = [_row(*one, preview) for one in found]
+    rows = [_row(*one, preview, formats.get(one[0], "")) for one in found]
     return excerpt("\n".join(rows), max(budget, _LEAST_BUDGET)).text
 
 
@@ -102,8 +116,12 @@ def _row(
     before: Argument | None,
     after: Argument | None,
     preview: Preview | None = None,
+    form: str = "",
 ) -> str:
     old, new = _shown(before, preview), _shown(after, preview)
+    written = tuple(_formatted(one, form) for one in (before, after))
+    if all(written) and written[0] != written[1]:
+        old, new = written
     label = preview_name(name, preview)
     # Both are redacted: the reader learns that it changed, and not what.
     if old == new:
@@ -117,6 +135,23 @@ def _row(
     if words:
         return "\n".join([label, _marked("~ ", words)])
     return "\n".join([label, _marked("- ", old), _marked("+ ", new)])
+
+
+def _by_name(formats: Iterable[str]) -> dict[str, str]:
+    """Return the formats of arguments by their names; those inside one are left out."""
+    found = [one.partition("|") for one in formats]
+    return {
+        path.removeprefix("args."): form
+        for path, _, form in found
+        if path.count(".") == 1
+    }
+
+
+def _formatted(argument: Argument | None, form: str) -> str:
+    """Return a value in a format; "" where it has none or does not fit it."""
+    if not form or argument is None or argument.is_redacted:
+        return ""
+    return formatted(argument.value, form) or ""
 
 
 def _changed_words(before: Argument | None, after: Argument | None) -> str:

@@ -33,6 +33,8 @@ class PolicyDecisionFields(Record):
         redact: dotted paths that cards hide.
         totals: dotted paths that the card of many calls adds up, each with a format
             behind "|".
+        formats: dotted paths that the description or a total shows in a format, which
+            stands behind "|".
         requires_reason: the decisions that need a reason.
         asks_on_failure: a call that failed is in doubt until people reconcile it.
         idempotent: an execution in doubt may be repeated under the same key.
@@ -53,6 +55,7 @@ class PolicyDecisionFields(Record):
     args_schema: JsonObject | None = None
     redact: tuple[str, ...] = ()
     totals: tuple[str, ...] = ()
+    formats: tuple[str, ...] = ()
     requires_reason: tuple[Verb, ...] = ()
     asks_on_failure: bool = False
     idempotent: bool = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from urllib.parse import quote
 
 from twokey.gateway.approvals.evidence import HIDDEN, as_text, redacted
@@ -124,6 +124,7 @@ def evaluate(
         args_schema=schema,
         redact=redact,
         totals=rules.first.totals,
+        formats=_formats(rules.first.description or "", rules.first.totals),
         requires_reason=rules.requires_reason(),
         idempotent=bool(rules.first.idempotent),
         asks_on_failure=rules.first.on_failure == "ask",
@@ -184,6 +185,21 @@ def _describe(template: str, args: JsonObject, redact: tuple[str, ...]) -> str:
         return formatted(value, found["format"]) or text
 
     return fill(template, value_of)
+
+
+def _formats(template: str, totals: Iterable[str]) -> tuple[str, ...]:
+    """Return the paths that are shown in a format, each with the first one."""
+    named = [
+        (match["path"], match["format"])
+        for match in placeholders(template)
+        if match["format"] is not None
+    ]
+    named += [(path, form) for path, _, form in (one.partition("|") for one in totals)]
+    found: dict[str, str] = {}
+    for path, form in named:
+        if form:
+            found.setdefault(path, form)
+    return tuple(f"{path}|{form}" for path, form in found.items())
 
 
 def _linked(template: str, args: JsonObject) -> str:

@@ -70,7 +70,7 @@ def test_pictures_of_a_card_from_asked_to_done(
     screen.save(gallery / "edit.png")
     screen.click(".modal-submit")
     screen.gone(".dialog")
-    words_on(screen, "done", "449.5")
+    words_on(screen, "done", "€899.00 → €449.50")
     screen.save(gallery / "edited.png")
 
     screen.click('[data-hook="suggestion-1"]')

@@ -149,7 +149,7 @@ def test_an_edit_that_raises_the_tier_warns_and_then_takes_two_others(
     screen.click(".modal-submit")
     screen.wait(lambda: "recorded" in screen.words(".dialog"), "the result")
     screen.press(Keys.ESCAPE)
-    words_on(screen, "Approval needed from 2 people", "899 → 1250")
+    words_on(screen, "Approval needed from 2 people", "€899.00 → €1,250.00")
     for user, said in ((ANA, "yourself"), (BEN, "1 of 2"), (CHLOE, ", done ")):
         approve_as(screen, user)
         words_on(screen, said)

@@ -58,9 +58,7 @@ def test_a_card_that_waits_says_so_once_below_its_header(
 def test_calls_that_wait_for_one_person_each_repeat_nothing_of_the_head() -> None:
     text = _drawn(an_approval(a_refund(), an_item({}, index=1)))
 
-    assert text.startswith(
-        "# ⏳ 2 calls: process_refund\n~ Approval needed"
-    )
+    assert text.startswith("# ⏳ 2 calls: process_refund\n~ Approval needed")
     assert text.count("Approval needed") == 1
 
 

@@ -289,8 +289,8 @@ class Approval(Record):
     every change and is what the store compares. ``recent_requests`` says how many calls
     the agent had asked people for in the ten minutes before, this card's first
     included; 0 when nobody counted. ``expires_at_ms`` is when the first of the calls
-    that wait expires; `timing.end_of` is the end of each. ``latest_at_ms`` is of older
-    records, see `Item`. All times are Unix milliseconds of the store's clock.
+    that wait expires; `timing.end_of` is the end of each. All times are Unix
+    milliseconds of the store's clock.
     ``nested_in`` is the run around an agent that runs inside another one's tool;
     ``answered`` is what people answered that run before.
     ``uses`` and ``checked_at_ms``, when Slack last confirmed its givers' roles, are of
@@ -313,7 +313,6 @@ class Approval(Record):
     waiting: Waiting = Waiting()
     reminded_at_ms: int = 0
     escalated_at_ms: int = 0
-    latest_at_ms: int = 0
     acknowledged: Acknowledgement | None = None
     requester: Person | None = None
     principals: tuple[Person, ...] = ()

@@ -118,9 +118,8 @@ def with_earlier_deadline(
     that an earlier raise gave no more time than this stays as it is.
     """
     longest_ms = now_ms + LONGEST * ttl_ms
-    given_ms = item.latest_at_ms or approval.latest_at_ms
     # A second raise to the same tier must not cut the time again with each edit.
-    if 0 < given_ms <= longest_ms:
+    if 0 < item.latest_at_ms <= longest_ms:
         return approval
     return with_end(
         approval,
@@ -134,7 +133,7 @@ def with_earlier_deadline(
 def latest_ms(approval: Approval, item: Item) -> int:
     """Return the latest moment to which a call can be given more time."""
     first_ms = approval.created_at_ms + LONGEST * approval.ttl_ms
-    return item.latest_at_ms or approval.latest_at_ms or first_ms
+    return item.latest_at_ms or first_ms
 
 
 def end_ms(approval: Approval, item: Item, *, ttl_ms: int) -> int:

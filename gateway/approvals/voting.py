@@ -134,8 +134,7 @@ def _has_outlived(context: DecisionContext) -> bool:
     """
     approval, item, policy_now = context.approval, context.item, context.policy_now
     # With a `latest_at_ms` the deadline was shortened already when the call was raised.
-    was_raised = item.latest_at_ms or approval.latest_at_ms
-    if policy_now is None or not policy_now.ttl_ms or was_raised:
+    if policy_now is None or not policy_now.ttl_ms or item.latest_at_ms:
         return False
     is_same = policy_now.tier is item.tier and policy_now.ttl_ms < approval.ttl_ms
     return is_same and context.now_ms >= timing.end_ms(

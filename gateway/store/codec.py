@@ -51,7 +51,6 @@ _TIMES = {
     "expires": "expires_at_ms",
     "reminded": "reminded_at_ms",
     "escalated": "escalated_at_ms",
-    "latest": "latest_at_ms",
     "checked": "checked_at_ms",
 }
 """The same of the approval itself."""

@@ -352,7 +352,7 @@ TRUST_TABLE = (
     Mutant(
         "a stricter tier is extended no further than it may",
         "gateway/approvals/timing.py",
-        "return item.latest_at_ms or approval.latest_at_ms or first_ms",
+        "return item.latest_at_ms or first_ms",
         "return first_ms",
         RAISED,
     ),

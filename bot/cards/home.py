@@ -20,6 +20,7 @@ from twokey.bot.blocks import home as home_view
 from twokey.bot.cards.frame import Frame
 from twokey.bot.cards.home_filter import filter_row, pager
 from twokey.bot.cards.listing import call_title, one_line
+from twokey.bot.cards.needs import why as why_needed
 from twokey.bot.cards.queue import (
     ROWS,
     Group,
@@ -29,6 +30,7 @@ from twokey.bot.cards.queue import (
     most_urgent,
     pending,
     whole_call,
+    why_opened,
 )
 from twokey.bot.cards.refs import short_ref, when, who
 from twokey.bot.cards.undelivered import reason
@@ -228,6 +230,7 @@ def _row(
     # Without the row's number: a call that comes above it must not undo a click.
     name = "own" if is_own else "home"
     decided = None if is_own else decidable_in_row(approval)
+    opened = "" if is_own else why_opened(approval)
     return [
         rich_text(
             # In a box: the act holds words of the agent, and runs of text are ours.
@@ -238,6 +241,7 @@ def _row(
         context(
             _facts(approval, item, why),
             *_reasons(item),
+            *([template("*Open it to decide:* " + opened)] if opened else []),
             # The heading of a group names the agent of all its rows.
             *([_agent(approval)] if names_agent else []),
             template("{id}", id=short_ref(approval.id)),
@@ -285,8 +289,7 @@ def _agent(approval: Approval) -> Untrusted:
 
 
 def _reasons(item: Item) -> list[Label]:
-    # The first reason is the tier that the policy lists, which all such calls have.
-    reasons = " · ".join(item.reasons[1:])
+    reasons = why_needed(item)
     return [label(fit(reasons, _MAX_REASON_CHARS))] if reasons else []
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import LiteralString, TypeAlias
 from unicodedata import category
 
 from twokey.bot.cards.diff import state_text
@@ -42,6 +43,9 @@ _SAME_TIME_MS = 15 * 60_000
 _LINE_CHARS = 200
 _CALL_CHARS = 600
 _SEPARATOR = " · "
+
+_Why: TypeAlias = tuple[bool, LiteralString]
+"""Whether a call is opened first for a reason, and the reason."""
 
 
 class HomeFilter(Record):
@@ -214,27 +218,46 @@ def decidable_in_row(approval: Approval) -> Item | None:
     It is alone, shown whole, asks for no reason and for one gesture, and its card
     would say nothing more: no edit, warning, report, opinion or business state.
     """
+    return None if why_opened(approval) else pending(approval)[0]
+
+
+def why_opened(approval: Approval) -> LiteralString:
+    """Return why a call is opened before it is approved; "" where its row can do it."""
     waiting = pending(approval)
+    if len(waiting) != 1:
+        return "it has several calls"
+    found = (*_of_approval(approval, waiting[0]), *_of_call(waiting[0]))
+    return next((why for is_so, why in found if is_so), "")
+
+
+def _of_approval(approval: Approval, item: Item) -> tuple[_Why, ...]:
+    """Return what a row cannot decide, whatever it shows."""
     has_words = bool(approval.remarks or approval.inquiries)
-    if len(waiting) != 1 or has_words or approval.is_standing:
-        return None
-    item = waiting[0]
-    is_usual = (
-        item.tier is Tier.APPROVE
-        and Verb.APPROVE in item.allow
-        and Verb.APPROVE not in item.requires_reason
+    return (
+        (approval.is_standing, "it allows several calls"),
+        (item.is_question, "it is a question"),
+        (Verb.APPROVE not in item.allow, "it cannot be approved as it is"),
+        (item.tier is Tier.DENY, "the policy no longer allows it"),
+        (item.tier is not Tier.APPROVE, "it is escalated"),
+        (Verb.APPROVE in item.requires_reason, "it needs a reason"),
+        (has_words, "people wrote about it"),
     )
-    return item if is_usual and not _has_more(item) and whole_call(item) else None
 
 
-def _has_more(item: Item) -> bool:
-    """Return whether the card of a call says more than what would run."""
+def _of_call(item: Item) -> tuple[_Why, ...]:
+    """Return what the card of a call says that a row has no room for."""
     has_opinion = item.triage is not None and bool(item.triage.rationale)
-    is_changed = item.edit is not None or item.original_args is not None
-    # The banner about the same call before stands on the card alone.
-    is_repeated = bool(item.past.precedents)
-    has_past = item.revoked is not None or is_changed or is_repeated
-    return has_opinion or has_past or bool(state_text(item)) or needs_a_look(item)
+    return (
+        (item.revoked is not None, "its approval was taken back"),
+        (item.edit is not None, "it was edited"),
+        (item.original_args is not None, "its tool reads it otherwise"),
+        # The banner about the same call before stands on the card alone.
+        (bool(item.past.precedents), "the same was asked before"),
+        (has_opinion, "a model raised it"),
+        (bool(state_text(item)), "its card shows a state"),
+        (needs_a_look(item), "its card has a warning"),
+        (not whole_call(item), "it is too long for a row"),
+    )
 
 
 def _sort_key(approval: Approval) -> tuple[bool, int, int, int, int, str]:

@@ -74,15 +74,15 @@ SLACK_TABLE = (
     Mutant(
         "an escalated call is approved in no row",
         "bot/cards/queue.py",
-        "item.tier is Tier.APPROVE\n",
-        "item.is_pending\n",
+        "(item.tier is not Tier.APPROVE, ",
+        "(False, ",
         QUEUE,
     ),
     Mutant(
         "a call is approved in a row only when it is shown whole",
         "bot/cards/queue.py",
-        "not _has_more(item) and whole_call(item) else None",
-        "not _has_more(item) else None",
+        "(not whole_call(item), ",
+        "(False, ",
         QUEUE,
     ),
     Mutant(

@@ -1,0 +1,94 @@
+"""A row of the Home tab without Approve says why it has none."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.bot.readable import readable
+from tests.bot.samples import (
+    ANA,
+    KEY,
+    NOW,
+    TEAM,
+    TWO,
+    a_refund,
+    an_approval,
+    an_item,
+    edited,
+)
+from twokey.bot.cards.home import home
+from twokey.bot.cards.queue import decidable_in_row, page_of
+from twokey.gateway.approvals.authorization import Revocation
+from twokey.gateway.approvals.inquiry import Inquiry
+from twokey.gateway.approvals.precedents import Past, Precedent
+from twokey.gateway.approvals.record import Approval, Item, TriageResult
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.protocol.verbs import Verb
+
+BEFORE = Precedent(call="ap_1.0", state=ItemState.EXECUTED, agent="a", by=(ANA,))
+ASKED = Inquiry(by=ANA, text="Is it?", at_ms=NOW)
+
+
+def _row(approval: Approval, *, is_own: bool = False) -> str:
+    queue = page_of([] if is_own else [approval], now_ms=NOW)
+    own = [approval] if is_own else []
+    return readable(home(queue, key=KEY, team=TEAM, now_ms=NOW, own=own)["blocks"])
+
+
+@pytest.mark.parametrize(
+    ("item", "why"),
+    [
+        (a_refund(tier=Tier.ESCALATE, requirement=TWO), "it is escalated"),
+        (a_refund(tier=Tier.DENY), "the policy no longer allows it"),
+        (a_refund(allow=(Verb.REJECT,)), "it cannot be approved as it is"),
+        (a_refund(requires_reason=(Verb.APPROVE,)), "it needs a reason"),
+        (an_item({"body": "word " * 400}), "it is too long for a row"),
+        (edited(a_refund(), {"amount": 1}), "it was edited"),
+        (a_refund(original_args={}), "its tool reads it otherwise"),
+        (a_refund(past=Past(precedents=(BEFORE,))), "the same was asked before"),
+        (
+            a_refund(revoked=Revocation(reason="x", at_ms=1)),
+            "its approval was taken back",
+        ),
+        (
+            a_refund(triage=TriageResult(raised_to=Tier.APPROVE, rationale="odd")),
+            "a model raised it",
+        ),
+        (an_item({"to": "a\u202eb"}), "its card has a warning"),
+    ],
+)
+def test_a_row_says_why_its_call_is_opened_first(item: Item, why: str) -> None:
+    approval = an_approval(item)
+
+    text = _row(approval)
+
+    assert f"*Open it to decide:* {why}" in text
+    assert text.count("Open it to decide") == 1
+    assert "[Approve]" not in text
+    assert decidable_in_row(approval) is None
+
+
+@pytest.mark.parametrize(
+    ("approval", "why"),
+    [
+        (an_approval(a_refund(), a_refund(index=1)), "it has several calls"),
+        (an_approval(a_refund(), inquiries=(ASKED,)), "people wrote about it"),
+    ],
+)
+def test_a_row_says_what_is_about_the_whole_card(approval: Approval, why: str) -> None:
+    assert f"*Open it to decide:* {why}" in _row(approval)
+
+
+def test_a_row_with_approve_has_nothing_to_explain() -> None:
+    text = _row(an_approval(a_refund()))
+
+    assert "[Approve]" in text
+    assert "Open it to decide" not in text
+
+
+def test_what_others_decide_is_explained_once_above_the_rows() -> None:
+    text = _row(an_approval(a_refund(tier=Tier.ESCALATE)), is_own=True)
+
+    assert "You asked for these or changed them, so others approve them." in text
+    assert "Open it to decide" not in text

@@ -298,7 +298,6 @@ def _evaluated(
     policy: Policy, step: _Step, history: _History, voters: _Voters
 ) -> Replayed:
     row = step.row
-    was = row.tier or Tier.APPROVE
     if row.call is None:
         now = listed_tier(policy, agent=row.agent, tool=row.tool)
         reasons: tuple[str, ...] = ()
@@ -327,7 +326,7 @@ def _evaluated(
         agent=row.agent,
         tool=row.tool,
         item=row.item,
-        was=was,
+        was=row.tier or Tier.APPROVE,
         now=now,
         reasons=reasons,
         lacking=lacking,

@@ -19,13 +19,13 @@ _HEAD = 150
 
 
 def answered(frame: Frame) -> list[Block]:
-    """Return the answers while calls wait; View all of a call has them whole."""
+    """Return the answers while calls wait; Full details of a call have them whole."""
     approval = frame.approval
     if not approval.answered or approval.state is not ApprovalState.OPEN:
         return []
     if approval.is_batch:
         # A batch has no room for them.
-        sentence = template("💬 *People answered the agent before:* see View all.")
+        sentence = template("💬 *People answered the agent before:* see Full details.")
         return [context(sentence, block_id=frame.block_id("answered"))]
     share = MOST_TEXT // len(approval.answered) - _HEAD
     blocks: list[Block] = []

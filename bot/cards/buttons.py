@@ -43,8 +43,8 @@ def decisions(frame: Frame, item: Item, *, is_shown_whole: bool) -> list[Block]:
     """Return the row under one call: only what may be said of it now.
 
     Approve is there only when the card shows every character of the call; else
-    View all stands first, and its last page has Approve. The row of a single call has
-    also what is about the card's time.
+    Full details stands first, and its last page has Approve. The row of a single call
+    has also what is about the card's time.
     """
     view = view_all(frame, item)
     if item.state is ItemState.IN_DOUBT:
@@ -296,7 +296,7 @@ def view_all(frame: Frame, item: Item, *, is_shown_whole: bool = True) -> Block:
     return frame.button(
         item.index,
         Action.VIEW_ALL,
-        label("View all" if is_shown_whole else "View all to approve"),
+        label("Full details" if is_shown_whole else "Full details to approve"),
         style=None if is_shown_whole else "primary",
         accessibility_label=label(f"View everything about {nth}"),
     )

@@ -87,7 +87,7 @@ _RESTORED: LiteralString = "⚠️ *Restored from an older copy* {at}:"
 
 
 def needs_full_view(approval: Approval, index: int) -> bool:
-    """Return whether a call is too long for its card, so that View all has Approve."""
+    """Return whether a call is too long for its card and approved in Full details."""
     if is_table(approval):
         return index not in table_of(approval).whole
     item = approval.items[index]
@@ -349,7 +349,8 @@ def _standing(frame: Frame, item: Item, shown: Listing) -> list[Block]:
         lines.append(status_sentence(approval, item, now_ms=frame.now_ms))
     if not shown.is_complete:
         part = template(
-            "Showing {shown} of {total} characters (sha256 {hash}). View all has them.",
+            "Showing {shown} of {total} characters (sha256 {hash}); the rest is in "
+            "Full details.",
             shown=shown.shown,
             total=shown.total,
             hash=hash_ref(item.action_hash),

@@ -1,8 +1,8 @@
-"""Render a card whose calls have all ended: three lines, and the rest in View all.
+"""Render a card whose calls have all ended: three lines, and the rest in Full details.
 
 The header says what was asked for, the second line who decided, what happened and when,
 the last line who asked. Between them stands what people changed and why, or why it
-failed, in short; View all has it whole, with the arguments.
+failed, in short; Full details have it whole, with the arguments.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def _edited(item: Item) -> list[Template | Plain]:
     lines = diff(item, budget=_CHANGE).splitlines()
     # One line alone: values on several could read as changes of other arguments.
     is_short = len(lines) == 1 and len(lines[0]) <= _CHANGE
-    changed = " ".join(lines[0].split()) if is_short else "see View all"
+    changed = " ".join(lines[0].split()) if is_short else "see Full details"
     if is_own_edit(item):  # the sentence above says so
         return [untrusted(fit(f"Changed: {changed}", _CHANGE))]
     by = template("Edited by {who}:", who=who(edit.by))
@@ -219,7 +219,7 @@ def _rows(frame: Frame) -> list[Block]:
         return []
     lines = [_line(item) for item in items[:_ROWS]]
     more = len(items) - _ROWS
-    lines += [f"… and {more} more: View all"] if more > 0 else []
+    lines += [f"… and {more} more: Full details"] if more > 0 else []
     return [rich_text(box("\n".join(lines)), block_id=frame.block_id("calls"))]
 
 

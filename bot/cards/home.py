@@ -62,7 +62,7 @@ _CUT: LiteralString = (
 )
 _ONLY_NO: LiteralString = (
     "You asked for these or changed them, so others approve them. You can still "
-    "reject them: press *View all*."
+    "reject them: press *Full details*."
 )
 _NO_TROUBLE: Mapping[str, str] = {}
 _MAX_OWN = 3
@@ -270,7 +270,7 @@ def _buttons(
     view_all = frame.button(
         item.index,
         Action.VIEW_ALL,
-        label("View all"),
+        label("Full details"),
         accessibility_label=label(f"View approval {index + 1} of {listed}"),
     )
     if not is_decided:

@@ -1,7 +1,7 @@
 """Show what reviewers asked the requester, and the button that asks them.
 
-The card has the newest question with the newest reply to it, while calls wait; View all
-of a call has everything.
+The card has the newest question with the newest reply to it, while calls wait; Full
+details of a call have everything.
 """
 
 from __future__ import annotations
@@ -74,9 +74,9 @@ def inquiries(frame: Frame) -> list[Block]:
     questions = [one for one in approval.inquiries if not one.is_reply]
     if approval.is_batch:
         # A batch has no room for their words.
-        sentence = template("💬 *The requester has not replied yet:* see View all.")
+        sentence = template("💬 *The requester has not replied yet:* see Full details.")
         if newest.is_reply:
-            sentence = template("💬 *The requester replied:* see View all.")
+            sentence = template("💬 *The requester replied:* see Full details.")
         return [context(sentence, block_id=frame.block_id("asked"))]
     shown = [*questions[-1:], *([newest] if newest.is_reply else [])]
     blocks = [block for one in shown for block in _shown(frame, one)]
@@ -85,7 +85,7 @@ def inquiries(frame: Frame) -> list[Block]:
         notes.append(template("The requester has not replied yet."))
     more = len(approval.inquiries) - len(shown)
     if more:
-        notes.append(template("{n} more of these are in View all.", n=more))
+        notes.append(template("{n} more of these are in Full details.", n=more))
     if notes:
         blocks.append(context(*notes, block_id=frame.block_id("asked.more")))
     return blocks

@@ -74,7 +74,7 @@ def precedents(frame: Frame) -> list[Block]:
             lines.append(template("⚠️ {n} more of them were done before", n=more))
         blocks.append(section(joined("\n", lines), block_id=frame.block_id("past")))
     blocks += _same_calls(frame, waiting)
-    # A batch has room for its banner only; View all of a call says more.
+    # A batch has room for its banner only; Full details of a call say more.
     is_alone = waiting and not approval.is_batch
     small = _small_print(approval, waiting[0]) if is_alone else []
     if small:

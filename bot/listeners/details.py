@@ -34,7 +34,7 @@ from twokey.gateway.protocol.verbs import Verb
 
 
 def register(router: Router) -> None:
-    """Answer View all, the two buttons that turn a page, and Approve."""
+    """Answer Full details, the two buttons that turn a page, and Approve."""
     router.on_action(Action.VIEW_ALL, _view_all)
     router.on_action(Action.PAGE_BACK, _turn)
     router.on_action(Action.PAGE_NEXT, _turn)

@@ -17,8 +17,8 @@ from twokey.bot.modals.details import page_count
 from twokey.bot.text_types import Plain, template
 
 _READ_FIRST: LiteralString = (
-    "This call is longer than its card, so nothing was recorded. Please open View all "
-    "and go through every page first."
+    "This call is longer than its card, so nothing was recorded. Please open Full "
+    "details and go through every page first."
 )
 
 

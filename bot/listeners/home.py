@@ -96,7 +96,7 @@ async def _approve(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
         raise UserFacingError(
             template(
                 "Nothing was recorded: there is more to see about this call now than "
-                "its row shows. Please press View all and decide there."
+                "its row shows. Please press Full details and decide there."
             )
         )
     outcome = await decide(ctx, target, Approve(), clicked)

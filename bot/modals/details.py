@@ -87,7 +87,7 @@ def view(frame: Frame, index: int, number: int, *, note: Plain | None = None) ->
         *([_read_all()] if can_approve and item.tier is Tier.ESCALATE else []),
     ]
     return modal(
-        label("All about this question" if item.is_question else "All about this call"),
+        label("Full details"),
         blocks,
         callback_id=View.DETAILS,
         submit=label("Approve") if can_approve else None,

@@ -134,7 +134,7 @@ def test_respond(screen: Screen, demo: Demo) -> None:
     screen.press(Keys.ENTER)
     assert screen.words(".menu").splitlines() == [
         "Respond",
-        "View all",
+        "Full details",
         "Allow similar…",
         "Ask the requester…",
         "I'm on it",

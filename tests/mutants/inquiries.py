@@ -73,7 +73,7 @@ INQUIRY_TABLE = (
         KEPT,
     ),
     Mutant(
-        "View all has every question and reply",
+        "Full details have every question and reply",
         "bot/cards/inquiries.py",
         "if one.is_about(index)",
         "if False",

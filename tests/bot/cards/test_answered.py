@@ -50,8 +50,8 @@ def test_a_long_answer_is_whole_in_view_all() -> None:
 def test_a_batch_points_to_view_all() -> None:
     approval = an_approval(a_refund(), a_refund(index=1), answered=(ORDER,))
 
-    assert "see View all" in shown(approval)
-    assert "78291\\n" not in shown(approval).partition("see View all")[0]
+    assert "see Full details" in shown(approval)
+    assert "78291\\n" not in shown(approval).partition("see Full details")[0]
     assert "Q: Which order?" in str(details.view(frame(approval), 1, 1))
 
 

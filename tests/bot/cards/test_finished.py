@@ -117,7 +117,7 @@ def test_a_longer_edit_is_found_in_view_all() -> None:
     item = in_state(edited(a_refund(), args, by=BEN), S.EXECUTED)
     approval = an_approval(item)
 
-    assert "see View all" in shown(approval)
+    assert "see Full details" in shown(approval)
     titles = [part.title for page in pages(approval, item) for part in page]
     assert "What the edit changed" in titles
 

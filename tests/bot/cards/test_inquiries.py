@@ -80,7 +80,7 @@ def test_the_newest_question_and_reply_are_shown_and_the_rest_counted() -> None:
     assert "Was it broken?" in both
     assert "It was." in both
     assert "Older?" not in both
-    assert "1 more of these are in View all" in both
+    assert "1 more of these are in Full details" in both
     assert f"<@{ANA.user}>" not in one.replace(f"<@{KIM.user}>", "")
 
 
@@ -101,7 +101,7 @@ def test_a_batch_says_where_to_read_it() -> None:
     answered = shown(asked_about(0, 1, inquiries=(ASKED, REPLIED)))
 
     assert "has not replied yet" in open_
-    assert "*The requester replied:* see View all" in answered
+    assert "*The requester replied:* see Full details" in answered
 
 
 def test_a_card_that_asks_nobody_any_more_shows_neither() -> None:

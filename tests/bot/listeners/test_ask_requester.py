@@ -138,7 +138,7 @@ async def test_several_questions_and_replies_are_kept_and_the_newest_shown(
         shown = str(card["blocks"])
         assert "Second?" in shown
         assert "First?" not in shown
-        assert "2 more of these are in View all" in shown
+        assert "2 more of these are in Full details" in shown
         await eventually(lambda: has_note(stack, card, "<@U0ANA> <@U0BEN>", "replied"))
         news = [n for n in await stack.notes(card) if says("requester replied")(n)]
         assert len(news) == 1, "the second reply answers nothing that was open"

@@ -52,7 +52,7 @@ async def test_a_card_has_one_row_and_its_menu_does_what_buttons_did(
             Action.ASK_REQUESTER,
             Action.TAKE,
         ]
-        assert "All about this call" in str(details["title"])
+        assert "Full details" in str(details["title"])
         assert item.state is ItemState.ANSWERED
 
 

@@ -1,4 +1,4 @@
-"""View all of a question lists what is asked, and speaks of no approval."""
+"""Full details of a question lists what is asked, and speaks of no approval."""
 
 from __future__ import annotations
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from twokey.gateway.approvals import deadline_changes
 from twokey.gateway.approvals.changes import Change
-from twokey.gateway.approvals.decisions import Refusal, Reviewer, Unknown
+from twokey.gateway.approvals.decisions import Refusal, Reviewer
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.service.tenant_service import TenantService
-from twokey.gateway.store.atomic_write import Loaded, Write
 
 
 class TimeService(TenantService):
@@ -20,29 +17,18 @@ class TimeService(TenantService):
 
     async def extend(self, approval_id: str, reviewer: Reviewer) -> Change | Refusal:
         """Extend the deadline; see `deadline_changes.extend`."""
-        return await self._change(approval_id, reviewer, deadline_changes.extend)
+
+        def change(approval: Approval, now_ms: int) -> Change | Refusal:
+            return deadline_changes.extend(approval, reviewer, now_ms)
+
+        return await self._change_own(approval_id, change)
 
     async def acknowledge(
         self, approval_id: str, reviewer: Reviewer
     ) -> Change | Refusal:
         """Mark who handles it; see `deadline_changes.acknowledge`."""
-        return await self._change(approval_id, reviewer, deadline_changes.acknowledge)
 
-    async def _change(
-        self,
-        approval_id: str,
-        reviewer: Reviewer,
-        change: Callable[[Approval, Reviewer, int], Change | Refusal],
-    ) -> Change | Refusal:
-        async def compute(loaded: Loaded) -> Write | Refusal:
-            # As for an id that does not exist: another tenant's is not to be told apart
-            # from it.
-            if loaded.approval.tenant != self._tenant:
-                return Unknown()
-            found = change(loaded.approval, reviewer, loaded.now_ms)
-            return Write(found) if isinstance(found, Change) else found
+        def change(approval: Approval, now_ms: int) -> Change | Refusal:
+            return deadline_changes.acknowledge(approval, reviewer, now_ms)
 
-        found = await self._store.approvals.change(approval_id, compute)
-        if found is None:
-            return Unknown()
-        return found.change if isinstance(found, Write) else found
+        return await self._change_own(approval_id, change)

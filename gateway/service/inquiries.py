@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
-
 from twokey.gateway.approvals import inquiring
 from twokey.gateway.approvals.changes import Change
-from twokey.gateway.approvals.decisions import Refusal, Reviewer, Unknown
+from twokey.gateway.approvals.decisions import Refusal, Reviewer
 from twokey.gateway.approvals.inquiry import Inquiry
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.protocol.records import Person
 from twokey.gateway.service.tenant_service import TenantService
-from twokey.gateway.store.atomic_write import Loaded, Write
-
-Other = TypeVar("Other")
 
 
 class InquiryService(TenantService):
@@ -31,7 +25,7 @@ class InquiryService(TenantService):
         def change(approval: Approval, now_ms: int) -> Change | Inquiry | Refusal:
             return inquiring.ask(approval, call, reviewer, text, now_ms)
 
-        return await self._change(approval_id, change)
+        return await self._change_own(approval_id, change)
 
     async def reply(
         self, approval_id: str, person: Person, text: str, ts: str
@@ -41,20 +35,4 @@ class InquiryService(TenantService):
         def change(approval: Approval, now_ms: int) -> Change | Inquiry | Refusal:
             return inquiring.reply(approval, person, text, ts, now_ms)
 
-        return await self._change(approval_id, change)
-
-    async def _change(
-        self, approval_id: str, change: Callable[[Approval, int], Change | Other]
-    ) -> Change | Other | Unknown:
-        async def compute(loaded: Loaded) -> Write | Other | Unknown:
-            # As for an id that does not exist: another tenant's is not to be told apart
-            # from it.
-            if loaded.approval.tenant != self._tenant:
-                return Unknown()
-            found = change(loaded.approval, loaded.now_ms)
-            return Write(found) if isinstance(found, Change) else found
-
-        found = await self._store.approvals.change(approval_id, compute)
-        if found is None:
-            return Unknown()
-        return found.change if isinstance(found, Write) else found
+        return await self._change_own(approval_id, change)

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
+from twokey.gateway.approvals.changes import Change
+from twokey.gateway.approvals.decisions import Unknown
+from twokey.gateway.approvals.record import Approval
 from twokey.gateway.policy.rules import Policy
+from twokey.gateway.store.atomic_write import Loaded, Write
 from twokey.gateway.store.store import Store
+
+Other = TypeVar("Other")
 
 
 class TenantService:
@@ -20,6 +27,28 @@ class TenantService:
         self._store = store
         self._tenant = tenant
         self._keys = store.keys_of_tenant(tenant)
+
+    async def _change_own(
+        self, approval_id: str, change: Callable[[Approval, int], Change | Other]
+    ) -> Change | Other | Unknown:
+        """Write what ``change`` makes of an approval at the store's time, if anything.
+
+        Raises:
+            StoreUnavailable: when it is not known to be written.
+        """
+
+        async def compute(loaded: Loaded) -> Write | Other | Unknown:
+            # As for an id that does not exist: another tenant's is not to be told apart
+            # from it.
+            if loaded.approval.tenant != self._tenant:
+                return Unknown()
+            found = change(loaded.approval, loaded.now_ms)
+            return Write(found) if isinstance(found, Change) else found
+
+        found = await self._store.approvals.change(approval_id, compute)
+        if found is None:
+            return Unknown()
+        return found.change if isinstance(found, Write) else found
 
 
 class PolicyService(TenantService):

@@ -7,7 +7,7 @@ registered is the usable one, as of a card.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from twokey.gateway.protocol.records import Record
 from twokey.gateway.store.connection import Connection, fields, number, text
@@ -66,11 +66,41 @@ def _with_field(copy: CardCopy, prefix: str, value: str) -> CardCopy:
     return copy if copy.ts else copy.with_(channel=value)
 
 
-class CopyStore:
-    """Personal copies of cards."""
+class AttachedStore:
+    """What lives exactly as long as an approval does, in hashes beside it.
+
+    Args:
+        conn: the server.
+    """
 
     def __init__(self, conn: Connection) -> None:
         self._conn = conn
+
+    async def _attach(
+        self,
+        keys: Keys,
+        approval: str,
+        *,
+        own: str = "",
+        texts: Sequence[str] = (),
+        first: Mapping[str, str] = _NOTHING,
+        newest: Mapping[str, str] = _NOTHING,
+    ) -> None:
+        """Write fields of the hash of a card, or of another hash; see `attach.lua`."""
+        await ATTACH(
+            self._conn,
+            record=keys.head(approval),
+            own=own or keys.card(approval),
+            texts=texts,
+            holder=approval,
+            first=json.dumps(first),
+            newest=json.dumps(newest),
+            keep_ms=KEEP_MS,
+        )
+
+
+class CopyStore(AttachedStore):
+    """Personal copies of cards."""
 
     async def of_card(self, keys: Keys, approval: str) -> dict[str, CardCopy]:
         """Return each person's copy, also while no card in a channel is registered."""
@@ -85,7 +115,7 @@ class CopyStore:
 
         A copy whose posting got no answer can then be told by a click on it.
         """
-        await self._write(keys, approval, newest={_OPENED + user: channel})
+        await self._attach(keys, approval, newest={_OPENED + user: channel})
 
     async def posted(
         self, keys: Keys, approval: str, user: str, *, channel: str, ts: str
@@ -94,7 +124,7 @@ class CopyStore:
         place = keys.card_at(channel, ts)
         name = _AT + user
         # A later copy (a lost answer made us post again) never replaces the first.
-        await self._write(
+        await self._attach(
             keys,
             approval,
             texts=[place],
@@ -117,29 +147,9 @@ class CopyStore:
         before = text(await self._conn.command("HGET", keys.card(approval), name))
         is_newer = number(before.partition(" ")[0] or None) > rev
         shown = {name: f"{0 if is_newer else rev} {decision_digest}"}
-        await self._write(keys, approval, newest=shown)
+        await self._attach(keys, approval, newest=shown)
         return not is_newer
 
     async def refused(self, keys: Keys, approval: str, user: str, why: str) -> None:
         """Note that a person has no copy, or one that changes no more."""
-        await self._write(keys, approval, newest={_REFUSED + user: why})
-
-    async def _write(
-        self,
-        keys: Keys,
-        approval: str,
-        *,
-        texts: list[str] | None = None,
-        first: Mapping[str, str] = _NOTHING,
-        newest: Mapping[str, str] = _NOTHING,
-    ) -> None:
-        await ATTACH(
-            self._conn,
-            record=keys.head(approval),
-            own=keys.card(approval),
-            texts=texts or [],
-            holder=approval,
-            first=json.dumps(first),
-            newest=json.dumps(newest),
-            keep_ms=KEEP_MS,
-        )
+        await self._attach(keys, approval, newest={_REFUSED + user: why})

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 
 from pydantic import Field
 
 from twokey.gateway.protocol.records import Record
-from twokey.gateway.store.card_copies import ATTACH, CardCopy, copies_in
-from twokey.gateway.store.connection import Connection, fields, number, text
+from twokey.gateway.store.card_copies import AttachedStore, CardCopy, copies_in
+from twokey.gateway.store.connection import fields, number, text
 from twokey.gateway.store.keys import (
     DRAFT_MS,
     KEEP_MS,
@@ -92,11 +91,8 @@ class ViewBinding(Record):
     staged: str = ""
 
 
-class CardStore:
+class CardStore(AttachedStore):
     """Cards, open modals and the nonces of signed requests."""
-
-    def __init__(self, conn: Connection) -> None:
-        self._conn = conn
 
     async def place(self, keys: Keys, approval: str) -> CardPlace | None:
         """Return where an approval's card stands; None before it was posted."""
@@ -142,9 +138,7 @@ class CardStore:
         newest: Mapping[str, str] = _NOTHING,
     ) -> CardPlace:
         card, first = keys.card(approval), {"at": f"{channel} {ts}"}
-        await self._attach(
-            keys, approval, card, texts=texts, first=first, newest=newest
-        )
+        await self._attach(keys, approval, texts=texts, first=first, newest=newest)
         # Read back: if another bot posted the card first, ours is a surplus copy.
         kept = text(await self._conn.command("HGET", card, "at"))
         kept_channel, _, kept_ts = kept.partition(" ")
@@ -179,7 +173,7 @@ class CardStore:
             )
             # One that has a card of its own meanwhile keeps that.
             if (place.channel, place.ts) == (channel, ts):
-                await self._attach(keys, approval, keys.card(approval), newest=never)
+                await self._attach(keys, approval, newest=never)
 
     async def shown(
         self,
@@ -206,7 +200,7 @@ class CardStore:
             "display": display_digest,
             "decision": decision_digest,
         }
-        await self._attach(keys, approval, key, newest=shown)
+        await self._attach(keys, approval, newest=shown)
         if before > rev:
             await self.mark_outdated(keys, tenant, approval)
         else:
@@ -247,7 +241,7 @@ class CardStore:
     ) -> None:
         """Note why a card cannot be posted or changed."""
         noted = {"trouble": trouble.model_dump_json()}
-        await self._attach(keys, approval, keys.card(approval), newest=noted)
+        await self._attach(keys, approval, newest=noted)
 
     async def trouble(self, keys: Keys, approval: str) -> CardTrouble | None:
         """Return why a card cannot be posted or changed; None when it can."""
@@ -257,7 +251,7 @@ class CardStore:
     async def mark_reported(self, keys: Keys, approval: str, what: str) -> None:
         """Note that something about a card was reported to people."""
         noted = {f"told {what}": "1"}
-        await self._attach(keys, approval, keys.card(approval), newest=noted)
+        await self._attach(keys, approval, newest=noted)
 
     async def was_reported(self, keys: Keys, approval: str, what: str) -> bool:
         """Return whether this about a card was reported to people."""
@@ -270,7 +264,7 @@ class CardStore:
         """Remember that Slack took a message about a card that mentions these roles."""
         marks = {f"{_MENTIONED}{role}": "1" for role in roles}
         if marks:
-            await self._attach(keys, approval, keys.card(approval), newest=marks)
+            await self._attach(keys, approval, newest=marks)
 
     async def keep_words(
         self, keys: Keys, approval: str, *, user: str, ts: str, words: str
@@ -323,7 +317,7 @@ class CardStore:
         # A field for each page, so that two requests at once do not overwrite each
         # other.
         read = {f"{reader} {page}": "1"}
-        await self._attach(keys, approval, keys.opened(approval), newest=read)
+        await self._attach(keys, approval, own=keys.opened(approval), newest=read)
         return await self.has_opened(keys, approval, reader=reader, pages=pages)
 
     async def has_opened(
@@ -333,25 +327,3 @@ class CardStore:
         names = [f"{reader} {page}" for page in range(pages)]
         reply = await self._conn.command("HMGET", keys.opened(approval), *names)
         return None not in cast("list[bytes | None]", reply)
-
-    async def _attach(
-        self,
-        keys: Keys,
-        record: str,
-        own: str,
-        *,
-        texts: Sequence[str] = (),
-        first: Mapping[str, str] = _NOTHING,
-        newest: Mapping[str, str] = _NOTHING,
-    ) -> None:
-        """Write what lives exactly as long as an approval does."""
-        await ATTACH(
-            self._conn,
-            record=keys.head(record),
-            own=own,
-            texts=texts,
-            holder=record,
-            first=json.dumps(first),
-            newest=json.dumps(newest),
-            keep_ms=KEEP_MS,
-        )

@@ -24,7 +24,8 @@ from twokey.gateway.approvals.decisions import AccountKind, Reviewer
 from twokey.gateway.approvals.membership import click_again
 from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.service.reviews import ReviewService, Voters
+from twokey.gateway.service.reviews import ReviewService
+from twokey.gateway.service.voters import Voters
 from twokey.gateway.store.freezes import FreezeScope
 from twokey.gateway.store.keys import Keys
 

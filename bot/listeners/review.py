@@ -49,7 +49,7 @@ from twokey.gateway.approvals.decisions import (
 from twokey.gateway.approvals.record import Approval, Item, approval_of
 from twokey.gateway.errors import CorruptRecord, StoreUnavailable
 from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.service.reviews import Voters
+from twokey.gateway.service.voters import Voters
 from twokey.gateway.store.cards import ViewBinding
 
 logger = logging.getLogger(__name__)

@@ -49,7 +49,7 @@ ONE_EDIT = Forbidden(
     reason="The policy adds up what such calls come to, so one decision can edit only "
     "one of them. Nothing was recorded. Decide the others on their own."
 )
-_NOTHING_CHOSEN = Invalid(errors={"": "Nothing is chosen, so nothing was recorded."})
+NOTHING_CHOSEN = Invalid(errors={"": "Nothing is chosen, so nothing was recorded."})
 
 _OF_ALL = ("gesture", "on_behalf_of")
 """What an event of each call says of the person, and so of the whole gesture."""
@@ -94,8 +94,7 @@ def decide_batch(
         for index, decision in partition.items()
         if isinstance(decision, Approve)
         and (
-            index in repeats
-            or _is_escalated(approval.items[index], policies.get(index))
+            index in repeats or is_escalated(approval.items[index], policies.get(index))
         )
     }
     decided = {
@@ -104,7 +103,7 @@ def decide_batch(
         if decision is not None and index not in left_out
     }
     if not decided:
-        return NEEDS_OWN_DECISION if left_out else _NOTHING_CHOSEN
+        return NEEDS_OWN_DECISION if left_out else NOTHING_CHOSEN
     after = approval
     changes: dict[int, Change] = {}
     for index, decision in decided.items():
@@ -178,7 +177,8 @@ def _moved(
     return None
 
 
-def _is_escalated(item: Item, policy_now: PolicyDecision | None) -> bool:
+def is_escalated(item: Item, policy_now: PolicyDecision | None) -> bool:
+    """Return whether a call needs a decision of its own by the policy of now."""
     raised = raised_item(first_of(item, policy_now), policy_now)
     return raised.tier in {Tier.ESCALATE, Tier.DENY}
 
@@ -203,12 +203,12 @@ def _outcome(
         rejected=tuple(index for index in of(Reject) if index not in withdrawn),
         withdrawn=tuple(withdrawn),
         waiting=waiting,
-        needs_one=bool(waiting) and all(_needs_one(items[i]) for i in waiting),
+        needs_one=bool(waiting) and all(needs_one_more(items[i]) for i in waiting),
         left_out=tuple(sorted(left_out)),
     )
 
 
-def _needs_one(item: Item) -> bool:
+def needs_one_more(item: Item) -> bool:
     """Return whether one more person is enough for a call."""
     count = quorum.tally(item.requirement, item.votes, item.action_hash)
     return max(count.need - count.have, sum(count.lacking.values())) == 1

@@ -105,9 +105,8 @@ def decide(
             again when a vote would be the last one needed; a person missing here is
             unknown, and an unknown vote completes nothing.
     """
-    # A negative index would reach an item from the end.
-    if not 0 <= click.index < len(approval.items):
-        return Changed(seen_version=click.version, version=approval.version)
+    if refusal := _no_such_item(approval, click):
+        return refusal
     item = first_of(approval.items[click.index], policy_now)
     # The reviewer is passed twice. `_actor` needs a context, and narrows `reviewer` to
     # the delegations that count here; `resolved` keeps all of them.
@@ -122,7 +121,7 @@ def decide(
     # The order is a promise of the docstring: who is late is told so, and not that they
     # may not decide.
     return (
-        _not_open(context)
+        not_as_seen(approval, click, now_ms)
         or _not_permitted(context, decision)
         or _apply(context, decision)
     )
@@ -168,17 +167,27 @@ def _apply(
             assert_never(decision)
 
 
-def _not_open(context: DecisionContext) -> Refusal | None:
-    approval, item, click = context.approval, context.item, context.click
-    is_open = item.is_pending and not timing.is_late(approval, item, context.now_ms)
+def not_as_seen(approval: Approval, click: Click, now_ms: int) -> Refusal | None:
+    """Return why a click does not count: its item is not open as it was seen."""
+    if refusal := _no_such_item(approval, click):
+        return refusal
+    item = approval.items[click.index]
+    is_open = item.is_pending and not timing.is_late(approval, item, now_ms)
     is_changed = (
         click.version != approval.version or click.action_hash != item.action_hash
     )
     if is_open and not is_changed:
         return None
     return explain_state(
-        approval, click.index, seen_version=click.version, now_ms=context.now_ms
+        approval, click.index, seen_version=click.version, now_ms=now_ms
     )
+
+
+def _no_such_item(approval: Approval, click: Click) -> Refusal | None:
+    # A negative index would reach an item from the end.
+    if 0 <= click.index < len(approval.items):
+        return None
+    return Changed(seen_version=click.version, version=approval.version)
 
 
 def _not_permitted(

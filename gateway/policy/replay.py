@@ -214,6 +214,8 @@ class _History:
         self._requests: dict[str, _Rolling] = defaultdict(_Rolling)
         self._failures: dict[str, _Rolling] = defaultdict(_Rolling)
         self._rejections: dict[str, int] = defaultdict(int)
+        self._gesture = ""
+        self._counted: set[str] = set()
         self.precedents = PrecedentFold()
 
     def sees(self, step: _Step) -> bool:
@@ -228,15 +230,28 @@ class _History:
             self._failures[row.agent].add(step.at_ms)
         if row.name is EventName.APPROVAL_DECIDED:
             self._decided_together(row)
-        # What one gesture decided was counted with its own entry.
-        if BATCH_MEMBER in row.data:
-            return False
-        if row.name is EventName.ITEM_REJECTED:
+        if row.name is EventName.CALLS_DECIDED:
+            self._gesture, self._counted = row.data.get("digest", ""), set()
+        self._decided(row)
+        return False
+
+    def _decided(self, row: Row) -> None:
+        """Count the rejections of an agent, in a row."""
+        batch = row.data.get(BATCH_MEMBER)
+        # What one gesture decided on a batch was counted with its own entry. That of
+        # several approvals may be about several agents: their calls tell.
+        if batch is not None and batch != self._gesture:
+            return
+        is_first = batch is None or row.agent not in self._counted
+        if row.name is EventName.ITEM_REJECTED and is_first:
             self._rejections[row.agent] += 1
         # A notification that the policy authorized is nobody's approval.
-        if row.name is EventName.ITEM_AUTHORIZED and row.actor != BY_POLICY:
+        elif row.name is EventName.ITEM_AUTHORIZED and row.actor != BY_POLICY:
             self._rejections[row.agent] = 0
-        return False
+        else:
+            return
+        if batch is not None:
+            self._counted.add(row.agent)
 
     def _decided_together(self, row: Row) -> None:
         """Count a gesture on many calls once, as the store does."""

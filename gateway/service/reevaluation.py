@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from types import MappingProxyType
+from dataclasses import dataclass, field
 from typing import Final
 
 from twokey.gateway.approvals.batch_deciding import Partition
-from twokey.gateway.approvals.decisions import Approve, Decision, Edit
+from twokey.gateway.approvals.decisions import Decision, Edit
 from twokey.gateway.approvals.permission import is_dead_end
 from twokey.gateway.approvals.policy_decision import PolicyDecision
 from twokey.gateway.approvals.precedents import Precedent
@@ -21,14 +20,13 @@ from twokey.gateway.policy.evaluate import evaluate
 from twokey.gateway.policy.questions import evaluate_question
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.policy.standing import evaluate_standing
-from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.strict_json import JsonObject, accept_object
 from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.service.denials import cannot_start_message, freeze_of
 from twokey.gateway.service.precedents import past_of, with_precedents
 from twokey.gateway.service.queue import ReviewQueue
 from twokey.gateway.service.window_usage import facts_of, totals_now, usage_of
-from twokey.gateway.store.atomic_write import EvaluationInputs, Loaded
+from twokey.gateway.store.atomic_write import EvaluationInputs
 from twokey.gateway.store.freezes import Freeze, names_of
 from twokey.gateway.store.store import Store
 
@@ -36,7 +34,23 @@ from twokey.gateway.store.store import Store
 MOST_LOOKED_AT = 1_000
 """How many approvals are looked at, those that are due soonest."""
 
-NO_OTHERS: Final[Mapping[str, Sequence[Precedent]]] = MappingProxyType({})
+
+@dataclass(frozen=True)
+class Beside:
+    """What calls that are approved first by the same gesture leave for later ones.
+
+    Attributes:
+        precedents: these calls by their effect.
+        micro: by window key, what they add to what is reserved.
+    """
+
+    precedents: Mapping[str, Sequence[Precedent]] = field(
+        default_factory=dict[str, Sequence[Precedent]]
+    )
+    micro: Mapping[str, int] = field(default_factory=dict[str, int])
+
+
+NOTHING: Final = Beside()
 
 
 @dataclass(frozen=True)
@@ -58,12 +72,12 @@ async def evaluate_now(
     item: Item,
     args: JsonObject,
     *,
-    beside: Mapping[str, Sequence[Precedent]] = NO_OTHERS,
+    beside: Beside = NOTHING,
 ) -> CurrentEvaluation:
     """Evaluate an item with these arguments by this policy, as of now.
 
     Totals count what the item uses once, and everything else that is reserved.
-    ``beside`` are calls that would be approved first, by their effect.
+    ``beside`` is what calls leave that would be approved first.
     """
     keys = store.keys_of_tenant(approval.tenant)
     if item.bounds is not None:
@@ -82,6 +96,9 @@ async def evaluate_now(
         declared_schema=item.args_schema,
     )
     totals = await totals_now(store, approval, item, one)
+    for use in one.uses:
+        if use.window in beside.micro:
+            totals[use.name] += beside.micro[use.window]
     effect = effect_of(
         policy,
         agent=approval.agent,
@@ -100,7 +117,8 @@ async def evaluate_now(
     )
     known = load.precedents.get(keys.precedents(approval.tenant, effect))
     past = past_of(policy, item, known, one, totals)
-    past = past.with_(precedents=(*beside.get(effect, ()), *past.precedents))
+    others = beside.precedents.get(effect, ())
+    past = past.with_(precedents=(*others, *past.precedents))
     facts = facts_of(
         load, one, totals, requester=requester, requests_10m=load.requests_10m
     )
@@ -138,7 +156,7 @@ async def evaluate_decision(
     index: int,
     decision: Decision | None,
     *,
-    beside: Mapping[str, Sequence[Precedent]] = NO_OTHERS,
+    beside: Beside = NOTHING,
 ) -> CurrentEvaluation | None:
     """Evaluate what would run by a decision on one call, as of now.
 
@@ -156,59 +174,6 @@ async def evaluate_decision(
         except BadJson:
             return None
     return await evaluate_now(store, policy, approval, item, args, beside=beside)
-
-
-@dataclass(frozen=True)
-class EvaluatedPartition:
-    """What the policy of now says of each call that one gesture decides.
-
-    ``repeats`` are the calls that need more once those before them are approved.
-    """
-
-    calls: Mapping[int, CurrentEvaluation]
-    repeats: frozenset[int]
-
-
-async def evaluate_partition(
-    store: Store, policy: Policy, loaded: Loaded, partition: Partition
-) -> EvaluatedPartition:
-    """Evaluate each call of a partition, also beside those that it approves."""
-    approval, now_ms = loaded.approval, loaded.now_ms
-    found: dict[int, CurrentEvaluation] = {}
-    repeats: set[int] = set()
-    approved: dict[str, list[Precedent]] = {}
-    for index, decision in sorted(partition.items()):
-        one = await evaluate_decision(store, policy, approval, index, decision)
-        if one is None:
-            continue
-        found[index] = one
-        effect = one.policy_now.effect
-        if not effect or not isinstance(decision, Approve | Edit):
-            continue
-        # The claim would see the first of two calls with one effect, and send the
-        # second back: nobody is told that both are approved.
-        if effect in approved:
-            again = await evaluate_decision(
-                store, policy, approval, index, decision, beside=approved
-            )
-            if again is not None and _needs_more(again, one):
-                # An edit is kept, and waits for those whom it needs then.
-                found[index] = again
-                repeats.add(index)
-        done = Precedent(
-            call=approval.items[index].id,
-            state=ItemState.AUTHORIZED,
-            agent=approval.agent,
-            since_ms=now_ms,
-            at_ms=now_ms,
-        )
-        approved.setdefault(effect, []).append(done)
-    return EvaluatedPartition(found, frozenset(repeats))
-
-
-def _needs_more(again: CurrentEvaluation, first: CurrentEvaluation) -> bool:
-    now, before = again.policy_now, first.policy_now
-    return (now.tier, now.requirement) != (before.tier, before.requirement)
 
 
 async def _standing_now(

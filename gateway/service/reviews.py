@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 
 from twokey.gateway.approvals import deciding, reporting
 from twokey.gateway.approvals.batch_deciding import (
@@ -13,10 +13,12 @@ from twokey.gateway.approvals.batch_deciding import (
     decide_batch,
 )
 from twokey.gateway.approvals.changes import Change
+from twokey.gateway.approvals.collection_deciding import Choice, SeenCollection
 from twokey.gateway.approvals.decisions import (
     BatchDecided,
     BatchOutcome,
     Click,
+    CollectionOutcome,
     Decided,
     Decision,
     Edit,
@@ -31,21 +33,20 @@ from twokey.gateway.policy.effective_rules import EffectiveRules
 from twokey.gateway.policy.effects import asks_for_precedents
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.protocol.records import Person
-from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.service.collected_decisions import CollectedDecisions
 from twokey.gateway.service.deadlines import TimeService
 from twokey.gateway.service.delegating import DelegationService
 from twokey.gateway.service.freezing import FreezeService
+from twokey.gateway.service.gesture_evaluation import evaluate_partition
 from twokey.gateway.service.inquiries import InquiryService
 from twokey.gateway.service.queue import MAX_QUEUE, ReviewQueue
 from twokey.gateway.service.reach import Reach, Rotations
 from twokey.gateway.service.reevaluation import (
-    CurrentEvaluation,
     as_of_now,
     depends_on_others,
     edits_add_up,
     evaluate_decision,
-    evaluate_partition,
 )
 from twokey.gateway.service.rejections import rejection_of
 from twokey.gateway.service.reviewer_freezes import ReviewerFreezes
@@ -56,6 +57,7 @@ from twokey.gateway.service.standing import StandingService
 from twokey.gateway.service.statistics import LiveMetrics, StatisticsService
 from twokey.gateway.service.sweep import Sweeper
 from twokey.gateway.service.tenant_service import PolicyService
+from twokey.gateway.service.voters import Voters, asked
 from twokey.gateway.store.atomic_write import Loaded, Write
 from twokey.gateway.store.jobs import Job, JobKind
 from twokey.gateway.store.store import Store
@@ -63,9 +65,6 @@ from twokey.gateway.store.threads import ThreadFacts
 
 MAX_REEVALUATED = 50
 """Waiting approvals that are evaluated again at most when a window may have changed."""
-
-Voters = Callable[[Item], Awaitable[Sequence[Reviewer]]]
-"""Resolves, now, those who voted for an item before."""
 
 
 class ReviewService(PolicyService):
@@ -78,6 +77,7 @@ class ReviewService(PolicyService):
         self.store = store
         self.reach = Reach(policy, Rotations(policy))
         self._sweeper = Sweeper(store)
+        self._collected = CollectedDecisions(store, policy, tenant=tenant)
         self.queue = ReviewQueue(store, tenant=tenant)
         self._shown_by = ""
         self.freezes = FreezeService(store, tenant=tenant)
@@ -139,7 +139,9 @@ class ReviewService(PolicyService):
             approval, index = loaded.approval, click.index
             if approval.tenant != self._tenant:
                 return Unknown()
-            evaluated = await self._evaluate(approval, index, decision)
+            evaluated = await evaluate_decision(
+                self.store, self._policy(), approval, index, decision
+            )
             result = deciding.decide(
                 approval,
                 click,
@@ -147,7 +149,7 @@ class ReviewService(PolicyService):
                 reviewer,
                 now_ms=loaded.now_ms,
                 policy_now=evaluated.policy_now if evaluated else None,
-                voters=await _asked(approval, index, voters),
+                voters=await asked(approval, index, voters),
             )
             if not isinstance(result, Change):
                 return result
@@ -157,7 +159,9 @@ class ReviewService(PolicyService):
             return Write(
                 result,
                 inputs={index: used} if used else {},
-                rejection=await self._rejection(result, item),
+                rejection=await rejection_of(
+                    self.store, self._policy(), result.approval, [item]
+                ),
             )
 
         written = await self.store.approvals.change(click.approval, compute, seen=seen)
@@ -201,9 +205,9 @@ class ReviewService(PolicyService):
             approval = loaded.approval
             if approval.tenant != self._tenant:
                 return Unknown()
-            if edits_add_up(self._policy(), approval, partition):
-                return ONE_EDIT
             policy = self._policy()
+            if edits_add_up(policy, approval, partition):
+                return ONE_EDIT
             found = await evaluate_partition(self.store, policy, loaded, partition)
             evaluated = found.calls
             result = decide_batch(
@@ -214,7 +218,7 @@ class ReviewService(PolicyService):
                 now_ms=loaded.now_ms,
                 policies={index: one.policy_now for index, one in evaluated.items()},
                 voters={
-                    index: await _asked(approval, index, voters) for index in evaluated
+                    index: await asked(approval, index, voters) for index in evaluated
                 },
                 repeats=found.repeats,
             )
@@ -222,6 +226,7 @@ class ReviewService(PolicyService):
                 return result
             settled[:] = [result.outcome]
             after = result.change.approval.items
+            rejected = [after[index] for index in result.outcome.rejected]
             return Write(
                 result.change,
                 inputs={
@@ -229,8 +234,8 @@ class ReviewService(PolicyService):
                     for index, one in evaluated.items()
                     if one.used and after[index].may_run
                 },
-                rejection=await self._rejection(
-                    result.change, *(after[index] for index in result.outcome.rejected)
+                rejection=await rejection_of(
+                    self.store, policy, result.change.approval, rejected
                 ),
             )
 
@@ -240,6 +245,33 @@ class ReviewService(PolicyService):
         if has_expired(written):
             await self._sweeper.expire(self._keys, click.approval)
         return Unknown() if written is None else written
+
+    async def decide_together(
+        self,
+        collection_id: str,
+        digest: str,
+        clicks: Sequence[Click],
+        decisions: Sequence[Choice | None],
+        reviewer: Reviewer,
+        *,
+        voters: Voters | None = None,
+    ) -> CollectionOutcome:
+        """Decide calls of several approvals by one gesture: all of it, or nothing.
+
+        Args:
+            collection_id: of what showed the calls.
+            digest: what sealed the calls that were shown.
+            clicks: what was seen of each call; each of another approval.
+            decisions: on each of them, in this order; None leaves it waiting.
+            reviewer: who says it.
+            voters: as for `decide`.
+
+        Raises:
+            StoreUnavailable: when it is not known to be written.
+            CorruptRecord: when a record is corrupt.
+        """
+        seen = SeenCollection(collection_id, digest, clicks)
+        return await self._collected.decide(seen, decisions, reviewer, voters=voters)
 
     async def report(self, approval_id: str, reporter: Reviewer, text: str) -> bool:
         """Keep what somebody reports of calls; False when they did before.
@@ -315,7 +347,9 @@ class ReviewService(PolicyService):
         Nothing is recorded or reserved. None when there is no such item, or when the
         arguments are not strict JSON.
         """
-        evaluated = await self._evaluate(approval, index, Edit(args=args))
+        evaluated = await evaluate_decision(
+            self.store, self._policy(), approval, index, Edit(args=args)
+        )
         return evaluated.policy_now if evaluated else None
 
     async def ask_agent(
@@ -362,28 +396,3 @@ class ReviewService(PolicyService):
         )
         key = message_key or job.id
         return await self.store.threads.ask(self._keys, job, key, change)
-
-    async def _evaluate(
-        self, approval: Approval, index: int, decision: Decision
-    ) -> CurrentEvaluation | None:
-        return await evaluate_decision(
-            self.store, self._policy(), approval, index, decision
-        )
-
-    async def _rejection(self, change: Change, *items: Item) -> dict[str, object]:
-        return await rejection_of(self.store, self._policy(), change.approval, items)
-
-
-async def _asked(
-    approval: Approval, index: int, voters: Voters | None
-) -> Sequence[Reviewer]:
-    """Resolve who voted for an item before; without votes nothing is requested."""
-    if voters is None or not 0 <= index < len(approval.items):
-        return ()
-    item = approval.items[index]
-    if item.state is ItemState.IN_DOUBT:
-        # The votes that count here are the observations of this attempt, not the
-        # approvals of the call.
-        found = tuple(one.vote for one in item.observations_now)
-        return await voters(item.with_(votes=found)) if found else ()
-    return await voters(item) if item.is_pending and item.votes else ()

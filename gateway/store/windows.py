@@ -128,6 +128,11 @@ class WindowStore:
         names = [use.name for use in uses]
         return dict(zip(names, _numbers(reply[1]), strict=True))
 
+    async def held(self, keys: Keys, window: str) -> int:
+        """Return what a window holds now, by its key, in millionths."""
+        nothing = use_of(window, name="", call="nobody", micro=0, within_ms=1)
+        return (await self.totals(keys.blobs("none"), 0, [nothing]))[""]
+
 
 def _numbers(reply: Reply) -> list[int]:
     return [number(total) for total in cast("list[Reply]", reply)]

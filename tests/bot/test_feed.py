@@ -192,3 +192,19 @@ async def test_a_card_whose_event_nobody_reads_is_posted_while_the_bot_runs(
 
         await nothing_is_left(stack)
         assert len(await stack.cards(verdict)) == 1
+
+
+async def test_an_entry_about_calls_of_several_approvals_changes_no_card(
+    outbox: Outbox,
+) -> None:
+    queue, reading = feed_of(outbox)
+    await reading.start()
+    decided = Event(name=EventName.CALLS_DECIDED, tenant="default", reason="no")
+    await outbox.put(decided.with_(data={"collection": "col_1", "rejected": "0-3"}))
+    await outbox.put(about("one", VOTE))
+
+    assert await reading.read_new()
+
+    assert [entry.key for entry in queue] == ["one"]
+    left, _ = await outbox.left("publisher")
+    assert [event.name for event in left] == [VOTE]

@@ -87,6 +87,7 @@ def test_a_question_is_no_call_and_its_run_asked_somebody() -> None:
         (event(N.ITEM_VOTED, actor="T0/U0ANA"), None),
         (event(N.ITEM_EDITED, actor="T0/U0ANA"), None),
         (event(N.APPROVAL_DECIDED, actor="T0/U0ANA"), None),
+        (event(N.CALLS_DECIDED, actor="T0/U0ANA"), None),
         (event(N.ITEM_EXECUTED), None),
     ],
 )

@@ -173,6 +173,28 @@ def test_calls_that_were_rejected_together_count_as_one_rejection() -> None:
     assert tiers(before, mixed, *calls, ran) == [Tier.AUTO]
 
 
+def test_a_gesture_on_several_approvals_counts_once_for_each_agent() -> None:
+    odd: dict[str, Any] = {"tool": "odd", "tier": "auto", "call": {"args": {}}}
+    ran = row("call.ran", 9, **odd)
+    member = {"data": {"batch": "sha256:1"}}
+    whole = row("calls.decided", 2, agent="", data={"digest": "sha256:1"})
+    no = [row("item.rejected", 2, f"n{n}.0", **member) for n in range(3)]
+    yes = row("item.authorized", 2, "y.0", actor="T0/U0ANA", **member)
+    elsewhere = [one | {"agent": "b"} for one in no]
+    before = row("item.rejected", 1, "r.0")
+
+    assert tiers(whole, *no, ran) == [Tier.AUTO]
+    assert tiers(before, whole, *no, ran) == [Tier.ESCALATE]
+    assert tiers(whole, *no, whole, *no, ran) == [Tier.ESCALATE]
+    assert tiers(whole, *no, row("item.rejected", 3, "l.0"), ran) == [Tier.ESCALATE]
+    assert tiers(before, whole, *elsewhere, ran) == [Tier.AUTO]
+    # An approval by the same gesture ends the row, wherever it stands in it.
+    assert tiers(before, whole, yes, *no, ran) == [Tier.AUTO]
+    assert tiers(before, whole, *no, yes, ran) == [Tier.AUTO]
+    # The members of a batch are counted with its own entry.
+    assert tiers(before, *no, ran) == [Tier.AUTO]
+
+
 def test_without_arguments_only_the_listed_tier_is_compared() -> None:
     (one,) = evaluated(opened(0, "ap1.0", None, tier="escalate"))
 

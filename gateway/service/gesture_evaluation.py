@@ -1,0 +1,176 @@
+"""Evaluate the calls of one gesture, each also beside those approved before it.
+
+A call is approved for itself by what is reserved and what was done until now. Several
+calls that are approved at once would not know of each other: two with one effect, or
+two that a window has room for only once.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from twokey.gateway.approvals.batch_deciding import Partition, is_escalated
+from twokey.gateway.approvals.decisions import Approve, Decision, Edit
+from twokey.gateway.approvals.precedents import Precedent
+from twokey.gateway.approvals.record import Approval
+from twokey.gateway.policy.rules import Policy
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.service.reevaluation import (
+    Beside,
+    CurrentEvaluation,
+    evaluate_decision,
+)
+from twokey.gateway.store.atomic_write import Loaded
+from twokey.gateway.store.store import Store
+
+
+@dataclass(frozen=True)
+class DecidedCall:
+    """A call, and what one gesture decides of it."""
+
+    approval: Approval
+    index: int
+    decision: Decision | None
+
+
+@dataclass(frozen=True)
+class EvaluatedGesture:
+    """What the policy of now says of each call that one gesture decides.
+
+    ``repeats`` are the calls that need more once those before them are approved.
+    """
+
+    calls: Mapping[int, CurrentEvaluation]
+    repeats: frozenset[int]
+
+
+async def evaluate_partition(
+    store: Store, policy: Policy, loaded: Loaded, partition: Partition
+) -> EvaluatedGesture:
+    """Evaluate each call of a partition, also beside those that it approves."""
+    calls = {
+        index: DecidedCall(loaded.approval, index, decision)
+        for index, decision in partition.items()
+    }
+    return await evaluate_gesture(store, policy, calls, now_ms=loaded.now_ms)
+
+
+async def evaluate_gesture(
+    store: Store, policy: Policy, calls: Mapping[int, DecidedCall], *, now_ms: int
+) -> EvaluatedGesture:
+    """Evaluate each call of a gesture, also beside those that it approves.
+
+    Args:
+        store: where everything is kept.
+        policy: in force.
+        calls: by a number, in the order of which they are approved.
+        now_ms: the store's clock.
+    """
+    found: dict[int, CurrentEvaluation] = {}
+    repeats: set[int] = set()
+    before = _Approved(store, now_ms)
+    for number, call in sorted(calls.items()):
+        approval, index, decision = call.approval, call.index, call.decision
+        one = await evaluate_decision(store, policy, approval, index, decision)
+        if one is None:
+            continue
+        found[number] = one
+        if not isinstance(decision, Approve | Edit):
+            continue
+        if isinstance(decision, Approve) and is_escalated(
+            approval.items[index], one.policy_now
+        ):
+            continue  # it is left out
+        # The claim would see the first of two such calls, and send the second back:
+        # nobody is told that both are approved.
+        beside = await before.beside(call, one)
+        if beside is not None:
+            again = await evaluate_decision(
+                store, policy, approval, index, decision, beside=beside
+            )
+            needs_more = again is not None and before.ask_more(call, again, one)
+            # An edit is kept, and waits for those whom it needs then.
+            if again is not None and (needs_more or beside.micro):
+                found[number] = again
+            if needs_more:
+                repeats.add(number)
+                continue
+        before.add(call, one)
+    return EvaluatedGesture(found, frozenset(repeats))
+
+
+@dataclass(frozen=True)
+class _Approved:
+    """The calls of a gesture that would be approved before another one.
+
+    Attributes:
+        store: where the windows are.
+        now_ms: the store's clock.
+        precedents: the calls, by effect.
+        totals: by window key, what it came to with each of them alone.
+        sums: by window key, what it holds.
+    """
+
+    store: Store
+    now_ms: int
+    precedents: dict[str, list[Precedent]] = field(
+        default_factory=lambda: defaultdict[str, list[Precedent]](list)
+    )
+    totals: dict[str, list[int]] = field(
+        default_factory=lambda: defaultdict[str, list[int]](list)
+    )
+    sums: dict[str, int] = field(default_factory=dict[str, int])
+
+    def add(self, call: DecidedCall, one: CurrentEvaluation) -> None:
+        """Take in a call that is approved."""
+        if effect := one.policy_now.effect:
+            self.precedents[effect].append(
+                Precedent(
+                    call=call.approval.items[call.index].id,
+                    state=ItemState.AUTHORIZED,
+                    agent=call.approval.agent,
+                    since_ms=self.now_ms,
+                    at_ms=self.now_ms,
+                )
+            )
+        if isinstance(call.decision, Approve):
+            for use in one.used.uses:
+                self.totals[use.window].append(one.used.totals[use.name])
+
+    async def beside(self, call: DecidedCall, one: CurrentEvaluation) -> Beside | None:
+        """Return what they leave for a later call; None: nothing that concerns it."""
+        effect = one.policy_now.effect
+        same = {effect: self.precedents[effect]} if effect in self.precedents else {}
+        micro: dict[str, int] = {}
+        # Edits that add up are refused before: see `edits_add_up`.
+        if isinstance(call.decision, Approve):
+            for use in one.used.uses:
+                if added := await self._added(call, use.window):
+                    micro[use.window] = added
+        return Beside(same, micro) if same or micro else None
+
+    async def _added(self, call: DecidedCall, window: str) -> int:
+        """Return what they add to a window: nothing where all was reserved before."""
+        if window not in self.totals:
+            return 0
+        if window not in self.sums:
+            keys = self.store.keys_of_tenant(call.approval.tenant)
+            self.sums[window] = await self.store.windows.held(keys, window)
+        # The uses of a policy that was loaded after the calls were opened.
+        return sum(max(0, one - self.sums[window]) for one in self.totals[window])
+
+    def ask_more(
+        self, call: DecidedCall, again: CurrentEvaluation, alone: CurrentEvaluation
+    ) -> bool:
+        """Return whether a call needs another look after them."""
+        now, before = again.policy_now, alone.policy_now
+        if (now.tier, now.requirement) != (before.tier, before.requirement):
+            return True
+        # As `repeating.unseen` has it for calls that were approved before: those of
+        # one approval stand on one card.
+        others = self.precedents.get(now.effect, ())
+        return bool(now.past.same_by) and any(
+            one.approval != call.approval.id for one in others
+        )

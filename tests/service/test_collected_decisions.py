@@ -1,0 +1,467 @@
+"""One gesture decides calls of several approvals: all of them in one write, or none."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import pytest
+
+from tests.service.harness import (
+    ANA,
+    BEN,
+    CHLOE,
+    DAN,
+    POLICY,
+    ServiceHarness,
+    claim_of,
+    person,
+    still_members,
+)
+from tests.service.windowed import refund, refunded, windowed_policy
+from tests.streams import audit_entries
+from twokey.gateway.approvals.collection_deciding import Choice
+from twokey.gateway.approvals.decisions import (
+    Approve,
+    Click,
+    CollectionDecided,
+    CollectionOutcome,
+    CollectionRefused,
+    Edit,
+    Expired,
+    Forbidden,
+    Reject,
+    Reviewer,
+    Stale,
+    Unknown,
+)
+from twokey.gateway.approvals.events import BATCH_MEMBER, Event, EventName
+from twokey.gateway.metrics.counts import Outcome
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.protocol.wire import Claimed, TurnRef, Verdict
+from twokey.gateway.service.reviews import ReviewService
+from twokey.gateway.store.changing_many import MOST_CHANGED
+from twokey.gateway.store.freezes import FreezeScope, ScopeKind
+from twokey.gateway.store.store import Store
+
+DIGEST = "sha256:" + "d" * 64
+NO = Reject(reason="no")
+YES = Approve()
+PENDING, AUTHORIZED = ItemState.PENDING, ItemState.AUTHORIZED
+REJECTED = ItemState.REJECTED
+TOOL = FreezeScope(kind=ScopeKind.TOOL, name="process_refund")
+FIRST = "process_refund: {tier: approve}"
+NAMED = "process_refund: {tier: approve, same_by: args.order}"
+ASKS = """process_refund:
+    tier: approve
+    same_by: args.order
+    raise:
+      - {to: escalate, when: recent.same_done_24h > 0, because: it ran today}"""
+COUNTS = ASKS.replace("    same_by: args.order\n", "")
+
+THREADS = itertools.count()
+
+Asked = tuple[TurnRef, Verdict]
+
+
+@pytest.fixture
+def harness(store: Store) -> ServiceHarness:
+    return ServiceHarness(store)
+
+
+async def ask(
+    harness: ServiceHarness, *calls: tuple[str, JsonObject], agent: str = "support"
+) -> list[Asked]:
+    """Ask for each call in a thread of its own."""
+    found: list[Asked] = []
+    for call in calls:
+        ref, (verdict,) = await harness.submit(
+            call, thread=f"t{next(THREADS)}", agent=agent
+        )
+        found.append((ref, verdict))
+    return found
+
+
+async def refunds(harness: ServiceHarness, count: int) -> list[Asked]:
+    calls: list[tuple[str, JsonObject]] = [
+        ("process_refund", {"amount": number + 1}) for number in range(count)
+    ]
+    return await ask(harness, *calls)
+
+
+async def orders(
+    harness: ServiceHarness, *names: str, agent: str = "support"
+) -> list[Asked]:
+    """Ask for a refund of each order."""
+    calls: list[tuple[str, JsonObject]] = [
+        ("process_refund", {"order": name}) for name in names
+    ]
+    return await ask(harness, *calls, agent=agent)
+
+
+async def clicks_on(harness: ServiceHarness, asked: Sequence[Asked]) -> list[Click]:
+    return [await harness.click(verdict) for _, verdict in asked]
+
+
+async def say(
+    harness: ServiceHarness,
+    clicks: Sequence[Click],
+    *decisions: Choice | None,
+    by: Reviewer = ANA,
+) -> CollectionOutcome:
+    return await harness.reviews.decide_together(
+        "col_1", DIGEST, clicks, decisions, by, voters=still_members
+    )
+
+
+async def states(harness: ServiceHarness, asked: Sequence[Asked]) -> list[ItemState]:
+    return [(await harness.item(verdict.item_id)).state for _, verdict in asked]
+
+
+async def told(harness: ServiceHarness) -> list[Event]:
+    keys = harness.store.keys_of_tenant("default")
+    entries = await audit_entries(harness.store.conn, keys)
+    return [one for one in entries if one.name is not EventName.APPROVAL_OPENED]
+
+
+def done(outcome: CollectionOutcome) -> CollectionDecided:
+    assert isinstance(outcome, CollectionDecided), outcome
+    return outcome
+
+
+def refused(outcome: CollectionOutcome) -> CollectionRefused:
+    assert isinstance(outcome, CollectionRefused), outcome
+    return outcome
+
+
+async def test_each_call_gets_its_decision_and_its_agent_the_answer(
+    harness: ServiceHarness,
+) -> None:
+    asked = await refunds(harness, 4)
+    clicks = await clicks_on(harness, asked)
+
+    outcome = done(await say(harness, clicks, YES, NO, None, YES))
+
+    assert (outcome.approved, outcome.rejected) == ((0, 3), (1,))
+    assert await states(harness, asked) == [AUTHORIZED, REJECTED, PENDING, AUTHORIZED]
+    assert {*outcome.approvals} == {0, 1, 3}
+    for number, after in outcome.approvals.items():
+        assert after == await harness.approval(asked[number][1].item_id)
+    assert await harness.jobs() == 3
+    assert isinstance(await harness.agents.claim(claim_of(*asked[3])), Claimed)
+
+
+async def test_the_audit_log_has_one_entry_for_the_gesture_before_those_of_the_calls(
+    harness: ServiceHarness,
+) -> None:
+    asked = await refunds(harness, 4)
+
+    await say(harness, await clicks_on(harness, asked), YES, NO, None, YES)
+
+    whole, *calls = await told(harness)
+    assert (whole.name, whole.approval, whole.item) == (EventName.CALLS_DECIDED, "", "")
+    assert (whole.actor, whole.tool, whole.reason) == (
+        "T0/U0ANA",
+        "process_refund",
+        "no",
+    )
+    assert whole.data == {
+        "gesture": "api",
+        "collection": "col_1",
+        "digest": DIGEST,
+        "approved": "0,3",
+        "rejected": "1",
+    }
+    assert [one.name.value for one in calls] == [
+        "item.authorized",
+        "item.rejected",
+        "item.authorized",
+    ]
+    assert {one.data[BATCH_MEMBER] for one in calls} == {DIGEST}
+    counted = (await harness.reviews.statistics.metrics()).total.calls
+    assert (counted[Outcome.APPROVED], counted[Outcome.REJECTED]) == (2, 1)
+
+
+async def edited(harness: ServiceHarness, verdict: Verdict) -> None:
+    await harness.reviews.decide(
+        await harness.click(verdict), Edit(args={"amount": 9}), BEN
+    )
+
+
+async def decided(harness: ServiceHarness, verdict: Verdict) -> None:
+    await harness.reviews.decide(await harness.click(verdict), YES, BEN)
+
+
+async def expired(harness: ServiceHarness, verdict: Verdict) -> None:
+    await harness.overdue((await harness.approval(verdict.item_id)).id)
+
+
+async def is_frozen(harness: ServiceHarness, _: Verdict) -> None:
+    await harness.reviews.freezes.freeze(TOOL, "T0/U0BEN", "stop")
+
+
+async def lost_its_reviewer(harness: ServiceHarness, _: Verdict) -> None:
+    rules = POLICY.replace("[U0ANA, U0BEN, U0DAN]", "[U0BEN, U0DAN]")
+    harness.policy = load_policy(rules, "policy.yml")
+
+
+@pytest.mark.parametrize(
+    ("move", "refusal", "left"),
+    [
+        (edited, Stale, AUTHORIZED),
+        (decided, Stale, AUTHORIZED),
+        (expired, Expired, ItemState.EXPIRED),
+    ],
+)
+async def test_one_call_that_moved_keeps_all_from_being_decided(
+    harness: ServiceHarness,
+    move: object,
+    refusal: type[object],
+    left: ItemState,
+) -> None:
+    asked = await refunds(harness, 3)
+    clicks = await clicks_on(harness, asked)
+    assert callable(move)
+    await move(harness, asked[1][1])
+    before = len(await told(harness))
+
+    outcome = refused(await say(harness, clicks, YES, YES, NO))
+
+    assert {n: type(why) for n, why in outcome.refusals.items()} == {1: refusal}
+    # What was late is ended now, so that its card says so.
+    assert await states(harness, asked) == [PENDING, left, PENDING]
+    assert EventName.CALLS_DECIDED not in {one.name for one in await told(harness)}
+    assert len(await told(harness)) - before == (refusal is Expired)
+
+
+@pytest.mark.parametrize("move", [is_frozen, lost_its_reviewer])
+async def test_who_may_not_approve_one_of_them_approves_none(
+    harness: ServiceHarness, move: object
+) -> None:
+    asked = await refunds(harness, 2)
+    clicks = await clicks_on(harness, asked)
+    assert callable(move)
+    await move(harness, asked[0][1])
+
+    outcome = refused(await say(harness, clicks, YES, YES))
+
+    assert {*map(type, outcome.refusals.values())} == {Forbidden}
+    assert {*outcome.refusals} == {0, 1}
+    assert await states(harness, asked) == [PENDING] * 2
+
+
+async def test_a_call_that_moved_and_is_left_waiting_stops_nothing(
+    harness: ServiceHarness,
+) -> None:
+    asked = await refunds(harness, 3)
+    clicks = await clicks_on(harness, asked)
+    await decided(harness, asked[1][1])
+
+    outcome = done(await say(harness, clicks, YES, None, NO))
+
+    assert (outcome.approved, outcome.rejected) == ((0,), (2,))
+
+
+async def test_a_call_that_nobody_knows_is_named(harness: ServiceHarness) -> None:
+    asked = await refunds(harness, 1)
+    (click,) = await clicks_on(harness, asked)
+    gone = click.with_(approval="ap_s0_" + "0" * 32)
+
+    outcome = refused(await say(harness, [click, gone], YES, YES))
+
+    assert outcome.refusals == {1: Unknown()}
+    assert await states(harness, asked) == [PENDING]
+
+
+async def test_nobody_decides_a_call_of_another_tenant(
+    harness: ServiceHarness,
+) -> None:
+    asked = await refunds(harness, 2)
+    clicks = await clicks_on(harness, asked)
+    other = ReviewService(harness.store, lambda: harness.policy, tenant="other")
+
+    outcome = await other.decide_together("col_1", DIGEST, clicks, [YES, NO], ANA)
+
+    assert refused(outcome).refusals == {0: Unknown(), 1: Unknown()}
+    assert await states(harness, asked) == [PENDING] * 2
+
+
+async def test_what_the_policy_escalates_now_is_left_out_and_named(
+    harness: ServiceHarness,
+) -> None:
+    asked = [*await refunds(harness, 2), *await ask(harness, ("send_email", {}))]
+    clicks = await clicks_on(harness, asked)
+    rules = POLICY.replace(
+        "send_email: {tier: approve,", "send_email: {tier: escalate,"
+    )
+    harness.policy = load_policy(rules, "policy.yml")
+
+    outcome = done(await say(harness, clicks, YES, NO, YES))
+
+    assert (outcome.approved, outcome.rejected) == ((0,), (1,))
+    assert outcome.left_out == (2,)
+    assert await states(harness, asked) == [AUTHORIZED, REJECTED, PENDING]
+    assert (await told(harness))[0].data["left_out"] == "2"
+
+
+@pytest.mark.parametrize(
+    ("tool", "left_out"), [(ASKS, (2,)), (COUNTS, (2,)), (NAMED, (2,)), (FIRST, ())]
+)
+async def test_a_call_that_repeats_another_of_the_gesture_is_left_out(
+    store: Store, tool: str, left_out: tuple[int, ...]
+) -> None:
+    harness = ServiceHarness(
+        store, load_policy(POLICY.replace(FIRST, tool), "policy.yml")
+    )
+    asked = await orders(harness, "7", "8", "7")
+    clicks = await clicks_on(harness, asked)
+
+    outcome = done(await say(harness, clicks, YES, YES, YES))
+
+    assert outcome.left_out == left_out
+    waits = PENDING if left_out else AUTHORIZED
+    assert await states(harness, asked) == [AUTHORIZED, AUTHORIZED, waits]
+    # The same again after a look at it, by a gesture of its own.
+    if left_out:
+        approval = await harness.approval(asked[2][1].item_id)
+        assert approval.version == 1
+
+
+async def test_what_a_gesture_rejects_or_leaves_out_is_no_earlier_call(
+    store: Store,
+) -> None:
+    harness = ServiceHarness(
+        store, load_policy(POLICY.replace(FIRST, ASKS), "policy.yml")
+    )
+    asked = await orders(harness, "7", "7")
+    clicks = await clicks_on(harness, asked)
+
+    outcome = done(await say(harness, clicks, NO, YES))
+
+    assert (outcome.rejected, outcome.approved) == ((0,), (1,))
+
+
+async def test_a_call_that_was_done_elsewhere_meanwhile_is_shown_with_it_first(
+    store: Store,
+) -> None:
+    harness = ServiceHarness(
+        store, load_policy(POLICY.replace(FIRST, NAMED), "policy.yml")
+    )
+    asked = await orders(harness, "7", "8")
+    clicks = await clicks_on(harness, asked)
+    ((_, again),) = await orders(harness, "7", agent="b")
+    await decided(harness, again)
+
+    outcome = done(await say(harness, clicks, YES, YES))
+
+    assert (outcome.approved, outcome.left_out) == ((1,), (0,))
+    assert outcome.approvals[0].version == 2
+    assert await states(harness, asked) == [PENDING, AUTHORIZED]
+    later = await clicks_on(harness, asked[:1])
+    assert done(await say(harness, later, YES)).approved == (0,)
+
+
+async def test_calls_that_a_new_window_has_room_for_only_once_are_not_all_approved(
+    harness: ServiceHarness,
+) -> None:
+    # Opened by a policy without windows: nothing is reserved.
+    asked = await ask(harness, refund(600), refund(300), refund(200), refund(50))
+    clicks = await clicks_on(harness, asked)
+    harness.policy = windowed_policy()
+
+    outcome = done(await say(harness, clicks, YES, YES, YES, YES))
+
+    assert (outcome.approved, outcome.left_out) == ((0, 1, 3), (2,))
+    assert await refunded(harness) == 950
+
+
+async def test_calls_whose_uses_are_reserved_are_approved_at_once(
+    store: Store,
+) -> None:
+    harness = ServiceHarness(store, windowed_policy())
+    asked = await ask(harness, refund(500), refund(300), refund(200))
+
+    outcome = done(await say(harness, await clicks_on(harness, asked), YES, NO, YES))
+
+    assert (outcome.approved, outcome.rejected) == ((0, 2), (1,))
+    assert await refunded(harness) == 700
+
+
+async def test_calls_that_need_two_people_wait_for_the_second_gesture(
+    store: Store,
+) -> None:
+    needs = """
+requirements:
+  pair: {approvals: 2, of: [support, senior]}
+"""
+    rules = POLICY.replace(FIRST, "process_refund: {tier: approve, needs: pair}")
+    harness = ServiceHarness(store, load_policy(rules + needs, "policy.yml"))
+    asked = await refunds(harness, 2)
+    clicks = await clicks_on(harness, asked)
+
+    first = done(await say(harness, clicks, YES, YES))
+    again = refused(await say(harness, clicks, YES, YES))
+    second = done(await say(harness, clicks, YES, NO, by=CHLOE))
+
+    assert (first.approved, first.waiting, first.needs_one) == ((0, 1), (0, 1), True)
+    assert {*map(type, again.refusals.values())} == {Forbidden}
+    assert (second.approved, second.rejected, second.waiting) == ((0,), (1,), ())
+    assert await states(harness, asked) == [AUTHORIZED, REJECTED]
+
+
+async def test_who_asked_for_a_call_takes_it_back_by_rejecting_it(
+    harness: ServiceHarness,
+) -> None:
+    asked = await refunds(harness, 2)
+    dan = person(DAN.user)
+
+    outcome = done(await say(harness, await clicks_on(harness, asked), NO, NO, by=dan))
+
+    assert (outcome.withdrawn, outcome.rejected) == ((0, 1), ())
+    assert (await told(harness))[0].data["withdrawn"] == "0-1"
+
+
+async def test_rejections_of_a_gesture_count_once_for_each_agent(
+    store: Store,
+) -> None:
+    rules = POLICY.replace("pause_after_rejections: 1000", "pause_after_rejections: 2")
+    harness = ServiceHarness(store, load_policy(rules, "policy.yml"))
+    asked = await refunds(harness, 3)
+    others = await ask(harness, ("process_refund", {"amount": 1}), agent="b")
+    clicks = await clicks_on(harness, [*asked, *others])
+    keys = store.keys_of_tenant("default")
+
+    await say(harness, clicks, NO, NO, NO, YES)
+    once = await store.freezes.all(keys, "default")
+    await say(harness, await clicks_on(harness, await refunds(harness, 3)), NO, NO, NO)
+
+    assert once == ()
+    assert [str(one.scope) for one in await store.freezes.all(keys, "default")] == [
+        "agent support"
+    ]
+
+
+async def test_nothing_chosen_is_an_answer_and_no_write(
+    harness: ServiceHarness,
+) -> None:
+    clicks = await clicks_on(harness, await refunds(harness, 2))
+
+    outcome = await say(harness, clicks, None, None)
+
+    assert outcome.kind == "invalid"
+    assert await told(harness) == []
+
+
+async def test_two_calls_of_one_approval_and_too_many_are_no_gesture(
+    harness: ServiceHarness,
+) -> None:
+    (click,) = await clicks_on(harness, await refunds(harness, 1))
+    many = [click.with_(approval=f"ap_s0_{n:032x}") for n in range(MOST_CHANGED + 1)]
+
+    with pytest.raises(ValueError, match="one call of each approval"):
+        await say(harness, [click, click], YES, YES)
+    with pytest.raises(ValueError, match="51 approvals"):
+        await say(harness, many, *[YES] * len(many))
+    assert refused(await say(harness, many, *[YES] * MOST_CHANGED, None)).refusals

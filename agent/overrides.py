@@ -7,7 +7,8 @@ or ``agent.invoke(given, config, context={"twokey": overrides})``. An override h
 until the thread gets new input: it is read when a run starts and kept in state, because
 a thread that a decision resumes runs without the caller's context. It can raise a tier
 and narrow decisions; like every hint, it loosens only what the policy marks
-overridable.
+overridable. ``{"task": "nightly refunds"}`` names what the run is part of: where the
+policy says ``batch: {by: task, …}``, calls of one task share a card.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from pydantic import Field, ValidationError
 
 from twokey.gateway.protocol.records import Record
 from twokey.gateway.protocol.verbs import Verb
-from twokey.gateway.protocol.wire import CallHint
+from twokey.gateway.protocol.wire import MAX_TASK, CallHint
 
 logger = logging.getLogger(__name__)
 
@@ -43,9 +44,10 @@ class ToolOverride(Record):
 
 
 class Overrides(Record):
-    """Overrides of one run, by tool name."""
+    """Overrides of one run, by tool name, and the task that the run is part of."""
 
     tools: dict[str, ToolOverride] = Field(default_factory=dict)
+    task: str = Field(default="", max_length=MAX_TASK)
 
 
 _outer: ContextVar[tuple[Any, ...]] = ContextVar("twokey_overrides", default=())
@@ -104,8 +106,14 @@ def hint(tool: str, rows: object) -> CallHint | None:
     except (TypeError, ValidationError):
         logger.warning("overrides.corrupt tool=%s", tool)
         return CORRUPT_OVERRIDES
-    found = [one.tools[tool] for one in parsed if tool in one.tools]
-    return merge_hints(*(CallHint(hold=one.hold, allow=one.allow) for one in found))
+    return merge_hints(*(_of_run(one, tool) for one in parsed))
+
+
+def _of_run(one: Overrides, tool: str) -> CallHint | None:
+    found = one.tools.get(tool)
+    if found is None:
+        return CallHint(task=one.task) if one.task else None
+    return CallHint(hold=found.hold, allow=found.allow, task=one.task)
 
 
 def merge_hints(*hints: CallHint | None) -> CallHint | None:
@@ -124,6 +132,8 @@ def _both(first: CallHint, second: CallHint) -> CallHint:
         hold=True if True in held else False if False in held else None,
         allow=_common(first.allow, second.allow),
         description=first.description or second.description,
+        # What was given to the inner agent comes later, and is the narrower task.
+        task=second.task or first.task,
     )
 
 

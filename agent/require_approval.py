@@ -45,6 +45,7 @@ from twokey.gateway.protocol.records import EditRecord, Result
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.wire import (
     AnswerKind,
+    CallHint,
     ProposedCall,
     ReconcileAnswer,
     Turn,
@@ -105,6 +106,7 @@ class _Step:
     agent: str
     given_key: str
     says: str
+    task: str
     schema: JsonObject | None
     gateway: Gateway
     recheck: Recheck | None
@@ -123,6 +125,7 @@ def require_approval(  # noqa: PLR0913 - what a node may say of a step, by name
     agent: str = "agent",
     key: str = "",
     says: str = "",
+    task: str = "",
     schema: JsonObject | None = None,
     gateway: Gateway | None = None,
     recheck: Recheck | None = None,
@@ -141,6 +144,8 @@ def require_approval(  # noqa: PLR0913 - what a node may say of a step, by name
             in the order in which the node asks, which must not change between runs
             of the node: give keys to steps that threads ask about in any order.
         says: why, in the asker's own words; shown as unverified.
+        task: what the step is part of; steps of one task may share a card, where the
+            policy says ``batch: {by: task, …}``.
         schema: JSON Schema of the arguments, for the edit form and its checks.
         gateway: the gateway to ask; by default the one `connected`.
         recheck: reads the state that must not change until the step runs; see
@@ -162,7 +167,7 @@ def require_approval(  # noqa: PLR0913 - what a node may say of a step, by name
 
     plain = step_arguments.canonical_step(run, args, tool)
     gateway = gateway or port.current()
-    step = _Step(run, tool, plain, agent, key, says, schema, gateway, recheck)
+    step = _Step(run, tool, plain, agent, key, says, task, schema, gateway, recheck)
     return drive(_require(step, work, Blocking()))
 
 
@@ -174,6 +179,7 @@ async def arequire_approval(  # noqa: PLR0913 - what `require_approval` takes
     agent: str = "agent",
     key: str = "",
     says: str = "",
+    task: str = "",
     schema: JsonObject | None = None,
     gateway: Gateway | None = None,
     recheck: Recheck | None = None,
@@ -188,7 +194,7 @@ async def arequire_approval(  # noqa: PLR0913 - what `require_approval` takes
 
     plain = step_arguments.canonical_step(run, args, tool)
     gateway = gateway or port.current()
-    step = _Step(run, tool, plain, agent, key, says, schema, gateway, recheck)
+    step = _Step(run, tool, plain, agent, key, says, task, schema, gateway, recheck)
     return await _require(step, work, Awaiting())
 
 
@@ -265,7 +271,12 @@ async def _execute_step(
 
 
 async def _submit(step: _Step, ref: TurnRef, shell: Shell) -> Verdict:
-    call = ProposedCall(tool=step.tool, args=step.args, tool_call_id=step.key)
+    call = ProposedCall(
+        tool=step.tool,
+        args=step.args,
+        tool_call_id=step.key,
+        hint=CallHint(task=step.task) if step.task else None,
+    )
     if step.recheck is not None:
         try:
             state = await rechecks.read(shell, step.recheck, step.tool, step.args)

@@ -294,7 +294,7 @@ class Approval(Record):
     ``nested_in`` is the run around an agent that runs inside another one's tool;
     ``answered`` is what people answered that run before.
     ``uses`` and ``checked_at_ms``, when Slack last confirmed its givers' roles, are of
-    a standing approval.
+    a standing approval. ``task`` is what the agent says it is part of.
     """
 
     id: str
@@ -319,6 +319,7 @@ class Approval(Record):
     origin: Origin | None = None
     policy_digest: str
     says: str = ""
+    task: str = ""
     answered: tuple[Answered, ...] = ()
     recent_requests: int = 0
     remarks: tuple[Remark, ...] = ()

@@ -28,6 +28,10 @@ def args_hash(args: JsonObject) -> str:
     return digest.tagged_hash(ARGS_TAG, digest.canonical(args))
 
 
+MAX_TASK = 200
+"""Characters of the name of a task."""
+
+
 class TurnRef(Record):
     """One AI message of one agent in one thread; ``ns`` is its checkpoint namespace.
 
@@ -63,11 +67,14 @@ class CallHint(Record):
             policy lets an agent's word loosen; None says nothing.
         allow: the only decisions a reviewer should have; None: all that policy allows.
         description: untrusted text for the reviewer.
+        task: what the call is part of, in a word of the agent's; calls of one task may
+            share a card.
     """
 
     hold: bool | None = Field(default=None, strict=True)
     allow: tuple[Verb, ...] | None = None
     description: str = ""
+    task: str = Field(default="", max_length=MAX_TASK)
 
 
 class ProposedCall(Record):

@@ -280,6 +280,7 @@ def _approval(channel: str, rows: _Rows, source: Source) -> Approval:
         origin=facts.origin,
         policy_digest=source.policy_digest,
         says=turn.says,
+        task=next((one.call.hint.task for _, one, _ in rows if one.call.hint), ""),
         items=items,
     )
 

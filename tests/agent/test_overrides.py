@@ -27,7 +27,7 @@ from tests.agent.agent_runner import (
 )
 from tests.agent.fake_gateway import FakeGateway
 from twokey.agent import ApprovalMiddleware
-from twokey.agent.overrides import merge_hints
+from twokey.agent.overrides import CORRUPT_OVERRIDES, hint, merge_hints
 from twokey.agent.repair import merge_update
 from twokey.agent.scripted_model import calling, scripted
 from twokey.gateway.protocol.states import ItemState
@@ -85,6 +85,35 @@ async def test_a_run_can_narrow_what_a_reviewer_may_say(
     await runner.run(agent, {"messages": ASK}, overriding(override))
 
     assert gateway.only().allow == (Verb.APPROVE, Verb.REJECT)
+
+
+async def test_a_run_names_its_task_for_every_tool_also_after_a_decision(
+    runner: Runner, saver: Any, effects: Effects
+) -> None:
+    gateway = FakeGateway()
+    replies = (pay(1, "ada", "c1"), pay(2, "bob", "c2"))
+    agent = agent_with(
+        ApprovalMiddleware(gateway=gateway), effects, *replies, saver=saver
+    )
+    await runner.run(agent, {"messages": ASK}, overriding({"task": "nightly"}))
+    gateway.approve(item_of(gateway, "c1").id)
+
+    await runner.resume(agent, gateway)
+
+    calls = [turn.calls[0] for turn, _ in gateway.turns.values()]
+    assert [call.hint and call.hint.task for call in calls] == ["nightly", "nightly"]
+
+
+def test_a_task_stands_beside_what_is_wished_for_a_tool() -> None:
+    rows = [{"task": "week", "tools": {"pay": {"hold": True}}}, {"task": "night"}]
+
+    assert hint("pay", rows) == CallHint(hold=True, task="night")
+    assert hint("other", rows) == CallHint(task="night")
+
+
+def test_a_task_that_is_no_short_text_holds_every_call() -> None:
+    for task in (7, "x" * 201):
+        assert hint("pay", [{"task": task}]) == CORRUPT_OVERRIDES
 
 
 @pytest.mark.parametrize(

@@ -54,12 +54,14 @@ def _graph(
     def node(state: State) -> State:
         args = {"amount": state["amount"], "to": "ada"}
         options: Any = {"agent": "bank", "schema": SCHEMA, "gateway": gateway}
+        options["task"] = "payroll"
         outcome = require_approval("wire", args, run=wire, **options)
         return {**state, "outcome": outcome}
 
     async def anode(state: State) -> State:
         args = {"amount": state["amount"], "to": "ada"}
         options: Any = {"agent": "bank", "schema": SCHEMA, "gateway": gateway}
+        options["task"] = "payroll"
         outcome = await arequire_approval("wire", args, run=awire, **options)
         return {**state, "outcome": outcome}
 
@@ -85,6 +87,19 @@ async def test_an_approved_step_runs_once_with_what_was_approved(
     assert effects.paid == [(5, "ada")]
     assert end["outcome"] == Approved("wired 5", {"amount": 5, "to": "ada"})
     assert gateway.only().state is ItemState.EXECUTED
+
+
+async def test_a_step_names_the_task_that_it_is_part_of(
+    runner: Runner, memory: InMemorySaver, effects: Effects
+) -> None:
+    gateway = FakeGateway()
+    graph = _graph(runner, effects, memory, gateway)
+
+    await runner.run(graph, {"amount": 5})
+
+    ((turn, _),) = gateway.turns.values()
+    assert turn.calls[0].hint
+    assert turn.calls[0].hint.task == "payroll"
 
 
 async def test_an_edited_step_runs_with_the_edit_and_says_so(

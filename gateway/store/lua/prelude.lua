@@ -62,7 +62,7 @@ local function reindex(head, expiry, id, now)
 end
 
 -- The format in which this version writes records, as codec.py has it.
-local FORMAT = '10'
+local FORMAT = '11'
 
 -- One rule for every lifetime: what is still needed has none, and what has ended has one.
 -- An approval is needed while an item of it is open: people, an executor or the clock

@@ -30,6 +30,7 @@ from twokey.gateway.approvals.decisions import (
     Click,
     CollectionDecided,
     CollectionRefused,
+    Edit,
     Invalid,
     Refusal,
     Reject,
@@ -47,7 +48,7 @@ from twokey.gateway.approvals.policy_decision import PolicyDecision
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.protocol.states import ItemState
 
-Choice = Approve | Reject
+Choice = Approve | Edit | Reject
 
 _BEHALF = "on_behalf_of"
 
@@ -207,6 +208,7 @@ def _outcome(
     return CollectionDecided(
         approvals=after,
         approved=of(Approve),
+        edited=of(Edit),
         rejected=of(Reject, ItemState.REJECTED),
         # Said by somebody who asked for the call, a rejection takes it back.
         withdrawn=of(Reject, ItemState.WITHDRAWN),
@@ -232,6 +234,7 @@ def _event(
     first = of_calls[0]
     parts = {
         "approved": outcome.approved,
+        "edited": outcome.edited,
         "rejected": outcome.rejected,
         "withdrawn": outcome.withdrawn,
         "waiting": outcome.waiting,

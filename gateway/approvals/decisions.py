@@ -276,6 +276,7 @@ class CollectionDecided(_Named):
 
     approvals: dict[int, Approval]
     approved: tuple[int, ...] = ()
+    edited: tuple[int, ...] = ()
     rejected: tuple[int, ...] = ()
     withdrawn: tuple[int, ...] = ()
     waiting: tuple[int, ...] = ()

@@ -176,6 +176,11 @@ class Event(Record):
         return bool(self.item) and not self.tier
 
     @property
+    def card(self) -> str:
+        """Return the id of the card that tells of it; "" for none."""
+        return self.approval or self.data.get(COLLECTION, "")
+
+    @property
     def is_auto_approved(self) -> bool:
         """Return whether it is about an approval that opened authorized."""
         is_auto = self.tier == Tier.NOTIFY or self.is_covered

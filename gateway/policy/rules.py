@@ -16,6 +16,8 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from twokey.gateway.approvals.preview import Preview
 from twokey.gateway.approvals.requirement import Notify, Role
 from twokey.gateway.durations import parse_duration
+from twokey.gateway.policy.batch_rules import BatchRule
+from twokey.gateway.policy.check_rules import SeededDefectRule, SpotCheckRule
 from twokey.gateway.policy.fields import (
     ArgsPath,
     ArgsPaths,
@@ -34,7 +36,6 @@ from twokey.gateway.policy.fields import (
     RequirementName,
     Reviewers,
     RoleName,
-    ShareOfCalls,
     StrictBool,
     Template,
     Totals,
@@ -225,41 +226,6 @@ class Protection(Record):
     unfreeze: Reviewers | None = None
 
 
-class SpotCheckRule(Record):
-    """Which share of the calls that ran is checked afterwards, and by whom.
-
-    People are asked about ``per_day`` calls a day at most.
-    """
-
-    share: ShareOfCalls
-    of: Annotated[Reviewers, Field(min_length=1)]
-    per_day: Count = Field(default=20, ge=1, le=1_000)
-
-
-class SeededCall(Record):
-    """A call with a mistake that a reviewer should notice; no agent asks for it.
-
-    ``defect`` says what is wrong with it, and ``says`` is what its card gives as the
-    agent's words.
-    """
-
-    tool: ExactName
-    args: JsonObject
-    defect: Reason
-    agent: ExactName
-    says: str = ""
-
-
-class SeededDefectRule(Record):
-    """Cards that never run, shown to find out whether reviewers notice a mistake.
-
-    About one in ``every`` so long, at a moment that nobody can tell beforehand.
-    """
-
-    every: Duration
-    calls: Annotated[tuple[SeededCall, ...], Field(min_length=1, max_length=100)]
-
-
 class ToolRule(Record):
     """What one tool needs.
 
@@ -271,7 +237,8 @@ class ToolRule(Record):
     ``same_by`` names the arguments that two calls share when the second is the first
     one again; without it these are all arguments.
     ``notify`` says how people learn of its cards, whatever their role and tier say.
-    ``allow_similar`` lets people give standing approvals, within its bounds.
+    ``batch`` lets calls of several requests share a card. ``allow_similar`` lets people
+    give standing approvals, within its bounds.
     ``raise`` (in Python `raise_`) lists reasons to ask for more. A run of the agent may
     ask for less than is listed only when the tool is ``overridable``.
     """
@@ -297,6 +264,7 @@ class ToolRule(Record):
     overridable: StrictBool | None = None
     triage: TriageRule | None = None
     allow_similar: SimilarRule | None = None
+    batch: BatchRule | None = None
     raise_: tuple[RaiseRule, ...] = Field(default=(), alias="raise")
 
     @field_validator("allow")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from twokey.gateway.approvals.batch_deciding import ONE_EDIT
 from twokey.gateway.approvals.collection_deciding import (
     Choice,
     CollectionChange,
@@ -14,6 +15,7 @@ from twokey.gateway.approvals.decisions import (
     CollectionDecided,
     CollectionOutcome,
     CollectionRefused,
+    Edit,
     Reviewer,
     has_expired,
 )
@@ -22,6 +24,7 @@ from twokey.gateway.service.gesture_evaluation import (
     EvaluatedGesture,
     evaluate_gesture,
 )
+from twokey.gateway.service.reevaluation import counts_in_windows
 from twokey.gateway.service.rejections import rejection_of
 from twokey.gateway.service.sweep import Sweeper
 from twokey.gateway.service.tenant_service import PolicyService
@@ -81,6 +84,8 @@ class CollectedDecisions(PolicyService):
                 )
                 for number, one in loaded.items()
             }
+            if edits := self._adding_up(calls):
+                return CollectionRefused(refusals=dict.fromkeys(edits, ONE_EDIT))
             evaluated = await evaluate_gesture(
                 self._store, self._policy(), calls, now_ms=now_ms
             )
@@ -112,6 +117,13 @@ class CollectedDecisions(PolicyService):
         if isinstance(found, CollectionRefused):
             await self._expire(seen, found)
         return found
+
+    def _adding_up(self, calls: Mapping[int, DecidedCall]) -> list[int]:
+        """Return the edited calls where several of them are added up in one window."""
+        edited = [n for n, call in calls.items() if isinstance(call.decision, Edit)]
+        policy = self._policy()
+        counted = [n for n in edited if counts_in_windows(policy, calls[n].approval)]
+        return counted if len(counted) > 1 else []
 
     async def _writes(
         self,

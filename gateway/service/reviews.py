@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from twokey.gateway.approvals import deciding, reporting
 from twokey.gateway.approvals.batch_deciding import (
@@ -13,12 +13,11 @@ from twokey.gateway.approvals.batch_deciding import (
     decide_batch,
 )
 from twokey.gateway.approvals.changes import Change
-from twokey.gateway.approvals.collection_deciding import Choice, SeenCollection
+from twokey.gateway.approvals.collected import is_collected
 from twokey.gateway.approvals.decisions import (
     BatchDecided,
     BatchOutcome,
     Click,
-    CollectionOutcome,
     Decided,
     Decision,
     Edit,
@@ -34,7 +33,7 @@ from twokey.gateway.policy.effects import asks_for_precedents
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.protocol.records import Person
 from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.service.collected_decisions import CollectedDecisions
+from twokey.gateway.service.collected_cards import CollectedCardService
 from twokey.gateway.service.deadlines import TimeService
 from twokey.gateway.service.delegating import DelegationService
 from twokey.gateway.service.freezing import FreezeService
@@ -77,7 +76,6 @@ class ReviewService(PolicyService):
         self.store = store
         self.reach = Reach(policy, Rotations(policy))
         self._sweeper = Sweeper(store)
-        self._collected = CollectedDecisions(store, policy, tenant=tenant)
         self.queue = ReviewQueue(store, tenant=tenant)
         self._shown_by = ""
         self.freezes = FreezeService(store, tenant=tenant)
@@ -90,6 +88,7 @@ class ReviewService(PolicyService):
         self.spot_checks = SpotCheckService(store, policy, tenant=tenant)
         self.runs = RunService(store, policy, tenant=tenant)
         self.delegations = DelegationService(store, tenant=tenant)
+        self.collected_cards = CollectedCardService(store, policy, tenant=tenant)
         self.standing = StandingService(store, policy, tenant=tenant)
 
     @property
@@ -100,13 +99,15 @@ class ReviewService(PolicyService):
     async def read(self, approval_id: str) -> Loaded | None:
         """Return an approval and the store's clock, or None for an unknown id.
 
+        The id of a collected card is that of the record which shows its members.
+
         Raises:
             CorruptRecord: when the record is corrupt.
         """
         loaded = await self.store.approvals.load(approval_id)
-        if loaded is None or loaded.approval.tenant != self._tenant:
-            return None
-        return loaded
+        if loaded is None:
+            return await self.collected_cards.read(approval_id)
+        return loaded if loaded.approval.tenant == self._tenant else None
 
     async def decide(
         self,
@@ -246,33 +247,6 @@ class ReviewService(PolicyService):
             await self._sweeper.expire(self._keys, click.approval)
         return Unknown() if written is None else written
 
-    async def decide_together(
-        self,
-        collection_id: str,
-        digest: str,
-        clicks: Sequence[Click],
-        decisions: Sequence[Choice | None],
-        reviewer: Reviewer,
-        *,
-        voters: Voters | None = None,
-    ) -> CollectionOutcome:
-        """Decide calls of several approvals by one gesture: all of it, or nothing.
-
-        Args:
-            collection_id: of what showed the calls.
-            digest: what sealed the calls that were shown.
-            clicks: what was seen of each call; each of another approval.
-            decisions: on each of them, in this order; None leaves it waiting.
-            reviewer: who says it.
-            voters: as for `decide`.
-
-        Raises:
-            StoreUnavailable: when it is not known to be written.
-            CorruptRecord: when a record is corrupt.
-        """
-        seen = SeenCollection(collection_id, digest, clicks)
-        return await self._collected.decide(seen, decisions, reviewer, voters=voters)
-
     async def report(self, approval_id: str, reporter: Reviewer, text: str) -> bool:
         """Keep what somebody reports of calls; False when they did before.
 
@@ -314,6 +288,8 @@ class ReviewService(PolicyService):
     async def read_as_of_now(self, approval_id: str) -> Loaded | None:
         """Return what `read` does, as it is to be shown; never decide over this."""
         loaded = await self.read(approval_id)
+        if loaded is not None and is_collected(loaded.approval):
+            return await self.collected_cards.read(approval_id, self.as_of_now)
         return None if loaded is None else await self.as_of_now(loaded)
 
     async def reevaluated_waiting(self) -> list[Loaded]:

@@ -21,9 +21,10 @@ from twokey.gateway.approvals.seeded import (
     Seeded,
     SeededCard,
 )
+from twokey.gateway.policy.check_rules import SeededCall
 from twokey.gateway.policy.evaluate import evaluate
 from twokey.gateway.policy.raise_rules import Facts
-from twokey.gateway.policy.rules import Policy, SeededCall
+from twokey.gateway.policy.rules import Policy
 from twokey.gateway.protocol.wire import ProposedCall, Turn, TurnRef
 from twokey.gateway.service.proposals import EvaluatedCall, Source, propose
 from twokey.gateway.service.tenant_service import PolicyService

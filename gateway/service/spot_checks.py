@@ -9,8 +9,9 @@ from twokey.gateway.approvals import spot_checking
 from twokey.gateway.approvals.changes import Change
 from twokey.gateway.approvals.decisions import Reviewer
 from twokey.gateway.approvals.requirement import Role
+from twokey.gateway.policy.check_rules import SpotCheckRule
 from twokey.gateway.policy.raise_rules import Raise
-from twokey.gateway.policy.rules import Policy, SpotCheckRule
+from twokey.gateway.policy.rules import Policy
 from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.service.proposals import EvaluatedCall
 from twokey.gateway.service.tenant_service import PolicyService

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from twokey.gateway.protocol.records import Record
 from twokey.gateway.store.card_copies import AttachedStore, CardCopy, copies_in
+from twokey.gateway.store.collected_cards import IN
 from twokey.gateway.store.connection import fields, number, text
 from twokey.gateway.store.keys import (
     DRAFT_MS,
@@ -34,6 +35,8 @@ class CardPlace(Record):
     ``decision_digest`` is a digest of what it says that the waiting calls need.
     ``mentioned_roles`` are the names of the roles that were mentioned on it or under
     it. ``copies`` are the direct messages that show it too, by the id of their person.
+    ``collected`` is the collected card of which it is the place, "" for a card of its
+    own.
     """
 
     channel: str
@@ -43,6 +46,7 @@ class CardPlace(Record):
     decision_digest: str = ""
     mentioned_roles: frozenset[str] = frozenset()
     copies: dict[str, CardCopy] = Field(default_factory=dict)
+    collected: str = ""
 
     @property
     def sent(self) -> tuple[str, ...]:
@@ -95,8 +99,14 @@ class CardStore(AttachedStore):
     """Cards, open modals and the nonces of signed requests."""
 
     async def place(self, keys: Keys, approval: str) -> CardPlace | None:
-        """Return where an approval's card stands; None before it was posted."""
+        """Return where an approval's card stands; None before it was posted.
+
+        An approval on a collected card has the place of that one.
+        """
         found = fields(await self._conn.command("HGETALL", keys.card(approval)))
+        collected = "" if "at" in found else text(found.get(IN))
+        if collected:
+            found = fields(await self._conn.command("HGETALL", keys.card(collected)))
         if "at" not in found:
             return None
         channel, _, ts = text(found["at"]).partition(" ")
@@ -112,6 +122,7 @@ class CardStore(AttachedStore):
                 if name.startswith(_MENTIONED)
             ),
             copies=copies_in(found),
+            collected=collected,
         )
 
     async def posted(

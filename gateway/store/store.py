@@ -11,6 +11,7 @@ from twokey.gateway.store.approvals import ApprovalStore
 from twokey.gateway.store.auto_runs import AutoRunStore
 from twokey.gateway.store.card_copies import CopyStore
 from twokey.gateway.store.cards import CardStore
+from twokey.gateway.store.collected_cards import CollectedCardStore
 from twokey.gateway.store.connection import Connection
 from twokey.gateway.store.delegations import DelegationStore
 from twokey.gateway.store.engine import EmbeddedEngine
@@ -62,6 +63,7 @@ class Store:
         self.approvals = ApprovalStore(self.conn, lease_ms=lease_ms)
         self.threads = ThreadStore(self.conn, lease_ms=lease_ms)
         self.cards = CardStore(self.conn)
+        self.collected_cards = CollectedCardStore(self.conn)
         self.copies = CopyStore(self.conn)
         self.processes = ProcessStore(self.conn)
         self.windows = WindowStore(self.conn)

@@ -10,6 +10,8 @@ import pytest
 from pydantic import BaseModel
 
 from twokey.cli.main import run
+from twokey.gateway.policy.batch_rules import BatchRule
+from twokey.gateway.policy.check_rules import SeededDefectRule, SpotCheckRule
 from twokey.gateway.policy.load import BadPolicy, load_policy
 from twokey.gateway.policy.name_check import CALL, MACROS, RECENT
 from twokey.gateway.policy.on_call import Rotation
@@ -21,8 +23,6 @@ from twokey.gateway.policy.rules import (
     Protection,
     RaiseRule,
     RoleRule,
-    SeededDefectRule,
-    SpotCheckRule,
     ToolRule,
     WindowRule,
 )
@@ -122,6 +122,7 @@ def test_a_program_on_the_page_runs(home: Path, block: Block) -> None:
         RequirementRule,
         PartRule,
         Protection,
+        BatchRule,
         SpotCheckRule,
         SeededDefectRule,
         NotifyRule,

@@ -20,7 +20,7 @@ from tests.service.harness import (
 )
 from tests.service.windowed import refund, refunded, windowed_policy
 from tests.streams import audit_entries
-from twokey.gateway.approvals.collection_deciding import Choice
+from twokey.gateway.approvals.collection_deciding import Choice, SeenCollection
 from twokey.gateway.approvals.decisions import (
     Approve,
     Click,
@@ -111,8 +111,9 @@ async def say(
     *decisions: Choice | None,
     by: Reviewer = ANA,
 ) -> CollectionOutcome:
-    return await harness.reviews.decide_together(
-        "col_1", DIGEST, clicks, decisions, by, voters=still_members
+    seen = SeenCollection("col_1", DIGEST, clicks)
+    return await harness.reviews.collected_cards.decisions.decide(
+        seen, decisions, by, voters=still_members
     )
 
 
@@ -282,7 +283,8 @@ async def test_nobody_decides_a_call_of_another_tenant(
     clicks = await clicks_on(harness, asked)
     other = ReviewService(harness.store, lambda: harness.policy, tenant="other")
 
-    outcome = await other.decide_together("col_1", DIGEST, clicks, [YES, NO], ANA)
+    seen = SeenCollection("col_1", DIGEST, clicks)
+    outcome = await other.collected_cards.decisions.decide(seen, [YES, NO], ANA)
 
     assert refused(outcome).refusals == {0: Unknown(), 1: Unknown()}
     assert await states(harness, asked) == [PENDING] * 2

@@ -24,8 +24,8 @@ from twokey.gateway.metrics.counts import Outcome
 from twokey.gateway.metrics.export_reader import events_of
 from twokey.gateway.metrics.fold import Metrics, Selection
 from twokey.gateway.metrics.report import as_json
+from twokey.gateway.policy.check_rules import SeededCall, SpotCheckRule
 from twokey.gateway.policy.load import load_policy
-from twokey.gateway.policy.rules import SeededCall, SpotCheckRule
 from twokey.gateway.protocol.records import Result
 from twokey.gateway.protocol.wire import Claimed
 from twokey.gateway.service.exporting import Exporter

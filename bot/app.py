@@ -20,6 +20,7 @@ from twokey.bot.config import BotConfig
 from twokey.bot.delivery.card_copies import CopyUpdater
 from twokey.bot.delivery.card_publisher import CardPublisher
 from twokey.bot.delivery.card_updater import CardUpdater
+from twokey.bot.delivery.collecting import Collector
 from twokey.bot.delivery.metrics_reports import MetricsReports
 from twokey.bot.delivery.publisher import Publisher
 from twokey.bot.delivery.queue_sender import QueueSender
@@ -227,7 +228,11 @@ class SlackBot:
 
         publisher = self._publisher = Publisher(
             store,
-            QueueSender(updater, channel=lambda: self._service.channel),
+            QueueSender(
+                updater,
+                Collector(updater, store.collected_cards, service.collected_cards.rule),
+                channel=lambda: self._service.channel,
+            ),
             outdated=partial(
                 outdated_cards,
                 service,

@@ -38,6 +38,7 @@ from twokey.bot.text_types import (
     label,
     template,
 )
+from twokey.gateway.approvals.collected import is_collected
 from twokey.gateway.approvals.lifecycle import ApprovalState
 from twokey.gateway.approvals.record import Approval
 from twokey.sandbox.blockkit import limits
@@ -111,6 +112,8 @@ def _origin(frame: Frame) -> Block:
 def _time(frame: Frame) -> list[Block]:
     approval = frame.approval
     sentence: list[Template | Plain] = _how_many(approval)
+    if is_collected(approval):
+        sentence.append(template("Each call is a request of its own."))
     if approval.escalated_at_ms:
         at = when(approval.escalated_at_ms)
         sentence.append(template("📣 *Escalated* {at} to", at=at))

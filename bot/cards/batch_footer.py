@@ -13,6 +13,7 @@ from twokey.bot.cards.table import calls_named, table_of
 from twokey.bot.objects import Block
 from twokey.bot.text import excerpt
 from twokey.bot.text_types import template, untrusted
+from twokey.gateway.approvals.collected import is_collected
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.protocol.verbs import Verb
@@ -101,6 +102,9 @@ def _of_table(frame: Frame) -> list[Block]:
             offered.append(buttons.choose(frame))
         if all(Verb.REJECT in item.allow for item in waiting):
             offered.append(buttons.reject_all(frame))
+    # On a collected card each call has its own time, and its own words in its thread:
+    # these are in what *Open a call…* shows.
     rare = ask_requester(frame, None) + buttons.time_buttons(frame, is_in_full=False)
-    offered += [buttons.open_call(frame), *buttons.menu(rare)]
+    is_of_several = is_collected(approval)
+    offered += [buttons.open_call(frame), *buttons.menu([] if is_of_several else rare)]
     return [*blocks, actions(*offered, block_id=frame.block_id("batch"))]

@@ -7,6 +7,7 @@ from typing import LiteralString
 from twokey.bot.cards.refs import when
 from twokey.bot.cards.table import calls_named
 from twokey.bot.text_types import Plain, Template, template, untrusted
+from twokey.gateway.approvals.collected import is_collected
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.approvals.timing import ends
 
@@ -31,6 +32,9 @@ def expires_each(approval: Approval) -> list[Template | Plain]:
     each = [*ends(approval).items()]
     if len(each) < 2:  # noqa: PLR2004 all together
         return [template("Expires {at}.", at=when(end_ms)) for end_ms, _ in each]
+    if is_collected(approval):
+        # Each came a moment after the other.
+        return [template("The first expires {at}.", at=when(each[0][0]))]
     said: list[Template | Plain] = []
     for end_ms, items in each[:_NAMED]:
         indexes = (item.index for item in items)

@@ -16,6 +16,7 @@ from twokey.bot.ids import Action, block_id, seal
 from twokey.bot.inputs import select
 from twokey.bot.objects import Block, option
 from twokey.bot.text_types import Plain, label
+from twokey.gateway.approvals.collected import is_collected
 from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.approvals.timing import is_late, is_over
 from twokey.gateway.protocol.states import ItemState
@@ -147,6 +148,8 @@ class Frame:
 
 def is_table(approval: Approval) -> bool:
     """Return whether the calls of an approval stand in a table."""
+    if is_collected(approval):
+        return True
     is_of_one_tool = len({item.tool for item in approval.items}) == 1
     is_many = len(approval.items) >= TABLE_FROM
     return is_many and is_of_one_tool and not approval.is_auto_approved

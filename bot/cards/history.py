@@ -110,7 +110,7 @@ def thread_note(event: Event, approval: Approval) -> Message | None:
     """
     if event.name is EventName.APPROVAL_EXTENDED:
         return _extended(event, approval)
-    if event.name is EventName.APPROVAL_DECIDED:
+    if event.name in {EventName.APPROVAL_DECIDED, EventName.CALLS_DECIDED}:
         return _decided_together(event)
     # A table says it of each call; 99 replies would hide what needs people.
     if event.name is EventName.ITEM_EXECUTED and is_table(approval):

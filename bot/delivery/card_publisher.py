@@ -48,6 +48,7 @@ from twokey.gateway.protocol.verbs import Verb
 from twokey.gateway.store.cards import CardPlace, CardStore
 from twokey.gateway.store.fences import current
 from twokey.gateway.store.keys import Keys
+from twokey.sandbox.blockkit import limits
 
 logger = logging.getLogger(__name__)
 
@@ -374,12 +375,19 @@ def plain_card(frame: Frame) -> Message:
         header(label("A request that cannot be displayed")),
         section(text, block_id=frame.block_id("plain")),
     ]
-    for item in approval.items:
-        # Never an Approve button: nobody may approve what the card does not show.
-        if item.is_pending and Verb.REJECT in item.allow:
-            value = frame.value(item.index, Action.REJECT)
-            words = label(f"Reject call {item.index + 1}")
-            reject = button(Action.REJECT, words, value=value, style="danger")
-            name = f"plain.{item.index}"
-            blocks.append(actions(reject, block_id=frame.block_id(name)))
+    # Never an Approve button: nobody may approve what the card does not show.
+    rejects = [
+        button(
+            Action.REJECT,
+            label(f"Reject call {item.index + 1}"),
+            value=frame.value(item.index, Action.REJECT),
+            style="danger",
+        )
+        for item in approval.items
+        if item.is_pending and Verb.REJECT in item.allow
+    ]
+    # In rows: a block for each of 99 calls would be more than a message takes.
+    for first in range(0, len(rejects), limits.ACTIONS_ELEMENTS):
+        row = rejects[first : first + limits.ACTIONS_ELEMENTS]
+        blocks.append(actions(*row, block_id=frame.block_id(f"plain.{first}")))
     return Message(blocks=tuple(blocks), text=card_fallback(approval))

@@ -69,7 +69,7 @@ _OF_A_DOUBT = frozenset(
 
 def is_silent(event: Event) -> bool:
     """Return whether an event changes no card and causes no message."""
-    if event.approval or is_about_outage(event):
+    if event.card or is_about_outage(event):
         return False
     return message_without_card(event, command="", is_last=True) is None
 

@@ -50,6 +50,7 @@ class CopyCall(NamedTuple):
 NEEDS_PEOPLE = frozenset(
     {
         EventName.APPROVAL_DECIDED,
+        EventName.CALLS_DECIDED,
         EventName.APPROVAL_REMINDED,
         EventName.APPROVAL_ESCALATED,
         EventName.APPROVAL_STILL_IN_DOUBT,
@@ -260,6 +261,12 @@ class OutboxQueue:
         """Make a card due again: what it shows is outdated."""
         self._wanted(QueueEntry(approval, approval))
 
+    def hand_over(self, entry: QueueEntry, card: str) -> None:
+        """Move the events of an approval to the entry of the card that it shares."""
+        shared = self._wanted(QueueEntry(card, card))
+        shared.events += entry.events
+        entry.events.clear()
+
     def mark_outdated(self, approval: str) -> None:
         """Queue a card that is missing or may be outdated, unless it is queued."""
         if approval not in self._entries:
@@ -325,7 +332,7 @@ def _entry(event: Event) -> QueueEntry:
     if event.name in FREEZE_EVENTS:
         # Not by approval: a freeze concerns all approvals of its scope.
         return QueueEntry(key="freeze {} {}".format(*scope_of(event)), approval="")
-    key = event.approval or f"{event.agent} {event.thread}"
+    key = event.card or f"{event.agent} {event.thread}"
     return QueueEntry(
-        key=key, approval=event.approval, is_auto_approved=event.is_auto_approved
+        key=key, approval=event.card, is_auto_approved=event.is_auto_approved
     )

@@ -168,6 +168,7 @@ class Publisher:
                     happened.set()
 
         queue = OutboxQueue(clock)
+        dispatcher.collector.begin(queue)
         feed = Feed(
             queue,
             self._outbox,

@@ -22,6 +22,7 @@ from twokey.bot.delivery.card_updater import (
     NOT_ABOUT_THE_CARD,
     CardUpdater,
 )
+from twokey.bot.delivery.collecting import Collector
 from twokey.bot.delivery.event_messages import POSTED_IN_CHANNEL, message_without_card
 from twokey.bot.delivery.outbox_queue import Call, QueueEntry
 from twokey.bot.limits import POST
@@ -52,10 +53,12 @@ class QueueSender:
 
     Attributes:
         updater: makes those for cards.
+        collector: finds the approvals that share a card.
         channel: returns the channel for messages without a card and a thread.
     """
 
     updater: CardUpdater
+    collector: Collector
     channel: Callable[[], str]
 
     @property
@@ -123,6 +126,8 @@ class QueueSender:
         if entry.summary_channel:
             return await self._post_summary(entry)
         if entry.is_card_next(self.updater.clock()):
+            if await self.collector.takes(entry):
+                return False
             return await self.updater.show(entry, reserved)
         if entry.messages:
             return await self._post_queued(entry)

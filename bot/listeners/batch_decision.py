@@ -10,6 +10,7 @@ from twokey.bot.listeners.router import AckBody
 from twokey.bot.listeners.verify_click import Target, log_outcome
 from twokey.bot.text_types import Template, joined, label, template
 from twokey.gateway.approvals.batch_deciding import Partition
+from twokey.gateway.approvals.collected import is_collected
 from twokey.gateway.approvals.decisions import (
     BatchDecided,
     BatchOutcome,
@@ -36,13 +37,20 @@ async def decide_batch(
     decided = [index for index, decision in partition.items() if decision]
     items = [target.approval.items[index] for index in decided]
     reviewer, voters = await ctx.deciders_of(*interaction.who, *items)
-    outcome = await ctx.service.decide_batch(
-        target.click(interaction.digest),
-        partition,
-        reviewer.with_(gesture=interaction.gesture),
-        voters=voters,
-        seen=Loaded(target.approval, target.now_ms),
-    )
+    reviewer = reviewer.with_(gesture=interaction.gesture)
+    click, seen = target.click(interaction.digest), target.approval
+    if is_collected(seen):
+        outcome = await ctx.service.collected_cards.decide(
+            seen, click, partition, reviewer, voters=voters
+        )
+    else:
+        outcome = await ctx.service.decide_batch(
+            click,
+            partition,
+            reviewer,
+            voters=voters,
+            seen=Loaded(seen, target.now_ms),
+        )
     log_outcome(target, outcome, "batch", reviewer)
     return outcome
 

@@ -15,6 +15,7 @@ from twokey.bot.listeners.router import AckBody, Router
 from twokey.bot.listeners.verify_click import (
     Target,
     find_binding,
+    of_member,
     require_permission,
     verify_click,
 )
@@ -37,6 +38,10 @@ from twokey.gateway.protocol.verbs import Verb
 
 logger = logging.getLogger(__name__)
 
+_LEFT_CARD = (
+    "This call is not on that card any more: it has a card of its own. Your edit was "
+    "not kept; please edit it there."
+)
 _NOTHING_LEFT = template(
     "The calls that you chose have changed or were decided since you opened this form, "
     "so nothing was recorded. Please look at the card as it is now."
@@ -57,7 +62,7 @@ async def _open(ctx: ListenerContext, clicked: Clicked) -> None:
     # The seal holds which calls wait, so there is one; they need the same people.
     first = next(item for item in target.approval.items if item.is_pending)
     verb = Verb.APPROVE if Verb.APPROVE in first.allow else Verb.REJECT
-    one = replace(target, index=first.index)
+    one = await of_member(ctx, replace(target, index=first.index))
     await require_permission(ctx, one, verb, clicked.who)
     choice = opened(target.approval)
     view = choose.view(ctx.frame(target.approval, target.now_ms), choice)
@@ -70,11 +75,11 @@ async def _edit(ctx: ListenerContext, clicked: Clicked) -> None:
     await require_permission(ctx, target, Verb.EDIT, clicked.who)
     await require_full_view(ctx, target, clicked.action.user)
     frame = ctx.frame(target.approval, target.now_ms)
-    choice = await _staged(ctx, clicked.action.view_id)
-    index = target.item.index
-    is_again = index in choice.edits
-    view = edit.view(frame, index, is_staged=True, is_again=is_again)
-    await open_view(ctx, clicked, target, view, parent=clicked.action.view_id)
+    parent = clicked.action.view_id
+    choice, shown = await _staged(ctx, parent), await _shown_in(ctx, parent, target)
+    is_again = shown.index in choice.edits
+    view = edit.view(frame, target.item.index, is_staged=True, is_again=is_again)
+    await open_view(ctx, clicked, target, view, parent=parent)
 
 
 async def _keep_edit(ctx: ListenerContext, submitted: Submitted) -> AckBody:
@@ -128,14 +133,14 @@ async def _stage(
     """Keep an edit with the form below, and show it there."""
     pushed = await find_binding(ctx, submitted.view.view_id)
     parent = pushed.parent if pushed else ""
-    choice = await _staged(ctx, parent)
+    choice, shown = await _staged(ctx, parent), await _shown_in(ctx, parent, target)
     # A call that somebody decided meanwhile is not part of the choice any more.
-    waiting = {item.index for item in target.approval.items if item.is_pending}
+    waiting = {item.index for item in shown.approval.items if item.is_pending}
     edits = {i: one for i, one in choice.edits.items() if i in waiting}
-    edits |= {target.item.index: staged}
+    edits |= {shown.item.index: staged}
     choice = choice.with_(edits=edits)
-    whole = replace(target, index=None, purpose=View.CHOOSE)
-    view = choose.view(ctx.frame(target.approval, target.now_ms), choice)
+    whole = replace(shown, index=None, purpose=View.CHOOSE)
+    view = choose.view(ctx.frame(shown.approval, target.now_ms), choice)
     ensure_valid_view(view)
     kept = choice.model_dump_json()
     # Kept before it is shown: what the form shows is then always what is decided.
@@ -149,6 +154,24 @@ async def _stage(
                 "Your edit is kept, but Slack did not show it. The next page shows it."
             )
         ) from None
+
+
+async def _shown_in(ctx: ListenerContext, view_id: str, target: Target) -> Target:
+    """Return a call as the form shows it: by its place among all of the card.
+
+    On a collected card it is one of several approvals.
+
+    Raises:
+        UserFacingError: it left the card, to be decided on its own.
+    """
+    binding = await find_binding(ctx, view_id)
+    whole = target.approval.id if binding is None else binding.approval
+    loaded = await ctx.service.read(whole)
+    items = loaded.approval.items if loaded else ()
+    place = next((one.index for one in items if one.id == target.item.id), None)
+    if loaded is None or place is None:
+        raise UserFacingError(template(_LEFT_CARD))
+    return replace(target, approval=loaded.approval, index=place)
 
 
 async def _review(ctx: ListenerContext, submitted: Submitted) -> AckBody:

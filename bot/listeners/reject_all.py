@@ -9,7 +9,11 @@ from twokey.bot.interactions import Clicked, Submitted
 from twokey.bot.listener_context import ListenerContext
 from twokey.bot.listeners.batch_decision import batch_form_reply, decide_batch
 from twokey.bot.listeners.router import AckBody, Router
-from twokey.bot.listeners.verify_click import require_permission, verify_click
+from twokey.bot.listeners.verify_click import (
+    of_member,
+    require_permission,
+    verify_click,
+)
 from twokey.bot.listeners.views import open_view, rejected_inputs, verify_submission
 from twokey.bot.modals import reject
 from twokey.gateway.approvals.decisions import Reject
@@ -26,7 +30,7 @@ async def _open(ctx: ListenerContext, clicked: Clicked) -> None:
     target = await verify_click(ctx, clicked, Action.REJECT_ALL)
     # The seal holds which calls wait, so there is one; they need the same people.
     first = next(item for item in target.approval.items if item.is_pending)
-    one = replace(target, index=first.index)
+    one = await of_member(ctx, replace(target, index=first.index))
     await require_permission(ctx, one, Verb.REJECT, clicked.who)
     view = reject.view_of_all(ctx.frame(target.approval, target.now_ms))
     await open_view(ctx, clicked, target, view)

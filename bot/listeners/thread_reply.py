@@ -37,6 +37,7 @@ from twokey.bot.message_events import Mention, without_bot
 from twokey.bot.modals import edit, reject, respond
 from twokey.bot.text_types import label, template
 from twokey.gateway.approvals.changes import Change
+from twokey.gateway.approvals.collected import is_collected
 from twokey.gateway.approvals.decisions import Click, Gesture, Invalid, Respond
 from twokey.gateway.approvals.inquiring import takes_reply
 from twokey.gateway.approvals.inquiry import Inquiry
@@ -59,6 +60,10 @@ _NOTHING_WAITS = template(
 _NO_TEXT = template(
     "Write what you want to say beside my name, and I offer to pass it on. Or use the "
     "buttons on the card."
+)
+_SEPARATE = template(
+    "The calls of this card are requests of their own. Choose *Open a call…* on the "
+    "card to say it about one of them."
 )
 _SEVERAL = template(
     "The agent has several questions here, so nothing was recorded. Please press "
@@ -181,6 +186,8 @@ async def _offer(ctx: ListenerContext, mention: Mention, approval_id: str) -> Me
     )
     if loaded is None or keys is None or not waiting:
         raise UserFacingError(_NOTHING_WAITS)
+    if is_collected(loaded.approval):
+        raise UserFacingError(_SEPARATE)
     words = _words(ctx, mention)
     if len(words) > MAX_TEXT:
         raise UserFacingError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import LiteralString
 
 from twokey.bot.cards.reply_texts import outcome_text
@@ -18,6 +18,7 @@ from twokey.bot.listener_context import (
 from twokey.bot.payload import BlockAction
 from twokey.bot.text_types import label, template
 from twokey.gateway.approvals import quorum
+from twokey.gateway.approvals.collected import is_collected
 from twokey.gateway.approvals.deciding import REASON_POINTER
 from twokey.gateway.approvals.decisions import (
     BatchOutcome,
@@ -32,7 +33,7 @@ from twokey.gateway.approvals.decisions import (
     explain_state,
 )
 from twokey.gateway.approvals.permission import denial_reason
-from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.approvals.record import Approval, Item, approval_of
 from twokey.gateway.approvals.timing import is_late
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.verbs import Verb
@@ -120,7 +121,7 @@ async def verify_click(ctx: ListenerContext, clicked: Clicked, purpose: str) -> 
     """
     target = await verify_seal(ctx, sealed_value(ctx, clicked), purpose)
     await verify_place(ctx, clicked, target)
-    return target
+    return await of_member(ctx, target)
 
 
 async def verify_place(ctx: ListenerContext, clicked: Clicked, target: Target) -> None:
@@ -266,6 +267,21 @@ async def verify_seal(ctx: ListenerContext, sealed: Sealed, *purposes: str) -> T
         said = _OTHER_KEY if OF_WAITING.isdisjoint(purposes) else _MOVED
         raise UserFacingError(template(said))
     return Target(approval, sealed.index, proven[0], now_ms, keys)
+
+
+async def of_member(ctx: ListenerContext, target: Target) -> Target:
+    """Return the approval itself where a button is about one call of several.
+
+    A collected card shows calls of separate approvals. What is about one of them goes
+    on as if its own card had been clicked.
+    """
+    if target.index is None or not is_collected(target.approval):
+        return target
+    approval_id, index = approval_of(target.item.id)
+    loaded = await ctx.service.read(approval_id)
+    if loaded is None:
+        raise NoRecord(outcome_text(Unknown(), now_ms=0))
+    return replace(target, approval=loaded.approval, index=index, now_ms=loaded.now_ms)
 
 
 async def decide(

@@ -22,6 +22,7 @@ from twokey.gateway.protocol.questions import ASK_USER
 from twokey.gateway.protocol.records import Person, Result
 from twokey.gateway.protocol.strict_json import JsonObject as Args
 from twokey.gateway.protocol.wire import (
+    CallHint,
     ClaimRequest,
     ProposedCall,
     Turn,
@@ -132,6 +133,7 @@ class Stack:
         origin: Origin | None = None,
         requester: Person | None = DAN,
         says: str = "",
+        task: str = "",
     ) -> tuple[Verdict, ...]:
         """Submit one turn asked for by Dan."""
         message = f"m{next(self._count)}"
@@ -146,15 +148,18 @@ class Stack:
                 args=args,
                 tool_call_id=f"c{index}",
                 is_question=tool == ASK_USER,
+                hint=CallHint(task=task) if task else None,
             )
             for index, (tool, args) in enumerate(calls)
         )
         return await self.agents.submit(Turn(ref=ref, calls=proposed, says=says))
 
-    async def refund(self, thread: str = "t1", **args: object) -> Verdict:
+    async def refund(
+        self, thread: str = "t1", *, task: str = "", **args: object
+    ) -> Verdict:
         """Submit one refund of order 78291."""
-        given = cast("Args", {**REFUND, **args})
-        return (await self.submit(("process_refund", given), thread=thread))[0]
+        call = ("process_refund", cast("Args", {**REFUND, **args}))
+        return (await self.submit(call, thread=thread, task=task))[0]
 
     async def approval(self, verdict: Verdict) -> Approval:
         loaded = await self.reviews.read(approval_of(verdict.item_id)[0])

@@ -20,6 +20,7 @@ from twokey.bot.delivery import card_updater, feed, publisher, queue_sender
 from twokey.bot.delivery.card_copies import CopyUpdater
 from twokey.bot.delivery.card_publisher import CardPublisher
 from twokey.bot.delivery.card_updater import CardUpdater
+from twokey.bot.delivery.collecting import Collector
 from twokey.bot.delivery.outbox_queue import QueuedMessage, QueueEntry
 from twokey.bot.delivery.queue_sender import QueueSender
 from twokey.bot.ids import Action
@@ -314,7 +315,8 @@ def dispatcher_of(
         posted=ignored,
         clock=asyncio.get_running_loop().time,
     )
-    return QueueSender(updater, channel=str)
+    collector = Collector(updater, stack.store.collected_cards, lambda _: None)
+    return QueueSender(updater, collector, channel=str)
 
 
 @asynccontextmanager

@@ -6,6 +6,7 @@ fail. `make mutants` runs the table; a row that no test notices fails it.
 
 from __future__ import annotations
 
+from tests.mutants.collected import COLLECTED_TABLE
 from tests.mutants.current_policy import CURRENT_POLICY_TABLE
 from tests.mutants.fences import FENCES_TABLE
 from tests.mutants.inquiries import INQUIRY_TABLE
@@ -487,6 +488,7 @@ TABLE = (
     *STANDING_TABLE,
     *CURRENT_POLICY_TABLE,
     *TOTALS_TABLE,
+    *COLLECTED_TABLE,
     *FENCES_TABLE,
     *OUTAGES_TABLE,
     *LIFETIMES_TABLE,

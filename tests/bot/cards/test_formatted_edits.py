@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from pydantic import JsonValue
 
@@ -24,7 +26,7 @@ tools:
 """
 
 
-def _item(before: JsonObject, after: JsonObject, **changes: object) -> Item:
+def _item(before: JsonObject, after: JsonObject, **changes: Any) -> Item:
     found = evaluate(
         load_policy(POLICY, "p.yml"), agent="a", tool="refund", args=before
     )

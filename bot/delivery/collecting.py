@@ -1,0 +1,214 @@
+"""Let calls of separate requests share one card, where the policy says ``batch``.
+
+A card that may be shared waits until the policy's time is over or there are enough
+calls of its group; then one card is posted for all of them, and events about a call go
+to that card. A call that one gesture cannot decide together with the others (it was
+edited, raised, asked about, or is in doubt) leaves it, and gets a card of its own.
+
+Which calls wait is known from the queue alone: after a restart the index of missing
+cards names them again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from twokey.bot.cards.mentions import copies_for
+from twokey.bot.cards.queue import decidable_in_row
+from twokey.bot.delivery.card_updater import CardUpdater
+from twokey.bot.delivery.outbox_queue import OutboxQueue, QueueEntry
+from twokey.gateway.approvals.collected import is_collected
+from twokey.gateway.approvals.events import EventName
+from twokey.gateway.approvals.record import Approval
+from twokey.gateway.errors import CorruptRecord
+from twokey.gateway.policy.batch_rules import BatchRule
+from twokey.gateway.protocol import digest
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.store import keys as store_keys
+from twokey.gateway.store.collected_cards import CollectedCardStore
+
+logger = logging.getLogger(__name__)
+
+GROUP_TAG = "twokey/v1/collected-group"
+_ONCE = frozenset({EventName.APPROVAL_REMINDED, EventName.APPROVAL_ESCALATED})
+"""Events that each member of a card has at about the same time."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """An approval whose card waits for others of its group, until ``due`` at most."""
+
+    entry: QueueEntry
+    group: str
+    due: float
+    order: tuple[int, str]
+
+
+@dataclass(slots=True)
+class Collector:
+    """Finds the cards that are shared, while one publisher leads.
+
+    Attributes:
+        updater: posts and updates cards.
+        store: which approvals share a card.
+        rule: returns the policy's rule by which a call may share a card, if any.
+        queue: of the publisher that leads; see `begin`.
+    """
+
+    updater: CardUpdater
+    store: CollectedCardStore
+    rule: Callable[[Approval], BatchRule | None]
+    queue: OutboxQueue | None = None
+    _waiting: dict[str, _Waiting] = field(default_factory=dict[str, _Waiting])
+    # Two members that are due at the same moment would each begin a card.
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def begin(self, queue: OutboxQueue) -> None:
+        """Start over with the queue of a new lease."""
+        self.queue = queue
+        self._waiting.clear()
+
+    async def takes(self, entry: QueueEntry) -> bool:
+        """Return whether an approval has no card of its own, or none yet.
+
+        Its events then went to the card that it is on.
+        """
+        queue = self.queue
+        if queue is None or entry.place is not None or entry.is_auto_approved:
+            return False
+        async with self._lock:
+            card = await self.store.card_of(self.updater.keys, entry.approval)
+            if card is None:
+                card = await self._gathered(entry)
+            if card is None:
+                return True
+            return bool(card) and await self._is_on(entry, card, queue)
+
+    async def _gathered(self, entry: QueueEntry) -> str | None:
+        """Return the card that an approval shares from now on; "" for one of its own.
+
+        None while it waits for others.
+        """
+        approval = await self._read(entry.approval)
+        rule = self._rule(approval) if approval else None
+        if approval is None or rule is None:
+            self._waiting.pop(entry.approval, None)
+            return ""
+        now, group = self.updater.clock(), group_of(approval)
+        age_s = await self._age_s(approval)
+        self._waiting[approval.id] = _Waiting(
+            entry,
+            group,
+            now + max(0.0, rule.within_s - age_s),
+            (approval.created_at_ms, approval.id),
+        )
+        alike = [one for one in self._waiting.values() if one.group == group]
+        due = min(one.due for one in alike)
+        if now < due and len(alike) < rule.up_to:
+            entry.card_at = due
+            return None
+        for one in alike:
+            del self._waiting[one.entry.approval]
+        return await self._begin_card(alike, group, rule)
+
+    async def _begin_card(
+        self, alike: list[_Waiting], group: str, rule: BatchRule
+    ) -> str:
+        alike.sort(key=lambda one: one.order)
+        members: list[str] = []
+        for one in alike:
+            # What was decided or changed while it waited has nothing to share.
+            found = await self._read(one.entry.approval)
+            if found and self._rule(found) and group_of(found) == group:
+                members.append(found.id)
+            one.entry.card_at = 0.0
+        if len(members) < 2:  # noqa: PLR2004 - one call has a card of its own
+            return ""
+        keys, cards = self.updater.keys, self.updater.card_publisher.cards
+        card = store_keys.approval_id(keys.shard, secrets.token_hex(16))
+        await self.store.collect(keys, card, members[: rule.up_to], group=group)
+        # Listed before its members are taken from the list: a restart posts it.
+        await cards.mark_outdated(keys, self.updater.tenant, card)
+        logger.info("card.collected id=%s calls=%d", card, len(members))
+        return card
+
+    async def _is_on(self, entry: QueueEntry, card: str, queue: OutboxQueue) -> bool:
+        """Send what happened to a member to its card; False when it leaves that."""
+        keys, cards = self.updater.keys, self.updater.card_publisher.cards
+        approval = await self._read(entry.approval)
+        if approval is None:
+            return False
+        if not await self._stays(approval, card):
+            await self.store.leave(keys, approval.id)
+            queue.redraw(card)
+            return False
+        for event in list(entry.events):
+            if event.name in _ONCE and not await self.store.tells(
+                keys, card, event.name, event.seq
+            ):
+                await self.updater.acknowledge(entry, [event])
+        await cards.unmark(keys, self.updater.tenant, approval.id)
+        entry.shown = entry.wanted
+        queue.hand_over(entry, card)
+        return True
+
+    async def _stays(self, approval: Approval, card: str) -> bool:
+        item = approval.items[0]
+        if item.is_pending:
+            is_alike = group_of(approval) == await self.store.group(
+                self.updater.keys, card
+            )
+            return is_alike and can_share(approval)
+        # People need buttons to reconcile a call, and to say whether it was right.
+        return item.state is not ItemState.IN_DOUBT and item.spot_check is None
+
+    def _rule(self, approval: Approval) -> BatchRule | None:
+        """Return the rule by which a waiting approval may share a card now."""
+        return self.rule(approval) if can_share(approval) else None
+
+    async def _read(self, approval_id: str) -> Approval | None:
+        try:
+            loaded = await self.updater.read(approval_id)
+        except CorruptRecord:
+            return None  # the updater says so
+        return loaded.approval if loaded else None
+
+    async def _age_s(self, approval: Approval) -> float:
+        now_ms = await self.store.now_ms()
+        return max(0.0, (now_ms - approval.created_at_ms) / 1000)
+
+
+def can_share(approval: Approval) -> bool:
+    """Return whether a waiting call can be decided together with others.
+
+    It is one call that a row shows whole and that one gesture approves. People who get
+    direct messages get one for each card, so none of theirs is shared.
+    """
+    if len(approval.items) > 1 or is_collected(approval) or approval.is_question:
+        return False
+    return decidable_in_row(approval) is not None and not copies_for(approval)
+
+
+def group_of(approval: Approval) -> str:
+    """Return a digest of what calls have in common that share a card."""
+    item = approval.items[0]
+    return digest.tagged_hash(
+        GROUP_TAG,
+        digest.canonical(
+            [
+                approval.agent,
+                approval.task,
+                item.tool,
+                approval.channel,
+                approval.requester.user if approval.requester else "",
+                item.tier.value,
+                [verb.value for verb in item.allow],
+                item.requirement.model_dump(mode="json"),
+                approval.waiting.model_dump(mode="json"),
+            ]
+        ),
+    )

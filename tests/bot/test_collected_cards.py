@@ -1,0 +1,290 @@
+"""Calls of several threads share one card, where the policy says `batch`."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.bot.bot_stack import CHANNEL, POLICY, REFUND, TEAM, Stack, has_button
+from tests.bot.listeners.test_time import ring
+from tests.bot.test_publisher import nothing_is_left
+from tests.conftest import eventually
+from tests.streams import audit_entries
+from twokey.bot.ids import Action
+from twokey.gateway.approvals.events import EventName
+from twokey.gateway.approvals.timing import TimerKind
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.policy.rules import Policy
+from twokey.gateway.protocol.records import Person
+from twokey.gateway.protocol.wire import Verdict
+from twokey.sandbox.json_types import JsonObject
+
+
+def batched(rule: str, *more: str, tiers: str = "") -> Policy:
+    """Return the policy of the stack, in which refunds share a card by this rule."""
+    listed = "  process_refund:\n    tier: approve\n"
+    lines = "".join(f"    {line}\n" for line in (f"batch: {{{rule}}}", *more))
+    text = POLICY.replace(listed, listed + lines)
+    return load_policy(text.replace("tiers:\n", f"tiers:\n{tiers}"), "policy.yml")
+
+
+@pytest.fixture
+def stack(stack: Stack) -> Stack:
+    stack.policy = batched("within: 10m, up_to: 3")
+    return stack
+
+
+async def cards(stack: Stack) -> list[JsonObject]:
+    """Return the cards in the channel, oldest first."""
+    messages = await stack.actor("U0ANA").messages(CHANNEL)
+    return [m for m in messages if m.get("metadata") and not m.get("thread_ts")]
+
+
+async def posted(stack: Stack, count: int = 1) -> list[JsonObject]:
+    """Wait for so many cards."""
+
+    async def are_there() -> bool:
+        return len(await cards(stack)) >= count
+
+    await eventually(are_there)
+    return await cards(stack)
+
+
+async def shown(stack: Stack, words: str, place: int = 0) -> JsonObject:
+    """Wait until a card shows these words."""
+
+    async def is_so() -> bool:
+        return words in str((await cards(stack))[place]["blocks"])
+
+    await eventually(is_so)
+    return (await cards(stack))[place]
+
+
+async def three(stack: Stack) -> tuple[list[Verdict], str]:
+    """Submit refunds in three threads; return them and the ts of their card."""
+    verdicts = [await stack.refund(f"t{n}", amount=100 + n) for n in range(3)]
+    (card,) = await posted(stack)
+    return verdicts, str(card["ts"])
+
+
+async def test_three_threads_share_a_card(stack: Stack) -> None:
+    async with stack.running():
+        await three(stack)
+
+        (card,) = await cards(stack)
+        assert has_button(card, Action.APPROVE_ALL)
+        assert "Approve all 3 waiting" in str(card["blocks"])
+
+
+async def test_a_call_that_is_alone_gets_its_own_card(stack: Stack) -> None:
+    stack.policy = batched("within: 1s")
+    async with stack.running():
+        verdict = await stack.refund()
+
+        card = await stack.card(verdict)
+        assert has_button(card, Action.APPROVE)
+
+
+async def test_one_call_is_opened_and_decided_from_the_shared_card(
+    stack: Stack,
+) -> None:
+    async with stack.running():
+        verdicts, ts = await three(stack)
+        ana = stack.actor("U0ANA")
+
+        await ana.click(CHANNEL, ts, Action.VIEW_ALL, chosen="#2")
+        assert "101" in str(await ana.wait_for_view())
+        await ana.submit({})
+
+        await shown(stack, "Approve all 2 waiting")
+        assert (await stack.approval(verdicts[1])).items[0].state == "authorized"
+        assert len(await cards(stack)) == 1
+
+
+async def test_an_edited_call_stays_where_it_was_decided(stack: Stack) -> None:
+    async with stack.running():
+        verdicts, ts = await three(stack)
+        ana = stack.actor("U0ANA")
+        await ana.click(CHANNEL, ts, Action.VIEW_ALL, chosen="#1")
+        await ana.wait_for_view()
+        await ana.act_in_view(Action.EDIT)
+        assert await ana.submit({"field:0": 90}) == {}
+
+        card = await shown(stack, "Approve all 2 waiting")
+        assert "90" in str(card["blocks"])
+        assert (await stack.approval(verdicts[0])).items[0].state == "authorized"
+        (note,) = await notes(stack, ts, "100 → 90")
+        assert "Call 1" in str(note["blocks"])
+
+
+async def test_a_call_that_needs_more_people_leaves_for_a_card_of_its_own(
+    stack: Stack,
+) -> None:
+    stack.policy = batched(
+        "within: 10m, up_to: 3",
+        "raise: [{to: escalate, when: args.amount > 500, because: over 500}]",
+    )
+    async with stack.running():
+        verdicts, ts = await three(stack)
+        ana = stack.actor("U0ANA")
+        await ana.click(CHANNEL, ts, Action.VIEW_ALL, chosen="#1")
+        await ana.wait_for_view()
+        await ana.act_in_view(Action.EDIT)
+        await ana.submit({"field:0": 900})
+        await ana.submit({})
+
+        await shown(stack, "Approve all 2 waiting")
+        own = await stack.card(verdicts[0])
+        assert own["ts"] != ts
+        assert has_button(own, Action.APPROVE)
+
+
+async def test_all_are_approved_by_one_click_in_one_write(stack: Stack) -> None:
+    async with stack.running():
+        verdicts, ts = await three(stack)
+
+        await stack.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE_ALL)
+
+        assert await states(stack, verdicts) == ["authorized"] * 3
+        entries = await audit_entries(stack.store.conn, stack.keys)
+        (whole,) = [one for one in entries if one.name is EventName.CALLS_DECIDED]
+        assert whole.data["approved"] == "0-2"
+        assert whole.data["gesture"] == "button"
+        await notes(stack, ts, "Decided together")
+        card = await shown(stack, "3 approved")
+        assert not has_button(card, Action.APPROVE_ALL)
+
+
+async def test_results_reach_the_card_in_at_most_three_updates(stack: Stack) -> None:
+    async with stack.running():
+        verdicts, ts = await three(stack)
+        await stack.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE_ALL)
+        await shown(stack, "3 approved")
+
+        for verdict in verdicts:
+            await stack.execute(verdict)
+
+        await shown(stack, "3 done")
+        updates = [one for one in stack.sandbox.calls if one.method == "chat.update"]
+        assert len(updates) <= 3
+
+
+async def test_all_are_rejected_with_one_reason(stack: Stack) -> None:
+    async with stack.running():
+        verdicts, ts = await three(stack)
+        ana = stack.actor("U0ANA")
+
+        await ana.click(CHANNEL, ts, Action.REJECT_ALL)
+        assert await ana.submit({"reason": "All of these were sent back."}) == {}
+
+        assert await states(stack, verdicts) == ["rejected"] * 3
+        found = await stack.approval(verdicts[2])
+        assert found.items[0].decision
+        assert found.items[0].decision.text == "All of these were sent back."
+
+
+async def test_a_choice_approves_edits_and_rejects_at_once(stack: Stack) -> None:
+    async with stack.running():
+        verdicts, ts = await three(stack)
+        ana = stack.actor("U0ANA")
+
+        await ana.click(CHANNEL, ts, Action.CHOOSE)
+        await ana.act_in_view(Action.CHOOSE_EDIT, chosen="Call 2")
+        assert await ana.submit({"field:0": 9}) == {}
+        view = await ana.wait_for_view(lambda one: "101 → 9" in str(one))
+        boxes = [row for row in view["blocks"] if row["type"] == "input"]
+        await ana.submit({str(boxes[0]["block_id"]): ["0", "1"], "others": "reject"})
+        await ana.submit({"reason": "This one was refunded."})
+
+        found = [(await stack.approval(one)).items[0] for one in verdicts]
+        assert [one.state for one in found] == ["authorized", "authorized", "rejected"]
+        assert found[1].args["amount"] == 9
+
+
+async def test_nothing_is_recorded_when_one_call_moved(stack: Stack) -> None:
+    async with stack.running():
+        verdicts, ts = await three(stack)
+        ana, ben = stack.actor("U0ANA"), stack.actor("U0BEN")
+        await ana.click(CHANNEL, ts, Action.REJECT_ALL)
+        await ben.click(CHANNEL, ts, Action.VIEW_ALL, chosen="#3")
+        await ben.submit({})
+
+        await ana.submit({"reason": "No."})
+
+        assert await states(stack, verdicts) == ["pending", "pending", "authorized"]
+
+
+async def test_a_restart_posts_what_was_collected(stack: Stack) -> None:
+    async with stack.running():
+        pass
+    for number in range(3):
+        await stack.refund(f"t{number}", amount=100 + number)
+    async with stack.running():
+        await posted(stack)
+    async with stack.running():
+        await stack.refund("t9", amount=109)
+        (card,) = await cards(stack)
+        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE_ALL)
+        await shown(stack, "3 approved")
+
+
+async def test_members_are_reminded_of_once(stack: Stack) -> None:
+    stack.policy = batched(
+        "within: 10m, up_to: 3", tiers="  approve: {remind_at: 50%}\n"
+    )
+    async with stack.running():
+        verdicts, ts = await three(stack)
+
+        for verdict in verdicts:
+            await ring(stack, (await stack.approval(verdict)).id, TimerKind.REMIND)
+
+        await notes(stack, ts, "still waits")
+        await nothing_is_left(stack)
+        (note,) = await notes(stack, ts, "still waits")
+        assert "The first of its calls expires" in str(note["blocks"])
+
+
+async def test_only_calls_of_one_task_share_a_card(stack: Stack) -> None:
+    stack.policy = batched("by: task, within: 10m, up_to: 2")
+    async with stack.running():
+        await stack.refund("t0", task="nightly", amount=1)
+        alone = await stack.refund("t1", amount=2)
+        await stack.card(alone)
+        await stack.refund("t2", task="weekly", amount=3)
+        await stack.refund("t3", task="nightly", amount=4)
+
+        _, shared = await posted(stack, 2)
+        rows = str(shared["blocks"])
+        assert "Approve all 2 waiting" in rows
+
+
+async def test_calls_of_two_requesters_do_not_share_a_card(stack: Stack) -> None:
+    stack.policy = batched("within: 10m, up_to: 2")
+    async with stack.running():
+        await stack.refund("t0", amount=1)
+        eve = Person(team=TEAM, user="U0EVE")
+        args = {**REFUND, "amount": 2}
+        await stack.submit(("process_refund", args), thread="t1", requester=eve)
+        await stack.refund("t2", amount=3)
+
+        (card,) = await posted(stack)
+        assert "Approve all 2 waiting" in str(card["blocks"])
+        assert "@U0DAN" in str(card["blocks"])
+
+
+async def states(stack: Stack, verdicts: list[Verdict]) -> list[str]:
+    """Return the state of each call."""
+    return [(await stack.approval(one)).items[0].state.value for one in verdicts]
+
+
+async def notes(stack: Stack, ts: str, words: str) -> list[JsonObject]:
+    """Wait for a reply under a card; return those with these words."""
+    found: list[JsonObject] = []
+
+    async def is_there() -> bool:
+        messages = await stack.actor("U0ANA").messages(CHANNEL)
+        replies = [m for m in messages if m.get("thread_ts") == ts != m["ts"]]
+        found[:] = [m for m in replies if words in str(m["blocks"])]
+        return bool(found)
+
+    await eventually(is_there)
+    return found

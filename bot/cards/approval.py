@@ -73,13 +73,17 @@ def card(frame: Frame) -> Message:
         if approval.is_batch:
             blocks.append(divider(block_id=frame.block_id(f"{item.index}.line")))
         blocks += call_row(frame, item)
-    end = [divider(block_id=frame.block_id("line"))] if approval.is_batch else []
-    end += batch_footer(frame)
-    end += spot_checks(frame, limits.BLOCKS_IN_MESSAGE - len(blocks) - len(end))
+    rule = [divider(block_id=frame.block_id("line"))] if approval.is_batch else []
+    footer = batch_footer(frame)
+    taken = len(blocks) + len(rule) + len(footer)
+    checks = spot_checks(frame, limits.BLOCKS_IN_MESSAGE - taken)
     if is_table(approval):
-        taken = text_length([*blocks, *end])
-        blocks += many_calls(frame, room=limits.TEXT_IN_ALL_BLOCKS - taken)
-    blocks += end
+        used = text_length([*blocks, *footer, *checks])
+        says, table = many_calls(frame, room=limits.TEXT_IN_ALL_BLOCKS - used)
+        # The buttons stand above the rows: below fifty of them nobody would see them.
+        blocks += [*says, *footer, table, *checks]
+    else:
+        blocks += [*rule, *footer, *checks]
     return Message(
         blocks=tuple(blocks), text=card_fallback(approval), metadata=metadata(approval)
     )

@@ -29,8 +29,8 @@ _DOUBTFUL: LiteralString = "❓ *{n} of {all} may have run:*"
 _CUT: LiteralString = "There is more to say than fits here: open the marked calls."
 
 
-def many_calls(frame: Frame, *, room: int) -> list[Block]:
-    """Return what a card shows of its calls; those that need a look come first.
+def many_calls(frame: Frame, *, room: int) -> tuple[list[Block], Block]:
+    """Return what a card says of its calls, and their table, what needs a look first.
 
     Args:
         frame: of the card.
@@ -52,7 +52,7 @@ def many_calls(frame: Frame, *, room: int) -> list[Block]:
     above = _fitting([[one] for one in then], left - text_length(failures))
     is_cut = len(failures) + len(above) < sum(map(len, first)) + len(then)
     cut = [context(template(_CUT), block_id=frame.block_id("cut"))] if is_cut else []
-    return [*failures, *says, *above, *cut, table]
+    return [*failures, *says, *above, *cut], table
 
 
 def _fitting(parts: Iterable[Sequence[Block]], room: int) -> list[Block]:

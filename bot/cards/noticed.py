@@ -11,6 +11,7 @@ from collections import Counter
 from twokey.bot.blocks import context
 from twokey.bot.cards.frame import Frame
 from twokey.bot.cards.listing import all_text, needs_a_look
+from twokey.bot.cards.needs import without_tier
 from twokey.bot.cards.sql_warnings import unlimited
 from twokey.bot.cards.states import STATE_NAMES
 from twokey.bot.cards.table import calls_named
@@ -168,7 +169,7 @@ def _reasons(frame: Frame) -> list[Block]:
     found: dict[str, list[int]] = {}
     for item in frame.approval.items:
         # The first reason is the tier that the policy lists, which all of them have.
-        for reason in item.reasons[1:]:
+        for reason in map(without_tier, item.reasons[1:]):
             found.setdefault(reason, []).append(item.index)
     lines: list[Plain | Template] = []
     for reason, indexes in [*found.items()][:_REASONS]:

@@ -25,13 +25,16 @@ TABLE_CHARS = 5_500
 """Characters in all cells; the rest of the card's budget is for what is around it."""
 _STATUS = 18
 """How long a status may be."""
-_MARK = 3
-"""How long the mark before a number may be. Both are reserved for each call, so that
-whether a call is shown whole does not depend on where it or any other call stands."""
+_FIRST = 3 + 3 + len(" · ") + _STATUS
+"""How long the first cell may be: a mark, the number, the status.
+
+It is reserved for each call, so that whether a call is shown whole does not depend on
+where any of them stands.
+"""
 
 _CELLS = (60, 40, 24, 12)
 """How long a cell may be; the first with which the table fits."""
-_MAX_ARGUMENTS = limits.TABLE_COLUMNS - 3
+_MAX_ARGUMENTS = limits.TABLE_COLUMNS - 1
 _NAME = 40
 _STATE = "State seen"
 
@@ -60,14 +63,14 @@ def table_of(approval: Approval) -> Table:
             for row, state in zip(values, states, strict=True)
         ]
     shown = names[:_MAX_ARGUMENTS]
-    free = TABLE_CHARS - (_STATUS + _MARK) * (len(values) + 1)
+    free = TABLE_CHARS - _FIRST * (len(values) + 1)
     for longest in _CELLS:
         table = _cut(approval, shown, values, states, longest)
-        if sum(len(cell) for row in table.rows for cell in row[:-1]) <= free:
+        if sum(len(cell) for row in table.rows for cell in row[1:]) <= free:
             return table
     # At the shortest cells the columns on the right have to go, and with them nothing
     # is whole.
-    few = free // ((len(values) + 1) * _CELLS[-1]) - 2
+    few = free // ((len(values) + 1) * _CELLS[-1]) - 1
     return _cut(approval, shown[: max(few, 1)], values, states, _CELLS[-1])
 
 
@@ -105,12 +108,12 @@ def _cut(
     states: Sequence[str],
     longest: int,
 ) -> Table:
-    rows = [("#", *map(_heading, names), "Status")]
+    rows = [("#", *map(_heading, names))]
     whole: set[int] = set()
     for item, row, state in zip(approval.items, values, states, strict=True):
         # Blank is what is not there: an empty text has its quotes.
         cells = [fit(row[name], longest) if row.get(name) else " " for name in names]
-        rows.append((str(item.index + 1), *cells, fit(_status(item), _STATUS)))
+        rows.append((_first(item), *cells))
         is_whole = all(
             name in names
             and len(name) <= _NAME
@@ -128,12 +131,21 @@ def _cut(
 
 def _heading(name: str) -> str:
     """Return the name of an argument, quoted where a column of ours has the same."""
-    return fit(f'"{name}"' if name in {"#", "Status", _STATE} else name, _NAME)
+    return fit(f'"{name}"' if name in {"#", _STATE} else name, _NAME)
+
+
+def _first(item: Item) -> str:
+    """Return the number of a call, and where it stands unless it only waits.
+
+    In the first column, as a phone shows no more than three or four of them.
+    """
+    number, status = str(item.index + 1), _status(item)
+    return f"{number} · {fit(status, _STATUS)}" if status else number
 
 
 def _status(item: Item) -> str:
-    """Return where a call stands, in a word or two."""
-    said = STATE_NAMES[item.state]
+    """Return where a call stands, in a word or two; "" while it just waits."""
+    said = "" if item.is_pending else STATE_NAMES[item.state]
     count = counted_votes(item)
     if item.is_pending and item.tier is Tier.ESCALATE:
         said = "escalated"
@@ -141,7 +153,8 @@ def _status(item: Item) -> str:
         said = f"{count.have} of {count.need}"
     if item.has_failed:
         said = "failed"
-    return f"{said}, edited" if item.edit is not None else said
+    edited = ["edited"] if item.edit is not None else []
+    return ", ".join([*([said] if said else []), *edited])
 
 
 def calls_named(indexes: Iterable[int]) -> str:

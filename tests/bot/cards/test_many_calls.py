@@ -170,7 +170,7 @@ def test_what_differs_from_the_others_is_on_top(changes: dict[str, Any]) -> None
     approval = replaced(usual, usual.items[7].with_(**changes))
 
     assert noticed(approval) == {7}
-    assert rows(approval)[:2] == ["⚠️ 8", "1"]
+    assert [row.partition(" · ")[0] for row in rows(approval)[:2]] == ["⚠️ 8", "1"]
 
 
 @pytest.mark.parametrize("text", ["a\u202eb", "p\u0430ypal"])
@@ -204,7 +204,7 @@ def test_a_failed_call_is_named_first_and_runs_again_from_the_card() -> None:
 
     assert text.index("*1 of 56 failed:* #17") < text.index("Agent says")
     assert "no funds" in text
-    assert rows(approval)[0] == "❌ 17"
+    assert rows(approval)[0] == "❌ 17 · failed"
     assert Action.RECONCILE_RERUN in buttons(approval)
 
 
@@ -228,6 +228,15 @@ def test_the_card_of_ended_calls_names_failures_with_their_errors_and_totals() -
     assert "amount: €2,101.50 done · €26.50 failed" in text
 
 
+def test_the_buttons_of_all_calls_stand_above_their_rows() -> None:
+    for calls in (euros(), euros(7)):
+        kinds = [(b["type"], str(b["block_id"])) for b in card(frame(calls)).blocks]
+
+        assert kinds[-1][0] == "table"
+        assert kinds[-2][0] == "actions"
+        assert kinds[-2][1].endswith("batch")
+
+
 def test_many_doubts_have_three_entries_and_say_how_many_more() -> None:
     doubts = [failed(one, asks=True) for one in euros(20).items]
     text = shown(an_approval(*doubts))
@@ -243,20 +252,25 @@ def test_doubts_stand_before_failures_and_both_before_marks() -> None:
     items[9] = failed(items[9])
     items[12] = in_state(items[12], ItemState.IN_DOUBT)
 
-    assert rows(an_approval(*items))[:4] == ["❓ 13", "❌ 10", "⚠️ 6", "1"]
+    assert rows(an_approval(*items))[:4] == [
+        "❓ 13 · in doubt",
+        "❌ 10 · failed",
+        "⚠️ 6 · done",
+        "1 · done",
+    ]
 
 
 def test_what_does_not_fit_above_a_full_table_is_said() -> None:
     doubts = [failed(one, asks=True) for one in euros(20).items]
     framed = frame(an_approval(*doubts))
-    whole = many_calls(framed, room=9_000)
+    whole, table = many_calls(framed, room=9_000)
     says = next(one for one in whole if str(one["block_id"]).endswith("says"))
-    room = text_length([whole[-1], says]) + 250
+    room = text_length([table, says]) + 250
 
-    cut = many_calls(framed, room=room)
+    cut, cut_table = many_calls(framed, room=room)
 
-    assert cut[-1] == whole[-1], "the table is never cut"
-    assert text_length(cut) <= room
+    assert cut_table == table, "the table is never cut"
+    assert text_length([*cut, table]) <= room
     assert "*20 of 20 failed:*" in readable(cut)
     assert "more to say than fits here" in readable(cut)
     assert "more to say" not in readable(whole)
@@ -282,7 +296,9 @@ def test_every_call_has_one_row_under_its_number(
     approval = an_approval(*items)
     message = card(frame(approval))
 
-    numbers = sorted(int(row.split()[-1]) for row in rows(approval))
+    # The number is the word before the state, behind a mark.
+    firsts = (row.partition(" · ")[0].split()[-1] for row in rows(approval))
+    numbers = sorted(map(int, firsts))
 
     assert validate_message([*message.blocks], message.text) == []
     assert numbers == [*range(1, len(items) + 1)]

@@ -60,11 +60,6 @@ def is_collected(approval: Approval) -> bool:
     return approval_of(approval.items[0].id)[0] != approval.id
 
 
-def members_of(approval: Approval) -> tuple[str, ...]:
-    """Return the approvals that the record of a collected card shows, in order."""
-    return tuple(approval_of(item.id)[0] for item in approval.items)
-
-
 def _expires_at_ms(members: Sequence[Approval]) -> int:
     waiting = [one for one in members if one.items[0].is_pending]
     return min(one.expires_at_ms for one in waiting or members)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from twokey.gateway.approvals.requirement import Notify
+from twokey.gateway.policy.batch_checks import batch_problems
 from twokey.gateway.policy.effective_rules import EffectiveRules
 from twokey.gateway.policy.fields import (
     host_of,
@@ -289,6 +290,7 @@ def _tool_problems(
     schema = schemas[-1] if schemas else None
     yield from _total_problems(base, rules, schema)
     yield from similar_problems(base, rules, floor, schema)
+    yield from batch_problems(policy, base, rules, floor)
     overridable = [rule.overridable for rule in rules if rule.overridable is not None]
     # The narrowest place that says something wins, as `EffectiveRules` reads it.
     if overridable[-1:] == [True] and floor is Tier.DENY:

@@ -23,6 +23,7 @@ from twokey.bot.cards.finished import finished, is_finished
 from twokey.bot.cards.frame import Frame, is_table, rows_of
 from twokey.bot.cards.many_calls import many_calls
 from twokey.bot.cards.mentions import mentions_for
+from twokey.bot.cards.noticed import totals
 from twokey.bot.cards.precedents import precedents
 from twokey.bot.cards.reached import reached
 from twokey.bot.cards.refs import asked_by, places, short_ref, when
@@ -68,7 +69,7 @@ def card(frame: Frame) -> Message:
         *precedents(frame),
     ]
     if approval.is_batch and not is_table(approval):
-        blocks += agent_statement(frame)
+        blocks += [*totals(frame), *agent_statement(frame)]
     for item in () if is_table(approval) else rows_of(approval):
         if approval.is_batch:
             blocks.append(divider(block_id=frame.block_id(f"{item.index}.line")))

@@ -34,6 +34,7 @@ FINDINGS_OF_A_FAILURE = FINDINGS | {Finding.EXECUTED: "It took effect"}
 """What people say of a call that ran and reported a failure."""
 
 _TOTAL = 180
+_TOTAL_OF_FEW = 80
 _MANY = 2
 _IN_MENU = 5
 """How many options Slack takes in an overflow menu."""
@@ -164,18 +165,18 @@ def approve_all(frame: Frame) -> Block:
         accessibility_label=label(f"Approve all {len(waiting)} waiting calls"),
         confirm=confirm(
             label(f"Approve {len(waiting)} calls?"),
-            label(" ".join([sentence, *_of_table(frame, waiting)])),
+            label(" ".join([sentence, *_summed(frame, waiting)])),
             yes=label("Approve all"),
         ),
     )
 
 
-def _of_table(frame: Frame, waiting: Sequence[Item]) -> list[str]:
-    """Say what the waiting calls of a table come to, and how many are marked."""
-    if not is_table(frame.approval):
-        return []
+def _summed(frame: Frame, waiting: Sequence[Item]) -> list[str]:
+    """Say what the waiting calls come to, and how many of a table are marked."""
     indexes = {item.index for item in waiting}
     total = sums(totals_of(frame.approval), indexes)
+    if not is_table(frame.approval):
+        return [f"In total: {total}."] if 0 < len(total) <= _TOTAL_OF_FEW else []
     marked = len(noticed(frame.approval) & indexes)
     return [
         *([f"In total: {total}."] if 0 < len(total) <= _TOTAL else []),

@@ -166,7 +166,7 @@ def _of_batch(frame: Frame) -> list[Block]:
         header(_title(approval), block_id=frame.block_id("head")),
         section(joined(" ", parts), accessory=view, block_id=frame.block_id("end")),
         *_rows(frame),
-        *(totals(frame) if is_table(approval) else []),
+        *totals(frame),
         _foot(frame),
     ]
 

@@ -36,6 +36,8 @@ _ROW_TEXT_IN_BATCH = 580
 _HEAD_AND_TAIL_AUTO_APPROVED = 2_930
 _INQUIRIES = 100
 """What the line about questions to the requester takes on the card of a batch."""
+_TOTALS = 500
+"""What totals take on the card of a few calls: lines, and the question of a button."""
 _OTHERS = 300
 """What the list of calls without rows takes."""
 
@@ -164,6 +166,7 @@ def text_budget(approval: Approval) -> TextBudget:
         fixed = _HEAD_AND_TAIL_AUTO_APPROVED
     free = TEXT_BUDGET - fixed
     free -= _OTHERS if len(approval.items) > MAX_ROWS else 0
+    free -= _TOTALS if is_batch and any(one.totals for one in approval.items) else 0
     free -= _INQUIRIES if approval.inquiries and is_batch else 0
     free = free // rows - (_ROW_TEXT_IN_BATCH if is_batch else _ROW_TEXT)
     return TextBudget(

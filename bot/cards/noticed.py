@@ -7,22 +7,29 @@ number, and what is signed keeps the order of the record.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 from twokey.bot.blocks import context
-from twokey.bot.cards.frame import Frame
-from twokey.bot.cards.listing import all_text, needs_a_look
+from twokey.bot.cards.frame import Frame, is_table
+from twokey.bot.cards.listing import all_text, needs_a_look, one_line
 from twokey.bot.cards.needs import without_tier
 from twokey.bot.cards.sql_warnings import unlimited
 from twokey.bot.cards.states import STATE_NAMES
 from twokey.bot.cards.table import calls_named
-from twokey.bot.cards.totals import header_total, totals_of
+from twokey.bot.cards.totals import (
+    header_total,
+    total_text,
+    totals_by_tool,
+    totals_of,
+)
 from twokey.bot.homoglyphs import homoglyph_warnings
 from twokey.bot.objects import Block
-from twokey.bot.text import fit
+from twokey.bot.text import fit, reveal
 from twokey.bot.text_types import Plain, Template, label, template, untrusted
 from twokey.gateway.approvals.invisible_characters import has_hidden
 from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.approvals.repeating import other_calls
+from twokey.gateway.policy.formats import MOST_DIGITS
 from twokey.gateway.policy.totals import Total
 from twokey.gateway.protocol.states import ItemState
 
@@ -30,6 +37,9 @@ _REASONS = 3
 _REASON = 120
 _CALLS = 80
 _TOTAL = 200
+_TOOL = 60
+_ROOM = 350
+"""Characters of all lines about totals on a card without a table."""
 
 
 def is_remarkable(item: Item) -> bool:
@@ -108,15 +118,43 @@ def totals(frame: Frame) -> list[Block]:
         # The header has the first total, unless it is long; what it is of is said here.
         is_in_header = place == 0 and bool(header_total(frame.approval))
         if len(parts) > is_in_header:
-            text = f"{total.name}: {' · '.join(parts)}"
-            # A number is never cut: what is so long is left out, and said.
-            is_short = len(text) <= _TOTAL
-            lines.append(label(text if is_short else f"{total.name}: too long to show"))
+            lines.append(label(_whole(f"{total.name}: {' · '.join(parts)}")))
         if left := _left_out(total):
             lines.append(
                 label(fit(f"Not in the total of {total.name}: {left}", _CALLS))
             )
+    if not is_table(frame.approval):
+        lines = _fitting([*lines, *_of_tools(frame.approval)])
     return [context(*lines, block_id=frame.block_id("totals"))] if lines else []
+
+
+def _fitting(lines: Sequence[Plain | Template]) -> list[Plain | Template]:
+    """Return the first of these lines, as far as a card without a table has room."""
+    left, shown = _ROOM, list[Plain | Template]()
+    for line in lines:
+        left -= len(reveal(line.text))
+        if left >= 0:
+            shown.append(line)
+    more = len(lines) - len(shown)
+    rest = [template("More about totals is not shown: {n}", n=more)] if more else []
+    return [*shown, *rest]
+
+
+def _of_tools(approval: Approval) -> list[Plain]:
+    """Return the totals of each tool, on a card with calls of several."""
+    texts = [
+        f"{fit(one_line(tool), _TOOL)}: {total_text(total)}"
+        for tool, totals in totals_by_tool(approval)
+        for total in totals
+        if total.numbers
+    ]
+    return [untrusted(_whole(text)) for text in texts]
+
+
+def _whole(text: str) -> str:
+    """Return a total; a number is never cut: what is so long is left out, and said."""
+    name, _, _ = text.partition(": ")
+    return text if len(text) <= _TOTAL else f"{name}: too long to show"
 
 
 def _by_state(approval: Approval, total: Total) -> list[str]:
@@ -129,7 +167,11 @@ def _by_state(approval: Approval, total: Total) -> list[str]:
 
 
 def _left_out(total: Total) -> str:
-    parts = ((total.hidden, "hidden by policy"), (total.without, "no number"))
+    parts = (
+        (total.hidden, "hidden by policy"),
+        (total.without, "no number"),
+        (total.too_long, f"over {MOST_DIGITS} digits"),
+    )
     return ", ".join(f"{calls_named(one)} ({why})" for one, why in parts if one)
 
 

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import LiteralString
 
-from twokey.bot.cards.frame import is_table
 from twokey.bot.cards.listing import call_title, one_line
 from twokey.bot.cards.refs import join_list, people, when, who
 from twokey.bot.cards.totals import header_total
@@ -147,7 +146,7 @@ def header_text(approval: Approval, *, now_ms: int) -> Plain:
 def batch_title(approval: Approval, sign: str) -> Plain:
     """Return the header of several calls: how many they are, of what, and a total."""
     tools = ", ".join(dict.fromkeys(one_line(item.tool) for item in approval.items))
-    total = header_total(approval) if is_table(approval) else ""
+    total = header_total(approval)
     room = min(MAX_TOOL, MAX_ACT - 15 - len(total))
     text = f"{sign} {len(approval.items)} calls: {fit(tools, room)}"
     return untrusted(f"{text} · {total}" if total else text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
-from twokey.gateway.approvals.record import Approval
+from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.policy.totals import Call, Total, total_of
 from twokey.gateway.protocol.strict_json import JsonObject
 
@@ -28,13 +28,30 @@ def totals_of(
         Call(item.index, edits.get(item.index, item.args), item.redact)
         for item in approval.items
     ]
-    # Calls that were evaluated by several policies: what all of these name.
-    named = [
-        one
-        for one in approval.items[0].totals
-        if all(one in item.totals for item in approval.items)
+    # What several tools have under one name is added up for each of them, see below.
+    if len({item.tool for item in approval.items}) > 1:
+        return []
+    return [total_of(one, calls) for one in _named(approval.items)]
+
+
+def totals_by_tool(approval: Approval) -> list[tuple[str, list[Total]]]:
+    """Return the totals of each tool with two calls, on a card with several tools."""
+    tools: dict[str, list[Item]] = {}
+    for item in approval.items:
+        tools.setdefault(item.tool, []).append(item)
+    if len(tools) == 1:
+        return []
+    return [
+        (tool, [total_of(one, calls) for one in _named(items)])
+        for tool, items in tools.items()
+        for calls in ([Call(item.index, item.args, item.redact) for item in items],)
+        if len(items) > 1
     ]
-    return [total_of(one, calls) for one in named]
+
+
+def _named(items: Sequence[Item]) -> list[str]:
+    """Return what is added up of calls; of several policies what all of these name."""
+    return [one for one in items[0].totals if all(one in item.totals for item in items)]
 
 
 def total_text(total: Total) -> str:
@@ -43,8 +60,8 @@ def total_text(total: Total) -> str:
     if total.format == "number":
         # A bare number would not say what it is the number of.
         text = f"{total.name} {text}"
-    left = len(total.hidden) + len(total.without)
-    return f"{text} in {len(total.numbers)} of them" if left else f"{text} in total"
+    counted = f"{len(total.numbers)} of them" if total.left_out else "total"
+    return f"{text} in {counted}"
 
 
 def header_total(approval: Approval) -> str:

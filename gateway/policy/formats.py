@@ -25,13 +25,17 @@ KNOWN_NUMBERS = "a currency (eur; eur_minor for cents) or number"
 _LOCALE = "en"
 _DATES = "en_GB"
 _MINOR = "_minor"
-_NUMBER = re.compile(r"-?[0-9]{1,20}(?:\.[0-9]{1,20})?", re.ASCII)
+_NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]+)?", re.ASCII)
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", re.ASCII)
-_MOST_DIGITS = 20
-"""Longer numbers are shown as they are."""
+MOST_DIGITS = 50
+"""How many digits a number has at most; a longer one is shown as it is."""
 
-EXACT = Context(prec=120, traps=[Inexact])
-"""For arithmetic with such numbers: Python rounds at 28 digits, a sum needs more."""
+EXACT = Context(prec=200, traps=[Inexact])
+"""For arithmetic with such numbers: Python rounds at 28 digits, a sum needs more.
+
+One with fifty digits before the point and one whose fifty digits begin after fifty
+zeros behind it have 150 together.
+"""
 
 
 def is_known(name: str) -> bool:
@@ -66,6 +70,11 @@ def number_in(value: JsonValue, name: str) -> Decimal | None:
     return number.scaleb(-get_currency_precision(_currency(name)), EXACT)
 
 
+def is_too_long(value: JsonValue) -> bool:
+    """Return whether a value is a number, and has more digits than are added up."""
+    return _number(value) is not None and _decimal(value) is None
+
+
 def shown_number(number: Decimal, name: str) -> str:
     """Return a number, or an amount in its main unit, with all of its digits."""
     with localcontext(EXACT):
@@ -81,6 +90,15 @@ def _currency(name: str) -> str:
 
 
 def _decimal(value: JsonValue) -> Decimal | None:
+    """Return the number that a value is; None for none, and for one too long."""
+    number = _number(value)
+    if number is None:
+        return None
+    is_short = len(number.as_tuple().digits) <= MOST_DIGITS
+    return number if is_short and abs(number.adjusted()) < MOST_DIGITS else None
+
+
+def _number(value: JsonValue) -> Decimal | None:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         return None
     # By its text: the nearest decimal of a double would show digits nobody wrote.
@@ -88,10 +106,7 @@ def _decimal(value: JsonValue) -> Decimal | None:
     if isinstance(value, str) and _NUMBER.fullmatch(text) is None:
         return None
     number = Decimal(text)
-    if not number.is_finite():
-        return None
-    is_short = len(number.as_tuple().digits) <= _MOST_DIGITS
-    return number if is_short and abs(number.adjusted()) < _MOST_DIGITS else None
+    return number if number.is_finite() else None
 
 
 def _date(text: str) -> str | None:

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from statistics import median
 
+from pydantic import JsonValue
+
 from twokey.gateway.policy.expressions import value_at
-from twokey.gateway.policy.formats import EXACT, number_in, shown_number
+from twokey.gateway.policy.formats import EXACT, is_too_long, number_in, shown_number
 from twokey.gateway.protocol.strict_json import JsonObject
 
 _FEWEST = 5
@@ -40,6 +42,7 @@ class Total:
         numbers: of the calls that have one.
         hidden: calls whose number the policy hides.
         without: calls that have no number there.
+        too_long: calls whose number has more digits than are added up.
     """
 
     name: str
@@ -47,6 +50,12 @@ class Total:
     numbers: Mapping[int, Decimal]
     hidden: tuple[int, ...]
     without: tuple[int, ...]
+    too_long: tuple[int, ...] = ()
+
+    @property
+    def left_out(self) -> int:
+        """Return how many calls are not in it."""
+        return len(self.hidden) + len(self.without) + len(self.too_long)
 
     def text(self, indexes: Iterable[int] | None = None) -> str:
         """Return the total of these calls, or of all, as a person reads it."""
@@ -94,11 +103,15 @@ def total_of(named: str, calls: Sequence[Call]) -> Total:
     numbers: dict[int, Decimal] = {}
     hidden: list[int] = []
     without: list[int] = []
+    too_long: list[int] = []
     for call in calls:
-        number = _number(call.args, tokens, form or "number")
+        value = _value(call.args, tokens)
+        number = number_in(value, form or "number")
         # First, and whatever the value is: its kind would tell of it as well.
         if any(_hides(one, tokens) for one in call.redact):
             hidden.append(call.index)
+        elif is_too_long(value):
+            too_long.append(call.index)
         elif number is None:
             without.append(call.index)
         else:
@@ -109,6 +122,7 @@ def total_of(named: str, calls: Sequence[Call]) -> Total:
         numbers=numbers,
         hidden=tuple(hidden),
         without=tuple(without),
+        too_long=tuple(too_long),
     )
 
 
@@ -124,9 +138,9 @@ def _hides(redact: str, tokens: Sequence[str]) -> bool:
     return len(hidden) <= len(tokens) and all(a in {"*", b} for a, b in pairs)
 
 
-def _number(args: JsonObject, tokens: Sequence[str], form: str) -> Decimal | None:
+def _value(args: JsonObject, tokens: Sequence[str]) -> JsonValue:
     try:
-        return number_in(value_at(args, tuple(tokens)), form)
+        return value_at(args, tuple(tokens))
     except LookupError:
         return None
 

@@ -58,7 +58,7 @@ def test_values_read_as_people_write_them(
         (1e300, "eur"),
         (float("nan"), "eur"),
         (float("inf"), "number"),
-        (10**40, "number"),
+        (10**50, "number"),
         (20261103, "date"),
         ("20261103", "date"),
         ("2026-13-03", "date"),

@@ -62,7 +62,7 @@ def _fullest(
     filler: str, index: int, count: int, state: ItemState, *, is_edited: bool
 ) -> Item:
     call = text_budget(an_approval(*[an_item({}, index=n) for n in range(count)])).call
-    args = {"body": ("word " * 1_000)[: call - 300], "odd": ODD}
+    args = {"body": ("word " * 1_000)[: call - 360], "odd": ODD, "n": "9" * 50}
     long = filler * 2_000
     item = an_item(
         {**args},
@@ -72,6 +72,7 @@ def _fullest(
         reasons=(long, long),
         triage=TriageResult(raised_to=Tier.ESCALATE, rationale=long),
         tier=Tier.ESCALATE,
+        totals=("args.n|eur", "args.n", "args.n|usd"),
         requirement=TWO.with_(
             approvals=20, of=(*MANY, *TWO.of), at_least={"r" * 200: 3, "s" * 64: 9}
         ),

@@ -18,10 +18,11 @@ from twokey.cli.demo_batch import batch
 from twokey.cli.demo_context import DemoContext
 from twokey.cli.demo_digest import announce_digest, digest
 from twokey.cli.demo_direct import direct
-from twokey.cli.demo_policy import with_short_timeouts
+from twokey.cli.demo_policy import policy_for
 from twokey.cli.demo_question import question
 from twokey.cli.demo_queue import queue
 from twokey.cli.demo_scripts import SINGLE_CARDS
+from twokey.cli.demo_shared_card import shared
 from twokey.cli.demo_similar import similar
 from twokey.cli.demo_stack import (
     CHANNEL,
@@ -43,7 +44,7 @@ SAMPLE = "support"
 
 SCRIPTS = SINGLE_CARDS | {
     script.__name__: script
-    for script in (batch, digest, direct, queue, question, similar)
+    for script in (batch, digest, direct, queue, question, shared, similar)
 }
 
 EXAMPLES = console.examples(
@@ -53,6 +54,7 @@ EXAMPLES = console.examples(
     ("twokey demo --script escalate", "a refund that takes two people"),
     ("twokey demo --script batch", "56 refunds of one turn, decided as one"),
     ("twokey demo --script queue", "20 threads, reviewed in one modal"),
+    ("twokey demo --script shared", "20 threads on one card, approved by one click"),
     ("twokey demo --script digest", "the numbers of a week, in a channel"),
     ("twokey demo --script question", "the agent asks before it acts"),
     ("twokey demo --script inquiry", "a reviewer asks the requester first"),
@@ -191,7 +193,7 @@ async def _play(
         outage = folder / "model-is-away"
         os.environ[OUTAGE] = str(outage)
         env = dict(command.env)
-        policy = with_short_timeouts(config, name, folder)
+        policy = policy_for(config, name, folder)
         if policy is not None:
             env["TWOKEY_POLICY"] = str(policy)
         say("script.started", script=name)

@@ -1,4 +1,4 @@
-"""Shorten the timeouts of a policy for scripts of the demo."""
+"""Change the policy of the demo for scripts that need another one."""
 
 from __future__ import annotations
 
@@ -7,25 +7,27 @@ from typing import Any
 
 import yaml
 
+from twokey.cli.demo_stack import QUEUED
+
 _SHORT_EXPIRY = "2s"
 
 
-def with_short_timeouts(config: Path, script: str, folder: Path) -> Path | None:
-    """Write a copy of the policy with the timeouts that a script needs.
+def policy_for(config: Path, script: str, folder: Path) -> Path | None:
+    """Write a copy of the policy as a script needs it.
 
     Args:
         config: the settings file whose key ``policy`` is taken.
         script: its name; the result is None for one that needs no change.
         folder: where the new policy goes.
     """
-    shorten = _SHORTENERS.get(script)
-    if shorten is None:
+    change = _CHANGES.get(script)
+    if change is None:
         return None
     # Not by the loader of policies: the file is written back in the form that it has.
     policy: dict[str, Any] = yaml.safe_load(config.read_text(encoding="utf-8"))[
         "policy"
     ]
-    shorten(policy)
+    change(policy)
     path = folder / "policy.yml"
     path.write_text(yaml.safe_dump(policy, sort_keys=False), encoding="utf-8")
     return path
@@ -46,4 +48,10 @@ def _escalate(policy: dict[str, Any]) -> None:
     rule |= {"expires_in": "100s", "remind_at": "2%", "escalate_at": "4%"}
 
 
-_SHORTENERS = {"expire": _expire, "escalate": _escalate}
+def _share(policy: dict[str, Any]) -> None:
+    """Let the refunds of twenty customers share one card."""
+    rule = {"by": "window", "within": "2m", "up_to": len(QUEUED)}
+    policy["tools"]["process_refund"]["batch"] = rule
+
+
+_CHANGES = {"expire": _expire, "escalate": _escalate, "shared": _share}

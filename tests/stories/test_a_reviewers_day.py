@@ -85,6 +85,16 @@ def test_20_threads_take_three_interactions_and_three_clicks() -> None:
 
 
 @pytest.mark.slow
+def test_20_threads_share_one_card_and_take_one_click_and_its_question() -> None:
+    code, lines = play("--script", "shared")
+
+    assert code == 0, lines
+    (counted,) = (line for line in lines if line["event"] == "card.counted")
+    assert (counted["approved"], counted["cards"], counted["clicks"]) == (20, 1, 2)
+    assert counted["card_updates"] <= 3
+
+
+@pytest.mark.slow
 def test_every_line_says_when_and_about_what() -> None:
     # As a newcomer starts it, with all of its imports.
     run = subprocess.run(

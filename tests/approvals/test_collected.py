@@ -4,9 +4,20 @@ from __future__ import annotations
 
 import itertools
 
-from tests.approvals.builders import ANA, BEN, HOUR_MS, NOW_MS, an_approval, an_item
+from tests.approvals.builders import (
+    ANA,
+    BEN,
+    HOUR_MS,
+    NOW_MS,
+    an_approval,
+    an_item,
+    click_on,
+)
 from twokey.gateway.approvals.collected import collected, is_collected
+from twokey.gateway.approvals.deciding import not_as_seen
+from twokey.gateway.approvals.decisions import Changed
 from twokey.gateway.approvals.record import Approval, Origin, item_id
+from twokey.gateway.protocol.records import Result
 from twokey.gateway.protocol.states import ItemState
 
 CARD = "ap_s0_" + "cc" * 16
@@ -96,3 +107,22 @@ def test_what_belongs_to_one_thread_is_not_said_of_all() -> None:
     assert (card.says, card.origin) == ("", None)
     assert card.principals == (ANA, BEN)
     assert collected(CARD, [members[0], members[2]]).origin == origin
+
+
+def test_a_click_on_a_call_that_is_not_there_is_one_on_another_version() -> None:
+    approval = member(1)
+    click = click_on(approval)
+
+    assert not_as_seen(approval, click, NOW_MS) is None
+    for index in (1, -1):
+        refused = not_as_seen(approval, click.with_(index=index), NOW_MS)
+        assert refused == Changed(seen_version=1, version=1)
+
+
+def test_a_doubt_about_a_failure_is_told_from_one_about_everything() -> None:
+    item = an_item().with_(state=ItemState.IN_DOUBT)
+
+    assert not item.has_failed
+    assert item.with_(result=Result(ok=False)).has_failed
+    assert not item.with_(result=Result(ok=True)).has_failed
+    assert not an_item().with_(result=Result(ok=False)).has_failed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from twokey.gateway.approvals.events import Event, EventName
+from twokey.gateway.approvals.events import COLLECTION, Event, EventName
 from twokey.gateway.protocol.tiers import Tier
 
 
@@ -31,3 +31,11 @@ def test_only_what_has_a_card_that_asks_nobody_is_about_a_notification(
     )
 
     assert event.is_auto_approved is is_auto_approved
+
+
+def test_what_is_about_calls_of_several_approvals_is_told_on_their_card() -> None:
+    of_one = Event(name=EventName.ITEM_AUTHORIZED, tenant="t", approval="ap_1")
+    of_all = Event(name=EventName.CALLS_DECIDED, tenant="t", data={COLLECTION: "ap_2"})
+
+    assert (of_one.card, of_all.card) == ("ap_1", "ap_2")
+    assert Event(name=EventName.RUN_STARTED, tenant="t").card == ""

@@ -117,3 +117,16 @@ def test_a_link_takes_values_as_they_are() -> None:
             "version: 1\ntools: {pay: {link: 'https://a.example/{args.n|number}'}}",
             "policy.yml",
         )
+
+
+def test_a_total_without_a_format_gives_its_argument_none() -> None:
+    policy = load_policy(
+        "version: 1\n"
+        "defaults: {channel: C0REFUNDS, reviewers: [U0ANA]}\n"
+        "tools:\n  pay: {tier: approve, totals: [args.count, args.fee|eur]}\n",
+        "policy.yml",
+    )
+
+    found = evaluate(policy, agent="a", tool="pay", args={"count": 1, "fee": 2})
+
+    assert found.formats == ("args.fee|eur",)

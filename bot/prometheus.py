@@ -20,7 +20,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from twokey.gateway.metrics.counts import Outcome
+from twokey.gateway.metrics.counts import Counts, Outcome
 from twokey.gateway.metrics.duration_histogram import EXPORTED_S, DurationHistogram
 from twokey.gateway.metrics.fold import Metrics
 from twokey.gateway.service.reviews import ReviewService
@@ -126,7 +126,11 @@ def _counted(metrics: Metrics) -> Iterator[Metric]:
     calls = _counter(
         "twokey_calls", "Calls of agents, by how they got their answer.", "outcome"
     )
-    failed = _counter("twokey_calls_failed", "Calls that ran and failed.")
+    failed = _counter(
+        "twokey_calls_failed",
+        "Calls that ran and failed, by whether people were asked about them.",
+        "asked",
+    )
     too_soon = _counter(
         "twokey_approvals_too_soon",
         "Approvals that came too soon and were asked for once more.",
@@ -153,8 +157,8 @@ def _counted(metrics: Metrics) -> Iterator[Metric]:
         for outcome in Outcome:
             if counts.calls[outcome]:
                 calls.add_metric([*cell, outcome], counts.calls[outcome])
-        if counts.failed:
-            failed.add_metric(cell, counts.failed)
+        for asked, count in _failures(counts):
+            failed.add_metric([*cell, asked], count)
         for answer, count in sorted(counts.checks.items()):
             checks.add_metric([*cell, answer], count)
         for answer, count in sorted(counts.seeded.items()):
@@ -174,6 +178,12 @@ def _counted(metrics: Metrics) -> Iterator[Metric]:
     runs.add_metric(["yes"], total.runs - total.unasked_runs)
     runs.add_metric(["unknown"], total.unknown_runs)
     yield from (calls, failed, unused, too_soon, checks, seeded, waits, runs)
+
+
+def _failures(counts: Counts) -> list[tuple[str, int]]:
+    """Return how many calls failed, by whether people were asked about them."""
+    asked = counts.failed - counts.failed_auto
+    return [one for one in (("no", counts.failed_auto), ("yes", asked)) if one[1]]
 
 
 def _counter(name: str, help_text: str, *labels: str) -> CounterMetricFamily:

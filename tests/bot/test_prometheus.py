@@ -144,7 +144,8 @@ def whole_text() -> str:
     counts = Counts(
         checks=Counter(right=1),
         seeded=Counter(shown=1),
-        failed=1,
+        failed=3,
+        failed_auto=2,
         unused_auto=1,
         too_soon=1,
         runs=3,
@@ -206,9 +207,27 @@ def test_the_dashboard_s_rate_leaves_out_what_the_product_s_does() -> None:
 
     # As `Counts.autonomous`: neither what did not run nor what failed.
     assert "twokey_calls_unused_total" in part
-    assert 'twokey_calls_failed_total{tier=~"auto|notify"}' in part
+    assert 'twokey_calls_failed_total{asked="no"}' in part
     assert "twokey_calls_unused_total" in whole
     assert "twokey_calls_failed_total" not in whole
+
+
+def test_failures_are_told_apart_by_whether_people_were_asked() -> None:
+    found = samples(whole_text())
+    refund = ("process_refund", "approve")
+
+    # Of tier `approve`: a standing approval covered two of the three.
+    assert found[of("twokey_calls_failed_total", *refund, "no")] == 2
+    assert found[of("twokey_calls_failed_total", *refund, "yes")] == 1
+
+
+@pytest.mark.parametrize("expression", expressions())
+def test_the_dashboard_adds_up_failures_of_both_kinds(expression: str) -> None:
+    grouped = re.findall(
+        r"max by \(([^)]*)\) \(increase\(twokey_calls_failed_total", expression
+    )
+
+    assert all("asked" in labels for labels in grouped)
 
 
 def test_the_dashboard_shows_every_metric() -> None:

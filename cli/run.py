@@ -12,7 +12,7 @@ from twokey.cli import console, start_options
 from twokey.cli.command_context import CommandContext, command_context
 from twokey.cli.demo_stack import REQUESTER, open_demo_stack
 from twokey.cli.seed import holders, seed
-from twokey.cli.stack import open_stack
+from twokey.cli.stack import ensure_configured, open_stack
 from twokey.cli.start_options import InsecureDev, configure_logs
 from twokey.cli.stop_signals import until_stopped
 from twokey.gateway.config import DEFAULT_FILE
@@ -57,6 +57,7 @@ def run(
 
 async def _run(command: CommandContext, *, insecure_dev: bool) -> None:
     settings = command.settings()
+    ensure_configured(settings)
     configure_logs(command, settings, insecure_dev=insecure_dev)
     async with open_stack(settings, insecure_dev=insecure_dev) as stack:
         twokey, team = stack.twokey, stack.bot.team_id

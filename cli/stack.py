@@ -14,6 +14,15 @@ from twokey.gateway.config import Settings
 from twokey.gateway.embed import Twokey
 from twokey.gateway.errors import SettingsError
 
+_NO_AGENTS = (
+    "'agents' in twokey.yml names no graph; leave it so if your own programs run their "
+    "agents, else name one: README.md shows how."
+)
+_NEXT = (
+    "Then 'twokey doctor' checks each of them. 'twokey run --sandbox' needs no Slack "
+    "account, and 'twokey demo' needs nothing at all."
+)
+
 
 @dataclass(frozen=True)
 class Stack:
@@ -41,6 +50,25 @@ async def open_stack(
         SlackBot(config, twokey.reviews) as bot,
     ):
         yield Stack(twokey, bot)
+
+
+def ensure_configured(settings: Settings) -> None:
+    """Look for settings that a first start lacks, all of them at once.
+
+    Raises:
+        SettingsError: names each of them, with the next step.
+    """
+    problems = [*settings.slack_problems()]
+    try:
+        settings.policy.read()
+    except SettingsError as error:
+        problems.append(str(error))
+    if not problems:
+        return
+    if not settings.agents:
+        problems.append(_NO_AGENTS)
+    listed = "\n".join(f"  {n}. {one}" for n, one in enumerate(problems, 1))
+    raise SettingsError(f"Twokey is not set up yet:\n{listed}\n{_NEXT}")
 
 
 def bot_config(settings: Settings) -> BotConfig:

@@ -182,3 +182,41 @@ async def test_bolt_says_nothing_of_a_token_it_does_not_need(
             bolt_app(config, me, session)
 
     assert not caplog.records
+
+
+def test_the_first_start_names_everything_that_is_missing(
+    home: Path, tell: Any
+) -> None:
+    (home / "twokey.yml").unlink()
+
+    code, told = tell("run")
+
+    assert code == USAGE
+    listed = [line.strip() for line in told.splitlines() if line.startswith("  ")]
+    firsts = ["SLACK_BOT_TOKEN", "SLACK_APP_TOKEN", "There is no file 'policy.yml'"]
+    for number, (line, first) in enumerate(zip(listed, firsts, strict=False), 1):
+        assert line.startswith(f"{number}. {first}")
+    assert listed[3].startswith("4. 'agents' in twokey.yml names no graph")
+    assert "twokey doctor" in told.splitlines()[-1]
+    assert not (home / ".twokey").exists()
+
+
+@pytest.mark.parametrize(
+    ("env", "missing"),
+    [
+        ({"SLACK_BOT_TOKEN": "xoxb-1"}, ["SLACK_APP_TOKEN"]),
+        (
+            {"TWOKEY_SLACK_MODE": "http", "SLACK_BOT_TOKEN": "xoxb-1"},
+            ["SLACK_SIGNING_SECRET"],
+        ),
+        ({}, ["SLACK_BOT_TOKEN", "SLACK_APP_TOKEN"]),
+    ],
+)
+def test_a_start_names_only_what_its_mode_needs(
+    tell: Any, env: dict[str, str], missing: list[str]
+) -> None:
+    code, told = tell("run", **env)
+
+    assert code == USAGE
+    assert re.findall(r"\d\. (SLACK_\w+) is not set", told) == missing
+    assert "policy.yml" not in told

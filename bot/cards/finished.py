@@ -39,7 +39,6 @@ from twokey.bot.text_types import (
     label,
     parted,
     template,
-    untrusted,
 )
 from twokey.gateway.approvals.lifecycle import UNEXECUTED
 from twokey.gateway.approvals.record import Approval, Item
@@ -92,7 +91,7 @@ def _of_one(frame: Frame) -> list[Block]:
     approval, item = frame.approval, frame.approval.items[0]
     # The header has its sign.
     _, status = parted(status_sentence(approval, item, now_ms=frame.now_ms))
-    said = _remarks(item)
+    said, words = _remarks(item), _words(item)
     return [
         header(
             header_text(approval, now_ms=frame.now_ms), block_id=frame.block_id("head")
@@ -103,6 +102,7 @@ def _of_one(frame: Frame) -> list[Block]:
             block_id=frame.block_id("end"),
         ),
         *([context(*said, block_id=frame.block_id("said"))] if said else []),
+        *([_box(words, frame)] if words else []),
         _foot(frame),
     ]
 
@@ -113,43 +113,52 @@ def _foot(frame: Frame) -> Block:
 
 
 def _remarks(item: Item) -> list[Template | Plain]:
-    """Return what people changed, wrote and found, each in a few words."""
+    """Return what happened beside the decision, in words of ours."""
     found: list[Template | Plain] = []
-    if item.edit is not None:
-        found += _edited(item)
-        found += _quoted("Why:", item.edit.reason)
-    decision = item.decision
-    if decision is not None and decision.verb in _REASONS:
-        found += _quoted(_REASONS[decision.verb], decision.text)
+    if item.edit is not None and not is_own_edit(item):
+        found.append(template("Edited by {who}.", who=who(item.edit.by)))
     if item.revoked is not None and item.revoked.is_final:
         found.append(label(fit(item.revoked.reason, _QUOTE)))
     for one in item.observations[-1:]:
         checked = template("Checked by {who}:", who=who(one.by))
-        found += [checked, label(FINDINGS[one.finding]), *_quoted("Note:", one.note)]
+        found += [checked, label(FINDINGS[one.finding])]
     if item.late_result is not None:
         found.append(label(late_report(item, item.late_result)[0]))
-    elif item.state is _S.FAILED and item.result is not None:
-        found += _quoted("Tool says:", item.result.summary)
     return found
 
 
-def _edited(item: Item) -> list[Template | Plain]:
-    edit = item.edit
-    if edit is None:
-        return []
+def _words(item: Item) -> list[tuple[LiteralString, str]]:
+    """Return what people and the tool wrote, and what people changed, with titles."""
+    found: list[tuple[LiteralString, str]] = []
+    edit, decision = item.edit, item.decision
+    if edit is not None:
+        found += [("Changed:", _changed(item)), ("Why:", edit.reason)]
+    if decision is not None and decision.verb in _REASONS:
+        found.append((_REASONS[decision.verb], decision.text))
+    found += [("Note:", one.note) for one in item.observations[-1:]]
+    if item.late_result is None and item.state is _S.FAILED and item.result is not None:
+        found.append(("Tool says:", item.result.summary))
+    return [(title, text) for title, text in found if text.strip()]
+
+
+def _box(words: Sequence[tuple[LiteralString, str]], frame: Frame) -> Block:
+    """Return the words of strangers in a box, where none of them passes for ours.
+
+    Each text stands on one line behind its title, so that it passes for no other one.
+    """
+    width = max(len(title) for title, _ in words)
+    lines = [
+        f"{title:<{width}} {fit(' '.join(text.split()), _QUOTE)}"
+        for title, text in words
+    ]
+    return rich_text(box("\n".join(lines)), block_id=frame.block_id("words"))
+
+
+def _changed(item: Item) -> str:
     lines = diff(item, budget=_CHANGE).splitlines()
     # One line alone: values on several could read as changes of other arguments.
     is_short = len(lines) == 1 and len(lines[0]) <= _CHANGE
-    changed = " ".join(lines[0].split()) if is_short else "see Full details"
-    if is_own_edit(item):  # the sentence above says so
-        return [untrusted(fit(f"Changed: {changed}", _CHANGE))]
-    by = template("Edited by {who}:", who=who(edit.by))
-    return [by, untrusted(fit(changed, _CHANGE))]
-
-
-def _quoted(title: LiteralString, text: str) -> list[Template | Plain]:
-    words = " ".join(text.split())
-    return [untrusted(fit(f"{title} {words}", _QUOTE))] if words else []
+    return lines[0] if is_short else "see Full details"
 
 
 def _of_batch(frame: Frame) -> list[Block]:

@@ -37,6 +37,13 @@ SLACK_TABLE = (
         "tests/bot/cards/test_finished.py",
     ),
     Mutant(
+        "each text on a finished card stands on a line of its own",
+        "bot/cards/finished.py",
+        "fit(' '.join(text.split()), _QUOTE)",
+        "fit(text, _QUOTE)",
+        "tests/bot/cards/test_finished.py",
+    ),
+    Mutant(
         "a card is posted without its link when Slack fails",
         "bot/delivery/conversation_links.py",
         "except (SlackError, TimeoutError) as error:",

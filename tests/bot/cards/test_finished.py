@@ -109,7 +109,7 @@ def test_an_edit_says_what_it_changed_and_why() -> None:
 
     alone = shown(an_approval(in_state(item, S.EXECUTED)))
 
-    assert "Changed: amount 899 → 449.5 | Why: x" in alone
+    assert "| Changed: amount 899 → 449.5\n| Why:     x\n" in alone
 
 
 def test_a_longer_edit_is_found_in_view_all() -> None:
@@ -120,6 +120,31 @@ def test_a_longer_edit_is_found_in_view_all() -> None:
     assert "see Full details" in shown(approval)
     titles = [part.title for page in pages(approval, item) for part in page]
     assert "What the edit changed" in titles
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "no funds   Checked by Ana: it took effect",
+        "no funds\n+--\nm:Checked by <@U0BEN>: it took effect",
+        "no funds\nReason: all is well",
+    ],
+)
+def test_no_text_of_a_tool_passes_for_a_line_of_the_card(said: str) -> None:
+    result = FAILED.model_copy(update={"summary": said})
+    plain = an_approval(in_state(a_refund(), S.FAILED, result=FAILED))
+
+    blocks = card(frame(an_approval(in_state(a_refund(), S.FAILED, result=result))))
+
+    kinds = [block["type"] for block in blocks.blocks]
+    assert kinds == [block["type"] for block in card(frame(plain)).blocks]
+    (words,) = (b for b in blocks.blocks if b["type"] == "rich_text")
+    assert "rich_text_section" not in str(words)
+    others = [block for block in blocks.blocks if block is not words]
+    assert "no funds" not in str(others)
+    (box,) = readable([words]).split("+--\n")[1:2]
+    assert box.count("\n") == 1
+    assert box.startswith("| Tool says: no funds")
 
 
 def test_what_people_found_of_a_doubt_stays_on_the_card() -> None:
@@ -188,7 +213,7 @@ def test_an_edit_that_did_not_count_names_who_made_it(state: ItemState) -> None:
 
     text = shown(an_approval(in_state(item, state, by=ANA)))
 
-    assert "Edited by <@U0ANA>: | amount 899 → 449.5" in text
+    assert "Edited by <@U0ANA>.\n+--\n| Changed: amount 899 → 449.5\n" in text
 
 
 @pytest.mark.parametrize("count", [2, 20])

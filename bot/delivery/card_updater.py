@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from twokey.bot.cards.mentions import mentions_for
 from twokey.bot.cards.reply_texts import corrupt_record
@@ -22,6 +22,7 @@ from twokey.bot.delivery.event_messages import (
     mention_newly_needed,
     messages_of,
 )
+from twokey.bot.delivery.failure_replies import FailureReplies
 from twokey.bot.delivery.outbox_queue import Call, QueuedMessage, QueueEntry
 from twokey.bot.delivery.undelivered_reports import queue_report
 from twokey.bot.limits import POST, UPDATE
@@ -84,6 +85,7 @@ class CardUpdater:
         posted: called once for each posted card.
         clock: seconds, never going backwards.
         fallback_channel: for cards that their own channel refuses; "" for none.
+        failures: lets failures of one card share replies.
     """
 
     card_publisher: CardPublisher
@@ -95,6 +97,7 @@ class CardUpdater:
     posted: Callable[[Approval], None]
     clock: Callable[[], float]
     fallback_channel: str = ""
+    failures: FailureReplies = field(default_factory=FailureReplies)
 
     def next_call(self, entry: QueueEntry) -> Call | None:
         """Return the call that a card or a copy of it probably needs; None: unknown."""
@@ -372,11 +375,11 @@ class CardUpdater:
         entry.just_sent.clear()
         for event in events:
             # An event leaves `entry.events` when its message is queued, but is
-            # acknowledged only after the post (`QueuedMessage.seq`). After a crash in
+            # acknowledged only after the post (`QueuedMessage.seqs`). After a crash in
             # between it is read again.
             found = messages_of(event, record, entry.place, copies)
             if found:
-                entry.messages += found
+                self.failures.add(entry, event, found, record)
                 entry.events.remove(event)
             else:
                 silent.append(event)

@@ -84,6 +84,9 @@ class QueuedMessage:
         escalated_to: the channel that this message notifies of an escalation.
         report_key: kept in the store after posting, so that the failed delivery of a
             card is reported once for each key ("waiting" or "over").
+        failures: events of calls that failed, when it tells of those; all of them are
+            acknowledged after posting.
+        not_before: earliest time to post it; see `failure_replies`.
     """
 
     message: Message
@@ -95,6 +98,14 @@ class QueuedMessage:
     escalation_of: Approval | None = None
     escalated_to: str = ""
     report_key: str = ""
+    failures: tuple[Event, ...] = ()
+    not_before: float = 0.0
+
+    @property
+    def seqs(self) -> list[str]:
+        """Return the events to acknowledge after posting."""
+        told = [event.seq for event in self.failures] or [self.seq]
+        return [seq for seq in told if seq]
 
 
 @dataclass(slots=True)
@@ -186,8 +197,9 @@ class QueueEntry:
         """Return the earliest time of the next call."""
         # Messages need not wait for a card that Slack refuses: `is_card_next` lets them
         # pass until `card_at`.
-        is_card = self.is_card_due and not self.messages
-        return max(self.not_before, self.card_at if is_card else 0.0)
+        times = [self.card_at] if self.is_card_due else []
+        times += [self.messages[0].not_before] if self.messages else []
+        return max(self.not_before, min(times, default=0.0))
 
     def is_card_next(self, now: float) -> bool:
         """Return whether the next call is for the card, not for a message."""

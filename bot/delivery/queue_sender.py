@@ -153,6 +153,8 @@ class QueueSender:
         if queued.mentioned_roles:
             await cards.mark_mentioned(keys, entry.approval, queued.mentioned_roles)
             entry.mentioned_roles |= queued.mentioned_roles
+        if queued.failures:
+            self.updater.failures.told(entry.approval, self.updater.clock())
         if queued.report_key:
             await cards.mark_reported(keys, entry.approval, queued.report_key)
         await self._drop_message(entry)
@@ -284,7 +286,7 @@ class QueueSender:
         queued = entry.messages[0]
         # Acknowledged before it leaves memory; if the store fails, the message stays
         # first and is posted again. Mentions and reports have no event to acknowledge.
-        await self.updater.outbox.done(*([queued.seq] if queued.seq else []))
+        await self.updater.outbox.done(*queued.seqs)
         entry.messages.pop(0)
         if queued.escalation_of is not None:
             entry.escalation_results = {}

@@ -37,6 +37,13 @@ SLACK_TABLE = (
         "tests/bot/cards/test_finished.py",
     ),
     Mutant(
+        "a reply about several failures acknowledges each of them, and no other event",
+        "bot/delivery/outbox_queue.py",
+        "return [seq for seq in told if seq]",
+        "return [seq for seq in told if seq][:1]",
+        "tests/bot/test_failure_replies.py",
+    ),
+    Mutant(
         "each text on a finished card stands on a line of its own",
         "bot/cards/finished.py",
         "fit(' '.join(text.split()), _QUOTE)",

@@ -1,0 +1,174 @@
+"""Calls of one card that fail one after the other share few thread replies."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.bot.readable import readable
+from tests.bot.samples import TWO, an_approval, an_item, in_state
+from twokey.bot.cards.failure_notes import failures_note
+from twokey.bot.cards.history import thread_note
+from twokey.bot.delivery.event_messages import messages_of
+from twokey.bot.delivery.failure_replies import HOLD_S, FailureReplies
+from twokey.bot.delivery.outbox_queue import QueueEntry
+from twokey.gateway.approvals.events import Event, EventName
+from twokey.gateway.approvals.record import Approval
+from twokey.gateway.protocol.records import Result
+from twokey.gateway.protocol.states import ItemState
+from twokey.sandbox.blockkit import validate_message
+
+PLACE = ("C0APPROVALS", "1.0")
+
+
+def failed(count: int, *, asks: bool = False, error: str = "no funds") -> Approval:
+    state = ItemState.IN_DOUBT if asks else ItemState.FAILED
+    result = Result(ok=False, summary=error)
+    return an_approval(
+        *(in_state(an_item({}, index=n), state, result=result) for n in range(count))
+    )
+
+
+def event_of(approval: Approval, index: int, *, asks: bool = False) -> Event:
+    return Event(
+        name=EventName.ITEM_IN_DOUBT if asks else EventName.ITEM_FAILED,
+        tenant="acme",
+        approval=approval.id,
+        item=approval.items[index].id,
+        version=approval.version,
+        seq=f"{index}-0",
+    )
+
+
+def add(
+    entry: QueueEntry, replies: FailureReplies, approval: Approval, event: Event
+) -> None:
+    replies.add(entry, event, messages_of(event, approval, PLACE), approval)
+
+
+def texts(entry: QueueEntry) -> list[str]:
+    return [readable(one.message.blocks) for one in entry.messages]
+
+
+@pytest.mark.parametrize("asks", [False, True])
+def test_failures_that_wait_to_be_told_share_one_reply(*, asks: bool) -> None:
+    approval, entry, replies = (
+        failed(9, asks=asks),
+        QueueEntry("ap", "ap"),
+        FailureReplies(),
+    )
+
+    for index in (0, 1, 2, 7):
+        add(entry, replies, approval, event_of(approval, index, asks=asks))
+
+    (text,) = texts(entry)
+    assert "m:*Calls* *1-3, 8:* ❌ These failed." in text
+    assert ("Please say whether they run again" in text) is asks
+    assert [f"| {n}: no funds" in text for n in (1, 2, 3, 4, 8)] == [
+        True,
+        True,
+        True,
+        False,
+        True,
+    ]
+    assert entry.messages[0].seqs == ["0-0", "1-0", "2-0", "7-0"]
+    assert text.count("<!subteam^S0SUPPORT>") == asks
+
+
+def test_the_first_failure_is_told_at_once_and_later_ones_wait_for_others() -> None:
+    approval, entry, replies = failed(3), QueueEntry("ap", "ap"), FailureReplies()
+
+    add(entry, replies, approval, event_of(approval, 0))
+    at_once = entry.due_at
+    entry.messages.clear()
+    replies.told("ap", 100.0)
+    add(entry, replies, approval, event_of(approval, 1))
+    add(entry, replies, approval, event_of(approval, 2))
+
+    assert at_once == 0
+    assert entry.due_at == 100 + HOLD_S
+    assert [one.seqs for one in entry.messages] == [["1-0", "2-0"]]
+
+
+def test_a_card_that_is_due_does_not_wait_for_a_reply() -> None:
+    approval, replies = failed(2), FailureReplies()
+    entry = QueueEntry("ap", "ap", wanted=1, card_at=3.0)
+    replies.told("ap", 0.0)
+
+    add(entry, replies, approval, event_of(approval, 0))
+
+    assert entry.due_at == 3.0
+    entry.shown = 1
+    assert entry.due_at == HOLD_S
+
+
+def test_what_happens_after_a_failure_is_told_after_it_and_ends_its_wait() -> None:
+    approval, entry, replies = failed(3), QueueEntry("ap", "ap"), FailureReplies()
+    replies.told("ap", 100.0)
+    add(entry, replies, approval, event_of(approval, 0))
+
+    expired = event_of(approval, 1).with_(name=EventName.ITEM_LAPSED)
+    add(entry, replies, approval, expired)
+    add(entry, replies, approval, event_of(approval, 2))
+
+    assert [one.seqs for one in entry.messages] == [["0-0"], ["1-0"], ["2-0"]]
+    assert entry.due_at == 0
+
+
+def test_failures_of_other_cards_do_not_wait() -> None:
+    approval, entry, replies = failed(2), QueueEntry("ap", "ap"), FailureReplies()
+    replies.told("another", 100.0)
+
+    add(entry, replies, approval, event_of(approval, 0))
+
+    assert entry.due_at == 0
+
+
+def test_other_people_are_not_told_in_the_same_reply() -> None:
+    approval = failed(2, asks=True)
+    other = approval.items[1].with_(requirement=TWO)
+    approval = approval.replacing(other)
+    entry, replies = QueueEntry("ap", "ap"), FailureReplies()
+
+    for index in range(2):
+        add(entry, replies, approval, event_of(approval, index, asks=True))
+
+    assert len(entry.messages) == 2
+
+
+def test_what_was_posted_is_forgotten_after_the_wait() -> None:
+    replies = FailureReplies()
+
+    for number in range(50):
+        replies.told(f"ap{number}", number * HOLD_S)
+
+    assert len(replies._told) == 1
+
+
+def test_one_reply_about_one_call_reads_as_any_other() -> None:
+    approval = failed(2)
+    event = event_of(approval, 1)
+
+    assert failures_note([event], approval) == thread_note(event, approval)
+
+
+def test_many_long_errors_fit_into_one_reply() -> None:
+    approval = failed(99, error="x" * 5_000)
+
+    note = failures_note([event_of(approval, n) for n in range(99)], approval)
+
+    assert validate_message([*note.blocks], note.text) == []
+    assert "*Calls* *1-99:* ❌ These failed." in readable(note.blocks)
+    assert "… and 89 more" in readable(note.blocks)
+    assert note.text == "99 calls failed."
+
+
+def test_calls_that_may_have_run_are_told_apart_from_failed_ones() -> None:
+    approval = failed(2, asks=True)
+    doubt = approval.items[1].with_(result=None)
+    events = [event_of(approval, n, asks=True) for n in range(2)]
+
+    note = failures_note(events, approval.replacing(doubt))
+
+    text = readable(note.blocks)
+    assert "*1:* ❌ These failed. Please say whether they run again." in text
+    assert "*2:* ❓ The worker stopped while these ran. Please check." in text

@@ -132,10 +132,12 @@ def _words(item: Item) -> list[tuple[LiteralString, str]]:
     found: list[tuple[LiteralString, str]] = []
     edit, decision = item.edit, item.decision
     if edit is not None:
-        found += [("Changed:", _changed(item)), ("Why:", edit.reason)]
+        found.append(("Changed:", _changed(item)))
+        found.append(("Why:", edit.reason))
     if decision is not None and decision.verb in _REASONS:
         found.append((_REASONS[decision.verb], decision.text))
-    found += [("Note:", one.note) for one in item.observations[-1:]]
+    for one in item.observations[-1:]:
+        found.append(("Note:", one.note))
     if item.late_result is None and item.state is _S.FAILED and item.result is not None:
         found.append(("Tool says:", item.result.summary))
     return [(title, text) for title, text in found if text.strip()]

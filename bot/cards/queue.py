@@ -227,7 +227,10 @@ def why_opened(approval: Approval) -> LiteralString:
     if len(waiting) != 1:
         return "it has several calls"
     found = (*_of_approval(approval, waiting[0]), *_of_call(waiting[0]))
-    return next((why for is_so, why in found if is_so), "")
+    for is_so, why in found:
+        if is_so:
+            return why
+    return ""
 
 
 def _of_approval(approval: Approval, item: Item) -> tuple[_Why, ...]:

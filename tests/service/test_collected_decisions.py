@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
@@ -218,13 +218,12 @@ async def lost_its_reviewer(harness: ServiceHarness, _: Verdict) -> None:
 )
 async def test_one_call_that_moved_keeps_all_from_being_decided(
     harness: ServiceHarness,
-    move: object,
+    move: Callable[[ServiceHarness, Verdict], Awaitable[object]],
     refusal: type[object],
     left: ItemState,
 ) -> None:
     asked = await refunds(harness, 3)
     clicks = await clicks_on(harness, asked)
-    assert callable(move)
     await move(harness, asked[1][1])
     before = len(await told(harness))
 
@@ -239,11 +238,11 @@ async def test_one_call_that_moved_keeps_all_from_being_decided(
 
 @pytest.mark.parametrize("move", [is_frozen, lost_its_reviewer])
 async def test_who_may_not_approve_one_of_them_approves_none(
-    harness: ServiceHarness, move: object
+    harness: ServiceHarness,
+    move: Callable[[ServiceHarness, Verdict], Awaitable[object]],
 ) -> None:
     asked = await refunds(harness, 2)
     clicks = await clicks_on(harness, asked)
-    assert callable(move)
     await move(harness, asked[0][1])
 
     outcome = refused(await say(harness, clicks, YES, YES))

@@ -21,6 +21,7 @@ from twokey.bot.cards.listing import (
     one_line,
     schema_order,
 )
+from twokey.bot.cards.votes import counted_votes
 from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.approvals.timing import is_over
 from twokey.gateway.protocol.records import Record
@@ -236,12 +237,14 @@ def why_opened(approval: Approval) -> LiteralString:
 def _of_approval(approval: Approval, item: Item) -> tuple[_Why, ...]:
     """Return what a row cannot decide, whatever it shows."""
     has_words = bool(approval.remarks or approval.inquiries)
+    is_raised = item.tier is not Tier.APPROVE
     return (
         (approval.is_standing, "it allows several calls"),
         (item.is_question, "it is a question"),
         (Verb.APPROVE not in item.allow, "it cannot be approved as it is"),
         (item.tier is Tier.DENY, "the policy no longer allows it"),
-        (item.tier is not Tier.APPROVE, "it is escalated"),
+        (is_raised and counted_votes(item).need > 1, "it needs several people"),
+        (is_raised, "it is escalated"),
         (Verb.APPROVE in item.requires_reason, "it needs a reason"),
         (has_words, "people wrote about it"),
     )

@@ -88,8 +88,8 @@ SLACK_TABLE = (
     Mutant(
         "an escalated call is approved in no row",
         "bot/cards/queue.py",
-        "(item.tier is not Tier.APPROVE, ",
-        "(False, ",
+        "is_raised = item.tier is not Tier.APPROVE",
+        "is_raised = False",
         QUEUE,
     ),
     Mutant(

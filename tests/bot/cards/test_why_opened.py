@@ -39,7 +39,8 @@ def _row(approval: Approval, *, is_own: bool = False) -> str:
 @pytest.mark.parametrize(
     ("item", "why"),
     [
-        (a_refund(tier=Tier.ESCALATE, requirement=TWO), "it is escalated"),
+        (a_refund(tier=Tier.ESCALATE, requirement=TWO), "it needs several people"),
+        (a_refund(tier=Tier.ESCALATE), "it is escalated"),
         (a_refund(tier=Tier.DENY), "the policy no longer allows it"),
         (a_refund(allow=(Verb.REJECT,)), "it cannot be approved as it is"),
         (a_refund(requires_reason=(Verb.APPROVE,)), "it needs a reason"),

@@ -136,8 +136,7 @@ def _words(item: Item) -> list[tuple[LiteralString, str]]:
         found.append(("Why:", edit.reason))
     if decision is not None and decision.verb in _REASONS:
         found.append((_REASONS[decision.verb], decision.text))
-    for one in item.observations[-1:]:
-        found.append(("Note:", one.note))
+    found.extend(("Note:", one.note) for one in item.observations[-1:])
     if item.late_result is None and item.state is _S.FAILED and item.result is not None:
         found.append(("Tool says:", item.result.summary))
     return [(title, text) for title, text in found if text.strip()]

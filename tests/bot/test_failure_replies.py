@@ -136,12 +136,13 @@ def test_other_people_are_not_told_in_the_same_reply() -> None:
 
 
 def test_what_was_posted_is_forgotten_after_the_wait() -> None:
-    replies = FailureReplies()
+    approval, entry, replies = failed(2), QueueEntry("ap", "ap"), FailureReplies()
+    replies.told("ap", 100.0)
 
-    for number in range(50):
-        replies.told(f"ap{number}", number * HOLD_S)
+    replies.told("another", 100 + HOLD_S)
+    add(entry, replies, approval, event_of(approval, 0))
 
-    assert len(replies._told) == 1
+    assert entry.due_at == 0
 
 
 def test_one_reply_about_one_call_reads_as_any_other() -> None:

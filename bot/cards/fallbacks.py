@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from twokey.bot.cards.refs import utc
-from twokey.bot.cards.states import NOTHING_RAN, state_counts, what_ran
+from twokey.bot.cards.states import NOTHING_RAN, counted, state_counts, what_ran
 from twokey.bot.cards.votes import counted_votes
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.approvals.lifecycle import ApprovalState
@@ -71,7 +71,7 @@ def card_fallback(approval: Approval) -> str:
     until = f"until {utc(approval.expires_at_ms):%Y-%m-%d %H:%M} UTC."
     if approval.is_batch:
         every, some = len(approval.items), len(waiting)
-        calls = f"{every} calls" if some == every else f"{some} of {every} calls"
+        calls = counted(every) if some == every else f"{some} of {every} calls"
         first = ", the first" if len(ends(approval)) > 1 else ""
         return f"Approval needed for {calls} ({tools}){first} {until}"
     count = counted_votes(approval.items[0])
@@ -122,10 +122,11 @@ def _of_question(approval: Approval) -> str:
 
 def _of_closed(approval: Approval, tools: str) -> str:
     if approval.is_auto_approved:
-        calls = f"{len(approval.items)} calls" if approval.is_batch else "1 call"
+        calls = counted(len(approval.items))
         return f"{calls} needed no review: {state_counts(approval)}."
     if approval.is_batch:
-        return f"{len(approval.items)} calls ({tools}): {state_counts(approval)}."
+        calls = counted(len(approval.items))
+        return f"{calls} ({tools}): {state_counts(approval)}."
     return _of_item(approval.items[0]).format(tool=tools)
 
 

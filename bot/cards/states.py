@@ -143,12 +143,17 @@ def header_text(approval: Approval, *, now_ms: int) -> Plain:
     return batch_title(approval, _batch_state(approval, now_ms)[0])
 
 
+def counted(calls: int) -> str:
+    """Return how many calls there are, in words."""
+    return "1 call" if calls == 1 else f"{calls} calls"
+
+
 def batch_title(approval: Approval, sign: str) -> Plain:
     """Return the header of several calls: how many they are, of what, and a total."""
     tools = ", ".join(dict.fromkeys(one_line(item.tool) for item in approval.items))
     total = header_total(approval)
     room = min(MAX_TOOL, MAX_ACT - 15 - len(total))
-    text = f"{sign} {len(approval.items)} calls: {fit(tools, room)}"
+    text = f"{sign} {counted(len(approval.items))}: {fit(tools, room)}"
     return untrusted(f"{text} · {total}" if total else text)
 
 

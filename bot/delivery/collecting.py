@@ -15,12 +15,16 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
+from twokey.bot.blocks import Message, section
 from twokey.bot.cards.mentions import copies_for
 from twokey.bot.cards.queue import decidable_in_row
 from twokey.bot.delivery.card_updater import CardUpdater
 from twokey.bot.delivery.outbox_queue import OutboxQueue, QueueEntry
+from twokey.bot.text_types import template
+from twokey.bot.web import SlackRefused
 from twokey.gateway.approvals.collected import is_collected
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.approvals.record import Approval
@@ -32,6 +36,11 @@ from twokey.gateway.store import keys as store_keys
 from twokey.gateway.store.collected_cards import CollectedCardStore
 
 logger = logging.getLogger(__name__)
+
+ALL_LEFT = Message(
+    (section(template("Each call of this card has a card of its own now.")),),
+    "Each call of this card has a card of its own now.",
+)
 
 GROUP_TAG = "twokey/v1/collected-group"
 _ONCE = frozenset({EventName.APPROVAL_REMINDED, EventName.APPROVAL_ESCALATED})
@@ -81,23 +90,23 @@ class Collector:
         if queue is None or entry.place is not None or entry.is_auto_approved:
             return False
         async with self._lock:
-            card = await self.store.card_of(self.updater.keys, entry.approval)
+            keys = self.updater.keys
+            card = await self.store.card_of(keys, entry.approval)
             if card is None:
-                card = await self._gathered(entry)
-            if card is None:
-                return True
+                if await self._waits(entry):
+                    return True
+                # Read again: with a rule that asks for fewer calls than wait, this one
+                # may not be among them.
+                card = await self.store.card_of(keys, entry.approval)
             return bool(card) and await self._is_on(entry, card, queue)
 
-    async def _gathered(self, entry: QueueEntry) -> str | None:
-        """Return the card that an approval shares from now on; "" for one of its own.
-
-        None while it waits for others.
-        """
+    async def _waits(self, entry: QueueEntry) -> bool:
+        """Return whether an approval waits for others; else collect those that are."""
         approval = await self._read(entry.approval)
         rule = self._rule(approval) if approval else None
         if approval is None or rule is None:
             self._waiting.pop(entry.approval, None)
-            return ""
+            return False
         now, group = self.updater.clock(), group_of(approval)
         age_s = await self._age_s(approval)
         self._waiting[approval.id] = _Waiting(
@@ -110,14 +119,15 @@ class Collector:
         due = min(one.due for one in alike)
         if now < due and len(alike) < rule.up_to:
             entry.card_at = due
-            return None
+            return True
         for one in alike:
             del self._waiting[one.entry.approval]
-        return await self._begin_card(alike, group, rule)
+        await self._begin_card(alike, group, rule)
+        return False
 
     async def _begin_card(
         self, alike: list[_Waiting], group: str, rule: BatchRule
-    ) -> str:
+    ) -> None:
         alike.sort(key=lambda one: one.order)
         members: list[str] = []
         for one in alike:
@@ -127,22 +137,24 @@ class Collector:
                 members.append(found.id)
             one.entry.card_at = 0.0
         if len(members) < 2:  # noqa: PLR2004 - one call has a card of its own
-            return ""
+            return
         keys, cards = self.updater.keys, self.updater.card_publisher.cards
         card = store_keys.approval_id(keys.shard, secrets.token_hex(16))
         await self.store.collect(keys, card, members[: rule.up_to], group=group)
         # Listed before its members are taken from the list: a restart posts it.
         await cards.mark_outdated(keys, self.updater.tenant, card)
         logger.info("card.collected id=%s calls=%d", card, len(members))
-        return card
 
     async def _is_on(self, entry: QueueEntry, card: str, queue: OutboxQueue) -> bool:
         """Send what happened to a member to its card; False when it leaves that."""
         keys, cards = self.updater.keys, self.updater.card_publisher.cards
         approval = await self._read(entry.approval)
         if approval is None:
+            queue.redraw(card)
             return False
         if not await self._stays(approval, card):
+            if (await self.store.members(keys, card))[0] == [approval.id]:
+                await self._say_that_all_left(card)
             await self.store.leave(keys, approval.id)
             queue.redraw(card)
             return False
@@ -155,6 +167,14 @@ class Collector:
         entry.shown = entry.wanted
         queue.hand_over(entry, card)
         return True
+
+    async def _say_that_all_left(self, card: str) -> None:
+        """Replace a card whose last call leaves it: its buttons would be refused."""
+        place = await self.updater.card_publisher.cards.place(self.updater.keys, card)
+        if place is None:
+            return
+        with suppress(SlackRefused):  # nobody sees it any more, or it stays as it is
+            await self.updater.card_publisher.update(place.channel, place.ts, ALL_LEFT)
 
     async def _stays(self, approval: Approval, card: str) -> bool:
         item = approval.items[0]

@@ -52,11 +52,11 @@ class Choice(Record):
 
     def without_moved(self, approval: Approval) -> Choice:
         """Return what of the choice is about calls that are as they were seen."""
-        moved = {item.index for item in self.moved(approval)}
+        kept = {item.index for item in approval.items if self._is_as_seen(item)}
         return self.with_(
-            approve=tuple(index for index in self.approve if index not in moved),
-            reject=tuple(index for index in self.reject if index not in moved),
-            edits={i: edit for i, edit in self.edits.items() if i not in moved},
+            approve=tuple(index for index in self.approve if index in kept),
+            reject=tuple(index for index in self.reject if index in kept),
+            edits={i: edit for i, edit in self.edits.items() if i in kept},
         )
 
     def offered(self, approval: Approval) -> list[Item]:

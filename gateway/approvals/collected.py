@@ -36,7 +36,8 @@ def collected(card: str, members: Sequence[Approval], *, left: int = 0) -> Appro
         expires_at_ms=_expires_at_ms(members),
         reminded_at_ms=max(one.reminded_at_ms for one in members),
         escalated_at_ms=max(one.escalated_at_ms for one in members),
-        recent_requests=max(one.recent_requests for one in members),
+        # Those on the card do not count, and it is the first of them.
+        recent_requests=first.recent_requests,
         principals=tuple(dict.fromkeys(people)),
         # These are of one thread; the card is about several.
         acknowledged=None,

@@ -22,6 +22,7 @@ from twokey.gateway.approvals.decisions import (
     Reviewer,
 )
 from twokey.gateway.approvals.record import Approval, Item, approval_of
+from twokey.gateway.errors import CorruptRecord
 from twokey.gateway.policy.batch_rules import BatchRule
 from twokey.gateway.policy.effective_rules import EffectiveRules
 from twokey.gateway.policy.rules import Policy
@@ -61,9 +62,6 @@ class CollectedCardService(PolicyService):
         Args:
             card: its id.
             shown: returns a member as it is to be shown; without it each is as stored.
-
-        Raises:
-            CorruptRecord: when the record of a member is corrupt.
         """
         members, left = await self._members(card)
         if not members:
@@ -114,11 +112,15 @@ class CollectedCardService(PolicyService):
         found: list[Loaded] = []
         members, left = await self._store.collected_cards.members(keys, card)
         for approval_id in members:
-            loaded = await self._store.approvals.load(approval_id)
-            # Of one that is kept no longer nothing can be shown or decided.
+            try:
+                loaded = await self._store.approvals.load(approval_id)
+            except CorruptRecord:
+                loaded = None
+            # Of one that is corrupt, or kept no longer, nothing can be shown or
+            # decided, and that must not keep people from the others.
             if loaded is not None and loaded.approval.tenant == self._tenant:
                 found.append(loaded)
-        return found, left
+        return found, left + len(members) - len(found)
 
 
 def _click(item: Item, click: Click, versions: Mapping[str, int]) -> Click:

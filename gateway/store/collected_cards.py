@@ -49,10 +49,13 @@ class CollectedCardStore(AttachedStore):
     async def card_of(self, keys: Keys, approval: str) -> str | None:
         """Return the collected card that shows an approval.
 
-        "" for one that left; None for one that was never collected.
+        "" for one that left or has a card of its own; None for one without a card.
         """
-        found = await self._conn.command("HGET", keys.card(approval), IN)
-        return None if found is None else text(found)
+        found = await self._conn.command("HMGET", keys.card(approval), IN, "at")
+        card, own = cast("list[bytes | None]", found)
+        if own is not None:
+            return _ALONE
+        return None if card is None else text(card)
 
     async def members(self, keys: Keys, card: str) -> tuple[list[str], int]:
         """Return the approvals that a collected card shows, and how many left it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 COLLECTED = "tests/bot/test_collected_cards.py"
+FAULTS = "tests/bot/test_collected_cards_faults.py"
 
 COLLECTED_TABLE = (
     Mutant(
@@ -62,5 +63,55 @@ COLLECTED_TABLE = (
         '                approval.requester.user if approval.requester else "",\n',
         "",
         COLLECTED,
+    ),
+    Mutant(
+        "a card of its own is not shared from then on",
+        "gateway/store/collected_cards.py",
+        "if own is not None:",
+        "if False:",
+        FAULTS,
+    ),
+    Mutant(
+        "a call that a shared card has no place for is not lost",
+        "bot/delivery/collecting.py",
+        "                card = await self.store.card_of(keys, entry.approval)\n"
+        "            return",
+        "                return True\n            return",
+        FAULTS,
+    ),
+    Mutant(
+        "the last call on a shared card has its buttons",
+        "gateway/approvals/record.py",
+        "len(self.items) > 1 or approval_of",
+        "len(self.items) > 1 or self.id != self.id and approval_of",
+        FAULTS,
+    ),
+    Mutant(
+        "a shared card without calls says so",
+        "bot/delivery/collecting.py",
+        "                await self._say_that_all_left(card)\n",
+        "                pass\n",
+        FAULTS,
+    ),
+    Mutant(
+        "a corrupt record does not keep people from the others of its card",
+        "gateway/service/collected_cards.py",
+        "                loaded = None\n",
+        "                raise\n",
+        FAULTS,
+    ),
+    Mutant(
+        "a choice of calls that moved is not taken for others",
+        "bot/modals/choice.py",
+        "reject=tuple(index for index in self.reject if index in kept),",
+        "reject=self.reject,",
+        "tests/bot/listeners/test_moved_choices.py",
+    ),
+    Mutant(
+        "a choice of calls that moved up is not taken for others",
+        "bot/modals/choice.py",
+        "approve=tuple(index for index in self.approve if index in kept),",
+        "approve=self.approve,",
+        FAULTS,
     ),
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from tests.mutants.collected import COLLECTED_TABLE
 from tests.mutants.current_policy import CURRENT_POLICY_TABLE
 from tests.mutants.fences import FENCES_TABLE
+from tests.mutants.gestures import GESTURES_TABLE
 from tests.mutants.inquiries import INQUIRY_TABLE
 from tests.mutants.lifetimes import LIFETIMES_TABLE
 from tests.mutants.metrics import METRICS_TABLE
@@ -491,6 +492,7 @@ TABLE = (
     *COLLECTED_TABLE,
     *FENCES_TABLE,
     *OUTAGES_TABLE,
+    *GESTURES_TABLE,
     *LIFETIMES_TABLE,
     *METRICS_TABLE,
     *PRECEDENTS_TABLE,

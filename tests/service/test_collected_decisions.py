@@ -64,6 +64,7 @@ COUNTS = ASKS.replace("    same_by: args.order\n", "")
 THREADS = itertools.count()
 
 Asked = tuple[TurnRef, Verdict]
+Move = Callable[[ServiceHarness, Verdict], Awaitable[None]]
 
 
 @pytest.fixture
@@ -218,7 +219,7 @@ async def lost_its_reviewer(harness: ServiceHarness, _: Verdict) -> None:
 )
 async def test_one_call_that_moved_keeps_all_from_being_decided(
     harness: ServiceHarness,
-    move: Callable[[ServiceHarness, Verdict], Awaitable[object]],
+    move: Move,
     refusal: type[object],
     left: ItemState,
 ) -> None:
@@ -238,8 +239,7 @@ async def test_one_call_that_moved_keeps_all_from_being_decided(
 
 @pytest.mark.parametrize("move", [is_frozen, lost_its_reviewer])
 async def test_who_may_not_approve_one_of_them_approves_none(
-    harness: ServiceHarness,
-    move: Callable[[ServiceHarness, Verdict], Awaitable[object]],
+    harness: ServiceHarness, move: Move
 ) -> None:
     asked = await refunds(harness, 2)
     clicks = await clicks_on(harness, asked)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.service.harness import ANA, POLICY, ServiceHarness
+from tests.service.windowed import refund, windowed_policy
 from twokey.gateway.approvals.decisions import (
     Approve,
     BatchDecided,
@@ -97,3 +98,21 @@ async def test_an_edit_into_the_same_call_waits_for_those_whom_it_needs(
         ItemState.AUTHORIZED,
         ItemState.PENDING,
     ]
+
+
+async def test_calls_that_a_new_window_has_room_for_only_once_are_not_all_approved(
+    store: Store,
+) -> None:
+    harness = ServiceHarness(store)
+    _, verdicts = await harness.submit(refund(800), refund(700), refund(100))
+    approval = await harness.approval(verdicts[0].item_id)
+    # Opened by a policy without windows: nothing is reserved.
+    harness.policy = windowed_policy()
+
+    outcome = await decided(harness, approval, dict.fromkeys(range(3), Approve()))
+
+    assert (outcome.approved, outcome.left_out) == ((0, 2), (1,))
+    after = await harness.approval(approval.items[0].id)
+    assert [item.state for item in after.items if item.index in outcome.approved] == [
+        ItemState.AUTHORIZED
+    ] * 2

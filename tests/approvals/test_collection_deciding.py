@@ -1,0 +1,407 @@
+"""One gesture decides calls of several approvals, or none of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.approvals.builders import (
+    ANA,
+    BEN,
+    CHLOE,
+    DAN,
+    HOUR_MS,
+    NOW_MS,
+    ONE,
+    TWO,
+    an_approval,
+    an_item,
+    click_on,
+    reviewer,
+)
+from tests.levels import examples
+from twokey.gateway.approvals.changes import Change
+from twokey.gateway.approvals.collection_deciding import (
+    Choice,
+    CollectionChange,
+    SeenCollection,
+    decide_together,
+)
+from twokey.gateway.approvals.deciding import (
+    ALREADY_APPROVED,
+    NEEDS_OWN_DECISION,
+    decide,
+)
+from twokey.gateway.approvals.decisions import (
+    Approve,
+    Changed,
+    Click,
+    CollectionDecided,
+    CollectionRefused,
+    Expired,
+    Forbidden,
+    Invalid,
+    Refusal,
+    Reject,
+    Reviewer,
+    Stale,
+    Unknown,
+)
+from twokey.gateway.approvals.events import BATCH_MEMBER, EventName
+from twokey.gateway.approvals.policy_decision import PolicyDecision
+from twokey.gateway.approvals.record import Approval, item_id
+from twokey.gateway.approvals.requirement import Requirement
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.tiers import Tier
+
+DIGEST = "sha256:" + "c" * 64
+YES, NO = Approve(), Reject(reason="no")
+
+
+def a_collection(count: int, requirement: Requirement = ONE) -> list[Approval]:
+    """Return so many approvals of one call each, each of its own thread."""
+    found: list[Approval] = []
+    for number in range(count):
+        approval_id = f"ap_s0_{number:032x}"
+        item = an_item(
+            args={"order_id": f"{number}", "amount": number + 1},
+            requirement=requirement,
+        )
+        approval = an_approval(item.with_(id=item_id(approval_id, 0)))
+        found.append(approval.with_(id=approval_id, thread=f"t{number}"))
+    return found
+
+
+def say(
+    approvals: Sequence[Approval],
+    *decisions: Choice | None,
+    clicks: Sequence[Click] = (),
+    by: Reviewer | None = None,
+    now_ms: int = NOW_MS,
+    policies: Mapping[int, PolicyDecision] | None = None,
+    voters: Mapping[int, Sequence[Reviewer]] | None = None,
+    repeats: Sequence[int] = (),
+) -> CollectionChange | CollectionRefused | Invalid:
+    seen = clicks or [click_on(one) for one in approvals]
+    return decide_together(
+        {one.id: one for one in approvals},
+        SeenCollection("col_1", DIGEST, seen),
+        decisions,
+        by or reviewer(ANA),
+        now_ms=now_ms,
+        policies=policies or {},
+        voters=voters or {},
+        repeats=repeats,
+    )
+
+
+def settled(result: object) -> CollectionChange:
+    assert isinstance(result, CollectionChange), result
+    return result
+
+
+def refused(result: object) -> CollectionRefused:
+    assert isinstance(result, CollectionRefused), result
+    return result
+
+
+def _policy(tier: Tier, requirement: Requirement = ONE) -> PolicyDecision:
+    return PolicyDecision(tier=tier, requirement=requirement, policy_digest="p")
+
+
+def test_each_call_becomes_what_a_decision_on_it_alone_makes_of_it() -> None:
+    approvals = a_collection(4)
+
+    result = settled(say(approvals, YES, NO, None, YES))
+
+    assert {*result.changes} == {0, 1, 3}
+    for number, change in result.changes.items():
+        alone = decide(
+            approvals[number],
+            click_on(approvals[number]),
+            NO if number == 1 else YES,
+            reviewer(ANA),
+            now_ms=NOW_MS,
+        )
+        assert isinstance(alone, Change)
+        assert change.approval == alone.approval
+        assert (change.before_ms, change.resumes) == (alone.before_ms, True)
+        assert [one.data for one in change.events] == [
+            one.data | {BATCH_MEMBER: DIGEST} for one in alone.events
+        ]
+    after = {number: one.approval for number, one in result.changes.items()}
+    assert result.outcome == CollectionDecided(
+        approvals=after, approved=(0, 3), rejected=(1,)
+    )
+
+
+def test_one_entry_tells_of_the_gesture_with_what_was_shown_and_decided() -> None:
+    approvals = a_collection(56)
+    decisions = [YES] * 53 + [NO, Approve(reason="urgent"), None]
+
+    event = settled(say(approvals, *decisions)).event
+
+    assert event.name is EventName.CALLS_DECIDED
+    assert (event.approval, event.item, event.thread) == ("", "", "")
+    assert (event.tenant, event.agent, event.tool) == (
+        "default",
+        "support",
+        "process_refund",
+    )
+    assert (event.actor, event.action_hash) == ("T0/U0ANA", DIGEST)
+    assert (event.reason, event.roles) == ("no · urgent", ("support",))
+    assert event.data == {
+        "gesture": "api",
+        "collection": "col_1",
+        "digest": DIGEST,
+        "approved": "0-52,54",
+        "rejected": "53",
+    }
+
+
+def test_the_entry_names_no_agent_or_tool_where_there_are_several() -> None:
+    one, two = a_collection(2)
+    other = two.items[0].with_(tool="send_email")
+    two = two.with_(agent="mailer", items=(other,))
+
+    event = settled(say([one, two], YES, YES)).event
+
+    assert (event.agent, event.tool) == ("", "")
+
+
+def test_the_entry_says_in_whose_place_each_call_was_decided() -> None:
+    senior = Requirement(approvals=1, of=(TWO.of[1],))
+    plain, special = a_collection(1)[0], a_collection(2, senior)[1]
+    stand_in = reviewer(BEN).with_(stands_in_for=(reviewer(CHLOE), reviewer(ANA)))
+
+    result = settled(say([plain, special], YES, YES, by=stand_in))
+
+    behalf = [
+        one.events[-1].data.get("on_behalf_of") for one in result.changes.values()
+    ]
+    assert behalf == [None, "T0/U0CHLOE"]
+    assert result.event.data["on_behalf_of"] == "T0/U0CHLOE"
+
+
+def _edited(approval: Approval) -> Approval:
+    return approval.with_(version=2)
+
+
+def _another(approval: Approval) -> Approval:
+    other = an_item(args={"order_id": "of another call", "amount": 1})
+    return approval.with_(items=(other,))
+
+
+def _over(approval: Approval) -> Approval:
+    return approval.with_(expires_at_ms=NOW_MS)
+
+
+def _rejected(approval: Approval) -> Approval:
+    by_ben = decide(approval, click_on(approval), NO, reviewer(BEN), now_ms=NOW_MS)
+    assert isinstance(by_ben, Change)
+    return by_ben.approval
+
+
+MOVES: dict[Callable[[Approval], Approval], type[Refusal]] = {
+    _edited: Changed,
+    _another: Changed,
+    _over: Expired,
+    _rejected: Stale,
+}
+
+
+@pytest.mark.parametrize("decision", [YES, NO])
+@pytest.mark.parametrize("move", MOVES)
+def test_one_call_that_moved_stops_all_and_is_named(
+    move: Callable[[Approval], Approval], decision: Choice
+) -> None:
+    approvals = a_collection(3)
+    clicks = [click_on(one) for one in approvals]
+    approvals[1] = move(approvals[1])
+
+    result = refused(say(approvals, YES, decision, NO, clicks=clicks))
+
+    assert {n: type(why) for n, why in result.refusals.items()} == {1: MOVES[move]}
+    # Where nothing is said of it, it stops nothing.
+    assert settled(say(approvals, YES, None, NO, clicks=clicks))
+
+
+def test_every_call_that_stops_the_gesture_is_named() -> None:
+    one, two, three, four = a_collection(4)
+    clicks = [click_on(each) for each in (one, two, three, four)]
+
+    result = refused(
+        say(
+            [_edited(one), three, _over(four)],
+            YES,
+            YES,
+            YES,
+            YES,
+            clicks=clicks,
+            policies={2: _policy(Tier.APPROVE).with_(stopped="It is frozen.")},
+        )
+    )
+
+    assert [*map(type, result.refusals.values())] == [
+        Changed,
+        Unknown,
+        Forbidden,
+        Expired,
+    ]
+    assert [*result.refusals] == [0, 1, 2, 3]
+
+
+def test_a_call_that_moved_is_not_left_out_but_stops_all() -> None:
+    approvals = a_collection(2)
+    clicks = [click_on(one) for one in approvals]
+    approvals[1] = _edited(approvals[1])
+    escalated = {1: _policy(Tier.ESCALATE, TWO)}
+
+    raised = say(approvals, YES, YES, clicks=clicks, policies=escalated)
+    repeated = say(approvals, YES, YES, clicks=clicks, repeats=(1,))
+
+    assert {*refused(raised).refusals} == {*refused(repeated).refusals} == {1}
+
+
+@pytest.mark.parametrize("tier", [Tier.ESCALATE, Tier.DENY])
+def test_what_is_escalated_or_denied_now_is_left_out_and_can_be_rejected(
+    tier: Tier,
+) -> None:
+    approvals = a_collection(3)
+    policies = {1: _policy(tier, TWO), 2: _policy(tier, TWO)}
+
+    result = settled(say(approvals, YES, YES, NO, policies=policies))
+
+    assert result.outcome.approved == (0,)
+    assert result.outcome.rejected == (2,)
+    assert result.outcome.left_out == (1,)
+    assert {*result.changes} == {0, 2}
+    assert result.event.data["left_out"] == "1"
+
+
+def test_what_repeats_another_call_is_left_out_and_can_be_rejected() -> None:
+    approvals = a_collection(3)
+
+    result = settled(say(approvals, YES, YES, NO, repeats=(1, 2)))
+
+    assert (result.outcome.approved, result.outcome.rejected) == ((0,), (2,))
+    assert result.outcome.left_out == (1,)
+
+
+def test_a_gesture_of_which_everything_is_left_out_is_refused() -> None:
+    approvals = a_collection(2)
+    policies = {0: _policy(Tier.ESCALATE, TWO)}
+
+    result = say(approvals, YES, YES, policies=policies, repeats=(1,))
+
+    assert refused(result).refusals == {0: NEEDS_OWN_DECISION, 1: NEEDS_OWN_DECISION}
+
+
+def test_who_approved_some_of_the_calls_before_approves_the_others() -> None:
+    approvals = a_collection(2, TWO)
+    first = settled(say(approvals, YES, None)).changes[0].approval
+
+    result = settled(say([first, approvals[1]], YES, YES))
+    again = say([first, result.changes[1].approval], YES, YES)
+
+    assert (result.outcome.approved, result.outcome.already) == ((1,), (0,))
+    assert {*result.changes} == {1}
+    assert refused(again).refusals == {0: ALREADY_APPROVED, 1: ALREADY_APPROVED}
+
+
+def test_calls_that_need_two_people_wait_and_the_entry_says_so() -> None:
+    approvals = a_collection(2, TWO)
+
+    first = settled(say(approvals, YES, YES))
+    after = [one.approval for one in first.changes.values()]
+    second = settled(
+        say(
+            after,
+            YES,
+            NO,
+            by=reviewer(CHLOE),
+            voters={0: (reviewer(ANA),), 1: (reviewer(ANA),)},
+        )
+    )
+
+    assert (first.outcome.waiting, first.outcome.needs_one) == ((0, 1), True)
+    assert (first.event.data["waiting"], first.event.data["needs_one"]) == (
+        "0-1",
+        "yes",
+    )
+    assert not any(one.resumes for one in first.changes.values())
+    assert (second.outcome.approved, second.outcome.rejected) == ((0,), (1,))
+    assert second.outcome.waiting == ()
+
+
+def test_voters_who_are_not_known_any_more_stop_the_gesture() -> None:
+    approvals = a_collection(2, TWO)
+    after = [one.approval for one in settled(say(approvals, YES, YES)).changes.values()]
+
+    known = {0: (reviewer(ANA),)}
+
+    found = say(after, YES, YES, by=reviewer(CHLOE), voters=known)
+
+    assert {*refused(found).refusals} == {1}
+
+
+def test_who_asked_for_them_takes_calls_back() -> None:
+    result = settled(say(a_collection(2), NO, NO, by=reviewer(DAN)))
+
+    assert (result.outcome.withdrawn, result.outcome.rejected) == ((0, 1), ())
+    assert result.event.data["withdrawn"] == "0-1"
+
+
+def test_nothing_chosen_is_no_decision() -> None:
+    assert isinstance(say(a_collection(2), None, None), Invalid)
+
+
+def test_a_collection_shows_one_call_of_each_approval() -> None:
+    (one,) = a_collection(1)
+
+    with pytest.raises(ValueError, match="one call of each approval"):
+        SeenCollection("col_1", DIGEST, [click_on(one), click_on(one)])
+
+
+@settings(max_examples=examples(200))
+@given(st.data())
+def test_all_that_is_decided_is_written_or_nothing(data: st.DataObject) -> None:
+    count = data.draw(st.integers(1, 6))
+    approvals = a_collection(count, data.draw(st.sampled_from([ONE, TWO])))
+    clicks = [click_on(one) for one in approvals]
+    moves = [None, None, None, *MOVES]
+    moved = [data.draw(st.sampled_from(moves)) for _ in range(count)]
+    decisions = [data.draw(st.sampled_from([YES, NO, None])) for _ in range(count)]
+    tiers = [data.draw(st.sampled_from([Tier.APPROVE, Tier.ESCALATE])) for _ in moved]
+    now = [
+        move(one) if move else one for move, one in zip(moved, approvals, strict=True)
+    ]
+
+    result = say(
+        now,
+        *decisions,
+        clicks=clicks,
+        policies={n: _policy(tier) for n, tier in enumerate(tiers)},
+        repeats=data.draw(st.lists(st.integers(0, count - 1))),
+    )
+
+    chosen = {n for n, decision in enumerate(decisions) if decision is not None}
+    stopping = {n for n in chosen if moved[n]}
+    if isinstance(result, Invalid):
+        assert not chosen
+    elif isinstance(result, CollectionRefused):
+        assert {*result.refusals} == (stopping or chosen)
+    else:
+        outcome = result.outcome
+        assert not stopping
+        assert {*outcome.approved, *outcome.rejected} == {*result.changes}
+        assert {*result.changes} | {*outcome.left_out} == chosen
+        assert not {*result.changes} & {*outcome.left_out}
+        states = {n: one.approval.items[0].state for n, one in result.changes.items()}
+        assert {n for n, state in states.items() if state is ItemState.REJECTED} == {
+            *outcome.rejected
+        }
+        assert all(one.before_ms == NOW_MS + HOUR_MS for one in result.changes.values())

@@ -1,0 +1,165 @@
+"""Break what one gesture does to several approvals: all of it, or nothing."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+MANY = "gateway/store/lua/change_many.lua"
+VERSION = "gateway/store/lua/next_version.lua"
+DECIDING = "gateway/approvals/collection_deciding.py"
+EVALUATION = "gateway/service/gesture_evaluation.py"
+STORE = "tests/store/test_changing_many.py"
+PURE = "tests/approvals/test_collection_deciding.py"
+SERVICE = "tests/service/test_collected_decisions.py"
+BATCHES = "tests/service/test_same_calls_of_a_batch.py"
+
+GESTURES_TABLE = (
+    Mutant(
+        "collections: each of the approvals is compared",
+        MANY,
+        "  if has_moved(change, now, added) then return {'moved'} end\n",
+        "",
+        STORE,
+    ),
+    Mutant(
+        "collections: every check is before every write",
+        MANY,
+        "  if has_moved(change, now, added) then return {'moved'} end\n",
+        "  if has_moved(change, now, added) then return {'moved'} end\n"
+        "  write_version(change, now)\n",
+        STORE,
+    ),
+    Mutant(
+        "collections: nothing is announced before every check",
+        MANY,
+        "local added = {}\n",
+        "local added = {}\nannounce(KEYS[2], KEYS[3], ARGV[3], now)\n",
+        STORE,
+    ),
+    Mutant(
+        "collections: all are written",
+        MANY,
+        "for _, change in ipairs(changes) do write_version(change, now) end",
+        "write_version(changes[1], now)",
+        STORE,
+    ),
+    Mutant(
+        "collections: changes of one write see each other in a window",
+        VERSION,
+        "before = added[row[1]] or 0",
+        "before = 0",
+        STORE,
+    ),
+    Mutant(
+        "collections: what one gesture rejects counts once for each agent",
+        VERSION,
+        "if change.rejection.calls and not ended[change.rejections] then",
+        "if change.rejection.calls then",
+        STORE,
+    ),
+    Mutant(
+        "collections: an approval ends the row also of the same gesture",
+        VERSION,
+        "      ended[change.rejections] = true\n    end\n  end\n  for",
+        "    end\n  end\n  for",
+        STORE,
+    ),
+    Mutant(
+        "collections: an old reading is computed again for all of them",
+        "gateway/store/changing_many.py",
+        "        if await write_many(conn, keys, loaded, found):\n",
+        "        await write_many(conn, keys, loaded, found)\n        if True:\n",
+        STORE,
+    ),
+    Mutant(
+        "collections: a call that moved is not left out but stops all",
+        DECIDING,
+        "if moved := not_as_seen(approval, click, now_ms):",
+        "if moved := None:",
+        PURE,
+    ),
+    Mutant(
+        "collections: one refusal stops all",
+        DECIDING,
+        "    if decided.refusals:\n",
+        "    if decided.refusals and not decided.changes:\n",
+        PURE,
+    ),
+    Mutant(
+        "collections: what is escalated meanwhile is left out",
+        DECIDING,
+        "number in repeats or is_escalated(item, policy_now)",
+        "number in repeats",
+        PURE,
+    ),
+    Mutant(
+        "collections: what repeats another call is left out",
+        DECIDING,
+        "number in repeats or is_escalated(item, policy_now)",
+        "is_escalated(item, policy_now)",
+        SERVICE,
+    ),
+    Mutant(
+        "collections: the entries of the calls name what was shown",
+        DECIDING,
+        "event.with_(data=event.data | {BATCH_MEMBER: seen.digest})",
+        "event",
+        PURE,
+    ),
+    Mutant(
+        "collections: no call of another tenant is decided",
+        "gateway/service/collected_decisions.py",
+        "if one in read and read[one].approval.tenant == self._tenant",
+        "if one in read",
+        SERVICE,
+    ),
+    Mutant(
+        "collections: what was too late is ended",
+        "gateway/service/collected_decisions.py",
+        "            await self._expire(seen, found)\n",
+        "            pass\n",
+        SERVICE,
+    ),
+    Mutant(
+        "collections: calls of several approvals with one effect need another look",
+        EVALUATION,
+        "return bool(now.past.same_by) and any(",
+        "return False and any(",
+        SERVICE,
+    ),
+    Mutant(
+        "collections: calls of one approval with one effect stand on one card",
+        EVALUATION,
+        "one.approval != call.approval.id for one in others",
+        "one for one in others",
+        BATCHES,
+    ),
+    Mutant(
+        "collections: approved calls see each other in a new window",
+        EVALUATION,
+        "                    micro[use.window] = added\n",
+        "                    pass\n",
+        SERVICE,
+    ),
+    Mutant(
+        "collections: what is reserved is not counted twice",
+        EVALUATION,
+        "sum(max(0, one - self.sums[window]) for",
+        "sum(max(0, one) for",
+        SERVICE,
+    ),
+    Mutant(
+        "collections: a replay counts the rejections of a gesture once",
+        "gateway/policy/replay.py",
+        "        is_first = batch is None or row.agent not in self._counted\n",
+        "        is_first = True\n",
+        "tests/policy/test_replay.py",
+    ),
+    Mutant(
+        "collections: a replay sees the calls of a gesture on several approvals",
+        "gateway/policy/replay.py",
+        "if batch is not None and batch != self._gesture:",
+        "if batch is not None:",
+        "tests/policy/test_replay.py",
+    ),
+)

@@ -1,0 +1,228 @@
+"""A decision on calls of several approvals is written whole or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.races.test_batch_races import KILLS, ROUNDS, after_steps
+from tests.service.harness import ANA, BEN, ServiceHarness
+from tests.streams import audit_entries
+from twokey.gateway.approvals.collection_deciding import Choice
+from twokey.gateway.approvals.decisions import (
+    Approve,
+    Click,
+    Edit,
+    Reject,
+    Reviewer,
+)
+from twokey.gateway.approvals.events import BATCH_MEMBER, EventName
+from twokey.gateway.errors import StoreUnavailable
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.verbs import Verb
+from twokey.gateway.store.engine import EmbeddedEngine
+from twokey.gateway.store.freezes import FreezeScope, ScopeKind
+from twokey.gateway.store.store import Store
+
+pytestmark = pytest.mark.slow
+
+SIZE, OTHERS = 12, 3
+STEPS = 640
+"""About how many steps of the event loop a decision on so many calls takes."""
+
+REFUND = "process_refund"
+TOOL = FreezeScope(kind=ScopeKind.TOOL, name=REFUND)
+WHOLE = [Verb.APPROVE] * (SIZE - 1) + [Verb.REJECT]
+NO = Reject(reason="no")
+
+Rival = Callable[[ServiceHarness, list[Click], str], Awaitable[object]]
+
+
+async def opened(harness: ServiceHarness, name: str, size: int) -> list[Click]:
+    """Ask for refunds in threads of their own; return what is seen of them."""
+    return [
+        (await harness.refund(number + 1, thread=f"{name}-{number}"))[0]
+        for number in range(size)
+    ]
+
+
+async def decide(
+    harness: ServiceHarness,
+    clicks: Sequence[Click],
+    digest: str,
+    decisions: Sequence[Choice | None] | None = None,
+    by: Reviewer = ANA,
+) -> str:
+    """Decide the calls as they were seen; all but the last are approved."""
+    chosen = decisions or [*[Approve()] * (len(clicks) - 1), NO]
+    outcome = await harness.reviews.decide_together("col_1", digest, clicks, chosen, by)
+    return outcome.kind
+
+
+async def verbs(
+    harness: ServiceHarness, clicks: Sequence[Click], by: Reviewer
+) -> list[Verb]:
+    """Return what a person decided on calls, without those that they did not.
+
+    Not by state: a new turn may end what was authorized.
+    """
+    items = [await harness.item(f"{one.approval}.0") for one in clicks]
+    words = [item.decision for item in items if item.decision]
+    return [word.verb for word in words if word.by.user == by.user]
+
+
+async def edits_one(harness: ServiceHarness, clicks: list[Click], _: str) -> None:
+    await harness.reviews.decide(clicks[5], Edit(args={"amount": 9}), BEN)
+
+
+async def approves_one(harness: ServiceHarness, clicks: list[Click], _: str) -> None:
+    await harness.reviews.decide(clicks[SIZE - 1], Approve(), BEN)
+
+
+async def rejects_one(harness: ServiceHarness, clicks: list[Click], _: str) -> None:
+    await harness.reviews.decide(clicks[0], NO, BEN)
+
+
+async def overlaps(harness: ServiceHarness, clicks: list[Click], name: str) -> None:
+    """Decide the last two of the calls by another gesture, and the call besides."""
+    others = clicks[-OTHERS:]
+    no = [NO] * len(others)
+    outcome = await decide(harness, others, f"sha256:{name}-ben", no, BEN)
+    found = await verbs(harness, others, BEN)
+    assert found == ([Verb.REJECT] * len(no) if outcome == "collectiondecided" else [])
+
+
+async def same_again(harness: ServiceHarness, clicks: list[Click], name: str) -> None:
+    await decide(harness, clicks[:SIZE], f"sha256:{name}")
+
+
+async def one_expires(harness: ServiceHarness, clicks: list[Click], _: str) -> None:
+    await harness.overdue(clicks[7].approval)
+    await harness.sweeper.sweep()
+
+
+async def moves_on(harness: ServiceHarness, _: list[Click], name: str) -> None:
+    await harness.submit((REFUND, {"amount": 1}), thread=f"{name}-3")
+
+
+async def freezes(harness: ServiceHarness, _: list[Click], __: str) -> None:
+    await harness.reviews.freezes.freeze(TOOL, "U0BEN", "stop")
+    await harness.reviews.freezes.unfreeze(TOOL, "U0BEN", "go")
+
+
+RIVALS: tuple[Rival, ...] = (
+    edits_one,
+    approves_one,
+    rejects_one,
+    overlaps,
+    same_again,
+    one_expires,
+    moves_on,
+    freezes,
+)
+
+
+@pytest.mark.timeout(1800)
+async def test_no_decision_on_several_approvals_is_recorded_in_part(
+    store: Store,
+) -> None:
+    harness = ServiceHarness(store)
+    seen: Counter[str] = Counter()
+    for number in range(ROUNDS):
+        rival, name = RIVALS[number % len(RIVALS)], f"t{number}"
+        # One call more than the gesture is about.
+        *clicks, _ = every = await opened(harness, name, SIZE + 1)
+
+        outcome, _ = await asyncio.gather(
+            decide(harness, clicks, f"sha256:{name}"),
+            # A decision asks the store about each of its calls first. The rival comes
+            # at another step of that in each round.
+            after_steps(number * 13 % STEPS, rival(harness, every, name)),
+        )
+
+        seen[f"{rival.__name__} {outcome}"] += 1
+        found = await verbs(harness, clicks, ANA)
+        if outcome == "collectiondecided":
+            assert found == WHOLE, rival
+        elif rival is same_again:
+            assert found in ([], WHOLE)
+        else:
+            assert found == [], (rival, outcome)
+    await told_whole(store)
+    # Both sides have to win at times, or nothing was raced.
+    assert any(name.endswith("collectiondecided") for name in seen)
+    assert any(name.endswith("collectionrefused") for name in seen)
+
+
+async def told_whole(store: Store) -> None:
+    """Each gesture stands in the audit log once, with each of its calls once."""
+    audit = await audit_entries(store.conn, store.keys_of_tenant("default"))
+    gestures = Counter(
+        event.data["digest"] for event in audit if event.name is EventName.CALLS_DECIDED
+    )
+    calls = Counter(
+        event.data[BATCH_MEMBER] for event in audit if BATCH_MEMBER in event.data
+    )
+    assert {*gestures.values()} == {1}
+    assert {*calls} == {*gestures}
+    for digest, count in calls.items():
+        assert count == (OTHERS if digest.endswith("-ben") else SIZE)
+
+
+@pytest.mark.timeout(1800)
+async def test_a_store_that_is_killed_has_a_decision_whole_or_not_at_all(
+    tmp_path: Path,
+) -> None:
+    folder, unknown = tmp_path / "valkey", 0
+    for number in range(KILLS):
+        with EmbeddedEngine(folder) as engine:
+            store = Store(engine.url)
+            harness = ServiceHarness(store)
+            collections = [
+                await opened(harness, f"t{number}-{n}", SIZE) for n in range(4)
+            ]
+            assert engine.pid is not None
+            steps = number * 37 % STEPS
+            outcomes = await until_killed(harness, collections, engine.pid, steps)
+            await store.close()
+        with EmbeddedEngine(folder) as engine:
+            store = Store(engine.url)
+            harness = ServiceHarness(store)
+            for clicks, outcome in zip(collections, outcomes, strict=True):
+                found = await verbs(harness, clicks, ANA)
+                assert found in ([], WHOLE)
+                assert found == WHOLE or outcome != "collectiondecided"
+                states = [
+                    (await harness.item(f"{one.approval}.0")).state for one in clicks
+                ]
+                assert (ItemState.PENDING in states) == (not found)
+            await store.close()
+        unknown += outcomes.count("unknown")
+    assert unknown, "no kill came in the middle of a decision"
+
+
+async def until_killed(
+    harness: ServiceHarness, collections: list[list[Click]], pid: int, steps: int
+) -> list[str]:
+    """Decide one after the other; kill the store in the middle of the second."""
+    outcomes: list[str] = []
+    for place, clicks in enumerate(collections):
+        killed = after_steps(steps, kill(pid)) if place == 1 else asyncio.sleep(0)
+        try:
+            outcome, _ = await asyncio.gather(
+                decide(harness, clicks, f"sha256:{place}"), killed
+            )
+            outcomes.append(outcome)
+        except StoreUnavailable:
+            outcomes.append("unknown")
+    return outcomes
+
+
+async def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)

@@ -96,7 +96,8 @@ async def evaluate_gesture(
                 found[number] = again
             if needs_more:
                 repeats.add(number)
-                continue
+                if isinstance(decision, Approve):
+                    continue
         before.add(call, one)
     return EvaluatedGesture(found, frozenset(repeats))
 
@@ -135,20 +136,17 @@ class _Approved:
                     at_ms=self.now_ms,
                 )
             )
-        if isinstance(call.decision, Approve):
-            for use in one.used.uses:
-                self.totals[use.window].append(one.used.totals[use.name])
+        for use in one.used.uses:
+            self.totals[use.window].append(one.used.totals[use.name])
 
     async def beside(self, call: DecidedCall, one: CurrentEvaluation) -> Beside | None:
         """Return what they leave for a later call; None: nothing that concerns it."""
         effect = one.policy_now.effect
         same = {effect: self.precedents[effect]} if effect in self.precedents else {}
         micro: dict[str, int] = {}
-        # Edits that add up are refused before: see `edits_add_up`.
-        if isinstance(call.decision, Approve):
-            for use in one.used.uses:
-                if added := await self._added(call, use.window):
-                    micro[use.window] = added
+        for use in one.used.uses:
+            if added := await self._added(call, use.window):
+                micro[use.window] = added
         return Beside(same, micro) if same or micro else None
 
     async def _added(self, call: DecidedCall, window: str) -> int:
@@ -158,7 +156,7 @@ class _Approved:
         if window not in self.sums:
             keys = self.store.keys_of_tenant(call.approval.tenant)
             self.sums[window] = await self.store.windows.held(keys, window)
-        # The uses of a policy that was loaded after the calls were opened.
+        # What an edit adds, or what is used by a policy that was loaded since.
         return sum(max(0, one - self.sums[window]) for one in self.totals[window])
 
     def ask_more(

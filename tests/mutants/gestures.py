@@ -137,8 +137,8 @@ GESTURES_TABLE = (
     Mutant(
         "collections: approved calls see each other in a new window",
         EVALUATION,
-        "                    micro[use.window] = added\n",
-        "                    pass\n",
+        "                micro[use.window] = added\n",
+        "                pass\n",
         SERVICE,
     ),
     Mutant(

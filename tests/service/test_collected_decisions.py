@@ -378,6 +378,35 @@ async def test_calls_that_a_new_window_has_room_for_only_once_are_not_all_approv
     assert await refunded(harness) == 950
 
 
+async def test_an_edit_is_added_up_with_what_is_approved_before_it(
+    harness: ServiceHarness,
+) -> None:
+    asked = await ask(harness, refund(600), refund(300))
+    clicks = await clicks_on(harness, asked)
+    harness.policy = windowed_policy()
+    more = Edit(args={"amount": 500, "customer": "c7"})
+
+    outcome = done(await say(harness, clicks, YES, more))
+
+    # It is kept, and waits for those whom more than 1,000 a day need.
+    assert (outcome.approved, outcome.edited, outcome.waiting) == ((0,), (1,), (1,))
+    assert await states(harness, asked) == [AUTHORIZED, PENDING]
+
+
+@pytest.mark.parametrize(("amount", "left_out"), [(200, ()), (201, (2,))])
+async def test_a_call_is_added_up_with_what_is_edited_before_it(
+    store: Store, amount: int, left_out: tuple[int, ...]
+) -> None:
+    harness = ServiceHarness(store, windowed_policy())
+    asked = await ask(harness, refund(500), refund(1, "c8"), refund(300))
+    clicks = await clicks_on(harness, asked)
+    moved = Edit(args={"amount": amount, "customer": "c7"})
+
+    outcome = done(await say(harness, clicks, None, moved, YES))
+
+    assert (outcome.edited, outcome.left_out) == ((1,), left_out)
+
+
 async def test_calls_whose_uses_are_reserved_are_approved_at_once(
     store: Store,
 ) -> None:

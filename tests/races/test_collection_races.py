@@ -14,7 +14,7 @@ import pytest
 from tests.races.test_batch_races import KILLS, ROUNDS, after_steps
 from tests.service.harness import ANA, BEN, ServiceHarness
 from tests.streams import audit_entries
-from twokey.gateway.approvals.collection_deciding import Choice
+from twokey.gateway.approvals.collection_deciding import Choice, SeenCollection
 from twokey.gateway.approvals.decisions import (
     Approve,
     Click,
@@ -61,7 +61,8 @@ async def decide(
 ) -> str:
     """Decide the calls as they were seen; all but the last are approved."""
     chosen = decisions or [*[Approve()] * (len(clicks) - 1), NO]
-    outcome = await harness.reviews.decide_together("col_1", digest, clicks, chosen, by)
+    seen = SeenCollection("col_1", digest, clicks)
+    outcome = await harness.reviews.collected_cards.decisions.decide(seen, chosen, by)
     return outcome.kind
 
 

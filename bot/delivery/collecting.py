@@ -98,7 +98,7 @@ class Collector:
                 # Read again: with a rule that asks for fewer calls than wait, this one
                 # may not be among them.
                 card = await self.store.card_of(keys, entry.approval)
-            return bool(card) and await self._is_on(entry, card, queue)
+            return await self._is_on(entry, card, queue) if card else False
 
     async def _waits(self, entry: QueueEntry) -> bool:
         """Return whether an approval waits for others; else collect those that are."""

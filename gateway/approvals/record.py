@@ -369,7 +369,8 @@ class Approval(Record):
     @property
     def is_batch(self) -> bool:
         """Return whether its card is for several calls, also if one is left of them."""
-        return len(self.items) > 1 or approval_of(self.items[0].id)[0] != self.id
+        first = next(iter(self.items))
+        return len(self.items) > 1 or approval_of(first.id)[0] != self.id
 
     def replacing(self, *items: Item, **changes: object) -> Approval:
         """Return a copy in which these items stand at their own index."""

@@ -111,7 +111,7 @@ async def test_all_of_it_is_shown_and_approved_there(stack: Stack, place: str) -
             await stack.actor("U0ANA").click(
                 CHANNEL, str(message["ts"]), Action.VIEW_ALL
             )
-        view = await ana.wait_for_view(lambda view: "All about" in json.dumps(view))
+        view = await ana.wait_for_view(lambda view: "Full details" in json.dumps(view))
         assert "78291" in json.dumps(view)
         assert await names(stack) == [EventName.SEEDED_SHOWN]
 
@@ -128,7 +128,7 @@ async def test_rejected_from_the_full_view_it_was_noticed(stack: Stack) -> None:
     async with stack.running():
         ana = await home(stack, shows=seeded.id)
         await ana.act_in_home(Action.VIEW_ALL)
-        await ana.wait_for_view(lambda view: "All about" in json.dumps(view))
+        await ana.wait_for_view(lambda view: "Full details" in json.dumps(view))
 
         await ana.act_in_view(Action.REJECT)
 
@@ -141,7 +141,7 @@ async def test_a_form_over_it_is_good_for_who_opened_it_alone(stack: Stack) -> N
     async with stack.running():
         ana = await home(stack, shows=seeded.id)
         await ana.act_in_home(Action.VIEW_ALL)
-        view = await ana.wait_for_view(lambda view: "All about" in json.dumps(view))
+        view = await ana.wait_for_view(lambda view: "Full details" in json.dumps(view))
         await stack.store.conn.command("DEL", stack.keys.view(str(view["id"])))
 
         assert await ana.submit({}) == {}

@@ -38,7 +38,7 @@ STEPS = 640
 
 REFUND = "process_refund"
 TOOL = FreezeScope(kind=ScopeKind.TOOL, name=REFUND)
-WHOLE = [Verb.APPROVE] * (SIZE - 1) + [Verb.REJECT]
+WHOLE = [Verb.EDIT, *[Verb.APPROVE] * (SIZE - 2), Verb.REJECT]
 NO = Reject(reason="no")
 
 Rival = Callable[[ServiceHarness, list[Click], str], Awaitable[object]]
@@ -59,8 +59,9 @@ async def decide(
     decisions: Sequence[Choice | None] | None = None,
     by: Reviewer = ANA,
 ) -> str:
-    """Decide the calls as they were seen; all but the last are approved."""
-    chosen = decisions or [*[Approve()] * (len(clicks) - 1), NO]
+    """Decide the calls as they were seen: edit the first, reject the last."""
+    edit = Edit(args={"amount": 99})
+    chosen = decisions or [edit, *[Approve()] * (len(clicks) - 2), NO]
     seen = SeenCollection("col_1", digest, clicks)
     outcome = await harness.reviews.collected_cards.decisions.decide(seen, chosen, by)
     return outcome.kind
@@ -167,9 +168,12 @@ async def told_whole(store: Store) -> None:
     gestures = Counter(
         event.data["digest"] for event in audit if event.name is EventName.CALLS_DECIDED
     )
-    calls = Counter(
-        event.data[BATCH_MEMBER] for event in audit if BATCH_MEMBER in event.data
-    )
+    told = {
+        (event.data[BATCH_MEMBER], event.item, event.name)
+        for event in audit
+        if BATCH_MEMBER in event.data and event.name is not EventName.ITEM_EDITED
+    }
+    calls = Counter(digest for digest, _, _ in told)
     assert {*gestures.values()} == {1}
     assert {*calls} == {*gestures}
     for digest, count in calls.items():

@@ -91,7 +91,7 @@ async def test_a_call_opened_from_a_table_is_approved_and_similar_ones_allowed(
         card = await stack.card(first)
         ana = stack.actor("U0ANA")
         await ana.click(CHANNEL, str(card["ts"]), Action.VIEW_ALL, chosen="#3")
-        await ana.wait_for_view(lambda view: "All about" in json.dumps(view))
+        await ana.wait_for_view(lambda view: "Full details" in json.dumps(view))
 
         await ana.act_in_view(Action.ALLOW_SIMILAR)
         await ana.wait_for_view(lambda view: view["callback_id"] == View.ALLOW_SIMILAR)

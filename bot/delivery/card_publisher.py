@@ -48,7 +48,6 @@ from twokey.gateway.protocol.verbs import Verb
 from twokey.gateway.store.cards import CardPlace, CardStore
 from twokey.gateway.store.fences import current
 from twokey.gateway.store.keys import Keys
-from twokey.sandbox.blockkit import limits
 
 logger = logging.getLogger(__name__)
 
@@ -375,19 +374,22 @@ def plain_card(frame: Frame) -> Message:
         header(label("A request that cannot be displayed")),
         section(text, block_id=frame.block_id("plain")),
     ]
-    # Never an Approve button: nobody may approve what the card does not show.
-    rejects = [
-        button(
-            Action.REJECT,
-            label(f"Reject call {item.index + 1}"),
-            value=frame.value(item.index, Action.REJECT),
-            style="danger",
-        )
-        for item in approval.items
-        if item.is_pending and Verb.REJECT in item.allow
+    # Nothing to approve with: nobody may approve what the card does not show.
+    rejected = [
+        item for item in approval.items if item.is_pending and Verb.REJECT in item.allow
     ]
-    # In rows: a block for each of 99 calls would be more than a message takes.
-    for first in range(0, len(rejects), limits.ACTIONS_ELEMENTS):
-        row = rejects[first : first + limits.ACTIONS_ELEMENTS]
-        blocks.append(actions(*row, block_id=frame.block_id(f"plain.{first}")))
+    if rejected:
+        one, *others = rejected
+        words = label(f"Reject call {one.index + 1}")
+        value = frame.value(one.index, Action.REJECT)
+        reject = button(Action.REJECT, words, value=value, style="danger")
+        if others:
+            # Slack takes no two buttons of one action in a block, and fifty blocks.
+            reject = frame.menu(
+                rejected,
+                Action.REJECT,
+                prefix="Call ",
+                placeholder=label("Reject a call…"),
+            )
+        blocks.append(actions(reject, block_id=frame.block_id("plain.reject")))
     return Message(blocks=tuple(blocks), text=card_fallback(approval))

@@ -19,13 +19,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from twokey.bot.blocks import Message, section
+from twokey.bot.cards.batch_footer import decided_alone
 from twokey.bot.cards.mentions import copies_for
 from twokey.bot.cards.queue import decidable_in_row
 from twokey.bot.delivery.card_updater import CardUpdater
 from twokey.bot.delivery.outbox_queue import OutboxQueue, QueueEntry
 from twokey.bot.text_types import template
 from twokey.bot.web import SlackRefused
-from twokey.gateway.approvals.collected import is_collected
+from twokey.gateway.approvals.collected import collected, is_collected
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.errors import CorruptRecord
@@ -43,6 +44,8 @@ ALL_LEFT = Message(
 )
 
 GROUP_TAG = "twokey/v1/collected-group"
+_ANY = "a card"
+"""The id of a card that is only looked at."""
 _ONCE = frozenset({EventName.APPROVAL_REMINDED, EventName.APPROVAL_ESCALATED})
 """Events that each member of a card has at about the same time."""
 
@@ -95,8 +98,6 @@ class Collector:
             if card is None:
                 if await self._waits(entry):
                     return True
-                # Read again: with a rule that asks for fewer calls than wait, this one
-                # may not be among them.
                 card = await self.store.card_of(keys, entry.approval)
             return await self._is_on(entry, card, queue) if card else False
 
@@ -122,28 +123,35 @@ class Collector:
             return True
         for one in alike:
             del self._waiting[one.entry.approval]
-        await self._begin_card(alike, group, rule)
-        return False
+        shared = await self._begin_card(alike, group, rule)
+        # Where there was no place for it, it waits for the next card.
+        return bool(shared) and approval.id not in shared
 
     async def _begin_card(
         self, alike: list[_Waiting], group: str, rule: BatchRule
-    ) -> None:
+    ) -> list[str]:
+        """Let calls share a card, as many as it shows whole; return which."""
         alike.sort(key=lambda one: one.order)
-        members: list[str] = []
+        members: list[Approval] = []
         for one in alike:
             # What was decided or changed while it waited has nothing to share.
             found = await self._read(one.entry.approval)
             if found and self._rule(found) and group_of(found) == group:
-                members.append(found.id)
+                members.append(found)
             one.entry.card_at = 0.0
-        if len(members) < 2:  # noqa: PLR2004 - one call has a card of its own
-            return
+        members = members[: rule.up_to]
         keys, cards = self.updater.keys, self.updater.card_publisher.cards
         card = store_keys.approval_id(keys.shard, secrets.token_hex(16))
-        await self.store.collect(keys, card, members[: rule.up_to], group=group)
+        while len(members) > 1 and decided_alone(collected(card, members)):
+            members = members[: len(members) // 2]
+        if len(members) < 2:  # noqa: PLR2004 - one call has a card of its own
+            return []
+        ids = [one.id for one in members]
+        await self.store.collect(keys, card, ids, group=group)
         # Listed before its members are taken from the list: a restart posts it.
         await cards.mark_outdated(keys, self.updater.tenant, card)
         logger.info("card.collected id=%s calls=%d", card, len(members))
+        return ids
 
     async def _is_on(self, entry: QueueEntry, card: str, queue: OutboxQueue) -> bool:
         """Send what happened to a member to its card; False when it leaves that."""
@@ -159,8 +167,11 @@ class Collector:
             queue.redraw(card)
             return False
         for event in list(entry.events):
-            if event.name in _ONCE and not await self.store.tells(
-                keys, card, event.name, event.seq
+            # One that was given more time is reminded of later than the others.
+            if (
+                event.name in _ONCE
+                and not was_extended(approval)
+                and not await self.store.tells(keys, card, event.name, event.seq)
             ):
                 await self.updater.acknowledge(entry, [event])
         await cards.unmark(keys, self.updater.tenant, approval.id)
@@ -179,12 +190,25 @@ class Collector:
     async def _stays(self, approval: Approval, card: str) -> bool:
         item = approval.items[0]
         if item.is_pending:
-            is_alike = group_of(approval) == await self.store.group(
-                self.updater.keys, card
-            )
-            return is_alike and can_share(approval)
+            return can_share(approval) and await self._is_alike(approval, card)
         # People need buttons to reconcile a call, and to say whether it was right.
         return item.state is not ItemState.IN_DOUBT and item.spot_check is None
+
+    async def _is_alike(self, approval: Approval, card: str) -> bool:
+        """Return whether a call needs what the others on its card need."""
+        keys, group = self.updater.keys, group_of(approval)
+        if group == await self.store.group(keys, card):
+            return True
+        for member in (await self.store.members(keys, card))[0]:
+            other = await self._read(member)
+            if other is None or not other.items[0].is_pending:
+                continue
+            # Those that cannot stay in any case do not count.
+            if can_share(other) and group_of(other) != group:
+                return False
+        # The policy changed for all of them alike, so they still belong together.
+        await self.store.regroup(keys, card, group)
+        return True
 
     def _rule(self, approval: Approval) -> BatchRule | None:
         """Return the rule by which a waiting approval may share a card now."""
@@ -210,7 +234,14 @@ def can_share(approval: Approval) -> bool:
     """
     if len(approval.items) > 1 or is_collected(approval) or approval.is_question:
         return False
-    return decidable_in_row(approval) is not None and not copies_for(approval)
+    if decidable_in_row(approval) is None or copies_for(approval):
+        return False
+    return not decided_alone(collected(_ANY, [approval]))
+
+
+def was_extended(approval: Approval) -> bool:
+    """Return whether somebody gave a call more time."""
+    return approval.expires_at_ms != approval.created_at_ms + approval.ttl_ms
 
 
 def group_of(approval: Approval) -> str:

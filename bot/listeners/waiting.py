@@ -37,7 +37,9 @@ async def read_typed(ctx: ListenerContext, typed: str, digits: str) -> list[Load
     known = await ctx.service.read(typed)
     if known is not None:
         return [known]
-    found = await ctx.service.queue.read_short(digits[:SHORT_CHARS])
+    short = digits[:SHORT_CHARS]
+    found = await ctx.service.queue.read_short(short)
+    found += await ctx.service.collected_cards.read_short(short)
     seeded = await ctx.service.seeded_defects.waiting()
     return [
         one

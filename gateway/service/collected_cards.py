@@ -71,6 +71,12 @@ class CollectedCardService(PolicyService):
         shows = [one.approval for one in seen]
         return Loaded(collected(card, shows, left=left), now_ms)
 
+    async def read_short(self, short: str) -> list[Loaded]:
+        """Return the records of the tenant's collected cards with a short id."""
+        ids = await self._store.approvals.with_short_id(self._keys, short)
+        found = [await self.read(one) for one in ids]
+        return [one for one in found if one is not None]
+
     async def decide(
         self,
         shown: Approval,

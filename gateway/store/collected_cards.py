@@ -10,9 +10,10 @@ import json
 from collections.abc import Sequence
 from typing import cast
 
+from twokey.gateway.approvals.short_id import short_id
 from twokey.gateway.store.card_copies import AttachedStore
 from twokey.gateway.store.connection import text
-from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.keys import KEEP_MS, Keys
 
 # Fields of the hash of a card.
 MEMBERS, GROUP, IN = "members", "group", "in"
@@ -43,6 +44,10 @@ class CollectedCardStore(AttachedStore):
         # card that nobody points to has no members.
         listed = {MEMBERS: json.dumps(list(members)), GROUP: group}
         await self._attach(keys, card, first=listed)
+        short = keys.short(short_id(card))
+        await self._conn.transaction(
+            ["SADD", short, card], ["PEXPIRE", short, KEEP_MS, "NX"]
+        )
         for approval in members:
             await self._attach(keys, approval, first={IN: card})
 
@@ -78,6 +83,10 @@ class CollectedCardStore(AttachedStore):
     async def group(self, keys: Keys, card: str) -> str:
         """Return what the members of a collected card have in common."""
         return text(await self._conn.command("HGET", keys.card(card), GROUP))
+
+    async def regroup(self, keys: Keys, card: str, group: str) -> None:
+        """Note that all members of a card have something else in common now."""
+        await self._attach(keys, card, newest={GROUP: group})
 
     async def leave(self, keys: Keys, approval: str) -> None:
         """Give an approval a card of its own, now and later."""

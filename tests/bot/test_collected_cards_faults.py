@@ -60,11 +60,13 @@ async def test_cards_from_before_the_rule_stay_as_they_are(stack: Stack) -> None
 async def test_fewer_calls_share_a_card_from_one_moment_on(stack: Stack) -> None:
     stack.policy = batched("within: 10m, up_to: 9")
     async with stack.running():
-        verdicts = [await stack.refund(f"t{n}", amount=100 + n) for n in range(4)]
+        verdicts = [await stack.refund(f"t{n}", amount=100 + n) for n in range(5)]
         stack.policy = batched("within: 10m, up_to: 2")
         verdicts += [await stack.refund("t9", amount=99)]
 
         await have_cards(stack, verdicts)
+        await nothing_is_left(stack)
+        assert len(await cards(stack)) == 3
 
 
 async def test_the_last_call_on_a_card_can_be_decided_there(stack: Stack) -> None:

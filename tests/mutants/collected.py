@@ -6,6 +6,7 @@ from tests.mutants.mutant import Mutant
 
 COLLECTED = "tests/bot/test_collected_cards.py"
 FAULTS = "tests/bot/test_collected_cards_faults.py"
+LIMITS = "tests/bot/test_collected_cards_limits.py"
 
 COLLECTED_TABLE = (
     Mutant(
@@ -25,7 +26,7 @@ COLLECTED_TABLE = (
     Mutant(
         "a call that needs more people leaves the card that it shares",
         "bot/delivery/collecting.py",
-        "return is_alike and can_share(approval)",
+        "return can_share(approval) and await self._is_alike(approval, card)",
         "return True",
         COLLECTED,
     ),
@@ -46,8 +47,8 @@ COLLECTED_TABLE = (
     Mutant(
         "members of a card are reminded of once",
         "bot/delivery/collecting.py",
-        "if event.name in _ONCE and not await",
-        "if False and not await",
+        "                event.name in _ONCE\n",
+        "                False\n",
         COLLECTED,
     ),
     Mutant(
@@ -72,11 +73,10 @@ COLLECTED_TABLE = (
         FAULTS,
     ),
     Mutant(
-        "a call that a shared card has no place for is not lost",
+        "a call that a shared card has no place for waits for the next",
         "bot/delivery/collecting.py",
-        "                card = await self.store.card_of(keys, entry.approval)\n"
-        "            return",
-        "                return True\n            return",
+        "return bool(shared) and approval.id not in shared",
+        "return False",
         FAULTS,
     ),
     Mutant(
@@ -113,5 +113,33 @@ COLLECTED_TABLE = (
         "approve=tuple(index for index in self.approve if index in kept),",
         "approve=self.approve,",
         FAULTS,
+    ),
+    Mutant(
+        "a card holds no more calls than it shows whole",
+        "bot/delivery/collecting.py",
+        "while len(members) > 1 and decided_alone(",
+        "while False and decided_alone(",
+        LIMITS,
+    ),
+    Mutant(
+        "a call that a row does not show whole has a card of its own",
+        "bot/delivery/collecting.py",
+        "return not decided_alone(collected(_ANY, [approval]))",
+        "return True",
+        LIMITS,
+    ),
+    Mutant(
+        "a call that was given more time is reminded of again",
+        "bot/delivery/collecting.py",
+        "                and not was_extended(approval)\n",
+        "",
+        LIMITS,
+    ),
+    Mutant(
+        "other reviewers for all calls keep their card",
+        "bot/delivery/collecting.py",
+        "        await self.store.regroup(keys, card, group)\n        return True\n",
+        "        return False\n",
+        LIMITS,
     ),
 )

@@ -1,0 +1,136 @@
+"""Collected cards within what Slack takes, and as people find and are told of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.bot.bot_stack import CHANNEL, Stack, has_button, says
+from tests.bot.listeners.test_read_access import answer
+from tests.bot.listeners.test_time import ring
+from tests.bot.test_collected_cards import (
+    batched,
+    cards,
+    notes,
+    posted,
+    states,
+    three,
+)
+from tests.bot.test_collected_cards_faults import have_cards
+from tests.bot.test_publisher import nothing_is_left
+from tests.conftest import eventually
+from twokey.bot.blocks import Message
+from twokey.bot.delivery import card_publisher
+from twokey.bot.ids import Action
+from twokey.gateway.approvals.short_id import short_id
+from twokey.gateway.approvals.timing import TimerKind
+
+
+@pytest.fixture
+def stack(stack: Stack) -> Stack:
+    stack.policy = batched("within: 10m, up_to: 3")
+    return stack
+
+
+async def test_a_card_that_cannot_be_displayed_offers_to_reject_each_call(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> Message:
+        return Message(blocks=({"type": "nonsense"},), text="x")
+
+    monkeypatch.setattr(card_publisher, "card", broken)
+    async with stack.running():
+        verdicts = [await stack.refund(f"t{n}", amount=100 + n) for n in range(3)]
+        ana = stack.actor("U0ANA")
+        card = await ana.message_with(CHANNEL, says("cannot be displayed"))
+
+        await ana.click(CHANNEL, str(card["ts"]), Action.REJECT, chosen="Call 2")
+        await ana.submit({"reason": "No."})
+
+        assert await states(stack, verdicts) == ["pending", "rejected", "pending"]
+
+
+async def test_a_call_that_a_row_does_not_show_whole_has_its_own_card(
+    stack: Stack,
+) -> None:
+    async with stack.running():
+        long = await stack.refund("t9", amount=9, note="a word " * 12)
+        own = await stack.card(long)
+        assert has_button(own, Action.APPROVE)
+        verdicts = [await stack.refund(f"t{n}", amount=100 + n) for n in range(3)]
+
+        _, shared = await posted(stack, 2)
+        assert "Approve all 3 waiting" in str(shared["blocks"])
+        await have_cards(stack, verdicts)
+
+
+async def test_a_card_holds_as_many_calls_as_it_shows_whole(stack: Stack) -> None:
+    stack.policy = batched("within: 5s, up_to: 50")
+    async with stack.running():
+        verdicts = [
+            await stack.refund(f"t{n}", amount=100 + n, note="one two three " * 4)
+            for n in range(60)
+        ]
+
+        await have_cards(stack, verdicts)
+
+        found = await cards(stack)
+        assert all("Approve all" in str(one["blocks"]) for one in found)
+        assert len(found) <= 4
+
+
+async def test_the_id_on_a_card_finds_it(stack: Stack) -> None:
+    async with stack.running():
+        verdicts, _ = await three(stack)
+        one = (await stack.approval(verdicts[0])).id
+        place = await stack.store.cards.place(stack.keys, one)
+        assert place
+
+        told = await answer(
+            stack, "U0ANA", f"show {short_id(place.collected)}", CHANNEL
+        )
+
+        assert "Approval needed for 3 calls (process_refund)" in told
+
+
+async def test_other_reviewers_for_all_calls_keep_the_card(stack: Stack) -> None:
+    async with stack.running():
+        verdicts, ts = await three(stack)
+        stack.policy = batched("within: 10m, up_to: 3", "reviewers: senior")
+
+        async def asks_others() -> bool:
+            return "S0SENIOR" in str((await cards(stack))[0]["blocks"])
+
+        await eventually(asks_others)
+        await nothing_is_left(stack)
+
+        assert len(await cards(stack)) == 1
+        # Those who were needed first are needed still.
+        for user in ("U0ANA", "U0CHLOE"):
+            await stack.actor(user).click(CHANNEL, ts, Action.APPROVE_ALL)
+            await nothing_is_left(stack)
+        assert await states(stack, verdicts) == ["authorized"] * 3
+
+
+async def test_a_call_that_was_given_more_time_is_reminded_of_again(
+    stack: Stack,
+) -> None:
+    stack.policy = batched(
+        "within: 10m, up_to: 3", tiers="  approve: {remind_at: 50%}\n"
+    )
+    async with stack.running():
+        verdicts, ts = await three(stack)
+        for verdict in verdicts:
+            await ring(stack, (await stack.approval(verdict)).id, TimerKind.REMIND)
+        await notes(stack, ts, "still waits")
+        ana = stack.actor("U0ANA")
+        await ana.click(CHANNEL, ts, Action.VIEW_ALL, chosen="#2")
+        await ana.wait_for_view()
+        await ana.act_in_view(Action.EXTEND)
+        await notes(stack, ts, "more time")
+
+        await ring(stack, (await stack.approval(verdicts[1])).id, TimerKind.REMIND)
+
+        async def are_two() -> bool:
+            return len(await notes(stack, ts, "still waits")) == 2
+
+        await eventually(are_two)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.bot.bot_stack import CHANNEL, RULES, Stack, has_button
+from tests.bot.bot_stack import CHANNEL, Stack, has_button
+from tests.bot.listeners.test_time import PATIENT, ring
 from tests.bot.test_collected_cards import (
     batched,
     cards,
+    notes,
     posted,
     shown,
     states,
@@ -16,6 +18,7 @@ from tests.bot.test_collected_cards import (
 from tests.bot.test_publisher import nothing_is_left
 from tests.conftest import eventually
 from twokey.bot.ids import Action
+from twokey.gateway.approvals.timing import TimerKind
 from twokey.gateway.protocol.wire import Verdict
 
 OVER_100 = "raise: [{to: escalate, when: args.amount > 100, because: over 100}]"
@@ -40,16 +43,16 @@ async def have_cards(stack: Stack, verdicts: list[Verdict]) -> None:
 
 
 async def test_cards_from_before_the_rule_stay_as_they_are(stack: Stack) -> None:
-    stack.policy = RULES
+    stack.policy = PATIENT
     async with stack.running():
         verdicts = [await stack.refund(f"t{n}", amount=100 + n) for n in range(2)]
         old = [await stack.card(one) for one in verdicts]
         await nothing_is_left(stack)
-        # The policy says `batch` now, and something else that has the cards redrawn.
-        stack.policy = batched("within: 10m, up_to: 2", OVER_100)
-        await stack.card(verdicts[1], lambda card: "over 100" in str(card))
         stack.policy = batched("within: 10m, up_to: 2")
-        await stack.card(verdicts[1], lambda card: "over 100" not in str(card))
+        for verdict in verdicts:
+            await ring(stack, (await stack.approval(verdict)).id, TimerKind.REMIND)
+        for card in old:
+            await notes(stack, str(card["ts"]), "still waits")
 
         await stack.actor("U0ANA").click(CHANNEL, str(old[0]["ts"]), Action.APPROVE)
 

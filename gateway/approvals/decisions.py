@@ -238,8 +238,8 @@ class Unknown(_Named):
     """No such approval: never existed, or kept no longer."""
 
 
-class BatchDecided(_Named):
-    """One gesture decided these calls of a batch; each is named by its index.
+class _DecidedTogether(_Named):
+    """One gesture decided these calls; each is named by its place in what was shown.
 
     ``withdrawn`` were taken back by somebody who had asked for them. ``waiting`` are
     those of all of them that need more people, and ``needs_one`` says that each of
@@ -248,7 +248,6 @@ class BatchDecided(_Named):
     gesture, and has to be seen with it first.
     """
 
-    approval: Approval
     approved: tuple[int, ...] = ()
     edited: tuple[int, ...] = ()
     rejected: tuple[int, ...] = ()
@@ -256,6 +255,12 @@ class BatchDecided(_Named):
     waiting: tuple[int, ...] = ()
     needs_one: bool = False
     left_out: tuple[int, ...] = ()
+
+
+class BatchDecided(_DecidedTogether):
+    """One gesture decided these calls of a batch."""
+
+    approval: Approval
 
 
 class BatchRefused(_Named):
@@ -265,23 +270,15 @@ class BatchRefused(_Named):
     refusal: Stale | Changed | Expired | Forbidden | Invalid | Unknown
 
 
-class CollectionDecided(_Named):
+class CollectionDecided(_DecidedTogether):
     """One gesture decided these calls of several approvals.
 
-    Each is named by its number, from 0, in what was shown. ``approvals`` are the next
-    versions of those that changed, also by a call that was left out because it repeats
-    another. ``already`` were approved before by the same person and need others; the
-    rest are as in `BatchDecided`.
+    ``approvals`` are the next versions of those that changed, by the place of the call,
+    also by a call that was left out because it repeats another. ``already`` were
+    approved before by the same person and need others.
     """
 
     approvals: dict[int, Approval]
-    approved: tuple[int, ...] = ()
-    edited: tuple[int, ...] = ()
-    rejected: tuple[int, ...] = ()
-    withdrawn: tuple[int, ...] = ()
-    waiting: tuple[int, ...] = ()
-    needs_one: bool = False
-    left_out: tuple[int, ...] = ()
     already: tuple[int, ...] = ()
 
 

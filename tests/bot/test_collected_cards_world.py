@@ -1,0 +1,150 @@
+"""What people, clocks, the store and Slack do meanwhile breaks no collected card."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from tests.bot.bot_stack import CHANNEL, Stack, has_button
+from tests.bot.tampering import expire
+from tests.bot.test_collected_cards import batched, cards, posted, shown, states, three
+from tests.bot.test_fault_storm import Storm, passing
+from tests.bot.test_publisher import nothing_is_left
+from tests.conftest import eventually
+from tests.streams import audit_entries
+from twokey.bot.ids import Action
+from twokey.bot.web import Slack
+from twokey.gateway.approvals.events import EventName
+from twokey.gateway.protocol.wire import Verdict
+from twokey.gateway.store.freezes import FreezeScope, ScopeKind
+from twokey.sandbox.client import UserActionFailed
+
+CALLS = 30
+
+
+@pytest.fixture
+def stack(stack: Stack) -> Stack:
+    stack.policy = batched("within: 10m, up_to: 3")
+    return stack
+
+
+@pytest.mark.parametrize(
+    ("user", "words"),
+    [
+        ("U0CHLOE", "you are not on that list"),
+        ("U0DAN", "You asked for this one yourself"),
+        ("U0GUEST", "Guests cannot decide"),
+        ("U0STRANGER", "other organizations"),
+    ],
+)
+async def test_who_may_decide_none_of_them_decides_nothing(
+    stack: Stack, user: str, words: str
+) -> None:
+    async with stack.running():
+        verdicts, ts = await three(stack)
+
+        await stack.actor(user).click(CHANNEL, ts, Action.APPROVE_ALL)
+
+        await stack.told(user, words)
+        assert await states(stack, verdicts) == ["pending"] * 3
+
+
+async def test_nothing_is_approved_while_the_tool_is_frozen(stack: Stack) -> None:
+    async with stack.running():
+        verdicts, ts = await three(stack)
+        await stack.reviews.freezes.freeze(
+            FreezeScope(kind=ScopeKind.TOOL, name="process_refund"),
+            by="T0SANDBOX/U0BEN",
+            reason="wrong amounts",
+        )
+
+        await stack.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE_ALL)
+
+        await stack.told("U0ANA", "Nothing was recorded")
+        assert await states(stack, verdicts) == ["pending"] * 3
+
+
+async def test_calls_that_all_expire_at_once_take_the_buttons_along(
+    stack: Stack,
+) -> None:
+    async with stack.running():
+        verdicts, ts = await three(stack)
+        for verdict in verdicts:
+            await expire(stack, await stack.approval(verdict))
+
+        # Late, and before anybody swept.
+        await stack.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE_ALL)
+        await stack.sweeper.sweep()
+
+        card = await shown(stack, "3 expired")
+        assert not has_button(card, Action.APPROVE_ALL)
+        assert await states(stack, verdicts) == ["expired"] * 3
+        await nothing_is_left(stack)
+        updates = [one for one in stack.sandbox.calls if one.method == "chat.update"]
+        assert len(updates) <= 3
+
+
+async def test_of_two_people_who_click_at_once_one_decides(stack: Stack) -> None:
+    async with stack.running():
+        verdicts, ts = await three(stack)
+
+        await asyncio.gather(
+            *(
+                stack.actor(user).click(CHANNEL, ts, Action.APPROVE_ALL)
+                for user in ("U0ANA", "U0BEN", "U0ANA")
+            )
+        )
+
+        assert await states(stack, verdicts) == ["authorized"] * 3
+        entries = await audit_entries(stack.store.conn, stack.keys)
+        names = Counter(one.name for one in entries)
+        assert names[EventName.CALLS_DECIDED] == 1
+        assert names[EventName.ITEM_AUTHORIZED] == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2, 3])
+async def test_in_a_storm_every_call_is_on_a_card_and_runs_once(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    storm = Storm(seed)
+    monkeypatch.setattr(Slack, "call", storm.over(Slack.call))
+    monkeypatch.setattr(Slack, "ask", storm.over(Slack.ask))
+    async with stack.running():
+        clock = asyncio.create_task(passing(stack))
+        verdicts = [await stack.refund(f"t{n}", amount=100 + n) for n in range(CALLS)]
+        await decide_all(stack, verdicts)
+        for one in verdicts:
+            await stack.execute(one)
+        storm.is_over = True
+
+        async def is_true() -> bool:
+            ids = [(await stack.approval(one)).id for one in verdicts]
+            places = [await stack.store.cards.place(stack.keys, one) for one in ids]
+            usable = {(place.channel, place.ts) for place in places if place}
+            found = [m for m in await cards(stack) if (CHANNEL, m["ts"]) in usable]
+            return None not in places and all("done" in str(m["text"]) for m in found)
+
+        await eventually(is_true)
+        await nothing_is_left(stack)
+        clock.cancel()
+
+    assert await states(stack, verdicts) == ["executed"] * CALLS
+    assert storm.hits.keys() == {"lost", "limited", "broken"}
+
+
+async def decide_all(stack: Stack, verdicts: list[Verdict]) -> None:
+    """Click on whatever card somebody finds, until every call is decided."""
+    while "pending" in await states(stack, verdicts):
+        for message in await posted(stack):
+            for action in (Action.APPROVE_ALL, Action.APPROVE):
+                if has_button(message, action):
+                    try:
+                        await stack.actor("U0ANA").click(
+                            CHANNEL, str(message["ts"]), action
+                        )
+                    except UserActionFailed:
+                        continue  # the message changed meanwhile
+        await asyncio.sleep(0.01)

@@ -55,6 +55,7 @@ from twokey.gateway.service.process_check import (
 from twokey.gateway.service.reviews import ReviewService
 from twokey.gateway.store.atomic_write import Loaded
 from twokey.gateway.store.processes import ProcessInfo
+from twokey.gateway.store.readers import backlog
 from twokey.gateway.store.store import Store
 
 logger = logging.getLogger(__name__)
@@ -317,13 +318,17 @@ class SlackBot:
         store = self._service.store
         try:
             waiting, parked = await self._service.runs.counts()
-            others = await process_problems(
-                store, store.keys_of_tenant(self._config.tenant)
-            )
+            keys = store.keys_of_tenant(self._config.tenant)
+            others = await process_problems(store, keys)
+            outbox = (await backlog(store.conn, keys)).problem
         except StoreUnavailable:
             return {}
         failed = {"waiting": waiting, "parked": parked} if waiting or parked else {}
-        found: dict[str, object] = {"runs": failed, "others": others}
+        found: dict[str, object] = {
+            "runs": failed,
+            "others": others,
+            "outbox": outbox,
+        }
         return {name: value for name, value in found.items() if value}
 
     async def _problems(self) -> list[str]:

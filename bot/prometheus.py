@@ -24,6 +24,7 @@ from twokey.gateway.metrics.counts import Counts, Outcome
 from twokey.gateway.metrics.duration_histogram import EXPORTED_S, DurationHistogram
 from twokey.gateway.metrics.fold import Metrics
 from twokey.gateway.service.reviews import ReviewService
+from twokey.gateway.store.readers import Backlog
 
 _KEPT_S = 5.0
 """A second request within this time gets the same text: anybody may ask."""
@@ -85,7 +86,8 @@ class MetricsEndpoint:
             if not self._text or now - self._made_at >= _KEPT_S:
                 metrics, waiting = await self._live.look(), await self._waiting()
                 stalled = await self._service.runs.counts()
-                self._text = exposition(metrics, waiting, stalled)
+                outbox = await self._live.outbox()
+                self._text = exposition(metrics, waiting, stalled, outbox)
                 self._made_at = now
         return self._text
 
@@ -101,16 +103,23 @@ class MetricsEndpoint:
         return waiting
 
 
-def exposition(metrics: Metrics, waiting: Waiting, stalled: tuple[int, int]) -> bytes:
+def exposition(
+    metrics: Metrics,
+    waiting: Waiting,
+    stalled: tuple[int, int],
+    outbox: Backlog,
+) -> bytes:
     """Return metrics in the text format.
 
     Args:
         metrics: what was counted, under the labels of tools.
         waiting: what waits now.
         stalled: how many runs wait to be retried, and how many are parked.
+        outbox: how many events it holds.
     """
     registry = CollectorRegistry()
-    registry.register(_Collected([*_counted(metrics), *_now(waiting, stalled)]))
+    now = (*_now(waiting, stalled), *_outbox(outbox))
+    registry.register(_Collected([*_counted(metrics), *now]))
     return generate_latest(registry)
 
 
@@ -215,3 +224,17 @@ def _now(waiting: Waiting, stalled: tuple[int, int]) -> Iterator[Metric]:
     for state, count in zip(("waiting", "parked"), stalled, strict=True):
         runs.add_metric([state], count)
     yield from (calls, oldest, runs)
+
+
+def _outbox(outbox: Backlog) -> Iterator[Metric]:
+    events = GaugeMetricFamily(
+        "twokey_outbox_events",
+        "Events in the outbox; it grows while a reader is away.",
+    )
+    events.add_metric([], outbox.events)
+    held_up = GaugeMetricFamily(
+        "twokey_outbox_held_up",
+        "1 while a reader that is away keeps too many events in the outbox.",
+    )
+    held_up.add_metric([], int(bool(outbox.problem)))
+    yield from (events, held_up)

@@ -27,6 +27,7 @@ from twokey.gateway.service.process_check import process_problems
 from twokey.gateway.service.reevaluation import dead_ends
 from twokey.gateway.store.durability import ensure_durable
 from twokey.gateway.store.open_store import open_store
+from twokey.gateway.store.readers import backlog
 
 _MAX_NAMED = 3
 """How many calls a sentence names."""
@@ -86,6 +87,7 @@ async def run_checks(
         if policy:
             yield await _run_check("waiting", _waiting(settings, policy))
         yield await _run_check("processes", _processes(settings))
+        yield await _run_check("outbox", _outbox(settings))
     yield await _run_check("checkpoints", _checkpoints(settings))
     for name, agent in settings.agents.items():
         yield await _run_check(f"agent {name}", _graph(settings, agent, policy))
@@ -191,6 +193,14 @@ async def _processes(settings: Settings) -> str:
         raise SettingsError(" ".join(problems))
     listed = ", ".join(sorted(f"{one.role} {one.where}" for one, _ in running))
     return listed or "none runs on this store now"
+
+
+async def _outbox(settings: Settings) -> str:
+    async with open_store(settings.store_url, settings.data_dir) as store:
+        found = await backlog(store.conn, store.keys_of_tenant(settings.tenant))
+    if found.problem:
+        raise SettingsError(found.problem)
+    return f"{found.events:,} events are kept for its readers"
 
 
 async def _graph(

@@ -44,6 +44,7 @@ NAMES = {
     "doctor": ("doctor",),
     "freeze": ("freeze", "unfreeze", "frozen"),
     "jobs": ("jobs",),
+    "outbox": ("outbox",),
     "repair": ("repair",),
     "manifest": ("manifest",),
     "audit": ("audit",),

@@ -5,6 +5,9 @@ an event to be read or is lost with one. Events are read as they come and stay
 unacknowledged until they are posted. When the queue is full, events that call people
 are still queued. Of the others only the card is updated, unless it is a notification;
 their thread replies follow, in order, when there is room.
+
+Memory is bounded. From `MOST_ENTRIES` on a card that is only missing waits in the index
+of missing cards, and its event is not kept: the index has it as well.
 """
 
 from __future__ import annotations
@@ -21,6 +24,9 @@ from twokey.gateway.store.outbox import Outbox
 CAPACITY = 2000
 """Events and messages held in memory; events that call people may exceed it."""
 
+MOST_ENTRIES = 10_000
+"""Entries of the queue from which on no further missing card is queued."""
+
 _PAGE = 500
 _CONSUMER = "publisher"
 _BLOCK_MS = 1000
@@ -35,16 +41,21 @@ class Feed:
         outbox: to read; the holder of the lease owns all unacknowledged events.
         tenant: whose events to read; bots of other tenants have readers of their own.
         missing: returns up to so many approvals whose card is missing or outdated.
+        mark_missed: lists those as missing of which no event will tell.
     """
 
     queue: OutboxQueue
     outbox: Outbox
     tenant: str
     missing: Callable[[int], Awaitable[Sequence[str]]]
+    mark_missed: Callable[[], Awaitable[object]]
     _resume_from: str = field(default="", init=False)
 
     async def start(self) -> None:
         """Queue what the previous publisher read and did not acknowledge."""
+        # Before this reader is known: cut off in between, the next start looks again.
+        if not await self.outbox.is_known():
+            await self.mark_missed()
         await self.outbox.prepare()
         await self._queue_outdated()
         # Pending entries of every consumer in the group: we hold the lease, so their
@@ -70,6 +81,8 @@ class Feed:
         return bool(page)
 
     async def _queue_outdated(self) -> None:
+        if self._is_full():
+            return
         # The index also lists cards that are queued already. A limit above the queue's
         # length makes sure that the page contains some that are not.
         for approval in await self.missing(len(self.queue) + _PAGE):
@@ -80,7 +93,8 @@ class Feed:
         for event in page:
             # Another tenant of the same shard has a consumer group of its own, so this
             # acknowledgement does not affect it.
-            if event.tenant != self.tenant or is_silent(event):
+            is_indexed = _opens_a_card(event) and self._is_full()
+            if event.tenant != self.tenant or is_silent(event) or is_indexed:
                 done.append(event.seq)
             elif _is_urgent(event):
                 self.queue.add(event)
@@ -117,9 +131,17 @@ class Feed:
     def _free(self) -> int:
         return CAPACITY - self.queue.backlog()
 
+    def _is_full(self) -> bool:
+        return len(self.queue) >= MOST_ENTRIES
+
 
 def _is_urgent(event: Event) -> bool:
     """Return whether an event calls people."""
     if event.name is EventName.APPROVAL_OPENED:
-        return not event.is_auto_approved
+        return _opens_a_card(event)
     return event.name in NEEDS_PEOPLE or event.name in FREEZE_EVENTS
+
+
+def _opens_a_card(event: Event) -> bool:
+    """Return whether an event opens a card, which the index of missing cards lists."""
+    return event.name is EventName.APPROVAL_OPENED and not event.is_auto_approved

@@ -27,6 +27,7 @@ from twokey.bot.delivery.scheduler import Scheduler, wait_until_set
 from twokey.gateway.errors import LeaseLost, StoreUnavailable, ThreadUnavailable
 from twokey.gateway.failures import log_failure
 from twokey.gateway.store.fences import holding
+from twokey.gateway.store.missed_cards import mark_missed
 from twokey.gateway.store.store import Store
 
 logger = logging.getLogger(__name__)
@@ -174,6 +175,7 @@ class Publisher:
             self._outbox,
             tenant=self._tenant,
             missing=partial(self._store.cards.outdated, self._keys, self._tenant),
+            mark_missed=partial(mark_missed, self._store, self._keys, self._tenant),
         )
         scheduler = Scheduler(
             queue,

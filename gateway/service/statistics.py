@@ -10,6 +10,7 @@ from twokey.gateway.metrics.fold import EVERYTHING, Metrics, Selection
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.service.tenant_service import PolicyService, TenantService
 from twokey.gateway.store.outbox import audit_end, audit_log
+from twokey.gateway.store.readers import Backlog, backlog
 from twokey.gateway.store.store import Store
 
 OTHER = "other"
@@ -90,6 +91,14 @@ class LiveMetrics(PolicyService):
             StoreUnavailable: when there is no store.
         """
         self._read_to = await audit_end(self._store.conn, self._keys)
+
+    async def outbox(self) -> Backlog:
+        """Return how long the outbox of the tenant's shard is.
+
+        Raises:
+            StoreUnavailable: when there is no store.
+        """
+        return await backlog(self._store.conn, self._keys)
 
     async def look(self) -> Metrics:
         """Return what happened until now.

@@ -62,14 +62,14 @@ class Sweeper:
     async def _trim_outbox(self, keys: Keys) -> None:
         """Drop what every reader has read; say who keeps too much from being so."""
         conn = self._store.conn
-        behind = await trim_outbox(conn, keys)
-        if behind and self._clock() - self._alarmed_at >= _ALARM_S:
+        found = await trim_outbox(conn, keys)
+        if found.problem and self._clock() - self._alarmed_at >= _ALARM_S:
             self._alarmed_at = self._clock()
             logger.error(
                 "outbox.long shard=%s reader=%s events>%d: start what reads as this "
                 "reader; a reader that is away for %d days is forgotten",
                 keys.shard,
-                behind,
+                found.reader,
                 MANY,
                 RETENTION.days,
             )

@@ -22,7 +22,12 @@ from twokey.gateway.store.connection import (
     text,
 )
 from twokey.gateway.store.keys import Keys
-from twokey.gateway.store.readers import entry_id, make_group, reader_groups
+from twokey.gateway.store.readers import (
+    entry_id,
+    has_group,
+    make_group,
+    reader_groups,
+)
 
 logger = logging.getLogger(__name__)
 _TRIMMED = 10_000
@@ -48,6 +53,10 @@ class Outbox:
     async def prepare(self) -> None:
         """Create this reader's group unless it is there, from the first event on."""
         await make_group(self._conn, self._keys.outbox, self.reader)
+
+    async def is_known(self) -> bool:
+        """Return whether events are kept for this reader."""
+        return await has_group(self._conn, self._keys, self.reader)
 
     async def put(self, event: Event) -> None:
         """Announce something that changes no approval, such as a finished run."""

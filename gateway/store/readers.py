@@ -3,8 +3,10 @@
 Every reader is a consumer group: the bot of each tenant, the finder of orphans. An
 event stays until the last of them has acknowledged it, however many events that are: a
 card, a reminder or an agent's last words may depend on it. So the outbox grows while a
-reader is away, and it is said in the log which one that is. One that is gone for good
-is dropped.
+reader is away, and it is said which one that is: in the log, by the metrics, by
+``/readyz`` and by ``twokey doctor``. One that is gone for good is dropped by hand, or
+after `twokey.gateway.store.keys.RETENTION`; if it comes back, it looks at everything
+once.
 """
 
 from __future__ import annotations
@@ -42,10 +44,54 @@ class ReaderGroup:
     needs: EntryId
 
 
+@dataclass(frozen=True)
+class Backlog:
+    """How long an outbox is, and who keeps it from being shorter.
+
+    Attributes:
+        events: how many it holds.
+        reader: who is furthest behind; "" where everybody is up to date.
+    """
+
+    events: int
+    reader: str = ""
+
+    @property
+    def problem(self) -> str:
+        """Return what to do about a long outbox, as a sentence; "" for nothing."""
+        if self.events <= MANY or not self.reader:
+            return ""
+        return (
+            f"The outbox holds {self.events:,} events because the reader "
+            f"{self.reader!r} has not read them: start what reads as it, or run "
+            "'twokey outbox drop' if it is gone for good."
+        )
+
+
+@dataclass(frozen=True)
+class ReaderState:
+    """One reader, for people.
+
+    Attributes:
+        name: of the reader.
+        unread: events that it has not acknowledged, as far as the store knows.
+        idle_ms: how long no process has asked for events as this reader; None: never.
+    """
+
+    name: str
+    unread: int
+    idle_ms: int | None
+
+
 def entry_id(entry: str) -> EntryId:
     """Return where an entry stands."""
     milliseconds, _, index = entry.partition("-")
     return int(milliseconds), int(index or 0)
+
+
+async def has_group(conn: Connection, keys: Keys, name: str) -> bool:
+    """Return whether somebody reads the outbox under this name."""
+    return any(text(one["name"]) == name for one in await _groups(conn, keys))
 
 
 async def make_group(conn: Connection, stream: str, name: str) -> None:
@@ -75,27 +121,54 @@ async def reader_groups(conn: Connection, keys: Keys) -> list[ReaderGroup]:
     return found
 
 
-async def trim_outbox(conn: Connection, keys: Keys) -> str:
+async def trim_outbox(conn: Connection, keys: Keys) -> Backlog:
     """Drop events that every reader has acknowledged, some thousands at most.
 
     Returns:
-        The reader that is furthest behind when there are too many events; else "".
+        What is left.
     """
     groups = await reader_groups(conn, keys)
     # Nobody reads yet. A first reader begins with the first event, so none is dropped.
-    if not groups:
-        return ""
-    young_ms = await conn.now_ms() - int(_KEPT.total_seconds() * 1000)
-    # Compared as numbers: as texts "9-0" would come after "10-0".
-    last = min(groups, key=lambda one: one.needs)
-    oldest_ms, index = min(last.needs, (max(0, young_ms), 0))
-    await conn.command(
-        "XTRIM", keys.outbox, "MINID", "~", f"{oldest_ms}-{index}", "LIMIT", _TRIMMED
-    )
-    length = number(await conn.command("XLEN", keys.outbox))
+    if groups:
+        # Compared as numbers: as texts "9-0" would come after "10-0".
+        needs = min(one.needs for one in groups)
+        oldest_ms, index = min(needs, (await _young_ms(conn), 0))
+        first = f"{oldest_ms}-{index}"
+        await conn.command("XTRIM", keys.outbox, "MINID", "~", first, "LIMIT", _TRIMMED)
+    return await backlog(conn, keys)
+
+
+async def backlog(conn: Connection, keys: Keys) -> Backlog:
+    """Return how long an outbox is, and who keeps it from being shorter."""
+    groups = await reader_groups(conn, keys)
+    events = number(await conn.command("XLEN", keys.outbox))
+    last = min(groups, key=lambda one: one.needs, default=None)
     # A reader that is up to date is not to blame for what is kept for those that look
     # on.
-    return last.name if length > MANY and last.needs[0] < young_ms else ""
+    if last is None or last.needs[0] >= await _young_ms(conn):
+        return Backlog(events)
+    return Backlog(events, last.name)
+
+
+async def _young_ms(conn: Connection) -> int:
+    return max(0, await conn.now_ms() - int(_KEPT.total_seconds() * 1000))
+
+
+async def reader_states(conn: Connection, keys: Keys) -> list[ReaderState]:
+    """Return every reader of an outbox, with how far it is."""
+    found: list[ReaderState] = []
+    for facts in await _groups(conn, keys):
+        name = text(facts["name"])
+        # The store does not know the lag where entries in the middle are gone.
+        unread = number(facts["pending"]) + number(facts.get("lag"))
+        idle = await _idle_ms(conn, keys, name)
+        found.append(ReaderState(name, unread, min(idle, default=None)))
+    return sorted(found, key=lambda one: one.name)
+
+
+async def drop_reader(conn: Connection, keys: Keys, name: str) -> bool:
+    """Drop a reader that is gone for good; False when there is none of this name."""
+    return bool(number(await conn.command("XGROUP", "DESTROY", keys.outbox, name)))
 
 
 async def drop_idle_readers(
@@ -111,13 +184,17 @@ async def drop_idle_readers(
         name = text(group["name"])
         if not name.startswith(prefix):
             continue
-        reply = await conn.command("XINFO", "CONSUMERS", keys.outbox, name)
-        idle = [number(one["idle"]) for one in _rows(reply)]
+        idle = await _idle_ms(conn, keys, name)
         # A group without a consumer was made this moment, by a new reader.
         if idle and min(idle) > idle_ms:
-            await conn.command("XGROUP", "DESTROY", keys.outbox, name)
+            await drop_reader(conn, keys, name)
             dropped.append(name)
     return dropped
+
+
+async def _idle_ms(conn: Connection, keys: Keys, name: str) -> list[int]:
+    reply = await conn.command("XINFO", "CONSUMERS", keys.outbox, name)
+    return [number(one["idle"]) for one in _rows(reply)]
 
 
 async def _groups(conn: Connection, keys: Keys) -> list[dict[str, Reply]]:

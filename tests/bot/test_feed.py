@@ -38,9 +38,15 @@ async def nothing(_: int) -> Sequence[str]:
     return []
 
 
+async def no_walk() -> None:
+    return None
+
+
 def feed_of(outbox: Outbox) -> tuple[OutboxQueue, Feed]:
     queue = OutboxQueue(lambda: 0.0)
-    return queue, Feed(queue, outbox, tenant="default", missing=nothing)
+    return queue, Feed(
+        queue, outbox, tenant="default", missing=nothing, mark_missed=no_walk
+    )
 
 
 def about(approval: str, name: EventName) -> Event:
@@ -140,6 +146,37 @@ async def test_lines_that_had_to_wait_are_said_in_order_and_once(
         f"b{number}" for number in range(11)
     )
     assert (await outbox.left("test"))[0] == []
+
+
+async def test_cards_beyond_what_fits_in_memory_wait_in_the_index(
+    outbox: Outbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed, "MOST_ENTRIES", 4)
+    monkeypatch.setattr(feed, "_BLOCK_MS", 1)
+    index = [f"a{number}" for number in range(10)]
+    queue = OutboxQueue(lambda: 0.0)
+    asked = list[int]()
+
+    async def missing(limit: int) -> Sequence[str]:
+        asked.append(limit)
+        return index[: min(limit, 2)]
+
+    reading = Feed(
+        queue, outbox, tenant="default", missing=missing, mark_missed=no_walk
+    )
+    await reading.start()
+    for name in index:
+        await outbox.put(about(name, CARD))
+    await outbox.put(about("a9", VOTE))
+
+    await reading.read_new()
+
+    assert [entry.key for entry in queue] == ["a0", "a1", "a2", "a3", "a9"]
+    assert len(asked) == 1, "a full queue asks for no more of them"
+    events = [event.name for entry in queue for event in entry.events]
+    assert events == [CARD] * 4 + [VOTE], "what calls people is kept"
+    left, _ = await outbox.left("test")
+    assert len(left) == 5
 
 
 async def test_what_is_never_said_takes_no_room(outbox: Outbox) -> None:

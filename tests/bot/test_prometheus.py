@@ -23,6 +23,7 @@ from twokey.gateway.metrics.counts import Counts, Outcome
 from twokey.gateway.metrics.fold import Metrics
 from twokey.gateway.protocol.wire import Verdict
 from twokey.gateway.service.statistics import OTHER
+from twokey.gateway.store.readers import Backlog
 from twokey.gateway.store.store import Store
 from twokey.sandbox.server import Sandbox
 
@@ -90,6 +91,9 @@ async def test_what_happens_is_scraped(stack: Stack) -> None:
     assert found[of("twokey_waiting_calls", *refund)] == 1
     assert found[of("twokey_waiting_oldest_seconds", *refund)] >= 0
     assert found[of("twokey_stalled_runs", "parked")] == 0
+    assert found[of("twokey_outbox_events")] > 0
+    assert found[of("twokey_outbox_held_up")] == 0
+    assert samples(whole_text())[of("twokey_outbox_held_up")] == 1
 
 
 async def test_a_look_counts_each_entry_once_and_as_the_audit_log_does(
@@ -155,7 +159,7 @@ def whole_text() -> str:
     counts.waits.add(70_000)
     metrics.cells["process_refund", "approve"] = counts
     waiting.add(("process_refund", "approve"), 9000)
-    return exposition(metrics, waiting, (1, 2)).decode()
+    return exposition(metrics, waiting, (1, 2), Backlog(300_000, "away")).decode()
 
 
 def labels_by_metric() -> dict[str, set[str]]:

@@ -13,7 +13,8 @@ from twokey.gateway.store import readers
 from twokey.gateway.store.connection import Argument, number
 from twokey.gateway.store.keys import KEEP_MS, Keys
 from twokey.gateway.store.outbox import Outbox
-from twokey.gateway.store.readers import drop_idle_readers, trim_outbox
+from twokey.gateway.store.readers import backlog, drop_idle_readers, trim_outbox
+from twokey.gateway.store.sorted_pages import pages_by_score
 from twokey.gateway.store.store import Store
 
 MANY = 110_000
@@ -136,10 +137,10 @@ async def test_young_events_stay_for_a_reader_that_looks_on(
 async def test_without_a_reader_or_an_outbox_nothing_is_dropped(
     store: Store, keys: Keys
 ) -> None:
-    assert await trim_outbox(store.conn, keys) == ""
+    assert (await trim_outbox(store.conn, keys)).problem == ""
     await old_events(store, keys, 300)
 
-    assert await trim_outbox(store.conn, keys) == ""
+    assert (await trim_outbox(store.conn, keys)).problem == ""
 
     assert await length(store, keys) == 300
 
@@ -167,6 +168,7 @@ async def test_a_sweep_names_the_reader_that_keeps_too_much(
 
     assert caplog.text.count("outbox.long") == 2
     assert "reader=slack:away" in caplog.text
+    assert "'slack:away' has not read" in (await backlog(store.conn, keys)).problem
     assert await length(store, keys) == 301
 
 
@@ -204,3 +206,19 @@ async def test_the_oldest_unread_event_says_how_late_a_reader_is(
     await bot.take("c", block_ms=1, limit=2)
 
     assert await bot.unread_ms() == 0
+
+
+async def test_everything_of_a_long_sorted_set_comes_once(
+    store: Store, keys: Keys
+) -> None:
+    rows: list[Argument] = []
+    for index in range(57):
+        # Twenty of them at one moment, more than a page holds.
+        rows += [7 if 20 <= index < 40 else index, f"m{index:02}"]
+    await store.conn.command("ZADD", keys.expiry, *rows)
+
+    pages = [page async for page in pages_by_score(store.conn, keys.expiry, size=6)]
+
+    found = [member for page in pages for member in page]
+    assert sorted(found) == [f"m{index:02}" for index in range(57)]
+    assert max(map(len, pages)) <= 6

@@ -1,0 +1,104 @@
+"""List the readers of the outbox, and drop one that is gone for good."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from twokey.cli import console
+from twokey.cli.command_context import command_context
+from twokey.cli.console import AsJson
+from twokey.cli.store_access import use_store
+from twokey.gateway.errors import SettingsError
+from twokey.gateway.store.readers import (
+    Backlog,
+    ReaderState,
+    backlog,
+    drop_reader,
+    reader_states,
+)
+from twokey.gateway.store.store import Store
+
+ABOUT = """See who reads the outbox, and drop a reader that is gone.
+
+The outbox keeps an event until every reader (the bot of each tenant, the finder of
+cut-off threads of each agent) has acknowledged it. It grows while one of them is away.
+"""
+
+IN_USE_MS = 60_000
+"""A reader as which a process asked so lately is in use."""
+
+group = typer.Typer(help=ABOUT, no_args_is_help=True, rich_markup_mode=None)
+
+
+@group.command(
+    "list",
+    epilog=console.examples(
+        ("twokey outbox list", "who reads, how far behind, and since when away"),
+        ("twokey outbox list --json", "the same for a machine"),
+    ),
+)
+def listed(ctx: typer.Context, *, json: AsJson = False) -> None:
+    """List the readers, with how many events each has not acknowledged."""
+    outbox, readers = use_store(command_context(ctx), _everything)
+    if json:
+        console.as_json(
+            [
+                {"reader": one.name, "unread": one.unread, "idle_ms": one.idle_ms}
+                for one in readers
+            ]
+        )
+        return
+    console.note(f"The outbox holds {outbox.events:,} events.")
+    for one in readers:
+        # The name of an agent stands in it.
+        name = console.printable(one.name)
+        console.note(f"{name}: {one.unread:,} not acknowledged, {_since(one)}")
+    if outbox.problem:
+        console.bad(outbox.problem)
+
+
+@group.command(
+    epilog=console.examples(
+        ("twokey outbox drop slack:old-tenant", "events are kept for it no longer"),
+    ),
+)
+def drop(
+    ctx: typer.Context,
+    reader: Annotated[
+        str, typer.Argument(metavar="READER", help="From 'twokey outbox list'.")
+    ],
+) -> None:
+    """Keep events no longer for a reader that is gone for good.
+
+    No card is lost by it: a bot that comes back compares every open approval with its
+    card. Messages in threads about what happened meanwhile are not posted.
+    """
+    use_store(command_context(ctx), lambda store, tenant: _drop(store, tenant, reader))
+    console.good(f"{reader} is dropped; the next sweep trims the outbox.")
+
+
+async def _everything(store: Store, tenant: str) -> tuple[Backlog, list[ReaderState]]:
+    keys = store.keys_of_tenant(tenant)
+    return await backlog(store.conn, keys), await reader_states(store.conn, keys)
+
+
+async def _drop(store: Store, tenant: str, reader: str) -> None:
+    keys = store.keys_of_tenant(tenant)
+    found = {one.name: one for one in await reader_states(store.conn, keys)}
+    if reader not in found:
+        names = ", ".join(found) or "none"
+        raise SettingsError(f"There is no reader {reader!r}; there are: {names}.")
+    idle_ms = found[reader].idle_ms
+    if idle_ms is not None and idle_ms < IN_USE_MS:
+        raise SettingsError(
+            f"A process read as {reader!r} {idle_ms // 1000} s ago; stop it first."
+        )
+    await drop_reader(store.conn, keys, reader)
+
+
+def _since(one: ReaderState) -> str:
+    if one.idle_ms is None:
+        return "never read"
+    return f"read {one.idle_ms // 1000:,} s ago"

@@ -1,0 +1,81 @@
+"""No card is lost with the events that told of it: each open approval is looked at."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.bot.bot_stack import Stack, has_button
+from tests.bot.test_prometheus import ANA, click
+from twokey.bot.ids import Action
+from twokey.gateway.approvals.decisions import Approve
+from twokey.gateway.store import missed_cards
+from twokey.gateway.store.connection import number
+from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.readers import drop_reader
+from twokey.gateway.store.store import Store
+
+
+async def forget_events(stack: Stack) -> None:
+    """Drop the bot's reader, and with it every event."""
+    assert await drop_reader(stack.store.conn, stack.keys, "slack:default")
+    await stack.store.conn.command("XTRIM", stack.keys.outbox, "MAXLEN", 0)
+
+
+async def test_a_bot_whose_reader_was_dropped_brings_every_card_up_to_date(
+    stack: Stack,
+) -> None:
+    async with stack.running():
+        old, same = await stack.refund("t1"), await stack.refund("t2")
+        card = await stack.card(old)
+        await stack.drawn(old)
+        await stack.drawn(same)
+    assert await missed_cards.mark_missed(stack.store, stack.keys, "default") == 0
+    new = await stack.refund("t3")
+    await stack.reviews.decide(await click(stack, old), Approve(), ANA)
+    await stack.store.cards.unmark(
+        stack.keys, "default", (await stack.approval(new)).id
+    )
+    await forget_events(stack)
+
+    async with stack.running():
+        await stack.card(new)
+        shown = await stack.card(old, lambda m: not has_button(m, Action.APPROVE))
+        await stack.bot_is_quiet()
+
+    assert shown["ts"] == card["ts"]
+    assert len(await stack.cards(new)) == len(await stack.cards(same)) == 1
+
+
+async def test_a_bot_that_starts_again_looks_at_no_card(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = list[str]()
+
+    async def mark_missed(_store: Store, _keys: Keys, tenant: str) -> int:
+        looks.append(tenant)
+        return 0
+
+    monkeypatch.setattr("twokey.bot.delivery.publisher.mark_missed", mark_missed)
+    for _ in range(2):
+        async with stack.running():
+            await stack.card(await stack.refund())
+
+    assert looks == ["default"]
+
+
+async def test_only_the_tenant_s_own_and_what_has_or_needs_a_card_is_listed(
+    stack: Stack,
+) -> None:
+    asked = await stack.approval(await stack.refund())
+    # It runs without people; its notification is posted by its event, or not at all.
+    await stack.submit(("post_notice", {"text": "hi"}), thread="t2")
+    index = stack.keys.outdated("default")
+    await stack.store.conn.command("DEL", index)
+
+    async def listed() -> int:
+        return number(await stack.store.conn.command("ZCARD", index))
+
+    assert await missed_cards.mark_missed(stack.store, stack.keys, "other") == 0
+    assert await listed() == 0
+    assert await missed_cards.mark_missed(stack.store, stack.keys, "default") == 1
+    assert await stack.store.cards.outdated(stack.keys, "default", 9) == [asked.id]

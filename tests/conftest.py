@@ -13,6 +13,7 @@ import pytest
 
 from tests.lifetimes import wrong_lifetimes
 from tests.patience import WAIT_S, be_patient
+from tests.topologies import Cluster, SentinelSet, programs
 from twokey.gateway.store.connection import Connection
 from twokey.gateway.store.engine import EmbeddedEngine
 from twokey.gateway.store.store import Store
@@ -71,6 +72,36 @@ async def store(valkey_url: str) -> AsyncGenerator[Store]:
     wrong = await wrong_lifetimes(opened.conn)
     await opened.close()
     assert not wrong, "; ".join(wrong)
+
+
+@pytest.fixture(params=["valkey", "redis"])
+def server_program(request: pytest.FixtureRequest) -> str:
+    """Give the path of each kind of server in turn, for tests of several nodes."""
+    found = programs().get(request.param)
+    if found is None:
+        pytest.skip(f"this machine has no {request.param}-server")
+    return found
+
+
+@pytest.fixture
+def cluster(server_program: str, tmp_path: Path) -> Generator[Cluster]:
+    """Start a cluster of three masters without replicas."""
+    with Cluster(server_program, tmp_path) as started:
+        yield started
+
+
+@pytest.fixture
+def replicated_cluster(server_program: str, tmp_path: Path) -> Generator[Cluster]:
+    """Start a cluster of three masters, each with one replica."""
+    with Cluster(server_program, tmp_path, replicas=1) as started:
+        yield started
+
+
+@pytest.fixture
+def sentinel_set(server_program: str, tmp_path: Path) -> Generator[SentinelSet]:
+    """Start a master, two replicas, and three Sentinels that watch them."""
+    with SentinelSet(server_program, tmp_path) as started:
+        yield started
 
 
 async def eventually(

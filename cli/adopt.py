@@ -8,13 +8,14 @@ import typer
 
 from twokey.cli import console
 from twokey.cli.command_context import CommandContext, command_context
+from twokey.cli.examples import examples
 from twokey.gateway.resume.checkpoints import open_checkpoints
 from twokey.gateway.running import gateway_process
 from twokey.gateway.service.process_check import kept_by
 from twokey.gateway.store.open_store import open_store
 from twokey.gateway.store.processes import AgentCheckpoints
 
-EXAMPLES = console.examples(
+EXAMPLES = examples(
     ("twokey adopt", "the old ones are lost; go on with these"),
 )
 

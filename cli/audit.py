@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from twokey.cli import console
 from twokey.cli.command_context import command_context
+from twokey.cli.examples import examples
 from twokey.cli.policy_inputs import parse_time
 from twokey.cli.store_access import use_store
 from twokey.gateway.service.exporting import Exporter
@@ -23,7 +23,7 @@ def audit() -> None:
 
 
 @group.command(
-    epilog=console.examples(
+    epilog=examples(
         ("twokey audit export > audit.jsonl", "everything, one JSON object a line"),
         ("… --since 2026-07-01T00:00Z", "from that time on"),
         ("twokey policy replay new.yml --audit audit.jsonl", "evaluate it by a policy"),

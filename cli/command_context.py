@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import getpass
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import typer
 
 from twokey.cli.console import read_text
+from twokey.cli.global_options import GlobalOptions
 from twokey.gateway.config import Settings
 from twokey.gateway.policy.load import LoadedPolicy, load_with_lines
 from twokey.gateway.policy.rules import Policy
 
 
-@dataclass
-class CommandContext:
-    """One run of ``twokey``; the options before the command fill it in."""
-
-    env: Mapping[str, str]
-    config: Path | None = None
-    debug: bool = False
+class CommandContext(GlobalOptions):
+    """One run of ``twokey``: its options, and the files that they name."""
 
     def settings(self) -> Settings:
         """Read the settings.
@@ -51,7 +45,8 @@ class CommandContext:
 
 def command_context(ctx: typer.Context) -> CommandContext:
     """Return the context of a running command."""
-    return ctx.ensure_object(CommandContext)
+    options = ctx.ensure_object(GlobalOptions)
+    return CommandContext(options.env, options.config, options.debug)
 
 
 def caller() -> str:

@@ -57,13 +57,6 @@ def utc(at_ms: int) -> str:
     return at.isoformat(sep=" ", timespec="seconds")
 
 
-def examples(*lines: tuple[str, str]) -> str:
-    """Return the end of a help page: what to type, and what it does."""
-    width = max(len(words) for words, _ in lines)
-    rows = [f"  {words:<{width}}  {what}" for words, what in lines]
-    return "\n".join(["\b", "Examples:", *rows])
-
-
 def read_text(path: Path, what: str, *, hint: str = "") -> str:
     """Return the text of a file that was named on the command line; ``-`` is stdin.
 

@@ -32,6 +32,7 @@ from twokey.cli.demo_stack import (
     DemoStack,
     open_demo_stack,
 )
+from twokey.cli.examples import examples
 from twokey.cli.stop_signals import until_stopped
 from twokey.gateway.config import DEFAULT_FILE, Settings, SlackMode
 from twokey.gateway.errors import SettingsError, TwokeyError
@@ -47,7 +48,7 @@ SCRIPTS = SINGLE_CARDS | {
     for script in (batch, digest, direct, queue, question, shared, similar)
 }
 
-EXAMPLES = console.examples(
+EXAMPLES = examples(
     ("twokey demo", "a page with a card that waits for you"),
     ("twokey demo --digest", "the page, with the week's numbers in the channel"),
     ("twokey demo --script edit --json", "the same without a browser"),

@@ -12,8 +12,9 @@ from twokey.cli import console
 from twokey.cli.check import Check, State
 from twokey.cli.checks import run_checks
 from twokey.cli.command_context import CommandContext, command_context
+from twokey.cli.examples import examples
 
-EXAMPLES = console.examples(
+EXAMPLES = examples(
     ("twokey doctor", "check everything; nothing is posted"),
     ("twokey doctor --post", "also post a test message to each channel"),
     ("twokey doctor --requester U0DAN", "who could approve what this person asks?"),

@@ -10,6 +10,7 @@ import typer
 from twokey.cli import console
 from twokey.cli.command_context import caller, command_context
 from twokey.cli.console import AsJson, By
+from twokey.cli.examples import examples
 from twokey.cli.store_access import use_store
 from twokey.gateway.approvals.decisions import Gesture
 from twokey.gateway.errors import SettingsError
@@ -22,7 +23,7 @@ Kind = Annotated[ScopeKind, typer.Argument(help="What: agent, tool or tenant.")]
 Name = Annotated[
     str, typer.Argument(help="Name of the agent or the tool; none for the tenant.")
 ]
-EXAMPLES = console.examples(
+EXAMPLES = examples(
     (
         'twokey freeze tool process_refund --reason "…"',
         "no refund starts, approved or not",

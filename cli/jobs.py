@@ -11,6 +11,7 @@ from pydantic import JsonValue
 from twokey.cli import console
 from twokey.cli.command_context import caller, command_context
 from twokey.cli.console import AsJson, By
+from twokey.cli.examples import examples
 from twokey.cli.store_access import use_store
 from twokey.gateway.approvals.decisions import Gesture
 from twokey.gateway.errors import SettingsError
@@ -37,7 +38,7 @@ RunId = Annotated[
 
 @group.command(
     "list",
-    epilog=console.examples(
+    epilog=examples(
         ("twokey jobs list", "what waits, what is parked, since when and why"),
         ("twokey jobs list --json", "the same for a machine"),
     ),
@@ -59,7 +60,7 @@ def listed(ctx: typer.Context, *, json: AsJson = False) -> None:
 
 
 @group.command(
-    epilog=console.examples(("twokey jobs show run_s0_5f2a", "all that is kept of it"))
+    epilog=examples(("twokey jobs show run_s0_5f2a", "all that is kept of it"))
 )
 def show(ctx: typer.Context, run: RunId, *, json: AsJson = False) -> None:
     """Show one run: its error, its times, and what is left to do."""
@@ -74,7 +75,7 @@ def show(ctx: typer.Context, run: RunId, *, json: AsJson = False) -> None:
 
 
 @group.command(
-    epilog=console.examples(
+    epilog=examples(
         ("twokey jobs retry run_s0_5f2a", "once its cause is fixed"),
         ("twokey jobs retry --all", "everything that waits or is parked"),
     )
@@ -103,7 +104,7 @@ def retry(
 
 
 @group.command(
-    epilog=console.examples(
+    epilog=examples(
         ("twokey jobs drop run_s0_5f2a", "this run is not continued"),
     )
 )

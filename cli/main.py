@@ -1,7 +1,8 @@
 """Entry point of the command ``twokey``: errors are printed as one sentence.
 
-A new command is a file in `twokey.cli` and one line in `NAMES`. The file has a function
-of each name and their ``EXAMPLES``, or a ``group`` of commands.
+A new command is a file in `twokey.cli` and one entry in `COMMANDS`. The file has a
+function of each name and their ``EXAMPLES``, or a ``group`` of commands.
+This module imports nothing that takes long: the help page is printed without it.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from typing import Annotated
 
 import typer
 
-from twokey.cli import console, version
-from twokey.cli.command_context import CommandContext, command_context
+from twokey.cli import version
+from twokey.cli.examples import examples
+from twokey.cli.global_options import GlobalOptions
 from twokey.gateway.errors import SettingsError, TwokeyError
 
 USAGE = 2
@@ -26,7 +28,7 @@ USAGE = 2
 UNEXPECTED = 70
 """Exit code of a mistake of ours (EX_SOFTWARE of sysexits.h)."""
 
-EXAMPLES = console.examples(
+EXAMPLES = examples(
     ("twokey demo", "see it all on this machine"),
     ("twokey manifest --link", "make the Slack app"),
     ("twokey doctor", "what is missing, and what to do about it"),
@@ -34,26 +36,37 @@ EXAMPLES = console.examples(
     ("twokey run", "gateway, agents and bot"),
 )
 
-
-NAMES = {
-    "demo": ("demo",),
-    "run": ("run",),
-    "gateway": ("gateway",),
-    "bot": ("bot",),
-    "sandbox": ("sandbox",),
-    "doctor": ("doctor",),
-    "freeze": ("freeze", "unfreeze", "frozen"),
-    "jobs": ("jobs",),
-    "outbox": ("outbox",),
-    "repair": ("repair",),
-    "manifest": ("manifest",),
-    "audit": ("audit",),
-    "stats": ("stats",),
-    "policy": ("policy",),
-    "adopt": ("adopt",),
-    "version": ("version",),
+COMMANDS = {
+    "demo": {
+        "demo": "Show it all on this machine: no Slack account, Redis or API key."
+    },
+    "run": {"run": "Run gateway, agents and bot in one process until it is stopped."},
+    "gateway": {"gateway": "Run the agents' side: workers, expiries and your agents."},
+    "bot": {"bot": "Run the Slack side: cards, clicks, modals."},
+    "sandbox": {
+        "sandbox": "Run a local Slack workspace that refuses what Slack refuses."
+    },
+    "doctor": {
+        "doctor": "Check every part, and say what to do about what is not right."
+    },
+    "freeze": {
+        "freeze": "Freeze an agent, a tool or everything, approved calls as well.",
+        "unfreeze": "End a freeze; for an agent this also ends its pause.",
+        "frozen": "List what is frozen or paused, by whom, since when and why.",
+    },
+    "jobs": {"jobs": "See the runs that failed, try them again, or drop them."},
+    "outbox": {"outbox": "See who reads the outbox, and drop a reader that is gone."},
+    "repair": {"repair": "Repair what lost or restored data left behind."},
+    "manifest": {"manifest": "Print the manifest of the Slack app, or check one."},
+    "audit": {"audit": "Read the audit log."},
+    "stats": {"stats": "Count calls by what people did, and how long they waited."},
+    "policy": {"policy": "Check a policy, say what it asks, or try it on past calls."},
+    "adopt": {"adopt": "Replace lost checkpoints by those of the settings."},
+    "version": {"version": "Print the version of Twokey and of Python."},
 }
-"""Modules of `twokey.cli`, as help lists them, and the commands in each."""
+"""Modules of `twokey.cli`, in the order of the help page, and the commands of each with
+the first line of their help. Kept here so that the help page loads none of them; a test
+compares the texts with the modules."""
 
 _WITH_SLACK = {"demo", "run", "bot", "doctor"}
 """Modules that need the extra ``slack``; the others need ``server`` at most."""
@@ -68,22 +81,22 @@ def run(
         words: of the command line, without ``twokey``; None takes the process's.
         env: the environment; None takes the process's.
     """
-    command = CommandContext(env=dict(os.environ if env is None else env))
+    options = GlobalOptions(env=dict(os.environ if env is None else env))
     given = sys.argv[1:] if words is None else list(words)
     try:
-        _commands(given)(given, prog_name="twokey", obj=command)
+        _commands(given)(given, prog_name="twokey", obj=options)
     except SystemExit as ended:
         # `sys.exit` takes any object; a string means failure.
         return ended.code if isinstance(ended.code, int) else int(bool(ended.code))
     except TwokeyError as error:
-        if command.debug:
+        if options.debug:
             raise
         word = typer.style("Error:", fg=typer.colors.RED)
-        is_plain = bool(command.env.get("NO_COLOR"))
+        is_plain = bool(options.env.get("NO_COLOR"))
         typer.echo(f"{word} {error}", err=True, color=False if is_plain else None)
         return USAGE
     except Exception as error:
-        if command.debug:
+        if options.debug:
             raise
         typer.echo(
             f"Twokey met something it did not expect ({type(error).__name__}: "
@@ -95,9 +108,10 @@ def run(
 
 
 def _commands(words: Sequence[str]) -> typer.Typer:
-    """Return the command; of its own commands only those that the words name, or all.
+    """Return the command; only modules of commands that the words name are imported.
 
-    Loading what runs agents takes a second, for which nobody who freezes a tool waits.
+    Importing what runs agents takes seconds, for which nobody waits who reads the list
+    of the commands or freezes a tool.
     """
     app = typer.Typer(
         rich_markup_mode=None,
@@ -108,8 +122,11 @@ def _commands(words: Sequence[str]) -> typer.Typer:
     app.callback(epilog=EXAMPLES)(_options)
     # Any word and not only the first, since options may stand before the command. A
     # false hit only loads one module more.
-    named = [module for module, names in NAMES.items() if {*names} & {*words}]
-    for module in named or NAMES:
+    for module, texts in COMMANDS.items():
+        if not {*texts} & {*words}:
+            for name, text in texts.items():
+                app.command(name, help=text)(_run_unnamed)
+            continue
         try:
             add(app, module, import_module(f"twokey.cli.{module}"))
         except ModuleNotFoundError as error:
@@ -118,7 +135,7 @@ def _commands(words: Sequence[str]) -> typer.Typer:
             if str(error.name).partition(".")[0] == "twokey":
                 raise
             extra = "slack" if module in _WITH_SLACK else "server"
-            for name in NAMES[module]:
+            for name in texts:
                 _add_missing(app, name, str(error.name), extra)
     return app
 
@@ -128,8 +145,12 @@ def add(app: typer.Typer, name: str, module: ModuleType) -> None:
     if hasattr(module, "group"):
         app.add_typer(module.group, name=name)
         return
-    for command in NAMES[name]:
-        app.command(epilog=module.EXAMPLES)(getattr(module, command))
+    for command in COMMANDS[name]:
+        app.command(command, epilog=module.EXAMPLES)(getattr(module, command))
+
+
+def _run_unnamed() -> None:
+    raise AssertionError("a command that no word names is only listed, and never runs")
 
 
 def _add_missing(app: typer.Typer, name: str, package: str, extra: str) -> None:
@@ -171,7 +192,7 @@ def _options(
     ] = False,
 ) -> None:
     """Hold an AI agent's tool calls until a person agrees in Slack."""
-    command = command_context(ctx)
-    command.config, command.debug = config, debug
-    if command.env.get("NO_COLOR"):  # https://no-color.org
+    options = ctx.ensure_object(GlobalOptions)
+    options.config, options.debug = config, debug
+    if options.env.get("NO_COLOR"):  # https://no-color.org
         ctx.color = False

@@ -11,12 +11,13 @@ from pydantic import JsonValue
 from twokey.bot import manifest as slack_app
 from twokey.cli import console
 from twokey.cli.command_context import CommandContext, command_context
+from twokey.cli.examples import examples
 from twokey.gateway.config import DEFAULT_FILE, SlackSettings
 from twokey.gateway.documents import BadDocument, parse_yaml
 from twokey.gateway.errors import SettingsError
 from twokey.gateway.protocol.strict_json import JsonObject
 
-EXAMPLES = console.examples(
+EXAMPLES = examples(
     ("twokey manifest --link", "open Slack's page for a new app with it"),
     ("twokey manifest > manifest.yml", "Socket Mode: no public address needed"),
     ("twokey manifest --http https://bot.example.com", "Slack calls this address"),

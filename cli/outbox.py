@@ -9,6 +9,7 @@ import typer
 from twokey.cli import console
 from twokey.cli.command_context import command_context
 from twokey.cli.console import AsJson
+from twokey.cli.examples import examples
 from twokey.cli.store_access import use_store
 from twokey.gateway.errors import SettingsError
 from twokey.gateway.store.readers import (
@@ -34,7 +35,7 @@ group = typer.Typer(help=ABOUT, no_args_is_help=True, rich_markup_mode=None)
 
 @group.command(
     "list",
-    epilog=console.examples(
+    epilog=examples(
         ("twokey outbox list", "who reads, how far behind, and since when away"),
         ("twokey outbox list --json", "the same for a machine"),
     ),
@@ -60,7 +61,7 @@ def listed(ctx: typer.Context, *, json: AsJson = False) -> None:
 
 
 @group.command(
-    epilog=console.examples(
+    epilog=examples(
         ("twokey outbox drop slack:old-tenant", "events are kept for it no longer"),
     ),
 )

@@ -12,6 +12,7 @@ from pydantic import JsonValue, ValidationError
 from twokey.cli import console
 from twokey.cli.command_context import command_context
 from twokey.cli.console import AsJson
+from twokey.cli.examples import examples
 from twokey.cli.policy_inputs import CallFile, facts_of, parse_time
 from twokey.cli.policy_output import (
     explanation_rows,
@@ -39,7 +40,7 @@ PolicyFile = Annotated[
 
 
 @group.command(
-    epilog=console.examples(
+    epilog=examples(
         ("twokey policy check", "the policy that twokey.yml names"),
         ("twokey policy check policy.yml", "this one; every mistake has its line"),
     )
@@ -86,7 +87,7 @@ def check(ctx: typer.Context, file: PolicyFile = None, *, json: AsJson = False) 
 
 
 @group.command(
-    epilog=console.examples(
+    epilog=examples(
         ("twokey policy explain --call call.json", "what would happen to this call"),
         ("… --at 2026-07-04T02:30Z", "at that time"),
         ("… --windows refunds_24h=147", "with this total, the call included"),
@@ -148,7 +149,7 @@ def explain(
 
 @group.command(
     name="replay",
-    epilog=console.examples(
+    epilog=examples(
         ("twokey policy replay new.yml --audit export.jsonl", "what would change"),
         ("… --json", "the same for a program"),
     ),
@@ -176,7 +177,7 @@ def replay_command(
 
 @group.command(
     name="suggest",
-    epilog=console.examples(
+    epilog=examples(
         ("twokey policy suggest --audit export.jsonl", "where to ask people less"),
         ("… --least 50", "only of 50 calls or more"),
     ),

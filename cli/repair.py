@@ -14,6 +14,7 @@ from pydantic import JsonValue
 
 from twokey.cli import console
 from twokey.cli.command_context import CommandContext, command_context
+from twokey.cli.examples import examples
 from twokey.gateway.resume.checkpoints import open_checkpoints
 from twokey.gateway.resume.recovery import Mismatch
 from twokey.gateway.resume.repair import RepairReport, repair_losses
@@ -23,7 +24,7 @@ from twokey.gateway.running import load_runners
 from twokey.gateway.service.recovering import Found
 from twokey.gateway.store.open_store import open_store
 
-EXAMPLES = console.examples(
+EXAMPLES = examples(
     ("twokey repair --dry-run", "list the mismatches and how each would be repaired"),
     ("twokey repair", "repair them; stop every gateway and bot first"),
     ("twokey repair --restored", "both sides are an older copy from one moment"),

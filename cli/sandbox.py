@@ -9,12 +9,13 @@ from typing import Annotated
 import typer
 
 from twokey.cli import console
+from twokey.cli.examples import examples
 from twokey.gateway.errors import SettingsError
 from twokey.sandbox.serve import serve
 
 PORT = 8766
 
-EXAMPLES = console.examples(
+EXAMPLES = examples(
     ("twokey sandbox", "a Slack workspace with a web page, on this machine"),
     ("twokey sandbox --request-url http://127.0.0.1:3000/slack/events", "over HTTP"),
 )

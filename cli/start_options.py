@@ -7,12 +7,12 @@ from urllib.parse import urlsplit
 
 import typer
 
-from twokey.cli import console
 from twokey.cli.command_context import CommandContext
+from twokey.cli.examples import examples
 from twokey.gateway.config import Settings
 from twokey.gateway.logs import write_logs
 
-EXAMPLES = console.examples(
+EXAMPLES = examples(
     ("twokey run", "gateway, agents and bot in one process"),
     ("twokey run --sandbox", "the same beside a local Slack with a web page"),
     ("twokey gateway", "only the agents' side; start as many as you like"),

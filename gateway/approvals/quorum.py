@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from twokey.gateway.approvals.decisions import AccountKind, Reviewer
 from twokey.gateway.approvals.membership import (
@@ -152,12 +152,7 @@ def missing_votes(
 ) -> dict[frozenset[str], int]:
     """Return the clauses that are not met yet, with how many votes each lacks."""
     needed = clauses(requirement)
-    held = _held_by_voters(needed, votes, action_hash)
-    missing = {
-        names: count - sum(not names.isdisjoint(roles) for roles in held)
-        for names, count in needed.items()
-    }
-    return {names: count for names, count in missing.items() if count > 0}
+    return _missing(needed, _held_by_voters(needed, votes, action_hash))
 
 
 def tally(requirement: Requirement, votes: Sequence[Vote], action_hash: str) -> Tally:
@@ -165,7 +160,7 @@ def tally(requirement: Requirement, votes: Sequence[Vote], action_hash: str) -> 
     needed = clauses(requirement)
     asked = frozenset[str]().union(*needed)
     held = _held_by_voters(needed, votes, action_hash)
-    missing = missing_votes(requirement, votes, action_hash)
+    missing = _missing(needed, held)
     # A requirement has at least one clause, see `Requirement.approvals`.
     need = max(needed.values())
     return Tally(
@@ -280,6 +275,16 @@ def _held_by_voters(
         if vote.action_hash == action_hash
     }
     return [roles for roles in counted.values() if roles]
+
+
+def _missing(
+    needed: Mapping[frozenset[str], int], held: Sequence[frozenset[str]]
+) -> dict[frozenset[str], int]:
+    missing = {
+        names: count - sum(not names.isdisjoint(roles) for roles in held)
+        for names, count in needed.items()
+    }
+    return {names: count for names, count in missing.items() if count > 0}
 
 
 def _still_held(

@@ -94,6 +94,8 @@ class Requirement(Record):
     @property
     def parts(self) -> tuple[Requirement, ...]:
         """Return every requirement that has to be met, none with another inside."""
+        if not self.also and self.editor_may_vote:
+            return (self,)
         own = self.with_(also=(), editor_may_vote=True)
         return (own, *(part for other in self.also for part in other.parts))
 

@@ -91,6 +91,9 @@ def _text(value: str) -> str:
 
 
 def _seen(text: str) -> str:
+    # Most texts: of printable ASCII nothing is invisible, and a blank is a blank.
+    if text.isascii() and text.isprintable():
+        return text
     spaced = (" " if one.isspace() else one for one in text)
     return "".join(one for one in spaced if not is_hidden(one))
 

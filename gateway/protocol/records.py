@@ -20,8 +20,22 @@ class Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     def with_(self, **changes: object) -> Self:
-        """Return a copy with these fields replaced; values are trusted, not parsed."""
-        return self.model_copy(update=changes)
+        """Return a copy with these fields replaced; values are trusted, not parsed.
+
+        What comes from outside is parsed by ``model_validate`` and never put in here.
+        """
+        # What `model_copy` does, in half the time: it copies each dictionary twice, and
+        # one decision makes twenty copies.
+        copied = object.__new__(type(self))
+        for name, value in (
+            ("__dict__", self.__dict__ | changes),
+            ("__pydantic_fields_set__", self.__pydantic_fields_set__ | changes.keys()),
+            ("__pydantic_extra__", self.__pydantic_extra__),
+            ("__pydantic_private__", self.__pydantic_private__),
+        ):
+            # A frozen record refuses any other way.
+            object.__setattr__(copied, name, value)
+        return copied
 
 
 class Person(Record):

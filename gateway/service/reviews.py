@@ -28,11 +28,11 @@ from twokey.gateway.approvals.decisions import (
 )
 from twokey.gateway.approvals.policy_decision import PolicyDecision
 from twokey.gateway.approvals.record import Approval, Item, Origin
-from twokey.gateway.policy.effective_rules import EffectiveRules
 from twokey.gateway.policy.effects import asks_for_precedents
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.protocol.records import Person
 from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.service.asked_groups import AskedGroups
 from twokey.gateway.service.collected_cards import CollectedCardService
 from twokey.gateway.service.deadlines import TimeService
 from twokey.gateway.service.delegating import DelegationService
@@ -78,6 +78,7 @@ class ReviewService(PolicyService):
         self._sweeper = Sweeper(store)
         self.queue = ReviewQueue(store, tenant=tenant)
         self._shown_by = ""
+        self._asked_groups = AskedGroups()
         self.freezes = FreezeService(store, tenant=tenant)
         self.reviewer_freezes = ReviewerFreezes(store, policy, tenant=tenant)
         self.times = TimeService(store, tenant=tenant)
@@ -264,14 +265,8 @@ class ReviewService(PolicyService):
         return await self.store.approvals.change(approval_id, compute) is not None
 
     def usergroups(self, item: Item) -> frozenset[str]:
-        """Return the user groups that may matter for an item, then or now.
-
-        Those of its pinned requirement, and those that the current policy names for its
-        tool at any tier: people whom either asks may come first.
-        """
-        rules = EffectiveRules(self._policy(), item.ctx.agent, item.tool)
-        roles = (*item.requirement.roles, *rules.everybody())
-        return frozenset(group for role in roles for group in role.usergroups)
+        """Return the user groups that may matter for an item, then or now."""
+        return self._asked_groups.of(self._policy(), item)
 
     async def waiting(self, limit: int = MAX_QUEUE) -> list[Loaded]:
         """Return approvals with an item that waits for a person, soonest due first.

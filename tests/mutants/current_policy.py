@@ -22,6 +22,13 @@ CURRENT_POLICY_TABLE = (
         "tests/approvals/test_quorum.py",
     ),
     Mutant(
+        "the user groups of another policy are worked out anew",
+        "gateway/service/asked_groups.py",
+        "if policy is not self._policy or",
+        "if self._policy is None or",
+        "tests/service/test_asked_groups.py",
+    ),
+    Mutant(
         "maker is not checker",
         DECIDING,
         "    if raised.requirement.editor_may_vote and not edit_asks_more(",

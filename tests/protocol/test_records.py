@@ -1,0 +1,68 @@
+"""Copies of records: equal to pydantic's own, and no way around parsing."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from tests.approvals.builders import an_approval, an_item
+from twokey.gateway.approvals.record import Approval
+from twokey.gateway.protocol.records import Person, Record
+
+
+def test_a_copy_is_that_of_pydantic_in_all_that_it_holds() -> None:
+    """Fields that were set, what is dumped, and what is equal to what."""
+    before = an_approval(an_item())
+    item = before.items[0]
+    changes = {"rev": 7, "items": (item.with_(owner="worker"),)}
+
+    copied, expected = before.with_(**changes), before.model_copy(update=changes)
+
+    assert copied == expected
+    assert type(copied) is type(expected)
+    assert copied.model_fields_set == expected.model_fields_set
+    assert vars(copied) == vars(expected)
+    assert copied.model_dump_json(exclude_unset=True) == expected.model_dump_json(
+        exclude_unset=True
+    )
+    assert repr(copied) == repr(expected)
+    assert copied.items[0].requirement is item.requirement
+
+
+def test_a_copy_leaves_the_first_as_it_was_and_is_frozen() -> None:
+    before = Person(team="T0", user="U0ANA")
+
+    copied = before.with_(name="Ana")
+
+    assert before == Person(team="T0", user="U0ANA")
+    assert before.model_fields_set == {"team", "user"}
+    assert hash(copied) == hash(Person(team="T0", user="U0ANA", name="Ana"))
+    with pytest.raises(ValidationError, match="frozen"):
+        copied.name = "Ben"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    "outside",
+    [{"team": "T0", "user": 7}, {"team": "T0"}, {"team": "T0", "user": "U", "x": 1}],
+)
+def test_what_comes_from_outside_is_parsed(outside: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        Person.model_validate(outside)
+
+
+def test_a_copied_record_is_parsed_again_where_it_comes_back() -> None:
+    """`with_` trusts its values: a record that was written wrongly is not read."""
+    wrong = an_approval(an_item()).with_(rev="seven")
+
+    with pytest.raises(ValidationError):
+        Approval.model_validate_json(wrong.model_dump_json(warnings=False))
+
+
+def test_only_with_makes_records_without_parsing_them() -> None:
+    """No other record has a short cut of its own."""
+    kinds: list[type[Record]] = [*Record.__subclasses__()]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+
+    assert kinds
+    assert not [kind for kind in kinds if "with_" in vars(kind)]

@@ -118,7 +118,9 @@ async def _opened(store: Store, agents: AgentService, thread: str) -> Approval:
         tool="process_refund",
         tool_call_id="call-1",
         args={
-            "order_id": "78291",
+            # Another effect each: calls of one effect are precedents of each other,
+            # and deciding one has the others judged anew.
+            "order_id": thread,
             "customer": "Maria Lopez <maria@example.com>",
             "amount": 899.5,
             "reason": "The envelope was lost on its way; the carrier confirmed it.",

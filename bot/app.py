@@ -14,7 +14,7 @@ from typing import Self
 import aiohttp
 from aiohttp import web
 
-from twokey.bot.bolt import Dispatch, bolt_app, quiet_slack_loggers
+from twokey.bot.bolt import bolt_app, quiet_slack_loggers
 from twokey.bot.bot_token import BotToken
 from twokey.bot.config import BotConfig
 from twokey.bot.delivery.card_copies import CopyUpdater
@@ -25,6 +25,7 @@ from twokey.bot.delivery.metrics_reports import MetricsReports
 from twokey.bot.delivery.publisher import Publisher
 from twokey.bot.delivery.queue_sender import QueueSender
 from twokey.bot.delivery.seeded_defects import SeededDefects
+from twokey.bot.dispatch import Dispatch
 from twokey.bot.giver_checks import check_givers
 from twokey.bot.home_updates import HomeUpdates
 from twokey.bot.identity import Identity, ask_until_answered, identify
@@ -163,7 +164,7 @@ class SlackBot:
         opening.push_async_callback(_cancel, checking)
         for register in LISTENERS:
             register(router)
-        dispatch, nonces = Dispatch(app), StoreNonces(store, config.tenant)
+        dispatch, nonces = Dispatch(router, app), StoreNonces(store, config.tenant)
         if config.mode is SlackMode.HTTP or config.port is not None:
             await self._listen(opening, dispatch, nonces)
         if config.mode is SlackMode.SOCKET:

@@ -3,7 +3,8 @@
 Bolt checks signatures too, but answers 500 to a malformed one, runs a replayed request
 again, logs the body of a forged one, and has no defence against slow clients (measured
 with slack-bolt 1.30 and aiohttp 3.14). So everything is checked here first, over the
-raw bytes and before anything is parsed; Bolt's own check then runs as a second one.
+raw bytes and before anything is parsed; for what goes on to Bolt (`dispatch`), its own
+check then runs as a second one.
 Source of the scheme:
 https://docs.slack.dev/authentication/verifying-requests-from-slack
 """

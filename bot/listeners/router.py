@@ -1,4 +1,7 @@
-"""Register listeners with Bolt; turn every exception into a private message.
+"""Register listeners; turn every exception into a private message.
+
+Clicks and submitted modals are found in a table, by ``action_id`` and ``callback_id``.
+Events, commands and what the table does not know are registered with Bolt.
 
 A listener gets a typed record and may raise `UserFacingError`. Any other exception is
 logged and answered with a sentence: an exception that left a listener would be a 500,
@@ -8,6 +11,7 @@ and Slack does not deliver an interaction twice.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping
@@ -21,6 +25,7 @@ from slack_bolt.response import BoltResponse
 from twokey.bot import payload
 from twokey.bot.blocks import notice
 from twokey.bot.ids import Action, View, chosen
+from twokey.bot.ingress import Answer, Delivery
 from twokey.bot.interactions import Clicked, Submitted
 from twokey.bot.listener_context import (
     ListenerContext,
@@ -36,9 +41,8 @@ from twokey.gateway.failures import log_failure
 
 logger = logging.getLogger(__name__)
 
-DIGEST = "twokey_digest"
-RECORDED = "twokey_recorded"
-"""Names under which the ingress says what it knows of a request."""
+DELIVERY = "twokey_delivery"
+"""Name under which Bolt's context holds what the ingress knows of a request."""
 
 LISTENER_TIMEOUT_S = 2.6
 """How long a listener may take; Slack waits 3 s."""
@@ -66,6 +70,7 @@ BROKEN = label(
 )
 
 _TITLE = label("Not done")
+_ANY = re.compile("")
 
 T = TypeVar("T")
 AckBody = Mapping[str, object]
@@ -81,8 +86,9 @@ OnSubmit = Callable[[ListenerContext, Submitted], Awaitable[AckBody]]
 OnCommand = Callable[[ListenerContext, Command], Awaitable[AckBody]]
 OnEvent = Callable[[ListenerContext, Json], Awaitable[None]]
 
-_Listener = Callable[[dict[str, object], Context], Awaitable[BoltResponse]]
-_Register = Callable[[_Listener], object]
+_Listener = Callable[[Json, Delivery], Awaitable[Answer]]
+_OfBolt = Callable[[dict[str, object], Context], Awaitable[BoltResponse]]
+_Register = Callable[[_OfBolt], object]
 
 
 class Bolt(Protocol):
@@ -109,54 +115,147 @@ class Bolt(Protocol):
         ...
 
 
-def _readable(listener: _Listener) -> _Listener:
-    """Let a listener have what it can read; the rest is logged and acknowledged."""
+def _of_bolt(listener: _Listener) -> _OfBolt:
+    """Return a listener as Bolt calls it."""
 
-    async def readable(body: dict[str, object], context: Context) -> BoltResponse:
+    async def answer(body: dict[str, object], context: Context) -> BoltResponse:
         """Answer one payload."""
+        delivery = context.get(DELIVERY)
+        # A request that reached Bolt by any way but the ingress decides nothing.
+        if not isinstance(delivery, Delivery):
+            delivery = Delivery(body, {}, "", is_recorded=False)
         try:
-            return await listener(body, context)
+            found = await listener(body, delivery)
         except BadPayload as error:
-            # The place only: a payload may hold what people typed. Acknowledged, since
-            # a payload of the same shape cannot be read the second time either.
-            logger.warning("listener.bad_payload place=%s", error.place)
-            return BoltResponse(status=HTTPStatus.OK, body="")
+            found = _unread(error)
+        return BoltResponse(status=found.status, body=found.body)
 
-    return readable
+    return answer
+
+
+def _unread(error: BadPayload) -> Answer:
+    """Log and acknowledge a payload that does not have the shape of its kind."""
+    # The place only: a payload may hold what people typed. Acknowledged, since a
+    # payload of the same shape cannot be read the second time either.
+    logger.warning("listener.bad_payload place=%s", error.place)
+    return Answer()
 
 
 class Router:
-    """Where listeners are registered; the first that matches gets the payload."""
+    """Where listeners are registered, each for one kind of request."""
 
     def __init__(self, app: Bolt, ctx: ListenerContext) -> None:
         self._bolt = app
         self._ctx = ctx
-        self._actions: dict[str, OnClick] = {}
+        self._clicks: dict[str, OnClick] = {}
+        self._submits: dict[str, OnSubmit] = {}
         self._no_record: OnClick | None = None
         self._no_record_of_form: OnSubmit | None = None
 
-    def on_action(self, action: Action | re.Pattern[str], handle: OnClick) -> None:
+    async def interaction(self, body: Json, delivery: Delivery) -> Answer | None:
+        """Answer a click or a submitted modal; None when it is not in the tables."""
+        try:
+            match body.get("type"):
+                case "block_actions":
+                    click = Clicked(payload.block_action(body), delivery.digest)
+                    on_click = self._clicks.get(click.action.action_id)
+                    return on_click and await self._click(on_click, click, delivery)
+                case "view_submission":
+                    form = Submitted(payload.view_submission(body), delivery.digest)
+                    on_submit = self._submits.get(form.view.callback_id)
+                    return on_submit and await self._submit(on_submit, form, delivery)
+                case _:
+                    return None
+        except BadPayload as error:
+            return _unread(error)
+
+    def on_action(self, action: Action, handle: OnClick) -> None:
         """Call this for clicks on the buttons with this ``action_id``."""
+        _add(self._clicks, action, handle)
 
-        @_readable
-        async def listener(body: dict[str, object], context: Context) -> BoltResponse:
-            """Answer one click."""
-            click = Clicked(payload.block_action(body), _digest(context))
-            try:
-                message = await _guarded(lambda: self._handled(handle, click), context)
-            except UserFacingError as error:
-                message = error.message
-            if message:
-                self._ctx.reply_to_click(click, message)
-            return BoltResponse(status=HTTPStatus.OK, body="")
+    def on_submit(self, view: View, handle: OnSubmit) -> None:
+        """Call this when a modal with this ``callback_id`` is submitted."""
+        _add(self._submits, view, handle)
 
-        self._bolt.action(action)(listener)
-        if isinstance(action, Action):
-            self._actions[action] = handle
+    def on_unknown(self, click: OnClick, submit: OnSubmit) -> None:
+        """Call these for what no other listener handles, those of Bolt included."""
+
+        async def clicked(body: Json, delivery: Delivery) -> Answer:
+            found = Clicked(payload.block_action(body), delivery.digest)
+            return await self._click(click, found, delivery)
+
+        async def submitted(body: Json, delivery: Delivery) -> Answer:
+            found = Submitted(payload.view_submission(body), delivery.digest)
+            return await self._submit(submit, found, delivery)
+
+        self._bolt.action(_ANY)(_of_bolt(clicked))
+        self._bolt.view_submission(_ANY)(_of_bolt(submitted))
 
     def on_no_record(self, click: OnClick, submit: OnSubmit) -> None:
         """Call these where no approval is known; they raise `NoRecord` as well."""
         self._no_record, self._no_record_of_form = click, submit
+
+    def on_menu(self, menu: Action, unknown: OnClick) -> None:
+        """Handle an action chosen in this menu as a click on its own button."""
+
+        async def handle(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
+            name, value = chosen(clicked.action.value)
+            action = replace(clicked.action, action_id=name, value=value)
+            # Not itself: a value that names the menu would name it again and again.
+            found = unknown if name == menu else self._clicks.get(name, unknown)
+            return await found(ctx, replace(clicked, action=action))
+
+        self.on_action(menu, handle)
+
+    def on_command(self, handle: OnCommand) -> None:
+        """Call this for the slash command; its answer is shown to the person alone."""
+
+        async def listener(body: Json, delivery: Delivery) -> Answer:
+            asked = payload.command(body)
+            try:
+                reply = await _guarded(lambda: handle(self._ctx, asked), delivery)
+            except UserFacingError as error:
+                reply = {"text": to_mrkdwn(error.message)}
+            return _answer({"response_type": "ephemeral", **reply})
+
+        self._bolt.command(self._ctx.config.command)(_of_bolt(listener))
+
+    def on_event(self, event: str | re.Pattern[str], handle: OnEvent) -> None:
+        """Call this for events of this type; Slack repeats what was not kept."""
+
+        async def listener(body: Json, delivery: Delivery) -> Answer:
+            try:
+                await _guarded(lambda: handle(self._ctx, body), delivery)
+            except UserFacingError as error:
+                # Slack repeats an event that is answered with an error, up to three
+                # times. Only these two may go better then; any other refusal would come
+                # again.
+                if error.message in {NOT_RECORDED, NOT_CONFIRMED}:
+                    return Answer(HTTPStatus.SERVICE_UNAVAILABLE)
+            return Answer()
+
+        self._bolt.event(event)(_of_bolt(listener))
+
+    async def _click(
+        self, handle: OnClick, click: Clicked, delivery: Delivery
+    ) -> Answer:
+        try:
+            message = await _guarded(lambda: self._handled(handle, click), delivery)
+        except UserFacingError as error:
+            message = error.message
+        if message:
+            self._ctx.reply_to_click(click, message)
+        return Answer()
+
+    async def _submit(
+        self, handle: OnSubmit, submitted: Submitted, delivery: Delivery
+    ) -> Answer:
+        try:
+            reply = await _guarded(lambda: self._submitted(handle, submitted), delivery)
+        except UserFacingError as error:
+            view = notice(_TITLE, error.message)
+            reply = {"response_action": "update", "view": view}
+        return _answer(reply)
 
     async def _handled(self, handle: OnClick, click: Clicked) -> UserText | None:
         try:
@@ -174,77 +273,10 @@ class Router:
                 raise
             return await self._no_record_of_form(self._ctx, submitted)
 
-    def on_menu(self, menu: Action, unknown: OnClick) -> None:
-        """Handle an action chosen in this menu as a click on its own button."""
 
-        async def handle(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
-            name, value = chosen(clicked.action.value)
-            action = replace(clicked.action, action_id=name, value=value)
-            # Not itself: a value that names the menu would name it again and again.
-            found = unknown if name == menu else self._actions.get(name, unknown)
-            return await found(ctx, replace(clicked, action=action))
-
-        self.on_action(menu, handle)
-
-    def on_submit(self, view: View | re.Pattern[str], handle: OnSubmit) -> None:
-        """Call this when a modal with this ``callback_id`` is submitted."""
-
-        @_readable
-        async def listener(body: dict[str, object], context: Context) -> BoltResponse:
-            """Answer one submission."""
-            submitted = Submitted(payload.view_submission(body), _digest(context))
-            try:
-                reply = await _guarded(
-                    lambda: self._submitted(handle, submitted), context
-                )
-            except UserFacingError as error:
-                reply = {
-                    "response_action": "update",
-                    "view": notice(_TITLE, error.message),
-                }
-            return _answer(reply)
-
-        self._bolt.view_submission(view)(listener)
-
-    def on_command(self, handle: OnCommand) -> None:
-        """Call this for the slash command; its answer is shown to the person alone."""
-
-        @_readable
-        async def listener(body: dict[str, object], context: Context) -> BoltResponse:
-            """Answer one command."""
-            asked = payload.command(body)
-            try:
-                reply = await _guarded(lambda: handle(self._ctx, asked), context)
-            except UserFacingError as error:
-                reply = {"text": to_mrkdwn(error.message)}
-            return _answer({"response_type": "ephemeral", **reply})
-
-        self._bolt.command(self._ctx.config.command)(listener)
-
-    def on_event(self, event: str | re.Pattern[str], handle: OnEvent) -> None:
-        """Call this for events of this type; Slack repeats what was not kept."""
-
-        @_readable
-        async def listener(body: dict[str, object], context: Context) -> BoltResponse:
-            """Answer one event."""
-            try:
-                await _guarded(lambda: handle(self._ctx, body), context)
-            except UserFacingError as error:
-                # Slack repeats an event that is answered with an error, up to three
-                # times. Only these two may go better then; any other refusal would come
-                # again.
-                if error.message in {NOT_RECORDED, NOT_CONFIRMED}:
-                    return BoltResponse(status=HTTPStatus.SERVICE_UNAVAILABLE, body="")
-            return BoltResponse(status=HTTPStatus.OK, body="")
-
-        self._bolt.event(event)(listener)
-
-
-async def _guarded(work: Callable[[], Awaitable[T]], context: Context) -> T:
+async def _guarded(work: Callable[[], Awaitable[T]], delivery: Delivery) -> T:
     """Let a listener work; whatever goes wrong in it ends as `UserFacingError`."""
-    # Missing means no: a request that reached Bolt by any way but the ingress decides
-    # nothing.
-    if not context.get(RECORDED, False):
+    if not delivery.is_recorded:
         raise UserFacingError(NOT_RECORDED)
     try:
         # A listener that is cut off here may have written its decision already, so the
@@ -272,9 +304,11 @@ async def _guarded(work: Callable[[], Awaitable[T]], context: Context) -> T:
         raise UserFacingError(BROKEN) from None
 
 
-def _digest(context: Context) -> str:
-    return str(context.get(DIGEST, ""))
+def _add(table: dict[str, T], name: str, handle: T) -> None:
+    if name in table:
+        raise ValueError(f"{str(name)!r} has two listeners; give it one.")
+    table[name] = handle
 
 
-def _answer(reply: AckBody) -> BoltResponse:
-    return BoltResponse(status=HTTPStatus.OK, body=dict(reply))
+def _answer(reply: AckBody) -> Answer:
+    return Answer(body=json.dumps(reply), content_type="application/json")

@@ -20,8 +20,7 @@ _ANY = re.compile("")
 def register(router: Router) -> None:
     """Answer everything, menus too; register this last."""
     router.on_menu(Action.MORE, _clicked)
-    router.on_action(_ANY, _clicked)
-    router.on_submit(_ANY, _submitted)
+    router.on_unknown(_clicked, _submitted)
     router.on_event(_ANY, _happened)
 
 

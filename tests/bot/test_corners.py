@@ -12,14 +12,12 @@ from typing import Any, cast
 
 import aiohttp
 import pytest
-from slack_bolt.app.async_app import AsyncApp
 
 from tests.bot.bot_stack import CHANNEL, TEAM, Stack, says
 from tests.conftest import eventually
 from twokey.bot.blocks import Message
 from twokey.bot.delivery import publisher
 from twokey.bot.delivery.card_publisher import CardPublisher
-from twokey.bot.ids import Action
 from twokey.bot.ingress import Answer, Delivery
 from twokey.bot.limits import Limits
 from twokey.bot.reviewers import Reviewers
@@ -122,30 +120,6 @@ async def test_without_any_socket_the_bot_is_not_ready(stack: Stack) -> None:
                 return answer.status == HTTPStatus.SERVICE_UNAVAILABLE
 
         await eventually(is_unready)
-
-
-async def test_what_breaks_in_bolt_itself_is_no_server_error(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def broken(*_: object, **__: object) -> object:
-        raise ZeroDivisionError
-
-    async with stack.running():
-        verdict = await stack.refund()
-        card = await stack.card(verdict)
-        monkeypatch.setattr(AsyncApp, "async_dispatch", broken)
-        answer = await click_raw(stack, str(card["ts"]))
-
-    assert answer == HTTPStatus.BAD_REQUEST
-
-
-async def click_raw(stack: Stack, ts: str) -> int:
-    """Click, and return the status of the bot's answer."""
-    with pytest.raises(Exception, match="app_did_not_respond"):
-        await stack.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE)
-    status = stack.sandbox.requests[-1].status
-    assert status is not None
-    return status
 
 
 @dataclass

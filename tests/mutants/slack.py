@@ -280,8 +280,8 @@ SLACK_TABLE = (
     Mutant(
         "a menu does not choose itself",
         "bot/listeners/router.py",
-        "unknown if name == menu else self._actions.get(name, unknown)",
-        "self._actions.get(name, unknown)",
+        "unknown if name == menu else self._clicks.get(name, unknown)",
+        "self._clicks.get(name, unknown)",
         "tests/bot/listeners/test_menu.py",
     ),
     Mutant(

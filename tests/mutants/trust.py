@@ -51,6 +51,27 @@ TRUST_TABLE = (
         FLOODS,
     ),
     Mutant(
+        "a form with two payloads is no click",
+        "bot/form.py",
+        "if any(other.startswith(_FIELD) for other in others):",
+        "if False:",
+        "tests/bot/test_form.py",
+    ),
+    Mutant(
+        "a malformed escape is read by nobody",
+        "bot/form.py",
+        'if len(decoded) != len(escaped) - 2 * escaped.count("%"):',
+        "if False:",
+        "tests/bot/test_form.py",
+    ),
+    Mutant(
+        "an interaction that the store did not record decides nothing",
+        "bot/listeners/router.py",
+        "if not delivery.is_recorded:",
+        "if False:",
+        "tests/bot/test_dispatch.py",
+    ),
+    Mutant(
         "what could not be kept may come again, signed alike",
         "bot/ingress.py",
         "await nonces.forget(delivery.digest)",

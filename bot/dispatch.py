@@ -1,0 +1,65 @@
+"""Pass what Slack sent, by HTTP or through a socket, to whatever answers it.
+
+Clicks and submitted modals go to their listeners directly, by ``action_id`` and
+``callback_id``. All else goes through Bolt, which asks one listener after another
+whether it is meant; that costs more than what a click does.
+"""
+
+from __future__ import annotations
+
+import logging
+from http import HTTPStatus
+from typing import cast
+
+from slack_bolt.request.async_request import AsyncBoltRequest
+
+from twokey.bot.form import BadForm, interaction_of
+from twokey.bot.ingress import Answer, Delivery
+from twokey.bot.listeners.router import DELIVERY, Bolt, Router
+from twokey.gateway.failures import log_failure
+
+logger = logging.getLogger(__name__)
+
+
+class Dispatch:
+    """Hand over deliveries; whatever happens there, an answer comes back."""
+
+    def __init__(self, router: Router, app: Bolt) -> None:
+        self._router = router
+        self._bolt = app
+
+    async def __call__(self, delivery: Delivery) -> Answer:
+        """Hand over one delivery."""
+        try:
+            answer = await self._interaction(delivery)
+            return answer or await self._by_bolt(delivery)
+        except BadForm as error:
+            logger.warning("bot.unreadable why=%s request=%s", error, delivery.digest)
+        except Exception as error:  # noqa: BLE001 - Slack needs an answer
+            # Listeners let nothing out; this would be Bolt's own.
+            log_failure(logger, error, "bot.dispatch_failed")
+        return Answer(HTTPStatus.BAD_REQUEST)
+
+    async def _interaction(self, delivery: Delivery) -> Answer | None:
+        body = delivery.body
+        payload = interaction_of(body) if isinstance(body, str) else body
+        if not isinstance(payload, dict):
+            return None
+        return await self._router.interaction(
+            cast("dict[str, object]", payload), delivery
+        )
+
+    async def _by_bolt(self, delivery: Delivery) -> Answer:
+        is_http = isinstance(delivery.body, str)
+        request = AsyncBoltRequest(
+            body=delivery.body,
+            headers={**delivery.headers},
+            context={DELIVERY: delivery},
+            mode="http" if is_http else "socket_mode",
+        )
+        response = await self._bolt.async_dispatch(request)
+        if response.status == HTTPStatus.INTERNAL_SERVER_ERROR:
+            # Bolt could not read it. To Slack that is a refusal, not a fault of ours.
+            return Answer(HTTPStatus.BAD_REQUEST)
+        kind = "application/json" if response.body.startswith("{") else "text/plain"
+        return Answer(response.status, response.body, kind)

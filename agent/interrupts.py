@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Literal, Self, TypeVar, cast
 
 from langchain.agents.middleware.types import ToolCallRequest
 from langgraph.config import get_config
 from langgraph.types import interrupt
-from pydantic import ValidationError, create_model, model_validator
+from pydantic import (
+    BaseModel,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    ValidationError,
+    create_model,
+    model_validator,
+)
+from pydantic_core import CoreSchema, core_schema
 
 from twokey.agent import turns
 from twokey.gateway.errors import BadJson
@@ -35,6 +44,9 @@ _DECISIONS = {
     Verb.REJECT: AnswerKind.REJECT,
     Verb.RESPOND: AnswerKind.RESPOND,
 }
+KEPT = 1024
+"""How many models of answers this process keeps."""
+
 _ENDINGS = tuple(kind for kind in AnswerKind if kind not in _DECISIONS.values())
 
 
@@ -79,7 +91,7 @@ def request_decision(
         "allow": [str(verb) for verb in verdict.allow],
     }
     # With the model itself, LangGraph would refuse the saved answers of the tool.
-    schema = model.model_json_schema() if is_again else model
+    schema = _json_schema(model) if is_again else answer_form(model)
     answer = _interrupt(question, model, schema)
     return _latest(answer, model)
 
@@ -95,7 +107,7 @@ def request_reconciliation(verdict: Verdict) -> ReconcileAnswer:
         "allow": ["executed", "rerun", "skip"],
     }
     model = _reconcile_model(verdict.item_id, verdict.action_hash)
-    return _interrupt(question, model, model)
+    return _interrupt(question, model, answer_form(model))
 
 
 def drop_findings(verdict: Verdict) -> None:
@@ -123,7 +135,7 @@ def answer_model(verdict: Verdict) -> type[Answer]:
 
 
 def _interrupt(
-    question: JsonObject, model: type[_A], schema: type[_A] | dict[str, Any]
+    question: JsonObject, model: type[_A], schema: type[Any] | dict[str, Any]
 ) -> _A:
     errors: list[str] = []
     while True:
@@ -174,7 +186,54 @@ def _is_valid(answer: object, model: type[Answer | ReconcileAnswer]) -> bool:
     return True
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=KEPT)
+def _json_schema(model: type[BaseModel]) -> dict[str, Any]:
+    """Return the JSON Schema of a model, made once: each pause shows it again."""
+    schema = model.model_json_schema()
+    # In place of each reference: pydantic takes no schema with references to its own
+    # definitions from a class.
+    named: dict[str, Any] = schema.pop("$defs", {})
+    return cast("dict[str, Any]", _inlined(schema, named))
+
+
+def _inlined(schema: object, named: Mapping[str, Any]) -> object:
+    if isinstance(schema, list):
+        return [_inlined(one, named) for one in cast("list[object]", schema)]
+    if not isinstance(schema, dict):
+        return schema
+    members = cast("dict[str, object]", schema)
+    name = str(members.get("$ref", "")).removeprefix("#/$defs/")
+    if name in named:
+        return _inlined(named[name], named)
+    return {key: _inlined(value, named) for key, value in members.items()}
+
+
+@lru_cache(maxsize=KEPT)
+def answer_form(model: type[BaseModel]) -> type[Any]:
+    """Return what LangGraph validates an answer by and shows as its JSON Schema.
+
+    LangGraph makes the JSON Schema of a model at each pause. A turn of many calls
+    pauses each of them again whenever one is answered, so this one is made once.
+    """
+
+    class Form:
+        @classmethod
+        def __get_pydantic_core_schema__(
+            cls, _source: object, _handler: GetCoreSchemaHandler
+        ) -> CoreSchema:
+            # What the model raises goes on as it is.
+            return core_schema.no_info_plain_validator_function(model.model_validate)
+
+        @classmethod
+        def __get_pydantic_json_schema__(
+            cls, _schema: CoreSchema, _handler: GetJsonSchemaHandler
+        ) -> dict[str, Any]:
+            return _json_schema(model)
+
+    return Form
+
+
+@lru_cache(maxsize=KEPT)
 def _answer_model(
     item_id: str, action_hash: str, allow: tuple[Verb, ...], schema: bytes | None
 ) -> type[Answer]:
@@ -197,7 +256,7 @@ def _answer_model(
     return create_model("ApprovalAnswer", __base__=Bound, **fields)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=KEPT)
 def _reconcile_model(item_id: str, action_hash: str) -> type[ReconcileAnswer]:
     fields: dict[str, Any] = {
         "item_id": (Literal[item_id], ...),

@@ -16,7 +16,7 @@ from collections.abc import Awaitable
 from pathlib import Path
 from typing import Protocol
 
-from bench import auto_call, click_to_ack, decision_cost, decision_to_tool
+from bench import auto_call, click_to_ack, decision_cost, decision_to_tool, many_calls
 from bench.stats import Figure, NotMeasured, table
 from twokey.gateway.errors import TwokeyError
 
@@ -30,6 +30,7 @@ FIGURES: dict[str, _Measure] = {
     "decision_to_tool": decision_to_tool.measure,
     "auto_call": auto_call.measure,
     "decision_cost": decision_cost.measure,
+    "many_calls": many_calls.measure,
 }
 """Every figure by its name on the command line."""
 

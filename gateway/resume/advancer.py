@@ -132,7 +132,6 @@ class Advancer:
             at.keys, at.tenant, at.agent, at.thread, has_past=state.exists
         )
         while True:
-            state = await runner.probe(at.thread)
             if state.is_cut_off and has_run:
                 # Before any answer: one for another branch would run this one, too.
                 await self._halt_at_breakpoint(at, state)
@@ -159,6 +158,7 @@ class Advancer:
                 has_run = True
             else:
                 return state
+            state = await runner.probe(at.thread)
 
     async def _nudge(
         self, at: ThreadRef, runner: Runner, state: ThreadState, *, past_limits: bool

@@ -14,7 +14,7 @@ from referencing import Registry
 from referencing.exceptions import Unresolvable
 
 from twokey.gateway.approvals.lifecycle import UNEXECUTED
-from twokey.gateway.approvals.record import Item, approval_of
+from twokey.gateway.approvals.record import Approval, Item, approval_of
 from twokey.gateway.approvals.resume_value import answer_for, unknown_answer
 from twokey.gateway.errors import CorruptRecord, GraphError
 from twokey.gateway.failures import log_failure
@@ -130,12 +130,14 @@ async def answers_for(
         GraphError: when the agent gives itself another name than the settings do.
     """
     answers = Answers()
+    # The calls of a turn share a card: it is read once, not once for each of them.
+    cards: dict[str, Approval | None] = {}
     for one in pending:
         question = question_of(one)
         if question is None:
             continue
         try:
-            found = await _item(store, question.item_id)
+            found = await _item(store, question.item_id, cards)
         except CorruptRecord as error:
             log_failure(logger, error, "record.corrupt")
             answers.add(question, _unknown(question, _CORRUPT))
@@ -234,12 +236,18 @@ def _reconciled(item: Item) -> ReconcileAnswer | None:
     return reconcile_answer(item, word)
 
 
-async def _item(store: Store, item_id: str) -> tuple[RunRef, Item] | None:
+async def _item(
+    store: Store, item_id: str, cards: dict[str, Approval | None]
+) -> tuple[RunRef, Item] | None:
+    """Return an item and its run; ``cards`` keeps the approvals that were read."""
     try:
         approval_id, index = approval_of(item_id)
     except ValueError:
         return None
-    loaded = await store.approvals.load(approval_id)
-    if loaded is None or index >= len(loaded.approval.items):
+    if approval_id not in cards:
+        loaded = await store.approvals.load(approval_id)
+        cards[approval_id] = loaded.approval if loaded else None
+    approval = cards[approval_id]
+    if approval is None or index >= len(approval.items):
         return None
-    return loaded.approval.run_ref, loaded.approval.items[index]
+    return approval.run_ref, approval.items[index]

@@ -6,10 +6,11 @@ import random
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import is_invalid_resume
 from langgraph.types import Command
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from tests.agent.agent_runner import FREE, STRICT, Effects, Runner, build, by_call, pay
 from tests.agent.fake_gateway import FakeGateway
@@ -233,3 +234,28 @@ def _verdict(gateway: FakeGateway, action_hash: str) -> Verdict:
         },
     }
     return Verdict.model_validate(from_wire)
+
+
+def test_the_schema_that_a_client_sees_is_that_of_the_model() -> None:
+    gateway = FakeGateway()
+    model = interrupts.answer_model(_verdict(gateway, "sha256:" + "1" * 64))
+    form = TypeAdapter[Any](interrupts.answer_form(model))
+    base = {"item_id": "ap0.0", "action_hash": "sha256:" + "1" * 64}
+
+    schema = form.json_schema()
+
+    Draft202012Validator.check_schema(schema)
+    given: Any = Draft202012Validator(schema)
+    own: Any = Draft202012Validator(model.model_json_schema())
+    for answer in (
+        {"type": "approve", **base},
+        {"type": "approve", **base, "by": {"team": "T0", "user": "U0ANA"}},
+        {"type": "approve", **base, "by": {"team": "T0"}},
+        {"type": "approve", **base, "item_id": "ap0.1"},
+        {"type": "approve", **base, "args": 7},
+        {"type": "approve", **base, "more": 1},
+        {"type": "nonsense", **base},
+    ):
+        assert given.is_valid(answer) is own.is_valid(answer), answer
+    with pytest.raises(ValidationError, match="carries `args`"):
+        form.validate_python({"type": "edit", **base})

@@ -10,7 +10,7 @@ from tests.conftest import eventually
 from tests.lifetimes import lose_records
 from tests.resume.resume_stack import Stack
 from twokey.agent import tool_messages
-from twokey.gateway.approvals.decisions import Edit
+from twokey.gateway.approvals.decisions import Approve, Edit
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.approvals.lifecycle import UNEXECUTED
 from twokey.gateway.approvals.record import Item
@@ -21,6 +21,7 @@ from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.wire import RECONCILE_INTERRUPT, ReconcileAnswer
 from twokey.gateway.resume.answers import Answers, answers_for
 from twokey.gateway.resume.runner import PendingInterrupt
+from twokey.gateway.store.atomic_write import Loaded
 
 REFUND = ("refund", {"order": "78291", "amount": 899.0})
 
@@ -180,3 +181,26 @@ async def test_a_doubt_is_answered_by_what_became_of_the_item(stack: Stack) -> N
         assert answers.ready[question.id]["type"] == "rerun"
     # They were written by hand: no script gave them the lifetime of what has ended.
     await lose_records(stack.store.conn)
+
+
+async def test_the_calls_of_one_card_are_answered_by_one_reading_of_it(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with stack.working():
+        await stack.ask(*((REFUND[0], {"order": str(n), "amount": 1}) for n in "123"))
+        await stack.asked(3)
+    pending = (await stack.runner.probe("t1")).pending
+    for item in await stack.items():
+        await stack.decide(item, Approve())
+    load, read = stack.store.approvals.load, list[str]()
+
+    async def counted(approval_id: str) -> Loaded | None:
+        read.append(approval_id)
+        return await load(approval_id)
+
+    monkeypatch.setattr(stack.store.approvals, "load", counted)
+
+    answers = await answered(stack, *pending, thread="t1")
+
+    assert len(answers.ready) == 3
+    assert len(read) == 1

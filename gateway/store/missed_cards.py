@@ -39,10 +39,8 @@ async def _behind(store: Store, keys: Keys, ids: Sequence[str]) -> list[str]:
     """Return those whose card shows an older rev than the record, or none."""
     commands: list[list[Argument]] = []
     for one in ids:
-        commands += [
-            ["HGET", keys.head(one), "rev"],
-            ["HGET", keys.card(one), "rev"],
-        ]
+        commands.append(["HGET", keys.head(one), "rev"])
+        commands.append(["HGET", keys.card(one), "rev"])
     revs = await store.conn.transaction(*commands)
     pairs = zip(ids, revs[::2], revs[1::2], strict=True)
     return [one for one, is_now, shown in pairs if number(shown) < number(is_now)]

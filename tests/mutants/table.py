@@ -18,6 +18,7 @@ from tests.mutants.outages import OUTAGES_TABLE
 from tests.mutants.precedents import PRECEDENTS_TABLE
 from tests.mutants.questions import QUESTION_TABLE
 from tests.mutants.reach import REACH_TABLE
+from tests.mutants.scale import SCALE_TABLE
 from tests.mutants.slack import SLACK_TABLE
 from tests.mutants.standing import STANDING_TABLE
 from tests.mutants.totals import TOTALS_TABLE
@@ -496,4 +497,5 @@ TABLE = (
     *LIFETIMES_TABLE,
     *METRICS_TABLE,
     *PRECEDENTS_TABLE,
+    *SCALE_TABLE,
 )

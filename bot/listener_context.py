@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import LiteralString
 
@@ -116,6 +117,17 @@ class ListenerContext:
         fresh = decides and any(_takes_several(item) for item in items)
         return await self._resolved(
             user, user_team, groups, fresh=fresh, is_glance=is_glance
+        )
+
+    async def person_among(
+        self, user: str, groups: Iterable[str], *, is_glance: bool = False
+    ) -> Reviewer:
+        """Return a person of this workspace, and for whom they act, by these groups.
+
+        ``is_glance`` is that of `reviewer_of`.
+        """
+        return await self._resolved(
+            user, self.team, frozenset(groups), fresh=False, is_glance=is_glance
         )
 
     async def resolve_freezer(

@@ -44,6 +44,10 @@ _CUT: LiteralString = (
     "This list may be incomplete: only the {count} approvals that expire first were "
     "checked."
 )
+_CUT_HERE: LiteralString = (
+    "Of what only has its card in this channel, the {count} approvals that expire "
+    "first were checked."
+)
 _UNKNOWN = template("I do not know this command.")
 
 
@@ -112,24 +116,27 @@ def _answer(message: UserText) -> AckBody:
 
 async def _list(ctx: ListenerContext, command: Command, _: str) -> AckBody:
     await ctx.require_member(command.who, OUTSIDER)
-    found: list[Loaded] = []
+    found: dict[str, Loaded] = {}
     is_unknown = False
-    target = 0
-    for loaded in await waiting.waiting(ctx):
-        target += 1
+    mine, looked_at = await waiting.concerning(ctx, command.user)
+    here = await waiting.waiting(ctx)
+    for loaded in {one.approval.id: one for one in (*mine, *here)}.values():
         access = await access_to(ctx, command, loaded.approval)
         is_unknown = is_unknown or (access.is_unknown and not access.is_given)
         if access.is_given:
-            found.append(loaded)
-    shown = [await ctx.service.as_of_now(one) for one in found[:_MAX_LISTED]]
+            found[loaded.approval.id] = loaded
+    listed = sorted(found.values(), key=lambda one: one.approval.expires_at_ms)
+    shown = [await ctx.service.as_of_now(one) for one in listed[:_MAX_LISTED]]
     lines = [f"• {line(one.approval)}" for one in shown]
-    is_cut = target >= MAX_QUEUE
-    if not lines and not is_cut:
+    is_cut = len(here) >= MAX_QUEUE
+    if not lines and not (is_cut or looked_at):
         lines.append(to_mrkdwn(_NOTHING))
-    if len(found) > _MAX_LISTED:
-        lines.append(f"… and {len(found) - _MAX_LISTED} more.")
-    if is_cut:
-        lines.append(to_mrkdwn(template(_CUT, count=target)))
+    if len(listed) > _MAX_LISTED:
+        lines.append(f"… and {len(listed) - _MAX_LISTED} more.")
+    if looked_at:
+        lines.append(to_mrkdwn(template(_CUT, count=looked_at)))
+    elif is_cut:
+        lines.append(to_mrkdwn(template(_CUT_HERE, count=len(here))))
     if is_unknown:
         lines.append(to_mrkdwn(_MAYBE_MORE))
     return {"text": "\n".join(lines)}

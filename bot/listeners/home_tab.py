@@ -2,9 +2,9 @@
 
 A tab is published under the hash of the view that it replaces: of two that are made
 side by side, Slack refuses the one that knows less, and it is made again. One process
-follows changes, the one that publishes the outbox. It reads the queue once for all open
-tabs, publishes a tab only when it would show something else, and pauses longer than its
-look took.
+follows changes, the one that publishes the outbox. It reads each approval once for all
+open tabs, publishes a tab only when it would show something else, and pauses longer
+than its look took.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import logging
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import cast
 
 from twokey.bot.cards.home import AS_OF, home
@@ -25,13 +24,11 @@ from twokey.bot.cards.queue import HomeFilter, page_of
 from twokey.bot.limits import PUBLISH
 from twokey.bot.listener_context import ListenerContext
 from twokey.bot.listeners.person_queue import queue_of
-from twokey.bot.listeners.waiting import waiting
 from twokey.bot.objects import Block
 from twokey.bot.web import RateLimited, SlackError, SlackRefused, text_at
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.errors import StoreUnavailable
 from twokey.gateway.failures import log_failure
-from twokey.gateway.service.queue import MAX_QUEUE
 from twokey.gateway.store.atomic_write import Loaded
 from twokey.gateway.store.home_tabs import HomeTab, ShownTab
 
@@ -49,23 +46,6 @@ _PAUSE_SHARE = 3
 _TRIES = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Glance:
-    """What waits for anybody, as of one look."""
-
-    waiting: Sequence[Approval]
-
-    @property
-    def looked_at(self) -> int:
-        """Return how many were looked at, when there may be more; else 0."""
-        return len(self.waiting) if len(self.waiting) >= MAX_QUEUE else 0
-
-
-async def glance(ctx: ListenerContext) -> Glance:
-    """Read what waits for anybody; raises `StoreUnavailable`."""
-    return Glance([one.approval for one in await waiting(ctx)])
-
-
 async def show(ctx: ListenerContext, user: str) -> None:
     """Publish a person's tab now; what goes wrong is logged."""
     async with ctx.home.next_update(user) as is_mine:
@@ -74,7 +54,7 @@ async def show(ctx: ListenerContext, user: str) -> None:
         try:
             for _ in range(_TRIES):
                 await ctx.home.wait_for_limit()
-                if await _published(ctx, user, await glance(ctx), is_requested=True):
+                if await _published(ctx, user, {}, is_requested=True):
                     return
         except (SlackError, StoreUnavailable) as error:
             logger.warning("home.unpublished user=%s why=%s", user, error)
@@ -104,22 +84,23 @@ async def _follow_changes(ctx: ListenerContext) -> None:
     users = await tabs.open_tabs(ctx.keys, ctx.config.tenant, MAX_TABS)
     if not users:
         return
-    seen = await glance(ctx)
+    # Read once for all of them: people of one role have the same queue.
+    read: dict[str, Loaded] = {}
     for user in users:
         async with ctx.home.next_update(user) as is_mine:
             # Otherwise another turn of this person waits, and shows all there is.
-            if is_mine and not await _followed(ctx, user, seen):
+            if is_mine and not await _followed(ctx, user, read):
                 ctx.home.changed.set()
 
 
-async def _followed(ctx: ListenerContext, user: str, seen: Glance) -> bool:
+async def _followed(ctx: ListenerContext, user: str, read: dict[str, Loaded]) -> bool:
     """Bring one open tab up to date; False when it has to be tried again.
 
     Raises:
         StoreUnavailable: the store does not answer.
     """
     try:
-        return await _published(ctx, user, seen, is_requested=False)
+        return await _published(ctx, user, read, is_requested=False)
     except SlackRefused as error:
         # It would be refused again: the person has left, or the tab was switched off.
         logger.warning("home.forgotten user=%s why=%s", user, error)
@@ -131,7 +112,7 @@ async def _followed(ctx: ListenerContext, user: str, seen: Glance) -> bool:
 
 
 async def _published(
-    ctx: ListenerContext, user: str, seen: Glance, *, is_requested: bool
+    ctx: ListenerContext, user: str, read: dict[str, Loaded], *, is_requested: bool
 ) -> bool:
     """Publish one tab; False when it has to be made again.
 
@@ -142,7 +123,7 @@ async def _published(
     tabs, tenant = ctx.service.store.home_tabs, ctx.config.tenant
     # The hash before the tab is made: whatever is published in between is newer.
     tab, before, now_ms = await tabs.tab(ctx.keys, tenant, user)
-    view = await _view(ctx, user, tab, seen, now_ms=now_ms, is_requested=is_requested)
+    view = await _view(ctx, user, tab, read, now_ms=now_ms, is_requested=is_requested)
     content = _content(view)
     if not is_requested and content == before.content:
         return True
@@ -173,13 +154,13 @@ async def _view(
     ctx: ListenerContext,
     user: str,
     tab: HomeTab,
-    seen: Glance,
+    read: dict[str, Loaded],
     *,
     now_ms: int,
     is_requested: bool,
 ) -> Block:
     """Return a person's queue, and below it how this works."""
-    found = await queue_of(ctx, user, seen.waiting, is_glance=not is_requested)
+    found = await queue_of(ctx, user, read, is_glance=not is_requested)
     chosen = filter_of(tab)
     page = page_of(
         found.mine, now_ms=now_ms, user=user, chosen=chosen, calls=found.calls
@@ -198,7 +179,7 @@ async def _view(
         chosen=chosen,
         until_ms=tab.until_ms,
         is_complete=found.is_complete,
-        looked_at=seen.looked_at,
+        looked_at=found.looked_at,
         own=found.own,
         troubles=await _troubles(ctx, page.approvals),
         manual=manual(ctx.service.channel, ctx.config.command),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 
 from twokey.bot.listener_context import ListenerContext
@@ -12,6 +12,11 @@ from twokey.gateway.approvals.permission import denial_reason
 from twokey.gateway.approvals.quorum import is_among
 from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.protocol.verbs import Verb
+from twokey.gateway.service.queue import MAX_OF_PERSON
+from twokey.gateway.store.atomic_write import Loaded
+
+ENOUGH = 1000
+"""How many approvals a person's queue holds at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,39 +28,50 @@ class PersonQueue:
         own: what they asked for or changed, and may only reject.
         is_complete: False when Slack left open what they may decide.
         calls: how many calls of each approval of `mine` wait for them, by its id.
+        looked_at: how many approvals were looked at, when there may be more; else 0.
     """
 
     mine: tuple[Approval, ...]
     own: tuple[Approval, ...]
     is_complete: bool
     calls: Mapping[str, int]
+    looked_at: int = 0
 
 
 async def queue_of(
     ctx: ListenerContext,
     user: str,
-    waiting: Sequence[Approval],
+    read: dict[str, Loaded] | None = None,
     *,
     is_glance: bool = False,
 ) -> PersonQueue:
-    """Return what of these waits for a person of this workspace.
+    """Return what waits for a person of this workspace.
 
     Args:
         ctx: what the listener works with.
         user: the person.
-        waiting: what waits for anybody.
+        read: approvals that were read a moment ago, by id; what is read is added.
         is_glance: ask Slack no more than it said within a minute; see `reviewer_of`.
+
+    Raises:
+        StoreUnavailable: the store does not answer.
     """
     # Once for all of them: each lookup takes its turn at Slack's rate limits. What
     # Slack said of a group that an item does not name is no reason for or against it.
-    reviewer = await ctx.reviewer_of(
-        user, ctx.team, *_kinds(waiting), is_glance=is_glance
-    )
+    groups = await ctx.service.queue.groups()
+    seeded = await ctx.service.seeded_defects.waiting()
+    if seeded is not None:
+        groups = groups.union(*map(ctx.service.usergroups, seeded.approval.items))
+    reviewer = await ctx.person_among(user, groups, is_glance=is_glance)
     mine: list[Approval] = []
     own: list[Approval] = []
     calls: dict[str, int] = {}
-    is_complete = True
-    for approval in waiting:
+    is_complete, looked_at, is_cut = True, 0, False
+    async for approval in _read(ctx, reviewer, seeded, read):
+        is_cut = len(mine) + len(own) >= ENOUGH or looked_at >= MAX_OF_PERSON
+        if is_cut:
+            break
+        looked_at += 1
         found = [waits_for(reviewer, approval, item) for item in approval.items]
         count = sum(one.is_given for one in found)
         is_complete &= bool(count) or not any(one.is_unknown for one in found)
@@ -64,7 +80,23 @@ async def queue_of(
             calls[approval.id] = count
         elif _may_end(reviewer, approval):
             own.append(approval)
-    return PersonQueue(tuple(mine), tuple(own), is_complete, calls)
+    return PersonQueue(
+        tuple(mine), tuple(own), is_complete, calls, looked_at if is_cut else 0
+    )
+
+
+async def _read(
+    ctx: ListenerContext,
+    reviewer: Reviewer,
+    seeded: Loaded | None,
+    read: dict[str, Loaded] | None,
+) -> AsyncGenerator[Approval]:
+    """Yield what may wait for a person, the seeded defect first."""
+    if seeded is not None:
+        yield seeded.approval
+    people = (reviewer, *reviewer.stands_in_for)
+    async for loaded in ctx.service.queue.concerning(people, read):
+        yield loaded.approval
 
 
 def waits_for(reviewer: Reviewer, approval: Approval, item: Item) -> Access:
@@ -72,17 +104,6 @@ def waits_for(reviewer: Reviewer, approval: Approval, item: Item) -> Access:
     if not item.is_pending or _has_voted(reviewer, item):
         return Access(is_given=False)
     return access_of(approval, item, reviewer)
-
-
-def _kinds(waiting: Iterable[Approval]) -> list[Item]:
-    """Return one call of each kind: calls of one kind need the same people."""
-    found = {
-        (item.ctx.agent, item.tool, item.requirement.model_dump_json()): item
-        for approval in waiting
-        for item in approval.items
-        if item.is_pending
-    }
-    return [*found.values()]
 
 
 def _may_end(reviewer: Reviewer, approval: Approval) -> bool:

@@ -16,12 +16,31 @@ async def waiting(ctx: ListenerContext) -> list[Loaded]:
     Raises:
         StoreUnavailable: the store does not answer.
     """
-    found = [one async for one in ctx.service.queue.waiting()]
+    found = [one async for one in ctx.service.queue.waiting(MAX_QUEUE)]
     seeded = await ctx.service.seeded_defects.waiting()
     if seeded is None:
         return found
     every = sorted([*found, seeded], key=lambda one: one.approval.expires_at_ms)
     return every[:MAX_QUEUE]
+
+
+async def concerning(ctx: ListenerContext, user: str) -> tuple[list[Loaded], int]:
+    """Return what a person may decide or asked for, whatever waits for others.
+
+    Returns:
+        What may be theirs, the soonest due first; and how many that is where there is
+        more, else 0.
+
+    Raises:
+        StoreUnavailable: the store does not answer.
+    """
+    queue, found = ctx.service.queue, list[Loaded]()
+    reviewer = await ctx.person_among(user, await queue.groups())
+    async for loaded in queue.concerning((reviewer, *reviewer.stands_in_for)):
+        if len(found) == MAX_QUEUE:
+            return found, len(found)
+        found.append(loaded)
+    return found, 0
 
 
 async def read_typed(ctx: ListenerContext, typed: str, digits: str) -> list[Loaded]:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable
 
+from twokey.gateway.approvals.decisions import Reviewer
 from twokey.gateway.approvals.lifecycle import ApprovalState
 from twokey.gateway.approvals.timing import is_over
 from twokey.gateway.service.tenant_service import TenantService
 from twokey.gateway.store.atomic_write import Loaded
+from twokey.gateway.store.person_queues import FIRST, Place
 
 MAX_QUEUE = 2000
 """How many waiting approvals one look at the queue reads at most."""
+
+MAX_OF_PERSON = 5000
+"""How many approvals one look at what waits for one person reads at most."""
 
 _PAGE = 100
 
@@ -34,6 +39,52 @@ class ReviewQueue(TenantService):
             for loaded in await self._store.approvals.load_each(page):
                 if self._waits(loaded):
                     yield loaded
+
+    async def groups(self) -> frozenset[str]:
+        """Return the user groups that something waits for.
+
+        Raises:
+            StoreUnavailable: when the store does not answer.
+        """
+        return await self._store.person_queues.groups(self._keys, self._tenant)
+
+    async def concerning(
+        self, people: Iterable[Reviewer], read: dict[str, Loaded] | None = None
+    ) -> AsyncGenerator[Loaded]:
+        """Yield what waits and what one of these may decide, or asked for.
+
+        The soonest due comes first. Some of it may be none of theirs, such as what they
+        have voted on: the caller compares each. It is read by pages, so that a caller
+        that stops early costs little, and others' approvals cost nothing. It ends at
+        the end, and not after a number: the caller counts.
+
+        Args:
+            people: as resolved now; those whom they stand in for have to be among them.
+            read: what was read a moment ago, by id; what is read is added.
+
+        Raises:
+            StoreUnavailable: when the store does not answer.
+        """
+        actors = list(people)
+        groups = {
+            group for one in actors for group in (*one.usergroups, *one.unknown_groups)
+        }
+        queues, index = self._store.person_queues, dict[str, Loaded]()
+        known = index if read is None else read
+        names = await queues.queues(
+            self._keys, self._tenant, {one.user for one in actors}, groups
+        )
+        place: Place | None = FIRST
+        while place is not None:
+            page = await queues.page(names, place, _PAGE)
+            missing = [one for one in page.approvals if one not in known]
+            for loaded in await self._store.approvals.load_each(missing):
+                known[loaded.approval.id] = loaded
+            for one in page.approvals:
+                found = known.get(one)
+                if found is not None and self._waits(found):
+                    yield found
+            place = page.next
 
     async def read_short(self, short: str) -> list[Loaded]:
         """Return the tenant's approvals with a short id; nearly always one.

@@ -110,6 +110,7 @@ class ApprovalStore:
             rejected=keys.rejected(preconditions.tenant, *thread),
             timers=keys.timers,
             outdated=keys.outdated(preconditions.tenant),
+            queue_groups=keys.queue_groups(preconditions.tenant),
             records=[
                 key
                 for approval in approvals
@@ -120,7 +121,7 @@ class ApprovalStore:
             events=texts(events),
             approvals=json.dumps(
                 [
-                    turn_opening.row(approval, preconditions.held)
+                    turn_opening.row(keys, approval, preconditions.held)
                     for approval in approvals
                 ]
             ),

@@ -23,6 +23,7 @@ from twokey.gateway.store.connection import (
 )
 from twokey.gateway.store.jobs import Job
 from twokey.gateway.store.keys import KEEP_MS, Keys
+from twokey.gateway.store.person_queues import moves
 from twokey.gateway.store.precedents import Known, rows_of_change, seen_precedents
 from twokey.gateway.store.script import Script, texts
 from twokey.gateway.store.windows import Use, as_rows
@@ -172,6 +173,7 @@ def _values(keys: Keys, seen: Loaded, what: Write) -> dict[str, object]:
     were, are = [was for was, _ in moved], [now for _, now in moved]
     old = codec.head(before, were)
     head = codec.changed(old, codec.head(after, are))
+    states = _states(before, after)
     # No agent waits for a standing approval.
     job = resume_job(after) if change.resumes and not after.is_standing else None
     return {
@@ -190,7 +192,7 @@ def _values(keys: Keys, seen: Loaded, what: Write) -> dict[str, object]:
         "blob_fields": codec.changed(
             codec.blobs(before, were), codec.blobs(after, are)
         ),
-        "states": _states(before, after),
+        "states": states,
         "uses": {str(i): _uses(inputs) for i, inputs in what.inputs.items()},
         "set": [*timing.timers(before, after), *change.timers],
         "events": texts(change.events),
@@ -200,6 +202,7 @@ def _values(keys: Keys, seen: Loaded, what: Write) -> dict[str, object]:
         "precedents": rows_of_change(keys, before, after),
         "seen": seen_precedents(one.known for one in what.inputs.values() if one.known),
         "standing": _as_read(what.standing),
+        "queues": moves(keys, before, after, is_due_moved=bool(states)),
     }
 
 
@@ -267,6 +270,9 @@ async def quarantine(conn: Connection, keys: Keys, approval_id: str) -> None:
         precedents="[]",
         seen="[]",
         standing="[]",
+        # Who might have decided it is the corrupt part, maybe: it stays listed until
+        # the last of its queue expires, and nobody can read it.
+        queues="{}",
     )
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 import zlib
+from collections.abc import Sequence
 from datetime import timedelta
 from functools import lru_cache
 
@@ -56,6 +57,8 @@ PERMANENT = frozenset(
         "undrawn",
         "fences",
         "agents",
+        "queues",
+        "queue_groups",
         "stalled",
         "stalled_waiting",
         "stalled_parked",
@@ -215,6 +218,20 @@ class Keys:
     def agents(self, tenant: str) -> str:
         """Set: agents of a tenant that may have pending items, so `waiting` ones."""
         return f"{self._base}:{_hashed(tenant)}:agents"
+
+    def person_queue(
+        self, tenant: str, users: Sequence[str], groups: Sequence[str]
+    ) -> str:
+        """Sorted set: what waits for the same people, by when it expires."""
+        return f"{self._base}:pq:{_hashed(tenant, *users, '', *groups)}"
+
+    def queues_of(self, tenant: str, kind: str, name: str) -> str:
+        """Set: the person queues in which a user or a user group is named."""
+        return f"{self._base}:{_hashed(tenant, kind, name)}:queues"
+
+    def queue_groups(self, tenant: str) -> str:
+        """Set: user groups that were named in a person queue."""
+        return f"{self._base}:{_hashed(tenant)}:queue_groups"
 
     def requests_10m(self, tenant: str, agent: str) -> str:
         """Sorted set: what an agent asked people for by when it ends to count."""

@@ -8,6 +8,7 @@ that a tenant's items are found whatever else waits or executes in its shard.
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from typing import cast
 
 from twokey.gateway.approvals.record import approval_of
@@ -36,18 +37,28 @@ class PendingIndex:
         )
         if not listed:
             return []
-        commands: list[list[Argument]] = [
-            ["ZRANGE", keys.waiting(tenant, agent), 0, -1, "WITHSCORES"]
-            for agent in map(text, listed)
-        ]
-        rows = await self._conn.transaction(*commands)
-        due: dict[str, float] = {}
-        for row in rows:
-            for approval, at_ms in _scored(row):
+        # An approval has a row for each of its calls. More rows of an agent are read
+        # only where its first ones are of too few approvals.
+        rows = limit
+        while True:
+            commands: list[list[Argument]] = [
+                ["ZRANGE", keys.waiting(tenant, agent), 0, rows - 1, "WITHSCORES"]
+                for agent in map(text, listed)
+            ]
+            pages = await self._conn.transaction(*commands)
+            due: dict[str, float] = {}
+            for approval, at_ms in (row for page in pages for row in _scored(page)):
                 # A card of several calls is listed once, by the first that is due.
                 due[approval] = min(at_ms, due.get(approval, at_ms))
+            if len(due) >= limit or not any(map(partial(_is_cut, rows), pages)):
+                break
+            rows *= 2
         # The id breaks ties, so that two looks at a queue show it in one order.
         return sorted(due, key=lambda one: (due[one], one))[:limit]
+
+
+def _is_cut(rows: int, reply: Reply) -> bool:
+    return len(cast("list[bytes]", reply or [])) >= 2 * rows
 
 
 def _scored(reply: Reply) -> list[tuple[str, float]]:

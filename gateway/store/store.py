@@ -21,6 +21,7 @@ from twokey.gateway.store.jobs import JobQueue
 from twokey.gateway.store.keys import LEASE_MS, Keys, shard_of_approval, shard_of_tenant
 from twokey.gateway.store.outbox import Outbox
 from twokey.gateway.store.pending import PendingIndex
+from twokey.gateway.store.person_queues import PersonQueues
 from twokey.gateway.store.processes import ProcessStore
 from twokey.gateway.store.restore_counters import RestoreCounterStore
 from twokey.gateway.store.seeded import SeededStore
@@ -74,6 +75,7 @@ class Store:
         self.timers = TimerStore(self.conn)
         self.delegations = DelegationStore(self.conn)
         self.pending = PendingIndex(self.conn)
+        self.person_queues = PersonQueues(self.conn)
         self.standing = StandingStore(self.conn)
         self.home_tabs = HomeTabStore(self.conn)
         self.interrupts = InterruptStore(self.conn)

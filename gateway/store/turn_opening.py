@@ -10,6 +10,8 @@ from twokey.gateway.approvals.standing import CHECKED_FOR_MS
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.store import codec, timers
+from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.person_queues import rows_of
 from twokey.gateway.store.precedents import Known, Row
 from twokey.gateway.store.windows import Use, as_rows
 
@@ -90,7 +92,9 @@ def standing_rows(standing: Sequence[Approval]) -> list[dict[str, object]]:
     ]
 
 
-def row(approval: Approval, held: Mapping[str, Sequence[Use]]) -> dict[str, object]:
+def row(
+    keys: Keys, approval: Approval, held: Mapping[str, Sequence[Use]]
+) -> dict[str, object]:
     """Return what the script needs to store a new approval."""
     return {
         "id": approval.id,
@@ -101,5 +105,6 @@ def row(approval: Approval, held: Mapping[str, Sequence[Use]]) -> dict[str, obje
         "pinned": codec.pinned(approval),
         "hashes": [digest.to_raw(item.action_hash).hex() for item in approval.items],
         "details": [codec.detail(item) for item in approval.items],
+        "queues": rows_of(keys, approval),
         "uses": [as_rows(held.get(item.id, ())) for item in approval.items],
     }

@@ -148,4 +148,11 @@ REACH_TABLE = (
         "while False:",
         "tests/policy/test_on_call.py",
     ),
+    Mutant(
+        "membership is asked about afresh where two are needed",
+        "bot/listener_context.py",
+        "fresh = decides and any(",
+        "fresh = False and any(",
+        "tests/matrix",
+    ),
 )

@@ -4,7 +4,51 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
+PEOPLE = "tests/service/test_person_queues.py"
+
 SCALE_TABLE = (
+    Mutant(
+        "a queue of people is named before anything waits in it",
+        "gateway/store/lua/prelude.lua",
+        "    if redis.call('EXISTS', row[1]) == 0 then\n",
+        "    if false then\n",
+        PEOPLE,
+    ),
+    Mutant(
+        "who may decide a changed call finds it",
+        "gateway/store/person_queues.py",
+        'return {"leaves": leaves, "enters": enters, "groups": groups}',
+        'return {"leaves": leaves, "enters": [], "groups": groups}',
+        PEOPLE,
+    ),
+    Mutant(
+        "what is decided leaves its queue",
+        "gateway/store/person_queues.py",
+        'return {"leaves": leaves, "enters": enters, "groups": groups}',
+        'return {"leaves": [], "enters": enters, "groups": groups}',
+        PEOPLE,
+    ),
+    Mutant(
+        "a page ends where one of its queues is known no further",
+        "gateway/store/person_queues.py",
+        "if end is None or one <= end]",
+        "]",
+        PEOPLE,
+    ),
+    Mutant(
+        "so many at one moment hide nothing behind them",
+        "gateway/store/person_queues.py",
+        "                    again.append(queue)\n",
+        "                    pass\n",
+        PEOPLE,
+    ),
+    Mutant(
+        "what a person may decide is listed, however much waits for others",
+        "bot/listeners/command.py",
+        "for one in (*mine, *here)}",
+        "for one in here}",
+        "tests/bot/listeners/test_queue_and_preview.py",
+    ),
     Mutant(
         "a bot that lost its events looks at every open card",
         "bot/delivery/feed.py",

@@ -474,13 +474,6 @@ TABLE = (
         "    if False:\n        return ()",
         "tests/approvals",
     ),
-    Mutant(
-        "membership is asked about afresh where two are needed",
-        "bot/listener_context.py",
-        "fresh = decides and any(",
-        "fresh = False and any(",
-        "tests/matrix",
-    ),
     *TRIAGE_TABLE,
     *TRUST_TABLE,
     *QUESTION_TABLE,

@@ -40,6 +40,8 @@
 -- ARGV[19] precedents json    rows of {key, call, kind, body, keep_ms} to note
 -- ARGV[20] seen       json    rows of {key, n}: precedents that the evaluation used
 -- ARGV[21] standing   json    rows of {id, state}: standing approvals as they were read
+-- ARGV[22] queues     json    {leaves, enters, groups}: queues of people to leave, rows of
+--                             {queue, lists, groups} to be in, the set of all groups
 -- Returns:
 --   {"done", now}  written, at this moment of this server's clock
 --   {"gone"}   no such approval
@@ -61,6 +63,7 @@ local change = {
   failed = cjson.decode(ARGV[16]), failed_ms = tonumber(ARGV[17]),
   keep_ms = tonumber(ARGV[18]), precedents = cjson.decode(ARGV[19]),
   seen = cjson.decode(ARGV[20]), standing = cjson.decode(ARGV[21]),
+  queues = cjson.decode(ARGV[22]),
 }
 if redis.call('EXISTS', change.head) == 0 then return {'gone'} end
 local now = now_ms()

@@ -80,6 +80,25 @@ local function remember_rejected(change)
   redis.call('PEXPIRE', change.rejected, change.keep_ms)
 end
 
+-- Move an approval between the queues of people as a change says; it stands in each by
+-- the earliest end of what waits in it.
+local function move_queues(change)
+  for _, queue in ipairs(change.queues.leaves or {}) do
+    redis.call('ZREM', queue, change.id)
+    until_last(queue)
+  end
+  local due = nil
+  for i = 0, (tonumber(redis.call('HGET', change.head, 'n')) or 0) - 1 do
+    if redis.call('HGET', change.head, i .. ':s') == 'pending' then
+      local ends = tonumber(end_of(change.head, i))
+      if ends and (due == nil or ends < due) then due = ends end
+    end
+  end
+  if due then
+    enter_queues(change.queues.enters or {}, change.id, due, change.queues.groups)
+  end
+end
+
 -- Write a change, and everything that belongs to it but the row of rejections.
 local function write_version(change, now)
   local head, blobs, id, keep = change.head, change.blobs, change.id, change.keep_ms
@@ -106,6 +125,7 @@ local function write_version(change, now)
     end
   end
   until_last(change.waiting)
+  move_queues(change)
   for _, row in ipairs(change.set) do
     if row[2] == 0 then
       redis.call('ZREM', change.timers, id .. ' ' .. row[1])

@@ -15,12 +15,14 @@
 -- KEYS[10] rejected   hash    what was rejected in the thread, and its turns since
 -- KEYS[11] timers     zset    when people are reminded and others are called
 -- KEYS[12] outdated   zset    the tenant's approvals whose card is missing or old
--- KEYS[13..] records  hash    head and blobs of each approval
+-- KEYS[13] queue_groups set    user groups that are named in queues of people
+-- KEYS[14..] records  hash    head and blobs of each approval
 -- ARGV[1] keep_ms     int     lifetime of what has ended, milliseconds
 -- ARGV[2] verdicts    json    what the turn is answered with
 -- ARGV[3] events      json    array of event texts
 -- ARGV[4] approvals   json    array of {id, ns, ttl_ms, state, timers, pinned,
---                             hashes, details, uses}; state is pending, or
+--                             hashes, details, queues, uses}; queues are rows of
+--                             {queue, lists, groups}, see person_queues.py; state is pending, or
 --                             authorized, which lapses after ttl_ms; timers are rows of {kind, after_ms}
 -- ARGV[5] names       json    array of names under which nothing may be frozen
 -- ARGV[6] limits      json    {waiting, requests_10m, asked_ms} of the agent
@@ -97,7 +99,7 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[12], '-inf', now, 'LIMIT', 
 end
 
 for index, approval in ipairs(approvals) do
-  local head, blobs = KEYS[11 + 2 * index], KEYS[12 + 2 * index]
+  local head, blobs = KEYS[12 + 2 * index], KEYS[13 + 2 * index]
   local expires = now + approval.ttl_ms
   local waits = approval.state == 'pending'
   redis.call('HSET', head, 'rev', 1, 'version', 1, 'n', #approval.hashes,
@@ -118,6 +120,7 @@ for index, approval in ipairs(approvals) do
       redis.call('HSET', head, (i - 1) .. ':t', now, (i - 1) .. ':l', expires)
     end
   end
+  if waits then enter_queues(approval.queues, approval.id, expires, KEYS[13]) end
   local short = short_key(base, approval.id)
   redis.call('SADD', short, approval.id)
   redis.call('PERSIST', short)

@@ -179,6 +179,20 @@ local function until_last(deadlines)
   if last then redis.call('PEXPIREAT', deadlines, last) end
 end
 
+-- Put an approval into queues of people, see person_queues.py; rows are {queue, lists,
+-- groups}. The keys are not in KEYS: they follow from the record, and have its hash tag.
+local function enter_queues(rows, id, due, all_groups)
+  for _, row in ipairs(rows) do
+    -- Listed in the step that adds the first one: what waits is never without a name.
+    if redis.call('EXISTS', row[1]) == 0 then
+      for _, list in ipairs(row[2]) do redis.call('SADD', list, row[1]) end
+      for _, group in ipairs(row[3]) do redis.call('SADD', all_groups, group) end
+    end
+    redis.call('ZADD', row[1], due, id)
+    until_last(row[1])
+  end
+end
+
 -- A window is a sorted set of uses by the moment they end to count, and beside it the
 -- running sum, so that no script ever adds up a window. A use is a text: which call,
 -- a blank, how much in millionths. The amount is never read as a Lua number where it

@@ -138,8 +138,11 @@ async def test_home_lists_what_its_editor_may_only_reject_and_view_all_does_it(
 
 @pytest.mark.slow
 async def test_what_waits_for_others_hides_nothing_of_a_persons_own_queue(
-    stack: Stack,
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Less than what waits for others: what is mine is found by who may decide it.
+    for name in ("waiting", "command"):
+        monkeypatch.setattr(f"twokey.bot.listeners.{name}.MAX_QUEUE", 10)
     crowd: list[tuple[str, JsonObject]] = [
         ("fire", {"number": number}) for number in range(102)
     ]
@@ -155,8 +158,29 @@ async def test_what_waits_for_others_hides_nothing_of_a_persons_own_queue(
         await ana.command("/approvals", "list", CHANNEL)
         await stack.told("U0ANA", short_id(approval_id))
 
+        told = await stack.told("U0ANA", "the 10 approvals that expire first")
+
+    assert short_id(approval_id) in told
     assert "Waiting for you: 1" in home_of(state)
     assert approval_id in home_of(state)
+
+
+async def test_who_has_more_than_one_look_reads_is_told_so(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("twokey.bot.listeners.person_queue.ENOUGH", 2)
+    monkeypatch.setattr("twokey.bot.listeners.waiting.MAX_QUEUE", 2)
+    for name in ("t1", "t2", "t3"):
+        await stack.refund(thread=name)
+    async with stack.running():
+        ana = stack.actor("U0ANA")
+        await ana.open_home()
+        state = await ana.wait_for(lambda s: s if s["home"] else None)
+        await ana.command("/approvals", "list", CHANNEL)
+        await stack.told("U0ANA", "only the 2 approvals that expire first")
+
+    assert "Waiting for you: 2 or more" in home_of(state)
+    assert "only the 2 that end soonest were looked at" in home_of(state)
 
 
 async def test_home_leaves_out_what_a_person_has_approved_already(

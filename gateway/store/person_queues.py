@@ -1,0 +1,189 @@
+"""Index of what waits for people, by who may decide it or take it back.
+
+A queue is a sorted set of approvals by when the first of their waiting calls expires.
+One holds what the same people may decide, by the users and user groups that the
+records name; one for each principal holds what they asked for. Each name lists the
+queues it is in, so a person's part is found whatever else waits, and read by pages.
+
+The scripts that write a record move it between queues in the same step. A queue lists
+too much rather than too little (who has voted, say): readers compare each record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias, cast
+
+from twokey.gateway.approvals.record import Approval
+from twokey.gateway.store.connection import Argument, Connection, Reply, number, text
+from twokey.gateway.store.keys import Keys
+
+_USER, _GROUP = "user", "group"
+
+Row: TypeAlias = tuple[str, list[str], list[str]]
+"""A queue, the lists that name it, and the user groups of it."""
+
+
+class Place(NamedTuple):
+    """Where a page of a queue ended: a deadline, and which approval of it."""
+
+    due_ms: float
+    approval: str
+
+
+FIRST = Place(float("-inf"), "")
+
+
+@dataclass(frozen=True)
+class QueuePage:
+    """Approvals, the soonest due first, and where the next page begins, if any."""
+
+    approvals: Sequence[str]
+    next: Place | None
+
+
+def rows_of(keys: Keys, approval: Approval) -> list[Row]:
+    """Return the queues that an approval belongs in: none when nothing of it waits."""
+    users, groups, asked = set[str](), set[str](), set[str]()
+    asked.update(one.user for one in approval.principals)
+    asked.update([approval.requester.user] if approval.requester else [])
+    waiting = [item for item in approval.items if item.is_pending]
+    for item in waiting:
+        users.update(user for role in item.requirement.roles for user in role.users)
+        groups.update(one for role in item.requirement.roles for one in role.usergroups)
+        asked.update(one.user for one in item.principals)
+        asked.update([item.edit.by.user] if item.edit else [])
+    if not waiting:
+        return []
+    rows = [_row(keys, approval.tenant, [user], []) for user in sorted(asked)]
+    if users or groups:
+        rows.append(_row(keys, approval.tenant, sorted(users), sorted(groups)))
+    return rows
+
+
+def moves(
+    keys: Keys, before: Approval, after: Approval, *, is_due_moved: bool
+) -> dict[str, object]:
+    """Return what a script is told of a change: queues to leave, and to be in.
+
+    Nothing where it stays in its queues, and the deadlines of what waits are the same.
+    """
+    enters, were = rows_of(keys, after), rows_of(keys, before)
+    if enters == were and not is_due_moved:
+        return {}
+    stays = {queue for queue, _, _ in enters}
+    leaves = [queue for queue, _, _ in were if queue not in stays]
+    groups = keys.queue_groups(after.tenant)
+    return {"leaves": leaves, "enters": enters, "groups": groups}
+
+
+def _row(keys: Keys, tenant: str, users: Sequence[str], groups: Sequence[str]) -> Row:
+    names = [*((_USER, one) for one in users), *((_GROUP, one) for one in groups)]
+    lists = [keys.queues_of(tenant, kind, one) for kind, one in names]
+    return keys.person_queue(tenant, users, groups), lists, [*groups]
+
+
+class PersonQueues:
+    """What waits, by people, of all tenants."""
+
+    def __init__(self, conn: Connection) -> None:
+        self._conn = conn
+
+    async def groups(self, keys: Keys, tenant: str) -> frozenset[str]:
+        """Return the user groups that something waits for.
+
+        Raises:
+            StoreUnavailable: when the store does not answer.
+        """
+        named = await self._conn.command("SMEMBERS", keys.queue_groups(tenant))
+        groups = _texts(named)
+        found = await self._lists(keys, tenant, ((_GROUP, one) for one in groups))
+        known = [queue for queues in found for queue in queues]
+        if not known:
+            return frozenset()
+        replies = await self._conn.transaction(*(["EXISTS", one] for one in known))
+        pairs = zip(known, replies, strict=True)
+        alive = {queue for queue, reply in pairs if number(reply)}
+        rows = zip(groups, found, strict=True)
+        return frozenset(one for one, queues in rows if not alive.isdisjoint(queues))
+
+    async def queues(
+        self, keys: Keys, tenant: str, users: Iterable[str], groups: Iterable[str]
+    ) -> list[str]:
+        """Return the queues in which something of these people or groups may wait."""
+        names = [*((_USER, one) for one in users), *((_GROUP, one) for one in groups)]
+        found = await self._lists(keys, tenant, names)
+        return sorted({queue for queues in found for queue in queues})
+
+    async def page(self, queues: Collection[str], after: Place, size: int) -> QueuePage:
+        """Return what comes behind a place in these queues, at most ``size``.
+
+        What is added, removed or moved between two pages may be missed, or come twice.
+        """
+        found = dict[str, float]()
+        ends = list[Place]()
+        for rows, is_cut in await self._behind(queues, after, size):
+            found.update((one.approval, one.due_ms) for one in rows)
+            ends += rows[-1:] if is_cut else []
+        # What a cut queue has behind its last row is not known: nothing later is
+        # returned, or it would be passed over.
+        end = min(ends, default=None)
+        ordered = sorted(Place(due_ms, one) for one, due_ms in found.items())
+        known = [one for one in ordered if end is None or one <= end]
+        page = known[:size]
+        has_more = end is not None or len(known) > size
+        return QueuePage(
+            [one.approval for one in page], page[-1] if page and has_more else None
+        )
+
+    async def _behind(
+        self, queues: Collection[str], after: Place, size: int
+    ) -> list[tuple[list[Place], bool]]:
+        """Return of each queue what is behind a place, and whether it has more."""
+        found = list[tuple[list[Place], bool]]()
+        left, limit = list(queues), size
+        while left:
+            commands: list[list[Argument]] = [
+                ["ZRANGEBYSCORE", queue, repr(after.due_ms), "+inf", "WITHSCORES",
+                 "LIMIT", 0, limit]
+                for queue in left
+            ]  # fmt: skip
+            again = list[str]()
+            replies = await self._conn.transaction(*commands)
+            for queue, reply in zip(left, replies, strict=True):
+                rows = _places(reply)
+                behind = [one for one in rows if one > after]
+                is_cut = len(rows) >= limit
+                # So many at one moment that all of them were on the pages before.
+                if is_cut and not behind:
+                    again.append(queue)
+                elif behind:
+                    found.append((behind, is_cut))
+            left, limit = again, 2 * limit
+        return found
+
+    async def _lists(
+        self, keys: Keys, tenant: str, names: Iterable[tuple[str, str]]
+    ) -> list[list[str]]:
+        commands: list[list[Argument]] = [
+            ["SMEMBERS", keys.queues_of(tenant, kind, one)] for kind, one in names
+        ]
+        if not commands:
+            return []
+        return [_texts(reply) for reply in await self._conn.transaction(*commands)]
+
+
+def _texts(reply: Reply) -> list[str]:
+    return sorted(text(one) for one in cast("list[Reply]", reply or []))
+
+
+def _places(reply: Reply) -> list[Place]:
+    """Read approvals with their deadlines; junk among them is left out."""
+    flat = cast("list[bytes]", reply or [])
+    found: list[Place] = []
+    for member, due_ms in zip(flat[::2], flat[1::2], strict=True):
+        with suppress(ValueError):
+            found.append(Place(float(due_ms), text(member)))
+    return found

@@ -1,0 +1,208 @@
+"""What waits for a person is found, whatever waits for others, and read by pages."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.service.harness import ANA, BEN, CHLOE, EVE, ServiceHarness, person
+from twokey.gateway.approvals.changes import Change
+from twokey.gateway.approvals.decisions import Approve, Edit, Reject, Reviewer
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.service import queue
+from twokey.gateway.store.connection import Argument, number
+from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.person_queues import FIRST, PersonQueues
+from twokey.gateway.store.store import Store
+
+REFUND: tuple[str, JsonObject] = ("process_refund", {"amount": 5.0})
+WIRE: tuple[str, JsonObject] = ("wire_money", {"amount": 5.0})
+POLICY = """
+version: 1
+defaults: {tier: approve, expires_in: 1h, channel: C0APPROVALS}
+roles:
+  support: {users: [U0ANA, U0BEN]}
+  finance: {usergroups: [S0FINANCE], users: [U0CHLOE]}
+protect: {pending_per_agent: 10000, requests_per_10m: 100000}
+tools:
+  process_refund:
+    reviewers: support
+    raise: [{to: escalate, when: "args.amount > 500.0", because: "over 500"}]
+  pay: {reviewers: finance}
+tiers:
+  escalate: {approvals: 2, of: [support, finance], at_least: {finance: 1}}
+"""
+FRANK = person("U0FRANK").with_(usergroups=frozenset({"S0FINANCE"}))
+
+
+@pytest.fixture
+def harness(store: Store) -> ServiceHarness:
+    """Give agents and reviewers."""
+    return ServiceHarness(store, load_policy(POLICY, "policy.yml"))
+
+
+async def threads(harness: ServiceHarness, *people: Reviewer) -> list[str]:
+    """Return the threads of what waits for people, in the order of the queue."""
+    found = harness.reviews.queue.concerning(people)
+    return [one.approval.thread async for one in found]
+
+
+async def crowd(store: Store, keys: Keys, user: str, count: int) -> None:
+    """Let so many approvals wait for somebody, due before any other."""
+    (queue_,) = await store.person_queues.queues(keys, "default", [user], [])
+    rows: list[Argument] = []
+    for index in range(count):
+        rows += [index + 1, f"ap_s0_{index:032x}"]
+    await store.conn.command("ZADD", queue_, *rows)
+
+
+async def test_ten_thousand_approvals_of_others_hide_none_of_mine(
+    harness: ServiceHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await harness.submit(("pay", {}), thread="theirs")
+    keys = harness.store.keys_of_tenant("default")
+    await crowd(harness.store, keys, "U0CHLOE", 10_000)
+    for index in range(5):
+        await harness.submit(REFUND, thread=f"mine{index}")
+    read = list[str]()
+    load_each = harness.store.approvals.load_each
+
+    async def counted(ids: list[str]) -> object:
+        read.extend(ids)
+        return await load_each(ids)
+
+    monkeypatch.setattr(harness.store.approvals, "load_each", counted)
+
+    assert await threads(harness, ANA) == [f"mine{index}" for index in range(5)]
+    assert len(read) == 5, "nothing of the others is read"
+    assert await threads(harness, EVE) == []
+    assert len(read) == 5
+
+
+async def test_all_pages_of_one_queue_are_read_and_each_approval_once(
+    harness: ServiceHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue, "_PAGE", 2)
+    for index in range(5):
+        await harness.submit(REFUND, thread=f"r{index}")
+        await harness.submit(("pay", {}), thread=f"p{index}")
+
+    both = await threads(harness, ANA, CHLOE)
+
+    assert both == [f"{kind}{index}" for index in range(5) for kind in "rp"]
+
+
+async def test_a_page_is_cut_where_another_queue_is_not_known_any_further(
+    store: Store,
+) -> None:
+    queues, keys = PersonQueues(store.conn), store.keys_of_tenant("default")
+    dense, sparse = (keys.person_queue("t", [user], []) for user in ("a", "b"))
+    many: list[Argument] = []
+    for index in range(20):
+        # All of them at one moment: the place within it is that of the id.
+        many += [7, f"a{index:02}"]
+    await store.conn.command("ZADD", dense, *many)
+    await store.conn.command("ZADD", sparse, 1, "b0", 7, "a05", 9, "b1")
+
+    found, place = list[str](), FIRST
+    for _ in range(30):
+        page = await queues.page([dense, sparse], place, 3)
+        assert len(page.approvals) <= 3
+        found += page.approvals
+        if page.next is None:
+            break
+        place = page.next
+
+    # Written past the scripts, so without the lifetime that they give.
+    await store.conn.command("DEL", dense, sparse)
+    assert found == ["b0", *(f"a{index:02}" for index in range(20)), "b1"]
+
+
+async def test_members_of_a_group_and_those_of_whom_slack_said_nothing_find_theirs(
+    harness: ServiceHarness,
+) -> None:
+    await harness.submit(("pay", {}), thread="paid")
+    open_ = person("U0GRACE").with_(unknown_groups=frozenset({"S0FINANCE"}))
+
+    assert await harness.reviews.queue.groups() == {"S0FINANCE"}
+    assert await threads(harness, FRANK) == ["paid"]
+    assert await threads(harness, open_) == ["paid"]
+    assert await threads(harness, ANA) == []
+    # Dan asked for it: he may take it back.
+    assert await threads(harness, person("U0DAN")) == ["paid"]
+
+
+async def test_a_group_that_nothing_waits_for_is_not_looked_up(
+    harness: ServiceHarness,
+) -> None:
+    _, (verdict,) = await harness.submit(("pay", {}), thread="paid")
+    await harness.reviews.decide(await harness.click(verdict), Reject(), FRANK)
+
+    assert await harness.reviews.queue.groups() == frozenset()
+    assert await threads(harness, FRANK, person("U0DAN")) == []
+    keys = harness.store.keys_of_tenant("default")
+    queues = await harness.store.person_queues.queues(
+        keys, "default", ["U0DAN"], ["S0FINANCE"]
+    )
+    assert len(queues) == 2
+    counts = [number(await harness.store.conn.command("ZCARD", one)) for one in queues]
+    assert counts == [0, 0]
+
+
+async def test_who_may_decide_changes_with_an_edit_and_so_does_the_queue(
+    harness: ServiceHarness,
+) -> None:
+    _, (verdict,) = await harness.submit(REFUND, thread="mine")
+    assert await threads(harness, FRANK) == []
+
+    click = await harness.click(verdict)
+    await harness.reviews.decide(click, Edit(args={"amount": 900.0}, reason="x"), ANA)
+
+    item = await harness.item(verdict.item_id)
+    assert item.args["amount"] == 900
+    assert await threads(harness, FRANK) == ["mine"]
+    assert await threads(harness, BEN) == ["mine"]
+    # Ana edited it, so she is among those who are concerned, whatever her roles.
+    assert await threads(harness, ANA) == ["mine"]
+
+
+async def test_what_waits_on_stays_and_what_is_decided_or_over_leaves(
+    harness: ServiceHarness,
+) -> None:
+    _, batch = await harness.submit(REFUND, ("pay", {}), thread="batch")
+    await harness.submit(REFUND, thread="over")
+
+    await harness.reviews.decide(await harness.click(batch[0]), Approve(), ANA)
+    assert await threads(harness, FRANK) == ["batch"]
+    assert await threads(harness, ANA) == ["over"], "only the other call waits still"
+
+    await harness.reviews.decide(await harness.click(batch[1]), Approve(), FRANK)
+    assert await threads(harness, FRANK) == []
+
+    (over,) = [one async for one in harness.reviews.queue.concerning([ANA])]
+    await harness.overdue(over.approval.id)
+    assert await threads(harness, ANA) == []
+    await harness.sweeper.sweep()
+    assert await threads(harness, ANA, person("U0DAN")) == []
+
+
+async def test_more_time_moves_an_approval_back_in_the_queue(
+    harness: ServiceHarness,
+) -> None:
+    _, (first,) = await harness.submit(REFUND, thread="first")
+    await harness.submit(REFUND, thread="second")
+    assert await threads(harness, ANA) == ["first", "second"]
+
+    approval = await harness.approval(first.item_id)
+    assert isinstance(await harness.reviews.times.extend(approval.id, ANA), Change)
+
+    assert await threads(harness, ANA) == ["second", "first"]
+
+
+async def test_tenants_of_one_shard_have_queues_of_their_own(
+    harness: ServiceHarness,
+) -> None:
+    await harness.submit(REFUND, thread="mine")
+    other = queue.ReviewQueue(harness.store, tenant="other")
+
+    assert [one async for one in other.concerning([ANA])] == []

@@ -9,10 +9,10 @@ import typer
 from twokey.cli import console
 from twokey.cli.command_context import CommandContext, command_context
 from twokey.cli.examples import examples
+from twokey.cli.store_access import open_configured
 from twokey.gateway.resume.checkpoints import open_checkpoints
 from twokey.gateway.running import gateway_process
 from twokey.gateway.service.process_check import kept_by
-from twokey.gateway.store.open_store import open_store
 from twokey.gateway.store.processes import AgentCheckpoints
 
 EXAMPLES = examples(
@@ -39,7 +39,7 @@ async def _accepted(
     settings = command.settings()
     place = settings.checkpoints.get_secret_value()
     async with (
-        open_store(settings.store_url, settings.data_dir) as store,
+        open_configured(settings) as store,
         open_checkpoints(place) as saver,
     ):
         process = await gateway_process(

@@ -12,9 +12,9 @@ from twokey.cli.command_context import CommandContext, command_context
 from twokey.cli.stack import bot_config
 from twokey.cli.start_options import InsecureDev, configure_logs
 from twokey.cli.stop_signals import until_stopped
+from twokey.cli.store_access import open_configured
 from twokey.gateway.policy_file import PolicyFile, followed
 from twokey.gateway.service.reviews import ReviewService
-from twokey.gateway.store.open_store import open_store
 
 EXAMPLES = start_options.EXAMPLES
 
@@ -29,9 +29,7 @@ async def _bot(command: CommandContext, *, insecure_dev: bool) -> None:
     configure_logs(command, settings, insecure_dev=insecure_dev)
     policy, tenant = PolicyFile(settings.policy), settings.tenant
     config = bot_config(settings)
-    async with open_store(
-        settings.store_url, settings.data_dir, insecure_dev=insecure_dev
-    ) as store:
+    async with open_configured(settings, insecure_dev=insecure_dev) as store:
         reviews = ReviewService(store, policy, tenant=tenant)
         async with (
             # Followed before the bot starts and until it has stopped, so that its last

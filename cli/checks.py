@@ -15,6 +15,7 @@ from twokey.bot.web import Slack, SlackBody, SlackError, SlackRefused, text_at
 from twokey.cli.check import Check, State
 from twokey.cli.command_context import CommandContext
 from twokey.cli.reviewer_checks import check_people
+from twokey.cli.store_access import open_configured
 from twokey.gateway.approvals.requirement import Notify
 from twokey.gateway.config import AgentSettings, Settings, SlackMode
 from twokey.gateway.errors import SettingsError, TwokeyError
@@ -26,7 +27,6 @@ from twokey.gateway.running import load_triage
 from twokey.gateway.service.process_check import process_problems
 from twokey.gateway.service.reevaluation import dead_ends
 from twokey.gateway.store.durability import ensure_durable
-from twokey.gateway.store.open_store import open_store
 from twokey.gateway.store.readers import backlog
 
 _MAX_NAMED = 3
@@ -158,14 +158,15 @@ async def _store(settings: Settings) -> str:
     url = settings.store_url
     # The host alone: a URL may hold a password.
     place = (urlsplit(url).hostname or urlsplit(url).path) if url else settings.data_dir
-    async with open_store(settings.store_url, settings.data_dir) as store:
+    async with open_configured(settings) as store:
         facts = await ensure_durable(store.conn)
-    return f"{facts.name} at {place}; what it acknowledges is on its disk"
+    spread = f", in {settings.shards} shards" if settings.shards > 1 else ""
+    return f"{facts.name} at {place}{spread}; what it acknowledges is on its disk"
 
 
 async def _waiting(settings: Settings, policy: Policy) -> str:
     """Look for waiting calls that nobody can approve under the current policy."""
-    async with open_store(settings.store_url, settings.data_dir) as store:
+    async with open_configured(settings) as store:
         found = await dead_ends(store, policy, tenant=settings.tenant)
     if not found:
         return "every call that waits can be approved by somebody"
@@ -185,7 +186,7 @@ async def _checkpoints(settings: Settings) -> str:
 
 
 async def _processes(settings: Settings) -> str:
-    async with open_store(settings.store_url, settings.data_dir) as store:
+    async with open_configured(settings) as store:
         keys = store.keys_of_tenant(settings.tenant)
         problems = await process_problems(store, keys)
         running = (await store.processes.read(keys)).alive.values()
@@ -196,7 +197,7 @@ async def _processes(settings: Settings) -> str:
 
 
 async def _outbox(settings: Settings) -> str:
-    async with open_store(settings.store_url, settings.data_dir) as store:
+    async with open_configured(settings) as store:
         found = await backlog(store.conn, store.keys_of_tenant(settings.tenant))
     if found.problem:
         raise SettingsError(found.problem)

@@ -15,6 +15,7 @@ from pydantic import JsonValue
 from twokey.cli import console
 from twokey.cli.command_context import CommandContext, command_context
 from twokey.cli.examples import examples
+from twokey.cli.store_access import open_configured
 from twokey.gateway.resume.checkpoints import open_checkpoints
 from twokey.gateway.resume.recovery import Mismatch
 from twokey.gateway.resume.repair import RepairReport, repair_losses
@@ -22,7 +23,6 @@ from twokey.gateway.resume.restore_detection import Consistency
 from twokey.gateway.resume.runners import Runners
 from twokey.gateway.running import load_runners
 from twokey.gateway.service.recovering import Found
-from twokey.gateway.store.open_store import open_store
 
 EXAMPLES = examples(
     ("twokey repair --dry-run", "list the mismatches and how each would be repaired"),
@@ -78,7 +78,7 @@ async def _repair(
     async with (
         # A store that is not durable is repaired as well: refusing would leave what
         # waits in it without an end.
-        open_store(settings.store_url, settings.data_dir, insecure_dev=True) as store,
+        open_configured(settings, insecure_dev=True) as store,
         open_checkpoints(place) as saver,
     ):
         runners = Runners(await load_runners(settings, saver), saver)

@@ -4,13 +4,27 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from typing import TypeVar
 
 from twokey.cli.command_context import CommandContext
+from twokey.gateway.config import Settings
 from twokey.gateway.store.open_store import open_store
 from twokey.gateway.store.store import Store
 
 T = TypeVar("T")
+
+
+def open_configured(
+    settings: Settings, *, insecure_dev: bool = False
+) -> AbstractAsyncContextManager[Store]:
+    """Open the store that the settings name; `open_store` says what it raises."""
+    return open_store(
+        settings.store_url,
+        settings.data_dir,
+        shards=settings.shards,
+        insecure_dev=insecure_dev,
+    )
 
 
 def use_store(command: CommandContext, ask: Callable[[Store, str], Awaitable[T]]) -> T:
@@ -22,9 +36,7 @@ def use_store(command: CommandContext, ask: Callable[[Store, str], Awaitable[T]]
     settings = command.settings()
 
     async def asked() -> T:
-        async with open_store(
-            settings.store_url, settings.data_dir, insecure_dev=True
-        ) as store:
+        async with open_configured(settings, insecure_dev=True) as store:
             return await ask(store, settings.tenant)
 
     return asyncio.run(asked())

@@ -57,6 +57,8 @@ _NO_POLICY = (
     "Name yours with 'policy' in twokey.yml, or write one there; docs/policy.md begins "
     "with a small one."
 )
+# Each gateway sweeps every shard, with some commands twice a second.
+_MAX_SHARDS = 64
 # The only hosts to which a token may travel without TLS: nothing leaves the machine.
 _LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 _NAMED = re.compile(r"[^:\s][^:]*:[A-Za-z_][A-Za-z0-9_]*")
@@ -154,6 +156,7 @@ class _AsWritten(_Model):
 
     tenant: str = Field(default="default", pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")
     redis_url: Annotated[SecretStr, AfterValidator(_redis_url)] | None = None
+    shards: int = Field(default=1, ge=1, le=_MAX_SHARDS)
     workers: int = Field(default=8, ge=1, le=256)
     retention: RetentionSettings = RetentionSettings()
     retries: RetrySettings = RetrySettings()
@@ -193,6 +196,8 @@ class Settings(_AsWritten):
         data_dir: where the embedded store, checkpoints and the secret file live.
         redis_url: the store; None is the embedded one in ``data_dir``.
         checkpoints: path of a SQLite file, or a ``postgresql://`` URL.
+        shards: how many shards of the store tenants are spread over; fixed for a data
+            set.
         workers: how many threads of agents are resumed at the same time.
         retention: how long the audit log is kept.
         retries: how long a run that fails is retried.

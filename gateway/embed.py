@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -59,6 +60,7 @@ class Twokey:
         triage: asked what the policy puts to it; None is what the settings name.
         policy: a policy, or the path of its file, which is followed when it changes.
         url: the store's address; None is an embedded server in ``data_dir``.
+        shards: how many parts the store has, see ``docs/machines.md``; never changed.
         data_dir: where the embedded server and the checkpoints live.
         checkpoints: a SQLite file or ``postgresql://`` URL instead of that.
         tenant: whose approvals these are.
@@ -84,6 +86,7 @@ class Twokey:
         triage: Triage | None = None,
         policy: Policy | Path | None = None,
         url: str | None = None,
+        shards: int = 1,
         data_dir: Path = Path(".twokey"),
         checkpoints: str | None = None,
         tenant: str = "default",
@@ -99,13 +102,14 @@ class Twokey:
             data_dir, tenant = settings.data_dir, settings.tenant
             slots, retries = settings.workers, settings.retries
             ungated = {name: one.ungated for name, one in settings.agents.items()}
-            url = settings.store_url
+            url, shards = settings.store_url, settings.shards
             checkpoints = settings.checkpoints.get_secret_value()
-        self._url, self._data_dir = url, data_dir
+        self._open_store = partial(
+            open_store, url, data_dir, shards=shards, insecure_dev=insecure_dev
+        )
         self._checkpoints = checkpoints or str(data_dir / "checkpoints.sqlite")
         self._tenant, self._slots, self._retries = tenant, slots, retries
-        self._insecure_dev, self._ungated = insecure_dev, ungated or {}
-        self._runners = Runners()
+        self._runners, self._ungated = Runners(), ungated or {}
         self._saver: BaseCheckpointSaver[Any] | None = None
         self._stack = AsyncExitStack()
 
@@ -119,9 +123,7 @@ class Twokey:
             GraphError: when an agent of the settings cannot be loaded.
         """
         async with AsyncExitStack() as stack:
-            self.store = await stack.enter_async_context(
-                open_store(self._url, self._data_dir, insecure_dev=self._insecure_dev)
-            )
+            self.store = await stack.enter_async_context(self._open_store())
             self.store.retries = self._retries or self.store.retries
             self._saver = self._runners.saver = await stack.enter_async_context(
                 open_checkpoints(self._checkpoints)
@@ -130,11 +132,9 @@ class Twokey:
                 self.store.audit_kept = self._settings.retention.audit
                 self._runners.serve(await load_runners(self._settings, self._saver))
                 self._triage = self._triage or await load_triage(self._settings)
+            serves = self._settings.agents if self._settings else ()
             process = await gateway_process(
-                self._saver,
-                self._checkpoints,
-                tenant=self._tenant,
-                serves=self._settings.agents if self._settings else (),
+                self._saver, self._checkpoints, tenant=self._tenant, serves=serves
             )
             joined = registered(self.store, process)
             self._registration = await stack.enter_async_context(joined)

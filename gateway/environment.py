@@ -16,6 +16,7 @@ VARIABLES: Final[Mapping[str, tuple[str, ...]]] = {
     "TWOKEY_TENANT": ("tenant",),
     "TWOKEY_DATA_DIR": ("data_dir",),
     "TWOKEY_REDIS_URL": ("redis_url",),
+    "TWOKEY_SHARDS": ("shards",),
     "TWOKEY_CHECKPOINTS": ("checkpoints",),
     "TWOKEY_POLICY": ("policy",),
     "TWOKEY_WORKERS": ("workers",),

@@ -8,6 +8,7 @@ import secrets
 import socket
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
@@ -136,14 +137,19 @@ async def running(
     # call that has run since.
     await recovery.begin()
     orphans = OrphanFinder(store, known, consumer=consumer, tenant=tenant)
-    stop = asyncio.Event()
+    sweeper, stop = Sweeper(store), asyncio.Event()
     tasks = [
         asyncio.create_task(worker.run(stop, grace_s=grace_s)),
-        asyncio.create_task(repeat(Sweeper(store).sweep, stop, every_s=SWEEP_S)),
         asyncio.create_task(repeat(orphans.look, stop, every_s=ORPHANS_S)),
-        asyncio.create_task(repeat(retried.forget_old, stop, every_s=FORGET_S)),
         asyncio.create_task(repeat(recovery.tick, stop, every_s=TICK_S)),
     ]
+    # One loop for each shard: a node that is away must not stop the clock of others.
+    for keys in store.every_shard():
+        sweep, forget = partial(sweeper.sweep_shard, keys), retried.forget_old
+        tasks += [
+            asyncio.create_task(repeat(sweep, stop, every_s=SWEEP_S)),
+            asyncio.create_task(repeat(partial(forget, keys), stop, every_s=FORGET_S)),
+        ]
     try:
         yield gateway
     finally:

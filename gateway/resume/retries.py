@@ -212,13 +212,12 @@ class Retries:
             # False: another process changed the run first, and queued its jobs.
             await self._stalled.change(keys, before.id, before, after, again=after.jobs)
 
-    async def forget_old(self) -> None:
-        """Forget runs that nobody advanced as long as approvals are kept."""
-        for keys in self._store.every_shard():
-            before_ms = await self._store.conn.now_ms() - KEEP_MS
-            for run in await self._stalled.began_before(keys, before_ms):
-                with suppress(NewerRecord):
-                    await self._forget(keys, run, before_ms)
+    async def forget_old(self, keys: Keys) -> None:
+        """Forget runs of a shard that nobody advanced as long as approvals are kept."""
+        before_ms = await self._store.conn.now_ms() - KEEP_MS
+        for run in await self._stalled.began_before(keys, before_ms):
+            with suppress(NewerRecord):
+                await self._forget(keys, run, before_ms)
 
     async def _forget(self, keys: Keys, run: str, before_ms: int) -> None:
         before = await self._stalled.find(keys, run)

@@ -99,9 +99,9 @@ class Worker:
         tool that was running then shows as in doubt, never as if it had not begun.
         """
         try:
-            async with asyncio.TaskGroup() as readers:
-                for keys in self._store.every_shard():
-                    readers.create_task(self._read(keys, stop))
+            # Of its own tenant's shard only: jobs in the others are of tenants whose
+            # threads it does not run.
+            await self._read(self._store.keys_of_tenant(self._tenant), stop)
         finally:
             await drain_tasks(self._running, grace_s)
 

@@ -35,23 +35,22 @@ class Sweeper:
     ) -> None:
         self._store = store
         self._clock = clock
-        # So that the first alarm is not suppressed: a monotonic clock may begin near
-        # zero.
-        self._alarmed_at = -_ALARM_S
+        self._alarmed_at: dict[str, float] = {}
 
     async def sweep(self) -> int:
         """End everything overdue in all shards; return how many items ended."""
-        ended = 0
+        return sum([await self.sweep_shard(keys) for keys in self._store.every_shard()])
+
+    async def sweep_shard(self, keys: Keys) -> int:
+        """End everything overdue in one shard; return how many items ended."""
         # Replicas need no lock between them: every change is a compare and set, and who
         # comes second finds nothing left to do.
-        for keys in self._store.every_shard():
-            # First, because a thread waits for it; trimming can wait for the next
-            # sweep.
-            await self._store.queue(keys).requeue_due()
-            await self._fire_all(keys)
-            ended += await self._expire_all(keys)
-            await trim_audit(self._store.conn, keys, self._store.audit_kept)
-            await self._trim_outbox(keys)
+        # First, because a thread waits for it; trimming can wait for the next sweep.
+        await self._store.queue(keys).requeue_due()
+        await self._fire_all(keys)
+        ended = await self._expire_all(keys)
+        await trim_audit(self._store.conn, keys, self._store.audit_kept)
+        await self._trim_outbox(keys)
         return ended
 
     async def _fire_all(self, keys: Keys) -> None:
@@ -63,8 +62,7 @@ class Sweeper:
         """Drop what every reader has read; say who keeps too much from being so."""
         conn = self._store.conn
         found = await trim_outbox(conn, keys)
-        if found.problem and self._clock() - self._alarmed_at >= _ALARM_S:
-            self._alarmed_at = self._clock()
+        if found.problem and self._is_alarm_due(keys):
             logger.error(
                 "outbox.long shard=%s reader=%s events>%d: start what reads as this "
                 "reader; a reader that is away for %d days is forgotten",
@@ -76,6 +74,13 @@ class Sweeper:
             # What they have not read is about nothing that is still there.
             for reader in await drop_idle_readers(conn, keys, idle_ms=KEEP_MS):
                 logger.warning("outbox.reader_forgotten reader=%s", reader)
+
+    def _is_alarm_due(self, keys: Keys) -> bool:
+        now, before = self._clock(), self._alarmed_at.get(keys.shard)
+        if before is not None and now - before < _ALARM_S:
+            return False
+        self._alarmed_at[keys.shard] = now
+        return True
 
     async def fire(self, keys: Keys, timer: Timer) -> bool:
         """Fire one timer of an approval, once on all replicas.

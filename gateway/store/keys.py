@@ -64,6 +64,7 @@ PERMANENT = frozenset(
         "stalled_parked",
         "restore_counters",
         "standing",
+        "shards",
     }
 )
 """Last part of the keys that live as long as the store: indexes, streams, freezes."""
@@ -105,6 +106,7 @@ class Keys:
         self.retry = f"{base}:retry"
         self.fences = f"{base}:fences"
         self.members = f"{base}:members"
+        self.shards = f"{base}:shards"
         self.stalled = f"{base}:stalled"
         self.stalled_waiting = f"{base}:stalled_waiting"
         self.stalled_parked = f"{base}:stalled_parked"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from twokey.gateway.store.durability import ensure_durable
 from twokey.gateway.store.engine import EmbeddedEngine
+from twokey.gateway.store.shard_count import ensure_shards
 from twokey.gateway.store.store import Store
 
 ENGINE_FOLDER = "valkey"
@@ -16,7 +17,11 @@ ENGINE_FOLDER = "valkey"
 
 @asynccontextmanager
 async def open_store(
-    url: str | None, data_dir: Path, *, insecure_dev: bool = False
+    url: str | None,
+    data_dir: Path,
+    *,
+    shards: int = 1,
+    insecure_dev: bool = False,
 ) -> AsyncGenerator[Store]:
     """Open the store behind a URL, or the embedded one of a data folder.
 
@@ -25,18 +30,21 @@ async def open_store(
     Args:
         url: address of a Redis-protocol server; None for the embedded one.
         data_dir: the folder whose ``valkey`` folder the embedded server keeps.
+        shards: how many shards tenants are spread over; fixed for a data set.
         insecure_dev: accept a server that would lose acknowledged decisions.
 
     Raises:
         StoreUnavailable: when there is no server.
         UnsafeStore: when it would lose acknowledged decisions.
+        SettingsError: when it was set up with another number of shards.
     """
     async with AsyncExitStack() as opened:
         engine: EmbeddedEngine | None = None
         if url is None:
             engine = EmbeddedEngine(data_dir / ENGINE_FOLDER)
             url = (await opened.enter_async_context(engine)).url
-        store = Store(url, engine=engine)
+        store = Store(url, shards=shards, engine=engine)
         opened.push_async_callback(store.close)
         await ensure_durable(store.conn, insecure_dev=insecure_dev)
+        await ensure_shards(store.conn, shards)
         yield store

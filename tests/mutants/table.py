@@ -12,6 +12,7 @@ from tests.mutants.fences import FENCES_TABLE
 from tests.mutants.gestures import GESTURES_TABLE
 from tests.mutants.inquiries import INQUIRY_TABLE
 from tests.mutants.lifetimes import LIFETIMES_TABLE
+from tests.mutants.many_machines import MANY_MACHINES_TABLE
 from tests.mutants.metrics import METRICS_TABLE
 from tests.mutants.mutant import Mutant
 from tests.mutants.outages import OUTAGES_TABLE
@@ -488,6 +489,7 @@ TABLE = (
     *OUTAGES_TABLE,
     *GESTURES_TABLE,
     *LIFETIMES_TABLE,
+    *MANY_MACHINES_TABLE,
     *METRICS_TABLE,
     *PRECEDENTS_TABLE,
     *SCALE_TABLE,

@@ -43,7 +43,7 @@ async def parked(stack: Stack) -> None:
 
 async def is_kept(stack: Stack) -> bool:
     """Let a process look what is old; say whether the run is still there."""
-    await Retries(stack.store).forget_old()
+    await Retries(stack.store).forget_old(stack.keys)
     found = await stack.store.stalled.find(stack.keys, place(stack).run)
     return found is not None
 

@@ -1,0 +1,213 @@
+"""Tenants on several shards: each has all of the product, and none disturbs another."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any
+
+import pytest
+
+from tests.conftest import eventually
+from tests.service.harness import ANA, DAN, RULES
+from tests.streams import audit_entries
+from twokey.gateway.approvals.decisions import Approve, Click, Decided, Reject
+from twokey.gateway.approvals.events import EventName
+from twokey.gateway.approvals.record import Approval, approval_of
+from twokey.gateway.protocol.records import Result
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.wire import (
+    Claimed,
+    ClaimRequest,
+    ProposedCall,
+    Refused,
+    Turn,
+    TurnRef,
+    VerdictKind,
+)
+from twokey.gateway.running import running
+from twokey.gateway.service.agents import AgentService
+from twokey.gateway.service.reviews import ReviewService
+from twokey.gateway.service.sweep import Sweeper
+from twokey.gateway.store.connection import Reply
+from twokey.gateway.store.freezes import FreezeScope, ScopeKind
+from twokey.gateway.store.store import Store
+
+TENANTS = ("initech", "default", "acme")
+"""One on each of three shards, in their order."""
+
+
+class TenantSide:
+    """Agents and reviewers of one tenant, whose agents and threads are named alike."""
+
+    def __init__(self, store: Store, tenant: str) -> None:
+        self.store, self.tenant = store, tenant
+        self.keys = store.keys_of_tenant(tenant)
+        self.agents = AgentService(store, lambda: RULES, tenant=tenant)
+        self.reviews = ReviewService(store, lambda: RULES, tenant=tenant)
+
+    async def ask(self, message: str = "m1") -> tuple[Click, ClaimRequest]:
+        """Let the agent ask for a refund; return a click on it and its claim."""
+        await self.reviews.ask_agent("support", "t1", "hi", requester=DAN, origin=None)
+        ref = TurnRef(agent="support", thread="t1", message_id=message)
+        call = ProposedCall(
+            tool="process_refund", args={"amount": 1}, tool_call_id="c1"
+        )
+        (verdict,) = await self.agents.submit(Turn(ref=ref, calls=(call,)))
+        assert verdict.kind is VerdictKind.HOLD
+        approval_id, index = approval_of(verdict.item_id)
+        click = Click(
+            approval=approval_id,
+            index=index,
+            version=1,
+            action_hash=(await self.approval(approval_id)).items[index].action_hash,
+        )
+        claim = ClaimRequest(
+            item_id=verdict.item_id,
+            ref=ref,
+            tool=verdict.tool,
+            tool_call_id=verdict.tool_call_id,
+            owner="w",
+        )
+        return click, claim
+
+    async def approval(self, approval_id: str) -> Approval:
+        """Read an approval."""
+        loaded = await self.reviews.read(approval_id)
+        assert loaded
+        return loaded.approval
+
+    async def overdue(self, approval_id: str) -> None:
+        """Move the clock: let an approval's deadline have passed."""
+        await self.store.conn.transaction(
+            ["HSET", self.keys.head(approval_id), "expires", 1],
+            ["ZADD", self.keys.expiry, 1, approval_id],
+        )
+
+    async def told(self) -> list[EventName]:
+        """Return what the tenant's audit log tells of its approvals."""
+        entries = await audit_entries(self.store.conn, self.keys)
+        return [one.name for one in entries if one.approval]
+
+
+@pytest.fixture
+async def sides(store: Store) -> AsyncGenerator[tuple[TenantSide, ...]]:
+    spread = Store(store.conn.url, shards=3, lease_ms=2000)
+    yield tuple(TenantSide(spread, tenant) for tenant in TENANTS)
+    await spread.close()
+
+
+Sides = tuple[TenantSide, TenantSide, TenantSide]
+
+
+def test_the_tenants_are_on_three_shards(sides: Sides) -> None:
+    assert [side.keys.shard for side in sides] == ["s0", "s1", "s2"]
+
+
+async def test_each_tenant_has_the_whole_way_of_a_call_on_its_shard(
+    sides: Sides,
+) -> None:
+    asked = await asyncio.gather(*(side.ask() for side in sides))
+
+    for side, (click, claim) in zip(sides, asked, strict=True):
+        assert f"_{side.keys.shard}_" in click.approval
+        assert isinstance(await side.reviews.decide(click, Approve(), ANA), Decided)
+        assert await side.store.queue(side.keys).depth() >= 1
+        claimed = await side.agents.claim(claim)
+        assert isinstance(claimed, Claimed)
+        await side.agents.finish(claim.item_id, claimed.fence, Result(ok=True))
+        ended = await side.approval(click.approval)
+        assert ended.items[0].state is ItemState.EXECUTED
+        # One of each: nothing of the other tenants stands in this shard.
+        assert (await side.told()).count(EventName.ITEM_EXECUTED) == 1
+
+
+async def test_nobody_decides_for_a_tenant_of_another_shard(sides: Sides) -> None:
+    click, claim = await sides[0].ask()
+
+    for other in sides[1:]:
+        assert (await other.reviews.decide(click, Reject(), ANA)).kind == "unknown"
+        assert isinstance(await other.agents.claim(claim), Refused)
+
+    state = (await sides[0].approval(click.approval)).items[0].state
+    assert state is ItemState.PENDING
+
+
+async def test_one_sweep_ends_what_is_overdue_on_every_shard(sides: Sides) -> None:
+    clicks = [(await side.ask())[0] for side in sides]
+    for side, click in zip(sides, clicks, strict=True):
+        await side.overdue(click.approval)
+
+    assert await Sweeper(sides[0].store).sweep() == 3
+
+    for side, click in zip(sides, clicks, strict=True):
+        ended = await side.approval(click.approval)
+        assert ended.items[0].state is ItemState.EXPIRED
+
+
+async def test_a_freeze_stops_its_own_tenant_alone(sides: Sides) -> None:
+    asked = [await side.ask() for side in sides]
+    for side, (click, _) in zip(sides, asked, strict=True):
+        await side.reviews.decide(click, Approve(), ANA)
+
+    tenant = FreezeScope(kind=ScopeKind.TENANT)
+    await sides[1].reviews.freezes.freeze(tenant, "T0/U0ANA", "wrong refunds")
+
+    claims = [
+        await side.agents.claim(claim)
+        for side, (_, claim) in zip(sides, asked, strict=True)
+    ]
+    assert [type(one) for one in claims] == [Claimed, Refused, Claimed]
+
+
+async def test_a_shard_that_hangs_does_not_stop_the_clock_of_the_others(
+    sides: Sides, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, waiting = sides[0].store, sides[2]
+    click, _ = await waiting.ask()
+    await waiting.overdue(click.approval)
+    is_back = asyncio.Event()
+    evalsha = store.conn.evalsha
+
+    async def held_up(source: str, keys: Sequence[str], args: Any) -> list[Reply]:
+        # The node of the first shard is away: nothing of it is answered.
+        if any("{s0}" in key for key in keys):
+            await is_back.wait()
+        return await evalsha(source, keys, args)
+
+    monkeypatch.setattr(store.conn, "evalsha", held_up)
+
+    async def has_expired() -> bool:
+        approval = await waiting.approval(click.approval)
+        return approval.items[0].state is ItemState.EXPIRED
+
+    async with running(store, lambda: RULES, {}, tenant="acme", grace_s=0.1):
+        try:
+            await eventually(has_expired, within_s=10)
+        finally:
+            is_back.set()
+
+
+async def test_a_job_is_read_by_the_processes_of_its_tenant_alone(
+    sides: Sides,
+) -> None:
+    first, other = sides[0], sides[2]
+    click, _ = await first.ask()
+    await first.reviews.decide(click, Approve(), ANA)
+    before = await first.store.queue(first.keys).depth()
+    other_click, _ = await other.ask()
+    await other.reviews.decide(other_click, Approve(), ANA)
+
+    async def has_looked() -> bool:
+        # What nobody runs is put back for later, by whoever reads it.
+        run = other.store.stalled
+        return bool(await run.all(other.keys))
+
+    async with running(
+        other.store, lambda: RULES, {}, tenant=other.tenant, grace_s=0.1
+    ):
+        await eventually(has_looked)
+
+    assert before >= 1
+    assert await first.store.queue(first.keys).depth() == before
+    assert await first.store.stalled.all(first.keys) == []

@@ -22,7 +22,7 @@ timed = @began=$$(date +%s); $(1); ended=$$?; \
 	echo "make $@ took $$(($$(date +%s) - began)) s"; exit $$ended
 
 .PHONY: help install demo test test-fast test-store coverage check format lock dist \
-	bench chaos mutants screenshots clean
+	bench bench-compare bench-keep bench-peers chaos mutants screenshots clean
 
 help:
 	@echo "make demo         start everything locally and print a link to the page"
@@ -30,7 +30,9 @@ help:
 	@echo "make test         run every test"
 	@echo "make check        format, lint, types, import contracts, sizes, spelling, workflows"
 	@echo "make coverage     see that tests take every branch of the core"
-	@echo "make bench        measure the figures of the README, as ratios"
+	@echo "make bench        measure every figure beside its target, into bench/results.md"
+	@echo "make bench-compare  fail where a ratio is 15 % worse than in bench/baseline.json"
+	@echo "make bench-keep   make the last run of make bench that baseline"
 	@echo "make chaos        kill, pause and cut off processes for ten minutes (MINUTES=, SEED=)"
 	@echo "make mutants      break the core in every listed way; a test must notice each"
 	@echo "make screenshots  take the pictures of docs/img again"
@@ -114,8 +116,24 @@ dist:
 	@mkdir -p build && $(BIN)/cyclonedx-py requirements --pyproject pyproject.toml \
 		--output-reproducible -o build/sbom.cdx.json requirements/run.txt
 
+# Without the other products their figure says that it could not be measured.
 bench: $(VENV)/.dev
-	@$(BIN)/python -m bench
+	-@$(MAKE) --no-print-directory bench-peers
+	@$(BIN)/python -m bench --results bench $(FIGURES)
+
+bench-peers: $(VENV)/peers/.done
+$(VENV)/peers/.done: bench/peers/requirements.txt
+	@echo "Installing other products into $(VENV)/peers (once, about a minute) ..."
+	@$(PYTHON) -m venv $(VENV)/peers
+	@$(VENV)/peers/bin/python -m pip install --quiet --disable-pip-version-check \
+		--requirement bench/peers/requirements.txt
+	@touch $@
+
+bench-compare: $(VENV)/.dev
+	@$(BIN)/python -m bench --short --compare $(FIGURES)
+
+bench-keep:
+	@cp bench/results.json bench/baseline.json
 
 chaos: $(VENV)/.dev
 	@$(BIN)/python -m tests.chaos --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED))

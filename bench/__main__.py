@@ -1,7 +1,9 @@
-"""Run the benchmarks of the README's figures, as ratios within one run.
+"""Run the benchmark: every figure with its peer or limit and its target.
 
-``python -m bench`` measures all of them, ``python -m bench NAME`` one. The exit
-code is 1 when a ratio misses its target.
+``python -m bench`` measures all of them, ``python -m bench NAME`` some. The exit code
+is 1 when a figure misses its target or cannot be measured. With ``--compare`` it is 1
+when a ratio is more than 15 % worse than in the last kept run, whatever its target is:
+targets are for a quiet machine, and a comparison is for each change.
 """
 
 from __future__ import annotations
@@ -9,16 +11,32 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
-import platform
 import sys
 from collections.abc import Awaitable
 from pathlib import Path
 from typing import Protocol
 
-from bench import auto_call, click_to_ack, decision_cost, decision_to_tool, many_calls
+from bench import (
+    auto_call,
+    cards_lost,
+    click_to_ack,
+    decision_cost,
+    decision_to_tool,
+    help_time,
+    many_calls,
+    peer_work,
+    service_decisions,
+)
+from bench.chart import svg
+from bench.compare import worse
+from bench.progress import progress
+from bench.results import CHART, markdown, missed
+from bench.run import Run, add, machine, new_run, without_samples
 from bench.stats import Figure, NotMeasured, table
 from twokey.gateway.errors import TwokeyError
+
+KEPT = Path(__file__).parent / "baseline.json"
+"""The last run that was kept; `make bench-keep` replaces it."""
 
 
 class _Measure(Protocol):
@@ -31,12 +49,53 @@ FIGURES: dict[str, _Measure] = {
     "auto_call": auto_call.measure,
     "decision_cost": decision_cost.measure,
     "many_calls": many_calls.measure,
+    "service_decisions": service_decisions.measure,
+    "help_time": help_time.measure,
+    "cards_lost": cards_lost.measure,
+    "peer_work": peer_work.measure,
 }
 """Every figure by its name on the command line."""
+
+LONG = frozenset({"cards_lost", "peer_work"})
+"""Those that take minutes or need other products; ``--short`` leaves them out."""
 
 
 def main(argv: list[str] | None = None) -> int:
     """Measure what the command line names, print it, and return the exit code."""
+    parser = _parser()
+    args = parser.parse_args(argv)
+    names: list[str] = args.names or [
+        name for name in FIGURES if not (args.short and name in LONG)
+    ]
+    unknown = [name for name in names if name not in FIGURES]
+    if unknown:
+        parser.error(f"no figure {unknown[0]!r}; choose from {', '.join(FIGURES)}")
+    print(f"{machine()}\n", flush=True)
+    run = new_run(is_quick=args.quick)
+    for name in names:
+        _measure(run, name)
+    if args.json:
+        _write_json(args.json, run)
+    if args.results:
+        write_results(args.results, run)
+    complaints = [f"{name} could not be measured: {why}" for name, why in _failed(run)]
+    if not args.quick:
+        # Few samples reach and miss targets by chance.
+        complaints += _shortfalls(run, args.compare)
+    for line in complaints:
+        print(line, file=sys.stderr)
+    return 1 if complaints else 0
+
+
+def write_results(folder: Path, run: Run) -> None:
+    """Write a run to a folder: its data, the page and the chart made from them."""
+    kept = without_samples(run)
+    _write_json(folder / "results.json", kept)
+    (folder / "results.md").write_text(markdown(kept), encoding="utf-8")
+    (folder / CHART).write_text(svg(kept), encoding="utf-8")
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument(
         "names", nargs="*", metavar="NAME", help=f"one of: {', '.join(FIGURES)}"
@@ -47,41 +106,64 @@ def main(argv: list[str] | None = None) -> int:
         help="few samples, whose targets do not count: a smoke test",
     )
     parser.add_argument(
+        "--short",
+        action="store_true",
+        help="without what takes minutes or needs other products",
+    )
+    parser.add_argument(
         "--json", type=Path, metavar="FILE", help="also write every sample to a file"
     )
-    args = parser.parse_args(argv)
-    names: list[str] = args.names or list(FIGURES)
-    unknown = [name for name in names if name not in FIGURES]
-    if unknown:
-        parser.error(f"no figure {unknown[0]!r}; choose from {', '.join(FIGURES)}")
-    print(f"{_machine()}\n", flush=True)
-    figures: dict[str, object] = {}
-    missed: list[str] = []
-    for name in names:
-        try:
-            figure = asyncio.run(_measured(name, is_quick=args.quick))
-        except (NotMeasured, TwokeyError) as error:
-            print(f"{name} could not be measured: {error}", file=sys.stderr)
-            return 1
-        print(table(figure), flush=True)
-        figures[name] = figure.as_json()
-        missed += [one.name for one in figure.ratios if not one.is_reached]
-    if args.json:
-        found = {"machine": _machine(), "is_quick": args.quick, "figures": figures}
-        args.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
-    if missed and not args.quick:
-        print(f"Targets that were missed: {'; '.join(missed)}.", file=sys.stderr)
-        return 1
-    return 0
+    parser.add_argument(
+        "--results",
+        type=Path,
+        metavar="FOLDER",
+        help="also write results.json, results.md and results.svg",
+    )
+    parser.add_argument(
+        "--compare",
+        type=Path,
+        nargs="?",
+        const=KEPT,
+        metavar="FILE",
+        help="fail where a ratio is more than 15 %% worse than in this run (default: "
+        "bench/baseline.json), and for no missed target",
+    )
+    return parser
+
+
+def _measure(run: Run, name: str) -> None:
+    progress(name)
+    try:
+        figure = asyncio.run(_measured(name, is_quick=run["is_quick"]))
+    except (NotMeasured, TwokeyError, OSError) as error:
+        run["failed"][name] = str(error) or type(error).__name__
+        return
+    print(table(figure), flush=True)
+    add(run, name, figure)
 
 
 async def _measured(name: str, *, is_quick: bool) -> Figure:
     return await FIGURES[name](is_quick=is_quick)
 
 
-def _machine() -> str:
-    system = f"{platform.system()} {platform.machine()}"
-    return f"Python {platform.python_version()}, {system}, {os.cpu_count()} processors"
+def _failed(run: Run) -> list[tuple[str, str]]:
+    return list(run["failed"].items())
+
+
+def _shortfalls(run: Run, kept: Path | None) -> list[str]:
+    """Return what is not as it should be, a line each."""
+    if kept is not None:
+        before: Run = json.loads(kept.read_text(encoding="utf-8"))
+        return [
+            f"More than 15 % worse than at {before['commit']}: {line}"
+            for line in worse(run, before)
+        ]
+    found = missed(run)
+    return [f"Targets that were missed: {'; '.join(found)}."] if found else []
+
+
+def _write_json(path: Path, run: Run) -> None:
+    path.write_text(json.dumps(run, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,22 +1,21 @@
 """Count the cards that are lost while Slack is away and the outbox fills up.
 
-`python -m bench.cards_lost 1000000` opens approvals while no bot runs, lets that many
-other events follow with the sweeps of the product in between, then starts a bot and
-waits until it has read everything. A card is lost when its approval has none.
+Approvals are opened while no bot runs, and a million other events follow, with the
+sweeps of the product in between. Then a bot starts and reads everything. A card is lost
+when its approval has none.
 """
 
 from __future__ import annotations
 
 import asyncio
-import resource
-import sys
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from bench.clicks import CHANNEL, POLICY, bot_config
-from bench.stats import NotMeasured
+from bench.progress import progress
+from bench.stats import Figure, Measured, NotMeasured, plain
 from twokey.bot.app import SlackBot
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.approvals.record import approval_of
@@ -25,14 +24,15 @@ from twokey.gateway.service.agents import AgentService
 from twokey.gateway.service.reviews import ReviewService
 from twokey.gateway.service.sweep import Sweeper
 from twokey.gateway.store.connection import Argument
-from twokey.gateway.store.engine import EmbeddedEngine
 from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.open_store import open_store
 from twokey.gateway.store.outbox import announcement
 from twokey.gateway.store.readers import backlog
 from twokey.gateway.store.store import Store
+from twokey.sandbox.json_types import JsonObject
 from twokey.sandbox.server import Sandbox
 
-EVENTS = 100_000
+EVENTS = 1_000_000
 CARDS = 10
 READER = "slack:default"
 
@@ -51,7 +51,6 @@ class Lost:
         lost: how many of them have none.
         kept: how many events the outbox held when the bot started.
         seconds: from its start until all was read and every card posted.
-        memory_mb: the most memory that this process held.
     """
 
     events: int
@@ -59,10 +58,9 @@ class Lost:
     lost: int
     kept: int
     seconds: float
-    memory_mb: float
 
 
-async def measure(
+async def measured(
     store: Store, sandbox: Sandbox, *, events: int = EVENTS, cards: int = CARDS
 ) -> Lost:
     """Open approvals, announce so many events behind them, and start a bot.
@@ -85,9 +83,7 @@ async def measure(
         await _until_read(store, keys, opened)
     seconds = time.perf_counter() - began
     missing = [one for one in opened if await store.cards.place(keys, one) is None]
-    # Linux counts it in kilobytes.
-    memory_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return Lost(events, cards, len(missing), kept, seconds, memory_mb)
+    return Lost(events, cards, len(missing), kept, seconds)
 
 
 async def _opened(store: Store, cards: int) -> list[str]:
@@ -95,7 +91,7 @@ async def _opened(store: Store, cards: int) -> list[str]:
     found: list[str] = []
     for index in range(cards):
         ref = TurnRef(agent="support", thread=f"t{index}", message_id="m")
-        args = {"order_id": str(index), "amount": 1}
+        args: JsonObject = {"order_id": str(index), "amount": 1}
         call = ProposedCall(tool="process_refund", args=args, tool_call_id="c")
         (verdict,) = await agents.submit(Turn(ref=ref, calls=(call,)))
         found.append(approval_of(verdict.item_id)[0])
@@ -114,6 +110,7 @@ async def _fill(store: Store, keys: Keys, events: int) -> None:
         commands: list[list[Argument]] = [put] * min(_BATCH, events - done)
         await store.conn.transaction(*commands)
         if done % _SWEEP_EVERY == 0:
+            progress(f"cards lost: {done:,} of {events:,} events")
             await sweeper.sweep()
 
 
@@ -129,30 +126,18 @@ async def _until_read(store: Store, keys: Keys, opened: list[str]) -> None:
         raise NotMeasured(f"The bot did not finish within {_WITHIN_S:.0f} s.") from None
 
 
-def report(found: Lost) -> str:
-    """Return the figures as lines."""
-    return (
-        f"{found.lost} of {found.cards} cards lost after {found.events:,} events "
-        f"without a bot (target: 0)\n"
-        f"the outbox kept {found.kept:,} events; the bot read them and posted every "
-        f"card in {found.seconds:.0f} s, with at most {found.memory_mb:.0f} MB"
+async def measure(*, is_quick: bool = False) -> Figure:
+    """Lose no card of ten behind a million events."""
+    events = 10_000 if is_quick else EVENTS
+    with TemporaryDirectory(prefix="tk-bench-") as folder:
+        async with open_store(None, Path(folder)) as store, Sandbox() as sandbox:
+            found = await measured(store, sandbox, events=events)
+    lost = Measured("cards lost", "cards", ((float(found.lost),),))
+    return Figure(
+        "Cards after an outage of Slack",
+        f"{found.cards} approvals wait for a card while {found.events:,} events follow "
+        f"and no bot runs; the outbox kept {found.kept:,}\nof them. The bot then read "
+        f"them and posted every card in {found.seconds:.0f} s.",
+        (lost,),
+        (plain(f"cards lost after {found.events:,} events", lost, at_most=0.0),),
     )
-
-
-async def _main(events: int) -> int:
-    with (
-        tempfile.TemporaryDirectory(prefix="tk-lost-") as folder,
-        EmbeddedEngine(Path(folder)) as engine,
-    ):
-        store = Store(engine.url)
-        async with Sandbox() as sandbox:
-            try:
-                found = await measure(store, sandbox, events=events)
-            finally:
-                await store.close()
-    sys.stdout.write(report(found) + "\n")
-    return 1 if found.lost else 0
-
-
-if __name__ == "__main__":
-    sys.exit(asyncio.run(_main(int(sys.argv[1]) if len(sys.argv) > 1 else EVENTS)))

@@ -3,6 +3,7 @@
 Absolute times of a busy machine mean little, but the times of two subjects in the same
 run, taken in turns, can be compared. So a figure is a ratio, taken round by round: its
 value is the median over the rounds, and the smallest and largest round are its noise.
+Where a target is a time or a size, the figure is that value, with its unit.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 MEDIAN = 0.5
 P95 = 0.95
@@ -44,7 +46,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """How two subjects compare.
+    """How two subjects compare, or the plain value of one.
 
     Attributes:
         name: what is divided by what.
@@ -53,6 +55,8 @@ class Ratio:
         high: the largest round.
         at_least: what it should reach, if there is such a target.
         at_most: what it should not exceed, if there is such a target.
+        unit: of a plain value, such as ``ms``; "" of a ratio.
+        limit: what bounds it from below or above, measured in the same run, in words.
     """
 
     name: str
@@ -61,6 +65,8 @@ class Ratio:
     high: float
     at_least: float | None = None
     at_most: float | None = None
+    unit: str = ""
+    limit: str = ""
 
     @property
     def is_reached(self) -> bool:
@@ -74,10 +80,11 @@ class Ratio:
         """Return the target and whether it is met, in words; "" without one."""
         if self.at_least is None and self.at_most is None:
             return ""
-        sign, limit = (
+        sign, bound = (
             ("≥", self.at_least) if self.at_least is not None else ("≤", self.at_most)
         )
-        return f"{sign} {limit:g} {'reached' if self.is_reached else 'MISSED'}"
+        unit = f" {self.unit}" if self.unit else ""
+        return f"{sign} {bound:,g}{unit} {'reached' if self.is_reached else 'MISSED'}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +103,14 @@ class Figure:
     measured: tuple[Measured, ...]
     ratios: tuple[Ratio, ...]
 
-    def as_json(self) -> dict[str, object]:
+    def as_json(self) -> dict[str, Any]:
         """Return everything, every sample included, as plain data."""
         ratios = [{**asdict(one), "is_reached": one.is_reached} for one in self.ratios]
-        return {**asdict(self), "ratios": ratios}
+        measured = [
+            {**asdict(one), "p50": one.at(MEDIAN), "p95": one.at(P95)}
+            for one in self.measured
+        ]
+        return {**asdict(self), "measured": measured, "ratios": ratios}
 
 
 def percentile(samples: Sequence[float], share: float) -> float:
@@ -125,6 +136,7 @@ def ratio(
     share: float = MEDIAN,
     at_least: float | None = None,
     at_most: float | None = None,
+    limit: str = "",
 ) -> Ratio:
     """Divide two subjects that were measured in the same rounds, round by round."""
     pairs = zip(above.by_round(share), below.by_round(share), strict=True)
@@ -136,6 +148,30 @@ def ratio(
         max(rounds),
         at_least=at_least,
         at_most=at_most,
+        limit=limit,
+    )
+
+
+def plain(
+    name: str,
+    measured: Measured,
+    *,
+    share: float = MEDIAN,
+    at_least: float | None = None,
+    at_most: float | None = None,
+    limit: str = "",
+) -> Ratio:
+    """Return what one subject reached, in its unit."""
+    rounds = measured.by_round(share)
+    return Ratio(
+        name,
+        statistics.median(rounds),
+        min(rounds),
+        max(rounds),
+        at_least=at_least,
+        at_most=at_most,
+        unit=measured.unit,
+        limit=limit,
     )
 
 
@@ -145,10 +181,16 @@ def table(figure: Figure) -> str:
     lines += _columns(
         ("ratio", "median", "rounds", "target"),
         [
-            (one.name, _short(one.value), _range(one.low, one.high), one.target)
+            (
+                one.name,
+                f"{short(one.value)} {one.unit}".rstrip(),
+                _range(one.low, one.high),
+                one.target,
+            )
             for one in figure.ratios
         ],
     )
+    lines += [f"  {one.name}: {one.limit}" for one in figure.ratios if one.limit]
     lines.append("")
     lines += _columns(
         ("for context only", "p50", "p95", "p50 of the rounds"),
@@ -160,8 +202,8 @@ def table(figure: Figure) -> str:
 def _row(one: Measured) -> tuple[str, str, str, str]:
     medians = one.by_round(MEDIAN)
     is_rate = one.unit == "/s"
-    p95 = "" if is_rate else f"{_short(one.at(P95))} {one.unit}"
-    p50 = f"{_short(one.at(MEDIAN))} {one.unit}"
+    p95 = "" if is_rate else f"{short(one.at(P95))} {one.unit}"
+    p50 = f"{short(one.at(MEDIAN))} {one.unit}"
     return one.name, p50, p95, _range(min(medians), max(medians))
 
 
@@ -179,10 +221,12 @@ def _columns(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[str
 
 
 def _range(low: float, high: float) -> str:
-    return f"{_short(low)} to {_short(high)}"
+    return f"{short(low)} to {short(high)}"
 
 
-def _short(value: float) -> str:
-    """Return three digits that count: 0.0412, 1.84, 26.3, 257."""
+def short(value: float) -> str:
+    """Return three digits that count: 0, 0.0412, 1.84, 26.3, 257, 1,180."""
+    if value == 0:
+        return "0"
     decimals = 4 if value < 0.1 else 2 if value < 10 else 1 if value < 100 else 0
-    return f"{value:.{decimals}f}"
+    return f"{value:,.{decimals}f}"

@@ -19,6 +19,6 @@ async def test_a_call_that_needs_nobody_is_measured_beside_both_others() -> None
     assert all(one.at(0.0) > 0 for one in figure.measured)
     assert [one.name for one in figure.ratios][:2] == [
         "Twokey / bare, p50",
-        "Twokey / LangChain, p50",
+        "auto call: Twokey / LangChain, p50",
     ]
     assert all(one.low > 0 for one in figure.ratios)

@@ -1,33 +1,34 @@
-"""Redis client with typed replies and Twokey's own errors."""
+"""Commands, transactions and scripts on a Redis server, with Twokey's own errors."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Generator, Sequence
+import os
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from typing import Protocol, cast
+from typing import cast
 
 import redis.asyncio as aioredis
-from redis.backoff import ExponentialBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError, RedisError
-from redis.retry import Retry
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from twokey.gateway.errors import StoreUnavailable
+from twokey.gateway.store.multiplexed import Argument, Command, Reply, raise_first
+from twokey.gateway.store.node import CALL_S, Node
+from twokey.gateway.store.server_address import server_address
 
-Argument = str | bytes | int
-Reply = object
+__all__ = [
+    "Argument", "Connection", "Entry", "Reply",
+    "claimed", "entries", "fields", "first_stream", "milliseconds", "number", "text",
+]  # fmt: skip
 
-_POOL_SIZE = 64
-# As long as one command may take: a longer wait is a wait for a server that hangs.
-_POOL_WAIT_S = 10.0
-# More than the longest BLOCK of a reader, or each quiet moment would look like a broken
-# connection.
-_SOCKET_TIMEOUT_S = 10.0
-_RECONNECTS = 3
+# Tries within half a second bridge a connection that broke. A longer outage is the
+# caller's to bridge, who knows how long its person or its lease can wait.
+_PAUSES_S = (0.04, 0.08, 0.16)
 _CLOSE_S = 5.0
 _HINT = "check that Redis runs and that TWOKEY_REDIS_URL names it, then try again."
 _EMBEDDED_HINT = (
@@ -36,51 +37,38 @@ _EMBEDDED_HINT = (
 )
 
 
-class _Client(Protocol):
-    """What we use of redis-py's client, with types (its own are partial)."""
-
-    async def execute_command(self, *words: Argument) -> Reply: ...
-
-
-class _Pipeline(Protocol):
-    """What we use of redis-py's pipeline, with types."""
-
-    def execute_command(self, *words: Argument) -> object: ...
-
-    async def execute(self) -> list[Reply]: ...
-
-
 class Connection:
-    """Connections to one server: a pool for each event loop that asks.
+    """The connections to one server: one for each event loop that asks.
 
     An agent asks from several loops: the worker's, and the background loop that keeps
-    claims alive and serves synchronous agents (`twokey.agent.bridge`). A pool belongs
-    to one loop.
+    claims alive and serves synchronous agents (`twokey.agent.bridge`). A connection
+    belongs to one loop, where all callers share it: see `twokey.gateway.store.node`.
 
-    A pool waits for a free connection instead of failing (a burst of clicks must
-    not end in errors). Commands are tried again after a broken connection only where
-    the caller made them safe to repeat: scripts check before they write.
+    A burst waits for its turn instead of failing (many clicks at once must not end in
+    errors). Commands are tried again after a broken connection, so the caller has to
+    make them safe to repeat: scripts check before they write.
     """
 
     def __init__(self, url: str, *, is_embedded: bool = False) -> None:
         self.url = url
         self._hint = _EMBEDDED_HINT if is_embedded else _HINT
-        self._clients: dict[asyncio.AbstractEventLoop, aioredis.Redis] = {}
+        self._nodes: dict[asyncio.AbstractEventLoop, Node] = {}
+        self._process = os.getpid()
 
     async def close(self) -> None:
         """Close every connection, of the other loops as well."""
         here = asyncio.get_running_loop()
-        # A copy: another thread may open a pool meanwhile.
-        for loop, client in list(self._clients.items()):
+        # A copy: another thread may open a connection meanwhile.
+        for loop, node in list(self._nodes.items()):
             if loop is here:
-                await _close(client)
+                await node.close()
             elif loop.is_running():
-                closing = asyncio.run_coroutine_threadsafe(_close(client), loop)
+                closing = asyncio.run_coroutine_threadsafe(node.close(), loop)
                 # That loop may stop before it comes to this; nobody waits for it for
                 # ever.
                 async with asyncio.timeout(_CLOSE_S):
                     await asyncio.wrap_future(closing)
-        self._clients.clear()
+        self._nodes.clear()
 
     async def command(self, *words: Argument) -> Reply:
         """Run one command.
@@ -88,8 +76,9 @@ class Connection:
         Raises:
             StoreUnavailable: when the server did not answer or refused it.
         """
-        with _answered(self._hint):
-            return await self._client().execute_command(*words)
+        with self._errors():
+            [reply] = await self._ask([words])
+        return _converted(words, reply)
 
     async def now_ms(self) -> int:
         """Return the server's time, by which all that is kept is dated.
@@ -105,13 +94,14 @@ class Connection:
         Raises:
             StoreUnavailable: when the server did not answer or refused one.
         """
-        with _answered(self._hint):
+        if not commands:
+            return []
+        with self._errors():
             # In MULTI: between the commands of a plain pipeline others' may run.
-            async with self._here().pipeline(transaction=True) as opened:
-                pipe = cast("_Pipeline", opened)
-                for words in commands:
-                    pipe.execute_command(*words)
-                return await pipe.execute()
+            *_, done = await self._ask([("MULTI",), *commands, ("EXEC",)])
+            replies = cast("list[Reply]", done)
+            raise_first(replies)
+        return list(map(_converted, commands, replies))
 
     async def evalsha(
         self, source: str, keys: Sequence[str], args: Sequence[Argument]
@@ -122,48 +112,57 @@ class Connection:
             StoreUnavailable: when the server did not answer or refused it.
         """
         words: tuple[Argument, ...] = (len(keys), *keys, *args)
-        client = self._client()
-        with _answered(self._hint):
+        with self._errors():
             try:
-                sha = _digest(source)
-                reply = await client.execute_command("EVALSHA", sha, *words)
+                [reply] = await self._ask([("EVALSHA", _digest(source), *words)])
             except NoScriptError:
                 # After a flush or a failover. Safe to repeat: nothing was run.
                 # By EVAL and not by SCRIPT LOAD with another EVALSHA: between these two
                 # the server may forget it again.
-                reply = await client.execute_command("EVAL", source, *words)
+                [reply] = await self._ask([("EVAL", source, *words)])
         return cast("list[Reply]", reply)
 
-    def _client(self) -> _Client:
-        return cast("_Client", self._here())
+    async def _ask(self, commands: Sequence[Command]) -> list[Reply]:
+        """Send commands as one piece; try again when the connection breaks."""
+        loop, node = asyncio.get_running_loop(), self._here()
+        deadline = loop.time() + CALL_S
+        for pause_s in _PAUSES_S:
+            try:
+                replies = await node.ask(commands, deadline)
+                # Among these are errors that pass: a server that loads its data.
+                raise_first(replies)
+            except (RedisConnectionError, RedisTimeoutError):
+                if node.is_closed or loop.time() + pause_s >= deadline:
+                    raise
+                await asyncio.sleep(pause_s)
+            else:
+                return replies
+        replies = await node.ask(commands, deadline)
+        raise_first(replies)
+        return replies
 
-    def _here(self) -> aioredis.Redis:
-        """Return the client of the loop that runs; open its pool at the first call."""
+    def _here(self) -> Node:
+        """Return the server as the loop that runs sees it."""
         loop = asyncio.get_running_loop()
-        found = self._clients.get(loop)
+        # A fork has its parent's sockets: were both to use one, each would get the
+        # other's replies.
+        if self._process != os.getpid():
+            self._nodes, self._process = {}, os.getpid()
+        found = self._nodes.get(loop)
         if found is None:
             # Loops that have ended took their connections along.
-            for ended in [one for one in list(self._clients) if one.is_closed()]:
-                self._clients.pop(ended, None)
-            found = self._clients[loop] = self._opened()
+            for ended in [one for one in list(self._nodes) if one.is_closed()]:
+                self._nodes.pop(ended, None)
+            found = self._nodes[loop] = Node(server_address(self.url))
         return found
 
-    def _opened(self) -> aioredis.Redis:
-        pool = aioredis.BlockingConnectionPool.from_url(  # pyright: ignore[reportUnknownMemberType] - redis-py types **kwargs partially
-            self.url,
-            max_connections=_POOL_SIZE,
-            timeout=_POOL_WAIT_S,
-            socket_timeout=_SOCKET_TIMEOUT_S,
-            socket_connect_timeout=_SOCKET_TIMEOUT_S,
-            # Replies of RESP3 have other shapes (maps, doubles), and redis-py converts
-            # them differently in its versions.
-            protocol=2,
-            # Three tries within half a second bridge a connection that broke. A longer
-            # outage is the caller's to bridge, who knows how long its person or its
-            # lease can wait.
-            retry=Retry(ExponentialBackoff(cap=0.5, base=0.02), _RECONNECTS),
-        )
-        return aioredis.Redis(connection_pool=pool)
+    @contextmanager
+    def _errors(self) -> Generator[None]:
+        """Turn the client's errors into ours."""
+        try:
+            yield
+        except (RedisError, OSError) as error:
+            raise _unavailable(error, self._hint) from error
 
 
 @cache
@@ -171,33 +170,17 @@ def _digest(script: str) -> str:
     return hashlib.sha1(script.encode(), usedforsecurity=False).hexdigest()
 
 
-async def _close(client: aioredis.Redis) -> None:
-    await client.aclose()
-    await client.connection_pool.disconnect()
+@cache
+def _converters() -> dict[Argument, Callable[[Reply], Reply]]:
+    # Of RESP2: those of RESP3 differ between the versions of redis-py.
+    known = aioredis.Redis(protocol=2).response_callbacks
+    return cast("dict[Argument, Callable[[Reply], Reply]]", dict(known))
 
 
-@contextmanager
-def _answered(hint: str) -> Generator[None]:
-    """Turn the client's errors into ours, and keep a cancellation from getting lost.
-
-    redis-py sends under ``asyncio.wait_for``, which before Python 3.12 forgets a
-    cancellation that arrives together with the result (python/cpython#86296). A
-    heartbeat that is stopped would then beat for ever.
-    """
-    before = _cancellations()
-    try:
-        yield
-    except (RedisError, OSError) as error:
-        raise _unavailable(error, hint) from error
-    # Compared with the count before: a task that was cancelled once and goes on (a
-    # clean-up) must not be cancelled again by each command.
-    if _cancellations() > before:
-        raise asyncio.CancelledError
-
-
-def _cancellations() -> int:
-    task = asyncio.current_task()
-    return task.cancelling() if task else 0
+def _converted(words: Command, reply: Reply) -> Reply:
+    """Give a reply the shape that redis-py gives it: a dict for HGETALL, and so on."""
+    converter = _converters().get(words[0])
+    return converter(reply) if converter else reply
 
 
 def text(reply: Reply) -> str:

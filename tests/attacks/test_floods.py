@@ -155,7 +155,7 @@ async def test_a_cancellation_is_never_lost_in_the_store(valkey_url: str) -> Non
     """A lost one leaves a heartbeat beating, and who waits for its end waits for ever.
 
     Until Python 3.12 `asyncio.wait_for` drops a cancellation that comes as the inner
-    task ends (cpython#86296), and redis-py wraps every send in it.
+    task ends (cpython#86296). So nothing on the way to the store may use it.
     """
     lost = 0
     for steps in range(40):

@@ -7,6 +7,7 @@ fail. `make mutants` runs the table; a row that no test notices fails it.
 from __future__ import annotations
 
 from tests.mutants.collected import COLLECTED_TABLE
+from tests.mutants.connection import CONNECTION_TABLE
 from tests.mutants.current_policy import CURRENT_POLICY_TABLE
 from tests.mutants.fences import FENCES_TABLE
 from tests.mutants.gestures import GESTURES_TABLE
@@ -493,4 +494,5 @@ TABLE = (
     *METRICS_TABLE,
     *PRECEDENTS_TABLE,
     *SCALE_TABLE,
+    *CONNECTION_TABLE,
 )

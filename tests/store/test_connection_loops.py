@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.conftest import eventually
 from twokey.gateway.store.connection import Connection, number, text
 from twokey.gateway.store.store import Store
 
@@ -47,4 +48,7 @@ async def test_each_loop_has_connections_of_its_own_until_all_are_closed(
 
     await conn.close()
 
-    assert not {ours, theirs} & await connected()
+    async def are_gone() -> bool:
+        return not {ours, theirs} & await connected()
+
+    await eventually(are_gone)

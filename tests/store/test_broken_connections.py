@@ -1,0 +1,355 @@
+"""A connection that breaks, hangs or lies is replaced; what was promised stays true."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import AsyncGenerator, Callable, Generator
+from pathlib import Path
+
+import pytest
+
+from tests.store.wire import Handler, Scripted, answering, deaf, serve_tls, through
+from tests.topologies import DURABLE, Node, programs
+from twokey.gateway.errors import StoreUnavailable
+from twokey.gateway.store import connection, multiplexed, node
+from twokey.gateway.store.connection import Connection, number, text
+
+OK = b"+OK\r\n"
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Generator[Node]:
+    """Start a server that a test may kill or pause."""
+    found = programs()
+    program = found.get("valkey") or found["redis"]
+    started = Node(program, tmp_path / "server", dict(DURABLE))
+    started.start()
+    yield started
+    started.kill()
+
+
+@pytest.fixture
+async def opened() -> AsyncGenerator[Callable[[str], Connection]]:
+    """Open connections that are closed after the test."""
+    made: list[Connection] = []
+
+    def open_(url: str) -> Connection:
+        made.append(Connection(url))
+        return made[-1]
+
+    yield open_
+    for one in made:
+        await one.close()
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> float:
+    """Let a call take half a second."""
+    for module in (connection, node):
+        monkeypatch.setattr(module, "CALL_S", 0.5)
+    return 0.5
+
+
+Open = Callable[[str], Connection]
+
+
+async def test_what_a_killed_server_acknowledged_is_there_when_it_is_back(
+    server: Node, opened: Open
+) -> None:
+    conn = opened(server.url)
+    kept: list[int] = []
+
+    async def write(value: int) -> None:
+        # An outage may be longer than a call bridges; then its caller asks again.
+        while True:
+            with contextlib.suppress(StoreUnavailable):
+                await conn.command("SADD", "kept", value)
+                kept.append(value)
+                return
+
+    writers = [asyncio.create_task(write(value)) for value in range(5000)]
+    while len(kept) < 1000:  # noqa: ASYNC110 - the writers fill it
+        await asyncio.sleep(0)
+    server.kill()
+    await asyncio.to_thread(server.start)
+    await asyncio.gather(*writers)
+
+    assert sorted(kept) == list(range(5000))
+    assert await conn.command("SCARD", "kept") == 5000
+
+
+async def test_a_short_break_is_bridged(server: Node, opened: Open) -> None:
+    conn = opened(server.url)
+    other = opened(server.url)
+    await conn.command("PING")
+
+    for _ in range(20):
+        asked = [asyncio.create_task(conn.command("ECHO", at)) for at in range(20)]
+        await other.command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+
+        assert [number(one) for one in await asyncio.gather(*asked)] == [*range(20)]
+
+
+async def test_a_server_that_hangs_costs_its_callers_a_bounded_time(
+    server: Node, opened: Open, impatient: float
+) -> None:
+    conn = opened(server.url)
+    await conn.command("PING")
+    server.pause()
+    try:
+        calls = [conn.command("INCR", "asked") for _ in range(50)]
+        ends = await asyncio.gather(*calls, return_exceptions=True)
+    finally:
+        server.resume()
+
+    assert all(isinstance(end, StoreUnavailable) for end in ends)
+    assert await conn.command("PING")
+
+
+async def test_a_connection_that_nobody_answers_is_replaced_however_short_the_calls(
+    tmp_path: Path, opened: Open, impatient: float
+) -> None:
+    """No caller waits as long as a silence is a death."""
+    answers = answering(lambda _: OK)
+    async with Scripted(tmp_path, deaf, answers) as server:
+        conn = opened(server.url)
+
+        async with asyncio.timeout(20):
+            reply = None
+            while reply != b"OK":
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(impatient / 10):
+                        reply = await conn.command("GET", "key")
+
+        assert server.opened == 2
+
+
+async def test_replies_that_come_byte_by_byte_are_put_together(
+    tmp_path: Path, valkey_url: str, opened: Open
+) -> None:
+    def bytes_of(data: bytes) -> list[bytes]:
+        return [data[at : at + 1] for at in range(len(data))]
+
+    async with Scripted(tmp_path, through(valkey_url, bytes_of)) as wire:
+        conn = opened(wire.url)
+        calls = [conn.transaction(["ECHO", at], ["PING"]) for at in range(100)]
+
+        replies = await asyncio.gather(*calls)
+
+    assert [text(first) for first, _ in replies] == [str(at) for at in range(100)]
+
+
+@pytest.mark.parametrize("most", range(0, 40, 3))
+async def test_a_reply_that_is_cut_off_is_asked_for_again(
+    tmp_path: Path, valkey_url: str, opened: Open, most: int
+) -> None:
+    def cut(data: bytes) -> list[bytes]:
+        return [data[:most], b""] if most else [b""]
+
+    def whole(data: bytes) -> list[bytes]:
+        return [data]
+
+    hurt, well = (through(valkey_url, way) for way in (cut, whole))
+    async with Scripted(tmp_path, hurt, well) as wire:
+        conn = opened(wire.url)
+        calls = [conn.command("ECHO", f"a long word {at}") for at in range(20)]
+
+        replies = await asyncio.gather(*calls)
+
+    assert [text(one) for one in replies] == [f"a long word {at}" for at in range(20)]
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"+OK\r\n+OK\r\n", b"*1\r\n:x\r\n"],
+    ids=["another protocol", "a reply too many", "no number"],
+)
+async def test_after_a_reply_that_is_none_the_connection_is_replaced(
+    tmp_path: Path, opened: Open, lie: bytes
+) -> None:
+    liar = answering(lambda _: lie)
+    honest = answering(lambda words: b"$%d\r\n%s\r\n" % (len(words[-1]), words[-1]))
+    async with Scripted(tmp_path, liar, honest) as server:
+        conn = opened(server.url)
+
+        with contextlib.suppress(StoreUnavailable):
+            await conn.command("ECHO", "first")
+
+        assert text(await conn.command("ECHO", "second")) == "second"
+        assert server.opened == 2
+
+
+async def test_a_server_that_still_loads_is_waited_for(
+    tmp_path: Path, opened: Open
+) -> None:
+    said = iter([b"-LOADING Redis is loading the dataset in memory\r\n"] * 2)
+    async with Scripted(tmp_path, answering(lambda _: next(said, OK))) as server:
+        assert await opened(server.url).command("GET", "key") == b"OK"
+
+
+async def test_a_server_that_hangs_up_at_once_is_unavailable(
+    tmp_path: Path, opened: Open
+) -> None:
+    async def full(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"-ERR max number of clients reached\r\n")
+        await writer.drain()
+
+    async with Scripted(tmp_path, full) as server:
+        with pytest.raises(StoreUnavailable, match="does not answer"):
+            await opened(server.url).command("PING")
+
+        assert server.opened == 4, "it is tried three times more"
+
+
+class Written(asyncio.Transport):
+    """A transport that keeps what is written to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.data = bytearray()
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.data += data
+
+    def abort(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("count", "size", "most"),
+    [(3000, 10, multiplexed.MAX_UNANSWERED), (300, 100_000, 42), (30, 9_000_000, 1)],
+    ids=["by their number", "by their size", "one by one"],
+)
+async def test_no_more_is_sent_than_a_server_answers(
+    count: int, size: int, most: int
+) -> None:
+    word = "x" * size
+    written = Written()
+    made = multiplexed.MultiplexedConnection(10)
+    made.connection_made(written)
+    deadline = asyncio.get_running_loop().time() + 60
+    asked = [made.ask([["ECHO", word]], deadline) for _ in range(count)]
+
+    async def sent() -> int:
+        await asyncio.sleep(0)
+        found = written.data.count(b"ECHO")
+        written.data.clear()
+        return found
+
+    assert await sent() == most
+    made.data_received(OK)
+    assert await sent() == 1
+    # Who gave up and was not sent makes way.
+    given_up = asked[count // 2 : -5]
+    for one in given_up:
+        one.cancel()
+    while not asked[-1].done():
+        made.data_received(OK)
+        assert await sent() <= 1
+
+    assert [one for one in asked if one.cancelled()] == given_up
+    assert all(one.result() == [b"OK"] for one in asked if not one.cancelled())
+
+
+async def test_who_waits_for_their_turn_has_a_deadline_too(
+    tmp_path: Path, opened: Open, impatient: float
+) -> None:
+    async with Scripted(tmp_path, deaf) as server:
+        conn = opened(server.url)
+        count = 2 * multiplexed.MAX_UNANSWERED
+        calls = [conn.command("PING") for _ in range(count)]
+
+        async with asyncio.timeout(20):
+            ends = await asyncio.gather(*calls, return_exceptions=True)
+
+    assert all(isinstance(end, StoreUnavailable) for end in ends)
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give a certificate for 127.0.0.1 that nobody signed, with its key."""
+    program = shutil.which("openssl")
+    if program is None:
+        pytest.skip("this machine has no openssl")
+    place = tmp_path_factory.mktemp("tls") / "both.pem"
+    subprocess.run(
+        [
+            program, "req", "-x509", "-newkey", "ec", "-pkeyopt",
+            "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", place,
+            "-out", place.with_name("certificate.pem"), "-days", "1",
+            "-subj", "/CN=tested", "-addext", "subjectAltName=IP:127.0.0.1",
+        ],
+        check=True,
+        capture_output=True,
+    )  # fmt: skip
+    with place.open("ab") as both:
+        both.write(place.with_name("certificate.pem").read_bytes())
+    return place
+
+
+async def test_tls_is_spoken_and_the_certificate_is_checked(
+    certificate: Path, valkey_url: str, opened: Open
+) -> None:
+    def whole(data: bytes) -> list[bytes]:
+        return [data]
+
+    handler: Handler = through(valkey_url, whole)
+    server = await serve_tls(handler, certificate)
+    host, port = server.sockets[0].getsockname()[:2]
+    trusted = certificate.with_name("certificate.pem")
+    large = "x" * 3_000_000
+    try:
+        conn = opened(f"rediss://{host}:{port}/2?ssl_ca_certs={trusted}")
+        calls = [conn.command("ECHO", f"{at}") for at in range(500)]
+        assert [number(one) for one in await asyncio.gather(*calls)] == [*range(500)]
+        assert text(await conn.command("ECHO", large)) == large
+        assert " db=2 " in text(await conn.command("CLIENT", "INFO"))
+
+        with pytest.raises(StoreUnavailable, match="CERTIFICATE_VERIFY_FAILED"):
+            await opened(f"rediss://{host}:{port}").command("PING")
+        trusting = opened(f"rediss://{host}:{port}?ssl_cert_reqs=none")
+        assert await trusting.command("PING")
+    finally:
+        server.close()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs fork")
+def test_a_fork_does_not_read_its_parents_replies(valkey_url: str) -> None:
+    conn = Connection(valkey_url)
+    loop = asyncio.new_event_loop()
+
+    async def echo(word: str) -> str:
+        return text(await conn.command("ECHO", word))
+
+    async def ids() -> int:
+        return number(await conn.command("CLIENT", "ID"))
+
+    parents = loop.run_until_complete(ids())
+    child = os.fork()
+    if not child:
+        childs = loop.run_until_complete(ids())
+        os._exit(0 if childs != parents else 1)
+    _, status = os.waitpid(child, 0)
+
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert loop.run_until_complete(ids()) == parents
+    assert loop.run_until_complete(echo("parent")) == "parent"
+    loop.run_until_complete(conn.close())
+    loop.close()
+
+
+def test_a_loop_that_ended_is_forgotten(valkey_url: str) -> None:
+    conn = Connection(valkey_url)
+
+    async def use() -> bool:
+        return bool(await conn.command("PING"))
+
+    for _ in range(5):
+        assert asyncio.run(use())
+
+    assert len(conn._nodes) == 1  # pyright: ignore[reportPrivateUsage] - what it holds

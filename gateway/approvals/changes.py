@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from twokey.gateway.approvals.decisions import Repeated, TooSoon, Voted
+from twokey.gateway.approvals.decisions import (
+    Decided,
+    Outcome,
+    Repeated,
+    TooSoon,
+    Voted,
+)
 from twokey.gateway.approvals.events import (
     BY_GATEWAY,
     Event,
@@ -47,6 +53,10 @@ class Change:
     def waits_on(self) -> Voted | Repeated | TooSoon | None:
         """Return why the call waits on after this decision; None: it does not."""
         return self.voted or self.repeated or self.too_soon
+
+    def outcome(self, index: int) -> Outcome:
+        """Return what came of a decision on an item, once this is written."""
+        return self.waits_on or Decided(approval=self.approval, index=index)
 
 
 def following(approval: Approval, *items: Item, **changes: object) -> Approval:

@@ -17,6 +17,8 @@ from twokey.gateway.protocol.strict_json import JsonObject
 
 EFFECT_TAG = "twokey/v1/effect"
 
+_MOMENT = frozenset({"now", "recent"})
+
 # Folding looks at each character. A longer text is compared as it is: nobody spells a
 # whole letter in two ways by chance, and every auto-approved call pays for this.
 _MOST_FOLDED = 4_096
@@ -62,6 +64,15 @@ def asks_for_precedents(policy: Policy) -> bool:
 def reads_precedents(policy: Policy, agent: str, tool: str) -> bool:
     """Return whether a rule of this tool asks for precedents."""
     return _reads(EffectiveRules(policy, agent, tool).raising())
+
+
+def reads_moment(policy: Policy, agent: str, tool: str) -> bool:
+    """Return whether a rule of this tool asks what time it is, or what just happened.
+
+    What other rules say of a call stays true as long as its windows hold the same.
+    """
+    rules = EffectiveRules(policy, agent, tool).raising()
+    return not all(compiled(rule.when).reads.isdisjoint(_MOMENT) for rule in rules)
 
 
 def _reads(rules: Iterable[RaiseRule]) -> bool:

@@ -193,17 +193,33 @@ async def _standing_now(
     return CurrentEvaluation(policy_now, EvaluationInputs((), {}), freeze)
 
 
-async def as_of_now(store: Store, policy: Policy, approval: Approval) -> Approval:
-    """Return an approval whose waiting calls need what the current policy asks for.
+async def evaluate_waiting(
+    store: Store, policy: Policy, approval: Approval
+) -> dict[int, CurrentEvaluation]:
+    """Evaluate each call that waits, by its index."""
+    return {
+        item.index: await evaluate_now(store, policy, approval, item, item.args)
+        for item in approval.items
+        if item.is_pending
+    }
 
-    It is for showing: nothing is written, and a decision is evaluated for itself.
+
+def shown_as(
+    approval: Approval, evaluated: Mapping[int, CurrentEvaluation]
+) -> Approval:
+    """Return an approval whose waiting calls need what they were evaluated to need.
+
+    It is for showing: nothing is written.
     """
-    shown = approval
-    for item in approval.items:
-        if item.is_pending:
-            evaluated = await evaluate_now(store, policy, approval, item, item.args)
-            shown = shown.replacing(shown_item(item, evaluated.policy_now))
-    return shown
+    items = approval.items
+    return approval.replacing(
+        *(shown_item(items[i], one.policy_now) for i, one in evaluated.items())
+    )
+
+
+async def as_of_now(store: Store, policy: Policy, approval: Approval) -> Approval:
+    """Return an approval whose waiting calls need what the current policy asks for."""
+    return shown_as(approval, await evaluate_waiting(store, policy, approval))
 
 
 def counts_in_windows(policy: Policy, approval: Approval) -> bool:

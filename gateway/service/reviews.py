@@ -18,7 +18,6 @@ from twokey.gateway.approvals.decisions import (
     BatchDecided,
     BatchOutcome,
     Click,
-    Decided,
     Decision,
     Edit,
     Outcome,
@@ -32,6 +31,7 @@ from twokey.gateway.policy.effects import asks_for_precedents
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.protocol.records import Person
 from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.service.as_shown import AsShownService
 from twokey.gateway.service.asked_groups import AskedGroups
 from twokey.gateway.service.collected_cards import CollectedCardService
 from twokey.gateway.service.deadlines import TimeService
@@ -42,10 +42,11 @@ from twokey.gateway.service.inquiries import InquiryService
 from twokey.gateway.service.queue import MAX_QUEUE, ReviewQueue
 from twokey.gateway.service.reach import Reach, Rotations
 from twokey.gateway.service.reevaluation import (
-    as_of_now,
     depends_on_others,
     edits_add_up,
     evaluate_decision,
+    evaluate_waiting,
+    shown_as,
 )
 from twokey.gateway.service.rejections import rejection_of
 from twokey.gateway.service.reviewer_freezes import ReviewerFreezes
@@ -90,6 +91,7 @@ class ReviewService(PolicyService):
         self.runs = RunService(store, policy, tenant=tenant)
         self.delegations = DelegationService(store, tenant=tenant)
         self.collected_cards = CollectedCardService(store, policy, tenant=tenant)
+        self.as_shown = AsShownService(store, policy, tenant=tenant)
         self.standing = StandingService(store, policy, tenant=tenant)
 
     @property
@@ -136,6 +138,11 @@ class ReviewService(PolicyService):
             StoreUnavailable: when it is not known to be written.
             CorruptRecord: when the record is corrupt.
         """
+        at_once = await self.as_shown.decide(
+            click, decision, reviewer, voters=voters, seen=seen
+        )
+        if at_once is not None:
+            return at_once
 
         async def compute(loaded: Loaded) -> Write | Outcome:
             approval, index = loaded.approval, click.index
@@ -168,9 +175,7 @@ class ReviewService(PolicyService):
 
         written = await self.store.approvals.change(click.approval, compute, seen=seen)
         if isinstance(written, Write):
-            change = written.change
-            decided = Decided(approval=change.approval, index=click.index)
-            return change.waits_on or decided
+            return written.change.outcome(click.index)
         # The click came before the sweep: end it now, so that the card says so.
         if has_expired(written):
             await self._sweeper.expire(self._keys, click.approval)
@@ -277,7 +282,10 @@ class ReviewService(PolicyService):
 
     async def as_of_now(self, loaded: Loaded) -> Loaded:
         """Return an approval as it is to be shown: needing what it needs now."""
-        shown = await as_of_now(self.store, self._policy(), loaded.approval)
+        policy = self._policy()
+        evaluated = await evaluate_waiting(self.store, policy, loaded.approval)
+        self.as_shown.keep(loaded, policy, evaluated)
+        shown = shown_as(loaded.approval, evaluated)
         return await self.reach.resolved(Loaded(shown, loaded.now_ms))
 
     async def read_as_of_now(self, approval_id: str) -> Loaded | None:

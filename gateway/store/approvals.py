@@ -201,6 +201,17 @@ class ApprovalStore:
         async with turn.lock:
             return await self._change(Keys(shard), approval_id, compute, seen, turn)
 
+    async def write_once(self, seen: Loaded, what: Write) -> bool:
+        """Write a change if nothing moved since it was computed; False: it did.
+
+        Raises:
+            StoreUnavailable: when it is not known to be written.
+        """
+        shard = shard_of_approval(seen.approval.id)
+        if shard is None:
+            return False
+        return await write(self._conn, Keys(shard), seen, what) is not None
+
     def _turn(self, approval_id: str) -> _Turn:
         """Return the turn of an approval in this event loop."""
         # By the loop itself: the id of one that was closed in the middle of a change

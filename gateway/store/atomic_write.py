@@ -60,6 +60,24 @@ class EvaluationInputs:
 
 
 @dataclass(frozen=True)
+class Assumed:
+    """What a change was computed from that nobody read for it: it has to be so.
+
+    Attributes:
+        totals: what each window comes to, by item, window and use of it.
+        place: channel and ts of the approval's own card; "" when it does not matter.
+        stands_in_for_nobody: user id of somebody whom no queue is delegated to; "" when
+            it does not matter.
+    """
+
+    totals: Mapping[tuple[int, str, str], int] = field(
+        default_factory=dict[tuple[int, str, str], int]
+    )
+    place: str = ""
+    stands_in_for_nobody: str = ""
+
+
+@dataclass(frozen=True)
 class Write:
     """A change, and what the store keeps beside the record in the same step.
 
@@ -72,6 +90,7 @@ class Write:
         rejection: from `rejection_effects`; empty when nothing is rejected.
         is_fenced: the holder of a thread's lease writes it: refuse it of a former one.
         standing: a standing approval that has to be in the state that was read.
+        assumed: what has to be as it was assumed to be.
     """
 
     change: Change
@@ -82,6 +101,7 @@ class Write:
     rejection: Mapping[str, object] = field(default_factory=dict[str, object])
     is_fenced: bool = False
     standing: Approval | None = None
+    assumed: Assumed = Assumed()
 
     @property
     def approval(self) -> Approval:
@@ -203,6 +223,7 @@ def _values(keys: Keys, seen: Loaded, what: Write) -> dict[str, object]:
         "seen": seen_precedents(one.known for one in what.inputs.values() if one.known),
         "standing": _as_read(what.standing),
         "queues": moves(keys, before, after, is_due_moved=bool(states)),
+        "assumed": _assumptions(keys, before, what.assumed),
     }
 
 
@@ -273,6 +294,7 @@ async def quarantine(conn: Connection, keys: Keys, approval_id: str) -> None:
         # Who might have decided it is the corrupt part, maybe: it stays listed until
         # the last of its queue expires, and nobody can read it.
         queues="{}",
+        assumed="{}",
     )
 
 
@@ -308,6 +330,15 @@ def _script_keys(
 
 def _as_read(standing: Approval | None) -> list[tuple[str, str]]:
     return [(standing.id, standing.items[0].state.value)] if standing else []
+
+
+def _assumptions(keys: Keys, before: Approval, what: Assumed) -> dict[str, object]:
+    # What is not assumed is left out: most changes assume nothing.
+    totals = [[*use, str(total)] for use, total in what.totals.items()]
+    found = {"totals": totals, "place": what.place, "alone": what.stands_in_for_nobody}
+    if what.stands_in_for_nobody:
+        found["delegations"] = keys.delegations(before.tenant)
+    return {name: one for name, one in found.items() if one}
 
 
 def _states(before: Approval, after: Approval) -> dict[str, str]:

@@ -6,6 +6,7 @@ fail. `make mutants` runs the table; a row that no test notices fails it.
 
 from __future__ import annotations
 
+from tests.mutants.as_shown import AS_SHOWN_TABLE
 from tests.mutants.collected import COLLECTED_TABLE
 from tests.mutants.connection import CONNECTION_TABLE
 from tests.mutants.current_policy import CURRENT_POLICY_TABLE
@@ -485,6 +486,7 @@ TABLE = (
     *STANDING_TABLE,
     *CURRENT_POLICY_TABLE,
     *TOTALS_TABLE,
+    *AS_SHOWN_TABLE,
     *COLLECTED_TABLE,
     *FENCES_TABLE,
     *OUTAGES_TABLE,

@@ -42,14 +42,18 @@
 -- ARGV[21] standing   json    rows of {id, state}: standing approvals as they were read
 -- ARGV[22] queues     json    {leaves, enters, groups}: queues of people to leave, rows of
 --                             {queue, lists, groups} to be in, the set of all groups
+-- ARGV[23] assumed    json    what has to be so, where it is named: {totals: rows of
+--                             {index, window, use, total}; place: channel and ts of its
+--                             card; alone: whom no queue is delegated to, by delegations,
+--                             a key}
 -- Returns:
 --   {"done", now}  written, at this moment of this server's clock
 --   {"gone"}   no such approval
 --   {"moved"}  read again and compute again: another rev, a claim that was renewed, a
 --              reading that is too old, a deadline that has passed, a freeze, a timer
 --              that somebody else fired, a window that holds more than was evaluated,
---              other precedents than were evaluated by, or a standing approval that
---              ended since
+--              other precedents than were evaluated by, a standing approval that ended
+--              since, or something that is not as it was assumed to be
 local change = {
   head = KEYS[1], blobs = KEYS[2], expiry = KEYS[3], outbox = KEYS[4],
   audit = KEYS[5], jobs = KEYS[6], waiting = KEYS[7], timers = KEYS[8],
@@ -64,6 +68,7 @@ local change = {
   keep_ms = tonumber(ARGV[18]), precedents = cjson.decode(ARGV[19]),
   seen = cjson.decode(ARGV[20]), standing = cjson.decode(ARGV[21]),
   queues = cjson.decode(ARGV[22]),
+  assumed = cjson.decode(ARGV[23]),
 }
 if redis.call('EXISTS', change.head) == 0 then return {'gone'} end
 local now = now_ms()

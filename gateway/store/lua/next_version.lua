@@ -4,6 +4,31 @@
 -- names that the header of change.lua has, and what is JSON there is decoded; events and
 -- job are texts.
 
+-- Return whether somebody's queue is delegated to a user now.
+local function stands_in(delegations, user, now)
+  local rows = redis.call('HGETALL', delegations)
+  for index = 2, #rows, 2 do
+    local to, till = string.match(rows[index], '^(%S+) (%d+)$')
+    if to == user and now < tonumber(till) then return true end
+  end
+  return false
+end
+
+-- Return whether something is not as a change takes it to be, which nobody read for it.
+local function is_otherwise(change, now)
+  local assumed = change.assumed
+  for _, row in ipairs(assumed.totals or {}) do
+    local total = total_with(row[2], row[3], uses_of(change.blobs, row[1]), now)
+    -- Less is another total, too: a rule may ask for less than was evaluated.
+    if string.format('%.0f', total) ~= row[4] then return true end
+  end
+  if assumed.place then
+    local base, id = split(change.head)
+    if redis.call('HGET', base .. 'card:' .. id, 'at') ~= assumed.place then return true end
+  end
+  return assumed.alone ~= nil and stands_in(assumed.delegations, assumed.alone, now)
+end
+
 -- Return whether something moved since a change was computed. `added` is by window what
 -- the changes that are written before this one add to it; nil for a change alone.
 local function has_moved(change, now, added)
@@ -49,7 +74,7 @@ local function has_moved(change, now, added)
   for _, row in ipairs(change.standing) do
     if redis.call('HGET', base .. 'a:' .. row[1], '0:s') ~= row[2] then return true end
   end
-  return false
+  return is_otherwise(change, now)
 end
 
 -- Let items use of windows what a change says, instead of what they used.

@@ -1,0 +1,211 @@
+"""Decide over an approval as it was last shown, without reading it again.
+
+Who draws a card has just read its record and evaluated its calls. That is kept for a
+while, and a click is decided from it in one step: what the decision was made from is
+compared in the step that writes it. Where anything differs, nothing is written and the
+decision is made from a new reading, which alone refuses anything.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from twokey.gateway.approvals import deciding
+from twokey.gateway.approvals.changes import Change
+from twokey.gateway.approvals.decisions import (
+    Approve,
+    Click,
+    Decision,
+    Outcome,
+    Reviewer,
+)
+from twokey.gateway.approvals.record import Item
+from twokey.gateway.policy.effects import reads_moment
+from twokey.gateway.policy.rules import Policy
+from twokey.gateway.service.reevaluation import CurrentEvaluation
+from twokey.gateway.service.tenant_service import PolicyService
+from twokey.gateway.service.voters import Voters, asked
+from twokey.gateway.store.atomic_write import Assumed, Loaded, Write
+from twokey.gateway.store.freezes import names_of
+from twokey.gateway.store.store import Store
+
+MOST_CHARACTERS: Final = 16_000_000
+"""How much of calls is kept at most, in characters of their action documents."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where somebody clicked who stands in for nobody, as far as anybody knows.
+
+    Attributes:
+        channel: of the card.
+        ts: of the card.
+        user: Slack id of who clicked.
+    """
+
+    channel: str
+    ts: str
+    user: str
+
+
+@dataclass(frozen=True)
+class _Shown:
+    loaded: Loaded
+    policy: Policy
+    evaluated: Mapping[int, CurrentEvaluation]
+    kept_s: float
+    characters: int
+
+
+class AsShownService(PolicyService):
+    """Decides over approvals as this process showed them last.
+
+    Args:
+        store: where decisions are written.
+        policy: returns the policy in force now.
+        tenant: whose records the service reads and changes.
+        clock: seconds that only go forward.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        policy: Callable[[], Policy],
+        *,
+        tenant: str = "default",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(store, policy, tenant=tenant)
+        self._clock = clock
+        self._by_id: OrderedDict[str, _Shown] = OrderedDict()
+        self.characters = 0
+
+    def keep(
+        self, loaded: Loaded, policy: Policy, evaluated: Mapping[int, CurrentEvaluation]
+    ) -> None:
+        """Keep an approval, and what the policy said of the calls that wait in it.
+
+        What depends on the moment, or on what nobody compares later, is left out.
+        """
+        approval = loaded.approval
+        self._forget(approval.id)
+        lasting = {
+            index: one
+            for index, one in evaluated.items()
+            if _lasts(policy, approval.items[index], one)
+        }
+        if not lasting or approval.tenant != self._tenant:
+            return
+        size = sum(len(one.requested) + len(one.action) for one in approval.items)
+        shown = _Shown(loaded, policy, lasting, self._clock(), size)
+        self._by_id[approval.id] = shown
+        self.characters += size
+        while self.characters > MOST_CHARACTERS:
+            self._forget(next(iter(self._by_id)))
+
+    def find(self, approval_id: str) -> Loaded | None:
+        """Return an approval as it was shown last, under the policy of now.
+
+        It may have changed since: what it says refuses nobody anything. The time is the
+        store's when it was read, plus what has passed here since then.
+        """
+        shown = self._shown(approval_id)
+        return self._loaded(shown) if shown else None
+
+    async def decide(
+        self,
+        click: Click,
+        decision: Decision,
+        reviewer: Reviewer,
+        *,
+        voters: Voters | None = None,
+        seen: Loaded | None = None,
+        place: Place | None = None,
+    ) -> Outcome | None:
+        """Approve one item in one step.
+
+        Args:
+            click: what the person saw.
+            decision: what they say.
+            reviewer: who they are.
+            voters: resolves those who voted before.
+            seen: the record when the caller has just read it.
+            place: where they clicked, if nobody compared it with the store.
+
+        Returns:
+            None when nothing was written: the decision has to be made from a reading.
+
+        Raises:
+            StoreUnavailable: when it is not known to be written.
+        """
+        shown = self._shown(click.approval)
+        # A rejection ends standing approvals before it is written: never on a guess.
+        if shown is None or not isinstance(decision, Approve):
+            return None
+        approval, evaluated = shown.loaded.approval, shown.evaluated.get(click.index)
+        if evaluated is None or (seen and seen.approval.rev != approval.rev):
+            return None
+        people = await asked(approval, click.index, voters)
+        loaded = seen or self._loaded(shown)
+        result = deciding.decide(
+            loaded.approval,
+            click,
+            decision,
+            reviewer,
+            now_ms=loaded.now_ms,
+            policy_now=evaluated.policy_now,
+            voters=people,
+        )
+        if not isinstance(result, Change):
+            return None
+        # Whatever comes of it: another version stands from now on, or did before.
+        self._forget(approval.id)
+        write = _write(result, click.index, evaluated, place)
+        if not await self._store.approvals.write_once(loaded, write):
+            return None
+        return result.outcome(click.index)
+
+    def _shown(self, approval_id: str) -> _Shown | None:
+        shown = self._by_id.get(approval_id)
+        # The very policy: another one was not asked about these calls.
+        return shown if shown and shown.policy is self._policy() else None
+
+    def _loaded(self, shown: _Shown) -> Loaded:
+        passed_ms = int(1000 * (self._clock() - shown.kept_s))
+        return Loaded(shown.loaded.approval, shown.loaded.now_ms + passed_ms)
+
+    def _forget(self, approval_id: str) -> None:
+        shown = self._by_id.pop(approval_id, None)
+        if shown is not None:
+            self.characters -= shown.characters
+
+
+def _write(
+    change: Change, index: int, evaluated: CurrentEvaluation, place: Place | None
+) -> Write:
+    approval, used = change.approval, evaluated.used
+    return Write(
+        change,
+        inputs={index: used},
+        unfrozen=names_of(approval.agent, approval.items[index].tool),
+        assumed=Assumed(
+            totals={
+                (index, use.window, use.use): used.totals[use.name] for use in used.uses
+            },
+            place=f"{place.channel} {place.ts}" if place else "",
+            stands_in_for_nobody=place.user if place else "",
+        ),
+    )
+
+
+def _lasts(policy: Policy, item: Item, one: CurrentEvaluation) -> bool:
+    """Return whether an evaluation holds as long as what is compared stays the same."""
+    if item.is_question or item.is_standing:
+        return False
+    # A window that counts requests may have a total of this moment.
+    is_compared = one.used.totals.keys() == {use.name for use in one.used.uses}
+    return is_compared and not reads_moment(policy, item.ctx.agent, item.tool)

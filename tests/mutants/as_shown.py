@@ -1,0 +1,138 @@
+"""Break what a decision over a shown approval is compared with when it is written."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+DECIDING = "gateway/service/as_shown.py"
+COMPARING = "gateway/store/lua/next_version.lua"
+AS_SHOWN = "tests/service/test_as_shown.py"
+
+AS_SHOWN_TABLE = (
+    Mutant(
+        "as shown: another total of a window is noticed",
+        COMPARING,
+        "    if string.format('%.0f', total) ~= row[4] then return true end",
+        "    if total > tonumber(row[4]) then return true end",
+        AS_SHOWN,
+    ),
+    Mutant(
+        "as shown: totals are compared at all",
+        DECIDING,
+        "(index, use.window, use.use): used.totals[use.name] for use in used.uses",
+        "(index, use.window, use.use): 0 for use in ()",
+        AS_SHOWN,
+    ),
+    Mutant(
+        "as shown: a click on another copy is noticed",
+        COMPARING,
+        "redis.call('HGET', base .. 'card:' .. id, 'at') ~= assumed.place",
+        "redis.call('HGET', base .. 'card:' .. id, 'at') == 0",
+        AS_SHOWN,
+    ),
+    Mutant(
+        "as shown: who stands in for somebody is noticed",
+        COMPARING,
+        "return assumed.alone ~= nil and stands_in(",
+        "return assumed.alone == 0 and stands_in(",
+        AS_SHOWN,
+    ),
+    Mutant(
+        "as shown: a delegation that has ended is none",
+        COMPARING,
+        "if to == user and now < tonumber(till)",
+        "if to == user",
+        AS_SHOWN,
+    ),
+    Mutant(
+        "as shown: a delegation is to one person alone",
+        COMPARING,
+        "if to == user and now < tonumber(till)",
+        "if now < tonumber(till)",
+        AS_SHOWN,
+    ),
+    Mutant(
+        "as shown: a freeze since then is noticed",
+        DECIDING,
+        "        unfrozen=names_of(approval.agent, approval.items[index].tool),\n",
+        "",
+        AS_SHOWN,
+    ),
+    Mutant(
+        "as shown: precedents since then are noticed",
+        DECIDING,
+        "        inputs={index: used},\n",
+        "",
+        AS_SHOWN,
+    ),
+    Mutant(
+        "as shown: another policy is asked for itself",
+        DECIDING,
+        "return shown if shown and shown.policy is self._policy() else None",
+        "return shown",
+        AS_SHOWN,
+    ),
+    Mutant(
+        "as shown: what depends on the moment is not kept",
+        DECIDING,
+        "return is_compared and not reads_moment(",
+        "return is_compared or not reads_moment(",
+        AS_SHOWN,
+    ),
+    Mutant(
+        "as shown: a total that nobody compares is not kept",
+        DECIDING,
+        "return is_compared and not reads_moment(",
+        "return not reads_moment(",
+        AS_SHOWN,
+    ),
+    Mutant(
+        "as shown: rules that ask for the time depend on the moment",
+        "gateway/policy/effects.py",
+        '_MOMENT = frozenset({"now", "recent"})',
+        '_MOMENT = frozenset({"recent"})',
+        AS_SHOWN,
+    ),
+    Mutant(
+        "as shown: rules that ask what just happened depend on the moment",
+        "gateway/policy/effects.py",
+        '_MOMENT = frozenset({"now", "recent"})',
+        '_MOMENT = frozenset({"now"})',
+        AS_SHOWN,
+    ),
+    Mutant(
+        "as shown: a newer reading of the caller counts",
+        DECIDING,
+        " or (seen and seen.approval.rev != approval.rev)",
+        "",
+        AS_SHOWN,
+    ),
+    Mutant(
+        "as shown: only an approval is decided without a reading",
+        DECIDING,
+        "if shown is None or not isinstance(decision, Approve):",
+        "if shown is None:",
+        AS_SHOWN,
+    ),
+    Mutant(
+        "as shown: time passes for what is kept",
+        DECIDING,
+        "shown.loaded.now_ms + passed_ms",
+        "shown.loaded.now_ms",
+        AS_SHOWN,
+    ),
+    Mutant(
+        "as shown: what is kept is bounded",
+        DECIDING,
+        "while self.characters > MOST_CHARACTERS:",
+        "while False:",
+        AS_SHOWN,
+    ),
+    Mutant(
+        "as shown: each tenant keeps its own",
+        DECIDING,
+        " or approval.tenant != self._tenant:",
+        ":",
+        AS_SHOWN,
+    ),
+)

@@ -222,7 +222,10 @@ async def test_a_newer_reading_of_the_caller_is_not_overruled(
     assert seen
     newer = await harness.click_on(f"{click.approval}.0")
 
-    found = await harness.reviews.as_shown.decide(newer, Approve(), CHLOE, seen=seen)
+    # What was evaluated are the arguments of before.
+    found = await harness.reviews.as_shown.decide(
+        newer, Approve(), CHLOE, voters=still_members, seen=seen
+    )
 
     assert found is None
 

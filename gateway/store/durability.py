@@ -125,13 +125,22 @@ async def ensure_durable(
     return facts
 
 
+async def server_info(conn: Connection) -> dict[str, str]:
+    """Return what a server says of itself; it answers while it loads its data, too.
+
+    Raises:
+        StoreUnavailable: when it does not answer.
+    """
+    return _mapping(await conn.command("INFO"))
+
+
 async def read_facts(conn: Connection) -> EngineFacts:
     """Ask a server what it is.
 
     Raises:
         StoreUnavailable: when it does not answer.
     """
-    info = _mapping(await conn.command("INFO"))
+    info = await server_info(conn)
     software = "redis"
     for name in ("valkey", "dragonfly", "keydb"):
         # They all say a redis_version as well, for clients that look for one.

@@ -26,12 +26,14 @@ from urllib.parse import quote
 
 from twokey.gateway.errors import StoreUnavailable
 from twokey.gateway.store.folder_lock import FolderLock
+from twokey.gateway.store.loading import Loading
 from twokey.gateway.store.server_process import (
     STOP_S,
     Health,
     ServerProcess,
     health,
     last_line,
+    load_info,
     server_command,
     shut_down,
     socket_path,
@@ -42,8 +44,8 @@ logger = logging.getLogger(__name__)
 MAX_DEATHS = 5
 """Deaths in a row after which a server is not expected to live."""
 
-# A server that loads a large AOF from a slow disk needs this long.
 _START_S = 120.0
+"""How long a server may say nothing; one that says that it loads may take longer."""
 _ADOPT_S = 10.0
 _POLL_S = 0.01
 _LOOK_S = 0.1
@@ -224,6 +226,7 @@ class _FolderServer:
         """
         with FolderLock(self.folder / "server.lock") as lock:
             deadline = time.monotonic() + _ADOPT_S
+            loading = Loading(str(self.folder))
             while not lock.take():
                 self.socket = lock.read()
                 # Who took the lock writes the address a moment later.
@@ -232,6 +235,7 @@ class _FolderServer:
                     return False
                 # It answers, so it lives: wait as long as its disk needs.
                 if found is Health.LOADING:
+                    loading.goes_on(load_info(self.socket))
                     deadline = time.monotonic() + _ADOPT_S
                 if time.monotonic() > deadline or self._stop.is_set():
                     raise self._silent()
@@ -249,11 +253,27 @@ class _FolderServer:
         log = self.folder / "valkey.log"
         process = ServerProcess(server_command(self.folder, self.socket), lock, log)
         self._process = process
+        try:
+            self._await(process, log)
+        except StoreUnavailable:
+            process.stop()
+            raise
+
+    def _await(self, process: ServerProcess, log: Path) -> None:
+        """Wait until the server that was started here is ready.
+
+        Raises:
+            StoreUnavailable: when it ends, stays silent, or loads for too long.
+        """
         deadline = time.monotonic() + _START_S
-        while health(self.socket) is not Health.READY:
+        loading = Loading(str(self.folder))
+        while (found := health(self.socket)) is not Health.READY:
+            # It answers, so it lives: its data set may take minutes.
+            if found is Health.LOADING:
+                loading.goes_on(load_info(self.socket))
+                deadline = time.monotonic() + _START_S
             is_late = time.monotonic() > deadline or self._stop.is_set()
             if process.has_ended or is_late:
-                process.stop()
                 raise StoreUnavailable(
                     f"The embedded Valkey did not start: {last_line(log)}. "
                     f"Its whole log is {str(log)!r}."

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from twokey.gateway.store.durability import ensure_durable
 from twokey.gateway.store.engine import EmbeddedEngine
+from twokey.gateway.store.loading import until_loaded
 from twokey.gateway.store.shard_count import ensure_shards
 from twokey.gateway.store.store import Store
 
@@ -45,6 +47,13 @@ async def open_store(
             url = (await opened.enter_async_context(engine)).url
         store = Store(url, shards=shards, engine=engine)
         opened.push_async_callback(store.close)
+        await until_loaded(store.conn, _shown(url))
         await ensure_durable(store.conn, insecure_dev=insecure_dev)
         await ensure_shards(store.conn, shards)
         yield store
+
+
+def _shown(url: str) -> str:
+    """Return an address for the log, without a user's name or password."""
+    parts = urlsplit(url)
+    return parts.netloc.rpartition("@")[2] or parts.path

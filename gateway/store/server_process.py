@@ -223,6 +223,16 @@ def health(socket: str) -> Health:
     return Health.READY
 
 
+def load_info(socket: str) -> dict[str, str]:
+    """Return what a server that loads says of itself; nothing if it does not answer."""
+    with _client(socket) as client, suppress(RedisError):
+        found = client.execute_command("INFO", "persistence")
+        if isinstance(found, dict):
+            facts = cast("dict[object, object]", found)
+            return {str(name): str(value) for name, value in facts.items()}
+    return {}
+
+
 def shut_down(socket: str) -> None:
     """Ask a server to end; who calls waits for its lock."""
     with _client(socket) as client, suppress(RedisError):

@@ -8,6 +8,20 @@ PEOPLE = "tests/service/test_person_queues.py"
 
 SCALE_TABLE = (
     Mutant(
+        "a server that loads is not taken for one that is dead",
+        "gateway/store/engine.py",
+        "                deadline = time.monotonic() + _START_S\n",
+        "                pass\n",
+        "tests/store/test_loading.py",
+    ),
+    Mutant(
+        "a remote server that loads is waited for",
+        "gateway/store/open_store.py",
+        "        await until_loaded(store.conn, _shown(url))\n",
+        "        pass\n",
+        "tests/store/test_loading.py",
+    ),
+    Mutant(
         "a queue of people is named before anything waits in it",
         "gateway/store/lua/prelude.lua",
         "    if redis.call('EXISTS', row[1]) == 0 then\n",

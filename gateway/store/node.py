@@ -81,8 +81,11 @@ class Node:
         if opening := self._opening:
             opening.cancel()
             await asyncio.wait([opening])
-        for one in [*self._blocking, *([self._shared] if self._shared else [])]:
+        every = [*self._blocking, *([self._shared] if self._shared else [])]
+        # All first: while one is waited for, none of the others is used any more.
+        for one in every:
             one.close()
+        for one in every:
             await one.wait_closed()
 
     async def _open_shared(self, deadline: float) -> MultiplexedConnection:

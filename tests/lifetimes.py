@@ -9,6 +9,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import cast
 
+from twokey.gateway.store import codec
 from twokey.gateway.store.connection import Connection, Reply, fields, text
 from twokey.gateway.store.keys import PERMANENT
 
@@ -93,7 +94,10 @@ def _needed_by(
         f"{base}short:{approval.rpartition('_')[2][:8]}",
     }
     found |= {f"{base}{field}" for field in card if field.startswith("at:")}
-    run, turn, _ = (text(blobs.get("of")) or "- - ").split(" ", 2)
+    of = blobs.get("of", b"")
+    run, turn = of[:16].hex() or "-", of[16:32].hex() or "-"
+    schemas = codec.digests(blobs)
+    found |= {f"{base}schema:{one.removeprefix('sha256:')}" for one in schemas}
     found |= {f"{base}{kind}:{run}" for kind in ("run", "open")}
     # What a pending item uses counts until after its deadline, however long it is kept.
     decided = [index for index in open_ if states[f"{index}:s"] != b"pending"]

@@ -62,6 +62,11 @@ def to_raw(digest: str) -> bytes:
     return bytes.fromhex(body)
 
 
+def from_raw(raw: bytes) -> str:
+    """Return the ``sha256:<hex>`` text of raw bytes; `to_raw` checks how many."""
+    return _PREFIX + raw.hex()
+
+
 def short(digest: str) -> str:
     """Return the form for a card: the first 8 and the last 4 hex digits."""
     body = digest.removeprefix(_PREFIX)

@@ -50,8 +50,8 @@ class AutoRunService(PolicyService):
         if end.result.ok:
             return
         ref = end.ref
-        body = await self._store.agent_load.verdicts(self._keys, turn_key)
-        verdicts = StoredVerdicts.read(body).verdicts if body else ()
+        stored = await self._store.agent_load.verdicts(self._keys, turn_key)
+        verdicts = StoredVerdicts.read(stored).verdicts if stored else ()
         reported = (end.tool, end.tool_call_id)
         # An agent reports what it likes: only failures of calls that we let run count.
         if not any(

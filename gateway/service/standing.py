@@ -6,7 +6,6 @@ A proposal is an approval like any other: it is opened here, and decided by
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections.abc import AsyncGenerator
 
@@ -301,8 +300,8 @@ class StandingService(PolicyService):
                 message_id=standing.message_id,
             ),
             (standing,),
-            # As a turn's verdicts name their items: it is kept as long as they are.
-            verdicts=json.dumps([{"item_id": standing.items[0].id}]),
+            # As a turn's verdicts name their approvals: it is kept as long as they are.
+            verdicts=f"{standing.id}\n".encode("ascii"),
             events=(opened,),
             thread=(standing.agent, standing.thread),
             preconditions=Preconditions(

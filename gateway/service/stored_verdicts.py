@@ -6,6 +6,7 @@ by a process that takes the turn over; then a freeze or another policy counts.
 
 from __future__ import annotations
 
+from twokey.gateway.approvals.record import approval_of, item_id
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.protocol.records import Record
 from twokey.gateway.protocol.tiers import Tier
@@ -13,6 +14,9 @@ from twokey.gateway.protocol.wire import Verdict, VerdictKind
 from twokey.gateway.service import denials
 from twokey.gateway.service.window_usage import CallUsage
 from twokey.gateway.store.agent_load import AgentLoad
+from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.packing import packed, unpacked
+from twokey.gateway.store.schemas import schema_digest, schema_text
 from twokey.gateway.store.store import Store
 from twokey.gateway.store.windows import Use, use_of
 
@@ -27,19 +31,55 @@ FORBIDDEN = (
 
 
 class StoredVerdicts(Record):
-    """The verdicts on a turn and the digest of the policy that gave them, as stored."""
+    """The verdicts on a turn and the digest of the policy that gave them, as stored.
+
+    Attributes:
+        policy: digest of the policy.
+        verdicts: in the order of the calls. As `read` returns them they are without
+            schemas, which `with_schemas` adds.
+        schemas: the digest of each verdict's schema; "" for none.
+    """
 
     policy: str
     verdicts: tuple[Verdict, ...]
+    schemas: tuple[str, ...] = ()
 
     @classmethod
-    def read(cls, body: str) -> StoredVerdicts:
+    def read(cls, body: bytes) -> StoredVerdicts:
         """Read what `dumped` wrote."""
-        return cls.model_validate_json(body)
+        line, _, rest = body.partition(b"\n")
+        stored = cls.model_validate_json(unpacked(rest))
+        approvals = line.decode("ascii").split()
+        return stored.with_(
+            verdicts=tuple(_with_id(one, approvals) for one in stored.verdicts)
+        )
 
-    def dumped(self) -> str:
-        """Return the JSON to store."""
-        return self.model_dump_json()
+    def dumped(self) -> bytes:
+        """Return what to store: a line with the ids of its approvals, then the rest.
+
+        The ids stand apart because the store keeps a turn as long as they are open.
+        """
+        held = [one.item_id for one in self.verdicts if one.item_id]
+        approvals = list(dict.fromkeys(approval_of(one)[0] for one in held))
+        schemas = [_digest_of(one) for one in self.verdicts]
+        stored = self.with_(
+            verdicts=tuple(_stored(one, approvals) for one in self.verdicts),
+            schemas=tuple(schemas) if any(schemas) else (),
+        )
+        body = packed(stored.model_dump_json(exclude_defaults=True))
+        return " ".join(approvals).encode("ascii") + b"\n" + body
+
+    async def with_schemas(self, store: Store, keys: Keys) -> StoredVerdicts:
+        """Return the verdicts as they were given.
+
+        A schema lives as long as the approval that its call is in; with that gone the
+        agent learns that it is only when it claims the call.
+        """
+        found = await store.approvals.schemas.read(keys, filter(None, self.schemas))
+        names = self.schemas or ("",) * len(self.verdicts)
+        rows = zip(self.verdicts, names, strict=True)
+        verdicts = [one.with_(args_schema=found.get(name)) for one, name in rows]
+        return self.with_(verdicts=tuple(verdicts))
 
     def is_of(self, policy: Policy) -> bool:
         """Return whether this very policy gave these verdicts."""
@@ -49,6 +89,27 @@ class StoredVerdicts(Record):
         """Return the verdicts, without those that a freeze stops now."""
         halted = tuple(_halted(verdict, load, agent) for verdict in self.verdicts)
         return self.with_(verdicts=halted)
+
+
+def _digest_of(verdict: Verdict) -> str:
+    schema = verdict.args_schema
+    return schema_digest(schema_text(schema)) if schema is not None else ""
+
+
+def _stored(verdict: Verdict, approvals: list[str]) -> Verdict:
+    """Return a verdict that names its approval by its place, and holds no schema."""
+    if not verdict.item_id:
+        return verdict
+    approval, index = approval_of(verdict.item_id)
+    place = f"{approvals.index(approval)}.{index}"
+    return verdict.with_(item_id=place, args_schema=None)
+
+
+def _with_id(verdict: Verdict, approvals: list[str]) -> Verdict:
+    if not verdict.item_id:
+        return verdict
+    place, index = approval_of(verdict.item_id)
+    return verdict.with_(item_id=item_id(approvals[int(place)], index))
 
 
 def recheck_verdict(verdict: Verdict, tier: Tier) -> Verdict:

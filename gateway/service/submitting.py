@@ -108,7 +108,7 @@ class Submitter(PolicyService):
             # Submitted before. Nothing is evaluated or reserved again, but a freeze
             # counts.
             if load.verdicts:
-                kept = StoredVerdicts.read(load.verdicts)
+                kept = await self._read(load.verdicts)
                 kept = kept.halted(load, ref.agent)
                 return await self._by_now(same, kept, load), ()
             evaluated = await self._evaluate(same, turn_key, load, triage)
@@ -238,9 +238,12 @@ class Submitter(PolicyService):
         )
         if opened is None:
             return None
-        # Not the proposal's own verdicts: another process may have opened this turn
-        # first.
-        return StoredVerdicts.read(opened.verdicts).verdicts, opened.older
+        if opened.kept is None:
+            return proposal.verdicts, opened.older
+        return (await self._read(opened.kept)).verdicts, opened.older
+
+    async def _read(self, stored: bytes) -> StoredVerdicts:
+        return await StoredVerdicts.read(stored).with_schemas(self._store, self._keys)
 
     def _approval_id(self) -> str:
         return store_keys.approval_id(self._keys.shard, secrets.token_hex(16))

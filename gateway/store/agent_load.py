@@ -48,7 +48,7 @@ class AgentLoad:
 
     Attributes:
         now_ms: the store's clock.
-        verdicts: JSON of the turn's answer when it was submitted before, else "".
+        verdicts: the turn's stored answer when it was submitted before, else empty.
         thread: who asked in the thread.
         frozen: name to freeze, of the whole tenant.
         waiting: how many of the agent's items are pending.
@@ -60,7 +60,7 @@ class AgentLoad:
     """
 
     now_ms: int
-    verdicts: str
+    verdicts: bytes
     thread: ThreadFacts
     frozen: Mapping[str, Freeze]
     waiting: int
@@ -162,7 +162,7 @@ class AgentLoadStore:
         )
         return AgentLoad(
             now_ms=number(reply[1]),
-            verdicts=text(reply[2]),
+            verdicts=cast("bytes", reply[2]),
             thread=read_facts(text(reply[3])),
             frozen={
                 name: Freeze.model_validate_json(body)
@@ -192,9 +192,10 @@ class AgentLoadStore:
         )
         return text(reply[0]) == "done"
 
-    async def verdicts(self, keys: Keys, turn_key: str) -> str:
-        """Return JSON of the answer to a turn; "" when it is not known."""
-        return text(await self._conn.command("GET", keys.turn(turn_key)))
+    async def verdicts(self, keys: Keys, turn_key: str) -> bytes:
+        """Return the answer to a turn as stored; empty when it is not known."""
+        reply = await self._conn.command("GET", keys.turn(turn_key))
+        return cast("bytes", reply or b"")
 
 
 def _rejected(found: dict[str, bytes]) -> dict[str, Rejection]:

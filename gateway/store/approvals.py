@@ -14,8 +14,9 @@ from twokey.gateway.approvals.events import Event
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.errors import CorruptRecord, NewerRecord, StoreUnavailable
 from twokey.gateway.failures import log_failure
+from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.records import RunRef
-from twokey.gateway.store import turn_opening
+from twokey.gateway.store import codec, turn_opening
 from twokey.gateway.store.agent_load import ASKED_MS
 from twokey.gateway.store.atomic_write import Loaded, Write, write
 from twokey.gateway.store.attempts import ATTEMPTS, BUSY, pause_before
@@ -24,6 +25,7 @@ from twokey.gateway.store.connection import Connection, Reply, text
 from twokey.gateway.store.keys import KEEP_MS, Keys, shard_of_approval
 from twokey.gateway.store.pending import PendingIndex
 from twokey.gateway.store.precedents import rows_of_opening, seen_precedents
+from twokey.gateway.store.schemas import SchemaStore
 from twokey.gateway.store.script import Script, texts
 from twokey.gateway.store.turn_opening import Listed, OpenedTurn, Preconditions
 from twokey.gateway.store.windows import as_rows
@@ -60,6 +62,7 @@ class ApprovalStore:
         self._conn = conn
         self.lease_ms = lease_ms
         self._pending = PendingIndex(conn)
+        self.schemas = SchemaStore(conn)
         # A turn lives as long as somebody has it or waits for it.
         self._turns = WeakKeyDictionary[
             asyncio.AbstractEventLoop, WeakValueDictionary[str, _Turn]
@@ -71,7 +74,7 @@ class ApprovalStore:
         turn_key: str,
         approvals: Sequence[Approval],
         *,
-        verdicts: str,
+        verdicts: bytes,
         events: Sequence[Event],
         thread: tuple[str, str],
         preconditions: Preconditions,
@@ -82,7 +85,7 @@ class ApprovalStore:
             keys: of the tenant's shard.
             turn_key: the same for every submit of this turn.
             approvals: new records; their deadlines are set by the store's clock.
-            verdicts: JSON to answer this turn with, now and again.
+            verdicts: to answer this turn with again.
             events: what to announce.
             thread: agent and thread id.
             preconditions: what must not have changed meanwhile.
@@ -141,12 +144,20 @@ class ApprovalStore:
             ),
             seen=json.dumps(seen_precedents(preconditions.known)),
             standing=json.dumps(turn_opening.standing_rows(preconditions.standing)),
+            schemas=json.dumps(
+                {
+                    digest.to_raw(name).hex(): body
+                    for one in approvals
+                    for name, body in codec.schema_texts(one).items()
+                }
+            ),
+            large=[text for one in approvals for text in turn_opening.large(one)],
         )
         match text(reply[0]):
             case "opened":
-                return OpenedTurn(verdicts, older=_listed(reply[1]))
+                return OpenedTurn(older=_listed(reply[1]))
             case "exists":
-                return OpenedTurn(text(reply[1]))
+                return OpenedTurn(kept=cast("bytes", reply[1]))
             case _:
                 return None
 
@@ -159,7 +170,7 @@ class ApprovalStore:
         shard = shard_of_approval(approval_id)
         if shard is None:
             return None
-        found = await load_many(self._conn, Keys(shard), [approval_id])
+        found = await load_many(self._conn, self.schemas, Keys(shard), [approval_id])
         return found.get(approval_id)
 
     async def change(
@@ -259,7 +270,7 @@ class ApprovalStore:
 
         See `changing_many.change_many`.
         """
-        return await change_many(self._conn, keys, approval_ids, compute)
+        return await change_many(self._conn, self.schemas, keys, approval_ids, compute)
 
     async def heartbeat(self, approval_id: str, index: int, fence: int) -> bool:
         """Keep a claim; False when it is no longer this fence's."""

@@ -11,6 +11,7 @@ from twokey.gateway.store.atomic_write import Loaded, WriteMany, write_many
 from twokey.gateway.store.attempts import ATTEMPTS, BUSY, pause_before
 from twokey.gateway.store.connection import Connection, fields, milliseconds
 from twokey.gateway.store.keys import Keys, shard_of_approval
+from twokey.gateway.store.schemas import SchemaStore
 
 MOST_CHANGED = 50
 """How many approvals may change in one step: the server does nothing else meanwhile."""
@@ -19,7 +20,7 @@ Found = TypeVar("Found")
 
 
 async def load_many(
-    conn: Connection, keys: Keys, approval_ids: Sequence[str]
+    conn: Connection, schemas: SchemaStore, keys: Keys, approval_ids: Sequence[str]
 ) -> dict[str, Loaded]:
     """Read those approvals of a shard that are there, as of one moment.
 
@@ -37,16 +38,25 @@ async def load_many(
         ["TIME"],
     )
     now_ms, found = milliseconds(time), dict[str, Loaded]()
-    rows = zip(approval_ids, hashes[::2], hashes[1::2], strict=True)
+    rows = [
+        (approval_id, fields(head), fields(blobs))
+        for approval_id, head, blobs in zip(
+            approval_ids, hashes[::2], hashes[1::2], strict=True
+        )
+        if head and blobs
+    ]
+    known = await schemas.read(
+        keys, (one for *_, blobs in rows for one in codec.digests(blobs))
+    )
     for approval_id, head, blobs in rows:
-        if head and blobs:
-            approval = codec.approval(approval_id, fields(head), fields(blobs))
-            found[approval_id] = Loaded(approval, now_ms)
+        approval = codec.approval(approval_id, head, blobs, known)
+        found[approval_id] = Loaded(approval, now_ms)
     return found
 
 
 async def change_many(
     conn: Connection,
+    schemas: SchemaStore,
     keys: Keys,
     approval_ids: Iterable[str],
     compute: Callable[[Mapping[str, Loaded]], Awaitable[Found]],
@@ -58,6 +68,7 @@ async def change_many(
 
     Args:
         conn: the server.
+        schemas: that the records name.
         keys: of their shard.
         approval_ids: of the approvals, at most `MOST_CHANGED`.
         compute: given what was read, by id and without those that are not there,
@@ -79,7 +90,7 @@ async def change_many(
     here = [one for one in wanted if shard_of_approval(one) == keys.shard]
     for attempt in range(ATTEMPTS):
         await pause_before(attempt)
-        loaded = await load_many(conn, keys, here)
+        loaded = await load_many(conn, schemas, keys, here)
         found = await compute(loaded)
         if not isinstance(found, WriteMany):
             return found

@@ -2,7 +2,9 @@
 
 What is pinned at the opening is one JSON string (stored as ``pinned``); what a decision
 changes is one JSON string per item (``<i>:d``); what scripts compare are small fields
-of the head hash.
+of the head hash. The strings of the opening are packed. Arguments stand in the record
+once, in the request, until an edit changes them, and schemas stand apart, under their
+digests (``schemas``).
 """
 
 from __future__ import annotations
@@ -27,8 +29,10 @@ from twokey.gateway.protocol.records import Result, RunRef
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.strict_json import JsonObject, parse_object
 from twokey.gateway.store.connection import number
+from twokey.gateway.store.packing import unpacked
+from twokey.gateway.store.schemas import Schemas, schema_digest, schema_text
 
-FORMAT = 11
+FORMAT = 12
 """Number of the format in which records are written; scripts write it beside them.
 
 It rises with every change after which an older version would misread a record: a new
@@ -54,6 +58,9 @@ _TIMES = {
     "checked": "checked_at_ms",
 }
 """The same of the approval itself."""
+
+_Placed = Mapping[int, JsonObject]
+"""Schemas by their place in a record."""
 
 _IN_HEAD = {"state", "owner", "result", "late_result", *_NUMBERS.values()}
 _SHOWN_ONLY = {"past"}
@@ -84,18 +91,33 @@ _APPROVAL_IN_HEAD = {"version", "rev", "created_at_ms", "acknowledged", "remarks
     *_TIMES.values(),
 }
 _STATES = frozenset(ItemState)
+_SCHEMA = "args_schema"
+_DIGEST_BYTES = 32
+
+
+def schema_texts(approval: Approval) -> dict[str, str]:
+    """Return the texts of the schemas of an approval's items, by their digests."""
+    found = [one for item in approval.items if (one := item.args_schema) is not None]
+    texts = dict.fromkeys(map(schema_text, found))
+    return {schema_digest(one): one for one in texts}
 
 
 def pinned(approval: Approval) -> str:
-    """Return the JSON of everything that no decision changes."""
-    rows = [
-        item.model_dump(
+    """Return the JSON of everything that no decision changes.
+
+    Of an item's schema it has the place in `schema_texts`.
+    """
+    places = {text: place for place, text in enumerate(schema_texts(approval).values())}
+    rows: list[JsonObject] = []
+    for item in approval.items:
+        row = item.model_dump(
             mode="json",
-            exclude=_IN_HEAD | _IN_DETAIL | _SHOWN_ONLY,
+            exclude=_IN_HEAD | _IN_DETAIL | _SHOWN_ONLY | {_SCHEMA},
             exclude_defaults=True,
         )
-        for item in approval.items
-    ]
+        if item.args_schema is not None:
+            row[_SCHEMA] = places[schema_text(item.args_schema)]
+        rows.append(row)
     record = approval.model_dump(
         mode="json", exclude={*_APPROVAL_IN_HEAD, "items"}, exclude_defaults=True
     )
@@ -104,7 +126,9 @@ def pinned(approval: Approval) -> str:
 
 def detail(item: Item) -> str:
     """Return the JSON of what a decision may change in an item."""
-    return item.model_dump_json(include=_IN_DETAIL, exclude_defaults=True)
+    # The request has the same text: only another action is stored beside it.
+    same = {"action"} if item.action == item.requested else set[str]()
+    return item.model_dump_json(include=_IN_DETAIL - same, exclude_defaults=True)
 
 
 def head(approval: Approval, items: Sequence[Item]) -> dict[str, str]:
@@ -171,10 +195,20 @@ def states(head: Mapping[str, bytes]) -> dict[int, ItemState]:
     return found
 
 
+def digests(blobs: Mapping[str, bytes]) -> list[str]:
+    """Return the digests of the schemas that a stored approval names, in order."""
+    raw = blobs.get("schemas", b"")
+    starts = range(0, len(raw), _DIGEST_BYTES)
+    return [digest.from_raw(raw[at : at + _DIGEST_BYTES]) for at in starts]
+
+
 def approval(
-    approval_id: str, head: dict[str, bytes], blobs: dict[str, bytes]
+    approval_id: str,
+    head: dict[str, bytes],
+    blobs: dict[str, bytes],
+    schemas: Schemas,
 ) -> Approval:
-    """Put a stored approval together again.
+    """Put a stored approval together again, with those of its schemas that are there.
 
     Raises:
         NewerRecord: when a newer version wrote it.
@@ -183,7 +217,7 @@ def approval(
     """
     check_format(approval_id, blobs)
     try:
-        found = _together(head, blobs)
+        found = _together(head, blobs, _in_order(schemas, blobs))
         hashes = [head[f"{item.index}:h"] for item in found.items]
         is_ours = (
             found.id == approval_id
@@ -224,11 +258,22 @@ def check_format(record: str, found: Mapping[str, bytes]) -> None:
         raise NewerRecord(record, format=int(written), known=FORMAT)
 
 
-def _together(head: dict[str, bytes], blobs: dict[str, bytes]) -> Approval:
+def _in_order(schemas: Schemas, blobs: Mapping[str, bytes]) -> _Placed:
+    # A schema that is missing raises KeyError: without it an edit would be checked
+    # against nothing.
+    return {place: schemas[one] for place, one in enumerate(digests(blobs))}
+
+
+def _together(
+    head: dict[str, bytes], blobs: dict[str, bytes], schemas: _Placed
+) -> Approval:
     record = _object(blobs["pinned"])
     pinned_items = cast("list[JsonObject]", record["items"])
     acknowledged = blobs.get("acknowledged")
-    items = [_item(index, row, head, blobs) for index, row in enumerate(pinned_items)]
+    items = [
+        _item(index, _with_schema(row, schemas), head, blobs)
+        for index, row in enumerate(pinned_items)
+    ]
     return Approval.model_validate(
         {
             **record,
@@ -251,6 +296,14 @@ def _together(head: dict[str, bytes], blobs: dict[str, bytes]) -> Approval:
     )
 
 
+def _with_schema(row: JsonObject, schemas: _Placed) -> JsonObject:
+    place = row.get(_SCHEMA)
+    # Formats before 12 have the schema itself.
+    if isinstance(place, int):
+        return {**row, _SCHEMA: schemas[place]}
+    return row
+
+
 def _item(
     index: int,
     row: JsonObject,
@@ -261,6 +314,8 @@ def _item(
     return Item.model_validate(
         {
             **row,
+            # What nobody edited runs as it was requested.
+            "action": row["requested"],
             **_object(blobs[f"{index}:d"]),
             "state": ItemState(head[f"{index}:s"].decode()),
             "owner": head.get(f"{index}:o", b"").decode(),
@@ -323,7 +378,7 @@ def _says(item: Item, document: str) -> bool:
 
 
 def _object(text: bytes) -> dict[str, JsonValue]:
-    found = cast("object", json.loads(text))
+    found = cast("object", json.loads(unpacked(text)))
     if not isinstance(found, dict):
         raise TypeError("not an object")
     return cast("dict[str, JsonValue]", found)

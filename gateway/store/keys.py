@@ -156,7 +156,11 @@ class Keys:
 
     def turn(self, turn_key: str) -> str:
         """String: the verdicts of a submitted turn, for submitting it again."""
-        return f"{self._base}:turn:{turn_key.removeprefix('sha256:')}"
+        return f"{self._base}:turn:{turn_key.removeprefix('sha256:')[:32]}"
+
+    def schema(self, schema_digest: str) -> str:
+        """Hash: a JSON Schema, and how many open approvals name it."""
+        return f"{self._base}:schema:{schema_digest.removeprefix('sha256:')}"
 
     def begun(self, turn_key: str) -> str:
         """Hash: auto-approved calls of a turn: who began each, and its end."""

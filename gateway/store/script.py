@@ -79,7 +79,8 @@ class Script:
 
 def texts(records: Iterable[Record]) -> str:
     """Return records as scripts read them: an array of texts."""
-    return json.dumps([record.model_dump_json() for record in records])
+    # A member that is missing has its default, so it is no part of the text.
+    return json.dumps([one.model_dump_json(exclude_defaults=True) for one in records])
 
 
 def _read(name: str) -> str:

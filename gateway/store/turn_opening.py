@@ -11,6 +11,7 @@ from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.store import codec, timers
 from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.packing import packed
 from twokey.gateway.store.person_queues import rows_of
 from twokey.gateway.store.precedents import Known, Row
 from twokey.gateway.store.windows import Use, as_rows
@@ -35,12 +36,12 @@ class OpenedTurn:
     """The result of a submit: stored now, or answered from an earlier one.
 
     Attributes:
-        verdicts: JSON that the turn is answered with.
+        kept: the verdicts that an earlier submit stored; None when the turn is new.
         older: the run's earlier approvals in which something may still happen, when
             the turn is new.
     """
 
-    verdicts: str
+    kept: bytes | None = None
     older: Sequence[Listed] = ()
 
 
@@ -102,9 +103,14 @@ def row(
         "ttl_ms": approval.ttl_ms,
         "state": approval.items[0].state.value,
         "timers": timers.rows(approval.waiting),
-        "pinned": codec.pinned(approval),
+        "schemas": [digest.to_raw(one).hex() for one in codec.schema_texts(approval)],
         "hashes": [digest.to_raw(item.action_hash).hex() for item in approval.items],
-        "details": [codec.detail(item) for item in approval.items],
         "queues": rows_of(keys, approval),
         "uses": [as_rows(held.get(item.id, ())) for item in approval.items],
     }
+
+
+def large(approval: Approval) -> list[bytes]:
+    """Return the large fields of a new approval: what is pinned, then each detail."""
+    details = map(codec.detail, approval.items)
+    return [packed(codec.pinned(approval)), *map(packed, details)]

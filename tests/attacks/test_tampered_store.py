@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -19,6 +19,7 @@ from tests.attacks.test_wrong_people import click_on, member
 from tests.bot.bot_stack import Stack
 from tests.bot.tampering import expire
 from tests.conftest import eventually
+from tests.stored_records import stored
 from tests.streams import audit_entries
 from twokey.bot.ids import Action
 from twokey.gateway.approvals.decisions import Approve
@@ -28,14 +29,12 @@ from twokey.gateway.errors import CorruptRecord
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.wire import ClaimRequest, TurnRef, Verdict
-from twokey.gateway.store.connection import text
 
 Tamper = Callable[[Stack, Approval], Awaitable[None]]
 
 
 async def detail(stack: Stack, approval: Approval) -> dict[str, Any]:
-    found = await stack.store.conn.command("HGET", stack.keys.blobs(approval.id), "0:d")
-    return cast("dict[str, Any]", json.loads(text(found)))
+    return await stored(stack.store.conn, stack.keys.blobs(approval.id), "0:d")
 
 
 async def put_detail(stack: Stack, approval: Approval, row: dict[str, Any]) -> None:
@@ -133,8 +132,7 @@ async def test_a_record_that_names_another_call_than_its_action_is_not_shown(
     verdict = await stack.refund()
     approval = await stack.approval(verdict)
     blobs = stack.keys.blobs(approval.id)
-    found = text(await stack.store.conn.command("HGET", blobs, "pinned"))
-    pinned = json.loads(found)
+    pinned = await stored(stack.store.conn, blobs, "pinned")
     item = {**pinned["items"][0], **change}
     more = {key: item.pop(key) for key in list(item) if key.startswith("its_")}
     for name, value in more.items():

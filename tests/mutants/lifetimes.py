@@ -86,6 +86,27 @@ LIFETIMES_TABLE = (
         "tests/service/test_newer_records.py",
     ),
     Mutant(
+        "a schema is kept while an open approval names it",
+        "gateway/store/lua/prelude.lua",
+        "if open <= 0 then redis.call('PEXPIRE', key, keep) end",
+        "redis.call('PEXPIRE', key, keep)",
+        "tests/store/test_schemas.py",
+    ),
+    Mutant(
+        "a schema is what its digest says",
+        "gateway/store/schemas.py",
+        "isinstance(body, bytes) and schema_digest(_text(body)) == one",
+        "isinstance(body, bytes)",
+        "tests/store/test_schemas.py",
+    ),
+    Mutant(
+        "a packed text cannot fill the memory",
+        "gateway/store/packing.py",
+        "inflate.decompress(stored[1:], MOST_BYTES)",
+        "inflate.decompress(stored[1:])",
+        "tests/store/test_packing.py",
+    ),
+    Mutant(
         "records of a newer version keep no other waiting",
         "gateway/service/sweep.py",
         "await listed(_BATCH, skip=left)",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tests.service.harness import (
@@ -11,6 +13,7 @@ from tests.service.harness import (
     ServiceHarness,
     still_members,
 )
+from tests.stored_records import stored
 from tests.streams import audit_entries
 from twokey.gateway.approvals.decisions import (
     Approve,
@@ -53,9 +56,7 @@ async def later(harness: ServiceHarness, click: Click) -> None:
     blobs = harness.store.keys_of_tenant("default").blobs(click.approval)
     noted = [one.with_(at_ms=one.at_ms - LONG_AGO_MS) for one in item.too_soon]
     head = harness.store.keys_of_tenant("default").head(click.approval)
-    detail = await harness.store.conn.command("HGET", blobs, "0:d")
-    assert isinstance(detail, bytes)
-    text = detail.decode()
+    text = json.dumps(await stored(harness.store.conn, blobs, "0:d"))
     for old, new in zip(item.too_soon, noted, strict=True):
         text = text.replace(str(old.at_ms), str(new.at_ms))
     await harness.store.conn.transaction(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
 
 from tests.service.harness import ANA, EVE, ServiceHarness, claim_of
+from tests.stored_records import stored
 from twokey.gateway.approvals.decisions import Approve, Decided, Edit, Reconcile, Reject
 from twokey.gateway.errors import CorruptRecord
 from twokey.gateway.protocol.digest import action_args, action_hash
@@ -277,6 +279,15 @@ async def test_an_authorization_that_nobody_uses_lapses(
     assert (await harness.item(claim.item_id)).state is ItemState.LAPSED
 
 
+async def swap_amount(harness: ServiceHarness, approval: str, blobs: str) -> None:
+    """Write another amount into a record, as one with access to the store may."""
+    conn, item = harness.store.conn, await harness.item(f"{approval}.0")
+    swapped = item.action.replace('"amount":1', '"amount":9')
+    assert swapped != item.action
+    detail = {**await stored(conn, blobs, "0:d"), "action": swapped}
+    await conn.command("HSET", blobs, "0:d", json.dumps(detail))
+
+
 async def test_a_record_changed_behind_our_back_never_executes(
     harness: ServiceHarness,
 ) -> None:
@@ -284,12 +295,7 @@ async def test_a_record_changed_behind_our_back_never_executes(
     await harness.reviews.decide(click, Approve(), ANA)
     keys = harness.store.keys_of_tenant("default")
     head, blobs = keys.head(click.approval), keys.blobs(click.approval)
-    detail = await harness.store.conn.command("HGET", blobs, "0:d")
-    assert isinstance(detail, bytes)
-
-    swapped = detail.replace(b'\\"amount\\":1', b'\\"amount\\":9')
-    assert swapped != detail
-    await harness.store.conn.command("HSET", blobs, "0:d", swapped)
+    await swap_amount(harness, click.approval, blobs)
 
     assert isinstance(await harness.agents.claim(claim), Refused)
     assert await harness.store.conn.command("HGET", head, "0:s") == b"authorized"
@@ -300,10 +306,7 @@ async def test_a_waiting_call_changed_behind_our_back_can_no_longer_be_decided(
 ) -> None:
     click, claim = await harness.refund(1)
     blobs = harness.store.keys_of_tenant("default").blobs(click.approval)
-    detail = await harness.store.conn.command("HGET", blobs, "0:d")
-    assert isinstance(detail, bytes)
-    swapped = detail.replace(b'\\"amount\\":1', b'\\"amount\\":9')
-    await harness.store.conn.command("HSET", blobs, "0:d", swapped)
+    await swap_amount(harness, click.approval, blobs)
 
     with pytest.raises(CorruptRecord):
         await harness.reviews.decide(click, Approve(), ANA)

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from tests.service.harness import ANA, ServiceHarness
+from tests.stored_records import stored
 from tests.streams import announced
 from twokey.gateway.approvals.decisions import Approve
 from twokey.gateway.approvals.events import EventName
@@ -30,7 +31,7 @@ def harness(store: Store) -> ServiceHarness:
 async def written_by_newer(harness: ServiceHarness, approval: str) -> None:
     """Write a record as the next version would: a new field, and its number."""
     blobs = harness.store.keys_of_tenant("default").blobs(approval)
-    body = json.loads(text(await harness.store.conn.command("HGET", blobs, "pinned")))
+    body = await stored(harness.store.conn, blobs, "pinned")
     fresh = json.dumps({**body, "brought_by_the_next_version": 1})
     await harness.store.conn.command(
         "HSET", blobs, "pinned", fresh, "format", str(NEXT)
@@ -42,7 +43,7 @@ async def newer_runs_again(
 ) -> None:
     """Let a version run that knows the field; it is this one with the number."""
     blobs = harness.store.keys_of_tenant("default").blobs(approval)
-    body = json.loads(text(await harness.store.conn.command("HGET", blobs, "pinned")))
+    body = await stored(harness.store.conn, blobs, "pinned")
     del body["brought_by_the_next_version"]
     await harness.store.conn.command("HSET", blobs, "pinned", json.dumps(body))
     monkeypatch.setattr(codec, "FORMAT", NEXT)

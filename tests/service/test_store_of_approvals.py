@@ -139,12 +139,12 @@ async def test_the_open_script_itself_answers_a_turn_once(
     turn, free = "sha256:" + "1" * 64, Preconditions("default", (), 1, 1, RUN)
 
     first = await harness.store.approvals.open_turn(
-        keys, turn, [], verdicts="[1]", events=[], thread=("a", "t"), preconditions=free
+        keys, turn, [], verdicts=b"1", events=[], thread=("a", "t"), preconditions=free
     )
     second = await harness.store.approvals.open_turn(
-        keys, turn, [], verdicts="[2]", events=[], thread=("a", "t"), preconditions=free
+        keys, turn, [], verdicts=b"2", events=[], thread=("a", "t"), preconditions=free
     )
 
     assert first
     assert second
-    assert first.verdicts == second.verdicts == "[1]"
+    assert (first.kept, second.kept) == (None, b"1")

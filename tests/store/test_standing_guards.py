@@ -31,7 +31,7 @@ async def opened(harness: ServiceHarness, standing: Approval) -> OpenedTurn | No
         harness.store.keys_of_tenant("default"),
         f"sha256:{secrets.token_hex(32)}",
         (),
-        verdicts="[]",
+        verdicts=b"\n",
         events=(),
         thread=("support", "t"),
         preconditions=Preconditions(

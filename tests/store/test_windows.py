@@ -80,7 +80,7 @@ class Sliding(RuleBasedStateMachine):
     )
     def turn(self, calls: list[tuple[str, int, bool]], *, is_opened: bool) -> None:
         self.turns += 1
-        turn_key = f"sha256:{self.turns:064x}"
+        turn_key = f"sha256:{self.turns:032x}{0:032x}"
         uses = [
             self._use(name, f"{self.turns}:{place}", micro)
             for place, (name, micro, _) in enumerate(calls)
@@ -108,7 +108,7 @@ class Sliding(RuleBasedStateMachine):
         )
         opened = self._run(
             self.store.approvals.open_turn(
-                self.keys, turn_key, [], verdicts="[]", events=[],
+                self.keys, turn_key, [], verdicts=b"\n", events=[],
                 thread=("a", "t"), preconditions=preconditions,
             )
         )  # fmt: skip
@@ -201,7 +201,7 @@ async def test_a_turn_that_was_evaluated_too_long_is_evaluated_again(
         keys,
         turn,
         [],
-        verdicts="[]",
+        verdicts=b"\n",
         events=[],
         thread=("a", "t"),
         preconditions=preconditions,
@@ -232,7 +232,7 @@ async def test_a_turn_with_verdicts_reserves_nothing(store: Store) -> None:
     window = keys.window("default", "w", "k")
     use = use_of(window, name="w", call="c", micro=5, within_ms=1000)
     await store.approvals.open_turn(
-        keys, turn, [], verdicts="[]", events=[], thread=("a", "t"),
+        keys, turn, [], verdicts=b"\n", events=[], thread=("a", "t"),
         preconditions=Preconditions("default", (), 1, 1, RUN),
     )  # fmt: skip
 

@@ -54,7 +54,7 @@ local function has_moved(change, now, added)
   for i, inputs in pairs(change.uses) do
     -- Uses that stay as they are were compared when they were reserved; every later call
     -- was evaluated with them in its sums.
-    if inputs.rows ~= redis.call('HGET', change.blobs, i .. ':w') then
+    if inputs.rows ~= (redis.call('HGET', change.blobs, i .. ':w') or '[]') then
       local own = uses_of(change.blobs, i)
       for index, row in ipairs(cjson.decode(inputs.rows)) do
         local total, before = total_with(row[1], row[2], own, now), 0
@@ -81,7 +81,7 @@ end
 local function move_uses(change, now)
   local head, blobs = change.head, change.blobs
   for i, inputs in pairs(change.uses) do
-    if inputs.rows ~= redis.call('HGET', blobs, i .. ':w') then
+    if inputs.rows ~= (redis.call('HGET', blobs, i .. ':w') or '[]') then
       local expires = tonumber(end_of(head, i)) or now
       -- Before the new ones are held: both lists may name one use, and then it counts.
       for _, row in ipairs(uses_of(blobs, i)) do release(row[1], row[2]) end

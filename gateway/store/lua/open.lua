@@ -3,7 +3,7 @@
 -- What the policy alone decided opens authorized; it waits for nobody, so it counts
 -- neither as waiting nor as asked, and no card of it is missed.
 -- What the turn reserved counts from here on as its calls fared.
--- KEYS[1] turn        string  the turn's verdicts
+-- KEYS[1] turn        string  the turn's verdicts, after a line of its approvals
 -- KEYS[2] run         zset    the run's approvals, each "id namespace"
 -- KEYS[3] expiry      zset    deadlines of the shard
 -- KEYS[4] outbox      stream  events
@@ -18,11 +18,11 @@
 -- KEYS[13] queue_groups set    user groups that are named in queues of people
 -- KEYS[14..] records  hash    head and blobs of each approval
 -- ARGV[1] keep_ms     int     lifetime of what has ended, milliseconds
--- ARGV[2] verdicts    json    what the turn is answered with
+-- ARGV[2] verdicts    text    what the turn is answered with
 -- ARGV[3] events      json    array of event texts
--- ARGV[4] approvals   json    array of {id, ns, ttl_ms, state, timers, pinned,
---                             hashes, details, queues, uses}; queues are rows of
---                             {queue, lists, groups}, see person_queues.py; state is pending, or
+-- ARGV[4] approvals   json    array of {id, ns, ttl_ms, state, timers, schemas,
+--                             hashes, queues, uses}; schemas are digests in hex; queues are
+--                             rows of {queue, lists, groups}, see person_queues.py; state is pending, or
 --                             authorized, which lapses after ttl_ms; timers are rows of {kind, after_ms}
 -- ARGV[5] names       json    array of names under which nothing may be frozen
 -- ARGV[6] limits      json    {waiting, requests_10m, asked_ms} of the agent
@@ -35,6 +35,8 @@
 -- ARGV[12] standing   json    rows of {id, rev, checked_ms, uses} of standing approvals that
 --                             calls are opened by: the rev that was read, how old Slack's word
 --                             on its givers may be, and its uses from now on (json)
+-- ARGV[13] schemas    json    {digest in hex: JSON Schema}
+-- ARGV[14..] large    text    of each approval: what is pinned, then each item's detail
 -- Returns:
 --   {"opened", older}  what the run lists of its earlier approvals that are open
 --   {"exists", verdicts}
@@ -98,6 +100,7 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[12], '-inf', now, 'LIMIT', 
   end
 end
 
+local schemas, large = cjson.decode(ARGV[13]), 14
 for index, approval in ipairs(approvals) do
   local head, blobs = KEYS[12 + 2 * index], KEYS[13 + 2 * index]
   local expires = now + approval.ttl_ms
@@ -105,13 +108,29 @@ for index, approval in ipairs(approvals) do
   redis.call('HSET', head, 'rev', 1, 'version', 1, 'n', #approval.hashes,
     'created', now, 'expires', expires)
   local listed = approval.id .. ' ' .. approval.ns
-  redis.call('HSET', blobs, 'format', FORMAT, 'pinned', approval.pinned,
-    'of', run .. ' ' .. string.match(KEYS[1], '%x+$') .. ' ' .. approval.ns)
+  redis.call('HSET', blobs, 'format', FORMAT, 'pinned', ARGV[large],
+    'of', from_hex(run .. string.match(KEYS[1], '%x+$')) .. approval.ns)
+  large = large + 1
+  if #approval.schemas > 0 then
+    redis.call('HSET', blobs, 'schemas', from_hex(table.concat(approval.schemas)))
+  end
+  for _, digest in ipairs(approval.schemas) do
+    local schema = base .. 'schema:' .. digest
+    -- Compared and not only looked for, so that a damaged one is mended.
+    if redis.call('HGET', schema, 'body') ~= schemas[digest] then
+      redis.call('HSET', schema, 'body', schemas[digest])
+    end
+    redis.call('HINCRBY', schema, 'open', 1)
+    redis.call('PERSIST', schema)
+  end
   for i, hash in ipairs(approval.hashes) do
     local item = approval.id .. '.' .. (i - 1)
     redis.call('HSET', head, (i - 1) .. ':s', approval.state, (i - 1) .. ':h', from_hex(hash))
-    redis.call('HSET', blobs, (i - 1) .. ':d', approval.details[i],
-      (i - 1) .. ':w', approval.uses[i])
+    redis.call('HSET', blobs, (i - 1) .. ':d', ARGV[large])
+    large = large + 1
+    if approval.uses[i] ~= '[]' then
+      redis.call('HSET', blobs, (i - 1) .. ':w', approval.uses[i])
+    end
     update_uses(blobs, i - 1, approval.state, now, expires + keep)
     if waits then
       redis.call('ZADD', KEYS[8], expires, item)

@@ -6,6 +6,12 @@ local function now_ms()
   return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 end
 
+local function to_hex(raw)
+  return (string.gsub(raw, '.', function(byte)
+    return string.format('%02x', string.byte(byte))
+  end))
+end
+
 local function from_hex(text)
   return (string.gsub(text, '..', function(pair) return string.char(tonumber(pair, 16)) end))
 end
@@ -62,12 +68,15 @@ local function reindex(head, expiry, id, now)
 end
 
 -- The format in which this version writes records, as codec.py has it.
-local FORMAT = '11'
+local FORMAT = '12'
 
 -- One rule for every lifetime: what is still needed has none, and what has ended has one.
 -- An approval is needed while an item of it is open: people, an executor or the clock
 -- may still change it. A doubt is open until people reconcile it, however long that takes.
 local OPEN = {pending = true, authorized = true, executing = true, in_doubt = true}
+
+-- How long the verdicts of a turn are kept that needed no record, in milliseconds.
+local AUTO_TURN_MS = 24 * 60 * 60 * 1000
 
 local function is_open(head)
   -- An approval that is kept no longer has no `n`: nothing of it is open.
@@ -130,16 +139,30 @@ local function attached(record)
   return keys
 end
 
--- Keep the verdicts of a turn while an approval that holds one of its calls is open. A
--- reason may name other approvals; its quotes are escaped, so it is no such member.
+-- Keep the verdicts of a turn while an approval that holds one of its calls is open; a
+-- turn without any is asked about again only by a process that takes it over.
 local function retain_turn(base, turn, keep)
-  local needed = false
-  local held = '"item_id": *"(ap_s%d+_%x+)'
-  for id in string.gmatch(redis.call('GET', turn) or '', held) do
-    needed = needed or is_open(base .. 'a:' .. id)
+  local needed, is_auto = false, true
+  -- The first line names its approvals; what follows is packed.
+  local line = string.match(redis.call('GET', turn) or '', '^[^\n]*')
+  for id in string.gmatch(line, 'ap_s%d+_%x+') do
+    needed, is_auto = needed or is_open(base .. 'a:' .. id), false
   end
+  if is_auto then keep = AUTO_TURN_MS end
   -- False as a lifetime: none, see live_on.
   live_on({turn}, not needed and keep)
+end
+
+-- Let schemas live while an open approval names one, and then as long as the last that
+-- did. `digests` are raw, of an approval that has ended; `was_open` until this write.
+local function retain_schemas(base, digests, keep, was_open)
+  for at = 1, #digests, 32 do
+    local key = base .. 'schema:' .. to_hex(string.sub(digests, at, at + 31))
+    if redis.call('EXISTS', key) == 1 then
+      local open = redis.call('HINCRBY', key, 'open', was_open and -1 or 0)
+      if open <= 0 then redis.call('PEXPIRE', key, keep) end
+    end
+  end
 end
 
 -- After every write: keep an approval, and what its run needs while it is open. Where
@@ -152,12 +175,15 @@ local function retain(head, blobs, keep)
   redis.call('HSET', blobs, 'format', FORMAT)
   live_on({head, blobs}, not needed and keep)
   live_on(attached(head), not needed and keep)
-  local run, turn, ns = string.match(redis.call('HGET', blobs, 'of') or '', '^(%x+) (%x+) (.*)$')
-  if needed or not run then return end
+  local of = redis.call('HGET', blobs, 'of') or ''
+  if needed or #of < 32 then return end
+  local run, turn = to_hex(string.sub(of, 1, 16)), to_hex(string.sub(of, 17, 32))
+  local ns = string.sub(of, 33)
   local open = base .. 'open:' .. run
   -- Redis removes a sorted set with its last member, so EXISTS below says whether
   -- anything of the run is still open.
-  redis.call('ZREM', open, id .. ' ' .. ns)
+  local was_open = redis.call('ZREM', open, id .. ' ' .. ns) == 1
+  retain_schemas(base, redis.call('HGET', blobs, 'schemas') or '', keep, was_open)
   retain_turn(base, base .. 'turn:' .. turn, keep)
   live_on({base .. 'run:' .. run}, redis.call('EXISTS', open) == 0 and keep)
 end

@@ -1,0 +1,90 @@
+"""Compress the JSON of a record with zlib and a preset dictionary.
+
+A packed text begins with the number of its dictionary, then raw DEFLATE follows. JSON
+begins with a brace or a bracket, so a text that is not packed is told apart from one
+that is. The dictionary holds what our records have in common: names of fields and
+sentences of ours. One that has been written with is never changed, only followed by
+another number.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+
+from twokey.gateway.errors import NewerRecord
+
+MOST_BYTES = 64 * 2**20
+"""How long a text may become: a packed one from elsewhere could fill the memory."""
+
+_RAW = -15
+_PLAIN = b"{["
+
+# What is most common stands at the end: DEFLATE finds near matches in fewer bits.
+_FIRST = (
+    b'"original_args": {"nested_in": {"agent": "waiting": {"remind_at_ms": '
+    b'"escalate_at_ms": "roles": [{"name": "channels": ["task": "answered": [{"text": '
+    b'"triage": {"score": "requests_before": {"description": "agent_description": '
+    b'"link": "https://","preview": "redact": ["totals": ["formats": ['
+    b'"requires_reason": ["asks_on_failure": true, "idempotent": true, '
+    b'"is_question": true, "is_standing": true, "can_cover": true, "cover": '
+    b'"usergroups":["S0"],"notify":"dm""at_least":{"also":[{"editor_may_vote":false'
+    b'"spot_check":{"of":["tier":"escalate","tier":"notify",'
+    b'{"policy":"sha256:","verdicts":[{"kind":"deny","tool":"{"kind":"run","tool":"'
+    b'","tier":"notify","reason":"{"kind":"hold","tool":"","tool_call_id":"call_'
+    b'","tier":"approve","args_hash":"sha256:","item_id":"0.0","action_hash":"sha256:'
+    b'","allow":["approve","edit","reject","respond"],"args_schema":"sha256:"}]}'
+    b'{"tier":"approve","reasons":["The policy lists this tool as approve."],'
+    b'"requirement":{"approvals":1,"of":[{"name":"reviewers","users":["U0"]}]},'
+    b'"effect":"sha256:"}'
+    b'{"id": "ap_s0_", "tenant": "default", "agent": "support", "thread": "", '
+    b'"ns": "", "message_id": "lc_run--", "channel": "C0", "ttl_ms": 3600000, '
+    b'"requester": {"team": "T0", "user": "U0", "name": ""}, "principals": '
+    b'[{"team": "T0", "user": "U0", "name": ""}], "origin": {"channel": "C0", '
+    b'"thread_ts": "17"}, "policy_digest": "sha256:", "says": "", '
+    b'"recent_requests": 1, "items": [{"allow": ["approve", "edit", "reject", '
+    b'"respond"], "authorization_ms": 86400000, "args_schema": 0, "id": "ap_s0_'
+    b'.0", "index": 0, "ctx": {"tenant": "default", "agent": "", "thread": "", '
+    b'"ns": "", "message_id": "", "tool_call_id": "call_"}, "tool": "", '
+    b'"requested": "{\\"args\\":{\\"amount\\":,\\"customer_id\\":\\"\\",'
+    b'\\"order_id\\":\\"\\",\\"reason\\":\\"The \\"},\\"ctx\\":{\\"agent\\":\\"\\",'
+    b'\\"message_id\\":\\"\\",\\"ns\\":\\"\\",\\"tenant\\":\\"default\\",'
+    b'\\"thread\\":\\"\\",\\"tool_call_id\\":\\"call_\\"},\\"salt\\":\\"\\",'
+    b'\\"tool\\":\\"\\",\\"v\\":1}"}]}'
+)
+
+_DICTIONARIES: Mapping[int, bytes] = {1: _FIRST}
+_NEWEST = max(_DICTIONARIES)
+
+
+def packed(text: str) -> bytes:
+    """Return a JSON text as it is stored: compressed where that is shorter."""
+    plain = text.encode("utf-8")
+    deflate = zlib.compressobj(wbits=_RAW, zdict=_DICTIONARIES[_NEWEST])
+    body = deflate.compress(plain) + deflate.flush()
+    return bytes([_NEWEST]) + body if len(body) + 1 < len(plain) else plain
+
+
+def unpacked(stored: bytes) -> bytes:
+    """Return the JSON that was stored.
+
+    Raises:
+        NewerRecord: when a newer version packed it, with a dictionary of its own.
+        ValueError: when it is damaged.
+    """
+    if not stored or stored[0] in _PLAIN:
+        return stored
+    dictionary = _DICTIONARIES.get(stored[0])
+    if dictionary is None:
+        # Junk that begins with a printable character is damaged, and nobody's version.
+        if stored[0] >= ord(" "):
+            raise ValueError("neither JSON nor packed")
+        raise NewerRecord("packed", format=stored[0], known=_NEWEST)
+    inflate = zlib.decompressobj(wbits=_RAW, zdict=dictionary)
+    try:
+        plain = inflate.decompress(stored[1:], MOST_BYTES)
+    except zlib.error as error:
+        raise ValueError("damaged") from error
+    if not inflate.eof or inflate.unused_data:
+        raise ValueError("damaged")
+    return plain

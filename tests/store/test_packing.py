@@ -1,0 +1,56 @@
+"""Packed JSON: what comes back, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import zlib
+
+import pytest
+
+from twokey.gateway.errors import NewerRecord
+from twokey.gateway.store import packing
+from twokey.gateway.store.packing import packed, unpacked
+
+RECORD = json.dumps({"tenant": "default", "thread": "t", "items": [{"tool": "refund"}]})
+
+
+def test_a_text_comes_back_and_takes_less_room() -> None:
+    assert unpacked(packed(RECORD)).decode() == RECORD
+    assert len(packed(RECORD)) < len(RECORD)
+
+
+def test_what_does_not_become_shorter_stays_as_it_is() -> None:
+    assert packed("{}") == b"{}" == unpacked(b"{}")
+
+
+def test_every_damaged_byte_is_noticed_or_changes_the_text() -> None:
+    whole = packed(RECORD)
+    for at in range(1, len(whole)):
+        for cut in (whole[:at], whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]):
+            try:
+                found = unpacked(cut)
+            except ValueError:
+                continue
+            assert found.decode("utf-8", "replace") != RECORD
+
+
+@pytest.mark.parametrize("junk", [b"junk", b"\x01", b"\x01junk", packed(RECORD) + b"x"])
+def test_junk_is_damaged(junk: bytes) -> None:
+    with pytest.raises(ValueError, match=r"damaged|neither"):
+        unpacked(junk)
+
+
+def test_another_dictionary_is_of_a_newer_version() -> None:
+    with pytest.raises(NewerRecord):
+        unpacked(b"\x02" + packed(RECORD)[1:])
+
+
+def test_a_text_that_would_fill_the_memory_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(packing, "MOST_BYTES", 1000)
+    deflate = zlib.compressobj(wbits=-15)
+    bomb = b"\x01" + deflate.compress(b"[" * 100_000) + deflate.flush()
+
+    with pytest.raises(ValueError, match="damaged"):
+        unpacked(bomb)

@@ -31,6 +31,7 @@ from twokey.gateway.resume.runners import Runners
 from twokey.gateway.store.jobs import Job
 from twokey.gateway.store.outbox import Outbox
 from twokey.gateway.store.readers import drop_idle_readers
+from twokey.gateway.store.sorted_pages import pages_by_score
 from twokey.gateway.store.store import Store
 
 logger = logging.getLogger(__name__)
@@ -42,8 +43,9 @@ REST_MS = 20_000
 LEFT_MS = int(timedelta(hours=1).total_seconds() * 1000)
 """How long events are left to the program that runs their thread: one that starts
 again runs its threads soon, or not at all."""
-GONE_MS = int(timedelta(days=1).total_seconds() * 1000)
-"""How long nobody reads as a reader that is dropped."""
+GONE_MS = int(timedelta(days=7).total_seconds() * 1000)
+"""How long nobody reads as a reader that is dropped: a gateway that is away for longer
+finds only what waits for people, and no thread that was cut off before."""
 _BATCH = 500
 _ROUNDS = 20
 _NO_WAIT_MS = 1
@@ -111,15 +113,15 @@ class OrphanFinder:
             await self._reader(agent).prepare()
         approvals = self._store.approvals
         found = 0
-        jobs: dict[Job, None] = {}
-        for loaded in await approvals.load_each(await approvals.scheduled(self._keys)):
-            approval = loaded.approval
-            if approval.tenant == self._tenant and approval.run_ref.agent in agents:
-                run_ref = approval.run_ref
+        seen = set[Job]()
+        async for page in pages_by_score(self._store.conn, self._keys.expiry):
+            for loaded in await approvals.load_each(page):
+                run_ref = loaded.approval.run_ref
                 job = Job.to_resume(self._tenant, run_ref.agent, run_ref.thread)
-                jobs[job] = None
-        for job in jobs:
-            found += await self._queue_if_orphan(job) is True
+                is_ours = loaded.approval.tenant == self._tenant
+                if is_ours and run_ref.agent in agents and job not in seen:
+                    seen.add(job)
+                    found += await self._queue_if_orphan(job) is True
         self._begun.update(agents)
         return found
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import partial
+from http import HTTPStatus
 from typing import Self
 
 import aiohttp
-from aiohttp import web
 
 from twokey.bot.bolt import bolt_app, quiet_slack_loggers
 from twokey.bot.bot_token import BotToken
@@ -30,20 +29,23 @@ from twokey.bot.giver_checks import check_givers
 from twokey.bot.home_updates import HomeUpdates
 from twokey.bot.identity import Identity, ask_until_answered, identify
 from twokey.bot.ids import key_id
-from twokey.bot.ingress import EVENTS_PATH, Ingress
+from twokey.bot.ingress import Answer, Delivery, Handle, Ingress
 from twokey.bot.limits import Limits
 from twokey.bot.listener_context import ListenerContext
 from twokey.bot.listeners import LISTENERS
 from twokey.bot.listeners.home_tab import follow
-from twokey.bot.listeners.router import Router
+from twokey.bot.listeners.router import Bolt, Router
+from twokey.bot.listening import HTTP_PORT, serve, serve_privately
 from twokey.bot.outdated_cards import outdated_cards
 from twokey.bot.prometheus import MetricsEndpoint
 from twokey.bot.reach import GroupReach
 from twokey.bot.reviewers import Reviewers
 from twokey.bot.sockets import Sockets
+from twokey.bot.store_nonces import StoreNonces
 from twokey.bot.tasks import Tasks
 from twokey.bot.user_cache import UserCache
 from twokey.bot.web import Slack, SlackRefused
+from twokey.bot.worker import WHOLE, PublisherHealth, Worker
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.config import SlackMode
 from twokey.gateway.errors import SettingsError, StoreUnavailable
@@ -57,12 +59,8 @@ from twokey.gateway.service.reviews import ReviewService
 from twokey.gateway.store.atomic_write import Loaded
 from twokey.gateway.store.processes import ProcessInfo
 from twokey.gateway.store.readers import backlog
-from twokey.gateway.store.store import Store
 
 logger = logging.getLogger(__name__)
-
-HTTP_PORT = 3000
-"""Where Slack reaches the bot by HTTP, unless the settings name another port."""
 
 _DRAIN_S = 10.0
 
@@ -76,6 +74,7 @@ class SlackBot:
     Args:
         config: what it was set up with.
         service: what decides.
+        worker: which part of the bot this process is.
         clock: seconds, never going backwards.
 
     Attributes:
@@ -89,10 +88,13 @@ class SlackBot:
         config: BotConfig,
         service: ReviewService,
         *,
+        worker: Worker = WHOLE,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._config = config
         self._service = service
+        self._worker = worker
+        self._peer = None if worker.publishes else PublisherHealth(worker.health)
         self._clock = clock
         self._token: BotToken | None = None
         self._open = AsyncExitStack()
@@ -141,11 +143,11 @@ class SlackBot:
             registered(store, _process_info(config))
         )
         home = HomeUpdates(self._clock)
-        await self._publish(opening, slack, me, reviewers, home)
+        if self._worker.publishes:
+            await self._publish(opening, slack, me, reviewers, home)
         # Pushed before ingress and sockets, so it runs after they are closed: no
         # request can start another task then, and private replies still get out.
         opening.push_async_callback(self._tasks.drain, timeout_s=_DRAIN_S)
-        app = bolt_app(config, me, session)
         ctx = ListenerContext(
             service=self._service,
             slack=slack,
@@ -157,19 +159,33 @@ class SlackBot:
             bot_user=me.user,
             home=home,
         )
-        router = Router(app, ctx)
-        following = asyncio.create_task(follow(ctx), name="home")
-        opening.push_async_callback(_cancel, following)
-        checking = asyncio.create_task(check_givers(ctx), name="givers")
-        opening.push_async_callback(_cancel, checking)
+        if self._worker.publishes:
+            for work in (follow(ctx), check_givers(ctx)):
+                opening.push_async_callback(_cancel, asyncio.create_task(work))
+        if self._worker.answers:
+            await self._answer(opening, ctx, bolt_app(config, me, session))
+        else:
+            ingress = await self._ingress(_nobody)
+            await serve_privately(opening, ingress, self._worker.health)
+        logger.info(
+            "bot.started mode=%s team=%s part=%s",
+            config.mode,
+            me.team,
+            self._worker.part,
+        )
+
+    async def _answer(
+        self, opening: AsyncExitStack, ctx: ListenerContext, app: Bolt
+    ) -> None:
+        """Answer Slack, by HTTP or through sockets."""
+        config, router = self._config, Router(app, ctx)
         for register in LISTENERS:
             register(router)
-        dispatch, nonces = Dispatch(router, app), StoreNonces(store, config.tenant)
+        ingress = await self._ingress(Dispatch(router, app))
         if config.mode is SlackMode.HTTP or config.port is not None:
-            await self._listen(opening, dispatch, nonces)
+            await self._listen(opening, ingress)
         if config.mode is SlackMode.SOCKET:
-            await self._connect(opening, slack, dispatch, nonces)
-        logger.info("bot.started mode=%s team=%s", config.mode, me.team)
+            await self._connect(opening, ctx.slack, ingress)
 
     async def _publish(
         self,
@@ -209,7 +225,8 @@ class SlackBot:
             keys=keys,
             tenant=config.tenant,
             read=read,
-            posted=warm,
+            # A click finds what its own process looked up, and here come none.
+            posted=warm if self._worker.answers else lambda _approval: None,
             clock=self._clock,
             fallback_channel=config.fallback_channel,
         )
@@ -258,49 +275,50 @@ class SlackBot:
 
         opening.push_async_callback(finish)
 
-    async def _listen(
-        self, opening: AsyncExitStack, dispatch: Dispatch, nonces: StoreNonces
-    ) -> None:
+    async def _ingress(self, handle: Handle) -> Ingress:
         config = self._config
-        is_http = config.mode is SlackMode.HTTP
+        is_answering = config.mode is SlackMode.HTTP and self._worker.answers
         metrics = MetricsEndpoint(self._service, clock=self._clock)
-        await metrics.begin()
-        ingress = Ingress(
-            signing_secret=config.signing_secret if is_http else "",
-            nonces=nonces,
-            handle=dispatch,
+        if self._peer is None:
+            await metrics.begin()
+        return Ingress(
+            signing_secret=config.signing_secret if is_answering else "",
+            nonces=StoreNonces(self._service.store, config.tenant),
+            handle=handle,
             ready=self._problems,
             facts=self._beside,
-            metrics=metrics.text,
+            metrics=self._peer.metrics if self._peer else metrics.text,
         )
-        port = HTTP_PORT if config.port is None else config.port
-        runner = web.ServerRunner(ingress.server(), shutdown_timeout=_DRAIN_S)
-        await runner.setup()
-        opening.push_async_callback(runner.cleanup)
-        site = web.TCPSite(runner, config.host, port)
+
+    async def _listen(self, opening: AsyncExitStack, ingress: Ingress) -> None:
+        config = self._config
         try:
-            await site.start()
-        except OSError as error:
-            refused = _cannot_listen(config.host, port, error)
-            if is_http:
-                raise refused from error
+            self.url = await serve(
+                opening,
+                ingress,
+                host=config.host,
+                port=HTTP_PORT if config.port is None else config.port,
+                listener=self._worker.listener,
+            )
+        except SettingsError as refused:
+            if config.mode is SlackMode.HTTP:
+                raise
             # Slack is reached without it: the bot works, and only its health is not
             # to be seen.
             logger.warning("bot.health_not_served why=%s", refused)
-            return
-        host, bound = runner.addresses[0][:2]
-        # IPv6 needs brackets in a URL (RFC 3986, section 3.2.2).
-        shown = f"[{host}]" if ":" in str(host) else host
-        self.url = f"http://{shown}:{bound}{EVENTS_PATH}"
 
     async def _connect(
         self,
         opening: AsyncExitStack,
         slack: Slack,
-        dispatch: Dispatch,
-        nonces: StoreNonces,
+        ingress: Ingress,
     ) -> None:
-        sockets = Sockets(slack, self._config.app_token, nonces=nonces, handle=dispatch)
+        sockets = Sockets(
+            slack,
+            self._config.app_token,
+            nonces=ingress.nonces,
+            handle=ingress.handle,
+        )
         opening.push_async_callback(sockets.close)
         try:
             await ask_until_answered(
@@ -337,6 +355,8 @@ class SlackBot:
         try:
             if self._publisher and (problem := await self._publisher.problem()):
                 problems.append(problem)
+            if self._peer is not None:
+                problems += await self._peer.problems()
         except StoreUnavailable:
             problems.append("The store does not answer.")
         if self._token is not None and (problem := await self._token.problem()):
@@ -348,20 +368,9 @@ class SlackBot:
         return problems
 
 
-class StoreNonces:
-    """Remember requests in the tenant's shard."""
-
-    def __init__(self, store: Store, tenant: str) -> None:
-        self._cards = store.cards
-        self._keys = store.keys_of_tenant(tenant)
-
-    async def is_first(self, digest: str) -> bool:
-        """Return whether this is new; raises `StoreUnavailable`."""
-        return await self._cards.is_first(self._keys, digest)
-
-    async def forget(self, digest: str) -> None:
-        """Let a request be new again; raises `StoreUnavailable`."""
-        await self._cards.forget(self._keys, digest)
+async def _nobody(_delivery: Delivery) -> Answer:
+    """Answer where Slack is answered by other processes."""
+    return Answer(HTTPStatus.NOT_FOUND)
 
 
 async def _cancel(task: asyncio.Task[None]) -> None:
@@ -376,16 +385,4 @@ def _process_info(config: BotConfig) -> ProcessInfo:
         tenant=config.tenant,
         seals=key_id(config.seal_key),
         accepts=tuple(map(key_id, config.seal_keys)),
-    )
-
-
-def _cannot_listen(host: str, port: int, error: OSError) -> SettingsError:
-    if error.errno == errno.EADDRINUSE:
-        return SettingsError(
-            f"Port {port} on {host} is in use; stop what listens there, "
-            "or set 'slack.port' (TWOKEY_SLACK_PORT) to another one."
-        )
-    return SettingsError(
-        f"The bot cannot listen on {host}:{port} ({error.strerror}); set 'slack.host' "
-        "and 'slack.port' to an address of this machine."
     )

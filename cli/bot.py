@@ -1,13 +1,15 @@
-"""Run only the Slack bot."""
+"""Run only the Slack bot, in one process or several."""
 
 from __future__ import annotations
 
 import asyncio
+from typing import Annotated
 
 import typer
 
 from twokey.bot.app import SlackBot
-from twokey.cli import console, start_options
+from twokey.bot.worker import WHOLE, Worker
+from twokey.cli import bot_workers, console, start_options
 from twokey.cli.command_context import CommandContext, command_context
 from twokey.cli.stack import bot_config
 from twokey.cli.start_options import InsecureDev, configure_logs
@@ -18,28 +20,58 @@ from twokey.gateway.service.reviews import ReviewService
 
 EXAMPLES = start_options.EXAMPLES
 
+_Workers = Annotated[
+    int | None,
+    typer.Option(
+        "--workers",
+        min=1,
+        max=bot_workers.MOST,
+        metavar="N",
+        help="Answer Slack in N processes, and publish cards in one more.",
+        show_default="all in one process",
+    ),
+]
+_Worker = Annotated[str, typer.Option("--worker", hidden=True)]
 
-def bot(ctx: typer.Context, *, insecure_dev: InsecureDev = False) -> None:
+
+def bot(
+    ctx: typer.Context,
+    *,
+    workers: _Workers = None,
+    insecure_dev: InsecureDev = False,
+    worker: _Worker = "",
+) -> None:
     """Run the Slack side: cards, clicks, modals."""
-    asyncio.run(_bot(command_context(ctx), insecure_dev=insecure_dev))
+    command = command_context(ctx)
+    configure_logs(command, command.settings(), insecure_dev=insecure_dev)
+    if workers is None:
+        asyncio.run(_bot(command, worker, insecure_dev=insecure_dev))
+        return
+    running = bot_workers.run_workers(command, workers, insecure_dev=insecure_dev)
+    raise typer.Exit(asyncio.run(running))
 
 
-async def _bot(command: CommandContext, *, insecure_dev: bool) -> None:
+async def _bot(command: CommandContext, worker: str, *, insecure_dev: bool) -> None:
     settings = command.settings()
-    configure_logs(command, settings, insecure_dev=insecure_dev)
     policy, tenant = PolicyFile(settings.policy), settings.tenant
     config = bot_config(settings)
+    mine: Worker = bot_workers.worker_of(worker) if worker else WHOLE
+    if worker:
+        config = bot_workers.config_of(config)
     async with open_configured(settings, insecure_dev=insecure_dev) as store:
         reviews = ReviewService(store, policy, tenant=tenant)
         async with (
             # Followed before the bot starts and until it has stopped, so that its last
             # clicks are decided by the policy in force.
             followed(policy, store, tenant=tenant),
-            SlackBot(config, reviews) as slack_bot,
+            SlackBot(config, reviews, worker=mine) as slack_bot,
         ):
             team = slack_bot.team_id
-            await until_stopped(
-                policy.reload,
-                store,
-                ready=lambda: console.good(f"The bot serves workspace {team}."),
-            )
+
+            def ready() -> None:
+                if worker:
+                    bot_workers.say_ready()
+                else:
+                    console.good(f"The bot serves workspace {team}.")
+
+            await until_stopped(policy.reload, store, ready=ready)

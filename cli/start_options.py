@@ -17,6 +17,7 @@ EXAMPLES = examples(
     ("twokey run --sandbox", "the same beside a local Slack with a web page"),
     ("twokey gateway", "only the agents' side; start as many as you like"),
     ("twokey bot", "only the Slack side; two or more take over from each other"),
+    ("twokey bot --workers 4", "the same in five processes of this machine"),
 )
 
 InsecureDev = Annotated[

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from tests.resume import sample_tools
-from twokey.bot.app import SlackBot, StoreNonces
+from twokey.bot.app import SlackBot
 from twokey.bot.config import BotConfig
+from twokey.bot.store_nonces import StoreNonces
 from twokey.gateway.config import SlackMode
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.resume.checkpoints import open_checkpoints

@@ -14,10 +14,10 @@ from tests.attacks.attacker import click_payload, trace, value_of
 from tests.bot.bot_stack import CHANNEL, Stack
 from tests.bot.signed import FORM, interaction, post, post_signed, signed_headers
 from twokey.bot import app
-from twokey.bot.app import StoreNonces
 from twokey.bot.bolt import bolt_app
 from twokey.bot.ids import Action
 from twokey.bot.listeners.router import Router
+from twokey.bot.store_nonces import StoreNonces
 from twokey.gateway.config import SlackMode
 from twokey.gateway.errors import StoreUnavailable
 from twokey.gateway.protocol.states import ItemState

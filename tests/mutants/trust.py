@@ -72,6 +72,20 @@ TRUST_TABLE = (
         "tests/bot/test_dispatch.py",
     ),
     Mutant(
+        "of several processes one counts for the metrics",
+        "bot/app.py",
+        "metrics=self._peer.metrics if self._peer else metrics.text,",
+        "metrics=metrics.text,",
+        "tests/bot/test_workers.py",
+    ),
+    Mutant(
+        "no process outlives the one that started it",
+        "cli/bot_workers.py",
+        "loop.add_reader(sys.stdin.fileno(), gone)",
+        "_ = gone",
+        "tests/bot/test_workers.py",
+    ),
+    Mutant(
         "what could not be kept may come again, signed alike",
         "bot/ingress.py",
         "await nonces.forget(delivery.digest)",

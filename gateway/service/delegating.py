@@ -13,7 +13,7 @@ from twokey.gateway.approvals.decisions import Gesture
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.protocol.records import Person
 from twokey.gateway.service.tenant_service import TenantService
-from twokey.gateway.store.delegations import Delegation
+from twokey.gateway.store.delegations import MOST_DELEGATIONS, Delegation
 
 LONGEST = timedelta(days=30)
 """How long a queue can be delegated without being delegated again."""
@@ -39,7 +39,8 @@ class DelegationService(TenantService):
             gesture: how they said it; for the audit log.
 
         Raises:
-            ValueError: for oneself, and for a time that is none or too long.
+            ValueError: for oneself, for a time that is none or too long, and when too
+                many people have done so.
             StoreUnavailable: when it is not known to be written.
         """
         # It would do no harm, but look like a delegation that is in force.
@@ -52,9 +53,15 @@ class DelegationService(TenantService):
         event = self._event(EventName.DELEGATION_SET, owner, gesture)
         event = event.with_(data={**event.data, "to": to})
         for_ms = int(lasting.total_seconds() * 1000)
-        return await self._store.delegations.set(
+        until_ms = await self._store.delegations.set(
             self._keys, self._tenant, owner.user, to, for_ms=for_ms, event=event
         )
+        if until_ms is None:
+            raise ValueError(
+                f"{MOST_DELEGATIONS:,} people have delegated their queue, which is as "
+                "many as can at once; try again when one of them has ended."
+            )
+        return until_ms
 
     async def take_back(self, owner: Person, *, gesture: Gesture = Gesture.API) -> bool:
         """Take one's queue back; False when nobody had it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 
 from twokey.gateway.errors import BadJson
 from twokey.gateway.policy.rules import Policy, Protection
@@ -12,6 +13,7 @@ from twokey.gateway.protocol.wire import ProposedCall, TurnRef
 from twokey.gateway.store.agent_load import (
     AgentLoad,
     Rejection,
+    Wanted,
     fingerprint,
 )
 from twokey.gateway.store.freezes import Freeze, names_of, paused
@@ -36,6 +38,18 @@ def refusal(load: AgentLoad, policy: Policy, ref: TurnRef, call: ProposedCall) -
         return found or (problem_of(call.args) if call.is_question else "")
     except BadJson:
         return ""  # refused with a sentence when its document is made
+
+
+def wanted_of(calls: Iterable[ProposedCall], effects: Iterable[str]) -> Wanted:
+    """Return what has to be read to evaluate these calls, with these effects."""
+    tools: list[str] = []
+    known: list[str] = []
+    for call in calls:
+        tools.append(call.tool)
+        # What is no strict JSON is refused in any case.
+        with suppress(BadJson):
+            known.append(fingerprint(call.tool, call.args))
+    return Wanted(effects=[*effects], tools=tools, calls=known)
 
 
 def denial(

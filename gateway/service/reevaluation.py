@@ -26,6 +26,7 @@ from twokey.gateway.service.denials import cannot_start_message, freeze_of
 from twokey.gateway.service.precedents import past_of, with_precedents
 from twokey.gateway.service.queue import ReviewQueue
 from twokey.gateway.service.window_usage import facts_of, totals_now, usage_of
+from twokey.gateway.store.agent_load import Wanted
 from twokey.gateway.store.atomic_write import EvaluationInputs
 from twokey.gateway.store.freezes import Freeze, names_of
 from twokey.gateway.store.store import Store
@@ -113,7 +114,7 @@ async def evaluate_now(
         approval.thread,
         approval.run_ref,
         turn_key=approval.message_id,
-        effects=[effect],
+        wanted=Wanted(effects=[effect], tools=[item.tool]),
     )
     known = load.precedents.get(keys.precedents(approval.tenant, effect))
     past = past_of(policy, item, known, one, totals)

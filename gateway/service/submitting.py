@@ -103,7 +103,7 @@ class Submitter(PolicyService):
                 ref.thread,
                 ref.run_ref,
                 turn_key=turn_key,
-                effects=same.effects_read.values(),
+                wanted=denials.wanted_of(turn.calls, same.effects_read.values()),
             )
             # Submitted before. Nothing is evaluated or reserved again, but a freeze
             # counts.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import json
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -17,7 +18,13 @@ from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.records import Record, RunRef
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.store.connection import Connection, Reply, fields, number, text
-from twokey.gateway.store.freezes import Freeze, FreezeScope, ScopeKind
+from twokey.gateway.store.freezes import (
+    Freeze,
+    FreezeScope,
+    ScopeKind,
+    names_of,
+    paused,
+)
 from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.precedents import Known, read_all
 from twokey.gateway.store.script import Script, texts
@@ -50,12 +57,13 @@ class AgentLoad:
         now_ms: the store's clock.
         verdicts: the turn's stored answer when it was submitted before, else empty.
         thread: who asked in the thread.
-        frozen: name to freeze, of the whole tenant.
+        frozen: name to freeze, of what stops the agent or one of the tools.
         waiting: how many of the agent's items are pending.
         requests_10m: how many items the agent asked people for in ten minutes.
         failures: how many of its executions failed within an hour.
         rejections: how many of its calls were rejected in a row.
-        rejected: fingerprint of a call to its last rejection in the thread.
+        rejected: fingerprint of a call that was asked for to its last rejection in the
+            thread.
         precedents: those that were asked for, by the store's key of their effect.
     """
 
@@ -69,6 +77,21 @@ class AgentLoad:
     rejections: int
     rejected: Mapping[str, Rejection]
     precedents: Mapping[str, Known]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is read beside what is about the agent alone.
+
+    Attributes:
+        effects: of the calls whose precedents are read.
+        tools: of which it is read whether they are frozen.
+        calls: fingerprints of calls that may have been rejected in the thread.
+    """
+
+    effects: Collection[str] = ()
+    tools: Collection[str] = ()
+    calls: Collection[str] = ()
 
 
 def fingerprint(tool: str, args: JsonObject) -> str:
@@ -135,15 +158,16 @@ class AgentLoadStore:
         run_ref: RunRef,
         *,
         turn_key: str,
-        effects: Iterable[str] = (),
+        wanted: Wanted | None = None,
     ) -> AgentLoad:
         """Read where an agent stands before one of its turns is evaluated.
 
         The requester is read from the run: people speak to its outermost agent.
-        ``effects`` are those of the calls whose precedents are read, too.
+        Of precedents, freezes and rejections only what is ``wanted`` is read.
         """
+        wanted = wanted or Wanted()
         # Each once: a turn may repeat one call, and no effect has no precedents.
-        named = dict.fromkeys(effect for effect in effects if effect)
+        named = dict.fromkeys(effect for effect in wanted.effects if effect)
         precedents = [keys.precedents(tenant, effect) for effect in named]
         reply = await LOAD_CONTEXT(
             self._conn,
@@ -156,6 +180,8 @@ class AgentLoadStore:
             rejections=keys.rejections(tenant, agent),
             rejected=keys.rejected(tenant, agent, thread),
             precedents=precedents,
+            names=json.dumps([*names_of(agent, *wanted.tools), paused(agent)]),
+            calls=json.dumps(["turns", *dict.fromkeys(wanted.calls)]),
         )
         waiting, requests_10m, failures, rejections = map(
             number, cast("list[Reply]", reply[5])

@@ -22,6 +22,10 @@ logger = logging.getLogger(__name__)
 DELEGATE = Script("delegate")
 
 
+MOST_DELEGATIONS = 1000
+"""How many people of a tenant may have delegated theirs: each decision reads all."""
+
+
 class Delegation(Record):
     """One reviewer's queue delegated to another, by their Slack user ids."""
 
@@ -38,10 +42,13 @@ class DelegationStore:
 
     async def set(
         self, keys: Keys, tenant: str, user: str, to: str, *, for_ms: int, event: Event
-    ) -> int:
-        """Hand a queue over, in place of an earlier time; return until when."""
+    ) -> int | None:
+        """Hand a queue over, in place of an earlier time; return until when.
+
+        None when `MOST_DELEGATIONS` others stand, and then nothing changes.
+        """
         reply = await self._change(keys, tenant, user, to, for_ms, event)
-        return number(reply[1])
+        return number(reply[1]) if text(reply[0]) == "done" else None
 
     async def lift(self, keys: Keys, tenant: str, user: str, event: Event) -> bool:
         """Take a queue back; False when nobody had it."""
@@ -78,6 +85,7 @@ class DelegationStore:
             to=to,
             for_ms=for_ms,
             event=event.model_dump_json(),
+            most=MOST_DELEGATIONS,
         )
 
 

@@ -4,9 +4,38 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
+BOUNDED = "tests/service/test_bounded_reads.py"
 PEOPLE = "tests/service/test_person_queues.py"
 
 SCALE_TABLE = (
+    Mutant(
+        "one look at a window forgets a bounded number of uses",
+        "gateway/store/lua/prelude.lua",
+        "now, 'LIMIT', 0, MOST_FORGOTTEN)",
+        "now)",
+        BOUNDED,
+    ),
+    Mutant(
+        "a window takes out what it subtracts, and nothing else",
+        "gateway/store/lua/prelude.lua",
+        "redis.call('ZREMRANGEBYRANK', window, 0, #past - 1)",
+        "redis.call('ZREMRANGEBYSCORE', window, '-inf', now)",
+        BOUNDED,
+    ),
+    Mutant(
+        "no more people delegate than each decision can read",
+        "gateway/store/lua/delegate.lua",
+        "others >= tonumber(ARGV[5])",
+        "false",
+        BOUNDED,
+    ),
+    Mutant(
+        "a turn reads the freezes of its own tools",
+        "gateway/store/agent_load.py",
+        "*names_of(agent, *wanted.tools)",
+        "*names_of(agent)",
+        BOUNDED,
+    ),
     Mutant(
         "a server that loads is not taken for one that is dead",
         "gateway/store/engine.py",

@@ -7,14 +7,16 @@
 -- ARGV[2] to           text    who gets it, or empty to take it back
 -- ARGV[3] for_ms       int     for how long, milliseconds
 -- ARGV[4] event        json    the event text
+-- ARGV[5] most         int     how many people may have delegated theirs at once
 -- Returns:
 --   {"done", until_ms}
+--   {"full"}  as many have, and this person is none of them
 --   {"same"}  there was nothing to take back
 local now = now_ms()
 local ends = now + tonumber(ARGV[3])
 local last = 0
 local rows = redis.call('HGETALL', KEYS[1])
-local stood = false
+local stood, others = false, 0
 for index = 1, #rows, 2 do
   local ends = tonumber(string.match(rows[index + 1], ' (%d+)$')) or 0
   if ends <= now then
@@ -22,9 +24,11 @@ for index = 1, #rows, 2 do
   elseif rows[index] == ARGV[1] then
     stood = true
   else
-    last = math.max(last, ends)
+    last, others = math.max(last, ends), others + 1
   end
 end
+-- Each decision reads all of them, so there is a bound.
+if ARGV[2] ~= '' and not stood and others >= tonumber(ARGV[5]) then return {'full'} end
 if ARGV[2] == '' then
   redis.call('HDEL', KEYS[1], ARGV[1])
   if not stood then return {'same'} end

@@ -1,5 +1,6 @@
 #!lua
--- Load what the evaluation of a turn needs, in one step.
+-- Load what the evaluation of a turn needs, in one step. It reads only what is about
+-- this turn: a thread may have any number of rejections, a tenant of freezes.
 -- KEYS[1] turn     string  the turn's verdicts
 -- KEYS[2] facts    hash    who asked in the thread
 -- KEYS[3] frozen   hash    what is frozen of the tenant
@@ -9,8 +10,23 @@
 -- KEYS[7] rejections string  how many of the agent's calls were rejected in a row
 -- KEYS[8] rejected hash    what was rejected in the thread
 -- KEYS[9..] precedents hash  how calls with one effect ended
+-- ARGV[1] names    json    array of names under which something may be frozen
+-- ARGV[2] calls    json    array of fingerprints that may have been rejected
 -- Returns:
 --   {"load_context", now_ms, verdicts, facts, frozen, counts, rejected, precedents}
+-- Return the fields of a hash that are there, each behind its name.
+local function those_of(key, names)
+  local found = {}
+  for _, name in ipairs(names) do
+    local value = redis.call('HGET', key, name)
+    if value then
+      found[#found + 1] = name
+      found[#found + 1] = value
+    end
+  end
+  return found
+end
+
 local now = now_ms()
 local counts = {}
 -- By ZCOUNT and not by ZCARD: this script only reads, and what has ended is removed by
@@ -22,5 +38,5 @@ counts[4] = tonumber(redis.call('GET', KEYS[7]) or '0')
 local precedents = {}
 for index = 9, #KEYS do precedents[index - 8] = redis.call('HGETALL', KEYS[index]) end
 return {'load_context', now, redis.call('GET', KEYS[1]) or '',
-  redis.call('HGET', KEYS[2], 'facts') or '', redis.call('HGETALL', KEYS[3]),
-  counts, redis.call('HGETALL', KEYS[8]), precedents}
+  redis.call('HGET', KEYS[2], 'facts') or '', those_of(KEYS[3], cjson.decode(ARGV[1])),
+  counts, those_of(KEYS[8], cjson.decode(ARGV[2])), precedents}

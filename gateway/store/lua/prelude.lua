@@ -240,15 +240,19 @@ local function outlive(window)
   end
 end
 
+-- How many uses one look at a window forgets. The others count until the next looks: a
+-- window that a million uses leave at once says too much for a while, never too little.
+local MOST_FORGOTTEN = 10000
+
 -- Forget uses that no longer count; return the sum (text) of those that do.
 local function slide(window, now)
   -- `now` is included: a use counts until its moment, not in it.
-  local past = redis.call('ZRANGEBYSCORE', window, '-inf', now)
+  local past = redis.call('ZRANGEBYSCORE', window, '-inf', now, 'LIMIT', 0, MOST_FORGOTTEN)
   for _, use in ipairs(past) do
     redis.call('DECRBY', window .. ':sum', amount_of(use))
   end
   if #past > 0 then
-    redis.call('ZREMRANGEBYSCORE', window, '-inf', now)
+    redis.call('ZREMRANGEBYRANK', window, 0, #past - 1)
     outlive(window)
   end
   return redis.call('GET', window .. ':sum') or '0'

@@ -1,0 +1,130 @@
+"""No read grows with what has gathered: rejections, freezes, delegations, windows."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from tests.service.harness import ANA, ServiceHarness
+from twokey.gateway.approvals.decisions import Reject
+from twokey.gateway.protocol.records import Person, RunRef
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.protocol.wire import VerdictKind
+from twokey.gateway.service.delegating import DelegationService
+from twokey.gateway.store import delegations
+from twokey.gateway.store.agent_load import AgentLoad, Wanted, fingerprint
+from twokey.gateway.store.connection import Argument, number
+from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.store import Store
+
+EMAIL: tuple[str, JsonObject] = ("send_email", {"n": 1})
+RUN = RunRef(agent="support", thread="t1")
+MANY = 100_000
+
+
+@pytest.fixture
+def keys(store: Store) -> Keys:
+    return store.keys_of_tenant("default")
+
+
+@pytest.fixture
+def harness(store: Store) -> ServiceHarness:
+    """Give agents and reviewers."""
+    return ServiceHarness(store)
+
+
+async def filled(store: Store, key: str, count: int) -> None:
+    """Put so many fields of others into a hash."""
+    page = 5000
+    for start in range(0, count, page):
+        rows: list[Argument] = []
+        for index in range(start, start + page):
+            rows += [f"other{index}", "1 {}"]
+        await store.conn.command("HSET", key, *rows)
+
+
+async def load(store: Store, keys: Keys, wanted: Wanted) -> AgentLoad:
+    return await store.agent_load.load(
+        keys, "default", "support", "t1", RUN, turn_key="none", wanted=wanted
+    )
+
+
+async def test_a_thread_with_100_000_rejections_reads_those_of_its_calls(
+    store: Store, keys: Keys
+) -> None:
+    harness = ServiceHarness(store)
+    harness.policy = harness.policy.with_(
+        protect=harness.policy.protect.with_(same_rejected_within=3)
+    )
+    _, (verdict,) = await harness.submit(EMAIL)
+    await harness.reviews.decide(await harness.click(verdict), Reject(), ANA)
+    await filled(store, keys.rejected("default", "support", "t1"), MANY)
+
+    found = await load(store, keys, Wanted(calls=[fingerprint(*EMAIL)]))
+    _, (again, fresh) = await harness.submit(EMAIL, ("send_email", {"n": 2}))
+
+    # The others stand there as what nobody could read.
+    assert [one.by for one in found.rejected.values()] == ["ANA"]
+    assert (again.kind, fresh.kind) == (VerdictKind.DENY, VerdictKind.HOLD)
+
+
+async def test_freezes_of_others_are_not_read_and_those_of_a_tool_stop_it(
+    harness: ServiceHarness, store: Store, keys: Keys
+) -> None:
+    await filled(store, keys.frozen("default"), 20_000)
+    found = await load(store, keys, Wanted(tools=["send_email"]))
+    assert found.frozen == {}
+
+    _, (before,) = await harness.submit(EMAIL)
+    body = (
+        '{"scope": {"kind": "tool", "name": "send_email"}, "by": "b", "reason": "why"}'
+    )
+    await store.conn.command("HSET", keys.frozen("default"), "tool send_email", body)
+    _, (after,) = await harness.submit(EMAIL, thread="t2")
+
+    assert before.kind is VerdictKind.HOLD
+    assert after.kind is VerdictKind.DENY
+    assert "frozen by b: why" in after.reason
+
+
+async def test_as_many_delegations_as_can_be_read_at_each_decision(
+    store: Store, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delegations, "MOST_DELEGATIONS", 3)
+    service = DelegationService(store, tenant="default")
+    day = timedelta(days=1)
+    for user in ("U1", "U2", "U3"):
+        await service.delegate(Person(team="T", user=user), "UBOSS", day)
+
+    with pytest.raises(ValueError, match="as many as can at once"):
+        await service.delegate(Person(team="T", user="U4"), "UBOSS", day)
+
+    # Who has delegated already may change it, and one that ended makes room.
+    await service.delegate(Person(team="T", user="U3"), "UOTHER", day)
+    assert await service.take_back(Person(team="T", user="U1"))
+    await service.delegate(Person(team="T", user="U4"), "UBOSS", day)
+    assert {one.user for one in await service.given_to("UBOSS")} == {"U2", "U4"}
+    assert number(await store.conn.command("HLEN", keys.delegations("default"))) == 3
+
+
+async def test_a_window_forgets_so_many_uses_at_a_look_and_never_counts_too_little(
+    store: Store, keys: Keys
+) -> None:
+    window = keys.window("default", "refunds", "r")
+    past, now_ms = 25_000, await store.conn.now_ms()
+    rows: list[Argument] = []
+    for index in range(past):
+        rows += [now_ms - past + index, f"call{index} 2"]
+    rows += [now_ms + 600_000, "last 7"]
+    await store.conn.transaction(
+        ["ZADD", window, *rows],
+        ["SET", f"{window}:sum", 2 * past + 7],
+        ["PEXPIREAT", window, now_ms + 600_000],
+        ["PEXPIREAT", f"{window}:sum", now_ms + 600_000],
+    )
+
+    sums = [await store.windows.held(keys, window) for _ in range(4)]
+
+    assert sums == [2 * 15_000 + 7, 2 * 5_000 + 7, 7, 7]
+    assert number(await store.conn.command("ZCARD", window)) == 1

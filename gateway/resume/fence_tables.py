@@ -2,24 +2,25 @@
 
 Each class has the same two methods. ``raise_fence`` stores a new holder's fence, where
 the database has a table for it, and returns the newest one. ``write`` compares the
-fence and calls a function that writes; the function gets the saver to write through,
-or None for the saver itself.
+fence and writes.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import AsyncGenerator, Awaitable, Callable
+import sqlite3
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar, cast
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar, cast
 
-from aiosqlite import Connection
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
 from twokey.gateway.errors import LeaseLost
 from twokey.gateway.resume.sqlite import to_the_end
+from twokey.gateway.resume.sqlite_writes import FENCE, SqliteWrites, in_thread
 from twokey.gateway.store.fences import Lease
 
 LEASE_KEY, FENCE_KEY = "twokey_lease", "twokey_fence"
@@ -27,7 +28,26 @@ LEASE_KEY, FENCE_KEY = "twokey_lease", "twokey_fence"
 
 Saver = BaseCheckpointSaver[Any]
 T = TypeVar("T")
-Put = Callable[[Saver | None], Awaitable[T]]
+
+
+@dataclass(frozen=True, slots=True)
+class Put(Generic[T]):
+    """One write: a method of a saver, by its name, and what it is called with.
+
+    ``plain`` is the saver's own, unfenced method. ``values`` are what it serializes.
+    """
+
+    name: str
+    plain: Callable[..., Awaitable[T]]
+    given: Sequence[Any]
+    values: Sequence[object] = ()
+
+    async def by(self, saver: Saver | None) -> T:
+        """Write through a saver; through the saver itself by its own method."""
+        # A decorated method may have another name of its own.
+        same = self.plain if saver is None else getattr(saver, self.name)
+        return cast("T", await same(*self.given))
+
 
 _TABLE = (
     "CREATE TABLE IF NOT EXISTS twokey_fences "
@@ -124,7 +144,7 @@ class PostgresFence:
             if _first(await cursor.fetchone()) != lease.fence:
                 raise LeaseLost
             module: Any = importlib.import_module(POSTGRES)
-            return await put(module.AsyncPostgresSaver(conn, serde=saver.serde))
+            return await put.by(module.AsyncPostgresSaver(conn, serde=saver.serde))
 
 
 async def _raise_fence(conn: Any, lease: Lease) -> int:  # noqa: ANN401 - of an optional package
@@ -177,7 +197,7 @@ class SqliteFence:
     """
 
     def __init__(self) -> None:
-        self._has_table = False
+        self._writes = SqliteWrites()
 
     @to_the_end
     async def raise_fence(self, saver: Saver, lease: Lease) -> int:
@@ -186,51 +206,31 @@ class SqliteFence:
         # Before the lock: setup takes it, too, and it is not reentrant.
         await own.setup()
         async with own.lock:
-            if not self._has_table:
-                await own.conn.execute(_TABLE)
-                self._has_table = True
-            await own.conn.execute(
-                "INSERT INTO twokey_fences (lease, fence) VALUES (?, ?) "
-                "ON CONFLICT (lease) DO UPDATE SET fence = excluded.fence "
-                "WHERE twokey_fences.fence < excluded.fence",
-                (lease.name, lease.fence),
-            )
-            await own.conn.commit()
-            return await _newest(own.conn, lease)
+            return int(await in_thread(own, _raise_in_sqlite, lease.name, lease.fence))
 
-    @to_the_end
     async def write(
         self, saver: Saver, lease: Lease, config: RunnableConfig, put: Put[T]
     ) -> T:
         """Look at the fence and write, as `PostgresFence.write` does."""
         del config
         own = cast("AsyncSqliteSaver", saver)
-        conn = own.conn
-        async with own.lock:
-            # The lock is held here, so the write needs a saver with one of its own.
-            inner = AsyncSqliteSaver(conn, serde=saver.serde)
-            # Its setup would run a script, which commits our transaction halfway.
-            inner.is_setup = True
-            if conn.in_transaction:
-                # Somebody else's statement on this shared connection opened it; BEGIN
-                # would fail in it. What was written is theirs, so it is not undone.
-                await conn.commit()
-            # IMMEDIATE locks before the look. A deferred transaction would lock with
-            # its first write, after another process may have changed the fence.
-            await conn.execute("BEGIN IMMEDIATE")
-            try:
-                if await _newest(conn, lease) != lease.fence:
-                    raise LeaseLost
-                return await put(inner)  # which commits
-            finally:
-                if conn.in_transaction:
-                    await conn.rollback()
+        method, place = put.name.removeprefix("a"), (lease.name, lease.fence)
+        found = await self._writes.write(own, place, method, put.given, put.values)
+        return cast("T", found)
 
 
-async def _newest(conn: Connection, lease: Lease) -> int:
-    query = "SELECT fence FROM twokey_fences WHERE lease = ?"
-    async with conn.execute(query, (lease.name,)) as cursor:
-        return _first(await cursor.fetchone())
+def _raise_in_sqlite(
+    conn: sqlite3.Connection, _: object, lease: str, fence: int
+) -> int:
+    conn.execute(_TABLE)
+    conn.execute(
+        "INSERT INTO twokey_fences (lease, fence) VALUES (?, ?) "
+        "ON CONFLICT (lease) DO UPDATE SET fence = excluded.fence "
+        "WHERE twokey_fences.fence < excluded.fence",
+        (lease, fence),
+    )
+    conn.commit()
+    return _first(conn.execute(FENCE, (lease,)).fetchone())
 
 
 class ComparedFence:
@@ -268,7 +268,7 @@ class ComparedFence:
             # gives its holder a greater fence, or raises `LeaseLost`.
             await lease.rise_above(newest)
         lease.check()
-        return await put(None)
+        return await put.by(None)
 
 
 Fence = PostgresFence | SqliteFence | ComparedFence

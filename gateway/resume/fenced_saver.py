@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, ParamSpec, TypeGuard, TypeVar, cast
+from collections.abc import Sequence
+from typing import Any, TypeGuard, TypeVar, cast
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -37,6 +37,7 @@ from twokey.gateway.resume.fence_tables import (
     ComparedFence,
     Fence,
     NoFenceTable,
+    Put,
     fence_of,
 )
 from twokey.gateway.store.fences import Lease, current
@@ -44,7 +45,6 @@ from twokey.gateway.store.fences import Lease, current
 logger = logging.getLogger(__name__)
 
 Saver = BaseCheckpointSaver[Any]
-P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -103,7 +103,8 @@ class FencedSaver(BaseCheckpointSaver[Any]):
         if lease := current():
             metadata = _marked(metadata, lease)
         given = (config, checkpoint, metadata, new_versions)
-        return await self._write("aput", super().aput, config, *given)
+        put = Put("aput", super().aput, given, values=(checkpoint,))
+        return await self._write(config, put)
 
     @override
     async def aput_writes(
@@ -115,13 +116,16 @@ class FencedSaver(BaseCheckpointSaver[Any]):
     ) -> None:
         """Keep what a task wrote, under the holder's fence."""
         given = (config, writes, task_id, task_path)
-        await self._write("aput_writes", super().aput_writes, config, *given)
+        values = [value for _, value in writes]
+        put = Put("aput_writes", super().aput_writes, given, values=values)
+        await self._write(config, put)
 
     @override
     async def adelete_thread(self, thread_id: str) -> None:
         """Delete a thread, unless the lease on it was lost."""
         config: RunnableConfig = {"configurable": {"thread_id": thread_id}}
-        await self._write("adelete_thread", super().adelete_thread, config, thread_id)
+        put = Put("adelete_thread", super().adelete_thread, (thread_id,))
+        await self._write(config, put)
 
     @override
     def put(
@@ -153,30 +157,17 @@ class FencedSaver(BaseCheckpointSaver[Any]):
             lease.check()
         super().put_writes(config, writes, task_id, task_path)
 
-    async def _write(
-        self,
-        name: str,
-        plain: Callable[P, Awaitable[T]],
-        config: RunnableConfig,
-        *given: P.args,
-        **named: P.kwargs,
-    ) -> T:
+    async def _write(self, config: RunnableConfig, put: Put[T]) -> T:
         """Write by a method of the saver's own, under the fence of a lease if any."""
         lease = current()
         if lease is None:
-            return await plain(*given, **named)
+            return await put.by(None)
         # A deletion writes without having read, so the database may not know the fence
         # yet.
         await self._introduce()
         # Stops most late writers; the fence stops those that are paused after this
         # look.
         lease.check()
-
-        async def put(saver: Saver | None) -> T:
-            # A decorated method may have another name of its own.
-            same = plain if saver is None else getattr(saver, name)
-            return cast("T", await same(*given, **named))
-
         return await self.twokey_fence.write(self, lease, config, put)
 
     async def _introduce(self) -> None:

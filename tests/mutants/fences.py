@@ -41,10 +41,17 @@ FENCES_TABLE = (
     ),
     Mutant(
         "a late holder keeps no step in SQLite",
-        "gateway/resume/fence_tables.py",
-        "if await _newest(conn, lease) != lease.fence:",
+        "gateway/resume/sqlite_writes.py",
+        "if row is None or row[0] != self.fence:",
         "if False:",
         FENCES,
+    ),
+    Mutant(
+        "a checkpoint write that fails leaves nothing half done beside others",
+        "gateway/resume/sqlite_writes.py",
+        'conn.execute("ROLLBACK TO one")',
+        "pass",
+        "tests/resume/test_sqlite_writes.py",
     ),
     Mutant(
         "a late holder keeps no step in Postgres",

@@ -22,6 +22,7 @@ from twokey.gateway.errors import LeaseLost, StoreUnavailable
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.resume import fence_tables
 from twokey.gateway.resume.checkpoints import open_checkpoints
+from twokey.gateway.resume.fence_tables import Put
 from twokey.gateway.resume.fenced_saver import FencedSaver
 from twokey.gateway.resume.graphs import attached
 from twokey.gateway.resume.langgraph_local import LangGraphLocal
@@ -277,12 +278,14 @@ async def paused_in_a_write(
         await fence.raise_fence(saver, lease)
         inside = asyncio.Event()
 
-        async def put(inner: Saver | None) -> None:
-            if inner and writes:
-                await inner.aput_writes(CHECKPOINT, writes, "task")
-            inside.set()
-            await asyncio.Event().wait()
+        class Paused(Put[None]):
+            async def by(self, saver: Saver | None) -> None:
+                if saver and writes:
+                    await saver.aput_writes(CHECKPOINT, writes, "task")
+                inside.set()
+                await asyncio.Event().wait()
 
+        put = Paused("aput_writes", saver.aput_writes, ())
         writing = asyncio.create_task(fence.write(saver, lease, {}, put))
         await inside.wait()
         yield

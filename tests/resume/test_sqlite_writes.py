@@ -1,0 +1,184 @@
+"""Checkpoint writes that wait together share a transaction, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import empty_checkpoint
+
+from twokey.gateway.errors import LeaseLost
+from twokey.gateway.resume.checkpoints import open_checkpoints
+from twokey.gateway.resume.fenced_saver import fenced
+from twokey.gateway.resume.sqlite import SqliteSaver
+from twokey.gateway.store.fences import Lease, holding, now_s
+
+
+async def _never(_lease: Lease, fence: int) -> int:
+    raise LeaseLost
+
+
+def lease_of(thread: str, fence: int = 2) -> Lease:
+    """Return a lease that lives long enough."""
+    return Lease(
+        f"lease:{thread}", "me", fence=fence, ends_s=now_s() + 60, renumber=_never
+    )
+
+
+def place(thread: str, checkpoint: str = "c1") -> RunnableConfig:
+    return {
+        "configurable": {
+            "thread_id": thread,
+            "checkpoint_ns": "",
+            "checkpoint_id": checkpoint,
+        }
+    }
+
+
+@asynccontextmanager
+async def opened(path: Path) -> AsyncGenerator[tuple[SqliteSaver, Any, list[str]]]:
+    """Give a saver, its fenced clone, and the statements that its connection runs."""
+    async with open_checkpoints(str(path / "checkpoints.db")) as plain:
+        saver = cast("SqliteSaver", plain)
+        ran: list[str] = []
+        await cast("Any", saver.conn).set_trace_callback(ran.append)
+        yield saver, fenced(saver), ran
+
+
+async def written(saver: SqliteSaver, thread: str) -> list[tuple[str, Any]]:
+    """Return what tasks wrote in a thread."""
+    query = "SELECT task_id, type, value FROM writes WHERE thread_id = ? ORDER BY 1"
+    rows = await saver.conn.execute_fetchall(query, (thread,))
+    return [
+        (str(row[0]), saver.serde.loads_typed((str(row[1]), row[2]))) for row in rows
+    ]
+
+
+async def put(
+    clone: Any, lease: Lease, task: str, writes: Sequence[tuple[str, Any]]
+) -> None:
+    with holding(lease):
+        await clone.aput_writes(place(lease.key.partition(":")[2]), writes, task)
+
+
+async def known(clone: Any, *leases: Lease) -> None:
+    """Let the database know these leases."""
+    for lease in leases:
+        with holding(lease):
+            await clone.aget_tuple(place(lease.key.partition(":")[2]))
+
+
+async def test_writes_that_wait_together_take_one_transaction(tmp_path: Path) -> None:
+    async with opened(tmp_path) as (saver, clone, ran):
+        one, two = lease_of("t1"), lease_of("t2")
+        await known(clone, one, two)
+        ran.clear()
+
+        await asyncio.gather(
+            *(put(clone, one, f"task-{n}", [("messages", n)]) for n in range(9)),
+            put(clone, two, "task", [("messages", "x")]),
+        )
+
+        assert ran.count("BEGIN IMMEDIATE") == ran.count("COMMIT") == 1
+        assert await written(saver, "t1") == [(f"task-{n}", n) for n in range(9)]
+        assert await written(saver, "t2") == [("task", "x")]
+
+
+async def test_a_lost_lease_keeps_nothing_and_takes_no_other_along(
+    tmp_path: Path,
+) -> None:
+    async with opened(tmp_path) as (saver, clone, _):
+        late, newer, other = lease_of("t1"), lease_of("t1", 3), lease_of("t2")
+        await known(clone, late, newer, other)
+
+        found = await asyncio.gather(
+            put(clone, late, "late", [("messages", 1)]),
+            put(clone, newer, "newer", [("messages", 2)]),
+            put(clone, other, "other", [("messages", 3)]),
+            return_exceptions=True,
+        )
+
+        assert [type(one) for one in found] == [LeaseLost, type(None), type(None)]
+        assert await written(saver, "t1") == [("newer", 2)]
+        assert await written(saver, "t2") == [("other", 3)]
+
+
+async def test_a_write_that_fails_leaves_nothing_and_takes_no_other_along(
+    tmp_path: Path,
+) -> None:
+    async with opened(tmp_path) as (saver, clone, _):
+        lease = lease_of("t1")
+        await known(clone, lease)
+        # Refused by the database after the first row of the write was inserted.
+        await saver.conn.execute(
+            "CREATE TRIGGER refuse BEFORE INSERT ON writes WHEN new.channel = 'bad' "
+            "BEGIN SELECT raise(ABORT, 'no'); END"
+        )
+
+        found = await asyncio.gather(
+            put(clone, lease, "a", [("messages", 1)]),
+            put(clone, lease, "b", [("messages", 2), ("bad", 3)]),
+            put(clone, lease, "c", [("messages", 4)]),
+            return_exceptions=True,
+        )
+
+        assert [str(one) for one in found if one] == ["no"]
+        assert await written(saver, "t1") == [("a", 1), ("c", 4)]
+
+
+async def test_a_write_ends_without_the_caller_that_was_cancelled(
+    tmp_path: Path,
+) -> None:
+    async with opened(tmp_path) as (saver, clone, _):
+        lease = lease_of("t1")
+        await known(clone, lease)
+        async with saver.lock:
+            gone = asyncio.create_task(put(clone, lease, "a", [("messages", 1)]))
+            stays = asyncio.create_task(put(clone, lease, "b", [("messages", 2)]))
+            await asyncio.sleep(0)
+            gone.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await gone
+        await stays
+
+        assert await written(saver, "t1") == [("a", 1), ("b", 2)]
+
+
+async def test_what_a_write_gave_may_change_once_it_is_given(tmp_path: Path) -> None:
+    async with opened(tmp_path) as (saver, clone, _):
+        lease, value = lease_of("t1"), {"state": "as given"}
+        await known(clone, lease)
+        async with saver.lock:
+            writing = asyncio.create_task(put(clone, lease, "a", [("messages", value)]))
+            await asyncio.sleep(0)
+            value["state"] = "later"
+        await writing
+
+        assert await written(saver, "t1") == [("a", {"state": "as given"})]
+
+
+async def test_a_checkpoint_and_what_follows_it_are_read_as_they_were_written(
+    tmp_path: Path,
+) -> None:
+    async with opened(tmp_path) as (_, clone, _):
+        lease = lease_of("t1")
+        checkpoint = empty_checkpoint()
+        start: RunnableConfig = {
+            "configurable": {"thread_id": "t1", "checkpoint_ns": ""}
+        }
+        with holding(lease):
+            at = await clone.aput(start, checkpoint, {"step": 1}, {})
+            await clone.aput_writes(at, [("messages", "hello")], "task")
+            found = await clone.aget_tuple(start)
+
+        assert found.checkpoint == checkpoint
+        assert found.pending_writes == [("task", "messages", "hello")]
+        assert found.metadata["step"] == 1
+        with holding(lease):
+            await clone.adelete_thread("t1")
+            assert await clone.aget_tuple(start) is None

@@ -212,20 +212,17 @@ async def test_what_another_process_decided_is_decided_once(
     assert outcome.state is ItemState.REJECTED
 
 
-async def test_a_newer_reading_of_the_caller_is_not_overruled(
-    harness: ServiceHarness,
-) -> None:
-    click = await shown(harness, ("wire_money", {"amount": 9}))
+async def test_a_newer_reading_of_the_caller_is_not_overruled(store: Store) -> None:
+    """What was evaluated when it was shown are the arguments of before."""
+    harness = windowed(store)
+    click = await shown(harness, refund(600))
     elsewhere = ReviewService(harness.store, lambda: harness.policy)
-    await elsewhere.decide(click, Edit(args={"amount": 10}), BEN)
+    larger: JsonObject = {"amount": 1500, "customer": "c7"}
+    assert isinstance(await elsewhere.decide(click, Edit(args=larger), BEN), Voted)
     seen = await elsewhere.read(click.approval)
-    assert seen
     newer = await harness.click_on(f"{click.approval}.0")
 
-    # What was evaluated are the arguments of before.
-    found = await harness.reviews.as_shown.decide(
-        newer, Approve(), CHLOE, voters=still_members, seen=seen
-    )
+    found = await harness.reviews.as_shown.decide(newer, Approve(), ANA, seen=seen)
 
     assert found is None
 

@@ -207,8 +207,8 @@ async def _service(store: Store, clicks: Sequence[Click]) -> float:
     """Return how many decisions a second the service makes."""
     reviews = ReviewService(store, lambda: _POLICY)
     for click in clicks:
-        # The publisher of the same process has read each record to render its card.
-        await reviews.read(click.approval)
+        # The publisher of the same process reads each record to draw its card.
+        await reviews.read_as_of_now(click.approval)
     waiting = iter(clicks)
 
     async def decide(click: Click) -> None:

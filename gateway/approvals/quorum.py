@@ -68,6 +68,8 @@ def standing_in(
     People who could not vote are left out: they are not members, are principals, or
     have voted or been voted for. So are those who add no role to the person's own.
     """
+    if not reviewer.stands_in_for:
+        return reviewer
     alone = reviewer.with_(stands_in_for=())
     held = set(roles_of(alone, roles))
     needed: list[Reviewer] = []

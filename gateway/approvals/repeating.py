@@ -34,7 +34,13 @@ ARGS_TAG = "twokey/v1/precedent"
 
 def args_hash(tool: str, args: JsonObject) -> str:
     """Return what is the same for a call of this tool with the same arguments."""
-    found = digest.tagged_hash(ARGS_TAG, digest.canonical([tool, args]))
+    return _hash_of(tool, digest.canonical(args).decode())
+
+
+def _hash_of(tool: str, args: str) -> str:
+    # The canonical text of a list of both.
+    document = f"[{digest.canonical(tool).decode()},{args}]"
+    found = digest.tagged_hash(ARGS_TAG, document.encode())
     return found.removeprefix("sha256:")[:32]
 
 
@@ -57,7 +63,7 @@ def precedent_of(approval: Approval, item: Item) -> Precedent | None:
         if is_rejected and word
         else (*given_by, *(vote.by for vote in item.votes_now)),
         reason=word.text[:MOST_REASON] if is_rejected and word else "",
-        args_hash=args_hash(item.tool, item.args),
+        args_hash=_hash_of(item.tool, digest.canonical_args(item.action)),
     )
 
 

@@ -87,7 +87,7 @@ def vote(
     count = quorum.tally(item.requirement, (*earlier, vote), item.action_hash)
     # Earlier voters are asked again only when this vote would be the last: that takes
     # answers of Slack's, which limits how often it is asked.
-    if count.is_met:
+    if count.is_met and before:
         doubtful = quorum.doubtful_roles(before, context.voters, roles)
         # Unknown is not lost: the vote stays, nothing is recorded, and the person
         # clicks again.
@@ -105,7 +105,9 @@ def vote(
     # Votes that count no more leave the record here, so a claim does not count them
     # either.
     item = item.with_(votes=(*earlier, vote))
-    events = [event_of(context, item, EventName.ITEM_EDITED, version)] * is_edited
+    events = list[Event]()
+    if is_edited:
+        events.append(event_of(context, item, EventName.ITEM_EDITED, version))
     if count.is_met:
         word = Verb.EDIT if item.edit else verb
         item = item.moved(

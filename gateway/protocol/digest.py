@@ -8,7 +8,9 @@ in the store. Every hash is taken over a domain tag, a NUL and the canonical byt
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Sequence
+from functools import lru_cache
 
 import rfc8785
 from pydantic import JsonValue
@@ -30,6 +32,8 @@ TURN_TAG = "twokey/v1/turn"
 EDIT_TAG = "twokey/v1/edit"
 
 _PREFIX = "sha256:"
+_ARGS_FIRST = '{"args":'
+_DECODER = json.JSONDecoder()
 
 
 def canonical(value: JsonValue) -> bytes:
@@ -120,8 +124,26 @@ def action_args(document: str) -> JsonObject:
     return args
 
 
+def canonical_args(document: str) -> str:
+    """Return the canonical text of the arguments that an action document says to run.
+
+    Raises:
+        BadJson: when it is no action document.
+    """
+    # They come first in it, and as they are canonical: "args" sorts before "ctx".
+    if not document.startswith(_ARGS_FIRST):
+        return canonical(action_args(document)).decode()
+    try:
+        _, end = _DECODER.raw_decode(document, len(_ARGS_FIRST))
+    except ValueError as error:
+        raise BadJson("it is no action document") from error
+    return document[len(_ARGS_FIRST) : end]
+
+
+@lru_cache(maxsize=128)
 def action_hash(document: str) -> str:
     """Return the hash that stands for exactly this action."""
+    # Remembered: a decision asks ten times for that of its call.
     return tagged_hash(ACTION_TAG, document.encode("utf-8"))
 
 

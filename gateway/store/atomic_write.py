@@ -229,7 +229,10 @@ def _values(keys: Keys, seen: Loaded, what: Write) -> dict[str, object]:
 
 def _text(value: object) -> str | int:
     """Return a value of a change as an argument of its own."""
-    return value if isinstance(value, str | int) else json.dumps(value)
+    if isinstance(value, str | int):
+        return value
+    # Most of a change is empty.
+    return json.dumps(value) if value else "{}" if isinstance(value, dict) else "[]"
 
 
 async def quarantine(conn: Connection, keys: Keys, approval_id: str) -> None:

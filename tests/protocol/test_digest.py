@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from twokey.gateway.errors import BadJson
 from twokey.gateway.protocol import digest
+from twokey.gateway.protocol.strict_json import JsonObject
 
 CTX = {"tenant": "d", "agent": "a", "thread": "t", "ns": "", "message_id": "m"}
 HASHES = st.integers(0, 2**32).map(
@@ -119,3 +120,36 @@ def test_arguments_that_are_no_object_are_none(args: object) -> None:
 
 def test_a_card_shows_the_first_and_the_last_digits() -> None:
     assert digest.short("sha256:" + "0123456789abcdef" * 4) == "01234567…cdef"
+
+
+@given(
+    st.dictionaries(
+        st.text(),
+        st.recursive(
+            st.none()
+            | st.booleans()
+            | st.integers(-(2**53) + 1, 2**53 - 1)
+            | st.text(),
+            lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+            max_leaves=8,
+        ),
+    )
+)
+def test_the_text_of_arguments_is_cut_out_as_it_is_made(args: JsonObject) -> None:
+    document = digest.action_document(
+        tool="refund", args=args, ctx={"agent": 'a"}'}, salt="00"
+    )
+
+    assert digest.canonical_args(document) == digest.canonical(args).decode()
+
+
+def test_arguments_of_a_document_in_another_order_are_found_as_well() -> None:
+    document = '{"tool": "refund", "args": {"b": 1.0, "a": "x"}}'
+
+    assert digest.canonical_args(document) == '{"a":"x","b":1}'
+
+
+@pytest.mark.parametrize("document", ['{"args":', "{}x", '{"args":}', '{"args": 7}'])
+def test_what_is_no_action_document_has_no_arguments(document: str) -> None:
+    with pytest.raises(BadJson):
+        digest.canonical_args(document)

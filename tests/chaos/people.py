@@ -87,17 +87,21 @@ class People:
     async def decide(self) -> None:
         """Click once on every card that can be decided, and reconcile every doubt."""
         for card in await self.cards():
-            if has_button(card, Action.REJECT) and self.dice.random() < REJECTED:
-                await self._reject(card)
-                continue
-            both = has_button(card, Action.APPROVE_ALL)
-            action = Action.APPROVE_ALL if both else Action.APPROVE
-            times = self.dice.choice((1, 1, 1, 2))
-            await asyncio.gather(*(self._click(card, action) for _ in range(times)))
+            await self.press(card)
         for approval in await self.approvals():
             for item in approval.items:
                 if item.state is ItemState.IN_DOUBT:
                     await self._settle(approval, item.index)
+
+    async def press(self, card: JsonObject) -> None:
+        """Approve or reject what a card shows, sometimes by two clicks at once."""
+        if has_button(card, Action.REJECT) and self.dice.random() < REJECTED:
+            await self._reject(card)
+            return
+        both = has_button(card, Action.APPROVE_ALL)
+        action = Action.APPROVE_ALL if both else Action.APPROVE
+        times = self.dice.choice((1, 1, 1, 2))
+        await asyncio.gather(*(self._click(card, action) for _ in range(times)))
 
     async def cards(self) -> list[JsonObject]:
         """Return the messages that anybody can still approve."""

@@ -7,7 +7,12 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from twokey.gateway.errors import StoreUnavailable, ThreadUnavailable, ThreadUnknown
+from twokey.gateway.errors import (
+    NewerRecord,
+    StoreUnavailable,
+    ThreadUnavailable,
+    ThreadUnknown,
+)
 from twokey.gateway.failures import log_failure
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.protocol.port import connected
@@ -194,6 +199,11 @@ class Worker:
         except ThreadUnknown as error:
             logger.info("job.later job=%s reason=%s", delivery.id, error)
             await self._leave(at.keys, delivery, why=str(error))
+        except NewerRecord as error:
+            # No failure: a process of the version that wrote it goes on with it.
+            logger.warning("record.newer job=%s why=%s", delivery.id, error)
+            fresh = await self._as_far_as_it_got(at, runner, delivery)
+            await self._leave(at.keys, fresh, why=str(error))
         except ThreadUnavailable as error:
             logger.info("job.later job=%s reason=%s", delivery.id, error)
             fresh = await self._as_far_as_it_got(at, runner, delivery)
@@ -203,7 +213,7 @@ class Worker:
         """Try a job, and record its result while the lease of the thread is held."""
         try:
             await self._advance(at, runner, delivery)
-        except ThreadUnavailable:
+        except (ThreadUnavailable, NewerRecord):
             raise
         except Exception as error:  # noqa: BLE001 - the worker survives
             await self._failed(at, runner, delivery, error)

@@ -21,6 +21,7 @@ from twokey.gateway.store.connection import (
     text,
 )
 from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.message_format import is_newer
 from twokey.gateway.store.readers import make_group
 from twokey.gateway.store.script import Script
 
@@ -30,6 +31,8 @@ REQUEUE = Script("requeue")
 logger = logging.getLogger(__name__)
 
 GROUP = "workers"
+_NEWER_MS = 1000
+"""How soon a job of a newer version is offered again to a process of that version."""
 CORRUPT = "corrupt"
 """Why something that is not a job was quarantined."""
 
@@ -101,8 +104,9 @@ class JobQueue:
     async def take(self, consumer: str, *, block_ms: int) -> Delivery | None:
         """Take one job: an abandoned one first, else a new one within ``block_ms``.
 
-        One at a time, so that no second message ages while the first one runs. What
-        is not a job is quarantined as a dead letter, so that it keeps no other waiting.
+        One at a time, so that no second message ages while the first one runs. A job
+        of a newer version is left to it; what is no job is quarantined as a dead
+        letter, so that it keeps no other waiting.
         """
         while True:
             entry = await self._next(consumer, block_ms)
@@ -111,8 +115,13 @@ class JobQueue:
             try:
                 return Delivery(id=entry.id, job=_job(entry))
             except ValueError:
-                # The worker goes on to the next job: one entry that a newer version
-                # wrote must not hold up every thread of the shard.
+                # The worker goes on to the next job: one entry must not hold up every
+                # thread of the shard.
+                body = entry.values.get("j", b"")
+                if is_newer(body):
+                    logger.info("job.newer job=%s", entry.id)
+                    await self._put_back(entry.id, body, _NEWER_MS)
+                    continue
                 logger.error("job.corrupt job=%s", entry.id)  # noqa: TRY400 - its text may hold an argument
                 await self._quarantine(entry)
 
@@ -132,6 +141,17 @@ class JobQueue:
             )  # fmt: skip
             found = first_stream(reply)
         return found[0] if found else None
+
+    async def _put_back(self, delivery: str, job: bytes | str, delay_ms: int) -> None:
+        await PUT_BACK(
+            self._conn,
+            jobs=self._keys.jobs,
+            retry=self._keys.retry,
+            group=GROUP,
+            delivery=delivery,
+            job=job,
+            delay_ms=delay_ms,
+        )
 
     async def _quarantine(self, entry: Entry) -> None:
         raw = [part for pair in entry.values.items() for part in pair]
@@ -170,15 +190,7 @@ class JobQueue:
 
         Nothing happens when somebody else put it back, or did it, meanwhile.
         """
-        await PUT_BACK(
-            self._conn,
-            jobs=self._keys.jobs,
-            retry=self._keys.retry,
-            group=GROUP,
-            delivery=delivery.id,
-            job=delivery.job.model_dump_json(),
-            delay_ms=delay_ms,
-        )
+        await self._put_back(delivery.id, delivery.job.model_dump_json(), delay_ms)
 
     async def requeue_due(self, limit: int = 100) -> int:
         """Move jobs whose back-off is over into the stream; return how many."""

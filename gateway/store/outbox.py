@@ -22,6 +22,7 @@ from twokey.gateway.store.connection import (
     text,
 )
 from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.message_format import is_newer
 from twokey.gateway.store.readers import (
     entry_id,
     has_group,
@@ -40,8 +41,9 @@ class Outbox:
     """The event stream of one shard, as one named reader sees it.
 
     Each reader (Slack, a metric, another chat) has its own consumer group and gets
-    every event. What is not an event of this version is skipped, logged and counted in
-    ``corrupt``: a newer replica or a hand wrote it, and others wait behind it.
+    every event. An event of a newer version is left unacknowledged: a reader of that
+    version takes it over. What is no event is skipped, logged and counted in
+    ``corrupt``, since others wait behind it.
     """
 
     def __init__(self, conn: Connection, keys: Keys, *, reader: str) -> None:
@@ -154,6 +156,9 @@ class Outbox:
             try:
                 read.append(_event(entry))
             except (KeyError, ValueError):
+                if is_newer(entry.values.get("e", b"")):
+                    logger.info("event.newer reader=%s seq=%s", self.reader, entry.id)
+                    continue
                 self.corrupt += 1
                 logger.error(  # noqa: TRY400 - the error may hold what was written
                     "event.corrupt reader=%s seq=%s count=%d",

@@ -32,8 +32,8 @@ REFUSAL_MS = 10 * 60 * 1000
 JOIN = Script("join")
 
 
-class ProcessInfo(Record):
-    """What one process says of itself.
+class ProcessInfo(Record, extra="ignore"):
+    """What one process says of itself; versions compare what both of them know.
 
     Attributes:
         role: ``gateway`` or ``bot``.
@@ -60,7 +60,7 @@ class ProcessInfo(Record):
     accepts: tuple[str, ...] = ()
 
 
-class AgentCheckpoints(Record):
+class AgentCheckpoints(Record, extra="ignore"):
     """Where the threads of an agent are kept; "" when a program decides for each."""
 
     tenant: str

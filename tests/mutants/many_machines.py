@@ -6,6 +6,7 @@ from tests.mutants.mutant import Mutant
 
 SHARDS = "tests/service/test_shards.py"
 COUNT = "tests/store/test_shard_count.py"
+UPGRADE = "tests/resume/test_rolling_upgrade.py"
 
 MANY_MACHINES_TABLE = (
     Mutant(
@@ -49,5 +50,19 @@ MANY_MACHINES_TABLE = (
         "self._read(self._store.keys_of_tenant(self._tenant), stop)",
         "self._read(self._store.every_shard()[0], stop)",
         SHARDS,
+    ),
+    Mutant(
+        "a job of a newer version is left to it",
+        "gateway/store/jobs.py",
+        "if is_newer(body):",
+        "if False:",
+        UPGRADE,
+    ),
+    Mutant(
+        "an event of a newer version is left to it",
+        "gateway/store/outbox.py",
+        'if is_newer(entry.values.get("e", b"")):',
+        "if False:",
+        UPGRADE,
     ),
 )

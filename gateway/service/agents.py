@@ -103,8 +103,10 @@ class AgentService(ClaimService, AutoRunService):
             # Of this agent only this message; of agents inside its tools everything.
             return item.ctx.ns != ref.ns or item.ctx.message_id == ref.message_id
 
-        listed = [one for one in await self._listed(ref) if _is_at(one, ref)]
-        for approval_id in await self._store.approvals.unfinished(self._keys, listed):
+        approvals, run = self._store.approvals, ref.run_ref
+        listed = await approvals.open_of_run(self._keys, self._tenant, run)
+        listed = [one for one in listed if _is_at(one, ref)]
+        for approval_id in await approvals.unfinished(self._keys, listed):
             await self._end(approval_id, Transition.SUPERSEDE, is_ended)
         # Of another agent's message, which nobody advances any more.
         await self.supersede_approvals(one.id for one in await self._of_message(ref))

@@ -54,8 +54,7 @@ class PendingCalls(TenantService):
     async def of(self, run_ref: RunRef) -> tuple[PendingCall, ...]:
         """Return the calls of a run that wait for people, oldest first."""
         approvals = self._store.approvals
-        listed = await approvals.of_run(self._keys, self._tenant, run_ref)
-        ids = await approvals.unfinished(self._keys, listed)
+        ids = await approvals.unfinished_of_run(self._keys, self._tenant, run_ref)
         return tuple(
             _shown(loaded.approval, item)
             for loaded in await approvals.load_each(ids)

@@ -38,8 +38,7 @@ class RecoveryService(TenantService):
     async def end_thread(self, run_ref: RunRef) -> list[Found]:
         """End what waits in a run whose thread is gone."""
         approvals = self._store.approvals
-        listed = await approvals.of_run(self._keys, self._tenant, run_ref)
-        ids = await approvals.unfinished(self._keys, listed)
+        ids = await approvals.unfinished_of_run(self._keys, self._tenant, run_ref)
         return [
             found for one in ids for found in await self._each(one, end_with_thread)
         ]

@@ -27,7 +27,7 @@ from twokey.gateway.store.freezes import (
 )
 from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.precedents import Known, read_all
-from twokey.gateway.store.script import Script, texts
+from twokey.gateway.store.script import Script, event_texts
 from twokey.gateway.store.threads import ThreadFacts, read_facts
 
 LOAD_CONTEXT = Script("load_context")
@@ -214,7 +214,7 @@ class AgentLoadStore:
             audit=keys.audit,
             failed=name,
             failed_ms=FAILED_MS,
-            events=texts([event]),
+            events=event_texts([event]),
         )
         return text(reply[0]) == "done"
 

@@ -16,7 +16,7 @@ from twokey.gateway.errors import CorruptRecord, NewerRecord, StoreUnavailable
 from twokey.gateway.failures import log_failure
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.records import RunRef
-from twokey.gateway.store import codec, turn_opening
+from twokey.gateway.store import codec, run_list, turn_opening
 from twokey.gateway.store.agent_load import ASKED_MS
 from twokey.gateway.store.atomic_write import Loaded, Write, write
 from twokey.gateway.store.attempts import ATTEMPTS, BUSY, pause_before
@@ -26,7 +26,7 @@ from twokey.gateway.store.keys import KEEP_MS, Keys, shard_of_approval
 from twokey.gateway.store.pending import PendingIndex
 from twokey.gateway.store.precedents import rows_of_opening, seen_precedents
 from twokey.gateway.store.schemas import SchemaStore
-from twokey.gateway.store.script import Script, texts
+from twokey.gateway.store.script import Script, event_texts
 from twokey.gateway.store.turn_opening import Listed, OpenedTurn, Preconditions
 from twokey.gateway.store.windows import as_rows
 
@@ -121,7 +121,7 @@ class ApprovalStore:
             ],
             keep_ms=KEEP_MS,
             verdicts=verdicts,
-            events=texts(events),
+            events=event_texts(events),
             approvals=json.dumps(
                 [
                     turn_opening.row(keys, approval, preconditions.held)
@@ -155,7 +155,7 @@ class ApprovalStore:
         )
         match text(reply[0]):
             case "opened":
-                return OpenedTurn(older=_listed(reply[1]))
+                return OpenedTurn(older=run_list.listed(reply[1]))
             case "exists":
                 return OpenedTurn(kept=cast("bytes", reply[1]))
             case _:
@@ -348,8 +348,13 @@ class ApprovalStore:
 
         ``newest`` is how many at most, counted from the newest; 0 for all.
         """
-        run = keys.run(tenant, run_ref)
-        return _listed(await self._conn.command("ZRANGE", run, -newest, -1))
+        return await run_list.of_run(self._conn, keys, tenant, run_ref, newest=newest)
+
+    async def open_of_run(
+        self, keys: Keys, tenant: str, run_ref: RunRef
+    ) -> list[Listed]:
+        """Return a run's approvals in which an item is open, oldest first."""
+        return await run_list.open_of_run(self._conn, keys, tenant, run_ref)
 
     async def unfinished(self, keys: Keys, listed: Sequence[Listed]) -> list[str]:
         """Return the ids of those in which something is still to happen by itself."""
@@ -364,17 +369,14 @@ class ApprovalStore:
         self, keys: Keys, tenant: str, run_ref: RunRef
     ) -> list[str]:
         """Return the ids of a run's approvals that `unfinished` returns."""
-        return await self.unfinished(keys, await self.of_run(keys, tenant, run_ref))
+        listed = await self.open_of_run(keys, tenant, run_ref)
+        return await self.unfinished(keys, listed)
 
     async def has_open(self, keys: Keys, tenant: str, run_ref: RunRef) -> bool:
         """Return whether a call of a run is open, also if nothing happens by itself."""
         # Not the index of deadlines: a call in doubt is open and has no deadline.
         listed = await self._conn.command("EXISTS", keys.open_of_run(tenant, run_ref))
         return bool(listed)
-
-
-def _listed(reply: Reply) -> list[Listed]:
-    return [Listed.read(member) for member in _ids(reply)]
 
 
 def _ids(reply: Reply) -> list[str]:

@@ -25,7 +25,7 @@ from twokey.gateway.store.jobs import Job
 from twokey.gateway.store.keys import KEEP_MS, Keys
 from twokey.gateway.store.person_queues import moves
 from twokey.gateway.store.precedents import Known, rows_of_change, seen_precedents
-from twokey.gateway.store.script import Script, texts
+from twokey.gateway.store.script import Script, event_texts
 from twokey.gateway.store.windows import Use, as_rows
 
 CHANGE = Script("change")
@@ -177,7 +177,7 @@ async def write_many(
         records=[of_one[name] for of_one in of_each for name in _OF_ONE],
         failed_ms=FAILED_MS,
         keep_ms=KEEP_MS,
-        events=texts(what.events),
+        events=event_texts(what.events),
         changes=[json.dumps(_values(keys, *pair)) for pair in pairs],
     )
     return text(reply[0]) == "done"
@@ -215,7 +215,7 @@ def _values(keys: Keys, seen: Loaded, what: Write) -> dict[str, object]:
         "states": states,
         "uses": {str(i): _uses(inputs) for i, inputs in what.inputs.items()},
         "set": [*timing.timers(before, after), *change.timers],
-        "events": texts(change.events),
+        "events": event_texts(change.events),
         "job": job.model_dump_json() if job else "",
         "rejection": _rejection(before, what),
         "failed": _failed(before, after),
@@ -285,7 +285,7 @@ async def quarantine(conn: Connection, keys: Keys, approval_id: str) -> None:
         uses="{}",
         # At 0: takes every timer out, or each would find the corrupt record again.
         set=json.dumps([(kind, 0) for kind in timing.TimerKind]),
-        events=texts([event] * is_first),
+        events=event_texts([event] * is_first),
         job=job.model_dump_json() if run_ref.thread and is_first else "",
         rejection="",
         failed="[]",

@@ -11,7 +11,7 @@ from twokey.gateway.approvals.events import Event
 from twokey.gateway.protocol.records import Record
 from twokey.gateway.store.connection import Connection, fields, text
 from twokey.gateway.store.keys import Keys
-from twokey.gateway.store.script import Script, texts
+from twokey.gateway.store.script import Script, event_texts
 
 FREEZE = Script("freeze")
 
@@ -127,6 +127,6 @@ class FreezeStore:
             verb=verb,
             names=json.dumps(names),
             body=body,
-            events=texts([event]),
+            events=event_texts([event]),
         )
         return text(reply[0]) == "done"

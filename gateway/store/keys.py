@@ -167,11 +167,11 @@ class Keys:
         return f"{self._base}:begun:{turn_key.removeprefix('sha256:')}"
 
     def run(self, tenant: str, run_ref: RunRef) -> str:
-        """Sorted set: approvals of a run, inner agents' too, by when they opened."""
+        """Sorted set: ended approvals of a run, inner agents' too, by their opening."""
         return f"{self._base}:run:{_hashed(tenant, run_ref.agent, run_ref.thread)}"
 
     def open_of_run(self, tenant: str, run_ref: RunRef) -> str:
-        """Sorted set: approvals of a run in which an item is open, as `run` lists them.
+        """Sorted set: approvals of a run in which an item is open, listed alike.
 
         Scripts derive its name; it is gone when nothing of the run is open.
         """

@@ -79,8 +79,13 @@ class Script:
 
 def texts(records: Iterable[Record]) -> str:
     """Return records as scripts read them: an array of texts."""
-    # A member that is missing has its default, so it is no part of the text.
-    return json.dumps([one.model_dump_json(exclude_defaults=True) for one in records])
+    return json.dumps([record.model_dump_json() for record in records])
+
+
+def event_texts(events: Iterable[Record]) -> str:
+    """Return events as scripts read them, without what is as it is by default."""
+    # Not of jobs, which are found again by their whole text.
+    return json.dumps([one.model_dump_json(exclude_defaults=True) for one in events])
 
 
 def _read(name: str) -> str:

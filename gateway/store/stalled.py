@@ -22,7 +22,7 @@ from twokey.gateway.protocol.records import Record
 from twokey.gateway.store.connection import Connection, Reply, fields, number, text
 from twokey.gateway.store.jobs import GROUP, Job
 from twokey.gateway.store.keys import KEEP_MS, Keys
-from twokey.gateway.store.script import Script, texts
+from twokey.gateway.store.script import Script, event_texts, texts
 
 STALL = Script("stall", is_fenced=True)
 HALTED = "halted"
@@ -251,7 +251,7 @@ class StalledRuns:
             delay_ms=delay_ms,
             keep_ms=KEEP_MS,
             forgotten=forgotten,
-            events=texts(events),
+            events=event_texts(events),
         )
         return text(reply[0]) != "moved"
 

@@ -94,6 +94,22 @@ async def test_the_newest_of_a_run_are_read_oldest_first(
     assert await store.unfinished(keys, []) == []
 
 
+async def test_what_has_ended_in_a_run_is_listed_apart_and_in_its_place(
+    harness: ServiceHarness,
+) -> None:
+    # Each one supersedes the one before.
+    opened = [(await harness.refund(amount=one))[0].approval for one in (1, 2, 3)]
+    keys, store = harness.store.keys_of_tenant("default"), harness.store.approvals
+
+    still_open = await store.open_of_run(keys, "default", RUN)
+    ended = await harness.store.conn.command("ZCARD", keys.run("default", RUN))
+    every = await store.of_run(keys, "default", RUN)
+
+    assert [one.id for one in still_open] == opened[2:]
+    assert ended == len(opened[:2])
+    assert [one.id for one in every] == opened
+
+
 async def test_a_run_has_something_open_until_its_last_call_has_ended(
     harness: ServiceHarness,
 ) -> None:

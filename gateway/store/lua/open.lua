@@ -4,7 +4,7 @@
 -- neither as waiting nor as asked, and no card of it is missed.
 -- What the turn reserved counts from here on as its calls fared.
 -- KEYS[1] turn        string  the turn's verdicts, after a line of its approvals
--- KEYS[2] run         zset    the run's approvals, each "id namespace"
+-- KEYS[2] run         zset    the run's approvals that have ended, each "id namespace"
 -- KEYS[3] expiry      zset    deadlines of the shard
 -- KEYS[4] outbox      stream  events
 -- KEYS[5] audit       stream  audit log
@@ -148,7 +148,6 @@ for index, approval in ipairs(approvals) do
   for _, timer in ipairs(approval.timers) do
     redis.call('ZADD', KEYS[11], now + timer[2], approval.id .. ' ' .. timer[1])
   end
-  redis.call('ZADD', KEYS[2], now, listed)
   redis.call('ZADD', open, now, listed)
 end
 if #approvals > 0 then

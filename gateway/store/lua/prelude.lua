@@ -183,6 +183,10 @@ local function retain(head, blobs, keep)
   -- Redis removes a sorted set with its last member, so EXISTS below says whether
   -- anything of the run is still open.
   local was_open = redis.call('ZREM', open, id .. ' ' .. ns) == 1
+  if was_open then
+    local created = tonumber(redis.call('HGET', head, 'created')) or 0
+    redis.call('ZADD', base .. 'run:' .. run, created, id .. ' ' .. ns)
+  end
   retain_schemas(base, redis.call('HGET', blobs, 'schemas') or '', keep, was_open)
   retain_turn(base, base .. 'turn:' .. turn, keep)
   live_on({base .. 'run:' .. run}, redis.call('EXISTS', open) == 0 and keep)

@@ -1,0 +1,47 @@
+"""Read which approvals belong to a run: those that are open, and those that ended.
+
+They stand apart, so that what an agent submits next is as cheap in a run with a
+hundred thousand earlier approvals as in a new one.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+from twokey.gateway.protocol.records import RunRef
+from twokey.gateway.store.connection import Argument, Connection, Reply, text
+from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.turn_opening import Listed
+
+
+async def of_run(
+    conn: Connection, keys: Keys, tenant: str, run_ref: RunRef, *, newest: int
+) -> list[Listed]:
+    """Return a run's approvals, oldest first; ``newest`` at most, 0 for all."""
+    lists = (keys.run(tenant, run_ref), keys.open_of_run(tenant, run_ref))
+    looks: list[list[Argument]] = [
+        ["ZRANGE", key, -newest, -1, "WITHSCORES"] for key in lists
+    ]
+    # In one MULTI: an approval that ends moves from one to the other.
+    ended, still_open = await conn.transaction(*looks)
+    rows = sorted([*_scored(ended), *_scored(still_open)])
+    return [Listed.read(member) for _, member in rows[-newest:]]
+
+
+async def open_of_run(
+    conn: Connection, keys: Keys, tenant: str, run_ref: RunRef
+) -> list[Listed]:
+    """Return a run's approvals in which an item is open, oldest first."""
+    found = await conn.command("ZRANGE", keys.open_of_run(tenant, run_ref), 0, -1)
+    return listed(found)
+
+
+def listed(reply: Reply) -> list[Listed]:
+    """Read the members of a run's lists."""
+    return [Listed.read(text(member)) for member in cast("list[bytes]", reply or [])]
+
+
+def _scored(reply: Reply) -> list[tuple[float, str]]:
+    flat = cast("list[bytes]", reply or [])
+    pairs = zip(flat[1::2], flat[::2], strict=True)
+    return [(float(score), text(member)) for score, member in pairs]

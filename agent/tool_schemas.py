@@ -7,10 +7,12 @@ default filled in. What it cannot say is checked again before the tool runs.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from langchain_core.tools import BaseTool
 from pydantic.errors import PydanticInvalidForJsonSchema
 
-from twokey.agent.argument_models import argument_model
+from twokey.agent.argument_models import ArgumentModel, argument_model
 from twokey.gateway.errors import BadJson
 from twokey.gateway.protocol import strict_json
 from twokey.gateway.protocol.schema_validation import checkable
@@ -25,8 +27,12 @@ def schema_of(tool: BaseTool | None) -> JsonObject | None:
     try:
         if isinstance(given, dict):
             return checkable(strict_json.accept_object(given))
-        schema = strict_json.accept_object(argument_model(tool).json_schema())
+        return {**_schema(argument_model(tool)), "description": tool.description}
     except (BadJson, PydanticInvalidForJsonSchema):
         return None
-    schema["description"] = tool.description
-    return checkable(schema)
+
+
+# It is declared with every turn, and making it takes longer than submitting the turn.
+@lru_cache(maxsize=512)
+def _schema(model: ArgumentModel) -> JsonObject:
+    return checkable(strict_json.accept_object(model.json_schema()))

@@ -79,7 +79,49 @@ def accept(value: object) -> JsonValue:
     Raises:
         BadJson: names the place and the problem, never the value.
     """
-    return _accept(value, "", 0)
+    try:
+        return _copied(value, 0)
+    except (_Odd, UnicodeEncodeError):
+        # What is odd in it, and where, is found by another walk: most trees are sound,
+        # and to name each place of those costs more than the rest.
+        return _accept(value, "", 0)
+
+
+class _Odd(Exception):
+    """A tree holds something that needs a closer look."""
+
+
+def _copied(value: object, depth: int) -> JsonValue:
+    """Copy a tree of nothing but the plain types of JSON, within their limits."""
+    if depth > MAX_DEPTH:
+        raise _Odd
+    # By the very type: a class derived from it may do anything.
+    kind = type(value)
+    if kind is str:
+        return _text(value)
+    if kind is dict:
+        members = cast("dict[object, object]", value)
+        return {_text(key): _copied(one, depth + 1) for key, one in members.items()}
+    if kind is list:
+        return [_copied(one, depth + 1) for one in cast("list[object]", value)]
+    if value is None or kind is bool or is_exact(value):
+        return cast("JsonValue", value)
+    raise _Odd
+
+
+def _text(key: object) -> str:
+    if type(key) is not str:
+        raise _Odd
+    if not key.isascii():
+        key.encode("utf-8")  # raises for half of a surrogate pair
+    return key
+
+
+def is_exact(value: object) -> bool:
+    """Return whether a value is a number that every reader of JSON keeps exact."""
+    # By the very type, and false for what is not a number (NaN) as well.
+    is_number = type(value) is int or type(value) is float
+    return is_number and -MAX_INTEGER <= cast("float", value) <= MAX_INTEGER
 
 
 def accept_object(value: object) -> JsonObject:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+from typing import Any, cast
 
 import pytest
+import rfc8785
 from hypothesis import given
 from hypothesis import strategies as st
 
 from twokey.gateway.errors import BadJson
 from twokey.gateway.protocol import digest
-from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.protocol.strict_json import JsonObject, accept
 
 CTX = {"tenant": "d", "agent": "a", "thread": "t", "ns": "", "message_id": "m"}
 HASHES = st.integers(0, 2**32).map(
@@ -153,3 +155,81 @@ def test_arguments_of_a_document_in_another_order_are_found_as_well() -> None:
 def test_what_is_no_action_document_has_no_arguments(document: str) -> None:
     with pytest.raises(BadJson):
         digest.canonical_args(document)
+
+
+NUMBERS = st.integers(-(2**53) + 2, 2**53 - 2) | st.floats(
+    allow_nan=False, allow_infinity=False, min_value=-1e15, max_value=1e15
+)
+TEXTS = st.text(st.characters(codec="utf-8"))
+JSON = st.recursive(
+    st.none() | st.booleans() | NUMBERS | TEXTS,
+    lambda inner: st.lists(inner) | st.dictionaries(TEXTS, inner),
+)
+
+
+@given(JSON)
+def test_canonical_bytes_are_those_of_the_library(value: Any) -> None:
+    assert digest.canonical(value) == rfc8785.dumps(value)
+
+
+def test_keys_are_ordered_by_their_utf_16_code_units() -> None:
+    # By code points it would be the other way round.
+    assert digest.canonical({"\uffff": 1, "\U0001f600": 2}) == (
+        '{"\U0001f600":2,"\uffff":1}'.encode()
+    )
+
+
+class _Text(str):
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = str.__hash__
+
+
+def _nested(levels: int) -> Any:
+    value: Any = 0
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        _nested(65),
+        2**53,
+        -(2**53),
+        1e20,
+        float("nan"),
+        float("inf"),
+        "\ud800",
+        {"\ud800": 1},
+        {1: "a"},
+        {None: "a"},
+        (1,),
+        b"1",
+        {"a": {1, 2}},
+    ],
+)
+def test_what_is_no_strict_json_has_no_canonical_bytes(value: Any) -> None:
+    with pytest.raises(BadJson):
+        digest.canonical(value)
+    with pytest.raises(BadJson):
+        accept(value)
+
+
+def test_the_limits_themselves_are_kept() -> None:
+    for value in (_nested(64), 2**53 - 1, -(2**53) + 1, 9007199254740991.0):
+        assert digest.canonical(value) == rfc8785.dumps(value)
+        assert accept(value) == value
+
+
+def test_a_class_derived_from_a_plain_one_leaves_nothing_of_itself() -> None:
+    found = accept({_Text("key"): [_Text("value")]})
+
+    assert isinstance(found, dict)
+    [(key, [value])] = cast("Any", found).items()
+    assert (type(key), type(value)) == (str, str)
+    assert digest.canonical({_Text("key"): 1}) == b'{"key":1}'

@@ -8,8 +8,9 @@ import os
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
-from typing import cast
+from functools import cache, partial
+from typing import Protocol, cast
+from urllib.parse import urlsplit
 
 import redis.asyncio as aioredis
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -17,9 +18,17 @@ from redis.exceptions import NoScriptError, RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from twokey.gateway.errors import StoreUnavailable
+from twokey.gateway.store.cluster import Cluster
 from twokey.gateway.store.multiplexed import Argument, Command, Reply, raise_first
-from twokey.gateway.store.node import CALL_S, Node
-from twokey.gateway.store.server_address import server_address
+from twokey.gateway.store.node import CALL_S, Node, open_connection
+from twokey.gateway.store.sentinel import SentinelMaster
+from twokey.gateway.store.server_address import (
+    CLUSTER,
+    SENTINEL,
+    cluster_addresses,
+    sentinel_address,
+    server_address,
+)
 
 __all__ = [
     "Argument", "Connection", "Entry", "Reply",
@@ -37,8 +46,23 @@ _EMBEDDED_HINT = (
 )
 
 
+class _Servers(Protocol):
+    """One server, the master of a Sentinel set, or a cluster."""
+
+    @property
+    def is_closed(self) -> bool: ...
+
+    async def ask(
+        self, commands: Sequence[Command], deadline: float
+    ) -> list[Reply]: ...
+
+    async def masters(self, deadline: float) -> dict[str, Node]: ...
+
+    async def close(self) -> None: ...
+
+
 class Connection:
-    """The connections to one server: one for each event loop that asks.
+    """The connections to the store, for each event loop that asks.
 
     An agent asks from several loops: the worker's, and the background loop that keeps
     claims alive and serves synchronous agents (`twokey.agent.bridge`). A connection
@@ -52,23 +76,23 @@ class Connection:
     def __init__(self, url: str, *, is_embedded: bool = False) -> None:
         self.url = url
         self._hint = _EMBEDDED_HINT if is_embedded else _HINT
-        self._nodes: dict[asyncio.AbstractEventLoop, Node] = {}
+        self._servers: dict[asyncio.AbstractEventLoop, _Servers] = {}
         self._process = os.getpid()
 
     async def close(self) -> None:
         """Close every connection, of the other loops as well."""
         here = asyncio.get_running_loop()
         # A copy: another thread may open a connection meanwhile.
-        for loop, node in list(self._nodes.items()):
+        for loop, servers in list(self._servers.items()):
             if loop is here:
-                await node.close()
+                await servers.close()
             elif loop.is_running():
-                closing = asyncio.run_coroutine_threadsafe(node.close(), loop)
+                closing = asyncio.run_coroutine_threadsafe(servers.close(), loop)
                 # That loop may stop before it comes to this; nobody waits for it for
                 # ever.
                 async with asyncio.timeout(_CLOSE_S):
                     await asyncio.wrap_future(closing)
-        self._nodes.clear()
+        self._servers.clear()
 
     async def command(self, *words: Argument) -> Reply:
         """Run one command.
@@ -122,38 +146,68 @@ class Connection:
                 [reply] = await self._ask([("EVAL", source, *words)])
         return cast("list[Reply]", reply)
 
+    async def sequence(self, *commands: Sequence[Argument]) -> list[Reply]:
+        """Run commands one after another on one connection, not as a transaction.
+
+        So a write and then ``WAIT``, which waits for what its own connection wrote. One
+        without a write before it waits for nothing. All keys are on one shard.
+
+        Raises:
+            StoreUnavailable: when the server did not answer or refused one.
+        """
+        with self._errors():
+            replies = await self._ask(commands)
+        return list(map(_converted, commands, replies))
+
+    async def on_each_master(self, *words: Argument) -> dict[str, Reply]:
+        """Run one command on every master, such as ``INFO``; by its address.
+
+        Raises:
+            StoreUnavailable: when one did not answer or refused it.
+        """
+        with self._errors():
+            deadline = asyncio.get_running_loop().time() + CALL_S
+            masters = await self._here().masters(deadline)
+            asked = [node.ask([words], deadline) for node in masters.values()]
+            replies = [reply for [reply] in await asyncio.gather(*asked)]
+            raise_first(replies)
+        return {
+            address: _converted(words, reply)
+            for address, reply in zip(masters, replies, strict=True)
+        }
+
     async def _ask(self, commands: Sequence[Command]) -> list[Reply]:
         """Send commands as one piece; try again when the connection breaks."""
-        loop, node = asyncio.get_running_loop(), self._here()
+        loop, servers = asyncio.get_running_loop(), self._here()
         deadline = loop.time() + CALL_S
         for pause_s in _PAUSES_S:
             try:
-                replies = await node.ask(commands, deadline)
+                replies = await servers.ask(commands, deadline)
                 # Among these are errors that pass: a server that loads its data.
                 raise_first(replies)
             except (RedisConnectionError, RedisTimeoutError):
-                if node.is_closed or loop.time() + pause_s >= deadline:
+                if servers.is_closed or loop.time() + pause_s >= deadline:
                     raise
                 await asyncio.sleep(pause_s)
             else:
                 return replies
-        replies = await node.ask(commands, deadline)
+        replies = await servers.ask(commands, deadline)
         raise_first(replies)
         return replies
 
-    def _here(self) -> Node:
-        """Return the server as the loop that runs sees it."""
+    def _here(self) -> _Servers:
+        """Return the store as the loop that runs sees it."""
         loop = asyncio.get_running_loop()
         # A fork has its parent's sockets: were both to use one, each would get the
         # other's replies.
         if self._process != os.getpid():
-            self._nodes, self._process = {}, os.getpid()
-        found = self._nodes.get(loop)
+            self._servers, self._process = {}, os.getpid()
+        found = self._servers.get(loop)
         if found is None:
             # Loops that have ended took their connections along.
-            for ended in [one for one in list(self._nodes) if one.is_closed()]:
-                self._nodes.pop(ended, None)
-            found = self._nodes[loop] = Node(server_address(self.url))
+            for ended in [one for one in list(self._servers) if one.is_closed()]:
+                self._servers.pop(ended, None)
+            found = self._servers[loop] = _servers(self.url)
         return found
 
     @contextmanager
@@ -163,6 +217,15 @@ class Connection:
             yield
         except (RedisError, OSError) as error:
             raise _unavailable(error, self._hint) from error
+
+
+def _servers(url: str) -> _Servers:
+    scheme = urlsplit(url).scheme
+    if scheme in SENTINEL:
+        return SentinelMaster(sentinel_address(url))
+    if scheme in CLUSTER:
+        return Cluster(cluster_addresses(url))
+    return Node(partial(open_connection, server_address(url)))
 
 
 @cache
@@ -248,7 +311,7 @@ def _unavailable(error: Exception, hint: str) -> StoreUnavailable:
     kind = type(error).__name__
     # Two classes of the name ConnectionError: Python's, and redis-py's, which is no
     # OSError.
-    if isinstance(error, ConnectionError | RedisConnectionError | OSError):
+    if isinstance(error, RedisConnectionError | RedisTimeoutError | OSError):
         return StoreUnavailable(
             f"The store does not answer ({kind}: {error}). Nothing was recorded; {hint}"
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
@@ -40,15 +40,21 @@ _KEEPALIVE_PROBES = 3
 _UNACKNOWLEDGED_S = 5
 
 
+Connect = Callable[[], Awaitable[MultiplexedConnection]]
+
+
 class Node:
     """One server, as one event loop sees it.
 
     Commands that wait at the server have connections of their own: on the shared one,
     everybody behind them would wait with them.
+
+    Args:
+        connect: opens one connection to the server.
     """
 
-    def __init__(self, address: ServerAddress) -> None:
-        self._address = address
+    def __init__(self, connect: Connect) -> None:
+        self._connect = connect
         self._shared: MultiplexedConnection | None = None
         self._opening: asyncio.Task[MultiplexedConnection] | None = None
         self._blocking: set[MultiplexedConnection] = set()
@@ -75,18 +81,29 @@ class Node:
             shared = await self._open_shared(deadline)
         return await shared.ask(commands, deadline)
 
+    async def masters(self, deadline: float) -> dict[str, Node]:
+        """Return this one server."""
+        del deadline
+        return {"": self}
+
     async def close(self) -> None:
         """Close every connection; who waits for a reply gets an error."""
         self._is_closed = True
         if opening := self._opening:
             opening.cancel()
             await asyncio.wait([opening])
-        every = [*self._blocking, *([self._shared] if self._shared else [])]
         # All first: while one is waited for, none of the others is used any more.
+        for one in self.drop():
+            await one.wait_closed()
+
+    def drop(self) -> Sequence[MultiplexedConnection]:
+        """Close the connections that are open; the next call opens new ones."""
+        every = [*self._blocking, *([self._shared] if self._shared else [])]
         for one in every:
             one.close()
-        for one in every:
-            await one.wait_closed()
+        self._blocking.clear()
+        self._idle.clear()
+        return every
 
     async def _open_shared(self, deadline: float) -> MultiplexedConnection:
         """Open the shared connection, once for all who wait for it."""
@@ -119,7 +136,7 @@ class Node:
             raise RedisConnectionError(_CLOSED)
         try:
             async with asyncio.timeout(CALL_S):
-                return await open_connection(self._address)
+                return await self._connect()
         except TimeoutError:
             raise RedisTimeoutError("No connection in time.") from None
 

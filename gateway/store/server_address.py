@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 from dataclasses import dataclass
 from typing import Protocol, cast
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from redis.asyncio import ConnectionPool
 
@@ -25,6 +27,35 @@ class ServerAddress:
     path: str = ""
     tls: ssl.SSLContext | None = None
     handshake: tuple[Command, ...] = ()
+
+
+Place = tuple[str, int]
+"""Host and port."""
+
+SCHEMES = ("redis", "rediss", "unix")
+"""What the address of one server begins with."""
+
+SENTINEL = ("redis+sentinel", "rediss+sentinel")
+"""What a URL that lists Sentinels begins with; the second is by TLS."""
+
+CLUSTER = ("redis+cluster", "rediss+cluster")
+"""What a URL that lists nodes of a cluster begins with; the second is by TLS."""
+
+_SENTINEL_PORT = 26379
+_PORT = 6379
+
+
+@dataclass(frozen=True)
+class SentinelAddress:
+    """A master by its name, and the Sentinels that know where it is.
+
+    Attributes:
+        master: what to begin a connection to it with; its place is asked.
+    """
+
+    name: str
+    master: ServerAddress
+    sentinels: tuple[ServerAddress, ...]
 
 
 class _Settings(Protocol):
@@ -62,6 +93,68 @@ def server_address(url: str) -> ServerAddress:
         tls=tls.get() if tls else None,
         handshake=_handshake(read),
     )
+
+
+def sentinel_address(url: str) -> SentinelAddress:
+    """Read ``redis+sentinel://user:password@host:port,host:port/name?db=0``.
+
+    User and password are the master's. Sentinels that want some take them from the
+    options ``sentinel_username`` and ``sentinel_password``.
+
+    Raises:
+        ValueError: when it is none, or names no master.
+        TypeError: when redis-py knows no such option.
+    """
+    parts = urlsplit(url)
+    name = unquote(parts.path.strip("/"))
+    if not name:
+        raise ValueError(
+            "it names no master: redis+sentinel://host:port,host:port/name"
+        )
+    options = parse_qsl(parts.query)
+    theirs = {key: value for key, value in options if key.startswith("sentinel_")}
+    ours = urlencode([pair for pair in options if pair[0] not in theirs])
+    login = ":".join(
+        quote(theirs.get(f"sentinel_{one}", ""), safe="")
+        for one in ("username", "password")
+    )
+    scheme = parts.scheme.partition("+")[0]
+    user = parts.netloc.rpartition("@")[0]
+    # No database and no name: a Sentinel knows neither.
+    tls = urlencode([pair for pair in options if pair[0].startswith("ssl_")])
+    return SentinelAddress(
+        name,
+        server_address(f"{scheme}://{user}{'@' * bool(user)}?{ours}"),
+        tuple(
+            server_address(f"{scheme}://{login}@{place}?{tls}")
+            for place in _places(parts.netloc, _SENTINEL_PORT)
+        ),
+    )
+
+
+def cluster_addresses(url: str) -> list[ServerAddress]:
+    """Read ``redis+cluster://user:password@host:port,host:port``.
+
+    Raises:
+        ValueError: when it is none.
+        TypeError: when redis-py knows no such option.
+    """
+    parts = urlsplit(url)
+    scheme = parts.scheme.partition("+")[0]
+    user = parts.netloc.rpartition("@")[0]
+    return [
+        server_address(f"{scheme}://{user}{'@' * bool(user)}{place}?{parts.query}")
+        for place in _places(parts.netloc, _PORT)
+    ]
+
+
+def _places(netloc: str, port: int) -> list[str]:
+    listed = netloc.rpartition("@")[2].split(",")
+    return [
+        place if re.search(r":\d+$", place) else f"{place}:{port}"
+        for place in listed
+        if place
+    ]
 
 
 def _handshake(read: _Settings) -> tuple[Command, ...]:

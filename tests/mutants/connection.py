@@ -9,6 +9,11 @@ NODE = "gateway/store/node.py"
 SHARING = "tests/store/test_multiplexed.py"
 BREAKING = "tests/store/test_broken_connections.py"
 
+SENTINEL = "gateway/store/sentinel.py"
+CLUSTER = "gateway/store/cluster.py"
+AT_SENTINELS = "tests/store/test_sentinel_connection.py"
+IN_CLUSTERS = "tests/store/test_cluster_connection.py"
+
 CONNECTION_TABLE = (
     Mutant(
         "connection: the reply of who gave up is taken out of the order",
@@ -88,5 +93,47 @@ CONNECTION_TABLE = (
         "if self._process != os.getpid():",
         "if False:",
         BREAKING,
+    ),
+    Mutant(
+        "sentinel: a master that was replaced is left, though it only hangs",
+        SENTINEL,
+        "        if self._place and place != self._place:\n",
+        "        if False:\n",
+        f"{AT_SENTINELS} -k hangs",
+    ),
+    Mutant(
+        "sentinel: a server that is no master is not used",
+        SENTINEL,
+        """cast("list[Reply]", role)[0] != b"master":""",
+        """cast("list[Reply]", role)[0] is None:""",
+        f"{AT_SENTINELS} -k no_writes",
+    ),
+    Mutant(
+        "cluster: a master that was replaced is left, though it only hangs",
+        CLUSTER,
+        "        await _close_others(self._nodes, masters)\n",
+        "",
+        f"{IN_CLUSTERS} -k hangs",
+    ),
+    Mutant(
+        "cluster: a key that has moved already is asked for at its next master",
+        CLUSTER,
+        'place, before = _named(error, place), [("ASKING",)]',
+        "place, before = _named(error, place), ()",
+        f"{IN_CLUSTERS} -k moves",
+    ),
+    Mutant(
+        "sentinel: a master that became a replica is left at once",
+        SENTINEL,
+        "        if any(isinstance(reply, ReadOnlyError) for reply in replies):\n",
+        "        if False:\n",
+        f"{AT_SENTINELS} -k no_writes",
+    ),
+    Mutant(
+        "cluster: a reader waits at the master of its stream",
+        CLUSTER,
+        '        return words[words.index("STREAMS") + 1]\n',
+        "        return words[1]\n",
+        f"{IN_CLUSTERS} -k readers",
     ),
 )

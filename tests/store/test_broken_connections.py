@@ -352,4 +352,4 @@ def test_a_loop_that_ended_is_forgotten(valkey_url: str) -> None:
     for _ in range(5):
         assert asyncio.run(use())
 
-    assert len(conn._nodes) == 1  # pyright: ignore[reportPrivateUsage] - what it holds
+    assert len(conn._servers) == 1  # pyright: ignore[reportPrivateUsage] - what it holds

@@ -1,0 +1,222 @@
+"""Commands find the master of their shard, also while masters move and die."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncGenerator
+from functools import partial
+from typing import cast
+
+import pytest
+from redis.crc import key_slot
+
+from tests.conftest import eventually
+from tests.topologies import Cluster, Node, until
+from twokey.gateway.errors import StoreUnavailable
+from twokey.gateway.store import connection, node
+from twokey.gateway.store.connection import Connection, number, text
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("topologies")]
+
+SHARDS = range(16)
+SCRIPT = (
+    "#!lua\nredis.call('SET', KEYS[1], ARGV[1]) return {redis.call('GET', KEYS[1])}"
+)
+
+
+def key(shard: int, name: str = "key") -> str:
+    return f"tk:{{s{shard}}}:{name}"
+
+
+@pytest.fixture
+async def conn(cluster: Cluster) -> AsyncGenerator[Connection]:
+    """Give a connection that knows one node to ask."""
+    opened = Connection(
+        f"redis+cluster://{cluster.nodes[0].address}?client_name=tested"
+    )
+    yield opened
+    await opened.close()
+
+
+async def test_each_shard_is_written_and_read_at_its_master(
+    cluster: Cluster, conn: Connection
+) -> None:
+    async def use(shard: int) -> None:
+        assert await conn.evalsha(SCRIPT, [key(shard)], [shard]) == [b"%d" % shard]
+        assert number(await conn.command("GET", key(shard))) == shard
+        seen, time = await conn.transaction(["GET", key(shard)], ["TIME"])
+        assert number(seen) == shard
+        assert time
+
+    await asyncio.gather(*(use(shard) for shard in SHARDS for _ in range(50)))
+
+    masters = await conn.on_each_master("DBSIZE")
+    assert {*masters} == {one.address for one in cluster.nodes}
+    assert sum(map(number, masters.values())) == len(SHARDS)
+    assert all(map(number, masters.values()))
+
+
+async def test_a_master_that_forgot_a_script_gets_it_again(
+    cluster: Cluster, conn: Connection
+) -> None:
+    for shard in SHARDS:
+        await conn.evalsha(SCRIPT, [key(shard)], [shard])
+    cluster.nodes[1].ask("SCRIPT", "FLUSH")
+
+    for shard in SHARDS:
+        assert await conn.evalsha(SCRIPT, [key(shard)], [1]) == [b"1"]
+
+
+async def test_readers_wait_at_the_master_of_their_shard(
+    cluster: Cluster, conn: Connection
+) -> None:
+    async def read(shard: int) -> object:
+        return await conn.command(
+            "XREADGROUP", "GROUP", "g", "c", "BLOCK", 9000,
+            "STREAMS", key(shard, "stream"), ">",
+        )  # fmt: skip
+
+    for shard in SHARDS:
+        await conn.command(
+            "XGROUP", "CREATE", key(shard, "stream"), "g", "0", "MKSTREAM"
+        )
+    readers = [asyncio.create_task(read(shard)) for shard in SHARDS]
+
+    async def all_wait() -> bool:
+        rows = await conn.on_each_master("CLIENT", "LIST")
+        return sum(text(one).count(" cmd=xreadgroup ") for one in rows.values()) == 16
+
+    await eventually(all_wait)
+    for shard in SHARDS:
+        await conn.command("XADD", key(shard, "stream"), "*", "shard", shard)
+
+    for shard, reply in zip(SHARDS, await asyncio.gather(*readers), strict=True):
+        [[_, [[_, fields]]]] = cast("list[list[list[tuple[bytes, object]]]]", reply)
+        assert fields == {b"shard": b"%d" % shard}
+
+
+async def test_a_slot_moves_under_its_callers(
+    cluster: Cluster, conn: Connection
+) -> None:
+    slot = key_slot(key(0).encode())
+    source = cluster.master_of(slot)
+    target = next(one for one in cluster.nodes if one is not source)
+    names = {one: text(one.ask("CLUSTER", "MYID")) for one in (source, target)}
+    for at in range(20):
+        await conn.command("SET", key(0, str(at)), at)
+
+    target.ask("CLUSTER", "SETSLOT", slot, "IMPORTING", names[source])
+    source.ask("CLUSTER", "SETSLOT", slot, "MIGRATING", names[target])
+    for at in range(10):
+        moved = key(0, str(at))
+        assert source.ask("MIGRATE", "127.0.0.1", target.port, moved, 0, 5000) == b"OK"
+
+    async def is_right(at: int) -> bool:
+        one = key(0, str(at))
+        [seen] = await conn.transaction(["GET", one])
+        again = await conn.evalsha(SCRIPT, [one], [at])
+        return number(seen) == at and again == [b"%d" % at]
+
+    assert all(await asyncio.gather(*(is_right(at) for at in range(20))))
+    assert await conn.evalsha(SCRIPT, [key(0, "new")], ["new"]) == [b"new"]
+
+    for at in range(10, 20):
+        source.ask("MIGRATE", "127.0.0.1", target.port, key(0, str(at)), 0, 5000)
+    for one in (target, source):
+        assert one.ask("CLUSTER", "SETSLOT", slot, "NODE", names[target]) == b"OK"
+    assert all(await asyncio.gather(*(is_right(at) for at in range(20))))
+    assert await conn.command("GET", key(0, "new")) == b"new"
+
+
+@pytest.mark.parametrize("way", ["kill", "pause"])
+async def test_no_write_that_a_replica_has_is_lost_with_a_master(
+    replicated_cluster: Cluster, way: str
+) -> None:
+    conn = Connection(replicated_cluster.url)
+    kept: set[tuple[int, int]] = set()
+
+    async def write(shard: int, value: int) -> None:
+        while (shard, value) not in kept:
+            with contextlib.suppress(StoreUnavailable):
+                _, replicas = await conn.sequence(
+                    ["SADD", key(shard, "set"), value], ["WAIT", 1, 1000]
+                )
+                if number(replicas):
+                    kept.add((shard, value))
+
+    dice = random.Random(1)  # noqa: S311 - the order of the writes
+    values = [(shard, value) for shard in SHARDS for value in range(40)]
+    dice.shuffle(values)
+    writers = [asyncio.create_task(write(*one)) for one in values]
+
+    async def has_begun() -> bool:
+        return len(kept) > 100
+
+    await eventually(has_begun)
+    slot = key_slot(key(0).encode())
+    lost = replicated_cluster.master_of(slot)
+    getattr(lost, way)()
+    is_replaced = partial(has_another, replicated_cluster, slot, lost)
+    await asyncio.to_thread(until, is_replaced, "there is another")
+    # As its replica: without one, the new master takes no writes.
+    await asyncio.to_thread(lost.start if way == "kill" else lost.resume)
+    await asyncio.gather(*writers)
+
+    for shard in SHARDS:
+        found = await conn.command("SMEMBERS", key(shard, "set"))
+        assert {number(one) for one in cast("set[bytes]", found)} == set(range(40))
+    await conn.close()
+
+
+async def test_nobody_waits_for_a_master_that_hangs_and_was_replaced(
+    replicated_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (connection, node):
+        monkeypatch.setattr(module, "CALL_S", 200)
+    conn = Connection(replicated_cluster.url)
+    slot = key_slot(key(0).encode())
+    await conn.sequence(["SET", key(0), "before"], ["WAIT", 1, 5000])
+    words = ("XREAD", "BLOCK", 0, "STREAMS", key(0, "stream"), "$")
+    reader = asyncio.create_task(conn.command(*words))
+
+    async def waits() -> bool:
+        master = await asyncio.to_thread(replicated_cluster.master_of, slot)
+        rows = await asyncio.to_thread(master.ask, "CLIENT", "LIST")
+        return "cmd=xread" in text(rows)
+
+    await eventually(waits)
+    hung = replicated_cluster.master_of(slot)
+    hung.pause()
+
+    async with asyncio.timeout(90):
+        assert await conn.command("GET", key(0)) == b"before"
+        assert await asyncio.to_thread(replicated_cluster.master_of, slot) is not hung
+        await eventually(waits, within_s=60)
+    reader.cancel()
+    hung.resume()
+    await conn.close()
+
+
+async def test_without_any_node_the_store_is_unavailable(cluster: Cluster) -> None:
+    conn = Connection(cluster.url)
+    for one in cluster.nodes:
+        one.kill()
+
+    with pytest.raises(StoreUnavailable, match="does not answer"):
+        await conn.command("GET", key(0))
+
+    await asyncio.to_thread(start, cluster)
+    assert await conn.command("GET", key(0)) is None
+    await conn.close()
+
+
+def has_another(cluster: Cluster, slot: int, lost: Node) -> bool:
+    return cluster.master_of(slot) is not lost
+
+
+def start(cluster: Cluster) -> None:
+    for one in cluster.nodes:
+        one.start()
+    until(cluster.is_whole, "the cluster is whole again")

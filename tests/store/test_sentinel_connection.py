@@ -1,0 +1,142 @@
+"""The store is wherever the Sentinels say, and never at a master that was replaced."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import cast
+
+import pytest
+
+from tests.conftest import eventually
+from tests.topologies import MASTER, SentinelSet, until
+from twokey.gateway.errors import StoreUnavailable
+from twokey.gateway.store import connection, node
+from twokey.gateway.store.connection import Connection, number, text
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("topologies")]
+
+
+@pytest.mark.parametrize("way", ["kill", "pause"])
+async def test_no_write_that_a_replica_has_is_lost_with_a_master(
+    sentinel_set: SentinelSet, way: str
+) -> None:
+    conn = Connection(sentinel_set.url)
+    kept: set[int] = set()
+
+    async def write(value: int) -> None:
+        while value not in kept:
+            with contextlib.suppress(StoreUnavailable):
+                _, replicas = await conn.sequence(
+                    ["SADD", "set", value], ["WAIT", 1, 1000]
+                )
+                if number(replicas):
+                    kept.add(value)
+
+    writers = [asyncio.create_task(write(value)) for value in range(500)]
+
+    async def has_begun() -> bool:
+        return len(kept) > 100
+
+    await eventually(has_begun)
+    getattr(sentinel_set.master(), way)()
+    await asyncio.gather(*writers)
+
+    found = cast("set[bytes]", await conn.command("SMEMBERS", "set"))
+    assert {number(one) for one in found} == set(range(500))
+    await conn.close()
+
+
+async def test_nobody_waits_for_a_master_that_hangs_and_was_replaced(
+    sentinel_set: SentinelSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (connection, node):
+        monkeypatch.setattr(module, "CALL_S", 200)
+    conn = Connection(sentinel_set.url)
+    await conn.command("SET", "key", "before")
+    hung = sentinel_set.master()
+    hung.pause()
+
+    async with asyncio.timeout(90):
+        assert await conn.command("SET", "key", "after")
+
+    assert sentinel_set.master() is not hung
+    hung.resume()
+    await conn.close()
+
+
+async def test_a_master_that_was_made_a_replica_is_left(
+    sentinel_set: SentinelSet,
+) -> None:
+    conn = Connection(sentinel_set.url)
+    await conn.command("SET", "key", "before")
+    before = sentinel_set.master()
+
+    until(
+        lambda: sentinel_set.sentinels[0].ask("SENTINEL", "FAILOVER", MASTER) == b"OK",
+        "the Sentinels replace the master",
+    )
+
+    async def is_written() -> bool:
+        with contextlib.suppress(StoreUnavailable):
+            await conn.command("SET", "key", "after")
+            port = sentinel_set.master().port
+            return f":{port}" in "".join(await conn.on_each_master("PING"))
+        return False
+
+    until(lambda: sentinel_set.master() is not before, "there is another")
+    await eventually(is_written)
+    assert sentinel_set.master().ask("GET", "key") == b"after"
+    await conn.close()
+
+
+async def test_a_replica_that_sentinels_call_the_master_gets_no_writes(
+    sentinel_set: SentinelSet,
+) -> None:
+    conn = Connection(sentinel_set.url)
+    await conn.command("SET", "key", "before")
+    master = sentinel_set.master()
+    other = next(one for one in sentinel_set.servers if one is not master)
+
+    # Its clients are not told of it, and the Sentinels do not know yet.
+    master.ask("REPLICAOF", "127.0.0.1", other.port)
+
+    with pytest.raises(StoreUnavailable, match="The server is no master"):
+        await conn.command("SET", "key", "after")
+    await conn.close()
+
+
+async def test_without_sentinels_an_open_connection_goes_on(
+    sentinel_set: SentinelSet,
+) -> None:
+    conn = Connection(sentinel_set.url)
+    await conn.command("SET", "key", "value")
+    for one in sentinel_set.sentinels:
+        one.kill()
+
+    assert await conn.command("GET", "key") == b"value"
+    late = Connection(sentinel_set.url)
+    with pytest.raises(StoreUnavailable, match="No server says where the master is"):
+        await late.command("GET", "key")
+    await late.close()
+    await conn.close()
+
+
+async def test_a_name_that_no_sentinel_knows_is_told(sentinel_set: SentinelSet) -> None:
+    conn = Connection(sentinel_set.url.replace(f"/{MASTER}", "/other?db=1"))
+
+    with pytest.raises(StoreUnavailable, match="knows no master 'other'"):
+        await conn.command("PING")
+
+    await conn.close()
+
+
+async def test_one_sentinel_that_is_left_is_enough(sentinel_set: SentinelSet) -> None:
+    first, *others = sentinel_set.sentinels
+    first.kill()
+    others[0].pause()
+    conn = Connection(f"{sentinel_set.url}?client_name=tested")
+
+    assert " name=tested " in text(await conn.command("CLIENT", "INFO"))
+    others[0].resume()
+    await conn.close()

@@ -88,6 +88,7 @@ async def run_checks(
             yield await _run_check("waiting", _waiting(settings, policy))
         yield await _run_check("processes", _processes(settings))
         yield await _run_check("outbox", _outbox(settings))
+        yield await _run_check("audit", _audit(settings))
     yield await _run_check("checkpoints", _checkpoints(settings))
     for name, agent in settings.agents.items():
         yield await _run_check(f"agent {name}", _graph(settings, agent, policy))
@@ -202,6 +203,20 @@ async def _outbox(settings: Settings) -> str:
     if found.problem:
         raise SettingsError(found.problem)
     return f"{found.events:,} events are kept for its readers"
+
+
+async def _audit(settings: Settings) -> str:
+    async with open_configured(settings) as store:
+        keys = store.keys_of_tenant(settings.tenant)
+        log, left = store.audit(keys), await store.conn.command("XLEN", keys.audit)
+        # With a whole chain, or it raises.
+        headers = await log.headers(await log.sealed())
+    if settings.audit_folder is None and not headers:
+        return (
+            f"all {left:,} entries are in the store's memory; 'audit_folder' in "
+            "twokey.yml moves them into sealed files"
+        )
+    return f"{len(headers)} sealed segments, and {left:,} entries in the store"
 
 
 async def _graph(

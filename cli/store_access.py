@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import TypeVar
 
 from twokey.cli.command_context import CommandContext
@@ -15,16 +15,19 @@ from twokey.gateway.store.store import Store
 T = TypeVar("T")
 
 
-def open_configured(
+@asynccontextmanager
+async def open_configured(
     settings: Settings, *, insecure_dev: bool = False
-) -> AbstractAsyncContextManager[Store]:
+) -> AsyncGenerator[Store]:
     """Open the store that the settings name; `open_store` says what it raises."""
-    return open_store(
+    async with open_store(
         settings.store_url,
         settings.data_dir,
         shards=settings.shards,
         insecure_dev=insecure_dev,
-    )
+    ) as store:
+        store.keep_audit(*settings.audit)
+        yield store
 
 
 def use_store(command: CommandContext, ask: Callable[[Store, str], Awaitable[T]]) -> T:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from datetime import timedelta
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -174,6 +175,7 @@ class SettingsFile(_AsWritten):
     policy: Annotated[JsonValue, AfterValidator(_policy)] = "policy.yml"
     data_dir: Path = Path(".twokey")
     checkpoints: SecretStr | None = None
+    audit_folder: Path | None = None
 
 
 class SlackSecrets(_Model):
@@ -200,6 +202,8 @@ class Settings(_AsWritten):
             set.
         workers: how many threads of agents are resumed at the same time.
         retention: how long the audit log is kept.
+        audit_folder: where sealed segments of the audit log go; None keeps all of it in
+            the store.
         retries: how long a run that fails is retried.
         slack: how to reach Slack.
         metrics: which digest and alerts the bot posts, and where.
@@ -213,6 +217,7 @@ class Settings(_AsWritten):
     triage: str | None
     policy: PolicySource
     data_dir: Path
+    audit_folder: Path | None
     checkpoints: SecretStr
     slack_secrets: SlackSecrets
     secret: SecretStr | None
@@ -248,6 +253,11 @@ class Settings(_AsWritten):
     def store_url(self) -> str | None:
         """Return the address of the store; None for the embedded one."""
         return self.redis_url.get_secret_value() if self.redis_url else None
+
+    @property
+    def audit(self) -> tuple[timedelta, Path | None]:
+        """Return for how long the audit log is kept, and where its segments are."""
+        return self.retention.audit, self.audit_folder
 
     def secret_keys(self) -> tuple[bytes, ...]:
         """Return the keys of buttons: the one that seals, then others to accept.
@@ -332,7 +342,7 @@ def _resolved(
             "keep one of them."
         )
     short = {name: AgentSettings(graph=ref) for name, ref in settings.graphs.items()}
-    data_dir = base / settings.data_dir.expanduser()
+    data_dir, folder = base / settings.data_dir.expanduser(), settings.audit_folder
     return Settings(
         **{name: getattr(settings, name) for name in _AsWritten.model_fields},
         folder=base,
@@ -343,6 +353,7 @@ def _resolved(
         triage=_absolute(settings.triage, base) if settings.triage else None,
         policy=_policy_source(settings.policy, source),
         data_dir=data_dir,
+        audit_folder=base / folder.expanduser() if folder else None,
         checkpoints=_checkpoints(settings.checkpoints, base, data_dir),
         slack_secrets=SlackSecrets.model_validate(
             {name: value for name, value in secrets.items() if name != "secret"}

@@ -129,7 +129,7 @@ class Twokey:
                 open_checkpoints(self._checkpoints)
             )
             if self._settings is not None:
-                self.store.audit_kept = self._settings.retention.audit
+                self.store.keep_audit(*self._settings.audit)
                 self._runners.serve(await load_runners(self._settings, self._saver))
                 self._triage = self._triage or await load_triage(self._settings)
             serves = self._settings.agents if self._settings else ()

@@ -15,6 +15,7 @@ from twokey.gateway.secret_file import parse_secrets
 VARIABLES: Final[Mapping[str, tuple[str, ...]]] = {
     "TWOKEY_TENANT": ("tenant",),
     "TWOKEY_DATA_DIR": ("data_dir",),
+    "TWOKEY_AUDIT_FOLDER": ("audit_folder",),
     "TWOKEY_REDIS_URL": ("redis_url",),
     "TWOKEY_SHARDS": ("shards",),
     "TWOKEY_CHECKPOINTS": ("checkpoints",),

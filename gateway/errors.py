@@ -46,6 +46,10 @@ class StoreUnavailable(TwokeyError):
     """The store did not answer, or refused to promise that it kept the write."""
 
 
+class AuditUnreadable(StoreUnavailable):
+    """A part of the audit log that is in files is missing, or was changed."""
+
+
 class CorruptRecord(TwokeyError):
     """A stored record cannot be parsed, or its parts do not belong together.
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from twokey.gateway.approvals.events import Event
+from twokey.gateway.store.audit_log import AuditLog
 from twokey.gateway.store.connection import Connection, entries, number
 from twokey.gateway.store.keys import Keys
-from twokey.gateway.store.outbox import audit_log
 
 
 async def audit_entries(conn: Connection, keys: Keys) -> list[Event]:
     """Return the audit entries of a shard, oldest first."""
-    return [event async for event in audit_log(conn, keys)]
+    return [event async for event in AuditLog(conn, keys, None).entries()]
 
 
 async def announced(conn: Connection, keys: Keys) -> list[Event]:

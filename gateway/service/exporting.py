@@ -9,7 +9,6 @@ from twokey.gateway.approvals.evidence import redacted
 from twokey.gateway.approvals.record import Approval, approval_of
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.service.tenant_service import TenantService
-from twokey.gateway.store.outbox import audit_log
 from twokey.gateway.store.store import Store
 
 _KEPT = 500
@@ -44,9 +43,8 @@ class Exporter(TenantService):
         Raises:
             StoreUnavailable: when there is no store.
         """
-        conn = self._store.conn
-        log = audit_log(conn, self._keys, since_ms=since_ms, until_ms=until_ms)
-        async for event in log:
+        log = self._store.audit(self._keys)
+        async for event in log.entries(since_ms=since_ms, until_ms=until_ms):
             if event.tenant == self._tenant:
                 yield await self._row(event)
 

@@ -7,7 +7,6 @@ from collections.abc import AsyncGenerator
 from twokey.gateway.approvals.events import BY_GATEWAY, Event, EventName
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.service.tenant_service import TenantService
-from twokey.gateway.store.outbox import newest_entries
 
 MAX_ENTRIES = 2000
 """How many audit entries one look goes back at most."""
@@ -40,7 +39,7 @@ class PastDecisions(TenantService):
             StoreUnavailable: when the store does not answer.
         """
         seen: dict[str, Approval | None] = {}
-        async for event in newest_entries(self._store.conn, self._keys, limit):
+        async for event in self._store.audit(self._keys).newest(limit):
             if event.tenant != self._tenant or not _is_decision(event):
                 continue
             if event.approval not in seen:

@@ -9,7 +9,6 @@ from datetime import UTC, tzinfo
 from twokey.gateway.metrics.fold import EVERYTHING, Metrics, Selection
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.service.tenant_service import PolicyService, TenantService
-from twokey.gateway.store.outbox import audit_end, audit_log
 from twokey.gateway.store.readers import Backlog, backlog
 from twokey.gateway.store.store import Store
 
@@ -47,9 +46,7 @@ class StatisticsService(TenantService):
         """
         found = Metrics(selected, zone)
         until_ms = selected.until_ms
-        log = audit_log(
-            self._store.conn,
-            self._keys,
+        log = self._store.audit(self._keys).entries(
             since_ms=max(0, selected.since_ms - (RUNS_BEGAN_MS if has_runs else 0)),
             # The log is found by the time of its entries; `Metrics` asks each event.
             until_ms=None if until_ms is None else until_ms + _SLACK_MS,
@@ -90,7 +87,7 @@ class LiveMetrics(PolicyService):
         Raises:
             StoreUnavailable: when there is no store.
         """
-        self._read_to = await audit_end(self._store.conn, self._keys)
+        self._read_to = await self._store.audit(self._keys).end()
 
     async def outbox(self) -> Backlog:
         """Return how long the outbox of the tenant's shard is.
@@ -106,10 +103,10 @@ class LiveMetrics(PolicyService):
         Raises:
             StoreUnavailable: when there is no store; the next look goes on from here.
         """
-        conn, keys = self._store.conn, self._keys
+        log = self._store.audit(self._keys)
         # Two looks side by side would count the same entries twice.
         async with self._reading:
-            async for event in audit_log(conn, keys, after=self._read_to):
+            async for event in log.entries(after=self._read_to):
                 self._read_to = event.seq
                 if event.tenant == self._tenant:
                     self._metrics.add(event.with_(tool=self.label(event.tool)))

@@ -10,11 +10,11 @@ from typing import TypeVar
 
 from twokey.gateway.approvals import deadline_changes, ending
 from twokey.gateway.approvals.changes import Change, following
-from twokey.gateway.errors import CorruptRecord, NewerRecord
+from twokey.gateway.errors import AuditUnreadable, CorruptRecord, NewerRecord
 from twokey.gateway.failures import log_failure
+from twokey.gateway.service.sealing import seal
 from twokey.gateway.store.atomic_write import Loaded, Write, quarantine
 from twokey.gateway.store.keys import KEEP_MS, RETENTION, Keys
-from twokey.gateway.store.outbox import trim_audit
 from twokey.gateway.store.readers import MANY, drop_idle_readers, trim_outbox
 from twokey.gateway.store.store import Store
 from twokey.gateway.store.timers import Timer
@@ -49,7 +49,7 @@ class Sweeper:
         await self._store.queue(keys).requeue_due()
         await self._fire_all(keys)
         ended = await self._expire_all(keys)
-        await trim_audit(self._store.conn, keys, self._store.audit_kept)
+        await self._trim_audit(keys)
         await self._trim_outbox(keys)
         return ended
 
@@ -57,6 +57,18 @@ class Sweeper:
         """Fire what is due in a shard."""
         due = partial(self._store.timers.due, keys)
         await _until_none_is_left(due, partial(self.fire, keys))
+
+    async def _trim_audit(self, keys: Keys) -> None:
+        """Drop old audit entries; seal what is to leave the store."""
+        folder = self._store.audit_folder
+        if folder is None:
+            await self._store.audit(keys).trim(self._store.audit_kept)
+            return
+        try:
+            await seal(self._store, keys, folder)
+        except (AuditUnreadable, OSError) as error:
+            # The log stays in the store meanwhile, so nothing is lost.
+            logger.error("audit.not_sealed shard=%s why=%s", keys.shard, error)  # noqa: TRY400 - it says all
 
     async def _trim_outbox(self, keys: Keys) -> None:
         """Drop what every reader has read; say who keeps too much from being so."""

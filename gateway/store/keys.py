@@ -52,6 +52,7 @@ PERMANENT = frozenset(
         "dead",
         "members",
         "au",
+        "audit_sealed",
         "retry",
         "frozen",
         "undrawn",
@@ -103,6 +104,7 @@ class Keys:
         self.jobs = f"{base}:rs"
         self.dead = f"{base}:dead"
         self.audit = f"{base}:au"
+        self.audit_sealed = f"{base}:audit_sealed"
         self.retry = f"{base}:retry"
         self.fences = f"{base}:fences"
         self.members = f"{base}:members"

@@ -1,11 +1,9 @@
-"""Outbox stream and audit log: append events, consume them at least once, trim."""
+"""Outbox stream: append events, also to the audit log; consume them at least once."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator
 from contextlib import suppress
-from datetime import timedelta
 from typing import cast
 
 from twokey.gateway.approvals.events import Event
@@ -31,10 +29,6 @@ from twokey.gateway.store.readers import (
 )
 
 logger = logging.getLogger(__name__)
-_TRIMMED = 10_000
-"""Most audit entries that one look drops."""
-
-_AUDIT_PAGE = 500
 
 
 class Outbox:
@@ -185,88 +179,6 @@ def announcement(
         ["XADD", keys.outbox, "*", "e", outbox_event.model_dump_json(), "at", at_ms],
         ["XADD", keys.audit, "*", "e", audit_event.model_dump_json(), "at", at_ms],
     ]
-
-
-async def trim_audit(conn: Connection, keys: Keys, kept: timedelta) -> None:
-    """Drop audit entries that are older than that, some thousands at most.
-
-    Entries are dropped by whole nodes of the stream, so that some stay a little longer.
-    """
-    oldest_ms = await conn.now_ms() - int(kept.total_seconds() * 1000)
-    # Exact trimming of a long stream would block the server; "~" with LIMIT does a part
-    # of it with each sweep.
-    await conn.command(
-        "XTRIM", keys.audit, "MINID", "~", max(0, oldest_ms), "LIMIT", _TRIMMED
-    )
-
-
-async def audit_end(conn: Connection, keys: Keys) -> str:
-    """Return the place of the newest audit entry, behind which `audit_log` goes on."""
-    found = entries(await conn.command("XREVRANGE", keys.audit, "+", "-", "COUNT", 1))
-    return found[0].id if found else "0-0"
-
-
-async def audit_log(
-    conn: Connection,
-    keys: Keys,
-    *,
-    since_ms: int = 0,
-    until_ms: int | None = None,
-    after: str = "",
-) -> AsyncGenerator[Event]:
-    """Yield the audit entries of a shard, oldest first, however many there are.
-
-    A corrupt one is logged with its place in the audit log, and left out.
-
-    Args:
-        conn: to the store.
-        keys: of the shard.
-        since_ms: the earliest time, in Unix milliseconds of the store's clock.
-        until_ms: the time before which they were written; None for now.
-        after: the ``seq`` of an entry; only what is behind it.
-    """
-    # Ids of a stream begin with the server's milliseconds, so they are times, too.
-    start, end = str(since_ms), "+" if until_ms is None else f"({until_ms}-0"
-    if after:
-        start = f"({after}"
-    while True:
-        reply = await conn.command(
-            "XRANGE", keys.audit, start, end, "COUNT", _AUDIT_PAGE
-        )
-        found = entries(reply)
-        for entry in found:
-            try:
-                event = _event(entry)
-            except (KeyError, ValueError):
-                logger.error("audit.corrupt seq=%s", entry.id)  # noqa: TRY400 - the error may hold what was written
-                continue
-            yield event
-        if len(found) < _AUDIT_PAGE:
-            return
-        # Behind the last one and not by a count: the log grows, and is trimmed,
-        # meanwhile.
-        start = f"({found[-1].id}"
-
-
-async def newest_entries(
-    conn: Connection, keys: Keys, limit: int
-) -> AsyncGenerator[Event]:
-    """Yield audit entries of a shard, the newest first, at most so many.
-
-    They are read as they are asked for, so the caller may stop early. A corrupt one is
-    left out; `audit_log` says which.
-    """
-    end, left = "+", limit
-    while left > 0:
-        page = min(left, _AUDIT_PAGE)
-        reply = await conn.command("XREVRANGE", keys.audit, end, "-", "COUNT", page)
-        found = entries(reply)
-        for entry in found:
-            with suppress(KeyError, ValueError):
-                yield _event(entry)
-        if len(found) < page:
-            return
-        end, left = f"({found[-1].id}", left - page
 
 
 def _event(entry: Entry) -> Event:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+from pathlib import Path
+
 from twokey.gateway.errors import StoreUnavailable
 from twokey.gateway.retention import AUDIT_KEPT
 from twokey.gateway.retrying import RetrySettings
 from twokey.gateway.store.agent_load import AgentLoadStore
 from twokey.gateway.store.announced_interrupts import InterruptStore
 from twokey.gateway.store.approvals import ApprovalStore
+from twokey.gateway.store.audit_log import AuditLog
 from twokey.gateway.store.auto_runs import AutoRunStore
 from twokey.gateway.store.card_copies import CopyStore
 from twokey.gateway.store.cards import CardStore
@@ -44,6 +48,8 @@ class Store:
 
     Attributes:
         audit_kept: how long audit entries are kept.
+        audit_folder: where sealed segments of the audit log are; None: all of it stays
+            in the store.
         retries: how long a run that fails is retried.
     """
 
@@ -60,6 +66,7 @@ class Store:
         self.shards = shards
         self.lease_ms = lease_ms
         self.audit_kept = AUDIT_KEPT
+        self.audit_folder: Path | None = None
         self.retries = RetrySettings()
         self.approvals = ApprovalStore(self.conn, lease_ms=lease_ms)
         self.threads = ThreadStore(self.conn, lease_ms=lease_ms)
@@ -104,6 +111,14 @@ class Store:
     def queue(self, keys: Keys) -> JobQueue:
         """Return the resume jobs of a shard."""
         return JobQueue(self.conn, keys, lease_ms=self.lease_ms)
+
+    def keep_audit(self, kept: timedelta, folder: Path | None) -> None:
+        """Set for how long the audit log is kept, and where its segments are."""
+        self.audit_kept, self.audit_folder = kept, folder
+
+    def audit(self, keys: Keys) -> AuditLog:
+        """Return the audit log of a shard."""
+        return AuditLog(self.conn, keys, self.audit_folder)
 
     def outbox(self, keys: Keys, *, reader: str) -> Outbox:
         """Return the events of a shard for a named reader."""

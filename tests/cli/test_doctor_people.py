@@ -98,6 +98,7 @@ async def test_the_doctor_is_content_when_everything_is_there(
         "secret",
         "store",
         "checkpoints",
+        "audit",
         "outbox",
         "processes",
         "waiting",

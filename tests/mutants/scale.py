@@ -5,9 +5,60 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 BOUNDED = "tests/service/test_bounded_reads.py"
+SEGMENTS = "tests/store/test_audit_segments.py"
 PEOPLE = "tests/service/test_person_queues.py"
 
 SCALE_TABLE = (
+    Mutant(
+        "a reader takes from segments what was sealed while it read",
+        "gateway/store/audit_log.py",
+        "            if sealed.last >= low:\n",
+        "            if False:\n",
+        SEGMENTS,
+    ),
+    Mutant(
+        "each segment fits the one behind it",
+        "gateway/store/audit_segments.py",
+        "            expected = header.before\n",
+        "            previous = read_header(folder, shard, number - 1)\n"
+        "            expected = previous.digest if previous else header.before\n",
+        SEGMENTS,
+    ),
+    Mutant(
+        "the lines of a segment are those of its header",
+        "gateway/store/audit_segments.py",
+        " or hashlib.sha256(content).hexdigest() != header.content",
+        "",
+        SEGMENTS,
+    ),
+    Mutant(
+        "a segment of another history is not taken for the next one",
+        "gateway/service/sealing.py",
+        "        if header != expected:\n",
+        "        if False:\n",
+        SEGMENTS,
+    ),
+    Mutant(
+        "a chain does not go on in a second folder",
+        "gateway/service/sealing.py",
+        "        if header is None or header.digest != sealed.digest:\n",
+        "        if False:\n",
+        SEGMENTS,
+    ),
+    Mutant(
+        "a segment is noted once",
+        "gateway/store/lua/seal.lua",
+        "if number ~= tonumber(ARGV[1]) - 1 then return {'moved'} end",
+        "",
+        SEGMENTS,
+    ),
+    Mutant(
+        "no removed segment is expected again",
+        "gateway/store/lua/forget_segments.lua",
+        "tonumber(redis.call('HGET', KEYS[1], 'first') or '0') < tonumber(ARGV[1])",
+        "true",
+        SEGMENTS,
+    ),
     Mutant(
         "one look at a window forgets a bounded number of uses",
         "gateway/store/lua/prelude.lua",

@@ -69,7 +69,7 @@ TOTALS_TABLE = (
     ),
     Mutant(
         "audit: one look drops some thousands",
-        "gateway/store/outbox.py",
+        "gateway/store/audit_log.py",
         '"LIMIT", _TRIMMED',
         '"LIMIT", 0',
         "tests/store/test_audit_retention.py",

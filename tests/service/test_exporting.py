@@ -19,7 +19,7 @@ from twokey.gateway.policy.replay import read_rows, replay
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.service.exporting import Exporter
-from twokey.gateway.store import outbox
+from twokey.gateway.store import audit_log
 from twokey.gateway.store.store import Store
 
 STRICTER = POLICY.replace(
@@ -121,7 +121,7 @@ async def test_nothing_of_another_tenant_is_exported(harness: ServiceHarness) ->
 async def test_a_long_log_comes_whole_in_order_and_within_its_times(
     harness: ServiceHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outbox, "_AUDIT_PAGE", 2)
+    monkeypatch.setattr(audit_log, "_PAGE", 2)
     await a_day(harness)
 
     rows = await gathered(Exporter(harness.store).rows())

@@ -35,7 +35,6 @@ from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.protocol.wire import Claimed, Verdict, VerdictKind
-from twokey.gateway.store.outbox import audit_log
 from twokey.gateway.store.store import Store
 
 RULES = """
@@ -439,7 +438,7 @@ async def test_the_audit_log_names_the_precedent_and_no_argument(
     await harness.reviews.decide(click, Approve(), BEN)
 
     keys = harness.store.keys_of_tenant("default")
-    log = [event async for event in audit_log(harness.store.conn, keys)]
+    log = [event async for event in harness.store.audit(keys).entries()]
     (told,) = [one for one in log if one.name is EventName.ITEM_REPEATED]
     assert told.data["precedent"] == before.item_id
     assert told.item == waits.item_id

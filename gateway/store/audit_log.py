@@ -1,0 +1,290 @@
+"""Read the audit log of a shard: sealed segments in files, and what is not sealed yet.
+
+A reader asks the store for how far the log is sealed together with the next entries, in
+one step. Where entries that it has not read are sealed by then, it reads them from the
+segments first: they may be gone from the store. So no entry is left out or comes twice
+while the log is sealed and trimmed beside it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from twokey.gateway.approvals.events import Event
+from twokey.gateway.errors import AuditUnreadable
+from twokey.gateway.store import audit_segments
+from twokey.gateway.store.audit_segments import Header, Row
+from twokey.gateway.store.connection import (
+    Argument,
+    Connection,
+    Entry,
+    Reply,
+    entries,
+    fields,
+    number,
+    text,
+)
+from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.readers import EntryId, entry_id
+
+logger = logging.getLogger(__name__)
+
+_TRIMMED = 10_000
+"""Most entries that one look drops."""
+
+_PAGE = 500
+
+
+@dataclass(frozen=True)
+class Sealed:
+    """How far an audit log is sealed.
+
+    Attributes:
+        first: number of the oldest segment that is kept.
+        number: that of the newest; 0 when nothing is sealed.
+        last: the place of its last entry.
+        digest: of its header.
+    """
+
+    first: int = 1
+    number: int = 0
+    last: EntryId = (0, 0)
+    digest: str = audit_segments.FIRST
+
+    @classmethod
+    def of(cls, reply: Reply) -> Sealed:
+        """Read what the store keeps."""
+        found = fields(reply)
+        if not found:
+            return cls()
+        return cls(
+            first=number(found.get("first")),
+            number=number(found.get("number")),
+            last=entry_id(text(found.get("last"))),
+            digest=text(found.get("digest")),
+        )
+
+    @property
+    def numbers(self) -> range:
+        """Return the numbers of the segments that are kept."""
+        return range(self.first, self.number + 1)
+
+
+class AuditLog:
+    """The audit log of one shard.
+
+    Args:
+        conn: to the store.
+        keys: of the shard.
+        folder: where sealed segments are; None: all of it is in the store.
+    """
+
+    def __init__(self, conn: Connection, keys: Keys, folder: Path | None) -> None:
+        self._conn = conn
+        self._keys = keys
+        self._folder = folder
+
+    async def sealed(self) -> Sealed:
+        """Return how far it is sealed."""
+        return Sealed.of(await self._conn.command("HGETALL", self._keys.audit_sealed))
+
+    async def trim(self, kept: timedelta) -> None:
+        """Drop entries of the store that are older than that, some thousands at most.
+
+        Not where it is sealed, which drops what stands in files.
+        """
+        oldest_ms = await self._conn.now_ms() - int(kept.total_seconds() * 1000)
+        await self.trim_to((max(0, oldest_ms), 0))
+
+    async def trim_to(self, first: EntryId) -> None:
+        """Drop entries of the store before a place, some thousands at most."""
+        # Exact trimming of a long stream would block the server; "~" with LIMIT does a
+        # part of it with each sweep, by whole nodes: some stay a little longer.
+        await self._conn.command(
+            "XTRIM", self._keys.audit, "MINID", "~", _place(first), "LIMIT", _TRIMMED
+        )
+
+    async def end(self) -> str:
+        """Return the place of the newest entry, behind which `entries` goes on."""
+        sealed, reply = await self._with_sealed("XREVRANGE", "+", "-", 1)
+        found = entries(reply)
+        newest = entry_id(found[0].id) if found else (0, 0)
+        return _place(max(newest, sealed.last))
+
+    async def entries(
+        self, *, since_ms: int = 0, until_ms: int | None = None, after: str = ""
+    ) -> AsyncGenerator[Event]:
+        """Yield the entries, oldest first, however many there are.
+
+        A corrupt one is logged with its place in the audit log, and left out.
+
+        Args:
+            since_ms: the earliest time, in Unix milliseconds of the store's clock.
+            until_ms: the time before which they were written; None for now.
+            after: the ``seq`` of an entry; only what is behind it.
+
+        Raises:
+            StoreUnavailable: when the store does not answer, or a segment is missing
+                or was changed.
+        """
+        # Ids of a stream begin with the server's milliseconds, so they are times, too.
+        low = _behind(entry_id(after)) if after else (since_ms, 0)
+        end = "+" if until_ms is None else f"({until_ms}-0"
+        while until_ms is None or low < (until_ms, 0):
+            sealed, reply = await self._with_sealed("XRANGE", _place(low), end, _PAGE)
+            if sealed.last >= low:
+                async for row in self._sealed_from(sealed, low, until_ms):
+                    event = _event_of(row)
+                    if event is not None:
+                        yield event
+                low = _behind(sealed.last)
+                continue
+            found = entries(reply)
+            for entry in found:
+                event = _event_of(row_of(entry))
+                if event is not None:
+                    yield event
+            if len(found) < _PAGE:
+                return
+            # Behind the last one and not by a count: the log grows, and is trimmed,
+            # meanwhile.
+            low = _behind(entry_id(found[-1].id))
+
+    async def newest(self, limit: int) -> AsyncGenerator[Event]:
+        """Yield entries, the newest first, at most so many.
+
+        They are read as they are asked for, so the caller may stop early. A corrupt one
+        is left out; `entries` says which.
+
+        Raises:
+            StoreUnavailable: as `entries` does.
+        """
+        end, left = "+", limit
+        while left > 0:
+            size = min(left, _PAGE)
+            sealed, reply = await self._with_sealed("XREVRANGE", end, "-", size)
+            found = entries(reply)
+            # What is sealed may be gone from the store in part: it is read from files.
+            rows = [row_of(one) for one in found if entry_id(one.id) > sealed.last]
+            for row in rows:
+                if (event := _event_of(row, is_logged=False)) is not None:
+                    yield event
+            left -= len(rows)
+            if rows:
+                end = f"({rows[-1].seq}"
+            if len(rows) < size:
+                break
+        high = None if end == "+" else entry_id(end.removeprefix("("))
+        async for row in self._sealed_back(high):
+            if left <= 0:
+                return
+            left -= 1
+            if (event := _event_of(row, is_logged=False)) is not None:
+                yield event
+
+    async def headers(self, sealed: Sealed) -> list[Header]:
+        """Return the headers of all kept segments, oldest first, with a whole chain.
+
+        Raises:
+            AuditUnreadable: when a segment is missing or was changed.
+        """
+        if not sealed.number:
+            return []
+        folder = self._require_folder()
+        found = await asyncio.to_thread(_chain, folder, self._keys.shard, sealed)
+        first = sealed.number - len(found) + 1
+        # Its time may have ended while it was looked for.
+        if first > sealed.first and first > (await self.sealed()).first:
+            raise audit_segments.missing(folder, self._keys.shard, first - 1)
+        return found
+
+    async def _sealed_from(
+        self, sealed: Sealed, low: EntryId, until_ms: int | None
+    ) -> AsyncGenerator[Row]:
+        for header in await self.headers(sealed):
+            is_later = until_ms is not None and entry_id(header.first) >= (until_ms, 0)
+            if entry_id(header.last) < low or is_later:
+                continue
+            for row in await self._rows(header):
+                place = entry_id(row.seq)
+                if place >= low and (until_ms is None or place < (until_ms, 0)):
+                    yield row
+
+    async def _sealed_back(self, high: EntryId | None) -> AsyncGenerator[Row]:
+        for header in reversed(await self.headers(await self.sealed())):
+            if high is not None and entry_id(header.first) >= high:
+                continue
+            for row in reversed(await self._rows(header)):
+                if high is None or entry_id(row.seq) < high:
+                    yield row
+
+    async def _rows(self, header: Header) -> list[Row]:
+        folder = self._require_folder()
+        try:
+            return await asyncio.to_thread(audit_segments.read_segment, folder, header)
+        except FileNotFoundError:
+            # Its time may have ended while others were read.
+            if header.number < (await self.sealed()).first:
+                return []
+            raise audit_segments.missing(folder, header.shard, header.number) from None
+
+    def _require_folder(self) -> Path:
+        if self._folder is None:
+            raise AuditUnreadable(
+                "A part of the audit log is in files; set 'audit_folder' to their "
+                "folder."
+            )
+        return self._folder
+
+    async def _with_sealed(
+        self, command: str, start: Argument, end: Argument, count: int
+    ) -> tuple[Sealed, Reply]:
+        """Return how far the log is sealed, and entries of the store, of one moment."""
+        sealed, reply = await self._conn.transaction(
+            ["HGETALL", self._keys.audit_sealed],
+            [command, self._keys.audit, start, end, "COUNT", count],
+        )
+        return Sealed.of(sealed), reply
+
+
+def row_of(entry: Entry) -> Row:
+    """Return an entry of the store as segments keep it, with every byte of it."""
+
+    # What is no UTF-8 is none of ours; it is kept all the same.
+    def kept(name: str) -> str:
+        return entry.values.get(name, b"").decode("utf-8", "surrogateescape")
+
+    return Row(entry.id, kept("at"), kept("e"))
+
+
+def _chain(folder: Path, shard: str, sealed: Sealed) -> list[Header]:
+    found: list[Header] = []
+    for header in audit_segments.chain(folder, shard, sealed.numbers, sealed.digest):
+        if header is None:
+            break
+        found.append(header)
+    return found[::-1]
+
+
+def _event_of(row: Row, *, is_logged: bool = True) -> Event | None:
+    """Read an event; None for anything else."""
+    with suppress(ValueError):
+        event = Event.model_validate_json(row.event)
+        return event.with_(at_ms=int(row.at), seq=row.seq)
+    if is_logged:
+        logger.error("audit.corrupt seq=%s", row.seq)
+    return None
+
+
+def _behind(place: EntryId) -> EntryId:
+    return place[0], place[1] + 1
+
+
+def _place(place: EntryId) -> str:
+    return f"{place[0]}-{place[1]}"

@@ -1,0 +1,242 @@
+"""Files of the audit log: sealed segments, each chained to the one before.
+
+A segment is a gzip file of JSON lines. The first line is its header: which entries it
+holds, the SHA-256 of the lines behind it, and the SHA-256 of the header of the segment
+before. So no segment can be changed, left out or exchanged without notice by whoever
+compares the chain with the end of it, which the store keeps.
+
+A file appears whole or not at all, and is never written again: it is written under
+another name, synced, linked to its own name, and then the folder is synced.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import os
+import secrets
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple, cast
+
+from pydantic import ValidationError
+
+from twokey.gateway.errors import AuditUnreadable
+from twokey.gateway.protocol.records import Record
+
+FORMAT = 1
+
+FIRST = ""
+"""What the first segment has in place of the digest of one before."""
+
+
+class Row(NamedTuple):
+    """An entry as the store holds it: its place, its time, and the event's text."""
+
+    seq: str
+    at: str
+    event: str
+
+
+class Header(Record):
+    """What a segment says of itself.
+
+    Attributes:
+        format: of the file.
+        shard: whose audit log it is; tenants of one shard share it.
+        number: from 1, one more than that of the segment before.
+        first: the place of its first entry in the audit log.
+        last: the place of its last entry.
+        entries: how many there are.
+        content: SHA-256 of the lines behind the header, as hex.
+        before: digest of the header of the segment before.
+    """
+
+    format: int = FORMAT
+    shard: str
+    number: int
+    first: str
+    last: str
+    entries: int
+    content: str
+    before: str = FIRST
+
+    @property
+    def line(self) -> bytes:
+        """Return the first line of the file."""
+        return self.model_dump_json().encode() + b"\n"
+
+    @property
+    def digest(self) -> str:
+        """Return what the next segment has as ``before``."""
+        return hashlib.sha256(self.line).hexdigest()
+
+
+def content_of(rows: Sequence[Row]) -> bytes:
+    """Return the lines of entries; the same for the same entries."""
+    return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
+
+
+def header_of(shard: str, number: int, before: str, rows: Sequence[Row]) -> Header:
+    """Return the header of a segment that holds these entries, at least one."""
+    return Header(
+        shard=shard,
+        number=number,
+        first=rows[0].seq,
+        last=rows[-1].seq,
+        entries=len(rows),
+        content=hashlib.sha256(content_of(rows)).hexdigest(),
+        before=before,
+    )
+
+
+def segment_path(folder: Path, shard: str, number: int) -> Path:
+    """Return where a segment is."""
+    return folder / f"{shard}-{number:08d}.jsonl.gz"
+
+
+def write_segment(folder: Path, header: Header, rows: Sequence[Row]) -> None:
+    """Write a segment so that it is on the disk when this returns.
+
+    Raises:
+        FileExistsError: there is one of this number already.
+        OSError: when it cannot be written.
+    """
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path = segment_path(folder, header.shard, header.number)
+    # Another name each time: a process that was killed left its own behind, and one
+    # that was paused may still write.
+    rough = path.with_suffix(f".{secrets.token_hex(8)}.part")
+    body = gzip.compress(header.line + content_of(rows), mtime=0)
+    try:
+        opened = os.open(rough, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(opened, "wb") as file:
+            file.write(body)
+            file.flush()
+            os.fsync(file.fileno())
+        # And not renamed: a rename would replace what another sealer has written.
+        os.link(rough, path)
+    finally:
+        rough.unlink(missing_ok=True)
+    sync_folder(folder)
+
+
+def read_header(folder: Path, shard: str, number: int) -> Header | None:
+    """Return the header of a segment; None when there is no such file.
+
+    Raises:
+        AuditUnreadable: when it cannot be read.
+    """
+    path = segment_path(folder, shard, number)
+    try:
+        with gzip.open(path) as file:
+            return _header(path, file.readline())
+    except FileNotFoundError:
+        return None
+    except (OSError, EOFError, zlib.error) as error:
+        raise _unreadable(path, error) from error
+
+
+def read_segment(folder: Path, header: Header) -> list[Row]:
+    """Return the entries of a segment.
+
+    Raises:
+        FileNotFoundError: when it is not there.
+        AuditUnreadable: when it cannot be read, or is not what its header says.
+    """
+    path = segment_path(folder, header.shard, header.number)
+    try:
+        with gzip.open(path) as file:
+            found, content = file.readline(), file.read()
+    except FileNotFoundError:
+        raise
+    except (OSError, EOFError, zlib.error) as error:
+        raise _unreadable(path, error) from error
+    if found != header.line or hashlib.sha256(content).hexdigest() != header.content:
+        raise _changed(path)
+    return [Row(*cast("list[str]", json.loads(one))) for one in content.splitlines()]
+
+
+def chain(
+    folder: Path, shard: str, numbers: range, digest: str
+) -> Iterator[Header | None]:
+    """Yield the headers of segments, each checked against the next, the newest first.
+
+    Args:
+        folder: where they are.
+        shard: whose they are.
+        numbers: which ones, without a gap.
+        digest: of the newest, as the store keeps it.
+
+    Raises:
+        AuditUnreadable: when one is not what the one behind it, or the store, says.
+    """
+    expected = digest
+    for number in reversed(numbers):
+        header = read_header(folder, shard, number)
+        # The caller knows whether it may be missing: its time may be over meanwhile.
+        if header is not None:
+            if (header.digest, header.shard, header.number) != (
+                expected, shard, number,
+            ):  # fmt: skip
+                raise _changed(segment_path(folder, shard, number))
+            expected = header.before
+        yield header
+        if header is None:
+            return
+
+
+def remove_segments(folder: Path, shard: str, before: int) -> None:
+    """Remove the segments below a number, those that an earlier try left included."""
+    number = before - 1
+    while number > 0 and segment_path(folder, shard, number).exists():
+        segment_path(folder, shard, number).unlink(missing_ok=True)
+        number -= 1
+
+
+def missing(folder: Path, shard: str, number: int) -> AuditUnreadable:
+    """Return the error about a segment that is not there."""
+    path = segment_path(folder, shard, number)
+    return AuditUnreadable(
+        f"The segment {str(path)!r} of the audit log is missing; bring it back from a "
+        "copy, or set 'audit_folder' to the folder that has it."
+    )
+
+
+def sync_folder(folder: Path) -> None:
+    """Put the names of a folder on the disk."""
+    # A new name is on the disk only when its folder is.
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
+def _header(path: Path, line: bytes) -> Header:
+    try:
+        header = Header.model_validate_json(line)
+    except ValidationError as error:
+        raise _changed(path) from error
+    if header.format != FORMAT:
+        raise AuditUnreadable(
+            f"The segment {str(path)!r} of the audit log has the format "
+            f"{header.format}, and this version reads {FORMAT}; use a newer one."
+        )
+    return header
+
+
+def _unreadable(path: Path, error: Exception) -> AuditUnreadable:
+    return AuditUnreadable(
+        f"The segment {str(path)!r} of the audit log cannot be read "
+        f"({type(error).__name__}); bring it back from a copy."
+    )
+
+
+def _changed(path: Path) -> AuditUnreadable:
+    return AuditUnreadable(
+        f"The segment {str(path)!r} of the audit log was changed or exchanged: it does "
+        "not fit the chain; bring it back from a copy."
+    )

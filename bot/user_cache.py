@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Generic, TypeVar, cast
@@ -124,6 +124,12 @@ class UserCache:
         """Return the ids of a group's members; otherwise as `account`."""
         return await self._groups.get(group, self.fresh_group_s if fresh else KEPT_S)
 
+    def knows(self, user: str, groups: Iterable[str]) -> bool:
+        """Return whether nothing would be asked about a user and these groups."""
+        return self._accounts.has(user, KEPT_S) and all(
+            self._groups.has(group, KEPT_S) for group in groups
+        )
+
     async def _ask_account(self, user: str) -> Account:
         return await look_up_account(
             self._slack, user, team=self._team, enterprise=self._enterprise
@@ -221,6 +227,11 @@ class _Snapshots(Generic[T]):
         since = self._clock() - within_s
         recent = {key for key, one in self._newest.items() if one.asked_at >= since}
         return len(recent | self._asking.keys())
+
+    def has(self, key: str, max_age_s: float) -> bool:
+        """Return whether there is an answer no older than this."""
+        newest = self._newest.get(key)
+        return newest is not None and newest.asked_at >= self._clock() - max_age_s
 
     async def get(self, key: str, max_age_s: float) -> Snapshot[T] | NoAnswer:
         """Return an answer no older than this, or when to try again."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from twokey.bot.ids import Action, Input, View
 from twokey.bot.interactions import Clicked, Submitted
 from twokey.bot.listener_context import ListenerContext, UserText
+from twokey.bot.listeners.approve_as_shown import approve_as_shown
 from twokey.bot.listeners.full_view import require_full_view
 from twokey.bot.listeners.router import AckBody, Router
 from twokey.bot.listeners.verify_click import (
@@ -32,6 +33,10 @@ def register(router: Router) -> None:
 
 
 async def _approve(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
+    at_once = await approve_as_shown(ctx, clicked)
+    if at_once is not None:
+        outcome, now_ms = at_once
+        return outcome_reply(outcome, now_ms=now_ms)
     target = await verify_click(ctx, clicked, Action.APPROVE)
     if Verb.APPROVE not in target.item.requires_reason:
         outcome = await decide(ctx, target, Approve(), clicked)

@@ -7,6 +7,8 @@ from tests.mutants.mutant import Mutant
 DECIDING = "gateway/service/as_shown.py"
 COMPARING = "gateway/store/lua/next_version.lua"
 AS_SHOWN = "tests/service/test_as_shown.py"
+CLICKED = "bot/listeners/approve_as_shown.py"
+CLICKS = "tests/bot/listeners/test_approve_as_shown.py"
 
 AS_SHOWN_TABLE = (
     Mutant(
@@ -134,5 +136,40 @@ AS_SHOWN_TABLE = (
         " or approval.tenant != self._tenant:",
         ":",
         AS_SHOWN,
+    ),
+    Mutant(
+        "as shown: a button has to be ours",
+        CLICKED,
+        "    if not is_ours:\n",
+        "    if False:\n",
+        CLICKS,
+    ),
+    Mutant(
+        "as shown: the place of a click is compared",
+        CLICKED,
+        "place=Place(action.channel, action.message_ts, reviewer.user),",
+        'place=Place("", "", reviewer.user),',
+        CLICKS,
+    ),
+    Mutant(
+        "as shown: whose queues somebody was handed is compared",
+        DECIDING,
+        'stands_in_for_nobody=place.user if place else "",',
+        'stands_in_for_nobody="",',
+        CLICKS,
+    ),
+    Mutant(
+        "as shown: nobody is looked up for it",
+        "bot/listener_context.py",
+        "if not is_known or _takes_several(item):",
+        "if _takes_several(item):",
+        CLICKS,
+    ),
+    Mutant(
+        "as shown: what takes several people is decided by fresh answers",
+        "bot/listener_context.py",
+        "if not is_known or _takes_several(item):",
+        "if not is_known:",
+        CLICKS,
     ),
 )

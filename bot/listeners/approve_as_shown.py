@@ -1,0 +1,71 @@
+"""Approve from a card that this process drew, without reading anything first.
+
+What a click is otherwise compared with, one reading after the other, is compared in the
+step that writes the decision: the record, the card, the delegations of the person. That
+step writes or it does not, and refuses nobody: where it does not write, the click is
+looked at as any other.
+"""
+
+from __future__ import annotations
+
+from twokey.bot.ids import Action, BadSeal, unseal, verify
+from twokey.bot.interactions import Clicked
+from twokey.bot.listener_context import ListenerContext
+from twokey.bot.listeners.verify_click import Target, log_outcome
+from twokey.gateway.approvals.decisions import Approve, Outcome
+from twokey.gateway.service.as_shown import Place
+
+
+async def approve_as_shown(
+    ctx: ListenerContext, clicked: Clicked
+) -> tuple[Outcome, int] | None:
+    """Approve the call of a button; None when nothing was written.
+
+    Returns:
+        What came of it, and about when by the store's clock, in Unix milliseconds.
+
+    Raises:
+        StoreUnavailable: when it is not known to be written.
+    """
+    target, action = _target(ctx, clicked), clicked.action
+    if target is None:
+        return None
+    # Where Slack has to be asked, a reading of the store takes no time beside it.
+    reviewer = await ctx.reviewer_alone(*clicked.who, target.item)
+    if reviewer is None:
+        return None
+    decision = Approve()
+    outcome = await ctx.service.as_shown.decide(
+        target.click(clicked.digest),
+        decision,
+        reviewer.with_(gesture=clicked.gesture),
+        place=Place(action.channel, action.message_ts, reviewer.user),
+    )
+    if outcome is None:
+        return None
+    log_outcome(target, outcome, decision.kind, reviewer)
+    return outcome, target.now_ms
+
+
+def _target(ctx: ListenerContext, clicked: Clicked) -> Target | None:
+    """Return what a button on a card is about, by what was shown of it last."""
+    action = clicked.action
+    is_on_card = bool(action.channel and action.message_ts) and not action.view_id
+    if not is_on_card or action.team != ctx.team:
+        return None
+    try:
+        sealed = unseal(action.value)
+    except BadSeal:
+        return None
+    shown = ctx.service.as_shown.find(sealed.approval)
+    keys = ctx.service.store.keys_of_approval(sealed.approval)
+    if shown is None or keys is None or sealed.index is None:
+        return None
+    approval, purpose = shown.approval, Action.APPROVE
+    is_ours = any(
+        verify(sealed, approval, key=key, team=ctx.team, purpose=purpose)
+        for key in ctx.config.seal_keys
+    )
+    if not is_ours:
+        return None
+    return Target(approval, sealed.index, purpose, shown.now_ms, keys)

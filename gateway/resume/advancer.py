@@ -38,6 +38,7 @@ from twokey.gateway.resume.classification import (
     at_breakpoint,
     is_final,
 )
+from twokey.gateway.resume.concurrent import ahead
 from twokey.gateway.resume.halts import Halts
 from twokey.gateway.resume.run_events import RunEvents, ThreadRef
 from twokey.gateway.resume.runner import AnswerRefused, Runner, ThreadState
@@ -98,19 +99,27 @@ class Advancer:
         return await self.forward(at, runner)
 
     async def forward(
-        self, at: ThreadRef, runner: Runner, *, past_limits: bool = False
+        self,
+        at: ThreadRef,
+        runner: Runner,
+        *,
+        past_limits: bool = False,
+        seen: ThreadState | None = None,
     ) -> ThreadState:
         """Advance a thread until it waits or ends; return where it stands.
 
         ``past_limits`` goes on with a thread that was stopped by a limit, because its
-        program asks for that.
+        program asks for that. ``seen`` is where the thread stands, when the caller has
+        read that under this lease.
 
         Raises:
             ThreadStuck: when an answer is not taken.
             ThreadHalted: when the thread stands at a limit or a breakpoint.
             ThreadUnknown: when there is no such thread, and calls of it are approved.
         """
-        state = await self.run_until_waiting(at, runner, past_limits=past_limits)
+        state = await self.run_until_waiting(
+            at, runner, past_limits=past_limits, seen=seen
+        )
         if not state.exists:
             if await self._has_approved(at):
                 raise ThreadUnknown(at.agent, at.thread)
@@ -122,20 +131,23 @@ class Advancer:
         return state
 
     async def run_until_waiting(
-        self, at: ThreadRef, runner: Runner, *, past_limits: bool = False
+        self,
+        at: ThreadRef,
+        runner: Runner,
+        *,
+        past_limits: bool = False,
+        seen: ThreadState | None = None,
     ) -> ThreadState:
         """Answer and nudge until nothing is left that can be done without a person."""
         sent: set[str] = set()
         stale, has_run = 0, False
-        state = await runner.probe(at.thread)
-        await self._store.threads.open_run(
-            at.keys, at.tenant, at.agent, at.thread, has_past=state.exists
-        )
+        state = seen or await runner.probe(at.thread)
+        async with ahead(self._answers(at, state)) as reading:
+            await self._store.threads.open_run(
+                at.keys, at.tenant, at.agent, at.thread, has_past=state.exists
+            )
+            found = await reading
         while True:
-            if state.is_cut_off and has_run:
-                # Before any answer: one for another branch would run this one, too.
-                await self._halt_at_breakpoint(at, state)
-            found = await answers_for(self._store, at.agent, at.thread, state.pending)
             # An answer whose question came back was refused for good: sending it again
             # would never end.
             fresh = found.without(sent)
@@ -159,6 +171,13 @@ class Advancer:
             else:
                 return state
             state = await runner.probe(at.thread)
+            if state.is_cut_off and has_run:
+                # Before any answer: one for another branch would run this one, too.
+                await self._halt_at_breakpoint(at, state)
+            found = await self._answers(at, state)
+
+    async def _answers(self, at: ThreadRef, state: ThreadState) -> Answers:
+        return await answers_for(self._store, at.agent, at.thread, state.pending)
 
     async def _nudge(
         self, at: ThreadRef, runner: Runner, state: ThreadState, *, past_limits: bool

@@ -15,12 +15,18 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
 
 from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
 from twokey.gateway.errors import LeaseLost
 from twokey.gateway.resume.sqlite import to_the_end
-from twokey.gateway.resume.sqlite_writes import FENCE, SqliteWrites, in_thread
+from twokey.gateway.resume.sqlite_writes import (
+    FENCE,
+    SqliteWrites,
+    in_thread,
+    without_waiting_for_the_disk,
+)
 from twokey.gateway.store.fences import Lease
 
 LEASE_KEY, FENCE_KEY = "twokey_lease", "twokey_fence"
@@ -206,7 +212,15 @@ class SqliteFence:
         # Before the lock: setup takes it, too, and it is not reentrant.
         await own.setup()
         async with own.lock:
-            return int(await in_thread(own, _raise_in_sqlite, lease.name, lease.fence))
+            return await in_thread(own, _raise_in_sqlite, lease.name, lease.fence)
+
+    async def read(
+        self, saver: Saver, config: RunnableConfig
+    ) -> CheckpointTuple | None:
+        """Read a checkpoint with one change of threads."""
+        own = cast("AsyncSqliteSaver", saver)
+        async with own.lock:
+            return await in_thread(own, _read_from_sqlite, config)
 
     async def write(
         self, saver: Saver, lease: Lease, config: RunnableConfig, put: Put[T]
@@ -219,17 +233,26 @@ class SqliteFence:
         return cast("T", found)
 
 
+def _read_from_sqlite(
+    _: sqlite3.Connection, saver: SqliteSaver, config: RunnableConfig
+) -> CheckpointTuple | None:
+    return saver.get_tuple(config)
+
+
 def _raise_in_sqlite(
     conn: sqlite3.Connection, _: object, lease: str, fence: int
 ) -> int:
-    conn.execute(_TABLE)
-    conn.execute(
-        "INSERT INTO twokey_fences (lease, fence) VALUES (?, ?) "
-        "ON CONFLICT (lease) DO UPDATE SET fence = excluded.fence "
-        "WHERE twokey_fences.fence < excluded.fence",
-        (lease, fence),
-    )
-    conn.commit()
+    # Durable only with the next write: what is lost with the machine are fences of
+    # holders that were lost with it, and a write finds its own fence missing.
+    with without_waiting_for_the_disk(conn):
+        conn.execute(_TABLE)
+        conn.execute(
+            "INSERT INTO twokey_fences (lease, fence) VALUES (?, ?) "
+            "ON CONFLICT (lease) DO UPDATE SET fence = excluded.fence "
+            "WHERE twokey_fences.fence < excluded.fence",
+            (lease, fence),
+        )
+        conn.commit()
     return _first(conn.execute(FENCE, (lease,)).fetchone())
 
 

@@ -38,6 +38,7 @@ from twokey.gateway.resume.fence_tables import (
     Fence,
     NoFenceTable,
     Put,
+    SqliteFence,
     fence_of,
 )
 from twokey.gateway.store.fences import Lease, current
@@ -89,6 +90,9 @@ class FencedSaver(BaseCheckpointSaver[Any]):
         # Before the read: from then on no older holder can write what this read would
         # miss.
         await self._introduce()
+        fence = self.twokey_fence
+        if current() and isinstance(fence, SqliteFence):
+            return await fence.read(self, config)
         return await super().aget_tuple(config)
 
     @override

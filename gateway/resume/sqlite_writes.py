@@ -11,16 +11,22 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
 from twokey.gateway.errors import LeaseLost
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_NORMAL = 1
+"""`PRAGMA synchronous`: a commit is flushed with a later one; FULL (2): at once."""
 
 FENCE = "SELECT fence FROM twokey_fences WHERE lease = ?"
 
@@ -161,7 +167,12 @@ async def _written(saver: AsyncSqliteSaver, batch: Sequence[_Write]) -> None:
         one.tell()
 
 
-async def in_thread(saver: AsyncSqliteSaver, work: Any, *given: Any) -> Any:  # noqa: ANN401 - any function
+async def in_thread(
+    saver: AsyncSqliteSaver,
+    work: Callable[Concatenate[sqlite3.Connection, SqliteSaver, P], T],
+    *given: P.args,
+    **named: P.kwargs,
+) -> T:
     """Run a function with the raw connection and a saver, in the connection's thread.
 
     The caller holds the saver's lock.
@@ -172,7 +183,30 @@ async def in_thread(saver: AsyncSqliteSaver, work: Any, *given: Any) -> Any:  # 
     # Its setup would run a script, which commits a transaction halfway.
     inner.is_setup = True
     # aiosqlite has no public way to run more than one statement in its thread.
-    return await conn._execute(work, raw, inner, *given)  # noqa: SLF001
+    return cast("T", await conn._execute(work, raw, inner, *given, **named))  # noqa: SLF001
+
+
+@contextmanager
+def without_waiting_for_the_disk(conn: sqlite3.Connection) -> Generator[None]:
+    """Commit what is done inside to the log of SQLite, without flushing the log.
+
+    Whatever is committed later flushes it, too. Other than in its log (WAL), a commit
+    that is not flushed could damage the file; then nothing is otherwise.
+    """
+    if conn.in_transaction:
+        conn.commit()  # somebody else's; within it the setting cannot change
+    (mode,) = conn.execute("PRAGMA journal_mode").fetchone()
+    (before,) = conn.execute("PRAGMA synchronous").fetchone()
+    if mode != "wal" or before <= _NORMAL:
+        yield
+        return
+    conn.execute(f"PRAGMA synchronous = {_NORMAL}")
+    try:
+        yield
+    finally:
+        if conn.in_transaction:
+            conn.rollback()
+        conn.execute(f"PRAGMA synchronous = {before}")
 
 
 def _in_one_transaction(

@@ -17,6 +17,7 @@ from twokey.gateway.failures import log_failure
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.protocol.port import connected
 from twokey.gateway.resume.advancer import Advancer
+from twokey.gateway.resume.concurrent import ahead
 from twokey.gateway.resume.leases import under_lease
 from twokey.gateway.resume.retries import Retries, jittered
 from twokey.gateway.resume.run_events import ThreadRef
@@ -232,10 +233,6 @@ class Worker:
     async def _advance(self, at: ThreadRef, runner: Runner, delivery: Delivery) -> None:
         job, key = delivery.job, _key(delivery)
         is_start = job.kind is JobKind.START
-        # Somebody dropped the run while this job was queued; only a new message takes
-        # it up.
-        if not is_start and await self._store.stalled.is_dropped(at.keys, at.run):
-            return
         # Jobs are delivered at least once, messages are given once.
         is_new = is_start and not await runner.has_taken(at.thread, key)
         if is_new:
@@ -245,8 +242,16 @@ class Worker:
                 lambda: runner.start(at.thread, job.input, key=key),
                 key=key,
             )
-        else:
+        elif is_start:
             state = await self._advancer.forward(at, runner)
+        else:
+            async with ahead(runner.probe(at.thread)) as probing:
+                # Somebody dropped the run while this job was queued; only a new message
+                # takes it up.
+                if await self._store.stalled.is_dropped(at.keys, at.run):
+                    return
+                seen = await probing
+            state = await self._advancer.forward(at, runner, seen=seen)
         if not self._runners.is_of_a_program(at.agent, at.thread):
             state = await self._interrupts.announce_or_end(at, runner, state)
         if state.is_finished:

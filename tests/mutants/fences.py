@@ -47,6 +47,13 @@ FENCES_TABLE = (
         FENCES,
     ),
     Mutant(
+        "a checkpoint waits for the disk also after a fence that did not",
+        "gateway/resume/sqlite_writes.py",
+        'conn.execute(f"PRAGMA synchronous = {before}")',
+        "pass",
+        "tests/resume/test_sqlite_writes.py",
+    ),
+    Mutant(
         "a checkpoint write that fails leaves nothing half done beside others",
         "gateway/resume/sqlite_writes.py",
         'conn.execute("ROLLBACK TO one")',
@@ -70,8 +77,8 @@ FENCES_TABLE = (
     Mutant(
         "a new holder's fence is known before it reads",
         "gateway/resume/fenced_saver.py",
-        "        await self._introduce()\n        return await super().aget_tuple",
-        "        return await super().aget_tuple",
+        "        await self._introduce()\n        fence = self.twokey_fence\n",
+        "        fence = self.twokey_fence\n",
         FENCES,
     ),
     Mutant(

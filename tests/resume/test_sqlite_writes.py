@@ -182,3 +182,26 @@ async def test_a_checkpoint_and_what_follows_it_are_read_as_they_were_written(
         with holding(lease):
             await clone.adelete_thread("t1")
             assert await clone.aget_tuple(start) is None
+
+
+async def test_a_checkpoint_waits_for_the_disk_also_after_a_fence_that_did_not(
+    tmp_path: Path,
+) -> None:
+    async with opened(tmp_path) as (saver, clone, _):
+        [before] = await saver.conn.execute_fetchall("PRAGMA synchronous")
+        await known(clone, lease_of("t1"))
+        [after] = await saver.conn.execute_fetchall("PRAGMA synchronous")
+
+        assert tuple(before) == tuple(after) == (2,)
+
+
+async def test_a_fence_keeps_what_somebody_else_had_begun_to_write(
+    tmp_path: Path,
+) -> None:
+    async with opened(tmp_path) as (saver, clone, _):
+        row = ("t2", "", "c1", "task", "", 0, "messages", "null", b"")
+        await saver.conn.execute("INSERT INTO writes VALUES (?,?,?,?,?,?,?,?,?)", row)
+        await known(clone, lease_of("t1"))
+
+        assert [task for task, _ in await written(saver, "t2")] == ["task"]
+        assert not saver.conn.in_transaction

@@ -25,7 +25,10 @@ from bench import (
     help_time,
     many_calls,
     peer_work,
+    record_size,
+    restart_pending,
     service_decisions,
+    submit_history,
 )
 from bench.chart import svg
 from bench.compare import worse
@@ -53,10 +56,13 @@ FIGURES: dict[str, _Measure] = {
     "help_time": help_time.measure,
     "cards_lost": cards_lost.measure,
     "peer_work": peer_work.measure,
+    "record_size": record_size.measure,
+    "submit_history": submit_history.measure,
+    "restart_pending": restart_pending.measure,
 }
 """Every figure by its name on the command line."""
 
-LONG = frozenset({"cards_lost", "peer_work"})
+LONG = frozenset({"cards_lost", "peer_work", "restart_pending"})
 """Those that take minutes or need other products; ``--short`` leaves them out."""
 
 

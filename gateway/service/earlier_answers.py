@@ -13,7 +13,6 @@ from twokey.gateway.approvals.precedents import DAY_MS
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.protocol.questions import Answered
 from twokey.gateway.protocol.records import RunRef
-from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.service.proposals import Proposal
 from twokey.gateway.store.atomic_write import Loaded
 from twokey.gateway.store.keys import Keys
@@ -21,9 +20,6 @@ from twokey.gateway.store.store import Store
 
 MOST_SETS = 3
 """Answered sets of questions that a card has at most."""
-
-_LOOKED_AT = 10
-"""How many approvals of a run one look goes back: a long run costs no more."""
 
 
 async def with_answers(
@@ -36,7 +32,7 @@ async def with_answers(
     """
     if not any(map(_is_reviewed, proposal.approvals)):
         return proposal
-    listed = await store.approvals.of_run(keys, tenant, run_ref, newest=_LOOKED_AT)
+    listed = await store.approvals.answered_of_run(keys, tenant, run_ref)
     found = await store.approvals.load_each(one.id for one in reversed(listed))
     answered = tuple(one for loaded in found if (one := _answer_in(loaded)))
     approvals = [
@@ -53,7 +49,7 @@ def _is_reviewed(approval: Approval) -> bool:
 def _answer_in(loaded: Loaded) -> Answered | None:
     item = loaded.approval.items[0]
     decision = item.decision
-    if not item.is_question or item.state is not ItemState.ANSWERED or decision is None:
+    if not item.is_question or decision is None:
         return None
     if decision.at_ms <= loaded.now_ms - DAY_MS:
         return None

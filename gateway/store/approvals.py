@@ -356,6 +356,13 @@ class ApprovalStore:
         """Return a run's approvals in which an item is open, oldest first."""
         return await run_list.open_of_run(self._conn, keys, tenant, run_ref)
 
+    async def answered_of_run(
+        self, keys: Keys, tenant: str, run_ref: RunRef
+    ) -> list[Listed]:
+        """Return a run's newest approvals that people answered, oldest first."""
+        key = keys.answered(tenant, run_ref)
+        return run_list.listed(await self._conn.command("ZRANGE", key, 0, -1))
+
     async def unfinished(self, keys: Keys, listed: Sequence[Listed]) -> list[str]:
         """Return the ids of those in which something is still to happen by itself."""
         if not listed:

@@ -180,6 +180,13 @@ class Keys:
         # A hash holds no colon, so only the kind of the key is replaced.
         return self.run(tenant, run_ref).replace(":run:", ":open:")
 
+    def answered(self, tenant: str, run_ref: RunRef) -> str:
+        """Sorted set: the newest answered approvals of a run by opening, for a day.
+
+        Scripts derive its name, as that of `open_of_run`.
+        """
+        return self.run(tenant, run_ref).replace(":run:", ":answered:")
+
     def thread_facts(self, tenant: str, agent: str, thread: str) -> str:
         """Hash: who asked in this thread, and where in Slack."""
         return f"{self._base}:tm:{_hashed(tenant, agent, thread)}"

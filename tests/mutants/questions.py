@@ -88,9 +88,9 @@ QUESTION_TABLE = (
     ),
     Mutant(
         "a skipped question is no evidence",
-        "gateway/service/earlier_answers.py",
-        "item.state is not ItemState.ANSWERED",
-        "False",
+        "gateway/store/lua/prelude.lua",
+        "if redis.call('HGET', head, '0:s') == 'answered' then",
+        "if true then",
         EVIDENCE,
     ),
     Mutant(

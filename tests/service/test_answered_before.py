@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 
 from tests.service.harness import ANA, DAN, ServiceHarness, person
 from twokey.gateway.approvals.decisions import Decided, Reject, Respond
+from twokey.gateway.approvals.precedents import DAY_MS
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.protocol.questions import ASK_USER
+from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.wire import ProposedCall, Turn, TurnRef, Verdict
 from twokey.gateway.service.earlier_answers import MOST_SETS
 from twokey.gateway.store.store import Store
 
+RUN = RunRef(agent="support", thread="t1")
 REFUND: tuple[str, JsonObject] = ("process_refund", {"amount": 899})
 
 
@@ -74,6 +79,23 @@ async def test_the_newest_answers_come_first_and_a_few_are_enough(
         "Q: Question 3",
         "Q: Question 2",
     ]
+
+
+async def test_a_run_lists_its_newest_answers_and_nothing_else_for_a_day(
+    service: ServiceHarness,
+) -> None:
+    keys, store = service.store.keys_of_tenant("default"), service.store.approvals
+    rejected = await asked(service, "Which one?")
+    await service.reviews.decide(await service.click(rejected), Reject(), ANA)
+    assert await store.answered_of_run(keys, "default", RUN) == []
+
+    for number in range(12):
+        await answered(service, f"Question {number}?", "yes")
+
+    newest = await store.of_run(keys, "default", RUN, newest=10)
+    assert await store.answered_of_run(keys, "default", RUN) == newest
+    left = await service.store.conn.command("PTTL", keys.answered("default", RUN))
+    assert 0 < cast("int", left) <= DAY_MS
 
 
 async def test_other_threads_skipped_and_waiting_questions_are_no_evidence(

@@ -75,8 +75,10 @@ local FORMAT = '12'
 -- may still change it. A doubt is open until people reconcile it, however long that takes.
 local OPEN = {pending = true, authorized = true, executing = true, in_doubt = true}
 
--- How long the verdicts of a turn are kept that needed no record, in milliseconds.
-local AUTO_TURN_MS = 24 * 60 * 60 * 1000
+-- How long the verdicts of a turn are kept that needed no record, and what is listed of
+-- answers, in milliseconds.
+local DAY_MS = 24 * 60 * 60 * 1000
+local MOST_ANSWERED = 10
 
 local function is_open(head)
   -- An approval that is kept no longer has no `n`: nothing of it is open.
@@ -148,7 +150,7 @@ local function retain_turn(base, turn, keep)
   for id in string.gmatch(line, 'ap_s%d+_%x+') do
     needed, is_auto = needed or is_open(base .. 'a:' .. id), false
   end
-  if is_auto then keep = AUTO_TURN_MS end
+  if is_auto then keep = DAY_MS end
   -- False as a lifetime: none, see live_on.
   live_on({turn}, not needed and keep)
 end
@@ -186,6 +188,13 @@ local function retain(head, blobs, keep)
   if was_open then
     local created = tonumber(redis.call('HGET', head, 'created')) or 0
     redis.call('ZADD', base .. 'run:' .. run, created, id .. ' ' .. ns)
+    -- Listed apart for a day: the run's next calls are shown beside such answers.
+    if redis.call('HGET', head, '0:s') == 'answered' then
+      local answered = base .. 'answered:' .. run
+      redis.call('ZADD', answered, created, id .. ' ' .. ns)
+      redis.call('ZREMRANGEBYRANK', answered, 0, -1 - MOST_ANSWERED)
+      redis.call('PEXPIRE', answered, DAY_MS)
+    end
   end
   retain_schemas(base, redis.call('HGET', blobs, 'schemas') or '', keep, was_open)
   retain_turn(base, base .. 'turn:' .. turn, keep)

@@ -77,7 +77,7 @@ def main(argv: list[str] | None = None) -> int:
     if unknown:
         parser.error(f"no figure {unknown[0]!r}; choose from {', '.join(FIGURES)}")
     print(f"{machine()}\n", flush=True)
-    run = new_run(is_quick=args.quick)
+    run = new_run(is_quick=args.quick, note=args.note)
     for name in names:
         _measure(run, name)
     if args.json:
@@ -124,6 +124,9 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         metavar="FOLDER",
         help="also write results.json, results.md and results.svg",
+    )
+    parser.add_argument(
+        "--note", default="", help="a sentence for the page, such as how busy it was"
     )
     parser.add_argument(
         "--compare",

@@ -1,17 +1,20 @@
 """Measure the latency from a click in Slack to its acknowledgement.
 
-Two servers get the same signed requests from the same load generator, each of the
-three in a process of its own, in turns:
+The servers get signed requests from the same load generator, each in processes of its
+own, in turns:
 
 - Twokey: the whole bot. Each click is the first decision on an approval of its own; it
   is recorded in a durable Valkey, with its job, event and audit entry, before the
   answer. Afterwards every approval must really be decided, else this fails.
+- Twokey, two workers: the same as `twokey bot --workers 2` runs it, in two processes
+  that answer and one that publishes.
 - default Bolt: `AsyncApp` as its documentation shows it, with one listener that does
   nothing but ``await ack()``.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +22,7 @@ from tempfile import TemporaryDirectory
 
 from bench.clicks import PreparedClick, ensure_decided, prepare
 from bench.load import Report, fire
+from bench.progress import progress
 from bench.serve import Name, ServerSettings, serving
 from bench.stats import Figure, Measured, NotMeasured, ratio
 from twokey.gateway.store.open_store import open_store
@@ -71,33 +75,66 @@ async def measured(plan: Plan) -> Figure:
     """Run both as often as the plan says."""
     found: dict[Name, _Samples] = {
         "twokey": _Samples("Twokey"),
+        "two_workers": _Samples("Twokey, two workers"),
         "bolt": _Samples("default Bolt"),
     }
     size = 0
     with TemporaryDirectory(prefix="tk-bench-") as folder:
         for turn in range(plan.rounds):
             async with Sandbox() as sandbox, open_store(None, Path(folder)) as store:
-                clicks = await prepare(store, sandbox, 1 + plan.alone + plan.together)
+                progress(f"clicks: round {turn + 1} of {plan.rounds}")
+                count = 1 + plan.alone + plan.together
+                clicks = await prepare(store, sandbox, count + 1 + plan.together)
                 size = len(clicks[-1].request.body)
-                await _round(store, sandbox, clicks, plan, found, turn)
+                await _round(store, sandbox, clicks[:count], plan, found, turn)
+                await _workers(store, sandbox, clicks[count:], found["two_workers"])
                 await ensure_decided(store, clicks)
     ours, bolts = found["twokey"], found["bolt"]
+    workers = found["two_workers"].together()
     alone, together = (ours.alone(), bolts.alone()), (ours.together(), bolts.together())
     return Figure(
         TITLE,
         f"{plan.rounds} rounds; {plan.alone} clicks over 1 connection, {plan.together} "
         f"over {MANY}; bodies of {size} bytes;\nTwokey records every decision (Valkey "
         "with appendfsync always), Bolt does nothing.",
-        (*alone, *together),
+        (*alone, *together, workers),
         (
-            ratio("click: Twokey / default Bolt, p50", *alone, at_most=0.2),
+            ratio(
+                "click: Twokey / default Bolt, p50",
+                *alone,
+                at_most=0.2,
+                limit=_bolt(alone[1]),
+            ),
             ratio(
                 f"clicks/s: Twokey / default Bolt, {MANY} connections",
                 *together,
                 at_least=1.2,
+                limit=_bolt(together[1]),
+            ),
+            ratio(
+                f"clicks/s: two workers / default Bolt, {MANY} connections",
+                workers,
+                together[1],
+                at_least=2.0,
+                limit=f"{os.cpu_count()} processors, shared with the load generator, "
+                "Slack and the store",
             ),
         ),
     )
+
+
+def _bolt(measured: Measured) -> str:
+    return f"an empty default Bolt listener: {measured.at(0.5):.1f} {measured.unit}"
+
+
+async def _workers(
+    store: Store, sandbox: Sandbox, clicks: Sequence[PreparedClick], found: _Samples
+) -> None:
+    """Measure two workers alone: their publisher must not be that of another bot."""
+    async with serving(_settings("two_workers", store, sandbox)) as url:
+        await _fired(url, clicks[:1], connections=1)
+        report = await _fired(url, clicks[1:], connections=MANY)
+    found.rates.append((report.per_second,))
 
 
 async def _round(

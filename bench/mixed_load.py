@@ -8,8 +8,8 @@ seconds it notes the store's memory, its keys by kind, and the memory of each pr
 It ends with 1 when one of them leaves the band of the first quarter.
 
 What has ended is kept for a month, in which everything would grow. So this shortens a
-month to a minute, from outside: what has a lifetime of a day or more gets one of a
-minute, and the audit log keeps a minute.
+month to a minute, from outside: what has a lifetime of ten minutes or more gets one of
+a minute, and the audit log keeps a minute.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ from twokey.gateway.store.durability import server_info
 from twokey.gateway.store.freezes import FreezeScope, ScopeKind
 from twokey.sandbox.client import UserActionFailed
 
-_DAY_MS = 24 * 60 * 60 * 1000
+_LONG_MS = 10 * 60 * 1000
+"""Shorter lifetimes are those of leases and waits, which stay as they are."""
+
 _EXPIRES = "45s"
 _ASK_S, _CLICK_S, _EDIT_S, _FREEZE_S, _RESTART_S = 1.0, 0.5, 5.0, 20.0, 30.0
 _FROZEN_S = 3.0
@@ -131,7 +133,7 @@ class Load:
         self.done[f"{how.name} of a {name.partition('-')[0]}"] += 1
 
     async def age(self) -> None:
-        """Let what is kept for days end soon."""
+        """Let what is kept for long end soon."""
         conn = self.everything.store.conn
         names = [text(name) for name in listed(await conn.command("KEYS", "*"))]
         for at in range(0, len(names), 500):
@@ -140,7 +142,7 @@ class Load:
             old: list[list[Argument]] = [
                 ["PEXPIRE", name, self.kept_s * 1000]
                 for name, ms in zip(part, left, strict=True)
-                if cast("int", ms) >= _DAY_MS
+                if cast("int", ms) >= _LONG_MS
             ]
             if old:
                 await conn.transaction(*old)

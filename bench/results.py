@@ -14,7 +14,7 @@ _HEAD = """\
 # Results of the benchmark
 
 Written by `make bench`; change nothing here by hand.
-{machine}. Commit {commit}, {date}.{quick}
+{machine}. Commit {commit}, {date}.{quick}{note}
 
 A ratio compares two subjects that were measured in turns in one run; it is the median
 over the rounds, and the smallest and the largest round stand beside it. Times and sizes
@@ -46,7 +46,11 @@ def markdown(run: Run) -> str:
     """Return the page of a run."""
     quick = " A smoke test with few samples: its values mean nothing." * run["is_quick"]
     head = _HEAD.format(
-        machine=run["machine"], commit=run["commit"], date=run["date"], quick=quick
+        machine=run["machine"],
+        commit=run["commit"],
+        date=run["date"],
+        quick=quick,
+        note=f" {run['note']}" if run["note"] else "",
     )
     parts = [
         head,

@@ -15,19 +15,20 @@ from typing import Any
 from bench.stats import Figure
 
 Run = dict[str, Any]
-"""``machine``, ``date``, ``commit``, ``is_quick``, ``figures`` by name, and ``failed``:
-by name, why a figure could not be measured."""
+"""``machine``, ``date``, ``commit``, ``note``, ``is_quick``, ``figures`` by name, and
+``failed``: by name, why a figure could not be measured."""
 
 _ROOT = Path(__file__).parent.parent
 
 
-def new_run(*, is_quick: bool) -> Run:
+def new_run(*, is_quick: bool, note: str = "") -> Run:
     """Return a run without figures, of this machine and this commit."""
     now = datetime.now(UTC)  # noqa: TID251 - when it was measured
     return {
         "machine": machine(),
         "date": now.isoformat(timespec="minutes"),
         "commit": _commit(),
+        "note": note,
         "is_quick": is_quick,
         "figures": {},
         "failed": {},

@@ -1,5 +1,8 @@
 """Run the web server under test (our bot or plain Bolt) in a subprocess.
 
+Our bot runs in one process, or as `twokey bot --workers 2` does: two processes answer
+on one port, and a third one publishes.
+
 One line of JSON comes in on standard input, the request URL goes out in one line, and
 the server stops when standard input ends.
 """
@@ -9,9 +12,10 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import asdict, dataclass, replace
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 from aiohttp import web
@@ -23,29 +27,43 @@ from bench.stats import NotMeasured
 from twokey.bot.app import SlackBot
 from twokey.bot.ids import Action
 from twokey.bot.ingress import EVENTS_PATH
+from twokey.bot.listening import shared_listener, url_of
+from twokey.bot.worker import WHOLE, Part
+from twokey.cli.bot_workers import worker_of
 from twokey.gateway.service.reviews import ReviewService
 from twokey.gateway.store.store import Store
 
-Name = Literal["twokey", "bolt"]
+Name = Literal["twokey", "two_workers", "bolt"]
 
-_START_S = 30.0
+_START_S = 120.0
 _STOP_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """Which server to run, with its store and its Slack."""
+    """Which server to run, with its store and its Slack.
+
+    Attributes:
+        part: which process of several this is, as `worker_of` reads it; "" for all.
+    """
 
     name: Name
     store_url: str
     api_url: str
     bot_token: str
     signing_secret: str
+    part: str = ""
 
 
 @asynccontextmanager
-async def serving(settings: ServerSettings) -> AsyncGenerator[str]:
+async def serving(
+    settings: ServerSettings, *, fds: Sequence[int] = ()
+) -> AsyncGenerator[str]:
     """Run a server in a process of its own while the block runs.
+
+    Args:
+        settings: which one.
+        fds: file descriptors that the process inherits.
 
     Yields:
         Its request URL.
@@ -59,6 +77,7 @@ async def serving(settings: ServerSettings) -> AsyncGenerator[str]:
         "bench.serve",
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
+        pass_fds=fds,
     )
     assert process.stdin is not None
     assert process.stdout is not None
@@ -82,8 +101,8 @@ async def serving(settings: ServerSettings) -> AsyncGenerator[str]:
 async def main() -> None:
     """Serve what standard input names until it ends."""
     settings = ServerSettings(**json.loads(sys.stdin.readline()))
-    run = _twokey if settings.name == "twokey" else _bolt
-    async with run(settings) as url:
+    runs = {"twokey": _twokey, "two_workers": _two_workers, "bolt": _bolt}
+    async with runs[settings.name](settings) as url:
         print(url, flush=True)
         await asyncio.to_thread(sys.stdin.read)
 
@@ -97,11 +116,29 @@ async def _twokey(settings: ServerSettings) -> AsyncGenerator[str]:
         signing_secret=settings.signing_secret,
         api_url=settings.api_url,
     )
+    worker = worker_of(settings.part) if settings.part else WHOLE
+    reviews = ReviewService(store, lambda: POLICY)
     try:
-        async with SlackBot(config, ReviewService(store, lambda: POLICY)) as bot:
-            yield bot.url
+        async with SlackBot(config, reviews, worker=worker) as bot:
+            yield bot.url if worker.answers else "publishes"
     finally:
         await store.close()
+
+
+@asynccontextmanager
+async def _two_workers(settings: ServerSettings) -> AsyncGenerator[str]:
+    """Serve our bot in two processes, with a third one that publishes."""
+    async with AsyncExitStack() as opened:
+        folder = opened.enter_context(TemporaryDirectory(prefix="tk-bench-"))
+        listener = opened.enter_context(shared_listener("127.0.0.1", 0))
+        fd = listener.fileno()
+        for part, own in ((Part.PUBLISHES, -1), (Part.ANSWERS, fd), (Part.ANSWERS, fd)):
+            child = replace(
+                settings, name="twokey", part=f"{part}:{own}:{folder}/health"
+            )
+            fds = [own] if own >= 0 else []
+            await opened.enter_async_context(serving(child, fds=fds))
+        yield url_of(*listener.getsockname()[:2])
 
 
 @asynccontextmanager

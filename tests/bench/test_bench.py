@@ -16,7 +16,7 @@ from twokey.gateway.store.store import Store
 from twokey.sandbox.server import Sandbox
 
 # Both start real servers: some seconds each, more when the machine is busy.
-smoke = pytest.mark.timeout(60)
+smoke = pytest.mark.timeout(240)
 
 
 @smoke
@@ -39,13 +39,15 @@ async def test_the_way_from_click_to_acknowledgement_is_measured() -> None:
 
     figure = await click_to_ack.measured(plan)
 
-    ours, bolts, our_rate, bolts_rate = figure.measured
-    assert [len(one.rounds[0]) for one in figure.measured] == [5, 5, 1, 1]
+    ours, bolts, our_rate, bolts_rate, workers = figure.measured
+    assert [len(one.rounds[0]) for one in figure.measured] == [5, 5, 1, 1, 1]
     # Bolt's runner looks for the answer every 10 ms.
     assert bolts.at(0.0) > 10
     assert ours.at(0.0) > 0
     assert our_rate.at(0.5) > 1
     assert bolts_rate.at(0.5) > 1
+    assert workers.at(0.5) > 1
+    assert [one.at_least for one in figure.ratios] == [None, 1.2, 2.0]
 
 
 @smoke

@@ -25,6 +25,7 @@ def _run(*ratios: Ratio, **failed: str) -> dict[str, Any]:
         "machine": "a machine",
         "date": "2026-11-24T20:00+00:00",
         "commit": "0123456789ab",
+        "note": "Nobody else was there.",
         "is_quick": False,
         "figures": {"one": figure.as_json()},
         "failed": failed,
@@ -52,7 +53,7 @@ def test_the_page_has_each_figure_with_limit_target_machine_date_and_commit() ->
     assert "| slow, p50 | 5.00 ms | 4.00 to 6.00 | ≤ 9 ms reached |  |" in page
     assert "| fast / slow | 0.21 | 0.17 to 0.25 |" in page
     assert "| other | Not every click got 200. |" in page
-    assert "a machine. Commit 0123456789ab, 2026-11-24T20:00+00:00." in page
+    assert "Commit 0123456789ab, 2026-11-24T20:00+00:00. Nobody else was there." in page
 
 
 def test_page_and_chart_are_made_from_the_data_alone(
@@ -154,3 +155,11 @@ def test_what_cannot_be_measured_stops_no_other_figure_and_fails(
     run = json.loads((tmp_path / "results.json").read_text("utf-8"))
     assert list(run["figures"]) == ["one"]
     assert run["failed"] == {"broken": "It hung up."}
+
+
+def test_the_results_in_the_repository_are_those_of_their_data() -> None:
+    folder = Path(command.__file__).parent
+    run = json.loads((folder / "results.json").read_text("utf-8"))
+
+    assert (folder / "results.md").read_text("utf-8") == markdown(run)
+    assert (folder / "results.svg").read_text("utf-8") == svg(run)

@@ -21,6 +21,7 @@ from bench import (
     cards_lost,
     click_to_ack,
     decision_cost,
+    decision_in_crowd,
     decision_to_tool,
     help_time,
     many_calls,
@@ -49,6 +50,7 @@ class _Measure(Protocol):
 FIGURES: dict[str, _Measure] = {
     "click_to_ack": click_to_ack.measure,
     "decision_to_tool": decision_to_tool.measure,
+    "decision_in_crowd": decision_in_crowd.measure,
     "auto_call": auto_call.measure,
     "decision_cost": decision_cost.measure,
     "many_calls": many_calls.measure,
@@ -62,7 +64,7 @@ FIGURES: dict[str, _Measure] = {
 }
 """Every figure by its name on the command line."""
 
-LONG = frozenset({"cards_lost", "peer_work", "restart_pending"})
+LONG = frozenset({"cards_lost", "decision_in_crowd", "peer_work", "restart_pending"})
 """Those that take minutes or need other products; ``--short`` leaves them out."""
 
 

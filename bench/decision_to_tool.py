@@ -28,8 +28,9 @@ from langchain_core.messages import HumanMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.types import Command
 
+from bench.disk import waits_for_the_disk
 from bench.payments_stub import Graph, PaymentsStub, agent
-from bench.stats import P95, Figure, Measured, ratio
+from bench.stats import P95, Figure, Measured, plain, ratio
 from twokey.agent import ApprovalMiddleware, guarded
 from twokey.gateway.approvals.decisions import (
     AccountKind,
@@ -51,6 +52,8 @@ from twokey.gateway.store.store import Store
 
 TITLE = "Decision to tool start"
 POLL_S = 0.5
+ALONE_MS = 6.0
+"""What one decision has to reach while nothing else happens."""
 
 _AGENT = "support"
 _POLICY = load_policy(
@@ -89,16 +92,16 @@ async def measure(*, is_quick: bool = False) -> Figure:
 
 async def measured(plan: Plan) -> Figure:
     """Run all three as often as the plan says."""
-    async with _subjects() as (stub, subjects):
-        for subject in subjects:
+    async with subjects() as (stub, found):
+        for subject in found:
             await _once(subject, stub, f"{subject.name} warms up")
         rounds = [
-            await _round(subjects, stub, plan.approvals, turn)
+            await _round(found, stub, plan.approvals, turn)
             for turn in range(plan.rounds)
         ]
     twokey, bare, poller = (
         Measured(one.name, "ms", tuple(row[place] for row in rounds))
-        for place, one in enumerate(subjects)
+        for place, one in enumerate(found)
     )
     return Figure(
         TITLE,
@@ -106,6 +109,12 @@ async def measured(plan: Plan) -> Figure:
         "appendfsync always, SQLite checkpoints.",
         (twokey, bare, poller),
         (
+            plain(
+                "decision to tool p50, alone",
+                twokey,
+                at_most=ALONE_MS,
+                limit=waits_for_the_disk("decision, the lease, the claim", 3),
+            ),
             ratio("0.5 s poller / Twokey, p50", poller, twokey, at_least=50),
             ratio("0.5 s poller / Twokey, p95", poller, twokey, share=P95),
             ratio("Twokey / bare resume, p50", twokey, bare),
@@ -239,7 +248,7 @@ class Poller:
 
 
 @asynccontextmanager
-async def _subjects() -> AsyncGenerator[tuple[PaymentsStub, list[Subject]]]:
+async def subjects() -> AsyncGenerator[tuple[PaymentsStub, list[Subject]]]:
     """Start everything, with a worker that waits for jobs throughout."""
     stub = PaymentsStub()
     with TemporaryDirectory(prefix="tk-bench-") as folder:

@@ -1,0 +1,105 @@
+"""Measure the latency from a decision to its tool while a thousand threads wait.
+
+The threads of one agent wait for people, each with one call. Decisions then come at a
+fixed rate, whether or not the tools of earlier ones have started, as from many
+reviewers. Each is measured from the call of `ReviewService.decide` to the first line of
+its tool; the store is durable and the checkpoints are in SQLite.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bench.decision_to_tool import Subject, subjects
+from bench.disk import waits_for_the_disk
+from bench.payments_stub import PaymentsStub
+from bench.stats import Figure, Measured, plain
+
+TITLE = "Decision to tool start, among many that wait"
+P99 = 0.99
+AMONG_MANY_MS = 40.0
+"""What 99 of 100 decisions have to reach."""
+
+_AT_ONCE = 8
+"""How many agents ask at a time, before anything is measured."""
+_TIMEOUT_S = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How many threads wait, and how many decisions of a round come how often."""
+
+    waiting: int
+    rounds: int
+    decisions: int
+    per_second: float
+
+
+FULL = Plan(waiting=1000, rounds=3, decisions=100, per_second=20)
+QUICK = Plan(waiting=10, rounds=1, decisions=5, per_second=20)
+
+
+async def measure(*, is_quick: bool = False) -> Figure:
+    """Decide among many that wait."""
+    return await measured(QUICK if is_quick else FULL)
+
+
+async def measured(plan: Plan) -> Figure:
+    """Do so as often as the plan says."""
+    async with asyncio.timeout(_TIMEOUT_S), subjects() as (stub, found):
+        ours = found[0]
+        waiting = [f"waiting {n}" for n in range(plan.waiting)]
+        await _ask(ours, waiting)
+        rounds: list[tuple[float, ...]] = []
+        for _ in range(plan.rounds):
+            # Others ask instead, so that as many wait throughout.
+            batch, waiting = waiting[: plan.decisions], waiting[plan.decisions :]
+            rounds.append(await _decided(ours, stub, batch, plan.per_second))
+            again = [f"{order} again" for order in batch]
+            await _ask(ours, again)
+            waiting += again
+    taken = Measured("Twokey", "ms", tuple(rounds))
+    return Figure(
+        TITLE,
+        f"{plan.rounds} rounds of {plan.decisions} decisions, {plan.per_second:g} a "
+        f"second, while {plan.waiting} threads wait.",
+        (taken,),
+        (
+            plain(
+                f"decision to tool p99, {plan.waiting:,} waiting",
+                taken,
+                share=P99,
+                at_most=AMONG_MANY_MS,
+                limit=waits_for_the_disk("decision, the lease, the claim", 3),
+            ),
+            plain(f"decision to tool p50, {plan.waiting:,} waiting", taken),
+        ),
+    )
+
+
+async def _ask(ours: Subject, orders: Sequence[str]) -> None:
+    for first in range(0, len(orders), _AT_ONCE):
+        some = orders[first : first + _AT_ONCE]
+        await asyncio.gather(*(ours.propose(order) for order in some))
+
+
+async def _decided(
+    ours: Subject, stub: PaymentsStub, orders: Sequence[str], per_second: float
+) -> tuple[float, ...]:
+    """Decide at a fixed rate; return how long each took to its tool, in ms."""
+    start = time.perf_counter()
+
+    async def one(place: int, order: str) -> float:
+        begun = stub.expect(order)
+        await asyncio.sleep(max(0.0, start + place / per_second - time.perf_counter()))
+        decided = await ours.decide(order)
+        taken = await begun - decided
+        await ours.wait_until_idle(order)
+        return taken * 1000
+
+    return tuple(
+        await asyncio.gather(*(one(n, order) for n, order in enumerate(orders)))
+    )

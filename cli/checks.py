@@ -161,8 +161,15 @@ async def _store(settings: Settings) -> str:
     place = (urlsplit(url).hostname or urlsplit(url).path) if url else settings.data_dir
     async with open_configured(settings) as store:
         facts = await ensure_durable(store.conn)
+        masters = len(await store.conn.on_each_master("PING"))
+        disk = "its disk and a replica" if store.conn.confirmed_by else "its disk"
     spread = f", in {settings.shards} shards" if settings.shards > 1 else ""
-    return f"{facts.name} at {place}{spread}; what it acknowledges is on its disk"
+    if masters > settings.shards:
+        spread += (
+            f" ({masters} masters, of which {settings.shards} can be used: 'shards' "
+            "of a new store may be higher)"
+        )
+    return f"{facts.name} at {place}{spread}; what it acknowledges is on {disk}"
 
 
 async def _waiting(settings: Settings, policy: Policy) -> str:

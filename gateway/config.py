@@ -62,6 +62,7 @@ _NO_POLICY = (
 _MAX_SHARDS = 64
 # The only hosts to which a token may travel without TLS: nothing leaves the machine.
 _LOOPBACK = {"127.0.0.1", "::1", "localhost"}
+_STORE = re.compile(r"unix|rediss?(\+sentinel|\+cluster)?")
 _NAMED = re.compile(r"[^:\s][^:]*:[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -72,9 +73,10 @@ def _named(what: str, text: str) -> str:
 
 
 def _redis_url(url: SecretStr) -> SecretStr:
-    if urlsplit(url.get_secret_value()).scheme not in {"redis", "rediss", "unix"}:
+    if _STORE.fullmatch(urlsplit(url.get_secret_value()).scheme) is None:
         raise ValueError(
-            "this is no Redis URL; write redis://host:6379/0, rediss://… or unix:///…."
+            "this is no Redis URL; write redis://host:6379/0, rediss://…, unix:///…, "
+            "redis+sentinel://host:26379,…/name or redis+cluster://host:6379,…."
         )
     return url
 

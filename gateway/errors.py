@@ -65,6 +65,17 @@ class CorruptRecord(TwokeyError):
         )
 
 
+class NotConfirmed(StoreUnavailable):
+    """The store kept a write, and no replica has confirmed it: it may yet be lost."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The store has kept this, but no replica has confirmed it yet, so a "
+            "failover could lose it. Nothing was acknowledged; try again, and see "
+            "that the replicas run."
+        )
+
+
 class NewerRecord(StoreUnavailable):
     """A newer version wrote this record: it is left as if it could not be had."""
 

@@ -36,7 +36,12 @@ from twokey.bot.listener_context import (
 )
 from twokey.bot.payload import BadPayload, Command, Json
 from twokey.bot.text_types import label
-from twokey.gateway.errors import CorruptRecord, NewerRecord, StoreUnavailable
+from twokey.gateway.errors import (
+    CorruptRecord,
+    NewerRecord,
+    NotConfirmed,
+    StoreUnavailable,
+)
 from twokey.gateway.failures import log_failure
 
 logger = logging.getLogger(__name__)
@@ -47,6 +52,10 @@ DELIVERY = "twokey_delivery"
 LISTENER_TIMEOUT_S = 2.6
 """How long a listener may take; Slack waits 3 s."""
 
+CONFIRM_EVERY_S = 1.0
+CONFIRM_TRIES = 60
+"""How often, and how many times, a click is repeated that no replica has confirmed."""
+
 NOT_RECORDED = label(
     "The gateway cannot keep anything right now, so nothing was recorded. Please try "
     "again in a moment."
@@ -55,6 +64,15 @@ NOT_CONFIRMED = label(
     "This took too long, so it is not confirmed. Please look at the card: it shows "
     "what is recorded."
 )
+UNCONFIRMED = label(
+    "This is recorded, but no replica of the store has confirmed it, so it may yet be "
+    "lost. Please look at the card in a moment, and try again where it shows nothing."
+)
+TRYING_AGAIN = label(
+    "This is recorded, but no replica of the store has confirmed it yet. Trying again; "
+    "you will be told."
+)
+CONFIRMED = label("What you clicked is recorded and confirmed now.")
 CORRUPT = label(
     "The record of this approval is corrupt, so nothing was recorded and nothing "
     "of it will run. Please tell the gateway's operator; the agent can ask again."
@@ -230,7 +248,7 @@ class Router:
                 # Slack repeats an event that is answered with an error, up to three
                 # times. Only these two may go better then; any other refusal would come
                 # again.
-                if error.message in {NOT_RECORDED, NOT_CONFIRMED}:
+                if error.message in {NOT_RECORDED, NOT_CONFIRMED, UNCONFIRMED}:
                     return Answer(HTTPStatus.SERVICE_UNAVAILABLE)
             return Answer()
 
@@ -243,9 +261,33 @@ class Router:
             message = await _guarded(lambda: self._handled(handle, click), delivery)
         except UserFacingError as error:
             message = error.message
+            if message == UNCONFIRMED:
+                message = TRYING_AGAIN
+                again = self._confirmed(handle, click, delivery)
+                self._ctx.tasks.later(again, name="confirm")
         if message:
             self._ctx.reply_to_click(click, message)
         return Answer()
+
+    async def _confirmed(
+        self, handle: OnClick, click: Clicked, delivery: Delivery
+    ) -> None:
+        """Repeat a click until replicas have what it wrote; tell the person."""
+        message: UserText = UNCONFIRMED
+        for _ in range(CONFIRM_TRIES):
+            await asyncio.sleep(CONFIRM_EVERY_S)
+            try:
+                # A sentence comes back where it was written before, by this person or
+                # another one; nothing where it was lost and is written only now.
+                said = await _guarded(lambda: self._handled(handle, click), delivery)
+            except UserFacingError as error:
+                message = error.message
+                if message in {UNCONFIRMED, NOT_RECORDED, NOT_CONFIRMED}:
+                    continue
+            else:
+                message = said or CONFIRMED
+            break
+        self._ctx.reply_to_click(click, message)
 
     async def _submit(
         self, handle: OnSubmit, submitted: Submitted, delivery: Delivery
@@ -290,6 +332,9 @@ async def _guarded(work: Callable[[], Awaitable[T]], delivery: Delivery) -> T:
     except NewerRecord as error:
         logger.warning("listener.newer_record why=%s", error)
         raise UserFacingError(NEWER) from None
+    except NotConfirmed:
+        logger.warning("listener.unconfirmed")
+        raise UserFacingError(UNCONFIRMED) from None
     except StoreUnavailable:
         logger.warning("listener.unrecorded why=store_unavailable")
         raise UserFacingError(NOT_RECORDED) from None

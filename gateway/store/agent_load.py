@@ -30,7 +30,7 @@ from twokey.gateway.store.precedents import Known, read_all
 from twokey.gateway.store.script import Script, event_texts
 from twokey.gateway.store.threads import ThreadFacts, read_facts
 
-LOAD_CONTEXT = Script("load_context")
+LOAD_CONTEXT = Script("load_context", writes=False)
 FAIL = Script("fail")
 
 ASKED_MS = 10 * 60 * 1000

@@ -240,6 +240,7 @@ class ApprovalStore:
         seen: Loaded | None,
         turn: _Turn,
     ) -> Found | None:
+        confirmed: int | None = None
         for attempt in range(ATTEMPTS):
             await pause_before(attempt)
             # What the caller has read serves the first attempt only: computed from it
@@ -257,7 +258,12 @@ class ApprovalStore:
             # computed from the newest reading. What the turn before has left is older
             # than the question: another process may have moved the approval since.
             elif loaded is not left:
-                return found
+                if not self._conn.confirmed_by or confirmed == loaded.approval.rev:
+                    return found
+                # An answer about what an earlier try wrote, which replicas may lack.
+                # Read again afterwards: another master, without it, may have come.
+                await self._conn.confirm(keys.head(approval_id))
+                confirmed = loaded.approval.rev
         raise StoreUnavailable(BUSY)
 
     async def change_many(

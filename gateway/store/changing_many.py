@@ -88,12 +88,18 @@ async def change_many(
         raise ValueError(f"{len(wanted)} approvals cannot be changed in one step")
     # One of another shard is not there, as one of another tenant is not theirs.
     here = [one for one in wanted if shard_of_approval(one) == keys.shard]
+    confirmed: dict[str, int] | None = None
     for attempt in range(ATTEMPTS):
         await pause_before(attempt)
         loaded = await load_many(conn, schemas, keys, here)
         found = await compute(loaded)
         if not isinstance(found, WriteMany):
-            return found
-        if await write_many(conn, keys, loaded, found):
+            revs = {one: each.approval.rev for one, each in loaded.items()}
+            if not conn.confirmed_by or confirmed == revs:
+                return found
+            # As `ApprovalStore.change` does with an answer.
+            await conn.confirm(keys.expiry)
+            confirmed = revs
+        elif await write_many(conn, keys, loaded, found):
             return found
     raise StoreUnavailable(BUSY)

@@ -17,8 +17,13 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError, RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from twokey.gateway.errors import StoreUnavailable
+from twokey.gateway.errors import NotConfirmed, StoreUnavailable
 from twokey.gateway.store.cluster import Cluster
+from twokey.gateway.store.confirming import (
+    LostWriteError,
+    NotConfirmedError,
+    ask_confirmed,
+)
 from twokey.gateway.store.multiplexed import Argument, Command, Reply, raise_first
 from twokey.gateway.store.node import CALL_S, Node, open_connection
 from twokey.gateway.store.sentinel import SentinelMaster
@@ -71,10 +76,15 @@ class Connection:
     A burst waits for its turn instead of failing (many clicks at once must not end in
     errors). Commands are tried again after a broken connection, so the caller has to
     make them safe to repeat: scripts check before they write.
+
+    Attributes:
+        confirmed_by: how many replicas must have what a script writes before its reply
+            counts.
     """
 
     def __init__(self, url: str, *, is_embedded: bool = False) -> None:
         self.url = url
+        self.confirmed_by = 0
         self._hint = _EMBEDDED_HINT if is_embedded else _HINT
         self._servers: dict[asyncio.AbstractEventLoop, _Servers] = {}
         self._process = os.getpid()
@@ -128,23 +138,58 @@ class Connection:
         return list(map(_converted, commands, replies))
 
     async def evalsha(
-        self, source: str, keys: Sequence[str], args: Sequence[Argument]
+        self,
+        source: str,
+        keys: Sequence[str],
+        args: Sequence[Argument],
+        *,
+        writes: bool = True,
     ) -> list[Reply]:
         """Run a script by its digest; load it when the server does not know it.
 
+        Args:
+            source: the script.
+            keys: all of one shard.
+            args: its other arguments.
+            writes: False when it never writes, so that no replica is waited for.
+
         Raises:
             StoreUnavailable: when the server did not answer or refused it.
+            NotConfirmed: when replicas did not confirm it; it may be kept.
         """
         words: tuple[Argument, ...] = (len(keys), *keys, *args)
         with self._errors():
             try:
-                [reply] = await self._ask([("EVALSHA", _digest(source), *words)])
+                sha = _digest(source)
+                reply = await self._run(("EVALSHA", sha, *words), keys, writes=writes)
             except NoScriptError:
                 # After a flush or a failover. Safe to repeat: nothing was run.
                 # By EVAL and not by SCRIPT LOAD with another EVALSHA: between these two
                 # the server may forget it again.
-                [reply] = await self._ask([("EVAL", source, *words)])
+                reply = await self._run(("EVAL", source, *words), keys, writes=writes)
         return cast("list[Reply]", reply)
+
+    async def confirm(self, key: str) -> None:
+        """Wait until replicas have what the master of this key has now.
+
+        Raises:
+            StoreUnavailable: when it did not answer.
+            NotConfirmed: when replicas did not confirm it.
+        """
+        if self.confirmed_by:
+            with self._errors():
+                await ask_confirmed(self._ask, ("TIME",), key, self.confirmed_by)
+
+    async def _run(self, words: Command, keys: Sequence[str], *, writes: bool) -> Reply:
+        """Send a script, and wait for replicas where some have to confirm it."""
+        if not (writes and self.confirmed_by):
+            [reply] = await self._ask([words])
+            return reply
+        try:
+            return await ask_confirmed(self._ask, words, keys[0], self.confirmed_by)
+        except LostWriteError:
+            # By the next master, which lacks it.
+            return await ask_confirmed(self._ask, words, keys[0], self.confirmed_by)
 
     async def sequence(self, *commands: Sequence[Argument]) -> list[Reply]:
         """Run commands one after another on one connection, not as a transaction.
@@ -308,6 +353,8 @@ def claimed(reply: Reply) -> list[Entry]:
 
 
 def _unavailable(error: Exception, hint: str) -> StoreUnavailable:
+    if isinstance(error, NotConfirmedError | LostWriteError):
+        return NotConfirmed()
     kind = type(error).__name__
     # Two classes of the name ConnectionError: Python's, and redis-py's, which is no
     # OSError.

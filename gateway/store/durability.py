@@ -12,11 +12,14 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import cast
+from urllib.parse import urlsplit
 
 from redis.exceptions import ResponseError
 
 from twokey.gateway.errors import StoreUnavailable, UnsafeStore
-from twokey.gateway.store.connection import Connection, Reply, number
+from twokey.gateway.store.connection import Connection, Reply, milliseconds, number
+from twokey.gateway.store.server_address import SENTINEL
+from twokey.gateway.store.topology import topology_problems
 
 OLDEST = {"redis": 7, "valkey": 8}
 MAX_CLOCK_OFFSET_S = 5.0
@@ -34,6 +37,8 @@ class EngineFacts:
         role: ``master``, or ``slave`` for a replica.
         replicas: how many replicas are connected.
         clock_offset_s: the server's clock minus ours.
+        place: where it is, in a store of several servers.
+        has_sentinels: Sentinels replace it when it is away.
     """
 
     software: str
@@ -42,6 +47,14 @@ class EngineFacts:
     role: str = "master"
     replicas: int = 0
     clock_offset_s: float = 0.0
+    place: str = ""
+    has_sentinels: bool = False
+
+    @property
+    def needed_replicas(self) -> int:
+        """Return how many replicas the server needs for each write."""
+        waits = (self.settings or {}).get("min-replicas-to-write", "0")
+        return int(waits) if waits.isdecimal() else 0
 
     @property
     def name(self) -> str:
@@ -51,6 +64,11 @@ class EngineFacts:
 
 def durability_problems(facts: EngineFacts) -> list[str]:
     """Return why this server must not hold approvals; each ends with what to run."""
+    found = _problems(facts)
+    return [f"{facts.place}: {one}" for one in found] if facts.place else found
+
+
+def _problems(facts: EngineFacts) -> list[str]:
     problems: list[str] = []
     oldest = OLDEST.get(facts.software)
     major = re.match(r"\d+", facts.version)
@@ -68,7 +86,8 @@ def durability_problems(facts: EngineFacts) -> list[str]:
             "use a server of your own: many managed ones sync once a second."
         )
     else:
-        problems += _setting_problems(facts.settings, facts.replicas)
+        problems += _setting_problems(facts.settings)
+        problems += _replica_problems(facts)
     if abs(facts.clock_offset_s) >= MAX_CLOCK_OFFSET_S:
         problems.append(
             f"The server's clock is {facts.clock_offset_s:+.1f} s from this machine's, "
@@ -77,23 +96,34 @@ def durability_problems(facts: EngineFacts) -> list[str]:
     return problems
 
 
-def _setting_problems(settings: Mapping[str, str], replicas: int) -> list[str]:
+def _setting_problems(settings: Mapping[str, str]) -> list[str]:
     needed = {
         "appendonly": ("yes", "a restart loses every approval"),
         "appendfsync": ("always", "a crash loses acknowledged decisions"),
         "maxmemory-policy": ("noeviction", "a full memory throws approvals away"),
     }
-    problems = [
+    return [
         _problem(name, settings.get(name, ""), value, why)
         for name, (value, why) in needed.items()
         if settings.get(name) != value
     ]
-    waits = settings.get("min-replicas-to-write", "0")
+
+
+def _replica_problems(facts: EngineFacts) -> list[str]:
     # Without replicas there is no fail-over that could lose anything.
-    if replicas and not (waits.isdecimal() and int(waits) >= 1):
+    if (facts.replicas or facts.has_sentinels) and not facts.needed_replicas:
+        waits = (facts.settings or {}).get("min-replicas-to-write", "0")
         why = "a fail-over loses acknowledged decisions"
-        problems.append(_problem("min-replicas-to-write", waits, "1", why))
-    return problems
+        return [_problem("min-replicas-to-write", waits, "1", why)]
+    if facts.replicas < facts.needed_replicas:
+        return [
+            (
+                f"min-replicas-to-write is {facts.needed_replicas} and "
+                f"{facts.replicas} replicas are connected, so every write is refused; "
+                "start a replica, and see that it reaches its master."
+            )
+        ]
+    return []
 
 
 def _problem(name: str, value: str, needed: str, why: str) -> str:
@@ -103,7 +133,9 @@ def _problem(name: str, value: str, needed: str, why: str) -> str:
 async def ensure_durable(
     conn: Connection, *, insecure_dev: bool = False
 ) -> EngineFacts:
-    """Check a server before anything is entrusted to it, and return what it is.
+    """Check a store before anything is entrusted to it, and return what it is.
+
+    Where its servers need replicas to write, the connection waits for them from now on.
 
     Args:
         conn: an open connection.
@@ -113,8 +145,11 @@ async def ensure_durable(
         UnsafeStore: names every problem with the command that ends it.
         StoreUnavailable: when the server does not answer.
     """
-    facts = await read_facts(conn)
-    problems = durability_problems(facts)
+    every = await read_facts(conn)
+    problems = [one for facts in every for one in durability_problems(facts)]
+    problems += await topology_problems(conn.url)
+    # One is enough: a failover takes the replica that has most.
+    conn.confirmed_by = int(any(facts.needed_replicas for facts in every))
     if problems and not insecure_dev:
         lines = "\n  - ".join(problems)
         raise UnsafeStore(
@@ -122,7 +157,7 @@ async def ensure_durable(
             "Make settings last with CONFIG REWRITE, or start with --insecure-dev to "
             "try things out on it all the same."
         )
-    return facts
+    return every[0]
 
 
 async def server_info(conn: Connection) -> dict[str, str]:
@@ -134,40 +169,66 @@ async def server_info(conn: Connection) -> dict[str, str]:
     return _mapping(await conn.command("INFO"))
 
 
-async def read_facts(conn: Connection) -> EngineFacts:
-    """Ask a server what it is.
+async def read_facts(conn: Connection) -> list[EngineFacts]:
+    """Ask each master of a store what it is.
 
     Raises:
-        StoreUnavailable: when it does not answer.
+        StoreUnavailable: when one does not answer.
     """
-    info = await server_info(conn)
+    infos = await conn.on_each_master("INFO")
+    settings = await _settings(conn)
+    before = _now()
+    times = await conn.on_each_master("TIME")
+    # The answers were made between the two readings of our clock.
+    ours = (before + _now()) / 2
+    # One that a failover replaced meanwhile is left out; the next start looks again.
+    return [
+        _facts(
+            _mapping(info),
+            settings.get(place) if settings is not None else None,
+            milliseconds(times[place]) / 1000 - ours,
+            place=place if len(infos) > 1 else "",
+            has_sentinels=urlsplit(conn.url).scheme in SENTINEL,
+        )
+        for place, info in infos.items()
+        if place in times
+    ]
+
+
+def _facts(
+    info: Mapping[str, str],
+    settings: Mapping[str, str] | None,
+    offset_s: float,
+    *,
+    place: str,
+    has_sentinels: bool,
+) -> EngineFacts:
     software = "redis"
     for name in ("valkey", "dragonfly", "keydb"):
         # They all say a redis_version as well, for clients that look for one.
         if f"{name}_version" in info or info.get("server_name") == name:
             software = name
-    before = _now()
-    seconds, micros = cast("tuple[Reply, Reply]", await conn.command("TIME"))
-    # The answer was made between the two readings of our clock.
-    ours = (before + _now()) / 2
     return EngineFacts(
         software=software,
         version=info.get(f"{software}_version", info.get("redis_version", "?")),
-        settings=await _settings(conn),
+        settings=settings,
         role=info.get("role", "?"),
         replicas=number(info.get("connected_slaves", "0")),
-        clock_offset_s=number(seconds) + number(micros) / 1_000_000 - ours,
+        clock_offset_s=offset_s,
+        place=place,
+        has_sentinels=has_sentinels,
     )
 
 
-async def _settings(conn: Connection) -> dict[str, str] | None:
+async def _settings(conn: Connection) -> dict[str, dict[str, str]] | None:
     try:
-        return _mapping(await conn.command("CONFIG GET", *_SETTINGS))
+        found = await conn.on_each_master("CONFIG GET", *_SETTINGS)
     except StoreUnavailable as error:
         if isinstance(error.__cause__, ResponseError):
             # NOPERM, or a managed server that does not know the command.
             return None
         raise
+    return {place: _mapping(reply) for place, reply in found.items()}
 
 
 def _mapping(reply: Reply) -> dict[str, str]:

@@ -28,15 +28,19 @@ class Script:
     Args:
         name: of the file.
         is_fenced: refuse to run under a lease that its holder has lost.
+        writes: False when it only reads; see `Connection.evalsha`.
 
     Attributes:
         keys: names of KEYS, in their order.
         args: names of ARGV, in their order.
     """
 
-    def __init__(self, name: str, *, is_fenced: bool = False) -> None:
+    def __init__(
+        self, name: str, *, is_fenced: bool = False, writes: bool = True
+    ) -> None:
         body = _read(name)
         self.name = name
+        self._writes = writes
         self.keys, self.args = (_names(body, array) for array in ("KEYS", "ARGV"))
         included = "".join(map(_read, _INCLUDE.findall(body)))
         before = _SHEBANG + _read("prelude") + included
@@ -66,7 +70,7 @@ class Script:
         args = list(_flat(self.args, values))
         lease = current()
         if not self._fenced or lease is None:
-            return await conn.evalsha(self._plain, keys, args)
+            return await conn.evalsha(self._plain, keys, args, writes=self._writes)
         # By our own clock first: a holder that was cut off need not ask a store that it
         # may not reach.
         lease.check()

@@ -20,7 +20,7 @@ from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.script import Script
 
 RESERVE = Script("reserve")
-TOTALS = Script("totals")
+TOTALS = Script("totals", writes=False)
 
 # Twice the longest that triage may take (30 s), which is what evaluating waits for.
 HOLD_MS = 60_000

@@ -6,6 +6,8 @@ from tests.mutants.mutant import Mutant
 
 SHARDS = "tests/service/test_shards.py"
 COUNT = "tests/store/test_shard_count.py"
+CONFIRMING = "tests/store/test_confirming.py"
+DURABILITY = "tests/store/test_durability.py"
 UPGRADE = "tests/resume/test_rolling_upgrade.py"
 
 MANY_MACHINES_TABLE = (
@@ -50,6 +52,41 @@ MANY_MACHINES_TABLE = (
         "self._read(self._store.keys_of_tenant(self._tenant), stop)",
         "self._read(self._store.every_shard()[0], stop)",
         SHARDS,
+    ),
+    Mutant(
+        "what no replica has is not acknowledged",
+        "gateway/store/confirming.py",
+        "    for _ in range(TRIES - 1):\n",
+        "    return reply\n    for _ in range(TRIES - 1):\n",
+        CONFIRMING,
+    ),
+    Mutant(
+        "a master that lacks a write confirms it not",
+        "gateway/store/confirming.py",
+        "if is_kept is None:",
+        "if False:",
+        CONFIRMING,
+    ),
+    Mutant(
+        "an answer about an unconfirmed write waits for replicas",
+        "gateway/store/approvals.py",
+        "if not self._conn.confirmed_by or",
+        "if True or",
+        CONFIRMING,
+    ),
+    Mutant(
+        "a store with replicas is opened to wait for them",
+        "gateway/store/durability.py",
+        "conn.confirmed_by = int(any(facts.needed_replicas for facts in every))",
+        "conn.confirmed_by = 0",
+        CONFIRMING,
+    ),
+    Mutant(
+        "a failover without a replica to confirm is refused",
+        "gateway/store/durability.py",
+        "(facts.replicas or facts.has_sentinels)",
+        "facts.replicas",
+        DURABILITY,
     ),
     Mutant(
         "a job of a newer version is left to it",

@@ -85,6 +85,22 @@ def test_every_danger_comes_with_what_to_do(facts: EngineFacts, remedy: str) -> 
     assert remedy in problems[0]
 
 
+def test_a_failover_without_a_replica_to_confirm_is_refused() -> None:
+    watched = replace(SAFE, has_sentinels=True, place="10.0.0.1:6379")
+
+    [problem] = durability_problems(watched)
+
+    assert problem.startswith(
+        "10.0.0.1:6379: min-replicas-to-write is '0': a fail-over"
+    )
+
+
+def test_a_master_that_waits_for_replicas_it_does_not_have_is_refused() -> None:
+    [problem] = durability_problems(with_setting("min-replicas-to-write", "1"))
+
+    assert "0 replicas are connected, so every write is refused" in problem
+
+
 def test_replicas_that_have_to_acknowledge_are_safe() -> None:
     facts = with_setting("min-replicas-to-write", "1")
 
@@ -116,7 +132,8 @@ async def test_an_unsafe_server_is_refused_with_every_problem(conn: Connection) 
 
 async def test_the_remedies_end_the_refusal(conn: Connection) -> None:
     await conn.command("CONFIG SET", "appendfsync", "everysec")
-    problems = durability_problems(await read_facts(conn))
+    [facts] = await read_facts(conn)
+    problems = durability_problems(facts)
 
     for problem in problems:
         _, name, value = problem.partition("run: ")[2].removeprefix("CONFIG ").split()

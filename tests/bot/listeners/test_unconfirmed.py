@@ -1,0 +1,68 @@
+"""A click that no replica has confirmed is repeated until one has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.bot.bot_stack import CHANNEL, Stack
+from twokey.bot.ids import Action
+from twokey.bot.listeners import router
+from twokey.gateway.errors import NotConfirmed
+from twokey.gateway.service.reviews import ReviewService
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(router, "CONFIRM_EVERY_S", 0.01)
+
+
+def unconfirmed(patch: pytest.MonkeyPatch, *, times: int, is_kept: bool) -> list[int]:
+    """Let replicas confirm nothing so many times; return what counts the tries."""
+    decide, tries = ReviewService.decide, list[int]()
+
+    async def tried(self: ReviewService, *given: Any, **named: Any) -> Any:
+        tries.append(1)
+        if len(tries) > times or is_kept:
+            outcome = await decide(self, *given, **named)
+        if len(tries) <= times:
+            raise NotConfirmed
+        return outcome
+
+    patch.setattr(ReviewService, "decide", tried)
+    return tries
+
+
+@pytest.mark.parametrize(
+    ("is_kept", "last"), [(True, "already approved"), (False, "confirmed now")]
+)
+async def test_an_unconfirmed_click_is_repeated_and_its_end_is_told(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch, *, is_kept: bool, last: str
+) -> None:
+    tries = unconfirmed(monkeypatch, times=3, is_kept=is_kept)
+    async with stack.running():
+        verdict = await stack.refund()
+        card = await stack.card(verdict)
+
+        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+
+        await stack.told("U0ANA", "Trying again; you will be told.")
+        await stack.told("U0ANA", last)
+        item = (await stack.approval(verdict)).items[0]
+        assert item.decision is not None
+        assert (len(tries), len(item.votes)) == (4, 1)
+
+
+async def test_a_click_that_is_never_confirmed_is_never_called_so(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(router, "CONFIRM_TRIES", 3)
+    unconfirmed(monkeypatch, times=99, is_kept=True)
+    async with stack.running():
+        verdict = await stack.refund()
+        card = await stack.card(verdict)
+
+        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+
+        await stack.told("U0ANA", "so it may yet be lost")

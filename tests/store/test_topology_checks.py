@@ -1,0 +1,99 @@
+"""A store of several servers that could stop or lose something is refused at start."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.topologies import MASTER, Cluster, SentinelSet, until
+from twokey.gateway.errors import UnsafeStore
+from twokey.gateway.store.connection import Connection
+from twokey.gateway.store.durability import ensure_durable
+from twokey.gateway.store.open_store import open_store
+from twokey.gateway.store.topology import topology_problems
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("topologies")]
+
+
+async def problems_of(url: str) -> str:
+    """Return why a store is refused; "" when it is not."""
+    conn = Connection(url)
+    try:
+        await ensure_durable(conn)
+    except UnsafeStore as refused:
+        return str(refused)
+    finally:
+        await conn.close()
+    return ""
+
+
+async def test_a_whole_cluster_without_replicas_is_safe(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    async with open_store(cluster.url, tmp_path, shards=16) as store:
+        assert store.conn.confirmed_by == 0
+
+
+async def test_each_master_of_a_cluster_is_checked(cluster: Cluster) -> None:
+    lax = cluster.nodes[2]
+    lax.ask("CONFIG", "SET", "appendfsync", "everysec")
+
+    refused = await problems_of(cluster.url)
+
+    assert f"{lax.address}: appendfsync is 'everysec'" in refused
+    assert cluster.nodes[0].address not in refused
+
+
+async def test_a_cluster_that_lost_a_master_is_refused(cluster: Cluster) -> None:
+    gone, asked = cluster.nodes[1], cluster.nodes[0]
+    gone.kill()
+    await asyncio.to_thread(
+        until, lambda: b"cluster_state:fail" in _said(asked.ask("CLUSTER", "INFO")),
+        "the cluster knows",
+    )  # fmt: skip
+
+    [problem] = await topology_problems(cluster.url)
+
+    assert f"The cluster is not whole, says {asked.address}" in problem
+
+
+async def test_a_sentinel_set_is_safe_and_waits_for_a_replica(
+    sentinel_set: SentinelSet, tmp_path: Path
+) -> None:
+    async with open_store(sentinel_set.url, tmp_path) as store:
+        assert store.conn.confirmed_by == 1
+
+
+async def test_sentinels_that_are_away_or_too_few_are_named(
+    sentinel_set: SentinelSet,
+) -> None:
+    first, second, third = sentinel_set.sentinels
+    first.kill()
+
+    refused = await problems_of(sentinel_set.url)
+    alone = f"redis+sentinel://{third.address}/{MASTER}"
+
+    assert f"The Sentinel {first.address} does not answer" in refused
+    assert "lists 1 Sentinels; list three or more" in await problems_of(alone)
+    second.kill()
+    await asyncio.to_thread(
+        until, lambda: _said(third.ask("SENTINEL", "CKQUORUM", MASTER)) == b"",
+        "the last one sees no majority",
+    )  # fmt: skip
+    assert f"cannot replace the master '{MASTER}'" in await problems_of(alone)
+
+
+async def test_a_master_that_needs_no_replica_is_refused_below_sentinels(
+    sentinel_set: SentinelSet,
+) -> None:
+    sentinel_set.master().ask("CONFIG", "SET", "min-replicas-to-write", "0")
+
+    refused = await problems_of(sentinel_set.url)
+
+    assert "run: CONFIG SET min-replicas-to-write 1" in refused
+
+
+def _said(reply: object) -> bytes:
+    return reply if isinstance(reply, bytes) else b""

@@ -76,7 +76,7 @@ class ReviewQueue(TenantService):
         )
         place: Place | None = FIRST
         while place is not None:
-            page = await queues.page(names, place, _PAGE)
+            page = await queues.page(self._keys, names, place, _PAGE)
             missing = [one for one in page.approvals if one not in known]
             for loaded in await self._store.approvals.load_each(missing):
                 known[loaded.approval.id] = loaded

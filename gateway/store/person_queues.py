@@ -12,15 +12,17 @@ too much rather than too little (who has voted, say): readers compare each recor
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias, cast
 
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.store.connection import Argument, Connection, Reply, number, text
-from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.keys import Keys, approval_id
 
 _USER, _GROUP = "user", "group"
+
+_RAW_BYTES = 16
+"""How long the random part of an id is, by which a queue lists an approval."""
 
 Row: TypeAlias = tuple[str, list[str], list[str]]
 """A queue, the lists that name it, and the user groups of it."""
@@ -117,14 +119,16 @@ class PersonQueues:
         found = await self._lists(keys, tenant, names)
         return sorted({queue for queues in found for queue in queues})
 
-    async def page(self, queues: Collection[str], after: Place, size: int) -> QueuePage:
+    async def page(
+        self, keys: Keys, queues: Collection[str], after: Place, size: int
+    ) -> QueuePage:
         """Return what comes behind a place in these queues, at most ``size``.
 
         What is added, removed or moved between two pages may be missed, or come twice.
         """
         found = dict[str, float]()
         ends = list[Place]()
-        for rows, is_cut in await self._behind(queues, after, size):
+        for rows, is_cut in await self._behind(keys, queues, after, size):
             found.update((one.approval, one.due_ms) for one in rows)
             ends += rows[-1:] if is_cut else []
         # What a cut queue has behind its last row is not known: nothing later is
@@ -139,7 +143,7 @@ class PersonQueues:
         )
 
     async def _behind(
-        self, queues: Collection[str], after: Place, size: int
+        self, keys: Keys, queues: Collection[str], after: Place, size: int
     ) -> list[tuple[list[Place], bool]]:
         """Return of each queue what is behind a place, and whether it has more."""
         found = list[tuple[list[Place], bool]]()
@@ -153,7 +157,7 @@ class PersonQueues:
             again = list[str]()
             replies = await self._conn.transaction(*commands)
             for queue, reply in zip(left, replies, strict=True):
-                rows = _places(reply)
+                rows = _places(keys, reply)
                 behind = [one for one in rows if one > after]
                 is_cut = len(rows) >= limit
                 # So many at one moment that all of them were on the pages before.
@@ -179,11 +183,11 @@ def _texts(reply: Reply) -> list[str]:
     return sorted(text(one) for one in cast("list[Reply]", reply or []))
 
 
-def _places(reply: Reply) -> list[Place]:
+def _places(keys: Keys, reply: Reply) -> list[Place]:
     """Read approvals with their deadlines; junk among them is left out."""
     flat = cast("list[bytes]", reply or [])
-    found: list[Place] = []
-    for member, due_ms in zip(flat[::2], flat[1::2], strict=True):
-        with suppress(ValueError):
-            found.append(Place(float(due_ms), text(member)))
-    return found
+    return [
+        Place(float(due_ms), approval_id(keys.shard, member.hex()))
+        for member, due_ms in zip(flat[::2], flat[1::2], strict=True)
+        if len(member) == _RAW_BYTES
+    ]

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from tests.service.harness import ANA, BEN, CHLOE, EVE, ServiceHarness, person
+from tests.service.harness import (
+    ANA,
+    BEN,
+    CHLOE,
+    EVE,
+    ServiceHarness,
+    claim_of,
+    person,
+)
 from twokey.gateway.approvals.changes import Change
 from twokey.gateway.approvals.decisions import Approve, Edit, Reject, Reviewer
 from twokey.gateway.policy.load import load_policy
@@ -52,7 +60,7 @@ async def crowd(store: Store, keys: Keys, user: str, count: int) -> None:
     (queue_,) = await store.person_queues.queues(keys, "default", [user], [])
     rows: list[Argument] = []
     for index in range(count):
-        rows += [index + 1, f"ap_s0_{index:032x}"]
+        rows += [index + 1, index.to_bytes(16)]
     await store.conn.command("ZADD", queue_, *rows)
 
 
@@ -100,13 +108,15 @@ async def test_a_page_is_cut_where_another_queue_is_not_known_any_further(
     many: list[Argument] = []
     for index in range(20):
         # All of them at one moment: the place within it is that of the id.
-        many += [7, f"a{index:02}"]
+        many += [7, bytes([0xA, *[index] * 15])]
     await store.conn.command("ZADD", dense, *many)
-    await store.conn.command("ZADD", sparse, 1, "b0", 7, "a05", 9, "b1")
+    first, last, both = b"\xb0" * 16, b"\xb1" * 16, bytes([0xA, *[5] * 15])
+    # What is no id among them hides nothing.
+    await store.conn.command("ZADD", sparse, 1, first, 2, "junk", 7, both, 9, last)
 
     found, place = list[str](), FIRST
     for _ in range(30):
-        page = await queues.page([dense, sparse], place, 3)
+        page = await queues.page(keys, [dense, sparse], place, 3)
         assert len(page.approvals) <= 3
         found += page.approvals
         if page.next is None:
@@ -115,7 +125,11 @@ async def test_a_page_is_cut_where_another_queue_is_not_known_any_further(
 
     # Written past the scripts, so without the lifetime that they give.
     await store.conn.command("DEL", dense, sparse)
-    assert found == ["b0", *(f"a{index:02}" for index in range(20)), "b1"]
+    assert found[0] == f"ap_s0_{first.hex()}"
+    assert found[1:-1] == [
+        f"ap_s0_0a{index:02x}" + f"{index:02x}" * 14 for index in range(20)
+    ]
+    assert found[-1] == f"ap_s0_{last.hex()}"
 
 
 async def test_members_of_a_group_and_those_of_whom_slack_said_nothing_find_theirs(
@@ -184,6 +198,21 @@ async def test_what_waits_on_stays_and_what_is_decided_or_over_leaves(
     assert await threads(harness, ANA) == []
     await harness.sweeper.sweep()
     assert await threads(harness, ANA, person("U0DAN")) == []
+
+
+async def test_what_waits_again_is_in_the_queues_of_those_who_may_decide_it_now(
+    harness: ServiceHarness,
+) -> None:
+    ref, (verdict,) = await harness.submit(REFUND, thread="mine")
+    await harness.reviews.decide(await harness.click(verdict), Approve(), ANA)
+    assert await threads(harness, ANA, BEN, FRANK) == []
+    harness.policy = load_policy(POLICY.replace("> 500.0", "> 1.0"), "policy.yml")
+
+    await harness.agents.claim(claim_of(ref, verdict))
+
+    assert (await harness.item(verdict.item_id)).is_pending
+    assert await threads(harness, FRANK) == ["mine"]
+    assert await threads(harness, BEN) == ["mine"]
 
 
 async def test_more_time_moves_an_approval_back_in_the_queue(

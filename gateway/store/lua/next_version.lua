@@ -109,7 +109,7 @@ end
 -- the earliest end of what waits in it.
 local function move_queues(change)
   for _, queue in ipairs(change.queues.leaves or {}) do
-    redis.call('ZREM', queue, change.id)
+    redis.call('ZREM', queue, in_queue(change.id))
     until_last(queue)
   end
   local due = nil

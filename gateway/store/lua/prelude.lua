@@ -220,6 +220,12 @@ end
 
 -- Put an approval into queues of people, see person_queues.py; rows are {queue, lists,
 -- groups}. The keys are not in KEYS: they follow from the record, and have its hash tag.
+-- An approval stands in them by the random half of its id, raw: every approval that waits
+-- is in two of them or more.
+local function in_queue(id)
+  return from_hex(string.match(id, '[^_]*$'))
+end
+
 local function enter_queues(rows, id, due, all_groups)
   for _, row in ipairs(rows) do
     -- Listed in the step that adds the first one: what waits is never without a name.
@@ -227,7 +233,7 @@ local function enter_queues(rows, id, due, all_groups)
       for _, list in ipairs(row[2]) do redis.call('SADD', list, row[1]) end
       for _, group in ipairs(row[3]) do redis.call('SADD', all_groups, group) end
     end
-    redis.call('ZADD', row[1], due, id)
+    redis.call('ZADD', row[1], due, in_queue(id))
     until_last(row[1])
   end
 end

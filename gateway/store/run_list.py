@@ -24,7 +24,8 @@ async def of_run(
     ]
     # In one MULTI: an approval that ends moves from one to the other.
     ended, still_open = await conn.transaction(*looks)
-    rows = sorted([*_scored(ended), *_scored(still_open)])
+    # Each once: formats before 12 list what is open in both.
+    rows = sorted({*_scored(ended), *_scored(still_open)})
     return [Listed.read(member) for _, member in rows[-newest:]]
 
 

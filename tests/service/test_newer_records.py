@@ -9,7 +9,7 @@ import pytest
 from tests.service.harness import ANA, ServiceHarness
 from tests.stored_records import stored
 from tests.streams import announced
-from twokey.gateway.approvals.decisions import Approve
+from twokey.gateway.approvals.decisions import Approve, Reject
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.approvals.timing import TimerKind
 from twokey.gateway.errors import CorruptRecord, NewerRecord
@@ -89,6 +89,37 @@ async def test_a_newer_record_waits_whatever_is_tried_and_is_decided_later(
     outcome = await harness.reviews.decide(click, Approve(), ANA)
     assert outcome.kind == "decided"
     assert isinstance(await harness.agents.claim(claim), Claimed)
+
+
+async def test_a_record_of_format_11_ends_as_one_of_this_version_does(
+    harness: ServiceHarness,
+) -> None:
+    click, claim = await harness.refund()
+    keys, conn = harness.store.keys_of_tenant("default"), harness.store.conn
+    blobs, run = keys.blobs(click.approval), keys.run("default", claim.ref.run_ref)
+    of = await conn.command("HGET", blobs, "of")
+    assert isinstance(of, bytes)
+    written = f"{of[:16].hex()} {of[16:32].hex() * 2} "
+    pinned = await stored(conn, blobs, "pinned")
+    detail = await stored(conn, blobs, "0:d")
+    item = await harness.item(f"{click.approval}.0")
+    detail["action"], pinned["items"][0]["args_schema"] = item.action, None
+    await conn.command(
+        "HSET", blobs, "format", "11", "of", written, "0:w", "[]",
+        "pinned", json.dumps(pinned), "0:d", json.dumps(detail),
+    )  # fmt: skip
+    await conn.command("ZADD", run, 1, f"{click.approval} ")
+    await conn.command("ZADD", keys.open_of_run("default", claim.ref.run_ref), 1,
+                       f"{click.approval} ")  # fmt: skip
+    assert await harness.opened() == [click.approval]
+
+    await harness.reviews.decide(click, Reject(reason="No."), ANA)
+
+    store = harness.store.approvals
+    assert not await store.has_open(keys, "default", claim.ref.run_ref)
+    assert await harness.opened() == [click.approval]
+    # Its own turn has another name than this version gives it.
+    await conn.command("DEL", keys.turn(of[16:32].hex()))
 
 
 async def test_an_authorized_call_of_a_newer_record_is_not_refused(

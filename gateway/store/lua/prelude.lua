@@ -179,8 +179,12 @@ local function retain(head, blobs, keep)
   live_on(attached(head), not needed and keep)
   local of = redis.call('HGET', blobs, 'of') or ''
   if needed or #of < 32 then return end
-  local run, turn = to_hex(string.sub(of, 1, 16)), to_hex(string.sub(of, 17, 32))
-  local ns = string.sub(of, 33)
+  -- Formats before 12 have it as text; raw bytes may look like a short one.
+  local run, turn, ns = string.match(of, '^(%x+) (%x+) (.*)$')
+  if not run or #run ~= 32 then
+    run, turn = to_hex(string.sub(of, 1, 16)), to_hex(string.sub(of, 17, 32))
+    ns = string.sub(of, 33)
+  end
   local open = base .. 'open:' .. run
   -- Redis removes a sorted set with its last member, so EXISTS below says whether
   -- anything of the run is still open.

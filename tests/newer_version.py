@@ -30,7 +30,11 @@ def become_newer(patch: pytest.MonkeyPatch) -> None:
     for name in ("pinned", "detail"):
         patch.setattr(codec, name, _adding(getattr(codec, name), {NEW: 1}))
     read: Callable[[bytes], dict[str, Any]] = getattr(codec, "_object")  # noqa: B009 - it is private
-    patch.setattr(codec, "_object", lambda stored: _known(read(stored)))
+
+    def known(stored: bytes) -> dict[str, Any]:
+        return _known(read(stored))
+
+    patch.setattr(codec, "_object", known)
     patch.setattr(message_format, "MESSAGE_FORMAT", _MESSAGES)
     for kind in (Event, Job):
         dump = _adding(kind.model_dump_json, {NEW: 1, "format": _MESSAGES})

@@ -189,6 +189,10 @@ class Topology:
         """Make one whole of the nodes that were started."""
         raise NotImplementedError
 
+    def is_whole(self) -> bool:
+        """Return True while everything runs and knows of each other."""
+        raise NotImplementedError
+
     def __enter__(self) -> Self:
         """Start everything, and wait until it is one."""
         with ExitStack() as opening:

@@ -67,8 +67,8 @@ GESTURES_TABLE = (
     Mutant(
         "collections: an old reading is computed again for all of them",
         "gateway/store/changing_many.py",
-        "        if await write_many(conn, keys, loaded, found):\n",
-        "        await write_many(conn, keys, loaded, found)\n        if True:\n",
+        "        elif await write_many(conn, keys, loaded, found):\n",
+        "        elif [await write_many(conn, keys, loaded, found)]:\n",
         STORE,
     ),
     Mutant(

@@ -46,10 +46,12 @@ class TenantSide:
         self.agents = AgentService(store, lambda: RULES, tenant=tenant)
         self.reviews = ReviewService(store, lambda: RULES, tenant=tenant)
 
-    async def ask(self, message: str = "m1") -> tuple[Click, ClaimRequest]:
+    async def ask(self, thread: str = "t1") -> tuple[Click, ClaimRequest]:
         """Let the agent ask for a refund; return a click on it and its claim."""
-        await self.reviews.ask_agent("support", "t1", "hi", requester=DAN, origin=None)
-        ref = TurnRef(agent="support", thread="t1", message_id=message)
+        await self.reviews.ask_agent(
+            "support", thread, "hi", requester=DAN, origin=None
+        )
+        ref = TurnRef(agent="support", thread=thread, message_id="m1")
         call = ProposedCall(
             tool="process_refund", args={"amount": 1}, tool_call_id="c1"
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
+from typing import cast
 
 import pytest
 from redis.exceptions import RedisError
@@ -168,5 +169,4 @@ async def test_each_shard_of_a_cluster_waits_for_a_replica_of_its_own(
 
 
 def _leads(node: Node) -> bool:
-    role = node.ask("ROLE")
-    return isinstance(role, list) and role[0] == b"master"
+    return cast("list[object]", node.ask("ROLE"))[0] == b"master"

@@ -1,0 +1,136 @@
+"""Masters, replicas and Sentinels die in the middle of decisions; none is lost.
+
+``TWOKEY_FAILOVER_DECISIONS`` says how many decisions each of four stores takes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+import pytest
+
+from tests.service.harness import ANA
+from tests.service.test_shards import TENANTS, TenantSide
+from tests.streams import audit_entries
+from tests.topologies import Cluster, Node, SentinelSet, Topology, until
+from twokey.gateway.approvals.decisions import Approve
+from twokey.gateway.approvals.events import EventName
+from twokey.gateway.errors import StoreUnavailable
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.store.durability import ensure_durable
+from twokey.gateway.store.store import Store
+
+pytestmark = [pytest.mark.xdist_group("topologies")]
+
+DECISIONS = int(os.environ.get("TWOKEY_FAILOVER_DECISIONS", "250"))
+DECIDERS = 8
+SEED = 11
+
+Found = TypeVar("Found")
+
+
+class Kills:
+    """Kills nodes one after the other, and starts each again."""
+
+    def __init__(self, whole: Topology, master: Callable[[], Node]) -> None:
+        self._whole, self._master = whole, master
+        self._random = random.Random(SEED)  # noqa: S311 - chooses what dies
+        self.killed = 0
+
+    async def go_on(self) -> None:
+        """Kill until this is cancelled; what was begun is ended."""
+        while True:
+            # In a thread: it waits for processes, and decisions go on meanwhile.
+            await asyncio.shield(asyncio.to_thread(self.kill_one))
+
+    def kill_one(self) -> None:
+        """Kill a master, or else any node, and wait until all is whole again."""
+        # Every second time a master: it is what a failover is about.
+        is_master = self.killed % 2 == 0
+        node = self._master() if is_master else self._random.choice(self._whole.nodes)
+        node.kill()
+        self.killed += 1
+        if is_master:
+            until(lambda: self._master() is not node, "another master is there")
+        node.start()
+        until(self._whole.is_whole, "all of it is whole again")
+
+
+async def acknowledged(work: Callable[[], Awaitable[Found]]) -> Found:
+    """Do something until the store acknowledges it."""
+    while True:
+        try:
+            return await work()
+        except StoreUnavailable:
+            await asyncio.sleep(0.05)
+
+
+async def decide_one(side: TenantSide, thread: str) -> str:
+    """Let an agent ask, and approve it until that is acknowledged; return its id."""
+    click, _ = await acknowledged(lambda: side.ask(thread))
+    await acknowledged(lambda: side.reviews.decide(click, Approve(), ANA))
+    return click.approval
+
+
+async def decided(sides: Sequence[TenantSide], count: int) -> dict[str, TenantSide]:
+    """Ask for so many approvals and approve each; return what was told to be so."""
+    told: dict[str, TenantSide] = {}
+    numbers = iter(range(count))
+
+    async def decider() -> None:
+        for number in numbers:
+            side = sides[number % len(sides)]
+            told[await decide_one(side, f"t{number}")] = side
+
+    await asyncio.gather(*(decider() for _ in range(DECIDERS)))
+    return told
+
+
+async def nothing_is_lost(store: Store, kills: Kills) -> None:
+    """Decide while nodes are killed, and compare what was told with what stands."""
+    await ensure_durable(store.conn)
+    sides = [TenantSide(store, tenant) for tenant in TENANTS]
+    killing = asyncio.create_task(kills.go_on())
+    try:
+        told = await decided(sides, DECISIONS)
+    finally:
+        killing.cancel()
+        await asyncio.gather(killing, return_exceptions=True)
+
+    assert len(told) == DECISIONS
+    for approval_id, side in told.items():
+        approval = await side.approval(approval_id)
+        assert approval.items[0].state is ItemState.AUTHORIZED, approval_id
+        assert [vote.by.user for vote in approval.items[0].votes] == ["U0ANA"]
+    for side in sides:
+        entries = await audit_entries(store.conn, side.keys)
+        counted = Counter(
+            one.item for one in entries if one.name is EventName.ITEM_AUTHORIZED
+        )
+        assert set(counted.values()) <= {1}
+    assert kills.killed
+    await store.close()
+
+
+async def test_sentinels_replace_masters_and_no_decision_is_lost_or_doubled(
+    sentinel_set: SentinelSet,
+) -> None:
+    store = Store(sentinel_set.url, shards=3, lease_ms=2000)
+
+    await nothing_is_lost(store, Kills(sentinel_set, sentinel_set.master))
+
+
+async def test_a_cluster_replaces_masters_and_no_decision_is_lost_or_doubled(
+    replicated_cluster: Cluster,
+) -> None:
+    store = Store(replicated_cluster.url, shards=3, lease_ms=2000)
+    slots = itertools.cycle([0, 6000, 12000])
+    kills = Kills(replicated_cluster, lambda: replicated_cluster.master_of(next(slots)))
+
+    await nothing_is_lost(store, kills)

@@ -179,9 +179,9 @@ async def test_one_step_takes_one_round_trip(
 def _noting(
     name: str, plain: Callable[..., Awaitable[object]], sent: list[str]
 ) -> Callable[..., Awaitable[object]]:
-    async def noting(*words: object) -> object:
+    async def noting(*words: object, **named: object) -> object:
         sent.append(name)
-        return await plain(*words)
+        return await plain(*words, **named)
 
     return noting
 

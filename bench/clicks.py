@@ -42,9 +42,9 @@ tools:
 """,
     "bench.yml",
 )
-CHANNEL, CLICKER = "C0APPROVALS", "U0ANA"
+CHANNEL, CLICKER, AGENT = "C0APPROVALS", "U0ANA", "support"
 
-_AGENT, _TENANT = "support", "default"
+_TENANT = "default"
 _SCHEMA: JsonObject = {
     "type": "object",
     "properties": {
@@ -83,7 +83,7 @@ async def prepare(store: Store, sandbox: Sandbox, count: int) -> list[PreparedCl
     prepared: list[PreparedClick] = []
     for number in range(count):
         approval = await _opened(store, agents, f"thread-{number}")
-        prepared.append(await _click(store, sandbox, approval))
+        prepared.append(await click_on(store, sandbox, approval))
     # The cards are posted already: nothing is left to publish when the bot starts.
     await store.conn.command("DEL", store.keys_of_tenant(_TENANT).outbox)
     return prepared
@@ -112,7 +112,7 @@ async def _opened(store: Store, agents: AgentService, thread: str) -> Approval:
     dan = Person(team="T0SANDBOX", user="U0DAN", name="Dan")
     facts = ThreadFacts(requester=dan)
     await store.threads.change(
-        keys, "default", _AGENT, thread, lambda _: facts, why="aside"
+        keys, "default", AGENT, thread, lambda _: facts, why="aside"
     )
     call = ProposedCall(
         tool="process_refund",
@@ -126,7 +126,7 @@ async def _opened(store: Store, agents: AgentService, thread: str) -> Approval:
             "reason": "The envelope was lost on its way; the carrier confirmed it.",
         },
     )
-    ref = TurnRef(agent=_AGENT, thread=thread, ns="", message_id="message-1")
+    ref = TurnRef(agent=AGENT, thread=thread, ns="", message_id="message-1")
     turn = Turn(ref=ref, calls=(call,), schemas={"process_refund": _SCHEMA})
     [verdict] = await agents.submit(turn)
     approval_id, _ = approval_of(verdict.item_id)
@@ -135,7 +135,8 @@ async def _opened(store: Store, agents: AgentService, thread: str) -> Approval:
     return loaded.approval
 
 
-async def _click(store: Store, sandbox: Sandbox, approval: Approval) -> PreparedClick:
+async def click_on(store: Store, sandbox: Sandbox, approval: Approval) -> PreparedClick:
+    """Post the card of an approval, and return a signed click on its Approve."""
     slack, team = sandbox.slack, sandbox.workspace.team_id
     config = bot_config(
         bot_token=sandbox.bot_token,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, cast
 
 from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariableType] - its overloads are partial
@@ -13,7 +14,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.tools import BaseTool, StructuredTool
 from langgraph.pregel import Pregel
 
-from twokey.agent import ApprovalMiddleware
+from twokey.agent import ApprovalMiddleware, guarded
 from twokey.agent.scripted_model import ScriptedModel, calling
 
 Graph = Pregel[Any, Any, Any, Any]
@@ -65,4 +66,30 @@ def agent(
     make = cast("Callable[..., Graph]", create_agent)
     return make(
         ScriptedModel(reply=_reply), tools=[wrap(stub.tool())], middleware=[middleware]
+    )
+
+
+def refunding_agent(effects: Path) -> Graph:
+    """Return an agent for several processes, whose tool appends a line to a file."""
+
+    async def process_refund(order_id: str, amount: float) -> str:
+        """Give money back."""
+        # One append of one short line, so that those of two processes do not mix.
+        with effects.open("ab", buffering=0) as file:
+            file.write(f"{order_id}\n".encode())
+        return f"refunded {amount:g}"
+
+    def reply(messages: list[BaseMessage]) -> AIMessage:
+        last = messages[-1]
+        if not isinstance(last, HumanMessage):
+            return AIMessage("Done.")
+        args = {"order_id": str(last.text), "amount": 49.5}
+        return calling(("process_refund", args, "call-1"))
+
+    tool = StructuredTool.from_function(coroutine=process_refund, name="process_refund")
+    make = cast("Callable[..., Graph]", create_agent)
+    return make(
+        ScriptedModel(reply=reply),
+        tools=[guarded(tool)],
+        middleware=[ApprovalMiddleware("support")],
     )

@@ -15,6 +15,7 @@ import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
@@ -22,7 +23,8 @@ from aiohttp import web
 from slack_bolt.app.async_app import AsyncApp
 from slack_sdk.web.async_client import AsyncWebClient
 
-from bench.clicks import POLICY, bot_config
+from bench.clicks import AGENT, POLICY, bot_config
+from bench.payments_stub import refunding_agent
 from bench.stats import NotMeasured
 from twokey.bot.app import SlackBot
 from twokey.bot.ids import Action
@@ -30,10 +32,14 @@ from twokey.bot.ingress import EVENTS_PATH
 from twokey.bot.listening import shared_listener, url_of
 from twokey.bot.worker import WHOLE, Part
 from twokey.cli.bot_workers import worker_of
+from twokey.gateway.resume.checkpoints import open_checkpoints
+from twokey.gateway.resume.graphs import attached
+from twokey.gateway.resume.langgraph_local import LangGraphLocal
+from twokey.gateway.running import running
 from twokey.gateway.service.reviews import ReviewService
 from twokey.gateway.store.store import Store
 
-Name = Literal["twokey", "two_workers", "bolt"]
+Name = Literal["twokey", "two_workers", "gateway", "bolt"]
 
 _START_S = 120.0
 _STOP_S = 10.0
@@ -45,6 +51,8 @@ class ServerSettings:
 
     Attributes:
         part: which process of several this is, as `worker_of` reads it; "" for all.
+        checkpoints: where a gateway keeps the threads of its agents.
+        effects: the file in which its tool writes a line a call.
     """
 
     name: Name
@@ -53,6 +61,8 @@ class ServerSettings:
     bot_token: str
     signing_secret: str
     part: str = ""
+    checkpoints: str = ""
+    effects: str = ""
 
 
 @asynccontextmanager
@@ -101,7 +111,12 @@ async def serving(
 async def main() -> None:
     """Serve what standard input names until it ends."""
     settings = ServerSettings(**json.loads(sys.stdin.readline()))
-    runs = {"twokey": _twokey, "two_workers": _two_workers, "bolt": _bolt}
+    runs = {
+        "twokey": _twokey,
+        "two_workers": _two_workers,
+        "gateway": _gateway,
+        "bolt": _bolt,
+    }
     async with runs[settings.name](settings) as url:
         print(url, flush=True)
         await asyncio.to_thread(sys.stdin.read)
@@ -139,6 +154,20 @@ async def _two_workers(settings: ServerSettings) -> AsyncGenerator[str]:
             fds = [own] if own >= 0 else []
             await opened.enter_async_context(serving(child, fds=fds))
         yield url_of(*listener.getsockname()[:2])
+
+
+@asynccontextmanager
+async def _gateway(settings: ServerSettings) -> AsyncGenerator[str]:
+    """Run agents, without Slack."""
+    store = Store(settings.store_url)
+    graph = refunding_agent(Path(settings.effects))
+    try:
+        async with open_checkpoints(settings.checkpoints) as saver:
+            runners = {AGENT: LangGraphLocal(attached(graph, saver))}
+            async with running(store, lambda: POLICY, runners):
+                yield "gateway"
+    finally:
+        await store.close()
 
 
 @asynccontextmanager

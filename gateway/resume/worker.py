@@ -95,6 +95,7 @@ class Worker:
         self._slots = asyncio.Semaphore(slots)
         self._on_change = on_change
         self._running: set[asyncio.Task[None]] = set()
+        self._joined: dict[str, list[Delivery]] = {}
         self._unserved: set[tuple[str, str]] = set()
         self._consumer = consumer
 
@@ -167,14 +168,53 @@ class Worker:
             if runner is None or not is_ours:
                 await self._leave(keys, delivery)
                 return
-            # Renewed, or another process takes the job over during a long run.
-            async with queue.holding(self._consumer, delivery):
-                await self._attempt(at, runner, queue, delivery)
+            await self._serve(at, runner, queue, delivery)
         except StoreUnavailable as error:
             # The delivery stays pending; the next reader takes it over.
             logger.warning("job.unacknowledged job=%s error=%s", delivery.id, error)
         except Exception as error:  # noqa: BLE001 - the worker survives
             log_failure(logger, error, "job.failed job=%s", delivery.id)
+
+    async def _serve(
+        self, at: ThreadRef, runner: Runner, queue: JobQueue, delivery: Delivery
+    ) -> None:
+        """Do a job, and together those that come for its thread meanwhile.
+
+        A job to resume says only that something may have changed. So one run of the
+        thread that begins after several of them came does what each of them asks for.
+        """
+        joined = self._joined.get(at.run)
+        if joined is not None and delivery.job.kind is JobKind.RESUME:
+            joined.append(delivery)
+            return
+        if joined is not None:
+            await self._hold(at, runner, queue, delivery)
+            return
+        joined = self._joined[at.run] = []
+        try:
+            await self._hold(at, runner, queue, delivery)
+            while joined:
+                *others, newest = came = tuple(joined)
+                is_done = await self._hold(at, runner, queue, newest)
+                for one in others:
+                    if is_done:
+                        await queue.done(one)
+                        self._on_change(ThreadChange(at.agent, at.thread))
+                    else:
+                        await queue.later(one, delay_ms=jittered(BUSY_MS))
+                del joined[: len(came)]
+        finally:
+            del self._joined[at.run]
+            # Nothing happens to those that are done or were put back.
+            for one in joined:
+                await queue.later(one, delay_ms=0)
+
+    async def _hold(
+        self, at: ThreadRef, runner: Runner, queue: JobQueue, delivery: Delivery
+    ) -> bool:
+        # Renewed, or another process takes the job over during a long run.
+        async with queue.holding(self._consumer, delivery):
+            return await self._attempt(at, runner, queue, delivery)
 
     async def _is_of_no_use(self, at: ThreadRef) -> bool:
         """Return True if no process has anything to do for a thread's job."""
@@ -185,10 +225,11 @@ class Worker:
 
     async def _attempt(
         self, at: ThreadRef, runner: Runner, queue: JobQueue, delivery: Delivery
-    ) -> None:
+    ) -> bool:
+        """Try a job; return True when it is done, False when it was put back."""
         try:
             with connected(self._gateway, at.run_ref):
-                await under_lease(
+                return await under_lease(
                     self._store, at, lambda: self._once(at, runner, delivery)
                 )
         except asyncio.CancelledError:
@@ -209,8 +250,9 @@ class Worker:
             logger.info("job.later job=%s reason=%s", delivery.id, error)
             fresh = await self._as_far_as_it_got(at, runner, delivery)
             await queue.later(fresh, delay_ms=jittered(BUSY_MS))
+        return False
 
-    async def _once(self, at: ThreadRef, runner: Runner, delivery: Delivery) -> None:
+    async def _once(self, at: ThreadRef, runner: Runner, delivery: Delivery) -> bool:
         """Try a job, and record its result while the lease of the thread is held."""
         try:
             await self._advance(at, runner, delivery)
@@ -218,9 +260,10 @@ class Worker:
             raise
         except Exception as error:  # noqa: BLE001 - the worker survives
             await self._failed(at, runner, delivery, error)
-        else:
-            await self._retries.record_resumed(at, delivery, runner)
-            self._on_change(ThreadChange(at.agent, at.thread))
+            return False
+        await self._retries.record_resumed(at, delivery, runner)
+        self._on_change(ThreadChange(at.agent, at.thread))
+        return True
 
     async def _failed(
         self, at: ThreadRef, runner: Runner, delivery: Delivery, error: Exception

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
 from tests.conftest import eventually
 from tests.resume.resume_stack import Stack
 from twokey.gateway.errors import StoreUnavailable
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.resume.langgraph_local import LangGraphLocal
 from twokey.gateway.resume.periodic import repeat
 from twokey.gateway.resume.retries import Retries
 from twokey.gateway.resume.run_events import ThreadRef
@@ -102,3 +106,88 @@ async def test_time_passes_whatever_fails() -> None:
     await passing
 
     assert calls[:4] == [2, 1, 0, 0]
+
+
+async def test_jobs_that_come_while_their_thread_runs_are_done_by_one_more_run(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resume, take, later = LangGraphLocal.resume, JobQueue.take, JobQueue.later
+    may_go_on, sent, taken, put_back = asyncio.Event(), list[int](), list[str](), 0
+
+    async def slow(
+        self: LangGraphLocal, thread: str, answers: Mapping[str, Any], *, key: str
+    ) -> None:
+        sent.append(len(answers))
+        await may_go_on.wait()
+        await resume(self, thread, answers, key=key)
+
+    async def counted(
+        self: JobQueue, consumer: str, *, block_ms: int
+    ) -> Delivery | None:
+        found = await take(self, consumer, block_ms=block_ms)
+        if found is not None:
+            taken.append(found.id)
+        return found
+
+    async def put(self: JobQueue, delivery: Delivery, *, delay_ms: int) -> None:
+        nonlocal put_back
+        put_back += 1
+        await later(self, delivery, delay_ms=delay_ms)
+
+    async with stack.working():
+        calls = [("refund", {"order": str(n), "amount": 5.0}) for n in range(4)]
+        await stack.ask(*calls)
+        first, *others = await stack.asked(4)
+        await stack.idle()
+        monkeypatch.setattr(LangGraphLocal, "resume", slow)
+        monkeypatch.setattr(JobQueue, "take", counted)
+        monkeypatch.setattr(JobQueue, "later", put)
+
+        async def is_running() -> bool:
+            return bool(sent)
+
+        async def are_taken() -> bool:
+            return len(taken) >= 4
+
+        await stack.decide(first)
+        await eventually(is_running)
+        for item in others:
+            await stack.decide(item)
+        await eventually(are_taken)
+        may_go_on.set()
+        await stack.words()
+        await stack.idle()
+
+    assert sent == [1, 3]
+    assert put_back == 0
+
+
+async def test_what_joined_a_run_that_failed_is_put_back(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resume = LangGraphLocal.resume
+    troubles = [StoreUnavailable("gone"), StoreUnavailable("gone")]
+    may_go_on, is_running = asyncio.Event(), asyncio.Event()
+
+    async def troubled(
+        self: LangGraphLocal, thread: str, answers: Mapping[str, Any], *, key: str
+    ) -> None:
+        is_running.set()
+        await may_go_on.wait()
+        if troubles:
+            raise troubles.pop()
+        await resume(self, thread, answers, key=key)
+
+    monkeypatch.setattr(LangGraphLocal, "resume", troubled)
+    async with stack.working():
+        await stack.ask(*(("refund", {"order": n, "amount": 5.0}) for n in "123"))
+        first, *others = await stack.asked(3)
+        await stack.decide(first)
+        await is_running.wait()
+        for item in others:
+            await stack.decide(item)
+        may_go_on.set()
+
+        assert await stack.words()
+        assert set(await stack.states()) == {ItemState.EXECUTED}
+    assert troubles == []

@@ -143,9 +143,9 @@ def break_things(outages: Outages, monkeypatch: pytest.MonkeyPatch) -> None:
         outages.check("store", unavailable)
         return await together(self, *commands)
 
-    async def run_script(self: Connection, *given: Any) -> Any:
+    async def run_script(self: Connection, *given: Any, **options: Any) -> Any:
         outages.check("store", unavailable)
-        return await evalsha(self, *given)
+        return await evalsha(self, *given, **options)
 
     monkeypatch.setattr(sample_tools, "answer", answered)
     monkeypatch.setattr(Slack, "call", called)

@@ -129,11 +129,4 @@ CONNECTION_TABLE = (
         "        if False:\n",
         AT_SENTINELS,
     ),
-    Mutant(
-        "cluster: a reader waits at the master of its stream",
-        CLUSTER,
-        '        return words[words.index("STREAMS") + 1]\n',
-        "        return words[1]\n",
-        IN_CLUSTERS,
-    ),
 )

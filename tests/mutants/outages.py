@@ -35,8 +35,8 @@ OUTAGES_TABLE = (
     Mutant(
         "a dropped run is brought forward by nobody",
         "gateway/resume/worker.py",
-        "if not is_start and await self._store.stalled.is_dropped(at.keys, at.run):",
-        "if False:",
+        "                if await self._store.stalled.is_dropped(at.keys, at.run):\n",
+        "                if False:\n",
         OUTAGES,
     ),
     Mutant(

@@ -80,14 +80,14 @@ class Interleaver:
     def _before(
         self, call: Callable[..., Coroutine[object, object, object]]
     ) -> Callable[..., Coroutine[object, object, object]]:
-        async def in_turn(*words: object) -> object:
+        async def in_turn(*words: object, **options: object) -> object:
             number = _ACTOR.get()
             if number is not None:
                 turn = asyncio.get_running_loop().create_future()
                 self._waiting[number] = turn
                 self._moved.set()
                 await turn
-            return await call(*words)
+            return await call(*words, **options)
 
         return in_turn
 

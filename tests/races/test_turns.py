@@ -107,8 +107,8 @@ async def test_a_claim_in_a_row_knows_what_another_process_approved_before_it(
     evalsha = store.conn.evalsha
 
     # The first in the row has written; the second has not been asked yet.
-    async def approved_after(*args: Any) -> Any:
-        reply = await evalsha(*args)
+    async def approved_after(*args: Any, **options: Any) -> Any:
+        reply = await evalsha(*args, **options)
         if reply[0] == b"done":
             monkeypatch.setattr(store.conn, "evalsha", evalsha)
             click = await elsewhere.click_on(claims[1].item_id)

@@ -20,9 +20,9 @@ def trips(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def noting(name: str) -> None:
         call = getattr(store.conn, name)
 
-        async def noted(*words: object) -> object:
+        async def noted(*words: object, **options: object) -> object:
             made.append(name)
-            return await call(*words)
+            return await call(*words, **options)
 
         monkeypatch.setattr(store.conn, name, noted)
 

@@ -316,11 +316,11 @@ async def test_a_call_that_was_given_back_meanwhile_is_evaluated_before_it_runs(
     evalsha = store.conn.evalsha
     of_first = Store(store.conn.url, lease_ms=2000)
 
-    async def given_back_before(*args: Any) -> Any:
+    async def given_back_before(*args: Any, **options: Any) -> Any:
         monkeypatch.setattr(store.conn, "evalsha", evalsha)
         await ServiceHarness(of_first).agents.release(claim.item_id, first.fence)
         await of_first.close()
-        return await evalsha(*args)
+        return await evalsha(*args, **options)
 
     await harness.owner_dies(claim.item_id)
     monkeypatch.setattr(store.conn, "evalsha", given_back_before)

@@ -18,6 +18,7 @@ from twokey.bot.bot_token import BotToken
 from twokey.bot.config import BotConfig
 from twokey.bot.delivery.card_copies import CopyUpdater
 from twokey.bot.delivery.card_publisher import CardPublisher
+from twokey.bot.delivery.card_replacer import CardReplacer
 from twokey.bot.delivery.card_updater import CardUpdater
 from twokey.bot.delivery.collecting import Collector
 from twokey.bot.delivery.metrics_reports import MetricsReports
@@ -220,6 +221,7 @@ class SlackBot:
 
         updater = CardUpdater(
             card_publisher=card_publisher,
+            replacer=CardReplacer(card_publisher, store.response_urls),
             copies=CopyUpdater(card_publisher, store.copies, keys, me.user),
             outbox=store.outbox(keys, reader=reader),
             keys=keys,

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import LiteralString
 
@@ -16,6 +17,7 @@ from twokey.bot.config import BotConfig
 from twokey.bot.home_updates import HomeUpdates
 from twokey.bot.interactions import Clicked
 from twokey.bot.objects import Block
+from twokey.bot.payload import BlockAction
 from twokey.bot.reviewers import Reviewers
 from twokey.bot.tasks import Tasks
 from twokey.bot.text import escape_mrkdwn
@@ -24,6 +26,7 @@ from twokey.bot.web import Slack, SlackError
 from twokey.gateway.approvals.decisions import AccountKind, Reviewer
 from twokey.gateway.approvals.membership import click_again
 from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.errors import StoreUnavailable
 from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.service.reviews import ReviewService
 from twokey.gateway.service.voters import Voters
@@ -218,6 +221,14 @@ class ListenerContext:
         """
         self.tasks.later(self._reply_to_click(click, message), name="reply")
 
+    def keep_response_url(self, click: Clicked) -> None:
+        """Let the publisher replace the message of a click by the URL in the click.
+
+        Not awaited: without it the message is changed by ``chat.update``.
+        """
+        if click.action.response_url and click.action.message_ts:
+            self.tasks.later(self._keep_response_url(click.action), name="url")
+
     async def send(self, method: str, *, to: str, **arguments: object) -> None:
         """Post a message that may get lost: one that is not sent is logged.
 
@@ -261,6 +272,12 @@ class ListenerContext:
         if found.account is not AccountKind.MEMBER:
             raise UserFacingError(refusal)
         return found
+
+    async def _keep_response_url(self, action: BlockAction) -> None:
+        with suppress(StoreUnavailable):
+            await self.service.store.response_urls.keep(
+                self.keys, action.channel, action.message_ts, action.response_url
+            )
 
     async def _reply_to_click(self, click: Clicked, message: UserText) -> None:
         action = click.action

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable, MutableMapping
 
 from twokey.bot.cards.mentions import copies_for, mentions_for
-from twokey.bot.delivery.card_publisher import policy_decision_digest
+from twokey.bot.delivery.decision_digest import policy_decision_digest
 from twokey.bot.reach import with_unreachable
 from twokey.gateway.service.reviews import ReviewService
 from twokey.gateway.store.atomic_write import Loaded

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping
 from typing import Protocol, cast
+from urllib.parse import urlsplit
 
 import aiohttp
 from slack_sdk.errors import SlackApiError, SlackClientError
@@ -19,6 +21,7 @@ _CLIENT_ERROR = 400
 _SERVER_ERROR = 500
 _TOO_MANY = 429
 _WAIT_S = 30.0
+_REFUSAL = re.compile(r'"ok": *false.*"error": *"([a-z_]{1,60})"')
 _SERVER_ERRORS = frozenset(
     {"fatal_error", "internal_error", "request_timeout", "service_unavailable"}
 )
@@ -37,6 +40,14 @@ TOKEN_ERRORS = frozenset(
 )
 """Refusals that mean the token itself: no call with it succeeds any more."""
 
+
+NOT_ABOUT_THE_CARD = TOKEN_ERRORS | {
+    "access_denied",
+    "missing_scope",
+    "no_permission",
+    "not_allowed_token_type",
+}
+"""Refusals of the bot as a whole; they last until an operator corrects its setup."""
 
 STILL_THERE = frozenset({"cant_update_message", "edit_window_closed"})
 """Refusals to update a message that still stands in its channel."""
@@ -188,6 +199,7 @@ class Slack:
         try:
             async with self._session.post(url, json=body, timeout=timeout) as response:
                 status = response.status
+                told = await response.text(errors="replace")
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             problem = f"no answer ({type(error).__name__})"
             raise SlackNoResponse("response_url", problem) from error
@@ -197,6 +209,15 @@ class Slack:
             raise RateLimited("response_url", _WAIT_S)
         if status >= _CLIENT_ERROR:
             raise SlackRefused("response_url", f"http_{status}")
+        # A refusal may come with status 200, too.
+        if why := _REFUSAL.search(told):
+            raise SlackRefused("response_url", why[1])
+
+    def is_own(self, url: str) -> bool:
+        """Return whether a URL leads to this Slack, as those in its payloads do."""
+        own = urlsplit(self.client.base_url).hostname or ""
+        host = urlsplit(url).hostname or ""
+        return bool(own) and (host == own or host.endswith(f".{own}"))
 
     async def _response(
         self,

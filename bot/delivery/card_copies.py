@@ -15,11 +15,8 @@ from dataclasses import dataclass, field
 from twokey.bot.cards.frame import Frame
 from twokey.bot.cards.mentions import copies_for
 from twokey.bot.cards.undelivered import is_over, needs_people, outdated_copy
-from twokey.bot.delivery.card_publisher import (
-    CardPublisher,
-    RateLimitDelay,
-    policy_decision_digest,
-)
+from twokey.bot.delivery.card_publisher import CardPublisher, RateLimitDelay
+from twokey.bot.delivery.decision_digest import policy_decision_digest
 from twokey.bot.delivery.lost_copies import find_copy
 from twokey.bot.delivery.outbox_queue import (
     Call,

@@ -10,8 +10,6 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from pydantic import JsonValue
-
 from twokey.bot.blocks import (
     BadBlocks,
     Message,
@@ -29,7 +27,8 @@ from twokey.bot.cards.question_card import question_card
 from twokey.bot.cards.refs import short_ref
 from twokey.bot.cards.standing_card import standing_card
 from twokey.bot.delivery.conversation_links import ConversationLinks
-from twokey.bot.ids import COMMAND, Action, key_id
+from twokey.bot.delivery.decision_digest import policy_decision_digest
+from twokey.bot.ids import COMMAND, Action
 from twokey.bot.limits import OPEN_DM, POST, UPDATE, Limits
 from twokey.bot.objects import Block
 from twokey.bot.text_types import label, template
@@ -42,7 +41,6 @@ from twokey.bot.web import (
     text_at,
 )
 from twokey.gateway.approvals.record import Approval
-from twokey.gateway.approvals.repeating import other_calls
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.verbs import Verb
 from twokey.gateway.store.cards import CardPlace, CardStore
@@ -51,7 +49,8 @@ from twokey.gateway.store.keys import Keys
 
 logger = logging.getLogger(__name__)
 
-POLICY_DECISION_TAG = "twokey/v1/policy-decision"
+AS_WRITTEN: dict[str, object] = {"parse": "none", "link_names": False}
+"""Else Slack would turn untrusted plain text into mentions and channel links."""
 
 
 class RateLimitDelay(Exception):
@@ -142,7 +141,7 @@ class CardPublisher:
         # `is_update` matters: chat.update counts `text` in bytes (4,000), and posting
         # in characters (40,000). A card that fits one call may not fit the other.
         frame = self.frame(record, now_ms)
-        message = await self._message(frame, is_update=False, is_plain=is_plain)
+        message = await self.render(frame, is_update=False, is_plain=is_plain)
         response = await self._send(POST, channel, message)
         # The policy may name "#refunds"; Slack answers with the id. Only ids are kept:
         # a channel can be renamed, and clicks name the id.
@@ -150,7 +149,7 @@ class CardPublisher:
         place = await self.register(record.id, channel, ts)
         if (place.channel, place.ts) != (channel, ts):
             return place
-        shown = await self._record_shown(record, place, message)
+        shown = await self.record_shown(record, place, message)
         logger.info("card.posted id=%s rev=%d", record.id, record.rev)
         return shown
 
@@ -174,13 +173,13 @@ class CardPublisher:
         # A mention in a changed message notifies nobody, so the card can name whom a
         # message has reached; a posted one must not.
         frame = self.frame(record, now_ms, sent=place.sent)
-        message = await self._message(frame, is_update=True, is_plain=is_plain)
+        message = await self.render(frame, is_update=True, is_plain=is_plain)
         await self._send(UPDATE, place.channel, message, ts=place.ts)
-        shown = await self._record_shown(record, place, message, sent=place.sent)
+        shown = await self.record_shown(record, place, message, sent=place.sent)
         logger.info("card.updated id=%s rev=%d", record.id, record.rev)
         return shown
 
-    async def _record_shown(
+    async def record_shown(
         self,
         record: Approval,
         place: CardPlace,
@@ -220,7 +219,7 @@ class CardPublisher:
         self, frame: Frame, channel: str, *, is_plain: bool
     ) -> tuple[str, str]:
         """Post a card as a direct message; return its channel and ts."""
-        message = await self._message(frame, is_update=False, is_plain=is_plain)
+        message = await self.render(frame, is_update=False, is_plain=is_plain)
         response = await self._send(POST, channel, message)
         return text_at(response, "channel"), text_at(response, "ts")
 
@@ -228,7 +227,7 @@ class CardPublisher:
         self, frame: Frame, channel: str, ts: str, *, is_plain: bool
     ) -> None:
         """Show the newest state in a direct message; raises as `post_card` does."""
-        message = await self._message(frame, is_update=True, is_plain=is_plain)
+        message = await self.render(frame, is_update=True, is_plain=is_plain)
         await self._send(UPDATE, channel, message, ts=ts)
 
     async def post(
@@ -265,9 +264,7 @@ class CardPublisher:
         """Return what a card, or a copy of the card in a channel, is made of."""
         return Frame(record, self.seal_key, self.team, now_ms, tuple(sent), card_in)
 
-    async def _message(
-        self, frame: Frame, *, is_update: bool, is_plain: bool
-    ) -> Message:
+    async def render(self, frame: Frame, *, is_update: bool, is_plain: bool) -> Message:
         """Return a card with a link to its conversation, if Slack tells it."""
         where = await self.links.find(self.slack, frame.approval.origin)
         linked = replace(frame, conversation=where)
@@ -276,9 +273,7 @@ class CardPublisher:
     async def _send(
         self, method: str, channel: str, message: Message, **more: object
     ) -> SlackBody:
-        # `parse` and `link_names` would let Slack turn untrusted plain text into
-        # mentions and channel links.
-        safety: dict[str, object] = {"parse": "none", "link_names": False}
+        safety = dict(AS_WRITTEN)
         if method == POST:
             # A link preview would fetch a URL that an agent wrote (CVE-2025-34072).
             safety |= {"unfurl_links": False, "unfurl_media": False}
@@ -336,30 +331,6 @@ def _card_of(frame: Frame) -> Message:
         return standing_card(frame)
     is_auto_approved = frame.approval.is_auto_approved
     return notification(frame) if is_auto_approved else card(frame)
-
-
-def policy_decision_digest(
-    record: Approval, key: bytes, *, sent: Sequence[str] = ()
-) -> str:
-    """Return a digest of what a card's pending calls need, and of what they repeat.
-
-    It covers the key that seals the buttons: after a key change cards need a redraw;
-    and, while calls are pending, who has got a copy, if the card names them.
-    """
-    rows: list[JsonValue] = [key_id(key)]
-    for item in record.items:
-        if item.is_pending:
-            requirement = item.requirement.model_dump(mode="json")
-            # Only pending calls: a decided one keeps its decision, so a policy change
-            # must not make its card outdated.
-            rows.append([item.index, item.tier.value, [*item.reasons], requirement])
-            # Only where there are any: else every card would be drawn again once by
-            # the first version that shows them.
-            if done := other_calls(record, item.past):
-                rows.append([f"{one.call} {one.state}" for one in done])
-    if sent and len(rows) > 1:
-        rows.append(["sent", *sent])
-    return digest.tagged_hash(POLICY_DECISION_TAG, digest.canonical(rows))
 
 
 def plain_card(frame: Frame) -> Message:

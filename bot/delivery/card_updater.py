@@ -16,7 +16,9 @@ from twokey.bot.cards.mentions import mentions_for
 from twokey.bot.cards.reply_texts import corrupt_record
 from twokey.bot.cards.undelivered import has_card, is_over, needs_people
 from twokey.bot.delivery.card_copies import CopyUpdater
-from twokey.bot.delivery.card_publisher import CardPublisher, policy_decision_digest
+from twokey.bot.delivery.card_publisher import CardPublisher
+from twokey.bot.delivery.card_replacer import CardReplacer
+from twokey.bot.delivery.decision_digest import policy_decision_digest
 from twokey.bot.delivery.event_messages import (
     is_progress,
     mention_newly_needed,
@@ -30,7 +32,7 @@ from twokey.bot.reach import with_unreachable
 from twokey.bot.web import (
     ABOUT_THE_BLOCKS,
     NEVER_UPDATED,
-    TOKEN_ERRORS,
+    NOT_ABOUT_THE_CARD,
     SlackError,
     SlackRefused,
 )
@@ -58,16 +60,9 @@ NO_RESPONSE = "no_response"
 BROKEN_S = 60.0
 """Seconds until a retry when Slack refuses the bot as a whole."""
 
+_UPDATE = Call(UPDATE, "")
 _LONGEST_WAIT_S = 30.0
 _FIRST_WAIT_S = 0.5
-
-NOT_ABOUT_THE_CARD = TOKEN_ERRORS | {
-    "access_denied",
-    "missing_scope",
-    "no_permission",
-    "not_allowed_token_type",
-}
-"""Refusals of the bot as a whole; they last until an operator corrects its setup."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +71,7 @@ class CardUpdater:
 
     Attributes:
         card_publisher: makes the calls.
+        replacer: replaces cards by the response URLs of clicks.
         copies: brings the personal copies of cards up to date.
         outbox: where events are acknowledged.
         keys: of the tenant's shard.
@@ -89,6 +85,7 @@ class CardUpdater:
     """
 
     card_publisher: CardPublisher
+    replacer: CardReplacer
     copies: CopyUpdater
     outbox: Outbox
     keys: Keys
@@ -101,12 +98,17 @@ class CardUpdater:
 
     def next_call(self, entry: QueueEntry) -> Call | None:
         """Return the call that a card or a copy of it probably needs; None: unknown."""
-        due = entry.copy_due
-        return due.call if due else self._call_for_card(entry)
+        if entry.copy_due is not None:
+            return entry.copy_due.call
+        call = self._call_for_card(entry)
+        # What has to wait for the limit of updates looks for a response URL first.
+        if call == _UPDATE and entry.may_have_url:
+            return None if self.card_publisher.limits.wait_s(*call) else call
+        return call
 
     def _call_for_card(self, entry: QueueEntry) -> Call | None:
         if not entry.is_new:
-            return Call(UPDATE, "")
+            return _UPDATE
         channel = entry.channel or entry.channel_of_card
         return Call(POST, channel) if channel else None
 
@@ -144,11 +146,12 @@ class CardUpdater:
         needed = self._next_call(entry, record, place)
         # The token is for another call than the needed one. The dispatcher gives it
         # back, and the scheduler takes one for the right call.
-        if needed not in {None, given}:
+        replaced = await self.replacer.replace(entry, record, place, now_ms, needed)
+        if replaced is None and needed not in {None, given}:
             return False
         if needed is not None:
             try:
-                place = await self._make(entry, record, place, now_ms)
+                place = replaced or await self._make(entry, record, place, now_ms)
             except SlackError as error:
                 why = self._why_refused(entry, record, error)
                 if await self._refused(entry, record, why):
@@ -158,7 +161,7 @@ class CardUpdater:
             # Another publisher posted the card first, and that one may show an older
             # rev; or copies are not up to date, each of which is a step of its own.
             if self._next_call(entry, record, place) is not None:
-                return True
+                return replaced is None
         elif entry.is_missed:
             await self.card_publisher.cards.unmark(self.keys, self.tenant, record.id)
         # Not `entry.wanted`: an event that arrived while Slack was answering raised it,
@@ -169,7 +172,7 @@ class CardUpdater:
         # yet, it will mention the same people; doing it now would notify them twice.
         if is_known:
             mention_newly_needed(entry, record, place, now_ms)
-        return needed is not None
+        return needed is not None and replaced is None
 
     def _why_refused(
         self, entry: QueueEntry, record: Approval, error: SlackError

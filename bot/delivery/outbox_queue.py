@@ -152,6 +152,7 @@ class QueueEntry:
         escalation_results: channels that were notified of an escalation, with Slack's
             error, or "" for success.
         is_new: the card is not posted yet, as far as this process knows.
+        may_have_url: a click may have brought a URL by which its card is replaced.
     """
 
     key: str
@@ -186,6 +187,7 @@ class QueueEntry:
     is_missed: bool = False
     escalation_results: dict[str, str] = field(default_factory=dict[str, str])
     is_new: bool = False
+    may_have_url: bool = True
 
     @property
     def is_card_due(self) -> bool:
@@ -294,6 +296,7 @@ class OutboxQueue:
         # must make the card due again after that update.
         entry.wanted += 1
         entry.copy_due = None  # the card comes first
+        entry.may_have_url = True
         # A new event may end a wait for the rate limit, but not the backoff after a
         # failure: a busy approval would otherwise retry without a pause in an outage.
         if not entry.failures:

@@ -17,16 +17,17 @@ from twokey.bot.cards.notification import many_ran
 from twokey.bot.cards.reminders import escalation
 from twokey.bot.delivery import run_messages
 from twokey.bot.delivery.card_publisher import CardPublisher, RateLimitDelay
-from twokey.bot.delivery.card_updater import (
-    BROKEN_S,
-    NOT_ABOUT_THE_CARD,
-    CardUpdater,
-)
+from twokey.bot.delivery.card_updater import BROKEN_S, CardUpdater
 from twokey.bot.delivery.collecting import Collector
 from twokey.bot.delivery.event_messages import POSTED_IN_CHANNEL, message_without_card
 from twokey.bot.delivery.outbox_queue import Call, QueueEntry
 from twokey.bot.limits import POST
-from twokey.bot.web import ABOUT_THE_BLOCKS, SlackError, SlackRefused
+from twokey.bot.web import (
+    ABOUT_THE_BLOCKS,
+    NOT_ABOUT_THE_CARD,
+    SlackError,
+    SlackRefused,
+)
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.errors import StoreUnavailable
 from twokey.gateway.failures import log_failure

@@ -257,6 +257,8 @@ class Router:
     async def _click(
         self, handle: OnClick, click: Clicked, delivery: Delivery
     ) -> Answer:
+        if delivery.is_recorded:
+            self._ctx.keep_response_url(click)
         try:
             message = await _guarded(lambda: self._handled(handle, click), delivery)
         except UserFacingError as error:

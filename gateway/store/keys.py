@@ -40,6 +40,9 @@ DRAFT_MS = 60 * 60 * 1000
 VIEW_MS = 24 * 60 * 60 * 1000
 """How long an open modal stays bound to the item it was opened for."""
 
+RESPONSE_URL_MS = 29 * 60 * 1000
+"""A minute less than Slack takes a response URL for."""
+
 LEASE_MS = 15_000
 """Lifetime of a thread lease and of a claim without a heartbeat."""
 
@@ -287,6 +290,10 @@ class Keys:
     def view(self, view_id: str) -> str:
         """String: which item and version an open modal belongs to."""
         return f"{self._base}:view:{view_id}"
+
+    def response_url(self, channel: str, ts: str) -> str:
+        """String: where the message that somebody clicked on can be replaced."""
+        return f"{self._base}:url:{_hashed(channel, ts)}"
 
     def home_tabs(self, tenant: str) -> str:
         """Hash: who used their Home tab lately, their filter, and what it shows."""

@@ -27,6 +27,7 @@ from twokey.gateway.store.outbox import Outbox
 from twokey.gateway.store.pending import PendingIndex
 from twokey.gateway.store.person_queues import PersonQueues
 from twokey.gateway.store.processes import ProcessStore
+from twokey.gateway.store.response_urls import ResponseUrlStore
 from twokey.gateway.store.restore_counters import RestoreCounterStore
 from twokey.gateway.store.seeded import SeededStore
 from twokey.gateway.store.spot_checks import SpotCheckCounter
@@ -85,6 +86,7 @@ class Store:
         self.person_queues = PersonQueues(self.conn)
         self.standing = StandingStore(self.conn)
         self.home_tabs = HomeTabStore(self.conn)
+        self.response_urls = ResponseUrlStore(self.conn)
         self.interrupts = InterruptStore(self.conn)
         self.seeded = SeededStore(self.conn)
         self.spot_checks = SpotCheckCounter(self.conn)

@@ -9,6 +9,8 @@ import pytest
 from tests.bot.bot_stack import Stack
 from twokey.gateway.config import SlackMode
 from twokey.gateway.store.store import Store
+from twokey.sandbox.api_errors import ApiError
+from twokey.sandbox.response_urls import ResponseUrls
 from twokey.sandbox.server import Sandbox
 
 
@@ -25,3 +27,13 @@ async def each_stack(
     """Give the stack over each transport."""
     async with Sandbox() as sandbox:
         yield Stack(sandbox, store, SlackMode(request.param))
+
+
+@pytest.fixture
+def late_urls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each response URL come too late: each change of a card is an update."""
+
+    def use(*_: object) -> None:
+        raise ApiError("expired_url")
+
+    monkeypatch.setattr(ResponseUrls, "use", use)

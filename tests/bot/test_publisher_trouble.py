@@ -19,6 +19,7 @@ from twokey.bot.blocks import Message
 from twokey.bot.delivery import card_updater, feed, publisher, queue_sender
 from twokey.bot.delivery.card_copies import CopyUpdater
 from twokey.bot.delivery.card_publisher import CardPublisher
+from twokey.bot.delivery.card_replacer import CardReplacer
 from twokey.bot.delivery.card_updater import CardUpdater
 from twokey.bot.delivery.collecting import Collector
 from twokey.bot.delivery.outbox_queue import QueuedMessage, QueueEntry
@@ -307,6 +308,7 @@ def dispatcher_of(
     """Return a dispatcher of its own for a test of one step."""
     updater = CardUpdater(
         card_publisher=card_publisher,
+        replacer=CardReplacer(card_publisher, stack.store.response_urls),
         copies=CopyUpdater(card_publisher, stack.store.copies, stack.keys, "U0TWOKEY"),
         outbox=stack.store.outbox(stack.keys, reader="x"),
         keys=stack.keys,

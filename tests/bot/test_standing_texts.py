@@ -12,7 +12,8 @@ from tests.service.standing import allowing
 from twokey.bot.cards.frame import Frame
 from twokey.bot.cards.standing_card import standing_card
 from twokey.bot.delivery.card_copies import CopyUpdater
-from twokey.bot.delivery.card_publisher import CardPublisher, policy_decision_digest
+from twokey.bot.delivery.card_publisher import CardPublisher
+from twokey.bot.delivery.decision_digest import policy_decision_digest
 from twokey.bot.delivery.outbox_queue import QueueEntry
 from twokey.bot.modals import allow_similar
 from twokey.gateway.approvals.standing import used

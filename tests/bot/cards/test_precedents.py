@@ -8,7 +8,7 @@ from tests.bot.readable import readable
 from tests.bot.samples import ANA, BEN, NOW, a_refund, an_approval, frame, in_state
 from twokey.bot.cards.precedents import precedents
 from twokey.bot.cards.reply_texts import outcome_text
-from twokey.bot.delivery.card_publisher import policy_decision_digest
+from twokey.bot.delivery.decision_digest import policy_decision_digest
 from twokey.gateway.approvals.decisions import Repeated
 from twokey.gateway.approvals.precedents import Past, Precedent, WindowTotal
 from twokey.gateway.approvals.record import Approval, Item

@@ -6,6 +6,8 @@ import re
 from collections.abc import Container, Sequence
 from typing import cast
 
+import pytest
+
 from tests.bot.bot_stack import CHANNEL, POLICY, Stack, has_button, says
 from tests.bot.listeners.test_batches_and_doubt import worker_dies
 from tests.bot.readable import readable
@@ -18,6 +20,9 @@ from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.wire import Verdict
 from twokey.gateway.service.proposals import MAX_BATCH
+
+# What is counted is how often a card is drawn.
+pytestmark = pytest.mark.usefixtures("late_urls")
 
 ASKS = POLICY.replace("  process_refund:\n", "  process_refund:\n    on_failure: ask\n")
 

@@ -1,0 +1,73 @@
+"""Replace a card by the response URL of a click on it, outside the limit of updates.
+
+Slack takes some fifty updates a minute from an app in a workspace, and counts none of
+what comes by a response URL. Only the publisher uses the URLs that clicks left in the
+store, so each card is still changed by one process, one change after the other.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from twokey.bot.delivery.card_publisher import AS_WRITTEN, CardPublisher
+from twokey.bot.delivery.outbox_queue import Call, QueueEntry
+from twokey.bot.limits import UPDATE
+from twokey.bot.web import SlackError
+from twokey.gateway.approvals.record import Approval
+from twokey.gateway.store.cards import CardPlace
+from twokey.gateway.store.fences import current
+from twokey.gateway.store.response_urls import ResponseUrlStore
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class CardReplacer:
+    """Replaces the cards of one tenant.
+
+    Attributes:
+        card_publisher: renders cards, and notes what they show.
+        urls: those that clicks left.
+    """
+
+    card_publisher: CardPublisher
+    urls: ResponseUrlStore
+
+    async def replace(
+        self,
+        entry: QueueEntry,
+        record: Approval,
+        place: CardPlace | None,
+        now_ms: int,
+        needed: Call | None,
+    ) -> CardPlace | None:
+        """Show the newest state; None when it is left to the call that is needed.
+
+        After a URL that Slack did not take, or did not answer, that call may show the
+        same once more.
+        """
+        is_update = needed is not None and needed.method == UPDATE
+        if place is None or not is_update or entry.copy_due is not None:
+            return None
+        publisher, at = self.card_publisher, (place.channel, place.ts)
+        url = await self.urls.take(publisher.keys, *at) if entry.may_have_url else ""
+        entry.may_have_url = publisher.slack.is_own(url)
+        if not entry.may_have_url:
+            return None
+        frame = publisher.frame(record, now_ms, sent=place.sent)
+        message = await publisher.render(frame, is_update=True, is_plain=entry.is_plain)
+        shows = {"blocks": message.blocks, "text": message.text}
+        body = {"replace_original": True, "metadata": message.metadata, **shows}
+        if (lease := current()) is not None:
+            lease.check()
+        try:
+            await publisher.slack.respond(url, body | AS_WRITTEN)
+        except SlackError as error:
+            logger.warning("card.not_replaced id=%s why=%s", record.id, error)
+            await self.urls.forget(publisher.keys, *at)
+            entry.may_have_url = False
+            return None
+        shown = await publisher.record_shown(record, place, message, sent=place.sent)
+        logger.info("card.replaced id=%s rev=%d", record.id, record.rev)
+        return shown

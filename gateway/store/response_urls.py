@@ -1,0 +1,48 @@
+"""Store response URLs, by which a message is replaced outside the limit of updates.
+
+Slack sends one with each click on a message. It is good for five posts within thirty
+minutes, and whoever knows it can post as the app: so it is in no record and in no log,
+and is forgotten before Slack takes it no more.
+Source: https://docs.slack.dev/interactivity/handling-user-interaction
+"""
+
+from __future__ import annotations
+
+from twokey.gateway.store.connection import Connection, text
+from twokey.gateway.store.keys import RESPONSE_URL_MS, Keys
+
+USES = 4
+"""One of the five is left for a private reply to the click."""
+
+
+class ResponseUrlStore:
+    """The newest response URL of each message on which somebody clicked."""
+
+    def __init__(self, conn: Connection) -> None:
+        self._conn = conn
+
+    async def keep(self, keys: Keys, channel: str, ts: str, url: str) -> None:
+        """Keep the URL of a click on a message."""
+        key = keys.response_url(channel, ts)
+        await self._conn.command("SET", key, f"{USES} {url}", "PX", RESPONSE_URL_MS)
+
+    async def take(self, keys: Keys, channel: str, ts: str) -> str:
+        """Return the URL of a message for one post; "" when there is none.
+
+        For the one process that publishes. A click at the same moment may leave the
+        older URL in place: both replace the same message.
+        """
+        key = keys.response_url(channel, ts)
+        left, _, url = text(await self._conn.command("GET", key)).partition(" ")
+        if not url:
+            return ""
+        if left == "1":
+            await self._conn.command("DEL", key)
+        else:
+            again = f"{int(left) - 1} {url}"
+            await self._conn.command("SET", key, again, "XX", "KEEPTTL")
+        return url
+
+    async def forget(self, keys: Keys, channel: str, ts: str) -> None:
+        """Forget the URL of a message: Slack did not take it."""
+        await self._conn.command("DEL", keys.response_url(channel, ts))

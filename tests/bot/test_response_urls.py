@@ -1,0 +1,208 @@
+"""A card is replaced by the response URL of a click, and never shows what is not so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.bot.bot_stack import CHANNEL, Stack, has_button, says
+from tests.conftest import eventually
+from twokey.bot.ids import Action
+from twokey.bot.limits import RATES, UPDATE, Rate
+from twokey.bot.web import Slack
+from twokey.gateway.protocol.wire import Verdict
+from twokey.gateway.store.keys import RESPONSE_URL_MS
+from twokey.gateway.store.response_urls import USES
+from twokey.sandbox import responses
+from twokey.sandbox.api_errors import ApiError
+from twokey.sandbox.json_types import JsonObject
+from twokey.sandbox.response_urls import LIFE_S, POSTS, ResponseUrls
+
+
+def updates(stack: Stack) -> int:
+    return [call.method for call in stack.sandbox.calls].count(UPDATE)
+
+
+async def clicked(
+    stack: Stack, action: Action = Action.APPROVE, thread: str = "t1"
+) -> Verdict:
+    """Let Ana click on the card of a new call."""
+    verdict = await stack.refund(thread)
+    card = await stack.card(verdict)
+    await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), action)
+    return verdict
+
+
+def is_settled(card: JsonObject) -> bool:
+    return not has_button(card, Action.APPROVE)
+
+
+async def test_a_card_that_a_click_settled_takes_nothing_of_the_limit(
+    each_stack: Stack,
+) -> None:
+    stack = each_stack
+    async with stack.running():
+        verdict = await clicked(stack)
+
+        card = await stack.card(verdict, is_settled)
+        await stack.drawn(verdict)
+        await stack.execute(verdict)
+        place = await stack.drawn(verdict)
+
+        assert (place.ts, updates(stack)) == (card["ts"], 0)
+        assert len(await stack.cards(verdict)) == 1
+
+
+async def test_a_form_settles_the_card_by_the_click_that_opened_it(
+    stack: Stack,
+) -> None:
+    async with stack.running():
+        verdict = await clicked(stack, Action.REJECT)
+        ana = stack.actor("U0ANA")
+        await ana.wait_for_view()
+        await ana.submit({"reason": "no receipt"})
+
+        await stack.card(verdict, says("no receipt"))
+
+        assert updates(stack) == 0
+
+
+def _late(*_: object) -> None:
+    raise ApiError("expired_url")
+
+
+def _used(*_: object) -> None:
+    raise ApiError("used_url")
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "trouble"),
+    [
+        (ResponseUrls, "use", _late),
+        (ResponseUrls, "use", _used),
+        # Refused with status 200.
+        (responses, "respond", _late),
+    ],
+)
+async def test_what_slack_does_not_take_is_updated_instead(
+    stack: Stack,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    place: object,
+    name: str,
+    trouble: object,
+) -> None:
+    monkeypatch.setattr(place, name, trouble)
+    async with stack.running():
+        verdict = await clicked(stack)
+
+        await stack.card(verdict, is_settled)
+        await stack.drawn(verdict)
+
+        assert updates(stack) == 1
+    assert "card.not_replaced" in caplog.text
+    assert "/response/" not in caplog.text
+
+
+async def test_a_post_that_is_lost_on_its_way_back_shows_the_same_once_more(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    respond = Slack.respond
+
+    async def lost(slack: Slack, *given: Any) -> None:
+        await respond(slack, *given)
+        await respond(slack, "http://127.0.0.1:9/nobody", {})
+
+    async with stack.running():
+        monkeypatch.setattr(Slack, "respond", lost)
+        verdict = await clicked(stack)
+
+        await stack.card(verdict, is_settled)
+        await stack.drawn(verdict)
+
+        assert updates(stack) == 1
+        assert len(await stack.cards(verdict)) == 1
+
+
+async def test_while_the_limit_is_used_up_a_click_still_shows(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(RATES, UPDATE, Rate(per_minute=0.001, burst=1))
+    async with stack.running():
+        with monkeypatch.context() as broken:
+            broken.setattr(ResponseUrls, "use", _late)
+            await stack.card(await clicked(stack), is_settled)
+        assert updates(stack) == 1
+
+        verdict = await clicked(stack, thread="t2")
+
+        await stack.card(verdict, is_settled)
+        assert updates(stack) == 1
+
+
+async def test_a_url_that_leads_elsewhere_is_asked_nothing(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[str]()
+
+    async def respond(_slack: Slack, url: str, _body: object) -> None:
+        asked.append(url)
+
+    async with stack.running():
+        verdict = await clicked(stack, Action.REJECT)
+        ana = stack.actor("U0ANA")
+        await ana.wait_for_view()
+        place = await stack.drawn(verdict)
+        at, urls = (place.channel, place.ts), stack.store.response_urls
+
+        async def is_kept() -> bool:
+            return bool(await urls.take(stack.keys, *at))
+
+        await eventually(is_kept)
+        # Who can write to the store must not learn what cards show.
+        await urls.keep(stack.keys, *at, "http://203.0.113.1/response/1")
+        monkeypatch.setattr(Slack, "respond", respond)
+        await ana.submit({"reason": "no receipt"})
+
+        await stack.card(verdict, says("no receipt"))
+        assert (asked, updates(stack)) == ([], 1)
+
+
+async def test_a_url_is_good_for_less_than_slack_takes(stack: Stack) -> None:
+    urls, at = stack.store.response_urls, ("C1", "1.000001")
+    await urls.keep(stack.keys, *at, "https://hooks.slack.com/actions/a b")
+    key = stack.keys.response_url(*at)
+
+    found = [await urls.take(stack.keys, *at) for _ in range(POSTS)]
+
+    url = "https://hooks.slack.com/actions/a b"
+    assert found == [url] * USES + [""]
+    assert USES < POSTS
+    assert RESPONSE_URL_MS < LIFE_S * 1000
+    await urls.keep(stack.keys, *at, url)
+    left = await stack.store.conn.command("PTTL", key)
+    assert isinstance(left, int)
+    assert 0 < left <= RESPONSE_URL_MS
+    await urls.forget(stack.keys, *at)
+    assert await urls.take(stack.keys, *at) == ""
+
+
+@pytest.mark.parametrize(
+    ("api_url", "url", "is_own"),
+    [
+        ("https://slack.com/api/", "https://hooks.slack.com/actions/T/1/x", True),
+        ("https://slack-gov.com/api/", "https://hooks.slack-gov.com/a", True),
+        ("http://127.0.0.1:80/api/", "http://127.0.0.1:80/response/1", True),
+        ("https://slack.com/api/", "https://hooks.slack.com.evil.example/a", False),
+        ("https://slack.com/api/", "https://evilslack.com/a", False),
+        ("https://slack.com/api/", "https://slack.com@evil.example/a", False),
+        ("https://slack.com/api/", "", False),
+    ],
+)
+async def test_a_url_of_slack_is_told_by_its_host(
+    api_url: str, url: str, *, is_own: bool
+) -> None:
+    session: Any = None
+
+    assert Slack("xoxb-1", api_url=api_url, session=session).is_own(url) is is_own

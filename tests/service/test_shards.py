@@ -171,11 +171,13 @@ async def test_a_shard_that_hangs_does_not_stop_the_clock_of_the_others(
     is_back = asyncio.Event()
     evalsha = store.conn.evalsha
 
-    async def held_up(source: str, keys: Sequence[str], args: Any) -> list[Reply]:
+    async def held_up(
+        source: str, keys: Sequence[str], args: Any, **options: Any
+    ) -> list[Reply]:
         # The node of the first shard is away: nothing of it is answered.
         if any("{s0}" in key for key in keys):
             await is_back.wait()
-        return await evalsha(source, keys, args)
+        return await evalsha(source, keys, args, **options)
 
     monkeypatch.setattr(store.conn, "evalsha", held_up)
 

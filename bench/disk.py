@@ -30,7 +30,8 @@ def flush_ms() -> float:
 def waits_for_the_disk(what: str, count: int) -> str:
     """Say what the writes that are waited for cost by themselves."""
     one = flush_ms()
+    noun, verb = ("write", "waits") if count == 1 else ("writes", "wait")
     return (
-        f"{count} durable write{'s'[: count > 1]} ({what}) wait for the disk: "
+        f"{count} durable {noun} ({what}) {verb} for the disk: "
         f"{count * one:.1f} ms of {one:.1f} ms each"
     )

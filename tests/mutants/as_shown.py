@@ -6,7 +6,9 @@ from tests.mutants.mutant import Mutant
 
 DECIDING = "gateway/service/as_shown.py"
 COMPARING = "gateway/store/lua/next_version.lua"
-AS_SHOWN = "tests/service/test_as_shown.py"
+AS_SHOWN = (
+    "tests/service/test_as_shown.py tests/service/test_as_shown_time_and_place.py"
+)
 CLICKED = "bot/listeners/approve_as_shown.py"
 CLICKS = "tests/bot/listeners/test_approve_as_shown.py"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 REPEATING = "gateway/approvals/repeating.py"
-PRELUDE = "gateway/store/lua/prelude.lua"
+PRECEDENTS = "gateway/store/lua/precedents.lua"
 KNOWN = "gateway/service/precedents.py"
 SERVICE = "tests/service/test_precedents.py"
 RACES = "tests/races/test_precedent_races.py"
@@ -98,14 +98,14 @@ PRECEDENTS_TABLE = (
     ),
     Mutant(
         "precedents: an effect keeps a bounded number",
-        PRELUDE,
+        PRECEDENTS,
         "for i = MOST_KEPT + 1, #calls do redis.call('HDEL', key, calls[i][2]) end",
         "",
         SERVICE,
     ),
     Mutant(
         "precedents: they end",
-        PRELUDE,
+        PRECEDENTS,
         "if redis.call('PTTL', key) < keep then redis.call('PEXPIRE', key, keep) end",
         "",
         SERVICE,

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Awaitable, Callable
-from datetime import timedelta
 
 import pytest
 from pydantic import JsonValue
 
-from tests.conftest import eventually
 from tests.service.harness import (
     ANA,
     BEN,
@@ -18,20 +15,17 @@ from tests.service.harness import (
     EVE,
     POLICY,
     ServiceHarness,
-    still_members,
 )
+from tests.service.showing import at_once, shown, shown_again
 from tests.service.windowed import refund, windowed
 from tests.streams import audit_entries
 from twokey.gateway.approvals.decisions import (
     Approve,
     Changed,
-    Click,
     Decided,
     Edit,
-    Expired,
     Forbidden,
     Invalid,
-    Outcome,
     Reject,
     Repeated,
     Reviewer,
@@ -46,18 +40,13 @@ from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.protocol.verbs import Verb
-from twokey.gateway.protocol.wire import Verdict
 from twokey.gateway.service import as_shown
-from twokey.gateway.service.as_shown import AsShownService, Place
 from twokey.gateway.service.reviews import ReviewService
 from twokey.gateway.store.freezes import FreezeScope, ScopeKind
 from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.store import Store
 
 KEYS = Keys("s0")
-_NUMBERS = itertools.count(100)
-AN_HOUR = timedelta(hours=1)
-HOUR_S = 3_600.0
 
 
 @pytest.fixture
@@ -76,33 +65,6 @@ def readings(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(store.approvals, "load", load)
     return read
-
-
-async def shown(harness: ServiceHarness, *calls: tuple[str, JsonObject]) -> Click:
-    """Submit calls as one approval, show them, and return a click on the first."""
-    # Each in a thread of its own: a newer message of one supersedes what waits there.
-    number = next(_NUMBERS)
-    calls = calls or (("process_refund", {"amount": number}),)
-    _, verdicts = await harness.submit(*calls, thread=f"t{number}")
-    return await shown_again(harness, verdicts[0])
-
-
-async def shown_again(harness: ServiceHarness, verdict: Verdict) -> Click:
-    click = await harness.click(verdict)
-    assert await harness.reviews.read_as_of_now(click.approval)
-    return click
-
-
-async def at_once(
-    service: ReviewService,
-    click: Click,
-    who: Reviewer = ANA,
-    place: Place | None = None,
-) -> Outcome | None:
-    """Approve by what was shown; None: only a reading can tell."""
-    return await service.as_shown.decide(
-        click, Approve(), who, voters=still_members, place=place
-    )
 
 
 async def test_what_was_shown_is_decided_without_a_reading(
@@ -372,91 +334,6 @@ async def test_a_rule_about_arguments_holds_as_long_as_they_do(store: Store) -> 
     assert item.tier is Tier.ESCALATE
 
 
-async def test_a_call_that_is_late_is_refused_by_a_reading(
-    harness: ServiceHarness,
-) -> None:
-    click = await shown(harness)
-    await harness.overdue(click.approval)
-    await harness.reviews.read_as_of_now(click.approval)
-
-    assert await at_once(harness.reviews, click) is None
-    assert isinstance(await harness.reviews.decide(click, Approve(), ANA), Expired)
-
-
-class Clock:
-    """The clock of a process, which may go wrong."""
-
-    def __init__(self) -> None:
-        self.now_s = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
-@pytest.fixture
-def clock(harness: ServiceHarness) -> Clock:
-    """Return the clock by which the harness guesses the time of the store."""
-    clock = Clock()
-    harness.reviews.as_shown = AsShownService(
-        harness.store, lambda: harness.policy, clock=clock
-    )
-    return clock
-
-
-async def test_the_end_of_its_time_is_that_of_the_store(
-    harness: ServiceHarness, clock: Clock
-) -> None:
-    """The process thinks that no time has passed since it was shown."""
-    assert clock.now_s == 0
-    _, (verdict,) = await harness.submit(("process_refund", {"amount": 9}))
-    conn, keys = harness.store.conn, harness.store.keys_of_tenant("default")
-    ends_ms = await conn.now_ms() + 300
-    head = keys.head(f"{verdict.item_id.rpartition('.')[0]}")
-    await conn.command("HSET", head, "expires", ends_ms)
-    click = await shown_again(harness, verdict)
-
-    async def is_over() -> bool:
-        return await conn.now_ms() >= ends_ms
-
-    await eventually(is_over)
-
-    assert await at_once(harness.reviews, click) is None
-    assert isinstance(await harness.reviews.decide(click, Approve(), ANA), Expired)
-
-
-@pytest.mark.parametrize("wrong_s", [-HOUR_S, HOUR_S / 2])
-async def test_a_clock_that_went_wrong_dates_nothing(
-    harness: ServiceHarness, clock: Clock, wrong_s: float
-) -> None:
-    click = await shown(harness)
-    clock.now_s = wrong_s
-    before_ms = await harness.store.conn.now_ms()
-
-    assert await at_once(harness.reviews, click) is None
-    outcome = await harness.reviews.decide(click, Approve(), ANA)
-
-    assert isinstance(outcome, Decided)
-    decision = outcome.approval.items[0].decision
-    assert decision
-    assert before_ms <= decision.at_ms <= await harness.store.conn.now_ms()
-
-
-async def test_what_was_shown_long_ago_is_dated_as_of_now(
-    harness: ServiceHarness, clock: Clock
-) -> None:
-    """Both clocks go on: the reading is half an hour old, its time is not."""
-    click = await shown(harness)
-    loaded = harness.reviews.as_shown.find(click.approval)
-    assert loaded
-    clock.now_s = HOUR_S / 2
-
-    later = harness.reviews.as_shown.find(click.approval)
-
-    assert later
-    assert later.now_ms == loaded.now_ms + 1_800_000
-    assert later.approval is loaded.approval
-
-
 @pytest.mark.parametrize("decision", [Reject(reason="no"), Edit(args={"amount": 8})])
 async def test_anything_but_an_approval_is_decided_over_a_reading(
     harness: ServiceHarness, decision: Reject | Edit, readings: list[str]
@@ -605,78 +482,3 @@ async def test_another_tenants_approval_is_unknown(harness: ServiceHarness) -> N
 
     assert other.as_shown.find(click.approval) is None
     assert isinstance(await other.decide(click, Approve(), ANA), Unknown)
-
-
-HERE = Place("C0APPROVALS", "17.1", "U0ANA")
-
-
-async def posted(harness: ServiceHarness, click: Click, place: Place = HERE) -> None:
-    cards = harness.store.cards
-    await cards.posted(KEYS, click.approval, channel=place.channel, ts=place.ts)
-
-
-async def test_a_click_on_the_usable_card_counts(harness: ServiceHarness) -> None:
-    click = await shown(harness)
-    await posted(harness, click)
-
-    assert isinstance(await at_once(harness.reviews, click, place=HERE), Decided)
-
-
-@pytest.mark.parametrize(
-    "elsewhere", [Place("C0APPROVALS", "17.2", "U0ANA"), Place("C0", "17.1", "U0ANA")]
-)
-async def test_a_click_on_another_copy_is_looked_at_again(
-    harness: ServiceHarness, elsewhere: Place
-) -> None:
-    click = await shown(harness)
-    await posted(harness, click)
-
-    assert await at_once(harness.reviews, click, place=elsewhere) is None
-    assert (await harness.item(f"{click.approval}.0")).is_pending
-
-
-async def test_a_card_that_nobody_registered_is_looked_at_again(
-    harness: ServiceHarness,
-) -> None:
-    click = await shown(harness)
-
-    assert await at_once(harness.reviews, click, place=HERE) is None
-
-
-async def test_who_stands_in_for_somebody_is_looked_up(
-    harness: ServiceHarness,
-) -> None:
-    click = await shown(harness)
-    await posted(harness, click)
-    await harness.reviews.delegations.delegate(CHLOE.person, "U0ANA", AN_HOUR)
-
-    assert await at_once(harness.reviews, click, place=HERE) is None
-
-
-@pytest.mark.parametrize("to", ["U0BEN", "U0AN", "U0ANAX"])
-async def test_what_was_handed_to_others_is_theirs(
-    harness: ServiceHarness, to: str
-) -> None:
-    click = await shown(harness)
-    await posted(harness, click)
-    await harness.reviews.delegations.delegate(CHLOE.person, to, AN_HOUR)
-
-    assert isinstance(await at_once(harness.reviews, click, place=HERE), Decided)
-
-
-async def test_a_delegation_that_was_withdrawn_or_has_ended_is_none(
-    harness: ServiceHarness,
-) -> None:
-    delegations, conn = harness.reviews.delegations, harness.store.conn
-    first, second = await shown(harness), await shown(harness)
-    for click in (first, second):
-        await posted(harness, click)
-    await delegations.delegate(CHLOE.person, "U0ANA", AN_HOUR)
-    await delegations.take_back(CHLOE.person)
-    assert isinstance(await at_once(harness.reviews, first, place=HERE), Decided)
-
-    # A row that ended stays in the hash until the next change of it.
-    await delegations.delegate(BEN.person, "U0EVE", AN_HOUR)
-    ended = await conn.now_ms() - 1
-    await conn.command("HSET", KEYS.delegations("default"), "U0X", f"U0ANA {ended}")
-    assert isinstance(await at_once(harness.reviews, second, place=HERE), Decided)

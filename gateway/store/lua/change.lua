@@ -2,6 +2,7 @@
 -- Write the next version of one approval, with everything that belongs to it, if
 -- nothing moved since it was read. What moves is computed by pure functions
 -- (approvals/*.py); this only compares, writes, and keeps the indexes true.
+-- include precedents.lua
 -- include next_version.lua
 -- KEYS[1] head        hash    small fields of the approval
 -- KEYS[2] blobs       hash    large fields of the approval

@@ -1,6 +1,7 @@
 #!lua
 -- Write the next versions of several approvals of one shard, all of them or none, and
 -- what is to be announced of all together.
+-- include precedents.lua
 -- include next_version.lua
 -- KEYS[1] expiry      zset    deadlines of the shard
 -- KEYS[2] outbox      stream  events

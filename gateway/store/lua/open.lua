@@ -3,6 +3,7 @@
 -- What the policy alone decided opens authorized; it waits for nobody, so it counts
 -- neither as waiting nor as asked, and no card of it is missed.
 -- What the turn reserved counts from here on as its calls fared.
+-- include precedents.lua
 -- KEYS[1] turn        string  the turn's verdicts, after a line of its approvals
 -- KEYS[2] run         zset    the run's approvals that have ended, each "id namespace"
 -- KEYS[3] expiry      zset    deadlines of the shard

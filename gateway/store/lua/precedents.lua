@@ -1,0 +1,57 @@
+-- Precedents: how calls with one effect ended. script.py puts this behind the prelude of
+-- a script that includes it.
+
+-- How calls with one effect ended is a hash: each call to "since at kind body", by
+-- when it became a precedent of its kind and when it was last written. `n` numbers the
+-- changes: an evaluation is compared with it when it is written.
+local MOST_KEPT = 20
+local PRECEDENT_MS = 30 * 24 * 60 * 60 * 1000
+
+-- Drop the precedents that are too old, and of each kind all but the newest.
+local function trim_precedents(key, now)
+  local found, kinds = redis.call('HGETALL', key), {}
+  for i = 1, #found, 2 do
+    local at, kind = string.match(found[i + 1], '^%d+ (%d+) (%l+) ')
+    if at and now - tonumber(at) > PRECEDENT_MS then
+      redis.call('HDEL', key, found[i])
+    elseif at then
+      kinds[kind] = kinds[kind] or {}
+      table.insert(kinds[kind], {tonumber(at), found[i]})
+    end
+  end
+  for _, calls in pairs(kinds) do
+    table.sort(calls, function(a, b)
+      return a[1] > b[1] or (a[1] == b[1] and a[2] > b[2])
+    end)
+    for i = MOST_KEPT + 1, #calls do redis.call('HDEL', key, calls[i][2]) end
+  end
+end
+
+-- Note how a call ended; rows are {key, call, kind, body, keep_ms}. Without a kind
+-- it is no precedent any more.
+local function note_precedents(rows, now)
+  for _, row in ipairs(rows) do
+    local key, call, kind, keep = row[1], row[2], row[3], row[5]
+    redis.call('HINCRBY', key, 'n', 1)
+    if kind then
+      local was = redis.call('HGET', key, call) or ''
+      local since, of = string.match(was, '^(%d+) %d+ (%l+) ')
+      if of ~= kind then since = string.format('%.0f', now) end
+      local times = since .. ' ' .. string.format('%.0f', now)
+      redis.call('HSET', key, call, times .. ' ' .. kind .. ' ' .. row[4])
+    else
+      redis.call('HDEL', key, call)
+    end
+    trim_precedents(key, now)
+    -- Never shortened: an auto-approved call is kept for less long than a decided one.
+    if redis.call('PTTL', key) < keep then redis.call('PEXPIRE', key, keep) end
+  end
+end
+
+-- Return whether precedents changed since an evaluation; rows are {key, n}.
+local function have_precedents_moved(rows)
+  for _, row in ipairs(rows) do
+    if (redis.call('HGET', row[1], 'n') or '') ~= row[2] then return true end
+  end
+  return false
+end

@@ -332,8 +332,8 @@ def test_a_fork_does_not_read_its_parents_replies(valkey_url: str) -> None:
     parents = loop.run_until_complete(ids())
     child = os.fork()
     if not child:
-        childs = loop.run_until_complete(ids())
-        os._exit(0 if childs != parents else 1)
+        from_child = loop.run_until_complete(ids())
+        os._exit(0 if from_child != parents else 1)
     _, status = os.waitpid(child, 0)
 
     assert os.waitstatus_to_exitcode(status) == 0

@@ -103,7 +103,7 @@ class CardUpdater:
         call = self._call_for_card(entry)
         # What has to wait for the limit of updates looks for a response URL first.
         if call == _UPDATE and entry.may_have_url:
-            return None if self.card_publisher.limits.wait_s(*call) else call
+            return None if self.card_publisher.limits.wait_s(*_UPDATE) else call
         return call
 
     def _call_for_card(self, entry: QueueEntry) -> Call | None:

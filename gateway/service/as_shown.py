@@ -207,5 +207,5 @@ def _lasts(policy: Policy, item: Item, one: CurrentEvaluation) -> bool:
     if item.is_question or item.is_standing:
         return False
     # A window that counts requests may have a total of this moment.
-    is_compared = one.used.totals.keys() == {use.name for use in one.used.uses}
+    is_compared = set(one.used.totals) == {use.name for use in one.used.uses}
     return is_compared and not reads_moment(policy, item.ctx.agent, item.tool)

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from bench.growth import growing, kind_of
+from bench.growth import Sample, judge, kind_of
 
 
-def _series(*values: float) -> list[dict[str, float]]:
-    return [{"keys a": value} for value in values]
+def _series(*values: float, left_s: float = 0.0) -> list[Sample]:
+    """Return a sample every half minute, of keys that live so long."""
+    return [
+        Sample(30.0 * at, {"keys a": value}, {"keys a": left_s})
+        for at, value in enumerate(values)
+    ]
 
 
 def test_what_grows_beyond_the_first_quarter_is_named() -> None:
     rising = _series(*range(100, 900, 100))
 
-    assert growing(rising) == ["keys a grew from at most 200 to 750"]
+    assert judge(rising).grown == ["keys a grew from at most 200 to 750"]
 
 
 @pytest.mark.parametrize(
@@ -29,17 +33,51 @@ def test_what_grows_beyond_the_first_quarter_is_named() -> None:
     ids=["waves", "within the band", "few", "falling", "one peak"],
 )
 def test_what_is_steady_is_not(values: tuple[float, ...]) -> None:
-    assert growing(_series(*values)) == []
+    judgement = judge(_series(*values))
+
+    assert (judgement.grown, judgement.too_short) == ([], [])
 
 
 def test_a_kind_that_appears_late_grows() -> None:
-    late = [*[{"keys a": 1.0}] * 6, *[{"keys a": 1.0, "keys b": 50.0}] * 2]
+    late = [
+        Sample(30.0 * at, {"keys a": 1.0} | ({"keys b": 50.0} if at > 5 else {}))
+        for at in range(8)
+    ]
 
-    assert growing(late) == ["keys b grew from at most 0 to 50"]
+    assert judge(late).grown == ["keys b grew from at most 0 to 50"]
 
 
 def test_too_few_samples_show_nothing() -> None:
-    assert "fewer than four" in growing(_series(1, 2, 3))[0]
+    judgement = judge(_series(1, 2, 3, 4, 500, 600, 700))
+
+    assert judgement.grown == []
+    assert judgement.too_short == [
+        "keys a: 7 of 8 samples that it needs were taken after its lifetime of 0 s"
+    ]
+
+
+def test_keys_are_judged_after_their_lifetime() -> None:
+    """The nonces of requests become more for eleven minutes, and then as many end."""
+    filling, full = range(0, 2200, 100), [2200] * 8
+
+    assert judge(_series(*filling, *full)).grown
+    judgement = judge(_series(*filling, *full, left_s=660))
+    assert (judgement.grown, judgement.too_short) == ([], [])
+
+
+def test_keys_that_grow_after_their_lifetime_are_named() -> None:
+    assert judge(_series(*range(0, 3000, 100), left_s=660)).grown == [
+        "keys a grew from at most 2,300 to 2,850"
+    ]
+
+
+def test_a_run_that_is_too_short_for_a_lifetime_does_not_judge_its_keys() -> None:
+    judgement = judge(_series(*range(0, 2900, 100), left_s=660))
+
+    assert judgement.grown == []
+    assert judgement.too_short == [
+        "keys a: 7 of 8 samples that it needs were taken after its lifetime of 660 s"
+    ]
 
 
 @pytest.mark.parametrize(

@@ -5,20 +5,27 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 from functools import partial
+from typing import LiteralString
 
 from twokey.bot.cards.reply_texts import outcome_text
 from twokey.bot.ids import Action
 from twokey.bot.interactions import Clicked
-from twokey.bot.listener_context import ListenerContext, UserText
+from twokey.bot.listener_context import ListenerContext, UserFacingError, UserText
 from twokey.bot.listeners.router import Router
 from twokey.bot.listeners.verify_click import find_binding, verify_click
 from twokey.bot.listeners.views import update_view
 from twokey.bot.modals import details
+from twokey.bot.text_types import template
 from twokey.gateway.approvals.changes import Change
+from twokey.gateway.errors import NotConfirmed
 
 logger = logging.getLogger(__name__)
 
 _LAST = 1_000_000
+_UNCONFIRMED: LiteralString = (
+    "No replica of the store has confirmed this, so it may be recorded or lost. Please "
+    "look at the card in a moment, and click again where it shows nothing."
+)
 
 
 def register(router: Router) -> None:
@@ -37,7 +44,12 @@ async def _retime(
     # reviewers alone.
     reviewer = await ctx.reviewer_of(*clicked.who, *before.items, decides=True)
     change = times.extend if action is Action.EXTEND else times.acknowledge
-    result = await change(before.id, reviewer.with_(gesture=clicked.gesture))
+    try:
+        result = await change(before.id, reviewer.with_(gesture=clicked.gesture))
+    except NotConfirmed:
+        # Not repeated as other clicks are: each time would add more time.
+        logger.warning("time.unconfirmed approval=%s", before.id)
+        raise UserFacingError(template(_UNCONFIRMED)) from None
     if not isinstance(result, Change):
         logger.info("time.refused why=%s approval=%s", result.kind, before.id)
         return outcome_text(result, now_ms=target.now_ms)

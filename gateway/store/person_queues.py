@@ -159,7 +159,8 @@ class PersonQueues:
             for queue, reply in zip(left, replies, strict=True):
                 rows = _places(keys, reply)
                 behind = [one for one in rows if one > after]
-                is_cut = len(rows) >= limit
+                # By what came and not by what it means: something else may be listed.
+                is_cut = len(cast("list[Reply]", reply or [])) >= 2 * limit
                 # So many at one moment that all of them were on the pages before.
                 if is_cut and not behind:
                     again.append(queue)

@@ -82,6 +82,13 @@ MANY_MACHINES_TABLE = (
         CONFIRMING,
     ),
     Mutant(
+        "a click that is not confirmed gives more time once",
+        "bot/listeners/time_buttons.py",
+        "    except NotConfirmed:\n",
+        "    except ZeroDivisionError:\n",
+        "tests/bot/listeners/test_unconfirmed.py",
+    ),
+    Mutant(
         "a failover without a replica to confirm is refused",
         "gateway/store/durability.py",
         "(facts.replicas or facts.has_sentinels)",

@@ -130,6 +130,13 @@ SCALE_TABLE = (
         PEOPLE,
     ),
     Mutant(
+        "what is no id in a queue hides nothing behind it",
+        "gateway/store/person_queues.py",
+        'is_cut = len(cast("list[Reply]", reply or [])) >= 2 * limit',
+        "is_cut = len(rows) >= limit",
+        PEOPLE,
+    ),
+    Mutant(
         "so many at one moment hide nothing behind them",
         "gateway/store/person_queues.py",
         "                    again.append(queue)\n",

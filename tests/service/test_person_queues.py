@@ -132,6 +132,27 @@ async def test_a_page_is_cut_where_another_queue_is_not_known_any_further(
     assert found[-1] == f"ap_s0_{last.hex()}"
 
 
+async def test_what_is_no_id_hides_nothing_behind_a_whole_page(store: Store) -> None:
+    queues, keys = PersonQueues(store.conn), store.keys_of_tenant("default")
+    only = keys.person_queue("t", ["a"], [])
+    ids = [bytes([0xA] * 15 + [index]) for index in range(5)]
+    rows: list[Argument] = [1, "junk", 1, "more", 1, "most"]
+    for due, one in enumerate(ids, 2):
+        rows += [due, one]
+    await store.conn.command("ZADD", only, *rows)
+
+    found, place = list[str](), FIRST
+    for _ in range(30):
+        page = await queues.page(keys, [only], place, 3)
+        found += page.approvals
+        if page.next is None:
+            break
+        place = page.next
+
+    await store.conn.command("DEL", only)
+    assert found == [f"ap_s0_{one.hex()}" for one in ids]
+
+
 async def test_members_of_a_group_and_those_of_whom_slack_said_nothing_find_theirs(
     harness: ServiceHarness,
 ) -> None:

@@ -145,9 +145,11 @@ async def evaluate_now(
         past=past,
         stopped=cannot_start_message(freeze) if freeze else "",
     )
-    return CurrentEvaluation(
-        policy_now, EvaluationInputs(one.uses, totals, known), freeze
-    )
+    # Compared only where the evaluation depends on them: of many who approve the same
+    # at once, each would else have to evaluate again after all those before.
+    depends = past.same_by or reads_precedents(policy, approval.agent, item.tool)
+    used = EvaluationInputs(one.uses, totals, known if depends else None)
+    return CurrentEvaluation(policy_now, used, freeze)
 
 
 async def evaluate_decision(

@@ -51,7 +51,7 @@ class EvaluationInputs:
     Attributes:
         uses: of the item.
         totals: what each window came to.
-        known: precedents; None when it was evaluated without them.
+        known: precedents; None when the evaluation does not depend on them.
     """
 
     uses: Sequence[Use]

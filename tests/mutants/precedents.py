@@ -62,6 +62,20 @@ PRECEDENTS_TABLE = (
         RACES,
     ),
     Mutant(
+        "precedents: who depends on none evaluates once",
+        "gateway/service/reevaluation.py",
+        "known if depends else None",
+        "known",
+        RACES,
+    ),
+    Mutant(
+        "precedents: a decision by a rule compares what it was evaluated by",
+        "gateway/service/reevaluation.py",
+        "depends = past.same_by or reads_precedents(policy, approval.agent, item.tool)",
+        "depends = past.same_by",
+        RACES,
+    ),
+    Mutant(
         "precedents: a turn compares what it was evaluated by",
         "gateway/store/lua/open.lua",
         "if have_precedents_moved(cjson.decode(ARGV[11])) then return {'repeated'} end",

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.races.interleaver import Interleaver, every_order
+from tests.races.interleaver import Choose, Interleaver, every_order
 from tests.service.harness import ANA, BEN, POLICY, ServiceHarness
 from tests.streams import audit_entries
 from twokey.gateway.approvals.decisions import Approve, Outcome
@@ -38,8 +38,17 @@ ONCE = load_policy(
 """,
     "policy.yml",
 )
+COUNTED = load_policy(
+    POLICY.replace(
+        "process_refund: {tier: approve}",
+        "process_refund: {tier: approve, raise:"
+        " [{to: escalate, when: recent.same_done_24h > 0, because: again}]}",
+    ),
+    "policy.yml",
+)
 ROUNDS = 20
 AT_ONCE = 6
+CROWD = 10
 KILLS = 3
 _number = itertools.count()
 
@@ -95,6 +104,47 @@ async def test_of_many_same_calls_decided_at_once_one_is_approved(
         kinds = [one.kind for one in outcomes]
         assert kinds.count("decided") == 1
         assert kinds.count("repeated") == AT_ONCE - 1
+
+
+async def test_of_two_same_calls_decided_at_once_a_rule_counts_the_first(
+    store: Store,
+) -> None:
+    harness = ServiceHarness(store, COUNTED)
+
+    for choose in every_order():
+        kinds, _ = await approve_at_once(store, harness, 2, choose)
+        assert kinds == ["decided", "voted"]
+
+
+async def test_many_who_approve_the_same_at_once_do_not_stop_each_other(
+    store: Store,
+) -> None:
+    harness = ServiceHarness(store, load_policy(POLICY, "policy.yml"))
+    _, alone = await approve_at_once(store, harness, 1, in_rotation)
+
+    kinds, steps = await approve_at_once(store, harness, CROWD, in_rotation)
+
+    assert kinds == ["decided"] * CROWD
+    assert steps == CROWD * alone
+
+
+def in_rotation(count: int) -> int:
+    """Choose who goes next, in rotation."""
+    return next(_number) % count
+
+
+async def approve_at_once(
+    store: Store, harness: ServiceHarness, count: int, choose: Choose
+) -> tuple[list[str], int]:
+    """Approve the same call several times at once; return outcomes and round trips."""
+    clicks = [await harness.click_on(item) for item in await waiting(harness, count)]
+    with pytest.MonkeyPatch.context() as patch:
+        interleaver = Interleaver(store.conn, patch)
+        outcomes = await interleaver.run(
+            [harness.reviews.decide(click, Approve(), ANA) for click in clicks], choose
+        )
+    kinds = sorted(one.kind for one in outcomes if isinstance(one, Outcome))
+    return kinds, interleaver.steps
 
 
 async def test_of_many_same_calls_submitted_at_once_one_runs_unasked(

@@ -75,6 +75,7 @@ def drop(
 
     No card is lost by it: a bot that comes back compares every open approval with its
     card. Messages in threads about what happened meanwhile are not posted.
+    A reader that a process used in the last minute is not dropped; stop it first.
     """
     use_store(command_context(ctx), lambda store, tenant: _drop(store, tenant, reader))
     console.good(f"{reader} is dropped; the next sweep trims the outbox.")

@@ -16,7 +16,7 @@ EXAMPLES = examples(
     ("twokey run", "gateway, agents and bot in one process"),
     ("twokey run --sandbox", "the same beside a local Slack with a web page"),
     ("twokey gateway", "only the agents' side; start as many as you like"),
-    ("twokey bot", "only the Slack side; two or more take over from each other"),
+    ("twokey bot", "only the Slack side; two or more share the clicks"),
     ("twokey bot --workers 4", "the same in five processes of this machine"),
 )
 

@@ -25,7 +25,7 @@ async def ensure_shards(conn: Connection, shards: int) -> None:
         kept = number(await conn.command("GET", key))
     if kept != shards:
         raise SettingsError(
-            f"This store was set up with {kept} shards and 'shards' is {shards} here. "
+            f"This store was set up with 'shards: {kept}', and it is {shards} here. "
             "The number is fixed for a store, because it says where each tenant's "
             f"approvals are: write 'shards: {kept}' (TWOKEY_SHARDS), or start with an "
             "empty store once nothing waits in this one."

@@ -25,7 +25,7 @@ async def test_a_store_keeps_the_number_that_it_was_set_up_with(store: Store) ->
     await ensure_shards(store.conn, 3)
 
     await ensure_shards(store.conn, 3)
-    with pytest.raises(SettingsError, match=r"3 shards and 'shards' is 4 here") as told:
+    with pytest.raises(SettingsError, match="'shards: 3', and it is 4 here") as told:
         await ensure_shards(store.conn, 4)
     assert "write 'shards: 3' (TWOKEY_SHARDS)" in str(told.value)
 
@@ -57,7 +57,7 @@ async def test_a_program_that_names_another_number_does_not_start(
     async with open_store(store.conn.url, tmp_path, shards=2) as opened:
         assert [keys.shard for keys in opened.every_shard()] == ["s0", "s1"]
 
-    with pytest.raises(SettingsError, match="2 shards"):
+    with pytest.raises(SettingsError, match="'shards: 2', and it is 1"):
         async with Twokey(policy=policy, url=store.conn.url, data_dir=tmp_path):
             pass
 
@@ -81,7 +81,7 @@ async def test_a_command_with_another_number_looks_at_nothing(
     )
 
     assert isinstance(done.exception, SettingsError)
-    assert "2 shards and 'shards' is 5" in str(done.exception)
+    assert "'shards: 2', and it is 5" in str(done.exception)
 
 
 def _other() -> None:

@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated
@@ -71,6 +72,9 @@ compares the texts with the modules."""
 _WITH_SLACK = {"demo", "run", "bot", "doctor"}
 """Modules that need the extra ``slack``; the others need ``server`` at most."""
 
+_SLACK_PACKAGE = "slack_bolt"
+"""A package of the extra ``slack``: where it is missing, the list says so."""
+
 
 def run(
     words: Sequence[str] | None = None, env: Mapping[str, str] | None = None
@@ -124,8 +128,7 @@ def _commands(words: Sequence[str]) -> typer.Typer:
     # false hit only loads one module more.
     for module, texts in COMMANDS.items():
         if not {*texts} & {*words}:
-            for name, text in texts.items():
-                app.command(name, help=text)(_run_unnamed)
+            _list(app, module, texts)
             continue
         try:
             add(app, module, import_module(f"twokey.cli.{module}"))
@@ -138,6 +141,16 @@ def _commands(words: Sequence[str]) -> typer.Typer:
             for name in texts:
                 _add_missing(app, name, str(error.name), extra)
     return app
+
+
+def _list(app: typer.Typer, module: str, texts: Mapping[str, str]) -> None:
+    """Add commands that are only listed; their module is not imported."""
+    is_missing = module in _WITH_SLACK and find_spec(_SLACK_PACKAGE) is None
+    for name, text in texts.items():
+        if is_missing:
+            _add_missing(app, name, _SLACK_PACKAGE, "slack")
+        else:
+            app.command(name, help=text)(_run_unnamed)
 
 
 def add(app: typer.Typer, name: str, module: ModuleType) -> None:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
 
-from tests.races.test_batch_races import KILLS, ROUNDS, after_steps
+from tests.races.test_batch_races import KILLS, ROUNDS, after_steps, until_killed
 from tests.service.harness import ANA, BEN, ServiceHarness
 from tests.streams import audit_entries
 from twokey.gateway.approvals.collection_deciding import Choice, SeenCollection
@@ -23,7 +21,6 @@ from twokey.gateway.approvals.decisions import (
     Reviewer,
 )
 from twokey.gateway.approvals.events import BATCH_MEMBER, EventName
-from twokey.gateway.errors import StoreUnavailable
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.verbs import Verb
 from twokey.gateway.store.engine import EmbeddedEngine
@@ -194,9 +191,11 @@ async def test_a_store_that_is_killed_has_a_decision_whole_or_not_at_all(
             ]
             assert engine.pid is not None
             steps = number * 37 % STEPS
-            outcomes, is_cut = await until_killed(
-                harness, collections, engine.pid, steps
-            )
+            decisions = [
+                decide(harness, clicks, f"sha256:{place}")
+                for place, clicks in enumerate(collections)
+            ]
+            outcomes, is_cut = await until_killed(decisions, engine.pid, steps)
             await store.close()
         with EmbeddedEngine(folder) as engine:
             store = Store(engine.url)
@@ -212,27 +211,3 @@ async def test_a_store_that_is_killed_has_a_decision_whole_or_not_at_all(
             await store.close()
         in_the_middle += is_cut
     assert in_the_middle, "no kill came in the middle of a decision"
-
-
-async def until_killed(
-    harness: ServiceHarness, collections: list[list[Click]], pid: int, steps: int
-) -> tuple[list[str], bool]:
-    """Decide one after the other; kill the store in the middle of the second.
-
-    Returns:
-        The outcomes, and whether the second had not ended when the store was killed.
-        Its outcome may be known all the same: the engine starts the store again, and
-        the connection asks again.
-    """
-    outcomes, is_cut = list[str](), False
-    for place, clicks in enumerate(collections):
-        deciding = asyncio.ensure_future(decide(harness, clicks, f"sha256:{place}"))
-        if place == 1:
-            await after_steps(steps, asyncio.sleep(0))
-            is_cut = not deciding.done()
-            os.kill(pid, signal.SIGKILL)
-        try:
-            outcomes.append(await deciding)
-        except StoreUnavailable:
-            outcomes.append("unknown")
-    return outcomes, is_cut

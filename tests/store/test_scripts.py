@@ -13,7 +13,7 @@ from twokey.gateway.store.script import Script
 from twokey.gateway.store.store import Store
 
 LUA = script.FOLDER
-INCLUDED = {"next_version"}
+INCLUDED = {"next_version", "precedents"}
 SHARED = {"prelude", "fence", *INCLUDED}
 FILES = sorted(path.stem for path in LUA.glob("*.lua") if path.stem not in SHARED)
 

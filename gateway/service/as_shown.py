@@ -164,7 +164,8 @@ class AsShownService(PolicyService):
             return None
         # Whatever comes of it: another version stands from now on, or did before.
         self._forget(approval.id)
-        write = _write(result, click.index, evaluated, place)
+        action = approval.items[click.index].action_hash
+        write = _write(result, click.index, evaluated, place, action)
         if not await self._store.approvals.write_once(loaded, write):
             return None
         return result.outcome(click.index)
@@ -185,7 +186,11 @@ class AsShownService(PolicyService):
 
 
 def _write(
-    change: Change, index: int, evaluated: CurrentEvaluation, place: Place | None
+    change: Change,
+    index: int,
+    evaluated: CurrentEvaluation,
+    place: Place | None,
+    action: str,
 ) -> Write:
     approval, used = change.approval, evaluated.used
     return Write(
@@ -193,6 +198,7 @@ def _write(
         inputs={index: used},
         unfrozen=names_of(approval.agent, approval.items[index].tool),
         assumed=Assumed(
+            actions={index: action},
             totals={
                 (index, use.window, use.use): used.totals[use.name] for use in used.uses
             },

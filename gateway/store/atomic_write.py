@@ -10,6 +10,7 @@ from twokey.gateway.approvals import ending, timing
 from twokey.gateway.approvals.changes import Change
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.approvals.record import Approval
+from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.store import codec
@@ -64,12 +65,15 @@ class Assumed:
     """What a change was computed from that nobody read for it: it has to be so.
 
     Attributes:
+        actions: hash of what would run, by item: a master that took over may have
+            another change under the number of one that it lacks.
         totals: what each window comes to, by item, window and use of it.
         place: channel and ts of the approval's own card; "" when it does not matter.
         stands_in_for_nobody: user id of somebody whom no queue is delegated to; "" when
             it does not matter.
     """
 
+    actions: Mapping[int, str] = field(default_factory=dict[int, str])
     totals: Mapping[tuple[int, str, str], int] = field(
         default_factory=dict[tuple[int, str, str], int]
     )
@@ -337,8 +341,14 @@ def _as_read(standing: Approval | None) -> list[tuple[str, str]]:
 
 def _assumptions(keys: Keys, before: Approval, what: Assumed) -> dict[str, object]:
     # What is not assumed is left out: most changes assume nothing.
-    totals = [[*use, str(total)] for use, total in what.totals.items()]
-    found = {"totals": totals, "place": what.place, "alone": what.stands_in_for_nobody}
+    found: dict[str, object] = {
+        "actions": {
+            str(i): digest.to_raw(one).hex() for i, one in what.actions.items()
+        },
+        "totals": [[*use, str(total)] for use, total in what.totals.items()],
+        "place": what.place,
+        "alone": what.stands_in_for_nobody,
+    }
     if what.stands_in_for_nobody:
         found["delegations"] = keys.delegations(before.tenant)
     return {name: one for name, one in found.items() if one}

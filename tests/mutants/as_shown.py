@@ -21,6 +21,13 @@ AS_SHOWN_TABLE = (
         AS_SHOWN,
     ),
     Mutant(
+        "as shown: another change under the same number is noticed",
+        COMPARING,
+        "~= from_hex(hash) then return true end",
+        "== from_hex(hash .. hash) then return true end",
+        AS_SHOWN,
+    ),
+    Mutant(
         "as shown: totals are compared at all",
         DECIDING,
         "(index, use.window, use.use): used.totals[use.name] for use in used.uses",

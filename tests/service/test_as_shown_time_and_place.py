@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import cast
 
 import pytest
 
@@ -18,15 +19,21 @@ from twokey.gateway.approvals.decisions import (
     Approve,
     Click,
     Decided,
+    Edit,
     Expired,
+    Voted,
 )
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.service.as_shown import AsShownService, Place
+from twokey.gateway.service.reviews import ReviewService
 from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.store import Store
 
 KEYS = Keys("s0")
 AN_HOUR = timedelta(hours=1)
 HOUR_S = 3_600.0
+HOUR_MS = 3_600_000
 
 
 @pytest.fixture
@@ -192,3 +199,35 @@ async def test_a_delegation_that_was_withdrawn_or_has_ended_is_none(
     ended = await conn.now_ms() - 1
     await conn.command("HSET", KEYS.delegations("default"), "U0X", f"U0ANA {ended}")
     assert isinstance(await at_once(harness.reviews, second, place=HERE), Decided)
+
+
+NO_VOTE_OF_EDITORS = """
+version: 1
+defaults: {tier: approve, expires_in: 1h, channel: C0APPROVALS}
+roles: {support: {users: [U0ANA, U0BEN]}}
+requirements: {other: {of: [support], editor_may_vote: false}}
+tools: {process_refund: {needs: other}}
+"""
+
+
+async def test_another_call_of_the_same_number_of_changes_is_noticed(
+    store: Store,
+) -> None:
+    """A master that took over may lack a change that was shown, and have another."""
+    harness = ServiceHarness(store, load_policy(NO_VOTE_OF_EDITORS, "policy.yml"))
+    _, (verdict,) = await harness.submit(("process_refund", {"amount": 5.0}))
+    approval, conn = verdict.item_id.partition(".")[0], store.conn
+    keys = [KEYS.head(approval), KEYS.blobs(approval)]
+    replica = [await conn.command("DUMP", key) for key in keys]
+    other = ReviewService(store, lambda: harness.policy)
+    seen = await harness.click(verdict)
+    assert isinstance(await other.decide(seen, Edit(args={"amount": 6.0}), BEN), Voted)
+    click = await shown_again(harness, verdict)
+    for key, body in zip(keys, replica, strict=True):
+        await conn.command("RESTORE", key, HOUR_MS, cast("bytes", body), "REPLACE")
+    assert isinstance(await other.decide(seen, Edit(args={"amount": 7.0}), BEN), Voted)
+
+    assert await at_once(harness.reviews, click) is None
+
+    item = await harness.item(verdict.item_id)
+    assert (item.state, item.args) == (ItemState.PENDING, {"amount": 7.0})

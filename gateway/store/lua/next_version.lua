@@ -17,6 +17,9 @@ end
 -- Return whether something is not as a change takes it to be, which nobody read for it.
 local function is_otherwise(change, now)
   local assumed = change.assumed
+  for i, hash in pairs(assumed.actions or {}) do
+    if redis.call('HGET', change.head, i .. ':h') ~= from_hex(hash) then return true end
+  end
   for _, row in ipairs(assumed.totals or {}) do
     local total = total_with(row[2], row[3], uses_of(change.blobs, row[1]), now)
     -- Less is another total, too: a rule may ask for less than was evaluated.

@@ -17,7 +17,14 @@ from twokey.gateway.approvals.record import Approval, DecisionRecord, Item
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.records import Record, RunRef
 from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.store.connection import Connection, Reply, fields, number, text
+from twokey.gateway.store.connection import (
+    Argument,
+    Connection,
+    Reply,
+    fields,
+    number,
+    text,
+)
 from twokey.gateway.store.freezes import (
     Freeze,
     FreezeScope,
@@ -31,6 +38,7 @@ from twokey.gateway.store.script import Script, event_texts
 from twokey.gateway.store.threads import ThreadFacts, read_facts
 
 LOAD_CONTEXT = Script("load_context", writes=False)
+CONFIRMED_CONTEXT = Script("load_context")
 FAIL = Script("fail")
 
 ASKED_MS = 10 * 60 * 1000
@@ -169,20 +177,24 @@ class AgentLoadStore:
         # Each once: a turn may repeat one call, and no effect has no precedents.
         named = dict.fromkeys(effect for effect in wanted.effects if effect)
         precedents = [keys.precedents(tenant, effect) for effect in named]
-        reply = await LOAD_CONTEXT(
-            self._conn,
-            turn=keys.turn(turn_key),
-            facts=keys.thread_facts(tenant, run_ref.agent, run_ref.thread),
-            frozen=keys.frozen(tenant),
-            waiting=keys.waiting(tenant, agent),
-            requests_10m=keys.requests_10m(tenant, agent),
-            failures=keys.failures(tenant, agent),
-            rejections=keys.rejections(tenant, agent),
-            rejected=keys.rejected(tenant, agent, thread),
-            precedents=precedents,
-            names=json.dumps([*names_of(agent, *wanted.tools), paused(agent)]),
-            calls=json.dumps(["turns", *dict.fromkeys(wanted.calls)]),
-        )
+        values: dict[str, Argument | Sequence[Argument]] = {
+            "turn": keys.turn(turn_key),
+            "facts": keys.thread_facts(tenant, run_ref.agent, run_ref.thread),
+            "frozen": keys.frozen(tenant),
+            "waiting": keys.waiting(tenant, agent),
+            "requests_10m": keys.requests_10m(tenant, agent),
+            "failures": keys.failures(tenant, agent),
+            "rejections": keys.rejections(tenant, agent),
+            "rejected": keys.rejected(tenant, agent, thread),
+            "precedents": precedents,
+            "names": json.dumps([*names_of(agent, *wanted.tools), paused(agent)]),
+            "calls": json.dumps(["turns", *dict.fromkeys(wanted.calls)]),
+        }
+        reply = await LOAD_CONTEXT(self._conn, **values)
+        if reply[2] and self._conn.confirmed_by:
+            # An answer about what an earlier submit wrote, which replicas may lack.
+            # Read anew with the confirmation: by then there may be another master.
+            reply = await CONFIRMED_CONTEXT(self._conn, **values)
         waiting, requests_10m, failures, rejections = map(
             number, cast("list[Reply]", reply[5])
         )

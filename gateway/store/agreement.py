@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable, Iterable
-from contextlib import suppress
 from typing import TypeVar
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
+
+from twokey.gateway.failures import log_failure
+
+logger = logging.getLogger(__name__)
 
 ASK_S = 1.0
 """How long the answer of one that is asked where the master is may take."""
@@ -76,8 +80,11 @@ class Watch:
         self._task = asyncio.get_running_loop().create_task(self._once())
 
     async def _once(self) -> None:
-        # When nobody answers, who has something to ask is told.
-        with suppress(RedisError, OSError):
+        try:
             await self._look()
+        except (RedisError, OSError):
+            pass  # nobody answers: who has something to ask is told
+        except Exception as error:  # noqa: BLE001 - it is looked after all the same
+            log_failure(logger, error, "watch.failed")
         self._timer = None
         self.start()

@@ -197,8 +197,10 @@ def _named(error: MovedError | AskError, asked: Place) -> Place:
 
 
 async def _close_others(nodes: dict[Place, Node], kept: AbstractSet[Place]) -> None:
-    for place in nodes.keys() - kept:
-        await nodes.pop(place).close()
+    # All are taken out first: another refresh may look while one is closed.
+    others = [nodes.pop(place) for place in nodes.keys() - kept]
+    for node in others:
+        await node.close()
 
 
 def _look_at_error(refreshing: asyncio.Task[None]) -> None:

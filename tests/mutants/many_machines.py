@@ -75,6 +75,13 @@ MANY_MACHINES_TABLE = (
         CONFIRMING,
     ),
     Mutant(
+        "a turn that is submitted again waits for replicas",
+        "gateway/store/agent_load.py",
+        "if reply[2] and self._conn.confirmed_by:",
+        "if False:",
+        CONFIRMING,
+    ),
+    Mutant(
         "a store with replicas is opened to wait for them",
         "gateway/store/durability.py",
         "conn.confirmed_by = int(any(facts.needed_replicas for facts in every))",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
+from functools import partial
 from typing import cast
 
 import pytest
@@ -14,6 +15,7 @@ from tests.service.harness import ANA, ServiceHarness
 from tests.topologies import Cluster, Node, SentinelSet, until
 from twokey.gateway.approvals.decisions import Approve, Decided
 from twokey.gateway.errors import NotConfirmed
+from twokey.gateway.protocol.wire import ProposedCall, Turn, TurnRef
 from twokey.gateway.store.confirming import (
     LostWriteError,
     NotConfirmedError,
@@ -118,6 +120,37 @@ async def test_a_decision_is_not_acknowledged_before_a_replica_has_it(
     for node in frozen:
         node.resume()
     await again.close()
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("topologies")
+async def test_a_turn_that_is_submitted_again_waits_for_a_replica_too(
+    replicated: Store, sentinel_set: SentinelSet
+) -> None:
+    harness = ServiceHarness(replicated)
+    turn = partial(
+        harness.agents.submit,
+        Turn(
+            ref=TurnRef(agent="support", thread="t1", ns="", message_id="m1"),
+            calls=(
+                ProposedCall(
+                    tool="process_refund", args={"amount": 899}, tool_call_id="c0"
+                ),
+            ),
+        ),
+    )
+    frozen = replicas_of(sentinel_set)
+    for node in frozen:
+        node.pause()
+
+    for _ in range(2):
+        with pytest.raises(NotConfirmed):
+            await turn()
+
+    for node in frozen:
+        node.resume()
+    [verdict] = await turn()
+    assert (await harness.item(verdict.item_id)).is_pending
 
 
 @pytest.mark.slow

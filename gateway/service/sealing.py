@@ -206,6 +206,8 @@ class _Sealer:
         header = audit_segments.header_of(
             self._keys.shard, sealed.number + 1, sealed.digest, rows
         )
+        # A failover could lose what is in the file, and its segment fits no log then.
+        await self._store.conn.confirm(self._keys.audit)
         self._lease.check()
         await asyncio.to_thread(
             audit_segments.write_segment, self._folder, header, rows

@@ -101,8 +101,8 @@ class MultiplexedConnection(asyncio.Protocol):
             result.set_exception(RedisConnectionError(self._why_closed))
             return result
         self._unsent.append(_Request(commands, deadline, result))
-        if self._timer is None:
-            self._timer = self._loop.call_at(deadline, self._look_at_clock)
+        if self._timer is None or deadline < self._timer.when():
+            self._look_at(deadline)
         self._write_soon()
         return result
 
@@ -197,7 +197,12 @@ class MultiplexedConnection(asyncio.Protocol):
         if self._sent:
             due.append(self._heard_at + self._silence_s)
         if due:
-            self._timer = self._loop.call_at(min(due), self._look_at_clock)
+            self._look_at(min(due))
+
+    def _look_at(self, when: float) -> None:
+        if self._timer:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(when, self._look_at_clock)
 
     def _requests(self) -> Iterator[_Request]:
         return chain(self._sent, self._unsent)

@@ -32,6 +32,13 @@ SCALE_TABLE = (
         SEGMENTS,
     ),
     Mutant(
+        "no entry is sealed that no replica has",
+        "gateway/service/sealing.py",
+        "        await self._store.conn.confirm(self._keys.audit)\n",
+        "",
+        SEGMENTS,
+    ),
+    Mutant(
         "a segment of another history is not taken for the next one",
         "gateway/service/sealing.py",
         "        if header != expected:\n",

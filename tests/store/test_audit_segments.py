@@ -17,7 +17,7 @@ import pytest
 
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.config import Settings
-from twokey.gateway.errors import AuditUnreadable
+from twokey.gateway.errors import AuditUnreadable, NotConfirmed
 from twokey.gateway.service import sealing
 from twokey.gateway.service.sealing import seal
 from twokey.gateway.service.sweep import Sweeper
@@ -79,6 +79,24 @@ async def sealed_all(store: Store, keys: Keys, folder: Path) -> None:
     while (found := (await store.audit(keys).sealed()).number) != before:
         before = found
         await seal(store, keys, folder)
+
+
+async def test_what_no_replica_has_is_not_sealed(
+    store: Store, keys: Keys, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(key: str) -> None:
+        raise NotConfirmed
+
+    await write(store, keys, NAMES[:400])
+    with monkeypatch.context() as without_replicas:
+        without_replicas.setattr(store.conn, "confirm", refuse)
+        with pytest.raises(NotConfirmed):
+            await seal(store, keys, folder)
+    assert files(folder) == []
+
+    await seal(store, keys, folder)
+    assert await listed(store.audit(keys).entries()) == NAMES[:400]
+    assert len(files(folder)) == 1
 
 
 async def test_what_is_sealed_leaves_the_store_and_is_read_as_before(

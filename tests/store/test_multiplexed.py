@@ -9,10 +9,13 @@ from collections.abc import AsyncGenerator
 from typing import cast
 
 import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from tests.conftest import eventually
 from twokey.gateway.errors import StoreUnavailable
 from twokey.gateway.store.connection import Connection, number, text
+from twokey.gateway.store.multiplexed import MultiplexedConnection
 from twokey.gateway.store.store import Store
 
 MANY = 10_000
@@ -227,6 +230,34 @@ async def test_the_user_database_and_name_of_the_url_are_used(
         await named.close()
         await wrong.close()
         await conn.command("ACL DELUSER", "a:b")
+
+
+async def test_who_waits_for_less_gives_up_before_those_that_asked_first() -> None:
+    loop = asyncio.get_running_loop()
+    given_up = asyncio.Event()
+
+    async def silent(
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        await given_up.wait()
+        writer.close()
+
+    server = await asyncio.start_server(silent, "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()
+    _, made = await loop.create_connection(
+        lambda: MultiplexedConnection(60), host, port
+    )
+    patient = made.ask([("PING",)], loop.time() + 60)
+
+    async with asyncio.timeout(30):
+        with pytest.raises(RedisTimeoutError):
+            await made.ask([("PING",)], loop.time())
+
+    assert not patient.done()
+    given_up.set()
+    with pytest.raises(RedisConnectionError):
+        await patient
+    server.close()
 
 
 async def test_after_a_close_waiting_calls_fail_and_open_nothing(

@@ -61,7 +61,7 @@ async def run_workers(
         async with open_configured(settings, insecure_dev=insecure_dev) as store:
             supervisor = Supervisor(publisher, answering)
             signals = asyncio.create_task(
-                until_stopped(lambda: supervisor.send(signal.SIGHUP), store)
+                until_stopped(supervisor.reload, store)
             )
             keepers = list[asyncio.Task[int]]()
             starting = asyncio.create_task(supervisor.start(keepers))

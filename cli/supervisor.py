@@ -69,6 +69,13 @@ class Supervisor:
         for child in (self._first, *self._others):
             child.send(number)
 
+    def reload(self) -> None:
+        """Let all children read their files again that have read them."""
+        for child in (self._first, *self._others):
+            # Before it handles signals, this one would end it; and it reads all anew.
+            if child.is_ready.is_set():
+                child.send(signal.SIGHUP)
+
     async def start(self, keepers: list[asyncio.Task[int]]) -> None:
         """Start all; return when all are ready, or when one of them ended instead.
 

@@ -79,6 +79,13 @@ TRUST_TABLE = (
         "tests/bot/test_workers.py",
     ),
     Mutant(
+        "a reload ends no worker that is just starting",
+        "cli/supervisor.py",
+        "            if child.is_ready.is_set():\n",
+        "            if child is not None:\n",
+        "tests/cli/test_supervisor.py",
+    ),
+    Mutant(
         "no process outlives the one that started it",
         "cli/bot_workers.py",
         "loop.add_reader(sys.stdin.fileno(), gone)",

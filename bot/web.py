@@ -17,7 +17,7 @@ from twokey.gateway.errors import TwokeyError
 SlackBody = Mapping[str, object]
 
 TIMEOUT_S = 10.0
-_CLIENT_ERROR = 400
+_REDIRECT = 300
 _SERVER_ERROR = 500
 _TOO_MANY = 429
 _WAIT_S = 30.0
@@ -197,7 +197,10 @@ class Slack:
         """Post to the ``response_url`` of a payload; raises as `call` does."""
         timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
         try:
-            async with self._session.post(url, json=body, timeout=timeout) as response:
+            # A redirect would take what the card says to another server.
+            async with self._session.post(
+                url, json=body, timeout=timeout, allow_redirects=False
+            ) as response:
                 status = response.status
                 told = await response.text(errors="replace")
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
@@ -207,7 +210,7 @@ class Slack:
         # anyway.
         if status == _TOO_MANY:
             raise RateLimited("response_url", _WAIT_S)
-        if status >= _CLIENT_ERROR:
+        if status >= _REDIRECT:
             raise SlackRefused("response_url", f"http_{status}")
         # A refusal may come with status 200, too.
         if why := _REFUSAL.search(told):
@@ -215,9 +218,10 @@ class Slack:
 
     def is_own(self, url: str) -> bool:
         """Return whether a URL leads to this Slack, as those in its payloads do."""
-        own = urlsplit(self.client.base_url).hostname or ""
-        host = urlsplit(url).hostname or ""
-        return bool(own) and (host == own or host.endswith(f".{own}"))
+        slack, given = urlsplit(self.client.base_url), urlsplit(url)
+        own, host = slack.hostname or "", given.hostname or ""
+        is_below = bool(own) and (host == own or host.endswith(f".{own}"))
+        return is_below and given.scheme == slack.scheme
 
     async def _response(
         self,

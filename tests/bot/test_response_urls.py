@@ -197,6 +197,7 @@ async def test_a_url_is_good_for_less_than_slack_takes(stack: Stack) -> None:
         ("https://slack.com/api/", "https://hooks.slack.com.evil.example/a", False),
         ("https://slack.com/api/", "https://evilslack.com/a", False),
         ("https://slack.com/api/", "https://slack.com@evil.example/a", False),
+        ("https://slack.com/api/", "http://hooks.slack.com/actions/T/1/x", False),
         ("https://slack.com/api/", "", False),
     ],
 )

@@ -133,6 +133,20 @@ async def test_a_response_url_may_refuse(status: int, kind: type[SlackError]) ->
             await slack.respond(url, {"text": "x"})
 
 
+async def test_what_a_card_says_follows_no_redirect() -> None:
+    paths: list[str] = []
+
+    async def redirect(request: web.Request) -> web.Response:
+        paths.append(request.path)
+        return web.Response(status=307, headers={"Location": "/elsewhere"})
+
+    async with slack_that(redirect) as (slack, url):
+        with pytest.raises(SlackRefused):
+            await slack.respond(url, {"text": "x"})
+
+    assert len(paths) == 1
+
+
 async def test_nothing_is_tried_again_by_itself() -> None:
     count = 0
 

@@ -60,9 +60,7 @@ async def run_workers(
         # Held open here too: an embedded store outlives each of its processes.
         async with open_configured(settings, insecure_dev=insecure_dev) as store:
             supervisor = Supervisor(publisher, answering)
-            signals = asyncio.create_task(
-                until_stopped(supervisor.reload, store)
-            )
+            signals = asyncio.create_task(until_stopped(supervisor.reload, store))
             keepers = list[asyncio.Task[int]]()
             starting = asyncio.create_task(supervisor.start(keepers))
             try:

@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -173,7 +174,7 @@ class Node:
         self._process.send_signal(number)
 
 
-class Topology:
+class Topology(ABC):
     """Several nodes that belong together, as a context manager."""
 
     def __init__(self) -> None:
@@ -181,17 +182,17 @@ class Topology:
         self._open = ExitStack()
 
     @property
+    @abstractmethod
     def url(self) -> str:
         """Return what `Store` takes."""
-        raise NotImplementedError
 
+    @abstractmethod
     def form(self) -> None:
         """Make one whole of the nodes that were started."""
-        raise NotImplementedError
 
+    @abstractmethod
     def is_whole(self) -> bool:
         """Return True while everything runs and knows of each other."""
-        raise NotImplementedError
 
     def __enter__(self) -> Self:
         """Start everything, and wait until it is one."""

@@ -7,23 +7,18 @@ between is checked again in the step that writes; then the turn is evaluated onc
 from __future__ import annotations
 
 import secrets
-from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 from twokey.gateway.errors import StoreUnavailable
-from twokey.gateway.policy.evaluate import Evaluation, evaluate
-from twokey.gateway.policy.questions import evaluate_question
-from twokey.gateway.policy.raise_rules import Facts, Raise
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.protocol import digest
-from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.protocol.wire import ProposedCall, Turn, Verdict, VerdictKind
 from twokey.gateway.service import denials, spot_checks
+from twokey.gateway.service.always_auto import AlwaysAuto
 from twokey.gateway.service.covering import covered
 from twokey.gateway.service.earlier_answers import with_answers
-from twokey.gateway.service.hints import apply_hint
 from twokey.gateway.service.precedents import TurnPrecedents
 from twokey.gateway.service.proposals import (
     EvaluatedCall,
@@ -38,9 +33,16 @@ from twokey.gateway.service.stored_verdicts import (
     totals_with,
 )
 from twokey.gateway.service.tenant_service import PolicyService
-from twokey.gateway.service.turn_triage import TriagedCall, TurnTriage, triage_events
+from twokey.gateway.service.turn_evaluation import (
+    call_facts,
+    evaluate_call,
+    evaluated_calls,
+    is_returned_unasked,
+    requester_of,
+)
+from twokey.gateway.service.turn_triage import TurnTriage, triage_events
 from twokey.gateway.service.turn_validation import canonical, check_texts
-from twokey.gateway.service.window_usage import CallUsage, facts_of, usage_of
+from twokey.gateway.service.window_usage import CallUsage, usage_of
 from twokey.gateway.store import keys as store_keys
 from twokey.gateway.store.agent_load import AgentLoad
 from twokey.gateway.store.precedents import Known
@@ -75,6 +77,7 @@ class Submitter(PolicyService):
     ) -> None:
         super().__init__(store, policy, tenant=tenant)
         self._triage = triage
+        self._always_auto = AlwaysAuto()
 
     async def submit(self, turn: Turn) -> tuple[tuple[Verdict, ...], Sequence[Listed]]:
         """Return a turn's verdicts, and the earlier approvals that it may supersede.
@@ -93,6 +96,9 @@ class Submitter(PolicyService):
         triage = TurnTriage(self._triage, turn)
         # Before the load, which reads the people of the run that are added here.
         await self._join(turn)
+        opened = await self._open_unread(turn, turn_key)
+        if opened is not None:
+            return opened
         for _ in range(_ATTEMPTS):
             # One policy for a whole attempt: it says what is read of earlier calls.
             same = TurnPrecedents.of(self._policy(), self._keys, self._tenant, turn)
@@ -122,6 +128,23 @@ class Submitter(PolicyService):
             "Submit it again."
         )
 
+    async def _open_unread(
+        self, turn: Turn, turn_key: str
+    ) -> tuple[tuple[Verdict, ...], Sequence[Listed]] | None:
+        """Open a turn whose calls run whatever is read; None: evaluate it."""
+        policy = self._policy()
+        evaluations = self._always_auto.evaluations(policy, turn)
+        if evaluations is None:
+            return None
+        same = TurnPrecedents.of(policy, self._keys, self._tenant, turn)
+        rows = zip(turn.calls, evaluations, same.effects, strict=True)
+        evaluated = [EvaluatedCall(*row[:2], effect=row[2]) for row in rows]
+        proposal = propose(evaluated, self._source(same, ThreadFacts()))
+        usage = [CallUsage()] * len(evaluated)
+        return await self._open(
+            turn_key, _EvaluatedTurn(same, (), usage, proposal, is_unread=True)
+        )
+
     async def _by_now(
         self, same: TurnPrecedents, kept: StoredVerdicts, load: AgentLoad
     ) -> tuple[Verdict, ...]:
@@ -139,8 +162,8 @@ class Submitter(PolicyService):
             call = turn.calls[position]
             one = self._usage(policy, turn, call, load)
             totals = await totals_with(self._store, self._keys.blobs(""), one)
-            facts = same.facts(position, _facts(load, one, totals, held=0), load)
-            evaluation = _evaluate_call(turn, policy, call, facts)
+            facts = same.facts(position, call_facts(load, one, totals, held=0), load)
+            evaluation = evaluate_call(turn, policy, call, facts)
             found.append(recheck_verdict(verdict, evaluation.tier))
         return tuple(found)
 
@@ -175,7 +198,7 @@ class Submitter(PolicyService):
             # What goes back to the model is not a request; its amounts are unknown.
             # A question uses nothing: windows are about calls that run.
             CallUsage()
-            if call.is_question or _is_returned(policy, call)
+            if call.is_question or is_returned_unasked(policy, call)
             else self._usage(policy, turn, call, load)
             for call in turn.calls
         ]
@@ -187,7 +210,7 @@ class Submitter(PolicyService):
         # Another process opened this turn meanwhile: the next load finds its verdicts.
         if totals is None:
             return None
-        evaluate_all = partial(_evaluated, same, load, usage, totals)
+        evaluate_all = partial(evaluated_calls, same, load, usage, totals)
         # Evaluated twice: triage is asked about the calls as the policy alone sees
         # them.
         evaluated = evaluate_all({})
@@ -200,15 +223,8 @@ class Submitter(PolicyService):
         if drawn:
             evaluated = evaluate_all(triaged, drawn)
         evaluated = await covered(self._store, self._keys, same, load, evaluated)
-        source = Source(
-            turn=turn,
-            tenant=self._tenant,
-            shard_approval_id=self._approval_id,
-            # 128 random bits keep the hash that a card shows from confirming a guess at
-            # arguments.
-            salt=lambda: secrets.token_hex(16),
-            facts=load.thread,
-            policy_digest=policy.digest,
+        source = replace(
+            self._source(same, load.thread),
             requests_10m=load.requests_10m,
             now_ms=load.now_ms,
         )
@@ -236,7 +252,8 @@ class Submitter(PolicyService):
             thread=(turn.ref.agent, turn.ref.thread),
             preconditions=evaluated.preconditions(),
         )
-        if opened is None:
+        # What an earlier submit was answered may not be what counts now.
+        if opened is None or (evaluated.is_unread and opened.kept is not None):
             return None
         if opened.kept is None:
             return proposal.verdicts, opened.older
@@ -244,6 +261,18 @@ class Submitter(PolicyService):
 
     async def _read(self, stored: bytes) -> StoredVerdicts:
         return await StoredVerdicts.read(stored).with_schemas(self._store, self._keys)
+
+    def _source(self, same: TurnPrecedents, facts: ThreadFacts) -> Source:
+        return Source(
+            turn=same.turn,
+            tenant=self._tenant,
+            shard_approval_id=self._approval_id,
+            # 128 random bits keep the hash that a card shows from confirming a guess at
+            # arguments.
+            salt=lambda: secrets.token_hex(16),
+            facts=facts,
+            policy_digest=same.policy.digest,
+        )
 
     def _approval_id(self) -> str:
         return store_keys.approval_id(self._keys.shard, secrets.token_hex(16))
@@ -257,19 +286,23 @@ class Submitter(PolicyService):
             context_of(self._tenant, turn.ref, call),
             call.tool,
             call.args,
-            requester=_requester(load),
+            requester=requester_of(load),
             declared_schema=turn.schemas.get(call.tool),
         )
 
 
 @dataclass(frozen=True)
 class _EvaluatedTurn:
-    """A turn, what its calls use, and what it came to."""
+    """A turn, what its calls use, and what it came to.
+
+    ``is_unread`` says that nothing was read of its agent.
+    """
 
     same: TurnPrecedents
     known: Sequence[Known]
     usage: Sequence[CallUsage]
     proposal: Proposal
+    is_unread: bool = False
 
     def preconditions(self) -> Preconditions:
         """Return what must not change while the turn opens."""
@@ -294,107 +327,11 @@ class _EvaluatedTurn:
             auto_runs=self.same.auto_runs(verdicts),
             known=self.known,
             standing=self.proposal.standing,
+            not_rejected=denials.wanted_of(turn.calls, ()).calls
+            if self.is_unread
+            else (),
         )
 
     def _uses(self, of: Callable[[Verdict], bool]) -> list[Use]:
         pairs = zip(self.proposal.verdicts, self.usage, strict=True)
         return [use for verdict, one in pairs if of(verdict) for use in one.uses]
-
-
-def _facts(
-    load: AgentLoad, usage: CallUsage, totals: Mapping[str, int], *, held: int
-) -> Facts:
-    requests_10m = load.requests_10m + held + 1
-    return facts_of(
-        load, usage, totals, requester=_requester(load), requests_10m=requests_10m
-    )
-
-
-def _evaluated(
-    same: TurnPrecedents,
-    load: AgentLoad,
-    usage: Sequence[CallUsage],
-    totals: Sequence[Mapping[str, int]],
-    triaged: Mapping[int, TriagedCall],
-    drawn: Collection[int] = (),
-) -> list[EvaluatedCall]:
-    evaluated: list[EvaluatedCall] = []
-    turn, policy, ran = same.turn, same.policy, Counter[str]()
-    held = 0
-    for position, call in enumerate(turn.calls):
-        own, assessed = usage[position], triaged.get(position)
-        facts = _facts(load, own, totals[position], held=held)
-        effect = same.effects[position]
-        facts = same.facts(position, facts, load, ran=ran[effect])
-        raises = [*(assessed.raises if assessed else ()), *_raised_if_invalid(call)]
-        raises += [spot_checks.DRAWN] if position in drawn else []
-        evaluation = _evaluate_call(turn, policy, call, facts, raises)
-        refusal = denials.refusal(load, policy, turn.ref, call)
-        is_returned = not refusal and _is_returned(policy, call)
-        if is_returned:
-            refusal = call.problem
-        elif not refusal and evaluation.tier.needs_people:
-            refusal = denials.over_limit(load, policy.protect, held)
-            # Calls of one turn count against the limit together, and a refused one does
-            # not.
-            held += not refusal
-        ran[effect] += not refusal and evaluation.tier.is_auto_approved
-        triage_result = assessed.result if assessed else None
-        before = own.requests_before(totals[position])
-        evaluated.append(
-            EvaluatedCall(
-                call,
-                evaluation,
-                refusal,
-                triage_result,
-                before,
-                is_returned=is_returned,
-                effect=effect,
-                is_drawn=position in drawn,
-                has_no_opinion=bool(assessed and assessed.failure),
-            )
-        )
-    return evaluated
-
-
-def _requester(load: AgentLoad) -> str:
-    return load.thread.requester.user if load.thread.requester else ""
-
-
-def _is_returned(policy: Policy, call: ProposedCall) -> bool:
-    return bool(call.problem) and not policy.protect.ask_about_invalid_calls
-
-
-def _raised_if_invalid(call: ProposedCall) -> Sequence[Raise]:
-    """Never auto-approve a call that does not fit: nobody knows what it would do."""
-    return (Raise(to=Tier.APPROVE, reason=denials.MISFIT),) if call.problem else ()
-
-
-def _evaluate_call(
-    turn: Turn,
-    policy: Policy,
-    call: ProposedCall,
-    facts: Facts,
-    raises: Sequence[Raise] = (),
-) -> Evaluation:
-    if call.is_question:
-        return evaluate_question(
-            policy,
-            agent=turn.ref.agent,
-            tool=call.tool,
-            has_requester=bool(facts.requester),
-        )
-
-    def evaluate_at(requested_tier: Tier | None) -> Evaluation:
-        return evaluate(
-            policy,
-            agent=turn.ref.agent,
-            tool=call.tool,
-            args=call.args,
-            declared_schema=turn.schemas.get(call.tool),
-            facts=facts,
-            requested_tier=requested_tier,
-            raises=raises,
-        )
-
-    return apply_hint(evaluate_at, call.hint)

@@ -151,6 +151,7 @@ class ApprovalStore:
                     for name, body in codec.schema_texts(one).items()
                 }
             ),
+            not_rejected=json.dumps([*preconditions.not_rejected]),
             large=[text for one in approvals for text in turn_opening.large(one)],
         )
         match text(reply[0]):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from twokey.gateway.approvals.record import Approval
@@ -64,6 +64,8 @@ class Preconditions:
         known: the precedents that the calls were evaluated by.
         standing: the standing approvals that cover calls, each with the rev that was
             read and its uses from now on.
+        not_rejected: fingerprints of calls that were not looked up before: none of them
+            may have been rejected in the thread.
     """
 
     tenant: str
@@ -78,6 +80,7 @@ class Preconditions:
     auto_runs: Sequence[Row] = ()
     known: Sequence[Known] = ()
     standing: Sequence[Approval] = ()
+    not_rejected: Collection[str] = ()
 
 
 def standing_rows(standing: Sequence[Approval]) -> list[dict[str, object]]:

@@ -12,6 +12,8 @@ CLAIMED = "tests/service/test_claim_policy.py"
 RUNS = "tests/attacks/test_runs.py"
 COSTLY = "tests/attacks/test_costly_calls.py"
 SILENCES = "tests/policy/test_load_silences.py"
+ALWAYS = "gateway/service/always_auto.py"
+UNREAD = "tests/service/test_always_auto.py"
 
 CURRENT_POLICY_TABLE = (
     Mutant(
@@ -202,5 +204,54 @@ CURRENT_POLICY_TABLE = (
         "item.reconciled_fence == fence:",
         "False:",
         "tests/service/test_doubts.py",
+    ),
+    Mutant(
+        "a turn that opens unread runs nothing that was rejected",
+        "gateway/store/lua/open.lua",
+        "if redis.call('HEXISTS', KEYS[10], call) == 1 then return {'rejected'} end",
+        "",
+        UNREAD,
+    ),
+    Mutant(
+        "a turn that opened unread is stopped by a freeze when it is submitted again",
+        "gateway/service/submitting.py",
+        "(evaluated.is_unread and opened.kept is not None)",
+        "False",
+        "tests/service/test_freezes.py",
+    ),
+    Mutant(
+        "a rule has a say in every call",
+        ALWAYS,
+        "        or rules.raising()\n",
+        "",
+        UNREAD,
+    ),
+    Mutant(
+        "a window has a say in every call",
+        ALWAYS,
+        "        or any(window.covers(tool) for window in policy.windows.values())\n",
+        "",
+        UNREAD,
+    ),
+    Mutant(
+        "a spot check may be drawn of every call",
+        ALWAYS,
+        "if policy.spot_checks is not None:",
+        "if False:",
+        UNREAD,
+    ),
+    Mutant(
+        "a hint, a misfit and a question have a say in a call",
+        ALWAYS,
+        "not (call.hint or call.problem or call.is_question)",
+        "True",
+        UNREAD,
+    ),
+    Mutant(
+        "what another policy said is not remembered",
+        ALWAYS,
+        "if policy is not self._policy or len(self._known) >= _MOST:",
+        "if self._policy is None:",
+        UNREAD,
     ),
 )

@@ -1,4 +1,4 @@
-"""A call that needs nobody costs two round trips, whatever its thread went through."""
+"""A call that needs nobody takes one round trip, whatever its thread went through."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def trips(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return made
 
 
-async def test_an_auto_approved_call_takes_two_round_trips(
+async def test_an_auto_approved_call_takes_one_round_trip(
     store: Store, trips: list[str]
 ) -> None:
     harness = ServiceHarness(store)
@@ -42,7 +42,7 @@ async def test_an_auto_approved_call_takes_two_round_trips(
 
     assert verdicts[0].kind is VerdictKind.RUN
     # Who asked is remembered first, in two; that is the desk's own.
-    assert trips == ["command", "evalsha", "evalsha", "evalsha"]
+    assert trips == ["command", "evalsha", "evalsha"]
 
 
 async def test_what_a_thread_has_behind_it_costs_nothing(
@@ -56,7 +56,7 @@ async def test_what_a_thread_has_behind_it_costs_nothing(
 
     await harness.submit(("look_up_order", {}))
 
-    assert len(trips) == 4
+    assert len(trips) == 3
 
 
 async def test_what_waits_around_and_beside_an_agent_costs_nothing(
@@ -69,7 +69,7 @@ async def test_what_waits_around_and_beside_an_agent_costs_nothing(
 
     await harness.submit(("look_up_order", {}), ns="tools:9")
 
-    assert len(trips) == 4
+    assert len(trips) == 3
 
 
 def test_a_schema_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

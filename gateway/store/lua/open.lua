@@ -37,13 +37,15 @@
 --                             calls are opened by: the rev that was read, how old Slack's word
 --                             on its givers may be, and its uses from now on (json)
 -- ARGV[13] schemas    json    {digest in hex: JSON Schema}
--- ARGV[14..] large    text    of each approval: what is pinned, then each item's detail
+-- ARGV[14] not_rejected json   array of fingerprints of calls of which none was rejected
+-- ARGV[15..] large    text    of each approval: what is pinned, then each item's detail
 -- Returns:
 --   {"opened", older}  what the run lists of its earlier approvals that are open
 --   {"exists", verdicts}
 --   {"unreserved"}  evaluating took so long that the reservation ended: evaluate again
 --   {"frozen"}      something was frozen meanwhile: evaluate again
 --   {"crowded"}     the agent has or asked too much meanwhile: evaluate again
+--   {"rejected"}    a call was rejected before in the thread: evaluate again
 --   {"repeated"}    precedents changed meanwhile: evaluate again
 --   {"uncovered"}   a standing approval changed or ended meanwhile: evaluate again
 local known = redis.call('GET', KEYS[1])
@@ -55,6 +57,9 @@ if known then return {'exists', known} end
 if ARGV[9] == '1' and redis.call('EXISTS', KEYS[6]) == 0 then return {'unreserved'} end
 local names = cjson.decode(ARGV[5])
 if #names > 0 and freeze_of(KEYS[7], names) then return {'frozen'} end
+for _, call in ipairs(cjson.decode(ARGV[14])) do
+  if redis.call('HEXISTS', KEYS[10], call) == 1 then return {'rejected'} end
+end
 if have_precedents_moved(cjson.decode(ARGV[11])) then return {'repeated'} end
 
 local now = now_ms()
@@ -101,7 +106,7 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[12], '-inf', now, 'LIMIT', 
   end
 end
 
-local schemas, large = cjson.decode(ARGV[13]), 14
+local schemas, large = cjson.decode(ARGV[13]), 15
 for index, approval in ipairs(approvals) do
   local head, blobs = KEYS[12 + 2 * index], KEYS[13 + 2 * index]
   local expires = now + approval.ttl_ms

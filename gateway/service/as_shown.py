@@ -164,8 +164,7 @@ class AsShownService(PolicyService):
             return None
         # Whatever comes of it: another version stands from now on, or did before.
         self._forget(approval.id)
-        action = approval.items[click.index].action_hash
-        write = _write(result, click.index, evaluated, place, action)
+        write = _write(result, click.index, evaluated, place)
         if not await self._store.approvals.write_once(loaded, write):
             return None
         return result.outcome(click.index)
@@ -177,7 +176,8 @@ class AsShownService(PolicyService):
 
     def _loaded(self, shown: _Shown) -> Loaded:
         passed_ms = int(1000 * (self._clock() - shown.kept_s))
-        return Loaded(shown.loaded.approval, shown.loaded.now_ms + passed_ms)
+        now_ms = shown.loaded.now_ms + passed_ms
+        return Loaded(shown.loaded.approval, now_ms, remembered={})
 
     def _forget(self, approval_id: str) -> None:
         shown = self._by_id.pop(approval_id, None)
@@ -190,7 +190,6 @@ def _write(
     index: int,
     evaluated: CurrentEvaluation,
     place: Place | None,
-    action: str,
 ) -> Write:
     approval, used = change.approval, evaluated.used
     return Write(
@@ -198,7 +197,6 @@ def _write(
         inputs={index: used},
         unfrozen=names_of(approval.agent, approval.items[index].tool),
         assumed=Assumed(
-            actions={index: action},
             totals={
                 (index, use.window, use.use): used.totals[use.name] for use in used.uses
             },

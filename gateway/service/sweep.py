@@ -13,8 +13,9 @@ from twokey.gateway.approvals.changes import Change, following
 from twokey.gateway.errors import AuditUnreadable, CorruptRecord, NewerRecord
 from twokey.gateway.failures import log_failure
 from twokey.gateway.service.sealing import seal
-from twokey.gateway.store.atomic_write import Loaded, Write, quarantine
+from twokey.gateway.store.atomic_write import Loaded, Write
 from twokey.gateway.store.keys import KEEP_MS, RETENTION, Keys
+from twokey.gateway.store.quarantine import quarantine
 from twokey.gateway.store.readers import MANY, drop_idle_readers, trim_outbox
 from twokey.gateway.store.store import Store
 from twokey.gateway.store.timers import Timer

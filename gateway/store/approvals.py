@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TypeVar, cast
-from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from twokey.gateway.approvals.events import Event
 from twokey.gateway.approvals.record import Approval
@@ -22,7 +19,9 @@ from twokey.gateway.store.atomic_write import Loaded, Write, write
 from twokey.gateway.store.attempts import ATTEMPTS, BUSY, pause_before
 from twokey.gateway.store.changing_many import change_many, load_many
 from twokey.gateway.store.connection import Connection, Reply, text
+from twokey.gateway.store.group_commit import Row, Rows, computed
 from twokey.gateway.store.keys import KEEP_MS, Keys, shard_of_approval
+from twokey.gateway.store.known_records import KnownRecords
 from twokey.gateway.store.pending import PendingIndex
 from twokey.gateway.store.precedents import rows_of_opening, seen_precedents
 from twokey.gateway.store.schemas import SchemaStore
@@ -38,18 +37,6 @@ logger = logging.getLogger(__name__)
 Found = TypeVar("Found")
 
 
-@dataclass(eq=False)
-class _Turn:
-    """Whose turn it is to change an approval, and what the one before has written.
-
-    The next one need not read what this process has just written: reading and checking
-    a card of 56 calls takes four times as long as writing one of them.
-    """
-
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    written: Loaded | None = None
-
-
 class ApprovalStore:
     """Approvals of all shards.
 
@@ -63,10 +50,8 @@ class ApprovalStore:
         self.lease_ms = lease_ms
         self._pending = PendingIndex(conn)
         self.schemas = SchemaStore(conn)
-        # A turn lives as long as somebody has it or waits for it.
-        self._turns = WeakKeyDictionary[
-            asyncio.AbstractEventLoop, WeakValueDictionary[str, _Turn]
-        ]()
+        self._known = KnownRecords(self.schemas)
+        self._rows = Rows()
 
     async def open_turn(
         self,
@@ -171,7 +156,7 @@ class ApprovalStore:
         shard = shard_of_approval(approval_id)
         if shard is None:
             return None
-        found = await load_many(self._conn, self.schemas, Keys(shard), [approval_id])
+        found = await load_many(self._conn, self._known, Keys(shard), [approval_id])
         return found.get(approval_id)
 
     async def change(
@@ -193,9 +178,9 @@ class ApprovalStore:
                 It is called again when something moved.
             seen: the record when the caller has just read it; spares one reading.
             in_turn: wait for others of this process that change it, as long as the
-                caller does. Calls of a batch are claimed and finished all at once, and
-                would lose most of their comparisons to each other. Not where
-                ``compute`` may take long.
+                caller does, and write with them what waits at the same time. It is
+                computed from what is remembered of the approval, and from a reading
+                only where that does not do. Not where ``compute`` may take long.
 
         Returns:
             What was written, or the answer; None when there is no such approval.
@@ -207,11 +192,18 @@ class ApprovalStore:
         shard = shard_of_approval(approval_id)
         if shard is None:
             return None
+        keys = Keys(shard)
+        if not in_turn:
+            return await self._change(keys, approval_id, compute, seen)
         # Only an optimization: other processes are not in this row, so what is written
         # is compared in any case.
-        turn = self._turn(approval_id) if in_turn else _Turn()
-        async with turn.lock:
-            return await self._change(Keys(shard), approval_id, compute, seen, turn)
+        row = self._rows.of(approval_id)
+        async with row.turn(compute) as mine:
+            if mine.written is None:
+                seen = await self._write_waiting(keys, approval_id, row)
+            if mine.written is not None:
+                return cast("Found", mine.written)
+            return await self._change(keys, approval_id, compute, seen)
 
     async def write_once(self, seen: Loaded, what: Write) -> bool:
         """Write a change if nothing moved since it was computed; False: it did.
@@ -220,18 +212,33 @@ class ApprovalStore:
             StoreUnavailable: when it is not known to be written.
         """
         shard = shard_of_approval(seen.approval.id)
-        if shard is None:
-            return False
-        return await write(self._conn, Keys(shard), seen, what) is not None
+        return shard is not None and await self._write(Keys(shard), seen, what)
 
-    def _turn(self, approval_id: str) -> _Turn:
-        """Return the turn of an approval in this event loop."""
-        # By the loop itself: the id of one that was closed in the middle of a change
-        # may be that of a new one, which would wait for a lock that nobody releases.
-        loop = asyncio.get_running_loop()
-        turns = self._turns.setdefault(loop, WeakValueDictionary[str, _Turn]())
-        # In one statement, so that the turn is not collected before it is returned.
-        return turns.setdefault(approval_id, _Turn())
+    async def _write(self, keys: Keys, seen: Loaded, what: Write) -> bool:
+        written = await write(self._conn, keys, seen, what)
+        if written is None:
+            self._known.forget(seen.approval.id)
+            return False
+        self._known.wrote(seen.approval, written)
+        return True
+
+    async def _write_waiting(
+        self, keys: Keys, approval_id: str, row: Row
+    ) -> Loaded | None:
+        """Write what waits in a row in one step; return the reading, if there was one.
+
+        What is remembered may be older than the question of who waits. So only changes
+        are made of it, which the store compares, and no answers.
+        """
+        seen = self._known.latest(approval_id) or await self.load(approval_id)
+        if seen is None:
+            return None
+        group = await computed(seen, row.waiting)
+        if group.parts and await self._write(keys, seen, group.as_one(seen)):
+            group.tell()
+        elif not group.parts and seen.remembered is None:
+            return seen
+        return None
 
     async def _change(
         self,
@@ -239,28 +246,22 @@ class ApprovalStore:
         approval_id: str,
         compute: Callable[[Loaded], Awaitable[Found]],
         seen: Loaded | None,
-        turn: _Turn,
     ) -> Found | None:
         confirmed: int | None = None
         for attempt in range(ATTEMPTS):
             await pause_before(attempt)
             # What the caller has read serves the first attempt only: computed from it
             # again, the second would fail as the first did.
-            left, turn.written = turn.written, None
-            loaded, seen = left or seen or await self.load(approval_id), None
+            loaded, seen = seen or await self.load(approval_id), None
             if loaded is None:
                 return None
             found = await compute(loaded)
             if isinstance(found, Write):
-                turn.written = await write(self._conn, keys, loaded, found)
-                if turn.written is not None:
+                if await self._write(keys, loaded, found):
                     return found
-            # The caller's answer ends the loop, also after lost attempts, when it was
-            # computed from the newest reading. What the turn before has left is older
-            # than the question: another process may have moved the approval since.
-            elif loaded is not left:
-                if not self._conn.confirmed_by or confirmed == loaded.approval.rev:
-                    return found
+            elif not self._conn.confirmed_by or confirmed == loaded.approval.rev:
+                return found
+            else:
                 # An answer about what an earlier try wrote, which replicas may lack.
                 # Read again afterwards: another master, without it, may have come.
                 await self._conn.confirm(keys.head(approval_id))
@@ -277,7 +278,7 @@ class ApprovalStore:
 
         See `changing_many.change_many`.
         """
-        return await change_many(self._conn, self.schemas, keys, approval_ids, compute)
+        return await change_many(self._conn, self._known, keys, approval_ids, compute)
 
     async def heartbeat(self, approval_id: str, index: int, fence: int) -> bool:
         """Keep a claim; False when it is no longer this fence's."""

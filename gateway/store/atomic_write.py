@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
-from twokey.gateway.approvals import ending, timing
+from twokey.gateway.approvals import timing
 from twokey.gateway.approvals.changes import Change
-from twokey.gateway.approvals.events import Event, EventName
-from twokey.gateway.approvals.record import Approval
-from twokey.gateway.protocol import digest
-from twokey.gateway.protocol.records import RunRef
+from twokey.gateway.approvals.events import Event
+from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.store import codec
 from twokey.gateway.store.agent_load import FAILED_MS
 from twokey.gateway.store.connection import (
     Connection,
-    fields,
-    milliseconds,
     number,
     text,
 )
@@ -39,10 +37,39 @@ _OF_ONE = ("head", "blobs", "waiting", "rejections", "rejected", "failures")
 
 @dataclass(frozen=True)
 class Loaded:
-    """An approval as it stood at ``now_ms`` of the store's clock."""
+    """An approval as it stood at ``now_ms`` of the store's clock.
+
+    Attributes:
+        approval: the record.
+        now_ms: Unix time in milliseconds.
+        remembered: None when it was read for this. Otherwise nobody did, and the store
+            compares what moves, and not only the ``rev``, with what is remembered, and
+            these of its large fields. A master that took over may have another change
+            under the number of one that it lacks.
+    """
 
     approval: Approval
     now_ms: int
+    remembered: Mapping[str, bytes] | None = field(
+        default=None, repr=False, compare=False
+    )
+
+
+@dataclass(frozen=True)
+class Written:
+    """What stands since a change was written, and the fields that it wrote.
+
+    Attributes:
+        loaded: the approval as it stands.
+        head_fields: see `change.lua`.
+        blob_fields: likewise.
+        uses: text of what each item uses of windows.
+    """
+
+    loaded: Loaded
+    head_fields: Mapping[str, str | bool]
+    blob_fields: Mapping[str, str | bool]
+    uses: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -65,15 +92,12 @@ class Assumed:
     """What a change was computed from that nobody read for it: it has to be so.
 
     Attributes:
-        actions: hash of what would run, by item: a master that took over may have
-            another change under the number of one that it lacks.
         totals: what each window comes to, by item, window and use of it.
         place: channel and ts of the approval's own card; "" when it does not matter.
         stands_in_for_nobody: user id of somebody whom no queue is delegated to; "" when
             it does not matter.
     """
 
-    actions: Mapping[int, str] = field(default_factory=dict[int, str])
     totals: Mapping[tuple[int, str, str], int] = field(
         default_factory=dict[tuple[int, str, str], int]
     )
@@ -130,7 +154,7 @@ class WriteMany:
 
 async def write(
     conn: Connection, keys: Keys, seen: Loaded, what: Write
-) -> Loaded | None:
+) -> Written | None:
     """Write a change if nothing moved since it was read.
 
     Returns:
@@ -140,7 +164,8 @@ async def write(
         StoreUnavailable: when it is not known to be written.
         LeaseLost: another holder has the lease now; nothing was written.
     """
-    values = {name: _text(one) for name, one in _values(keys, seen, what).items()}
+    found = _values(keys, seen, what)
+    values = {name: _text(one) for name, one in found.items()}
     if values["rejection"] == "{}":
         values["rejection"] = ""
     reply = await (FENCED_CHANGE if what.is_fenced else CHANGE)(
@@ -152,7 +177,12 @@ async def write(
     )
     if text(reply[0]) != "done":
         return None
-    return Loaded(what.approval, now_ms=number(reply[1]))
+    return Written(
+        Loaded(what.approval, now_ms=number(reply[1])),
+        cast("Mapping[str, str | bool]", found["head_fields"]),
+        cast("Mapping[str, str | bool]", found["blob_fields"]),
+        {str(i): as_rows(one.uses) for i, one in what.inputs.items()},
+    )
 
 
 async def write_many(
@@ -208,9 +238,7 @@ def _values(keys: Keys, seen: Loaded, what: Write) -> dict[str, object]:
         "unfrozen": list(what.unfrozen),
         "fires": change.fires,
         "head_fields": head,
-        # Only claims that this change moves: a heartbeat of another item of the card
-        # is none of its business.
-        "leases": {field: old.get(field, "") for field in head if field.endswith(":u")},
+        "as_read": _as_read(old, head, seen),
         # Only what changed is sent: a card may have six large texts, and most changes
         # are about one of them.
         "blob_fields": codec.changed(
@@ -225,9 +253,11 @@ def _values(keys: Keys, seen: Loaded, what: Write) -> dict[str, object]:
         "failed": _failed(before, after),
         "precedents": rows_of_change(keys, before, after),
         "seen": seen_precedents(one.known for one in what.inputs.values() if one.known),
-        "standing": _as_read(what.standing),
+        "standing": _states_as_read(what.standing),
         "queues": moves(keys, before, after, is_due_moved=bool(states)),
-        "assumed": _assumptions(keys, before, what.assumed),
+        "assumed": _assumptions(
+            keys, before, what.assumed, large=_large_as_read(seen, were)
+        ),
     }
 
 
@@ -239,72 +269,6 @@ def _text(value: object) -> str | int:
     return json.dumps(value) if value else "{}" if isinstance(value, dict) else "[]"
 
 
-async def quarantine(conn: Connection, keys: Keys, approval_id: str) -> None:
-    """End a corrupt approval: nothing in it is decided or run any more.
-
-    What waits in it is withdrawn and leaves its windows, it has no deadline any more,
-    it is announced, and its thread, if that much can be read, is brought back. An
-    approval that was quarantined before is left as it is.
-    """
-    raw_head, raw_blobs, time = await conn.transaction(
-        ["HGETALL", keys.head(approval_id)],
-        ["HGETALL", keys.blobs(approval_id)],
-        ["TIME"],
-    )
-    head, now_ms = fields(raw_head), milliseconds(time)
-    # The sweep and a click may find the same corrupt record at once: it is announced,
-    # and its thread brought back, once.
-    is_first = "quarantined" not in head
-    # Its keys exist for nobody, so what the script does with them changes nothing.
-    nobody = ("", "", RunRef(agent="", thread=""))
-    tenant, agent, run_ref = codec.whose(fields(raw_blobs)) or nobody
-    event = Event(
-        name=EventName.RECORD_QUARANTINED,
-        tenant=tenant,
-        agent=run_ref.agent,
-        thread=run_ref.thread,
-        approval=approval_id,
-    )
-    job = Job.to_resume(tenant, run_ref.agent, run_ref.thread)
-    states = {
-        str(i): s for i, s in ending.quarantined_states(codec.states(head)).items()
-    }
-    moved = {f"{i}:s": state for i, state in states.items()}
-    since = dict.fromkeys((f"{i}:t" for i in states), str(now_ms))
-    await CHANGE(
-        conn,
-        **_script_keys(keys, approval_id, tenant, agent),
-        rejected=keys.rejected(tenant, agent, run_ref.thread),
-        id=approval_id,
-        # Compared as text with what is there, whatever that is.
-        rev=head.get("rev", b"").decode("utf-8", "replace"),
-        seen_ms=now_ms,
-        before_ms=0,
-        unfrozen="[]",
-        fires="",
-        head_fields=json.dumps({**moved, **since, "quarantined": str(now_ms)}),
-        leases="{}",
-        blob_fields="{}",
-        states=json.dumps(states),
-        uses="{}",
-        # At 0: takes every timer out, or each would find the corrupt record again.
-        set=json.dumps([(kind, 0) for kind in timing.TimerKind]),
-        events=event_texts([event] * is_first),
-        job=job.model_dump_json() if run_ref.thread and is_first else "",
-        rejection="",
-        failed="[]",
-        failed_ms=FAILED_MS,
-        keep_ms=KEEP_MS,
-        precedents="[]",
-        seen="[]",
-        standing="[]",
-        # Who might have decided it is the corrupt part, maybe: it stays listed until
-        # the last of its queue expires, and nobody can read it.
-        queues="{}",
-        assumed="{}",
-    )
-
-
 def resume_job(approval: Approval) -> Job:
     """Return the job that brings the agent of an approval back."""
     run_ref = approval.run_ref
@@ -312,14 +276,15 @@ def resume_job(approval: Approval) -> Job:
 
 
 def _keys_of(keys: Keys, approval: Approval) -> dict[str, str]:
-    of_one = _script_keys(keys, approval.id, approval.tenant, approval.agent)
+    of_one = script_keys(keys, approval.id, approval.tenant, approval.agent)
     rejected = keys.rejected(approval.tenant, approval.agent, approval.thread)
     return {**of_one, "rejected": rejected}
 
 
-def _script_keys(
+def script_keys(
     keys: Keys, approval_id: str, tenant: str, agent: str
 ) -> dict[str, str]:
+    """Return the keys of a change, by the names that they have in its script."""
     return {
         "head": keys.head(approval_id),
         "blobs": keys.blobs(approval_id),
@@ -335,16 +300,38 @@ def _script_keys(
     }
 
 
-def _as_read(standing: Approval | None) -> list[tuple[str, str]]:
+def _as_read(
+    old: Mapping[str, str], head: Iterable[str], seen: Loaded
+) -> dict[str, str]:
+    """Return which fields of the head have to be as they were read."""
+    if seen.remembered is not None:
+        return {**dict.fromkeys(head, ""), **old}
+    # Only claims that this change moves: a heartbeat of another item of the card is
+    # none of its business.
+    return {field: old.get(field, "") for field in head if field.endswith(":u")}
+
+
+def _large_as_read(seen: Loaded, moved: Iterable[Item]) -> dict[str, str]:
+    """Return the SHA-1 of what is remembered of an approval and of these items."""
+    indexes = {str(item.index) for item in moved}
+    return {
+        # As scripts can make it. It is compared with what was in the same field.
+        name: hashlib.sha1(value, usedforsecurity=False).hexdigest()
+        for name, value in (seen.remembered or {}).items()
+        if not (index := name.partition(":")[0]).isdigit() or index in indexes
+    }
+
+
+def _states_as_read(standing: Approval | None) -> list[tuple[str, str]]:
     return [(standing.id, standing.items[0].state.value)] if standing else []
 
 
-def _assumptions(keys: Keys, before: Approval, what: Assumed) -> dict[str, object]:
+def _assumptions(
+    keys: Keys, before: Approval, what: Assumed, *, large: Mapping[str, str]
+) -> dict[str, object]:
     # What is not assumed is left out: most changes assume nothing.
     found: dict[str, object] = {
-        "actions": {
-            str(i): digest.to_raw(one).hex() for i, one in what.actions.items()
-        },
+        "large": large,
         "totals": [[*use, str(total)] for use, total in what.totals.items()],
         "place": what.place,
         "alone": what.stands_in_for_nobody,

@@ -11,7 +11,7 @@ from twokey.gateway.store.atomic_write import Loaded, WriteMany, write_many
 from twokey.gateway.store.attempts import ATTEMPTS, BUSY, pause_before
 from twokey.gateway.store.connection import Connection, fields, milliseconds
 from twokey.gateway.store.keys import Keys, shard_of_approval
-from twokey.gateway.store.schemas import SchemaStore
+from twokey.gateway.store.known_records import KnownRecords
 
 MOST_CHANGED = 50
 """How many approvals may change in one step: the server does nothing else meanwhile."""
@@ -20,7 +20,7 @@ Found = TypeVar("Found")
 
 
 async def load_many(
-    conn: Connection, schemas: SchemaStore, keys: Keys, approval_ids: Sequence[str]
+    conn: Connection, known: KnownRecords, keys: Keys, approval_ids: Sequence[str]
 ) -> dict[str, Loaded]:
     """Read those approvals of a shard that are there, as of one moment.
 
@@ -45,18 +45,19 @@ async def load_many(
         )
         if head and blobs
     ]
-    known = await schemas.read(
+    schemas = await known.schemas.read(
         keys, (one for *_, blobs in rows for one in codec.digests(blobs))
     )
     for approval_id, head, blobs in rows:
-        approval = codec.approval(approval_id, head, blobs, known)
-        found[approval_id] = Loaded(approval, now_ms)
+        found[approval_id] = known.parsed(
+            approval_id, head, blobs, schemas, now_ms=now_ms
+        )
     return found
 
 
 async def change_many(
     conn: Connection,
-    schemas: SchemaStore,
+    known: KnownRecords,
     keys: Keys,
     approval_ids: Iterable[str],
     compute: Callable[[Mapping[str, Loaded]], Awaitable[Found]],
@@ -68,7 +69,7 @@ async def change_many(
 
     Args:
         conn: the server.
-        schemas: that the records name.
+        known: what this process read or wrote of them before.
         keys: of their shard.
         approval_ids: of the approvals, at most `MOST_CHANGED`.
         compute: given what was read, by id and without those that are not there,
@@ -91,7 +92,7 @@ async def change_many(
     confirmed: dict[str, int] | None = None
     for attempt in range(ATTEMPTS):
         await pause_before(attempt)
-        loaded = await load_many(conn, schemas, keys, here)
+        loaded = await load_many(conn, known, keys, here)
         found = await compute(loaded)
         if not isinstance(found, WriteMany):
             revs = {one: each.approval.rev for one, each in loaded.items()}
@@ -101,5 +102,7 @@ async def change_many(
             await conn.confirm(keys.expiry)
             confirmed = revs
         elif await write_many(conn, keys, loaded, found):
+            for one in here:
+                known.forget(one)
             return found
     raise StoreUnavailable(BUSY)

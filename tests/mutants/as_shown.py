@@ -1,4 +1,4 @@
-"""Break what a decision over a shown approval is compared with when it is written."""
+"""Break what is compared when something is written that nobody read for it."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ AS_SHOWN_TABLE = (
     ),
     Mutant(
         "as shown: another change under the same number is noticed",
-        COMPARING,
-        "~= from_hex(hash) then return true end",
-        "== from_hex(hash .. hash) then return true end",
+        "gateway/store/atomic_write.py",
+        "    if seen.remembered is not None:\n",
+        "    if False:\n",
         AS_SHOWN,
     ),
     Mutant(
@@ -180,5 +180,40 @@ AS_SHOWN_TABLE = (
         "if not is_known or _takes_several(item):",
         "if not is_known:",
         CLICKS,
+    ),
+    Mutant(
+        "calls of two holders of a lease are not written in one step",
+        "gateway/store/group_commit.py",
+        " or one.lease is not lease:",
+        ":",
+        "tests/races/test_turns.py",
+    ),
+    Mutant(
+        "a call does not start unfenced beside the end of another",
+        "gateway/store/group_commit.py",
+        "return _is_plain(other) and other.is_fenced == first.is_fenced",
+        "return _is_plain(other)",
+        "tests/store/test_group_commit.py",
+    ),
+    Mutant(
+        "calls that start together start before the first of them lapses",
+        "gateway/store/group_commit.py",
+        "before_ms=min(ends, default=0)",
+        "before_ms=max(ends, default=0)",
+        "tests/store/test_group_commit.py",
+    ),
+    Mutant(
+        "what was damaged since it was read is parsed again",
+        "gateway/store/known_records.py",
+        "known.head == head and known.blobs == blobs",
+        "known.head == head",
+        "tests/store/test_known_records.py",
+    ),
+    Mutant(
+        "what would run is compared with what is remembered",
+        "gateway/store/lua/next_version.lua",
+        "if redis.sha1hex(value) ~= sha1 then return true end",
+        "",
+        "tests/service/test_executions.py tests/service/test_newer_records.py",
     ),
 )

@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
 import pytest
 
 from tests.service.harness import ANA, ServiceHarness, claim_of
+from tests.streams import audit_entries
 from twokey.gateway.approvals.decisions import Approve, Click, Decision
+from twokey.gateway.approvals.events import EventName
+from twokey.gateway.errors import LeaseLost
 from twokey.gateway.protocol.records import Result
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.wire import Claimed, ClaimRequest
+from twokey.gateway.protocol.wire import (
+    Claimed,
+    ClaimReply,
+    ClaimRequest,
+    Refused,
+)
+from twokey.gateway.store.fences import Lease, holding
+from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.store import Store
 
+KEYS = Keys("s0")
 REFUND = "process_refund"
 SIZE = 56
 
@@ -60,7 +72,7 @@ async def run(harness: ServiceHarness, claims: Sequence[ClaimRequest]) -> list[b
     return await asyncio.gather(*map(runs, claims))
 
 
-async def test_56_calls_that_start_and_end_at_once_take_a_write_each_and_one_reading(
+async def test_56_calls_that_start_and_end_at_once_take_four_writes_and_no_reading(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     harness = ServiceHarness(store)
@@ -78,10 +90,13 @@ async def test_56_calls_that_start_and_end_at_once_take_a_write_each_and_one_rea
     found = await run(harness, claims)
 
     assert all(found)
-    assert readings <= 2
+    assert readings == 0
     after = await harness.approval(claims[0].item_id)
     assert {item.state for item in after.items} == {ItemState.EXECUTED}
-    assert after.rev == 2 + 2 * SIZE
+    assert after.rev <= 2 + 4
+    counted_events = Counter(one.name for one in await audit_entries(store.conn, KEYS))
+    assert counted_events[EventName.ITEM_EXECUTING] == SIZE
+    assert counted_events[EventName.ITEM_EXECUTED] == SIZE
 
 
 async def test_calls_of_one_card_in_two_processes_all_start_and_end(
@@ -119,3 +134,67 @@ async def test_a_claim_in_a_row_knows_what_another_process_approved_before_it(
     replies = await asyncio.gather(*map(harness.agents.claim, claims[:2]))
 
     assert [type(reply) for reply in replies] == [Claimed, Claimed]
+
+
+async def test_of_calls_that_start_together_one_that_must_not_keeps_no_other_from_it(
+    store: Store,
+) -> None:
+    harness = ServiceHarness(store)
+    claims = await claims_of_batch(harness, approved=3)
+
+    replies = await asyncio.gather(*map(harness.agents.claim, claims[:4]))
+
+    assert [type(reply) for reply in replies] == [Claimed, Claimed, Claimed, Refused]
+
+
+async def test_who_is_cancelled_in_their_turn_keeps_no_other_from_it(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness = ServiceHarness(store)
+    claims = await claims_of_batch(harness)
+    evalsha, writing = store.conn.evalsha, asyncio.Event()
+
+    async def stuck(script: str, *args: Any, **options: Any) -> Any:
+        if "-- ARGV[7] head_fields" in script:
+            writing.set()
+            await asyncio.Future[None]()
+        return await evalsha(script, *args, **options)
+
+    monkeypatch.setattr(store.conn, "evalsha", stuck)
+    first = asyncio.create_task(harness.agents.claim(claims[0]))
+    others = [asyncio.create_task(harness.agents.claim(one)) for one in claims[1:]]
+    await writing.wait()
+    monkeypatch.setattr(store.conn, "evalsha", evalsha)
+    first.cancel()
+
+    replies = await asyncio.gather(first, *others, return_exceptions=True)
+
+    assert isinstance(replies[0], asyncio.CancelledError)
+    assert {type(one) for one in replies[1:]} == {Claimed}
+
+
+async def test_calls_of_two_holders_of_a_lease_are_not_written_in_one_step(
+    store: Store,
+) -> None:
+    """The one that was replaced is refused; the other one's calls start."""
+    harness = ServiceHarness(store)
+    claims = await claims_of_batch(harness)
+    thread = claims[0].ref.thread
+
+    async with store.threads.lease(KEYS, "default", "support", thread) as former:
+        await store.conn.command("DEL", former.key)
+        async with store.threads.lease(KEYS, "default", "support", thread) as holder:
+            tasks = [
+                asyncio.create_task(_under(lease, harness, claim))
+                for lease, claim in zip((holder, former) * 3, claims, strict=False)
+            ]
+            replies = await asyncio.gather(*tasks, return_exceptions=True)
+
+    assert [type(one) for one in replies] == [Claimed, LeaseLost] * 3
+
+
+async def _under(
+    lease: Lease, harness: ServiceHarness, claim: ClaimRequest
+) -> ClaimReply:
+    with holding(lease):
+        return await harness.agents.claim(claim)

@@ -23,8 +23,8 @@
 -- ARGV[5] unfrozen    json    array of names of which none may be frozen
 -- ARGV[6] fires       text    kind of the timer that has to be due, and is taken out
 -- ARGV[7] head_fields json    {field: text, or false to delete it}; hashes in hex
--- ARGV[8] leases      json    {field: text} of claims as they were read: a heartbeat
---                             renews one without another rev
+-- ARGV[8] as_read     json    {field: text} of the head as it was read, hashes in hex:
+--                             a heartbeat renews a claim without another rev
 -- ARGV[9] blob_fields json    the same of the large fields
 -- ARGV[10] states      json    {index: state} of items whose state or deadline moved
 -- ARGV[11] uses       json    {index: {rows, totals}}: what an item uses of windows from
@@ -43,10 +43,10 @@
 -- ARGV[21] standing   json    rows of {id, state}: standing approvals as they were read
 -- ARGV[22] queues     json    {leaves, enters, groups}: queues of people to leave, rows of
 --                             {queue, lists, groups} to be in, the set of all groups
--- ARGV[23] assumed    json    what has to be so, where it is named: {totals: rows of
---                             {index, window, use, total}; place: channel and ts of its
---                             card; alone: whom no queue is delegated to, by delegations,
---                             a key}
+-- ARGV[23] assumed    json    what has to be so, where it is named: {large: SHA-1 of
+--                             large fields; totals: rows of {index, window, use, total};
+--                             place: channel and ts of its card; alone: whom no queue is
+--                             delegated to, by delegations, a key}
 -- Returns:
 --   {"done", now}  written, at this moment of this server's clock
 --   {"gone"}   no such approval
@@ -61,7 +61,7 @@ local change = {
   frozen = KEYS[9], rejections = KEYS[10], rejected = KEYS[11], failures = KEYS[12],
   id = ARGV[1], rev = ARGV[2], seen_ms = tonumber(ARGV[3]),
   before_ms = tonumber(ARGV[4]), unfrozen = cjson.decode(ARGV[5]), fires = ARGV[6],
-  head_fields = cjson.decode(ARGV[7]), leases = cjson.decode(ARGV[8]),
+  head_fields = cjson.decode(ARGV[7]), as_read = cjson.decode(ARGV[8]),
   blob_fields = cjson.decode(ARGV[9]), states = cjson.decode(ARGV[10]),
   uses = cjson.decode(ARGV[11]), set = cjson.decode(ARGV[12]), events = ARGV[13],
   job = ARGV[14], rejection = ARGV[15] ~= '' and cjson.decode(ARGV[15]) or {},

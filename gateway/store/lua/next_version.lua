@@ -17,8 +17,9 @@ end
 -- Return whether something is not as a change takes it to be, which nobody read for it.
 local function is_otherwise(change, now)
   local assumed = change.assumed
-  for i, hash in pairs(assumed.actions or {}) do
-    if redis.call('HGET', change.head, i .. ':h') ~= from_hex(hash) then return true end
+  for field, sha1 in pairs(assumed.large or {}) do
+    local value = redis.call('HGET', change.blobs, field) or ''
+    if redis.sha1hex(value) ~= sha1 then return true end
   end
   for _, row in ipairs(assumed.totals or {}) do
     local total = total_with(row[2], row[3], uses_of(change.blobs, row[1]), now)
@@ -42,7 +43,8 @@ local function has_moved(change, now, added)
     return true
   end
   -- The rev alone would let a sweep end a call whose owner sent a heartbeat meanwhile.
-  for field, value in pairs(change.leases) do
+  for field, value in pairs(change.as_read) do
+    if string.sub(field, -2) == ':h' then value = from_hex(value) end
     if (redis.call('HGET', head, field) or '') ~= value then return true end
   end
   -- Compared here and not by the caller, who may be paused before the write arrives. What

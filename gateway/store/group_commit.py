@@ -1,0 +1,140 @@
+"""Group commit: what waits to change an approval is written in one step.
+
+Calls of one card start and end at once, each with a change of the same approval. While
+one change is written, others wait for their turn; whoever is next writes all of them,
+each computed from what the one before it makes of the approval.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from weakref import WeakKeyDictionary, WeakValueDictionary
+
+from twokey.gateway.approvals.changes import Change
+from twokey.gateway.store.atomic_write import Assumed, Loaded, Write
+from twokey.gateway.store.fences import Lease, current
+
+
+@dataclass(eq=False)
+class Waiting:
+    """Who waits for their turn.
+
+    Attributes:
+        compute: returns what to write, or an answer instead.
+        lease: under which it is written.
+        written: what came of it, once it is written.
+    """
+
+    compute: Callable[[Loaded], Awaitable[object]]
+    lease: Lease | None
+    written: Write | None = None
+
+
+@dataclass(eq=False)
+class Row:
+    """Those that wait to change one approval, in one event loop."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    waiting: list[Waiting] = field(default_factory=list[Waiting])
+
+    @asynccontextmanager
+    async def turn(
+        self, compute: Callable[[Loaded], Awaitable[object]]
+    ) -> AsyncGenerator[Waiting]:
+        """Wait for a turn; somebody before may have written this meanwhile."""
+        mine = Waiting(compute, current())
+        self.waiting.append(mine)
+        try:
+            async with self.lock:
+                yield mine
+        finally:
+            self.waiting.remove(mine)
+
+
+class Rows:
+    """The rows of all approvals. A row lives as long as somebody waits in it."""
+
+    def __init__(self) -> None:
+        # By the loop itself: the id of one that was closed in the middle of a change
+        # may be that of a new one, which would wait for a lock that nobody releases.
+        self._rows = WeakKeyDictionary[
+            asyncio.AbstractEventLoop, WeakValueDictionary[str, Row]
+        ]()
+
+    def of(self, approval_id: str) -> Row:
+        """Return the row of an approval in this event loop."""
+        loop = asyncio.get_running_loop()
+        rows = self._rows.setdefault(loop, WeakValueDictionary[str, Row]())
+        # In one statement, so that the row is not collected before it is returned.
+        return rows.setdefault(approval_id, Row())
+
+
+@dataclass(frozen=True)
+class Group:
+    """Changes of one approval that are written in one step, in their order."""
+
+    parts: Sequence[tuple[Waiting, Write]]
+
+    def as_one(self, seen: Loaded) -> Write:
+        """Return the change that all of them come to."""
+        writes = [write for _, write in self.parts]
+        if len(writes) == 1:
+            return writes[0]
+        changes = [one.change for one in writes]
+        ends = [one.before_ms for one in changes if one.before_ms]
+        change = Change(
+            # One step, one revision.
+            changes[-1].approval.with_(rev=seen.approval.rev + 1),
+            events=tuple(event for one in changes for event in one.events),
+            before_ms=min(ends, default=0),
+            resumes=any(one.resumes for one in changes),
+            timers=tuple(timer for one in changes for timer in one.timers),
+        )
+        names = dict.fromkeys(name for one in writes for name in one.unfrozen)
+        return Write(change, unfrozen=tuple(names), is_fenced=writes[0].is_fenced)
+
+    def tell(self) -> None:
+        """Let those that waited know that their changes are written."""
+        for one, write in self.parts:
+            one.written = write
+
+
+async def computed(seen: Loaded, waiting: Sequence[Waiting]) -> Group:
+    """Compute the changes of those who wait, as far as one step can write them.
+
+    Who is left out gets a turn of their own: for an answer instead of a change, and for
+    an error.
+    """
+    lease, parts, at = current(), list[tuple[Waiting, Write]](), seen
+    for one in tuple(waiting):
+        if one.written is not None or one.lease is not lease:
+            continue
+        try:
+            found = await one.compute(at)
+        except Exception:  # noqa: BLE001, S112 - it is raised in the turn of its own
+            continue
+        if not isinstance(found, Write) or (
+            parts and not _go_along(parts[0][1], found)
+        ):
+            continue
+        parts.append((one, found))
+        if not _is_plain(found):
+            break
+        at = replace(at, approval=found.approval)
+    return Group(parts)
+
+
+def _go_along(first: Write, other: Write) -> bool:
+    return _is_plain(other) and other.is_fenced == first.is_fenced
+
+
+def _is_plain(one: Write) -> bool:
+    """Return whether a change brings no comparisons that are only its own."""
+    return (
+        not (one.inputs or one.rejection or one.change.fires)
+        and one.standing is None
+        and one.assumed == Assumed()
+    )

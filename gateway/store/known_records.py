@@ -1,0 +1,144 @@
+"""Remember approvals as this process read or wrote them last.
+
+Parsing and checking a record takes longer than reading it. What is read again as it was
+is not parsed again, and calls that start and end are computed from what is remembered,
+without any reading: the step that writes compares it (`Loaded.remembered`).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from twokey.gateway.approvals.record import Approval
+from twokey.gateway.store import codec
+from twokey.gateway.store.atomic_write import Loaded, Written
+from twokey.gateway.store.schemas import Schemas, SchemaStore
+
+MOST_BYTES: Final = 8_000_000
+"""How much is remembered at most, in bytes of the stored fields."""
+
+Fields = dict[str, bytes]
+
+
+@dataclass(frozen=True)
+class _Known:
+    head: Fields
+    blobs: Fields
+    loaded: Loaded
+    at_s: float
+
+    @property
+    def size(self) -> int:
+        """Return how many bytes of fields it was parsed from."""
+        return sum(map(len, (*self.head.values(), *self.blobs.values())))
+
+
+class KnownRecords:
+    """The approvals of one store that this process read or wrote lately.
+
+    Args:
+        schemas: the schemas that records name.
+        clock: seconds that only go forward.
+
+    Attributes:
+        schemas: see above.
+        bytes: how much is remembered.
+    """
+
+    def __init__(
+        self, schemas: SchemaStore, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.schemas = schemas
+        self._clock = clock
+        self._by_id = OrderedDict[str, _Known]()
+        # Event loops of several threads share one store.
+        self._lock = threading.Lock()
+        self.bytes = 0
+
+    def parsed(
+        self,
+        approval_id: str,
+        head: Fields,
+        blobs: Fields,
+        schemas: Schemas,
+        *,
+        now_ms: int,
+    ) -> Loaded:
+        """Return a record that was read now, parsed unless it is as it was.
+
+        Raises:
+            NewerRecord: when a newer version wrote it.
+            CorruptRecord: when it is corrupt.
+        """
+        known = self._by_id.get(approval_id)
+        if known and known.head == head and known.blobs == blobs:
+            approval = known.loaded.approval
+        else:
+            approval = codec.approval(approval_id, head, blobs, schemas)
+        loaded = Loaded(approval, now_ms)
+        self._remember(_Known(head, blobs, loaded, self._clock()))
+        return loaded
+
+    def latest(self, approval_id: str) -> Loaded | None:
+        """Return an approval as it was read or written last; None: it is not known.
+
+        It may have moved since. The time is the store's of that moment, plus what has
+        passed here since then.
+        """
+        known = self._by_id.get(approval_id)
+        if known is None:
+            return None
+        passed_ms = int(1000 * (self._clock() - known.at_s))
+        now_ms = known.loaded.now_ms + passed_ms
+        return Loaded(known.loaded.approval, now_ms, remembered=known.blobs)
+
+    def wrote(self, before: Approval, written: Written) -> None:
+        """Remember what was written over the record that it was computed from."""
+        known = self._by_id.get(before.id)
+        if known is None or known.loaded.approval is not before:
+            # Its fields are not known; the next reading parses them.
+            self.forget(before.id)
+            return
+        head, blobs = dict(known.head), dict(known.blobs)
+        head["rev"] = str(before.rev + 1).encode()
+        blobs["format"] = str(codec.FORMAT).encode()
+        _apply(head, written.head_fields)
+        _apply(blobs, written.blob_fields)
+        for i, rows in written.uses.items():
+            if rows.encode() != blobs.get(f"{i}:w", b"[]"):
+                blobs[f"{i}:w"] = rows.encode()
+        self._remember(_Known(head, blobs, written.loaded, self._clock()))
+
+    def forget(self, approval_id: str) -> None:
+        """Forget an approval, of which nothing is known any more."""
+        with self._lock:
+            self._forget(approval_id)
+
+    def _remember(self, known: _Known) -> None:
+        approval_id = known.loaded.approval.id
+        with self._lock:
+            self._forget(approval_id)
+            self._by_id[approval_id] = known
+            self.bytes += known.size
+            while self.bytes > MOST_BYTES:
+                self._forget(next(iter(self._by_id)))
+
+    def _forget(self, approval_id: str) -> None:
+        known = self._by_id.pop(approval_id, None)
+        if known is not None:
+            self.bytes -= known.size
+
+
+def _apply(fields: Fields, changes: Mapping[str, str | bool]) -> None:
+    for name, value in changes.items():
+        if isinstance(value, bool):
+            fields.pop(name, None)
+        elif name.endswith(":h"):
+            fields[name] = bytes.fromhex(value)
+        else:
+            fields[name] = value.encode()

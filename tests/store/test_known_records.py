@@ -1,0 +1,176 @@
+"""What is remembered of a record is what the store has, or it does not count."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from tests.service.harness import ANA, ServiceHarness, claim_of
+from tests.service.showing import shown
+from twokey.gateway.approvals.decisions import (
+    Approve,
+    Decision,
+    Edit,
+    Reject,
+    Respond,
+)
+from twokey.gateway.errors import CorruptRecord
+from twokey.gateway.protocol.records import Result
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.wire import Claimed, ClaimRequest, Refused
+from twokey.gateway.store import codec, known_records
+from twokey.gateway.store.changing_many import load_many
+from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.known_records import KnownRecords
+from twokey.gateway.store.schemas import SchemaStore
+from twokey.gateway.store.store import Store
+
+KEYS = Keys("s0")
+REFUND = "process_refund"
+_NUMBERS = itertools.count(100)
+
+
+@pytest.fixture
+def harness(store: Store) -> ServiceHarness:
+    return ServiceHarness(store)
+
+
+@pytest.fixture
+def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the ids of the records that are parsed from here on."""
+    found, plain = list[str](), codec.approval
+
+    def approval(approval_id: str, *given: object) -> object:
+        found.append(approval_id)
+        return plain(approval_id, *given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(codec, "approval", approval)
+    return found
+
+
+async def as_stored(store: Store, approval_id: str) -> object:
+    """Read a record as another process does."""
+    other = Store(store.conn.url)
+    try:
+        loaded = await other.approvals.load(approval_id)
+    finally:
+        await other.close()
+    assert loaded is not None
+    return loaded.approval
+
+
+@pytest.mark.parametrize(
+    "decision",
+    [
+        Approve(reason="fine"),
+        Edit(args={"amount": 5}, reason="less"),
+        Reject(reason="no"),
+        Respond(message="Ask her first."),
+    ],
+    ids=lambda decision: decision.kind,
+)
+async def test_what_was_decided_is_remembered_as_it_is_stored(
+    harness: ServiceHarness, store: Store, parsed: list[str], decision: Decision
+) -> None:
+    """The second call of its kind: what is known of the first is only shown."""
+    for _ in range(2):
+        click = await shown(harness)
+        await harness.reviews.decide(click, decision, ANA)
+        parsed.clear()
+
+        loaded = await store.approvals.load(click.approval)
+
+        assert parsed == []
+        assert loaded is not None
+        assert loaded.approval == await as_stored(store, click.approval)
+
+
+async def test_what_ran_is_remembered_as_it_is_stored(
+    harness: ServiceHarness, store: Store, parsed: list[str]
+) -> None:
+    claim, item_id = await authorized(harness)
+    parsed.clear()
+
+    granted = await harness.agents.claim(claim)
+    assert isinstance(granted, Claimed)
+    done = Result(ok=True, summary="done")
+    assert await harness.agents.finish(item_id, granted.fence, done)
+
+    loaded = await store.approvals.load(item_id.partition(".")[0])
+    assert parsed == []
+    assert loaded is not None
+    assert loaded.approval == await as_stored(store, loaded.approval.id)
+    assert loaded.approval.items[0].state is ItemState.EXECUTED
+
+
+@pytest.mark.parametrize(("field", "value"), [("0:s", "rejected"), ("0:h", "x" * 32)])
+async def test_a_call_is_not_started_over_another_change_of_the_same_number(
+    harness: ServiceHarness, store: Store, field: str, value: str
+) -> None:
+    """A master that took over may have one, in place of the change that it lacks."""
+    claim, item_id = await authorized(harness)
+    head = KEYS.head(item_id.partition(".")[0])
+    was = await store.conn.command("HGET", head, field)
+    assert isinstance(was, bytes)
+    await store.conn.command("HSET", head, field, value)
+
+    reply = await harness.agents.claim(claim)
+
+    assert isinstance(reply, Refused)
+    await store.conn.command("HSET", head, field, was)
+    assert (await harness.item(item_id)).owner == ""
+
+
+async def test_a_record_that_was_damaged_since_is_not_taken_for_what_it_was(
+    harness: ServiceHarness, store: Store
+) -> None:
+    _, item_id = await authorized(harness)
+    approval_id = item_id.partition(".")[0]
+    await store.conn.command("HSET", KEYS.blobs(approval_id), "pinned", "{}")
+
+    with pytest.raises(CorruptRecord):
+        await store.approvals.load(approval_id)
+
+
+async def test_time_that_passes_counts_for_what_is_remembered(
+    harness: ServiceHarness, store: Store
+) -> None:
+    _, item_id = await authorized(harness)
+    approval_id = item_id.partition(".")[0]
+    now_s = [100.0]
+    known = KnownRecords(SchemaStore(store.conn), clock=lambda: now_s[0])
+    read = await load_many(store.conn, known, KEYS, [approval_id])
+
+    now_s[0] += 2.5
+
+    latest = known.latest(approval_id)
+    assert latest is not None
+    assert latest.now_ms == read[approval_id].now_ms + 2500
+    assert latest.remembered
+
+
+async def test_what_was_read_longest_ago_is_forgotten_first(
+    harness: ServiceHarness, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = [(await authorized(harness))[1].partition(".")[0] for _ in range(3)]
+    known = KnownRecords(SchemaStore(store.conn))
+    await load_many(store.conn, known, KEYS, ids[:2])
+    monkeypatch.setattr(known_records, "MOST_BYTES", known.bytes)
+
+    await load_many(store.conn, known, KEYS, ids[:1])
+    await load_many(store.conn, known, KEYS, ids[2:])
+
+    assert known.latest(ids[1]) is None
+    assert known.latest(ids[2]) is not None
+    assert known.bytes <= known_records.MOST_BYTES
+
+
+async def authorized(harness: ServiceHarness) -> tuple[ClaimRequest, str]:
+    """Return the claim of a call that somebody approved, and its id."""
+    number = next(_NUMBERS)
+    ref, (verdict,) = await harness.submit(
+        (REFUND, {"amount": number}), thread=f"k{number}"
+    )
+    await harness.reviews.decide(await harness.click(verdict), Approve(), ANA)
+    return claim_of(ref, verdict), verdict.item_id

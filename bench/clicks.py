@@ -15,7 +15,9 @@ from bench.load import Request
 from bench.stats import NotMeasured
 from twokey.bot.cards.approval import card
 from twokey.bot.cards.frame import Frame
+from twokey.bot.cards.mentions import mentions_for
 from twokey.bot.config import BotConfig
+from twokey.bot.delivery.decision_digest import policy_decision_digest
 from twokey.bot.ids import Action
 from twokey.gateway.approvals.record import Approval, approval_of
 from twokey.gateway.config import SlackMode
@@ -149,9 +151,17 @@ async def click_on(store: Store, sandbox: Sandbox, approval: Approval) -> Prepar
     message = messages.post(slack, channel, content)
     keys = store.keys_of_tenant(_TENANT)
     await store.cards.posted(keys, approval.id, channel=CHANNEL, ts=message.ts)
+    # All that the publisher notes of a card: it would draw any other once more.
     await store.cards.shown(
-        keys, approval.id, tenant="default", rev=approval.rev, display_digest=""
+        keys,
+        approval.id,
+        tenant=_TENANT,
+        rev=approval.rev,
+        display_digest="",
+        decision_digest=policy_decision_digest(approval, config.seal_key),
     )
+    roles = mentions_for(approval).roles
+    await store.cards.mark_mentioned(keys, approval.id, roles)
     user = sandbox.workspace.user(CLICKER)
     interaction = Interaction(user, slack.triggers.issue(user.id))
     button = {**_approve_button(message.blocks), "action_ts": slack.clock.next_ts()}

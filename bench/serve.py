@@ -36,6 +36,7 @@ from twokey.gateway.resume.checkpoints import open_checkpoints
 from twokey.gateway.resume.graphs import attached
 from twokey.gateway.resume.langgraph_local import LangGraphLocal
 from twokey.gateway.running import running
+from twokey.gateway.service.reading_ahead import MOST
 from twokey.gateway.service.reviews import ReviewService
 from twokey.gateway.store.store import Store
 
@@ -43,6 +44,7 @@ Name = Literal["twokey", "two_workers", "gateway", "bolt"]
 
 _START_S = 120.0
 _STOP_S = 10.0
+_LOOK_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +137,21 @@ async def _twokey(settings: ServerSettings) -> AsyncGenerator[str]:
     reviews = ReviewService(store, lambda: POLICY)
     try:
         async with SlackBot(config, reviews, worker=worker) as bot:
+            if worker.answers:
+                await _read_ahead(reviews)
             yield bot.url if worker.answers else "publishes"
     finally:
         await store.close()
+
+
+async def _read_ahead(reviews: ReviewService) -> None:
+    """Wait until the bot has read what waits, as it has before people get to a card."""
+    store = reviews.store
+    keys = store.keys_of_tenant("default")
+    waiting = await store.pending.soonest(keys, "default", MOST)
+    async with asyncio.timeout(_START_S):
+        while not all(map(reviews.as_shown.find, waiting)):  # noqa: ASYNC110 - the bot sets no event
+            await asyncio.sleep(_LOOK_S)
 
 
 @asynccontextmanager

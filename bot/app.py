@@ -15,6 +15,7 @@ import aiohttp
 
 from twokey.bot.bolt import bolt_app, quiet_slack_loggers
 from twokey.bot.bot_token import BotToken
+from twokey.bot.clicks_first import ClicksFirst
 from twokey.bot.config import BotConfig
 from twokey.bot.delivery.card_copies import CopyUpdater
 from twokey.bot.delivery.card_publisher import CardPublisher
@@ -100,6 +101,7 @@ class SlackBot:
         self._token: BotToken | None = None
         self._open = AsyncExitStack()
         self._tasks = Tasks()
+        self._clicks_first = ClicksFirst(clock)
         self._sockets: Sockets | None = None
         self._publisher: Publisher | None = None
         self._registration: Registration | None = None
@@ -165,6 +167,8 @@ class SlackBot:
                 opening.push_async_callback(_cancel, asyncio.create_task(work))
         if self._worker.answers:
             await self._answer(opening, ctx, bolt_app(config, me, session))
+            ahead = self._service.reading_ahead.run(self._clicks_first.quiet)
+            opening.push_async_callback(_cancel, asyncio.create_task(ahead))
         else:
             ingress = await self._ingress(_nobody)
             await serve_privately(opening, ingress, self._worker.health)
@@ -182,7 +186,7 @@ class SlackBot:
         config, router = self._config, Router(app, ctx)
         for register in LISTENERS:
             register(router)
-        ingress = await self._ingress(Dispatch(router, app))
+        ingress = await self._ingress(Dispatch(router, app, self._clicks_first))
         if config.mode is SlackMode.HTTP or config.port is not None:
             await self._listen(opening, ingress)
         if config.mode is SlackMode.SOCKET:
@@ -264,6 +268,7 @@ class SlackBot:
             ),
             report=report,
             on_events=home.changed.set,
+            quiet=self._clicks_first.quiet,
         )
         stop = asyncio.Event()
         running = asyncio.create_task(publisher.run(stop), name="publisher")

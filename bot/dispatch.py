@@ -13,6 +13,7 @@ from typing import cast
 
 from slack_bolt.request.async_request import AsyncBoltRequest
 
+from twokey.bot.clicks_first import ClicksFirst
 from twokey.bot.form import BadForm, interaction_of
 from twokey.bot.ingress import Answer, Delivery
 from twokey.bot.listeners.router import DELIVERY, Bolt, Router
@@ -24,12 +25,17 @@ logger = logging.getLogger(__name__)
 class Dispatch:
     """Hand over deliveries; whatever happens there, an answer comes back."""
 
-    def __init__(self, router: Router, app: Bolt) -> None:
+    def __init__(self, router: Router, app: Bolt, first: ClicksFirst) -> None:
         self._router = router
         self._bolt = app
+        self._first = first
 
     async def __call__(self, delivery: Delivery) -> Answer:
         """Hand over one delivery."""
+        with self._first.answering():
+            return await self._answered(delivery)
+
+    async def _answered(self, delivery: Delivery) -> Answer:
         try:
             answer = await self._interaction(delivery)
             return answer or await self._by_bolt(delivery)

@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from twokey.bot.clicks_first import at_once
 from twokey.bot.delivery.feed import Feed
 from twokey.bot.delivery.metrics_reports import LOOK_S
 from twokey.bot.delivery.outbox_queue import Call, OutboxQueue, QueueEntry
@@ -64,6 +65,7 @@ class Publisher:
             memory: what it returned each approval for, so as not to return it again.
         report: announces what is due of metrics, and shows seeded defects.
         on_events: called after new events, by the one process that publishes.
+        quiet: waits until there is time to publish.
     """
 
     def __init__(
@@ -74,7 +76,9 @@ class Publisher:
         outdated: Callable[[dict[str, str]], Awaitable[Sequence[str]]],
         report: Callable[[], Awaitable[None]],
         on_events: Callable[[], None] = lambda: None,
+        quiet: Callable[[], Awaitable[None]] = at_once,
     ) -> None:
+        self._quiet = quiet
         self._on_events = on_events
         self._outdated = outdated
         self._report = report
@@ -183,6 +187,7 @@ class Publisher:
             limits=dispatcher.card_publisher.limits,
             step=step,
             clock=clock,
+            quiet=self._quiet,
         )
         return _LeaseTerm(queue, feed, scheduler, happened)
 
@@ -193,6 +198,8 @@ class Publisher:
         self._on_events()
         while not term.is_over:
             term.scheduler.changed.set()
+            # Not after each click: what comes meanwhile is read in one go.
+            await self._quiet()
             if await term.feed.read_new():
                 term.happened.set()
                 self._on_events()
@@ -217,6 +224,7 @@ class Publisher:
         while not term.is_over:
             # Cleared before the check: an event during the check has to cause another.
             term.happened.clear()
+            await self._quiet()
             try:
                 for approval in await self._outdated(returned_for):
                     term.queue.redraw(approval)

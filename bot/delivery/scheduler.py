@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
 
+from twokey.bot.clicks_first import at_once
 from twokey.bot.delivery.outbox_queue import Call, OutboxQueue, QueueEntry, Urgency
 from twokey.bot.limits import POST, Limits
 from twokey.gateway.failures import log_failure
@@ -48,6 +49,7 @@ class Scheduler:
         step: makes that call. It gets the call for which a token was taken, and gives
             the token back if it makes another call or none.
         clock: seconds, never going backwards.
+        quiet: waits until there is time for it.
     """
 
     queue: OutboxQueue
@@ -55,6 +57,7 @@ class Scheduler:
     limits: Limits
     step: Step
     clock: Callable[[], float]
+    quiet: Callable[[], Awaitable[None]] = at_once
     running: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -64,6 +67,7 @@ class Scheduler:
             # Cleared before reading the queue: a change between reading and the wait
             # must end the wait.
             self.changed.clear()
+            await self.quiet()
             await wait_until_set(self.changed, min(_MAX_SLEEP_S, self.start_due()))
 
     def start_due(self) -> float:

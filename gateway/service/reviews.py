@@ -41,6 +41,7 @@ from twokey.gateway.service.gesture_evaluation import evaluate_partition
 from twokey.gateway.service.inquiries import InquiryService
 from twokey.gateway.service.queue import MAX_QUEUE, ReviewQueue
 from twokey.gateway.service.reach import Reach, Rotations
+from twokey.gateway.service.reading_ahead import ReadingAhead
 from twokey.gateway.service.reevaluation import (
     depends_on_others,
     edits_add_up,
@@ -92,6 +93,7 @@ class ReviewService(PolicyService):
         self.delegations = DelegationService(store, tenant=tenant)
         self.collected_cards = CollectedCardService(store, policy, tenant=tenant)
         self.as_shown = AsShownService(store, policy, tenant=tenant)
+        self.reading_ahead = ReadingAhead(store, policy, self.as_shown, tenant=tenant)
         self.standing = StandingService(store, policy, tenant=tenant)
 
     @property

@@ -12,6 +12,9 @@ AS_SHOWN = (
 CLICKED = "bot/listeners/approve_as_shown.py"
 CLICKS = "tests/bot/listeners/test_approve_as_shown.py"
 
+AHEAD = "gateway/service/reading_ahead.py"
+FIRST = "bot/clicks_first.py"
+
 AS_SHOWN_TABLE = (
     Mutant(
         "as shown: another total of a window is noticed",
@@ -215,5 +218,26 @@ AS_SHOWN_TABLE = (
         "if redis.sha1hex(value) ~= sha1 then return true end",
         "",
         "tests/service/test_executions.py tests/service/test_newer_records.py",
+    ),
+    Mutant(
+        "reading ahead: another policy is noticed",
+        AHEAD,
+        "if policy is not self._read_by:",
+        "if self._read_by is None:",
+        "tests/service/test_reading_ahead.py",
+    ),
+    Mutant(
+        "reading ahead: the place is noted before the reading",
+        AHEAD,
+        "self._place = await self._outbox.newest()",
+        'self._place = "$"',
+        "tests/service/test_reading_ahead.py",
+    ),
+    Mutant(
+        "clicks first: cards are not held up for ever",
+        FIRST,
+        "min(self._late_at, quiet_at) - now",
+        "quiet_at - now",
+        "tests/bot/test_clicks_first.py",
     ),
 )

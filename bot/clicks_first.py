@@ -1,0 +1,63 @@
+"""Let what Slack waits for go before what nobody waits for.
+
+Slack waits three seconds for the answer to a click and tells the person of a failure
+after that; a card that shows the decision a moment later harms nobody. Both happen in
+one event loop, and drawing one card takes longer than answering several clicks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+
+QUIET_S = 0.01
+"""How long nothing has to be answered before cards are drawn."""
+
+AT_MOST_S = 1.0
+"""How long cards wait at most. From then on they are drawn beside the answers, until
+there is a quiet moment: a load that never pauses must not keep cards as they were."""
+
+
+class ClicksFirst:
+    """What one process has to answer, and when there is time for something else.
+
+    Args:
+        clock: seconds, never going backwards.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._answering = 0
+        self._quiet_at = clock()
+        self._late_at: float | None = None
+
+    @contextmanager
+    def answering(self) -> Generator[None]:
+        """Count a request of Slack as unanswered while the block runs."""
+        self._answering += 1
+        try:
+            yield
+        finally:
+            self._answering -= 1
+            self._quiet_at = self._clock() + QUIET_S
+
+    def wait_s(self) -> float:
+        """Return how long other work has to wait before it asks again; 0: no more."""
+        now = self._clock()
+        quiet_at = now + QUIET_S if self._answering else self._quiet_at
+        if now >= quiet_at:
+            self._late_at = None
+            return 0.0
+        if self._late_at is None:
+            self._late_at = now + AT_MOST_S
+        return max(0.0, min(self._late_at, quiet_at) - now)
+
+    async def quiet(self) -> None:
+        """Wait until there is time for something else."""
+        while wait_s := self.wait_s():  # noqa: ASYNC110 - an event would be set every click
+            await asyncio.sleep(wait_s)
+
+
+async def at_once() -> None:
+    """Wait for nothing, where nobody is answered."""

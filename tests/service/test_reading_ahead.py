@@ -1,0 +1,158 @@
+"""What waits is kept by processes that draw no cards, and is decided in one step."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.service.harness import ANA, ServiceHarness
+from tests.service.showing import at_once, shown
+from twokey.gateway.approvals.decisions import Approve, Click, Decided
+from twokey.gateway.errors import StoreUnavailable
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.service import reading_ahead
+from twokey.gateway.service.reviews import ReviewService
+from twokey.gateway.store.store import Store
+
+
+async def no_wait() -> None:
+    """There is time."""
+
+
+@pytest.fixture
+def harness(store: Store) -> ServiceHarness:
+    return ServiceHarness(store)
+
+
+@pytest.fixture
+def worker(harness: ServiceHarness) -> ReviewService:
+    """Return the service of a process that draws no cards."""
+    return ReviewService(harness.store, lambda: harness.policy)
+
+
+async def look(worker: ReviewService) -> None:
+    await worker.reading_ahead.look(no_wait, block_ms=1, pause_s=0)
+
+
+async def opened(harness: ServiceHarness, thread: str, *, amount: int = 7) -> Click:
+    _, verdicts = await harness.submit(
+        ("process_refund", {"amount": amount}), thread=thread
+    )
+    return await harness.click(verdicts[0])
+
+
+async def test_what_waits_at_the_start_is_decided_in_one_step(
+    harness: ServiceHarness, worker: ReviewService
+) -> None:
+    click = await opened(harness, "t1")
+    assert await at_once(worker, click) is None
+
+    await look(worker)
+
+    assert isinstance(await at_once(worker, click), Decided)
+    item = (await harness.approval(f"{click.approval}.0")).items[0]
+    assert item.state is ItemState.AUTHORIZED
+
+
+async def test_what_is_opened_later_is_decided_in_one_step(
+    harness: ServiceHarness, worker: ReviewService
+) -> None:
+    await look(worker)
+    click = await opened(harness, "t1")
+
+    await look(worker)
+
+    assert isinstance(await at_once(worker, click), Decided)
+
+
+async def test_what_another_process_decided_is_not_decided_again(
+    harness: ServiceHarness, worker: ReviewService
+) -> None:
+    click = await opened(harness, "t1")
+    await look(worker)
+    outcome = await harness.reviews.decide(click, Approve(), ANA)
+    assert isinstance(outcome, Decided)
+
+    assert await at_once(worker, click) is None
+    assert not isinstance(await worker.decide(click, Approve(), ANA), Decided)
+    assert await harness.jobs() == 1
+
+
+async def test_two_workers_that_read_ahead_have_one_winner(
+    harness: ServiceHarness, worker: ReviewService
+) -> None:
+    other = ReviewService(harness.store, lambda: harness.policy)
+    click = await opened(harness, "t1")
+    await look(worker)
+    await look(other)
+
+    outcomes = await asyncio.gather(at_once(worker, click), at_once(other, click))
+
+    assert sorted(type(one) is Decided for one in outcomes) == [False, True]
+    assert await harness.jobs() == 1
+
+
+async def test_under_another_policy_all_is_evaluated_again(
+    harness: ServiceHarness, worker: ReviewService
+) -> None:
+    click = await opened(harness, "t1")
+    await look(worker)
+    harness.policy = harness.policy.model_copy()
+    assert worker.as_shown.find(click.approval) is None
+
+    await look(worker)
+
+    assert isinstance(await at_once(worker, click), Decided)
+
+
+async def test_what_was_drawn_here_is_not_read_again(
+    harness: ServiceHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await look(harness.reviews)
+    click = await shown(harness)
+    monkeypatch.setattr(harness.store.approvals, "load", _refused)
+
+    await look(harness.reviews)
+
+    assert isinstance(await at_once(harness.reviews, click), Decided)
+
+
+async def _refused(approval_id: str) -> None:
+    raise AssertionError(f"{approval_id} was read again.")
+
+
+async def test_a_long_queue_is_read_ahead_in_part(
+    harness: ServiceHarness, worker: ReviewService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading_ahead, "MOST", 2)
+    clicks = [await opened(harness, f"t{n}", amount=n) for n in range(1, 5)]
+
+    await look(worker)
+
+    assert sum(worker.as_shown.find(one.approval) is not None for one in clicks) == 2
+
+
+async def test_it_goes_on_after_the_store_was_away(
+    harness: ServiceHarness, worker: ReviewService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    click, plain = await opened(harness, "t1"), worker.reading_ahead.look
+    failures, is_read = [StoreUnavailable("away"), ZeroDivisionError()], asyncio.Event()
+
+    async def failing(*_: object) -> None:
+        if failures:
+            raise failures.pop()
+        await plain(no_wait, block_ms=1, pause_s=0)
+        is_read.set()
+
+    monkeypatch.setattr(reading_ahead, "_RETRY_S", 0.001)
+    monkeypatch.setattr(worker.reading_ahead, "look", failing)
+    running = asyncio.create_task(worker.reading_ahead.run(no_wait))
+    try:
+        async with asyncio.timeout(30):
+            await is_read.wait()
+    finally:
+        running.cancel()
+
+    assert failures == []
+    assert isinstance(await at_once(worker, click), Decided)

@@ -8,6 +8,9 @@ own, in turns:
   answer. Afterwards every approval must really be decided, else this fails.
 - Twokey, two workers: the same as `twokey bot --workers 2` runs it, in two processes
   that answer and one that publishes.
+- one script: an aiohttp server that checks the signature, reads the payload and runs
+  one durable script; and one that also replies by the click's response URL. Nothing
+  that answers clicks in Python is faster than these, so they are the limit of ours.
 - default Bolt: `AsyncApp` as its documentation shows it, with one listener that does
   nothing but ``await ack()``.
 """
@@ -77,6 +80,8 @@ async def measured(plan: Plan) -> Figure:
         "twokey": _Samples("Twokey"),
         "two_workers": _Samples("Twokey, two workers"),
         "bolt": _Samples("default Bolt"),
+        "one_script": _Samples("one script"),
+        "one_script_and_reply": _Samples("one script and a reply"),
     }
     size = 0
     with TemporaryDirectory(prefix="tk-bench-") as folder:
@@ -87,29 +92,41 @@ async def measured(plan: Plan) -> Figure:
                 clicks = await prepare(store, sandbox, count + 1 + plan.together)
                 size = len(clicks[-1].request.body)
                 await _round(store, sandbox, clicks[:count], plan, found, turn)
+                await _least(store, sandbox, clicks[:count], plan, found)
                 await _workers(store, sandbox, clicks[count:], found["two_workers"])
                 await ensure_decided(store, clicks)
     ours, bolts = found["twokey"], found["bolt"]
     workers = found["two_workers"].together()
+    least, replying = found["one_script"], found["one_script_and_reply"]
     alone, together = (ours.alone(), bolts.alone()), (ours.together(), bolts.together())
     return Figure(
         TITLE,
         f"{plan.rounds} rounds; {plan.alone} clicks over 1 connection, {plan.together} "
         f"over {MANY}; bodies of {size} bytes;\nTwokey records every decision (Valkey "
-        "with appendfsync always), Bolt does nothing.",
-        (*alone, *together, workers),
+        "with appendfsync always), Bolt does nothing.\nCards are drawn after the "
+        "clicks, at most a second later. The limit is an aiohttp server that\n"
+        "only checks the signature and runs one durable script a click, and one that\n"
+        "also replies once by the response URL.",
+        (
+            *alone,
+            *together,
+            workers,
+            least.alone(),
+            least.together(),
+            replying.together(),
+        ),
         (
             ratio(
                 "click: Twokey / default Bolt, p50",
                 *alone,
                 at_most=0.2,
-                limit=_bolt(alone[1]),
+                limit=_limit(alone[1], least.alone()),
             ),
             ratio(
                 f"clicks/s: Twokey / default Bolt, {MANY} connections",
                 *together,
                 at_least=1.2,
-                limit=_bolt(together[1]),
+                limit=_limit(together[1], least.together(), replying.together()),
             ),
             ratio(
                 f"clicks/s: two workers / default Bolt, {MANY} connections",
@@ -117,14 +134,27 @@ async def measured(plan: Plan) -> Figure:
                 together[1],
                 at_least=2.0,
                 limit=f"{os.cpu_count()} processors, shared with the load generator, "
-                "Slack and the store",
+                "Slack and the store; "
+                + _limit(together[1], least.together(), replying.together()),
+            ),
+            ratio(
+                f"clicks/s: Twokey / one script and a reply, {MANY} connections",
+                together[0],
+                replying.together(),
             ),
         ),
     )
 
 
-def _bolt(measured: Measured) -> str:
-    return f"an empty default Bolt listener: {measured.at(0.5):.1f} {measured.unit}"
+def _limit(bolt: Measured, least: Measured, replying: Measured | None = None) -> str:
+    base = bolt.at(0.5)
+    texts = [f"an empty default Bolt listener: {base:.1f} {bolt.unit}"]
+    texts += [
+        f"{name}: {one.at(0.5):.1f} {one.unit} = {one.at(0.5) / base:.2f}"
+        for name, one in (("one script", least), ("one script and a reply", replying))
+        if one is not None
+    ]
+    return "; ".join(texts)
 
 
 async def _workers(
@@ -135,6 +165,25 @@ async def _workers(
         await _fired(url, clicks[:1], connections=1)
         report = await _fired(url, clicks[1:], connections=MANY)
     found.rates.append((report.per_second,))
+
+
+async def _least(
+    store: Store,
+    sandbox: Sandbox,
+    clicks: Sequence[PreparedClick],
+    plan: Plan,
+    found: dict[Name, _Samples],
+) -> None:
+    """Measure the least that these clicks cost, one server after the other."""
+    first, rest = clicks[:1], clicks[1:]
+    names: tuple[Name, Name] = ("one_script", "one_script_and_reply")
+    for name in names:
+        async with serving(_settings(name, store, sandbox)) as url:
+            await _fired(url, first, connections=1)
+            report = await _fired(url, rest[: plan.alone], connections=1)
+            found[name].alone_ms.append(tuple(report.taken_ms))
+            report = await _fired(url, rest[plan.alone :], connections=MANY)
+            found[name].rates.append((report.per_second,))
 
 
 async def _round(

@@ -1,4 +1,4 @@
-"""Run the web server under test (our bot or plain Bolt) in a subprocess.
+"""Run the web server under test (our bot, plain Bolt, the least) in a subprocess.
 
 Our bot runs in one process, or as `twokey bot --workers 2` does: two processes answer
 on one port, and a third one publishes.
@@ -13,7 +13,11 @@ import asyncio
 import json
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+)
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,6 +27,7 @@ from aiohttp import web
 from slack_bolt.app.async_app import AsyncApp
 from slack_sdk.web.async_client import AsyncWebClient
 
+from bench.ceiling import ceiling
 from bench.clicks import AGENT, POLICY, bot_config
 from bench.payments_stub import refunding_agent
 from bench.stats import NotMeasured
@@ -40,7 +45,9 @@ from twokey.gateway.service.reading_ahead import MOST
 from twokey.gateway.service.reviews import ReviewService
 from twokey.gateway.store.store import Store
 
-Name = Literal["twokey", "two_workers", "gateway", "bolt"]
+Name = Literal[
+    "twokey", "two_workers", "gateway", "bolt", "one_script", "one_script_and_reply"
+]
 
 _START_S = 120.0
 _STOP_S = 10.0
@@ -113,11 +120,13 @@ async def serving(
 async def main() -> None:
     """Serve what standard input names until it ends."""
     settings = ServerSettings(**json.loads(sys.stdin.readline()))
-    runs = {
+    runs: dict[Name, Callable[[ServerSettings], AbstractAsyncContextManager[str]]] = {
         "twokey": _twokey,
         "two_workers": _two_workers,
         "gateway": _gateway,
         "bolt": _bolt,
+        "one_script": _one_script,
+        "one_script_and_reply": _one_script_and_reply,
     }
     async with runs[settings.name](settings) as url:
         print(url, flush=True)
@@ -204,6 +213,16 @@ async def _bolt(settings: ServerSettings) -> AsyncGenerator[str]:
         yield f"http://127.0.0.1:{runner.addresses[0][1]}{EVENTS_PATH}"
     finally:
         await runner.cleanup()
+
+
+def _one_script(settings: ServerSettings) -> AbstractAsyncContextManager[str]:
+    return ceiling(settings.store_url, settings.signing_secret, replies=False)
+
+
+def _one_script_and_reply(
+    settings: ServerSettings,
+) -> AbstractAsyncContextManager[str]:
+    return ceiling(settings.store_url, settings.signing_secret, replies=True)
 
 
 if __name__ == "__main__":

@@ -39,15 +39,20 @@ async def test_the_way_from_click_to_acknowledgement_is_measured() -> None:
 
     figure = await click_to_ack.measured(plan)
 
-    ours, bolts, our_rate, bolts_rate, workers = figure.measured
-    assert [len(one.rounds[0]) for one in figure.measured] == [5, 5, 1, 1, 1]
+    ours, bolts, our_rate, bolts_rate, workers, least, *rates = figure.measured
+    lengths = [len(one.rounds[0]) for one in figure.measured]
+    assert lengths == [5, 5, 1, 1, 1, 5, 1, 1]
     # Bolt's runner looks for the answer every 10 ms.
     assert bolts.at(0.0) > 10
     assert ours.at(0.0) > 0
     assert our_rate.at(0.5) > 1
     assert bolts_rate.at(0.5) > 1
     assert workers.at(0.5) > 1
-    assert [one.at_least for one in figure.ratios] == [None, 1.2, 2.0]
+    assert least.at(0.0) > 0
+    assert all(rate.at(0.5) > 1 for rate in rates)
+    assert [one.at_least for one in figure.ratios] == [None, 1.2, 2.0, None]
+    # The limits stand beside the figures.
+    assert all("one script: " in one.limit for one in figure.ratios[:3])
 
 
 @smoke

@@ -20,6 +20,7 @@ from pydantic import AliasChoices, BaseModel, TypeAdapter, create_model
 from pydantic import v1 as pydantic_v1
 from pydantic.json_schema import GenerateJsonSchema
 
+from twokey.agent.injected_arguments import without_injected
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.strict_json import JsonObject
 
@@ -87,7 +88,7 @@ def argument_model(tool: BaseTool) -> ArgumentModel:
         if issubclass(schema, BaseModel)
         else tuple(cast("Any", schema).__fields__)
     )
-    given = tool._filter_injected_args(dict.fromkeys(names))  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - LangChain's own notion of injected
+    given = without_injected(tool, dict.fromkeys(names))
     return _cached_model(schema, frozenset(names).difference(given))
 
 

@@ -22,6 +22,7 @@ from pydantic import v1 as pydantic_v1
 from referencing.exceptions import Unresolvable
 
 from twokey.agent.argument_models import ArgumentModel, argument_model
+from twokey.agent.injected_arguments import without_injected
 from twokey.gateway.errors import BadJson
 from twokey.gateway.protocol import digest, strict_json
 from twokey.gateway.protocol.schema_validation import TooMuchWork, checkable, problems
@@ -38,7 +39,7 @@ class ArgumentMismatch(ValueError):
 
 def caller_args(tool: BaseTool, args: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments that a caller may give, without the injected ones."""
-    shown: dict[str, Any] = tool._filter_injected_args(dict(args))  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - LangChain's own notion of injected
+    shown = without_injected(tool, args)
     schema = tool.args_schema
     declared: Mapping[str, Any] = {}
     if isinstance(schema, dict):
@@ -76,7 +77,9 @@ def plain(args: object) -> JsonObject:
     Raises:
         BadJson: when they are not strict JSON.
     """
-    return strict_json.parse_object(digest.canonical(strict_json.accept_object(args)))
+    if not isinstance(args, dict):
+        return strict_json.accept_object(args)  # which says what it is
+    return cast("JsonObject", digest.parsed(cast("JsonObject", args)))
 
 
 def same(one: JsonValue, other: JsonValue) -> bool:
@@ -89,6 +92,8 @@ def same(one: JsonValue, other: JsonValue) -> bool:
 
 def _canonical(model: ArgumentModel, given: JsonObject) -> JsonObject:
     first, written = _read(model, given)
+    if same(written, given):
+        return written  # the document itself was given, and is read as itself
     second, again = _read(model, written)
     # Pydantic does not validate defaults: ``amount: Decimal = 0`` is an int here. The
     # document gets the value that parsing it as an argument gives.

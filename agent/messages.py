@@ -312,6 +312,9 @@ def _without(text: str, records: Iterable[EditRecord]) -> str:
 def _map_content(message: _M, change: Callable[[str], str]) -> _M:
     content: Content = message.content
     cleaned = _map_texts(content, change)
+    # Most messages stay as they are, and each is looked at before each model call.
+    if cleaned == content:
+        return message
     if isinstance(cleaned, list):
         # A block that is only an edit text is removed: providers refuse empty text.
         blocks = zip(content, cast("list[object]", cleaned), strict=True)

@@ -312,16 +312,16 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         if turns.is_nested(self.agent):
             # The gateway would refuse its questions; not offered, none is made.
             tools = question_tool.without_ask_user(tools)
-        changed = request.override(
-            messages=late_reports.with_reports(stated, late), tools=tools
-        )
+        system = request.system_message
         note = await self._agent_note(shell) if self.system_note else None
-        if note is None:
-            return changed
-        system = system_prompt.with_note(
-            changed.system_message, note, can_ask=question_tool.can_ask(tools)
+        if note is not None:
+            can_ask = question_tool.can_ask(tools)
+            system = system_prompt.with_note(system, note, can_ask=can_ask)
+        return request.override(
+            messages=late_reports.with_reports(stated, late),
+            tools=tools,
+            system_message=system,
         )
-        return changed.override(system_message=system)
 
     async def _agent_note(self, shell: Shell) -> AgentNote | None:
         if self._note is None:

@@ -56,6 +56,7 @@ async def submit(turn: Turn, gateway: Gateway, shell: Shell) -> Verdict:
             f"The gateway did not answer about {call.tool!r}, so nothing ran; run the "
             "thread again when it is back."
         ) from error
-    if len(found) == 1 and turns.is_about(found[0], call):
+    about = (call.tool, call.tool_call_id, call.args)
+    if len(found) == 1 and turns.is_about(found[0], *about):
         return found[0]
     return turns.denial(call.tool, call.tool_call_id, turns.NO_VERDICT)

@@ -88,10 +88,11 @@ class PreparedCall:
     @property
     def to_keep(self) -> CanonicalArgs | None:
         """Return what has to be kept until the call runs; None: the message has it."""
-        original_hash = wire.args_hash(self.original)
-        if wire.args_hash(self.args) == original_hash:
+        if canonical.same(self.args, self.original):
             return None
-        return CanonicalArgs(original_hash=original_hash, args=self.args)
+        return CanonicalArgs(
+            original_hash=wire.args_hash(self.original), args=self.args
+        )
 
     @property
     def original_args(self) -> JsonObject | None:

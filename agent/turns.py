@@ -230,7 +230,9 @@ class TurnDraft:
         for call in self.proposed:
             verdict = given.get(call.tool_call_id)
             # Matched by content, not by order: no call runs under another's verdict.
-            if verdict is None or not is_about(verdict, call):
+            if verdict is None or not is_about(
+                verdict, call.tool, call.tool_call_id, call.args
+            ):
                 verdict = denial(call.tool, call.tool_call_id, NO_VERDICT)
             kept[call.tool_call_id] = verdict
         hints = {
@@ -239,15 +241,12 @@ class TurnDraft:
             for call in self.proposed
             if call.hint is not None
         }
+        to_keep = {call_id: one.to_keep for call_id, one in self._ready.items()}
         return TurnRecord(
             message_id=message_id,
             verdicts=kept,
             hints=hints,
-            args={
-                call_id: one.to_keep
-                for call_id, one in self._ready.items()
-                if one.to_keep is not None
-            },
+            args={call_id: one for call_id, one in to_keep.items() if one is not None},
             unchecked=tuple(
                 call.tool_call_id
                 for call in self.proposed
@@ -267,12 +266,12 @@ class TurnDraft:
         return TurnRecord(message_id=message_id, verdicts={**self.refused, **denials})
 
 
-def is_about(verdict: Verdict, call: ProposedCall) -> bool:
+def is_about(verdict: Verdict, tool: str, call_id: str, args: JsonObject) -> bool:
     """Return whether a verdict is about exactly this call."""
     return (
-        verdict.tool == call.tool
-        and verdict.tool_call_id == call.tool_call_id
-        and verdict.args_hash == wire.args_hash(call.args)
+        verdict.tool == tool
+        and verdict.tool_call_id == call_id
+        and verdict.args_hash == wire.args_hash(args)
     )
 
 
@@ -375,12 +374,7 @@ def _hint(row: object) -> CallHint:
 
 
 def _is_for(verdict: Verdict, call: ToolCall, args: JsonObject | None) -> bool:
-    if args is None:
-        return False
-    call_id = call["id"] or ""
-    return is_about(
-        verdict, ProposedCall(tool=call["name"], args=args, tool_call_id=call_id)
-    )
+    return args is not None and is_about(verdict, call["name"], call["id"] or "", args)
 
 
 def requesting_message(state: Mapping[str, Any], tool_call_id: str) -> AIMessage | None:

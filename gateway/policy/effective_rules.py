@@ -47,9 +47,9 @@ class EffectiveRules:
         set_here = {
             name: getattr(self._narrow, name) for name in self._narrow.model_fields_set
         }
-        self.first = self._listed.model_copy(
-            update={name: one for name, one in set_here.items() if one is not None}
-        )
+        over = {name: one for name, one in set_here.items() if one is not None}
+        # A copy only where it differs: each call asks several times.
+        self.first = self._listed.with_(**over) if over else self._listed
 
     def tier(self) -> tuple[Tier, tuple[str, ...]]:
         """Return the tier before any rule of ``raise``, and where it comes from."""

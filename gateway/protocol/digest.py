@@ -24,6 +24,7 @@ from twokey.gateway.protocol.strict_json import (
     JsonObject,
     accept,
     is_exact,
+    parse,
     parse_object,
 )
 
@@ -52,6 +53,21 @@ def canonical(value: JsonValue) -> bytes:
         # Accepted first: the library takes some values that are no JSON, and recurses
         # without a limit.
         return rfc8785.dumps(accept(value))
+
+
+def parsed(value: JsonValue) -> JsonValue:
+    """Return what the canonical bytes of a value parse to: 1.0 and 1 are one number.
+
+    Raises:
+        BadJson: when the value is not strict JSON.
+    """
+    try:
+        text = _written(value, 0)
+        text.encode("utf-8")  # raises for half of a surrogate pair
+    except (_Odd, UnicodeEncodeError):
+        return parse(rfc8785.dumps(accept(value)))
+    # Our own text of plain types: no key stands in it twice, and its numbers are exact.
+    return cast("JsonValue", json.loads(text))
 
 
 class _Odd(Exception):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import cast
 
 from twokey.gateway.errors import BadJson, NotAllowed
 from twokey.gateway.protocol import digest
@@ -56,7 +57,7 @@ def _is_unicode(text: str) -> bool:
 def canonical(call: ProposedCall) -> ProposedCall:
     """Return a call as it would run: what its canonical bytes parse to."""
     try:
-        args = parse_object(digest.canonical(call.args))
+        args = cast("JsonObject", digest.parsed(call.args))
     except BadJson:
         return call  # refused with a sentence when its document is made
     return call.with_(args=args, original_args=_original_args(call))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from twokey.gateway.errors import BadJson
 from twokey.gateway.protocol import digest
-from twokey.gateway.protocol.strict_json import JsonObject, accept
+from twokey.gateway.protocol.strict_json import JsonObject, accept, parse
 
 CTX = {"tenant": "d", "agent": "a", "thread": "t", "ns": "", "message_id": "m"}
 HASHES = st.integers(0, 2**32).map(
@@ -172,6 +172,14 @@ def test_canonical_bytes_are_those_of_the_library(value: Any) -> None:
     assert digest.canonical(value) == rfc8785.dumps(value)
 
 
+@given(JSON)
+def test_what_is_parsed_is_what_a_strict_reader_of_the_bytes_gets(value: Any) -> None:
+    strict = parse(digest.canonical(value))
+
+    # By their texts as well: 1 == 1.0 == True.
+    assert repr(digest.parsed(value)) == repr(strict)
+
+
 def test_keys_are_ordered_by_their_utf_16_code_units() -> None:
     # By code points it would be the other way round.
     assert digest.canonical({"\uffff": 1, "\U0001f600": 2}) == (
@@ -214,10 +222,9 @@ def _nested(levels: int) -> Any:
     ],
 )
 def test_what_is_no_strict_json_has_no_canonical_bytes(value: Any) -> None:
-    with pytest.raises(BadJson):
-        digest.canonical(value)
-    with pytest.raises(BadJson):
-        accept(value)
+    for refuses in (digest.canonical, digest.parsed, accept):
+        with pytest.raises(BadJson):
+            refuses(value)
 
 
 def test_the_limits_themselves_are_kept() -> None:
@@ -233,3 +240,5 @@ def test_a_class_derived_from_a_plain_one_leaves_nothing_of_itself() -> None:
     [(key, [value])] = cast("Any", found).items()
     assert (type(key), type(value)) == (str, str)
     assert digest.canonical({_Text("key"): 1}) == b'{"key":1}'
+    [(key, value)] = cast("Any", digest.parsed({_Text("key"): _Text("value")})).items()
+    assert (type(key), type(value)) == (str, str)

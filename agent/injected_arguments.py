@@ -1,0 +1,67 @@
+"""Leave out the arguments that the runtime gives a tool, and not its caller.
+
+Which these are is LangChain's own notion. It reads annotations anew each time, which
+takes longer than anything else about the arguments of a call; so it is asked once for
+tools that are made of a function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from functools import lru_cache
+from typing import Any, cast
+
+from langchain_core.tools import BaseTool, StructuredTool
+from langchain_core.tools.base import FILTERED_ARGS
+from pydantic import BaseModel
+
+
+def without_injected(tool: BaseTool, args: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments without the injected ones."""
+    kind = type(tool)
+    # A class of somebody's own may decide otherwise for each of its instances.
+    is_plain = (
+        isinstance(tool, StructuredTool)
+        and isinstance(tool.args_schema, type)
+        and kind._filter_injected_args is BaseTool._filter_injected_args  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - LangChain's own notion of injected
+        and kind._injected_args_keys is StructuredTool._injected_args_keys  # noqa: SLF001  # pyright: ignore[reportPrivateUsage, reportUnknownMemberType] - as above
+    )
+    if not is_plain:
+        return _asked(tool, args)
+    made_of = _MadeOf(cast("StructuredTool", tool))
+    try:
+        injected = _injected(made_of)
+    except TypeError:  # a callable that cannot be hashed
+        return _asked(tool, args)
+    return {name: value for name, value in args.items() if name not in injected}
+
+
+class _MadeOf:
+    """The function and the schema of a tool: alike, they have the same arguments."""
+
+    __slots__ = ("key", "tool")
+
+    def __init__(self, tool: StructuredTool) -> None:
+        self.key: Hashable = (tool.func, tool.coroutine, tool.args_schema)
+        self.tool = tool
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _MadeOf) and self.key == other.key
+
+
+@lru_cache(maxsize=512)
+def _injected(made_of: _MadeOf) -> frozenset[str]:
+    schema = cast("Any", made_of.tool.args_schema)
+    is_v2 = issubclass(schema, BaseModel)
+    fields = schema.model_fields if is_v2 else schema.__fields__
+    own = made_of.tool._injected_args_keys  # noqa: SLF001  # pyright: ignore[reportPrivateUsage, reportUnknownMemberType, reportUnknownVariableType] - as above
+    names = frozenset[str]({*FILTERED_ARGS, *own, *fields})
+    return names.difference(_asked(made_of.tool, dict.fromkeys(names)))
+
+
+def _asked(tool: BaseTool, args: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = tool._filter_injected_args(dict(args))  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - as above
+    return found

@@ -6,7 +6,7 @@ import asyncio
 import os
 import secrets
 import socket
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -31,6 +31,7 @@ from twokey.gateway.service.agents import AgentService
 from twokey.gateway.service.process_check import process_name
 from twokey.gateway.service.sweep import Sweeper
 from twokey.gateway.store.processes import ProcessInfo
+from twokey.gateway.store.readers import forget_consumers
 from twokey.gateway.store.store import Store
 from twokey.gateway.triage.asking import Triage, require_triage
 
@@ -145,10 +146,14 @@ async def running(
     ]
     # One loop for each shard: a node that is away must not stop the clock of others.
     for keys in store.every_shard():
-        sweep, forget = partial(sweeper.sweep_shard, keys), retried.forget_old
+        work: list[tuple[Callable[[], Awaitable[object]], float]] = [
+            (partial(sweeper.sweep_shard, keys), SWEEP_S),
+            (partial(retried.forget_old, keys), FORGET_S),
+            (partial(forget_consumers, store.conn, keys), FORGET_S),
+        ]
         tasks += [
-            asyncio.create_task(repeat(sweep, stop, every_s=SWEEP_S)),
-            asyncio.create_task(repeat(partial(forget, keys), stop, every_s=FORGET_S)),
+            asyncio.create_task(repeat(do, stop, every_s=every_s))
+            for do, every_s in work
         ]
     try:
         yield gateway

@@ -21,6 +21,7 @@ from redis.exceptions import ResponseError
 from twokey.gateway.errors import StoreUnavailable
 from twokey.gateway.store.connection import Connection, Reply, number, text
 from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.script import Script
 
 MANY = 100_000
 """Events in an outbox from which on it is said who has not read them."""
@@ -30,6 +31,11 @@ _KEPT = timedelta(minutes=10)
 
 _TRIMMED = 10_000
 """Most events that one look drops."""
+
+_CONSUMER_GONE = timedelta(minutes=10)
+"""How long a process asks for nothing before it is gone; a running one asks often."""
+
+FORGET_CONSUMERS = Script("forget_consumers")
 
 EntryId = tuple[int, int]
 """Where an entry stands in a stream: milliseconds, and which one of them."""
@@ -190,6 +196,26 @@ async def drop_idle_readers(
             await drop_reader(conn, keys, name)
             dropped.append(name)
     return dropped
+
+
+async def forget_consumers(
+    conn: Connection, keys: Keys, *, idle: timedelta = _CONSUMER_GONE
+) -> int:
+    """Forget processes that are gone among the readers of jobs and events.
+
+    Each process reads under a name of its own, which the store keeps for ever
+    otherwise. One that took something and did not finish it stays until another process
+    took that over; one that comes back is known again with its next request.
+
+    Returns:
+        How many were forgotten.
+    """
+    idle_ms = int(idle.total_seconds() * 1000)
+    count = 0
+    for stream in (keys.jobs, keys.outbox):
+        reply = await FORGET_CONSUMERS(conn, stream=stream, idle_ms=idle_ms)
+        count += number(reply[1])
+    return count
 
 
 async def _idle_ms(conn: Connection, keys: Keys, name: str) -> list[int]:

@@ -178,4 +178,11 @@ SCALE_TABLE = (
         "if False:",
         "tests/cli/test_outbox_command.py",
     ),
+    Mutant(
+        "a process that holds a job is not forgotten",
+        "gateway/store/lua/forget_consumers.lua",
+        "one ~= newest and one.pending == 0 and",
+        "one ~= newest and",
+        "tests/store/test_readers.py",
+    ),
 )

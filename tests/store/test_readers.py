@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import logging
+from datetime import timedelta
 
 import pytest
 
+from tests.lifetimes import listed
 from tests.service.harness import ServiceHarness
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.service.sweep import Sweeper
 from twokey.gateway.store import readers
-from twokey.gateway.store.connection import Argument, number
+from twokey.gateway.store.connection import Argument, Reply, fields, number, text
+from twokey.gateway.store.jobs import GROUP, Job
 from twokey.gateway.store.keys import KEEP_MS, Keys
 from twokey.gateway.store.outbox import Outbox
-from twokey.gateway.store.readers import backlog, drop_idle_readers, trim_outbox
+from twokey.gateway.store.readers import (
+    backlog,
+    drop_idle_readers,
+    forget_consumers,
+    trim_outbox,
+)
 from twokey.gateway.store.sorted_pages import pages_by_score
 from twokey.gateway.store.store import Store
 
@@ -222,3 +230,89 @@ async def test_everything_of_a_long_sorted_set_comes_once(
     found = [member for page in pages for member in page]
     assert sorted(found) == [f"m{index:02}" for index in range(57)]
     assert max(map(len, pages)) <= 6
+
+
+NONE = timedelta(milliseconds=-1)
+"""Everybody has been away for longer than that."""
+
+
+async def consumers(store: Store, stream: str, group: str) -> set[str]:
+    found = await store.conn.command("XINFO", "CONSUMERS", stream, group)
+    return {text(fields(one)["name"]) for one in listed(found)}
+
+
+async def test_processes_that_are_gone_are_forgotten(store: Store, keys: Keys) -> None:
+    queue = store.queue(keys)
+    await queue.prepare()
+    outbox = await reader(store, keys, "orphans")
+    for name in ("first", "second", "third"):
+        assert await queue.take(name, block_ms=1) is None
+        assert await outbox.take(name, block_ms=1) == []
+
+    count = await forget_consumers(store.conn, keys, idle=NONE)
+
+    # Of each group one stays, or nobody would know for how long it is not read.
+    left = [
+        await consumers(store, keys.jobs, GROUP),
+        await consumers(store, keys.outbox, "orphans"),
+    ]
+    assert (count, [len(one) for one in left]) == (4, [1, 1])
+
+
+async def test_a_process_that_holds_a_job_is_not_forgotten(
+    store: Store, keys: Keys
+) -> None:
+    queue = store.queue(keys)
+    await queue.prepare()
+    await queue.put(Job.to_resume("default", "shop", "t1"))
+    held = await queue.take("first", block_ms=1)
+    await queue.take("second", block_ms=1)
+    await queue.take("third", block_ms=1)
+
+    await forget_consumers(store.conn, keys, idle=NONE)
+
+    assert "first" in await consumers(store, keys.jobs, GROUP)
+    assert held is not None
+    assert number(fields(await _summary(store, keys))["pending"]) == 1
+
+
+async def test_a_process_that_asked_lately_is_not_forgotten(
+    store: Store, keys: Keys
+) -> None:
+    queue = store.queue(keys)
+    await queue.prepare()
+    for name in ("first", "second"):
+        await queue.take(name, block_ms=1)
+
+    assert await forget_consumers(store.conn, keys) == 0
+    assert await consumers(store, keys.jobs, GROUP) == {"first", "second"}
+
+
+async def test_a_forgotten_process_goes_on_when_it_comes_back(
+    store: Store, keys: Keys
+) -> None:
+    queue = store.queue(keys)
+    await queue.prepare()
+    for name in ("first", "second"):
+        await queue.take(name, block_ms=1)
+    await forget_consumers(store.conn, keys, idle=NONE)
+    job = Job.to_resume("default", "shop", "t1")
+
+    for name in ("first", "second"):
+        await queue.put(job)
+        delivery = await queue.take(name, block_ms=1)
+
+        assert delivery is not None
+        assert delivery.job == job
+        await queue.done(delivery)
+
+
+async def test_nothing_is_forgotten_of_streams_that_are_not_there(
+    store: Store, keys: Keys
+) -> None:
+    assert await forget_consumers(store.conn, keys, idle=NONE) == 0
+
+
+async def _summary(store: Store, keys: Keys) -> Reply:
+    [group] = listed(await store.conn.command("XINFO", "GROUPS", keys.jobs))
+    return group

@@ -80,12 +80,27 @@ def test_a_run_that_is_too_short_for_a_lifetime_does_not_judge_its_keys() -> Non
     ]
 
 
+def test_what_rises_too_slowly_to_leave_the_band_is_named() -> None:
+    """A leak of a tenth in an hour, under waves that are as high."""
+    rising = _series(*(1000 + at + 30 * (at % 3) for at in range(120)))
+
+    assert judge(rising).grown == ["keys a rises by 120 an hour, around 1,090"]
+
+
+def test_waves_that_end_high_do_not_rise() -> None:
+    waves = _series(*(1000 + 100 * (at % 7) for at in range(119)))
+
+    assert judge(waves).grown == []
+    assert abs(judge(waves).per_hour["keys a"]) < 20
+
+
 @pytest.mark.parametrize(
     ("key", "kind"),
     [
         ("tk:{s0}:a:ap_s0_00112233445566778899aabbccddeeff", "a"),
         ("tk:{s12}:card:ap_s0_0011", "card"),
         ("tk:{s0}:ev", "ev"),
+        ("tk:{s0}:00112233445566778899aabbccddeeff:undrawn", "undrawn"),
         ("tk:{s0}:tm:default:shop:C1:1.2", "tm"),
     ],
 )

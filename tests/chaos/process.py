@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 from tests.chaos.agent import AGENT, EFFECTS, graph
@@ -17,6 +18,7 @@ from twokey.gateway.policy_file import PolicyFile, followed
 from twokey.gateway.resume.checkpoints import open_checkpoints
 from twokey.gateway.resume.graphs import attached
 from twokey.gateway.resume.langgraph_local import LangGraphLocal
+from twokey.gateway.retention import AUDIT_KEPT
 from twokey.gateway.running import running
 from twokey.gateway.service.reviews import ReviewService
 from twokey.gateway.store.store import Store
@@ -37,6 +39,7 @@ class Settings:
     policy: str
     port: int
     lease_ms: int
+    audit_kept: timedelta = AUDIT_KEPT
 
 
 async def _work(settings: Settings) -> None:
@@ -44,6 +47,7 @@ async def _work(settings: Settings) -> None:
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     store = Store(settings.store, lease_ms=settings.lease_ms)
+    store.keep_audit(settings.audit_kept, None)
     policy = PolicyFile(PolicySource(path=Path(settings.policy)))
     async with followed(policy, store, tenant="default"):
         if settings.role == "gateway":

@@ -10,6 +10,7 @@ import socket
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -21,6 +22,7 @@ from tests.cut import Cut
 from tests.forked import FORKS
 from tests.resume import postgres_server
 from twokey.bot.ingress import EVENTS_PATH
+from twokey.gateway.retention import AUDIT_KEPT
 from twokey.gateway.store.engine import EmbeddedEngine
 from twokey.gateway.store.store import Store
 from twokey.sandbox.delivery import Ack, Answer, Envelope, Retry, Transport
@@ -162,7 +164,9 @@ class Stack:
 
 
 @asynccontextmanager
-async def running(folder: Path) -> AsyncGenerator[Stack]:
+async def running(
+    folder: Path, *, audit_kept: timedelta = AUDIT_KEPT
+) -> AsyncGenerator[Stack]:
     """Run everything on servers of its own in a folder."""
     async with AsyncExitStack() as opening:
         postgres = opening.enter_context(postgres_server.running())
@@ -198,6 +202,7 @@ async def running(folder: Path) -> AsyncGenerator[Stack]:
                 policy=str(folder / "policy.yml"),
                 port=port,
                 lease_ms=LEASE_MS,
+                audit_kept=audit_kept,
             )
             stack.members[name] = Member(settings, cuts)
         balancer = await opening.enter_async_context(Balancer(bots))

@@ -166,7 +166,8 @@ class Twokey:
         keys = self._store.keys_of_tenant("default")
         run_ref = RunRef(agent=_AGENT, thread=order)
         [listed] = await self._store.approvals.of_run(keys, "default", run_ref)
-        loaded = await self._reviews.read(listed.id)
+        # The publisher of the same process reads each record to draw its card.
+        loaded = await self._reviews.read_as_of_now(listed.id)
         assert loaded is not None, listed
         approval = loaded.approval
         click = Click(

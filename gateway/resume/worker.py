@@ -135,6 +135,8 @@ class Worker:
                     task = asyncio.create_task(self._do(keys, queue, delivery))
                     self._running.add(task)
                     task.add_done_callback(self._free)
+                    # The job asks the store before the next one is looked for.
+                    await asyncio.sleep(0)
             except StoreUnavailable as error:
                 logger.warning("jobs.read_failed shard=%s error=%s", keys.shard, error)
                 # A store that was away may have come back empty, without the group.

@@ -23,9 +23,8 @@ from twokey.gateway.approvals.decisions import (
     Outcome,
     Reviewer,
 )
-from twokey.gateway.approvals.record import Item
-from twokey.gateway.policy.effects import reads_moment
 from twokey.gateway.policy.rules import Policy
+from twokey.gateway.service.decided_by import Asked, decided_by, lasts
 from twokey.gateway.service.reevaluation import CurrentEvaluation
 from twokey.gateway.service.tenant_service import PolicyService
 from twokey.gateway.service.voters import Voters, asked
@@ -96,7 +95,7 @@ class AsShownService(PolicyService):
         lasting = {
             index: one
             for index, one in evaluated.items()
-            if _lasts(policy, approval.items[index], one)
+            if lasts(policy, approval.items[index], one)
         }
         if not lasting or approval.tenant != self._tenant:
             return
@@ -167,6 +166,8 @@ class AsShownService(PolicyService):
         write = _write(result, click.index, evaluated, place)
         if not await self._store.approvals.write_once(loaded, write):
             return None
+        by = Asked(shown.policy, {click.index: evaluated})
+        decided_by(self._store).keep(by, result.approval)
         return result.outcome(click.index)
 
     def _shown(self, approval_id: str) -> _Shown | None:
@@ -204,12 +205,3 @@ def _write(
             stands_in_for_nobody=place.user if place else "",
         ),
     )
-
-
-def _lasts(policy: Policy, item: Item, one: CurrentEvaluation) -> bool:
-    """Return whether an evaluation holds as long as what is compared stays the same."""
-    if item.is_question or item.is_standing:
-        return False
-    # A window that counts requests may have a total of this moment.
-    is_compared = set(one.used.totals) == {use.name for use in one.used.uses}
-    return is_compared and not reads_moment(policy, item.ctx.agent, item.tool)

@@ -40,8 +40,9 @@ from twokey.gateway.protocol.wire import (
     StateNow,
 )
 from twokey.gateway.service.covering import standing_of
+from twokey.gateway.service.decided_by import evaluated_for_start
 from twokey.gateway.service.denials import freeze_message
-from twokey.gateway.service.reevaluation import CurrentEvaluation, evaluate_now
+from twokey.gateway.service.reevaluation import CurrentEvaluation
 from twokey.gateway.service.spot_checks import with_spot_check
 from twokey.gateway.service.tenant_service import PolicyService
 from twokey.gateway.store.atomic_write import Loaded, Write
@@ -244,8 +245,7 @@ class ClaimService(PolicyService):
         return Write(change, unfrozen=names, is_fenced=True, standing=standing)
 
     async def _evaluate_now(self, loaded: Loaded, item: Item) -> CurrentEvaluation:
-        policy = self._policy()
-        return await evaluate_now(self._store, policy, loaded.approval, item, item.args)
+        return await evaluated_for_start(self._store, self._policy(), loaded, item)
 
     def _reply(self, item: Item, owner: str) -> ClaimReply:
         """Return how a claim stands after it was written."""

@@ -35,6 +35,7 @@ from twokey.gateway.service.as_shown import AsShownService
 from twokey.gateway.service.asked_groups import AskedGroups
 from twokey.gateway.service.collected_cards import CollectedCardService
 from twokey.gateway.service.deadlines import TimeService
+from twokey.gateway.service.decided_by import Asked, decided_by
 from twokey.gateway.service.delegating import DelegationService
 from twokey.gateway.service.freezing import FreezeService
 from twokey.gateway.service.gesture_evaluation import evaluate_partition
@@ -145,14 +146,17 @@ class ReviewService(PolicyService):
         )
         if at_once is not None:
             return at_once
+        by = Asked()
 
         async def compute(loaded: Loaded) -> Write | Outcome:
             approval, index = loaded.approval, click.index
             if approval.tenant != self._tenant:
                 return Unknown()
+            policy = self._policy()
             evaluated = await evaluate_decision(
-                self.store, self._policy(), approval, index, decision
+                self.store, policy, approval, index, decision
             )
+            by.note(policy, {index: evaluated} if evaluated else {})
             result = deciding.decide(
                 approval,
                 click,
@@ -171,12 +175,13 @@ class ReviewService(PolicyService):
                 result,
                 inputs={index: used} if used else {},
                 rejection=await rejection_of(
-                    self.store, self._policy(), result.approval, [item]
+                    self.store, policy, result.approval, [item]
                 ),
             )
 
         written = await self.store.approvals.change(click.approval, compute, seen=seen)
         if isinstance(written, Write):
+            decided_by(self.store).keep(by, written.approval)
             return written.change.outcome(click.index)
         # The click came before the sweep: end it now, so that the card says so.
         if has_expired(written):
@@ -209,6 +214,7 @@ class ReviewService(PolicyService):
             CorruptRecord: when the record is corrupt.
         """
         settled: list[BatchDecided] = []
+        by = Asked()
 
         async def compute(loaded: Loaded) -> Write | BatchOutcome:
             approval = loaded.approval
@@ -219,6 +225,7 @@ class ReviewService(PolicyService):
                 return ONE_EDIT
             found = await evaluate_partition(self.store, policy, loaded, partition)
             evaluated = found.calls
+            by.note(policy, evaluated)
             result = decide_batch(
                 approval,
                 click,
@@ -250,6 +257,7 @@ class ReviewService(PolicyService):
 
         written = await self.store.approvals.change(click.approval, compute, seen=seen)
         if isinstance(written, Write):
+            decided_by(self.store).keep(by, written.approval)
             return settled[0]
         if has_expired(written):
             await self._sweeper.expire(self._keys, click.approval)

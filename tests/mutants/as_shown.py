@@ -9,6 +9,8 @@ COMPARING = "gateway/store/lua/next_version.lua"
 AS_SHOWN = (
     "tests/service/test_as_shown.py tests/service/test_as_shown_time_and_place.py"
 )
+DECIDED_BY = "gateway/service/decided_by.py"
+STARTING = "tests/service/test_decided_by.py"
 CLICKED = "bot/listeners/approve_as_shown.py"
 CLICKS = "tests/bot/listeners/test_approve_as_shown.py"
 
@@ -88,14 +90,14 @@ AS_SHOWN_TABLE = (
     ),
     Mutant(
         "as shown: what depends on the moment is not kept",
-        DECIDING,
+        DECIDED_BY,
         "return is_compared and not reads_moment(",
         "return is_compared or not reads_moment(",
         AS_SHOWN,
     ),
     Mutant(
         "as shown: a total that nobody compares is not kept",
-        DECIDING,
+        DECIDED_BY,
         "return is_compared and not reads_moment(",
         "return not reads_moment(",
         AS_SHOWN,
@@ -239,5 +241,33 @@ AS_SHOWN_TABLE = (
         "min(self._late_at, quiet_at) - now",
         "quiet_at - now",
         "tests/bot/test_clicks_first.py",
+    ),
+    Mutant(
+        "what another policy said lets no call start",
+        DECIDED_BY,
+        "kept[0] is not policy or ",
+        "",
+        STARTING,
+    ),
+    Mutant(
+        "what other calls have a part in is asked again when a call starts",
+        DECIDED_BY,
+        " and not _is_shared(one)",
+        "",
+        STARTING,
+    ),
+    Mutant(
+        "what depends on the moment is asked again when a call starts",
+        DECIDED_BY,
+        "and lasts(policy, item, one) and",
+        "and",
+        STARTING,
+    ),
+    Mutant(
+        "nobody is refused by what a call was decided by",
+        DECIDED_BY,
+        "    if loaded.remembered is not None:\n",
+        "    if True:\n",
+        STARTING,
     ),
 )

@@ -1,0 +1,105 @@
+"""Keep by what calls were decided, for the moment in which they start.
+
+Right before a call starts, the policy of now is asked about it. In the process in which
+somebody just decided it, that was done a moment ago: where nothing that is not compared
+in the step that writes could make it say something else, it is not asked again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+from weakref import WeakKeyDictionary
+
+from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.policy.effects import reads_moment
+from twokey.gateway.policy.rules import Policy
+from twokey.gateway.service.reevaluation import CurrentEvaluation, evaluate_now
+from twokey.gateway.store.atomic_write import Loaded
+from twokey.gateway.store.store import Store
+
+MOST_KEPT: Final = 2_000
+"""Of how many calls it is kept at most."""
+
+
+@dataclass
+class Asked:
+    """Which policy was asked about calls last, and what it said of each, by index."""
+
+    policy: Policy | None = None
+    evaluated: Mapping[int, CurrentEvaluation] = field(
+        default_factory=dict[int, CurrentEvaluation]
+    )
+
+    def note(self, policy: Policy, evaluated: Mapping[int, CurrentEvaluation]) -> None:
+        """Take what a policy said, in place of what one said before."""
+        self.policy, self.evaluated = policy, evaluated
+
+
+class DecidedBy:
+    """What the policy said of calls when they were decided, by their action hash."""
+
+    def __init__(self) -> None:
+        self._by_item = OrderedDict[str, tuple[Policy, str, CurrentEvaluation]]()
+        # Event loops of several threads share one store.
+        self._lock = threading.Lock()
+
+    def keep(self, by: Asked, approval: Approval) -> None:
+        """Keep by what the calls of an approval were decided that may start now."""
+        policy = by.policy
+        if policy is None:
+            return
+        with self._lock:
+            for index, one in by.evaluated.items():
+                item = approval.items[index]
+                if item.may_run and lasts(policy, item, one) and not _is_shared(one):
+                    self._by_item[item.id] = (policy, item.action_hash, one)
+                    self._by_item.move_to_end(item.id)
+            while len(self._by_item) > MOST_KEPT:
+                self._by_item.popitem(last=False)
+
+    def find(self, policy: Policy, item: Item) -> CurrentEvaluation | None:
+        """Return what this very policy said of a call, if it is the same call."""
+        kept = self._by_item.get(item.id)
+        if kept is None or kept[0] is not policy or kept[1] != item.action_hash:
+            return None
+        return kept[2]
+
+
+_KEPT = WeakKeyDictionary[Store, DecidedBy]()
+
+
+def decided_by(store: Store) -> DecidedBy:
+    """Return what is kept beside a store: its services do not know each other."""
+    return _KEPT.setdefault(store, DecidedBy())
+
+
+async def evaluated_for_start(
+    store: Store, policy: Policy, loaded: Loaded, item: Item
+) -> CurrentEvaluation:
+    """Return what the policy says of a call that is to start now."""
+    # Only where nobody read the record: then a change is made of it, in which the store
+    # compares record and freezes, and no refusal.
+    if loaded.remembered is not None:
+        found = decided_by(store).find(policy, item)
+        if found is not None:
+            return found
+    return await evaluate_now(store, policy, loaded.approval, item, item.args)
+
+
+def lasts(policy: Policy, item: Item, one: CurrentEvaluation) -> bool:
+    """Return whether an evaluation holds as long as what is compared stays the same."""
+    if item.is_question or item.is_standing:
+        return False
+    # A window that counts requests may have a total of this moment.
+    is_compared = set(one.used.totals) == {use.name for use in one.used.uses}
+    return is_compared and not reads_moment(policy, item.ctx.agent, item.tool)
+
+
+def _is_shared(one: CurrentEvaluation) -> bool:
+    """Return whether other calls, or a freeze, have a part in an evaluation."""
+    used = one.used
+    return bool(used.uses) or used.known is not None or one.freeze is not None

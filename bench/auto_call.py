@@ -1,6 +1,6 @@
 """Measure the overhead of a gated call that policy allows without a person.
 
-Four agents that differ in their middleware alone make the same calls, in turns, each
+Five agents that differ in their middleware alone make the same calls, in turns, each
 run in a thread of its own, on one SQLite checkpointer:
 
 - bare: no middleware.
@@ -8,6 +8,9 @@ run in a thread of its own, on one SQLite checkpointer:
 - Twokey: `ApprovalMiddleware`, with a policy of tier ``auto``. Every turn is evaluated
   and stored in a durable Valkey, with an audit entry, before its tool runs.
 - Twokey, weighed: the same, with a rule over a counting window for each call.
+- one write: hooks in the places of Twokey's that do nothing but one durable write a
+  turn. LangGraph makes a step with a checkpoint of each hook before the agent, after
+  the model and after the agent, so nothing that keeps what Twokey keeps is faster.
 
 The model takes no time, so this is the worst case for a ratio: a real model takes
 about a second a turn, beside which all of these are negligible.
@@ -16,21 +19,30 @@ about a second a turn, beside which all of these are negligible.
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, cast
+from typing import Annotated, Any, NotRequired, cast
 
 from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariableType] - its overloads are partial
-from langchain.agents.middleware import HumanInTheLoopMiddleware
+from langchain.agents.middleware import AgentMiddleware, HumanInTheLoopMiddleware
+from langchain.agents.middleware.types import (
+    AgentState,
+    ModelRequest,
+    ModelResponse,
+    PrivateStateAttr,
+    ToolCallRequest,
+)
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.tools import tool
+from langgraph.runtime import Runtime
+from langgraph.types import Command
 
 from bench.disk import waits_for_the_disk
 from bench.payments_stub import Graph
-from bench.stats import Figure, Measured, NotMeasured, ratio
+from bench.stats import Figure, Measured, NotMeasured, ratio, short
 from twokey.agent import ApprovalMiddleware
 from twokey.agent.scripted_model import ScriptedModel, calling
 from twokey.gateway.policy.load import load_policy
@@ -39,6 +51,7 @@ from twokey.gateway.resume.checkpoints import open_checkpoints
 from twokey.gateway.resume.graphs import attached
 from twokey.gateway.service.agents import AgentService
 from twokey.gateway.store.open_store import open_store
+from twokey.gateway.store.store import Store
 
 TITLE = "A call that needs nobody"
 
@@ -57,6 +70,10 @@ tools:
 """,
     "bench.yml",
 )
+
+
+_TURN_BYTES = 512
+"""About what Twokey keeps of a turn with one call, its events included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +114,58 @@ def _model(calls: int, uses: str) -> ScriptedModel:
     return ScriptedModel(reply=reply)
 
 
+class _Noted(AgentState[Any]):
+    """The state of an agent, with something that is kept of its latest turn."""
+
+    bench_turn: NotRequired[Annotated[dict[str, Any], PrivateStateAttr]]
+
+
+class OneWrite(AgentMiddleware[AgentState[Any], Any, Any]):
+    """The hooks of `ApprovalMiddleware`, each of which does as little as it can."""
+
+    state_schema = _Noted
+
+    def __init__(self, store: Store) -> None:
+        super().__init__()
+        self._store = store
+
+    async def abefore_agent(
+        self, state: AgentState[Any], runtime: Runtime[Any]
+    ) -> None:
+        """Do nothing, as a step of the graph."""
+
+    async def aafter_model(
+        self,
+        state: AgentState[Any],
+        runtime: Runtime[Any],  # noqa: ARG002 - LangChain passes it by this name
+    ) -> dict[str, Any] | None:
+        """Write a turn with calls durably."""
+        message = state["messages"][-1]
+        if not isinstance(message, AIMessage) or not message.tool_calls:
+            return None
+        await self._store.conn.command("SET", "bench:turn", "x" * _TURN_BYTES)
+        return {"bench_turn": {"message_id": message.id}}
+
+    async def awrap_model_call(
+        self,
+        request: ModelRequest[Any],
+        handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]],
+    ) -> ModelResponse[Any]:
+        """Call the model."""
+        return await handler(request)
+
+    async def awrap_tool_call(
+        self,
+        request: ToolCallRequest,
+        handler: Callable[[ToolCallRequest], Awaitable[ToolMessage | Command[Any]]],
+    ) -> ToolMessage | Command[Any]:
+        """Call the tool."""
+        return await handler(request)
+
+    async def aafter_agent(self, state: AgentState[Any], runtime: Runtime[Any]) -> None:
+        """Do nothing, as a step of the graph."""
+
+
 @dataclass(frozen=True, slots=True)
 class Subject:
     """One agent."""
@@ -134,16 +203,17 @@ async def measured(plan: Plan) -> Figure:
         for subject in subjects:
             await subject.run(f"{subject.name} warms up", plan.calls)
         rounds = [await _round(subjects, plan, turn) for turn in range(plan.rounds)]
-    bare, langchain, twokey, weighed = (
+    bare, langchain, twokey, weighed, least = (
         Measured(one.name, "ms", tuple(row[place] for row in rounds))
         for place, one in enumerate(subjects)
     )
+    floor = ratio("one durable write / LangChain, p50", least, langchain)
     return Figure(
         TITLE,
         f"{plan.rounds} rounds of {plan.runs} runs with {plan.calls} calls each, one "
         "call a turn, a model that takes no time;\n"
         "Valkey with appendfsync always, SQLite checkpoints. Times are of one call.",
-        (bare, langchain, twokey, weighed),
+        (bare, langchain, twokey, weighed, least),
         (
             ratio("Twokey / bare, p50", twokey, bare),
             ratio(
@@ -151,9 +221,14 @@ async def measured(plan: Plan) -> Figure:
                 twokey,
                 langchain,
                 at_most=1.1,
-                limit=waits_for_the_disk("turn with its verdicts and audit entry", 1),
+                limit=(
+                    "the same hooks with nothing but one durable write: "
+                    f"{short(floor.value)}; "
+                    + waits_for_the_disk("turn with its verdicts and audit entry", 1)
+                ),
             ),
             ratio("Twokey weighed / LangChain, p50", weighed, langchain),
+            floor,
             ratio("LangChain / bare, p50", langchain, bare),
         ),
     )
@@ -197,4 +272,5 @@ async def _subjects(calls: int) -> AsyncGenerator[list[Subject]]:
                     subject("LangChain", theirs, uses="look_up"),
                     subject("Twokey", ours, uses="look_up"),
                     subject("Twokey, weighed", ours, uses="weigh"),
+                    subject("one write", OneWrite(store), uses="look_up"),
                 ]

@@ -89,7 +89,6 @@ def evaluate(
         raises: what others ask for beside the policy; it can only raise.
     """
     rules = EffectiveRules(policy, agent, tool, requested_tier)
-    schema, schema_reasons = _schema(rules, args, declared_schema)
     tier, tier_reasons = rules.tier()
     redact = rules.redact()
     raised = fired(
@@ -104,6 +103,9 @@ def evaluate(
     asks: tuple[FiredRule | Raise, ...] = (*raised, *raises)
     # The only place where a tier is put together, and `join` cannot lower it.
     tier = join(tier, *(one.to for one in asks), *(Tier.ESCALATE for _ in doubts))
+    # People may edit by it, so it is tried only where there are people.
+    declared = None if tier is Tier.AUTO else declared_schema
+    schema, schema_reasons = _schema(rules, args, declared)
     waiting = rules.waiting(tier)
     # After the raise: time, people and channel are those of the tier that came out.
     requirement = rules.requirement(tier, [one.needs for one in raised if one.needs])

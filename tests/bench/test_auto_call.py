@@ -14,7 +14,13 @@ async def test_a_call_that_needs_nobody_is_measured_beside_both_others() -> None
     figure = await auto_call.measured(plan)
 
     names = [one.name for one in figure.measured]
-    assert names == ["bare", "LangChain", "Twokey", "Twokey, weighed"]
+    assert names == [
+        "bare",
+        "LangChain",
+        "Twokey",
+        "Twokey, weighed",
+        "one write",
+    ]
     assert all([len(row) for row in one.rounds] == [1, 1] for one in figure.measured)
     assert all(one.at(0.0) > 0 for one in figure.measured)
     assert [one.name for one in figure.ratios][:2] == [
@@ -22,3 +28,6 @@ async def test_a_call_that_needs_nobody_is_measured_beside_both_others() -> None
         "auto call: Twokey / LangChain, p50",
     ]
     assert all(one.low > 0 for one in figure.ratios)
+    assert figure.ratios[1].limit.startswith(
+        "the same hooks with nothing but one durable write: "
+    )

@@ -37,6 +37,7 @@ SLOW_PATHS = frozenset(
         "bot/test_personal_copies.py",
         "bot/test_random_outages.py",
         "cli/test_commands_alone.py",
+        "linearizability/test_recorded.py",
         "stories/test_killed_in_the_middle.py",
         "test_forked.py",
     }

@@ -16,6 +16,7 @@ for name in (
     "examples.support_agent",
     "tests.attacks.stack_process",
     "tests.chaos.process",
+    "tests.linearizability.load",
     "tests.resume.resume_stack",
     "tests.races.standing_process",
     "tests.races.window_process",

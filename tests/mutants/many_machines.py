@@ -9,8 +9,31 @@ COUNT = "tests/store/test_shard_count.py"
 CONFIRMING = "tests/store/test_confirming.py"
 DURABILITY = "tests/store/test_durability.py"
 UPGRADE = "tests/resume/test_rolling_upgrade.py"
+RECORDED = "tests/linearizability/test_recorded.py"
+CHECKER = "tests/linearizability/test_verdicts.py"
 
 MANY_MACHINES_TABLE = (
+    Mutant(
+        "what many processes do to an approval has an order",
+        "gateway/store/lua/change.lua",
+        "if has_moved(change, now) then return {'moved'} end\n",
+        "",
+        RECORDED,
+    ),
+    Mutant(
+        "the checker takes nothing before its call",
+        "tests/linearizability/checker.py",
+        "if ends is not None and one.called > ends:",
+        "if False:",
+        CHECKER,
+    ),
+    Mutant(
+        "the checker lets open operations take effect",
+        "tests/linearizability/checker.py",
+        "if after != state or not one.is_open:",
+        "if not one.is_open:",
+        CHECKER,
+    ),
     Mutant(
         "the number of shards of a store never changes",
         "gateway/store/shard_count.py",

@@ -1,0 +1,202 @@
+"""What one approval promises to deciders, executors and readers.
+
+It is the sequential object of the checker, written from ARCHITECTURE.md and not from
+the code: an approval of one call, which needs one or two people.
+
+Time is not in it. What only time does is an operation of its own that nobody waits for:
+it is open, called when it may happen at the earliest. ``late`` is the moment from which
+nobody may decide, and ``expire`` the write that ends the wait, which a withdrawal may
+precede. ``owner_lost`` ends the claim of an executor that fell silent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from tests.linearizability.history import Operation, Value
+
+REFUSED: Final = "refused"
+CLAIMED: Final = "claimed"
+_LATE: Final = "late"
+_CLOSES: Final = {"reject": "rejected", "respond": "answered"}
+_SHOWN: Final = {_LATE: "pending"}
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """One approval.
+
+    Attributes:
+        item: its id; "" before it is submitted.
+        votes: who approved this version, in order.
+        decision: who ended the wait, and by which word.
+        action: what would run, as a number that differs with each edit.
+        fence: of the newest claim; it never goes back.
+        result: what the execution came to.
+    """
+
+    item: str = ""
+    status: str = "none"
+    version: int = 1
+    action: int = 0
+    votes: tuple[str, ...] = ()
+    decision: tuple[str, ...] = ()
+    fence: int = 0
+    owner: str = ""
+    result: str = ""
+
+    @property
+    def shown(self) -> tuple[Value, ...]:
+        """Return what a reader sees."""
+        status = _SHOWN.get(self.status, self.status)
+        return (status, self.version, self.action, self.votes, self.decision,
+                self.fence, self.result)  # fmt: skip
+
+
+class ApprovalModel:
+    """Approvals whose key says how many people they need: it begins with the number."""
+
+    def start(self) -> State:
+        """Return an approval that nobody asked for yet."""
+        return State()
+
+    def is_read(self, operation: Operation) -> bool:
+        """Return True for what never changes anything."""
+        output = operation.output
+        is_refused = isinstance(output, tuple) and output[:1] == (REFUSED,)
+        return operation.name == "read" or (is_refused and operation.name == "decide")
+
+    def step(self, state: State, operation: Operation) -> Iterable[State]:
+        """Return what may follow."""
+        output, after = answered(state, operation)
+        return (after,) if operation.is_open or output == operation.output else ()
+
+
+def answered(state: State, operation: Operation) -> tuple[Value, State]:
+    """Return what an operation answers in a state, and the next state."""
+    return _STEPS[operation.name](state, operation)
+
+
+def _submit(state: State, operation: Operation) -> tuple[Value, State]:
+    if state.item:
+        return state.item, state
+    # The id is the store's choice; that of a lost answer is learnt from what follows.
+    (action, *_), item = operation.given, operation.output
+    assert isinstance(action, int)
+    fresh = State(item=str(item or "?"), status="pending", action=action)
+    return fresh.item, fresh
+
+
+def _decide(state: State, operation: Operation) -> tuple[Value, State]:
+    person, word, version, action = operation.given
+    assert isinstance(person, str)
+    assert isinstance(word, str)
+    refusal = _refusal(state, person, word, version)
+    if refusal is not None:
+        return (REFUSED, *refusal), state
+    if word in _CLOSES:
+        return "decided", replace(state, status=_CLOSES[word], decision=(person, word))
+    if word == "edit":
+        assert isinstance(action, int)
+        state = replace(state, action=action, votes=(), version=state.version + 1)
+    voted = replace(state, votes=(*state.votes, person))
+    if len(voted.votes) < int(operation.key[0]):
+        return "voted", voted
+    # Of a call that somebody edited, the authorization is one of what they made of it.
+    last = "edit" if state.version > 1 else "approve"
+    return "decided", replace(voted, status="authorized", decision=(person, last))
+
+
+def _refusal(
+    state: State, person: str, word: str, version: Value
+) -> tuple[Value, ...] | None:
+    if state.status == _LATE:
+        return "expired", ()
+    if state.status != "pending":
+        return state.status, state.decision
+    if version != state.version:
+        return "changed", state.version
+    return ("voted",) if word == "approve" and person in state.votes else None
+
+
+def _withdraw(state: State, _: Operation) -> tuple[Value, State]:
+    # What was authorized and did not begin ends as well; what began does not.
+    ended = {"pending": "withdrawn", _LATE: "withdrawn", "authorized": "lapsed"}
+    return None, replace(state, status=ended.get(state.status, state.status))
+
+
+def _late(state: State, _: Operation) -> tuple[Value, State]:
+    if state.status != "pending":
+        return None, state
+    return None, replace(state, status=_LATE)
+
+
+def _expire(state: State, _: Operation) -> tuple[Value, State]:
+    if state.status != _LATE:
+        return None, state
+    return None, replace(state, status="expired")
+
+
+def _claim(state: State, operation: Operation) -> tuple[Value, State]:
+    (owner,) = operation.given
+    assert isinstance(owner, str)
+    match state.status:
+        case "authorized":
+            state = replace(
+                state, status="executing", owner=owner, fence=state.fence + 1
+            )
+            return (CLAIMED, state.fence, state.action), state
+        case "executing" if state.owner == owner:
+            return (CLAIMED, state.fence, state.action), state
+        case "executing":
+            return "busy", state
+        case "executed" | "failed":
+            return ("done", state.result), state
+        case "in_doubt":
+            return "in_doubt", state
+        case status:
+            return (REFUSED, _SHOWN.get(status, status)), state
+
+
+def _finish(state: State, operation: Operation) -> tuple[Value, State]:
+    fence, result = operation.given
+    assert isinstance(result, str)
+    if state.fence != fence:
+        return False, state
+    if state.status in {"executing", "in_doubt"}:
+        return True, replace(state, status="executed", owner="", result=result)
+    return state.status == "executed", state
+
+
+def _release(state: State, operation: Operation) -> tuple[Value, State]:
+    (fence,) = operation.given
+    if state.status != "executing" or state.fence != fence:
+        return None, state
+    return None, replace(state, status="authorized", owner="")
+
+
+def _owner_lost(state: State, operation: Operation) -> tuple[Value, State]:
+    (owner,) = operation.given
+    if state.status != "executing" or state.owner != owner:
+        return None, state
+    return None, replace(state, status="in_doubt")
+
+
+def _read(state: State, _: Operation) -> tuple[Value, State]:
+    return state.shown, state
+
+
+_STEPS: dict[str, Callable[[State, Operation], tuple[Value, State]]] = {
+    "submit": _submit,
+    "decide": _decide,
+    "withdraw": _withdraw,
+    "late": _late,
+    "expire": _expire,
+    "claim": _claim,
+    "finish": _finish,
+    "release": _release,
+    "owner_lost": _owner_lost,
+    "read": _read,
+}

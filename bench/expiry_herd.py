@@ -110,7 +110,7 @@ async def _let_end(store: Store, herd: list[Approval]) -> None:
         due_ms = 1 + place % 1000
         await store.conn.transaction(
             ["HSET", keys.head(one.id), "expires", due_ms],
-            ["ZADD", keys.expiry, due_ms, one.id],
+            ["ZADD", keys.expiry, due_ms, keys.listed(one.id)],
         )
 
 

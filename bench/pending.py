@@ -51,7 +51,7 @@ _SCHEMA: JsonObject = {
     "required": ["order_id", "amount"],
 }
 _OWN_HEX = re.compile(rb"(?::|_)([0-9a-f]{8}|[0-9a-f]{32}|[0-9a-f]{64})$")
-_OF_ONE = re.compile(rb"^tk:\{s\d+\}:(a|b|turn|run|open|tm|short):")
+_OF_ONE = re.compile(rb"^tk:\{s\d+\}:(a|b|p|turn|run|open|tm|short):")
 
 Command = tuple[bytes, ...]
 

@@ -63,52 +63,50 @@ async def _needed(conn: Connection, heads: list[re.Match[str]]) -> set[str]:
     rows = [
         ["HGETALL", key]
         for head in heads
-        for base in [head["base"]]
-        for key in (head[0], f"{base}b:{head['id']}", f"{base}card:{head['id']}")
+        for key in (head[0], f"{head['base']}card:{head['id']}")
     ]
     found = [fields(reply) for reply in await _each(conn, rows)]
     needed = set[str]()
-    for head, *three in zip(heads, found[::3], found[1::3], found[2::3], strict=True):
-        needed |= _needed_by(head, *three)
+    for head, *two in zip(heads, found[::2], found[1::2], strict=True):
+        needed |= _needed_by(head, *two)
     return needed
 
 
 def _needed_by(
     head: re.Match[str],
-    states: Mapping[str, bytes],
-    blobs: Mapping[str, bytes],
+    stored: Mapping[str, bytes],
     card: Mapping[str, bytes],
 ) -> set[str]:
     """Return the keys that an approval needs as long as an item of it is open."""
     base, approval = head["base"], head["id"]
     open_ = [
         field.removesuffix(":s")
-        for field, value in states.items()
+        for field, value in stored.items()
         if field.endswith(":s") and value in OPEN
     ]
     if not open_:
         return set()
     found = {
         head[0],
-        *(f"{base}{kind}:{approval}" for kind in ("b", "card", "seen_by")),
+        *(f"{base}{kind}:{approval}" for kind in ("p", "card", "seen_by")),
         f"{base}short:{approval.rpartition('_')[2][:8]}",
     }
     found |= {f"{base}{field}" for field in card if field.startswith("at:")}
-    of = blobs.get("of", b"")
+    of = stored.get("of", b"")
     run, turn = of[:16].hex() or "-", of[16:32].hex() or "-"
-    schemas = codec.digests(blobs)
+    schemas = codec.digests(stored)
     found |= {f"{base}schema:{one.removeprefix('sha256:')}" for one in schemas}
     found |= {f"{base}{kind}:{run}" for kind in ("run", "open")}
     # What a pending item uses counts until after its deadline, however long it is kept.
-    decided = [index for index in open_ if states[f"{index}:s"] != b"pending"]
-    return found | {f"{base}turn:{turn}"} | _windows(blobs, decided)
+    decided = [index for index in open_ if stored[f"{index}:s"] != b"pending"]
+    return found | {f"{base}turn:{turn}"} | _windows(stored, decided)
 
 
-def _windows(blobs: Mapping[str, bytes], open_: list[str]) -> set[str]:
+def _windows(stored: Mapping[str, bytes], open_: list[str]) -> set[str]:
     found = set[str]()
     for index in open_:
         with suppress(ValueError, IndexError, TypeError):
-            for row in json.loads(blobs.get(f"{index}:w", b"[]")):
+            for row in json.loads(stored.get(f"{index}:w", b"[]")):
                 found |= {row[0], f"{row[0]}:sum"}
     return found
 

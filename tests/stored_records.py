@@ -1,16 +1,30 @@
-"""Read the large fields of a stored record, which may be packed."""
+"""Read and replace the texts of a stored record, which may be packed."""
 
 from __future__ import annotations
 
 import json
 from typing import Any, cast
 
-from twokey.gateway.store.connection import Connection
+from twokey.gateway.store import codec
+from twokey.gateway.store.connection import Connection, Reply
+from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.packing import unpacked
 
 
-async def stored(conn: Connection, blobs: str, field: str) -> dict[str, Any]:
-    """Return the JSON in a field of an approval's large fields."""
-    found = await conn.command("HGET", blobs, field)
-    assert isinstance(found, bytes), field
+async def pinned(conn: Connection, keys: Keys, approval: str) -> dict[str, Any]:
+    """Return what an approval was opened as."""
+    return _read(await conn.command("GET", keys.pinned(approval)))
+
+
+async def detail(conn: Connection, keys: Keys, approval: str) -> dict[str, Any]:
+    """Return the detail of an approval's first item."""
+    changed = await conn.command("HGET", keys.head(approval), "0:d")
+    if changed is not None:
+        return _read(changed)
+    row = (await pinned(conn, keys, approval))["items"][0]
+    return {name: one for name, one in row.items() if name in codec.IN_DETAIL}
+
+
+def _read(found: Reply) -> dict[str, Any]:
+    assert isinstance(found, bytes)
     return cast("dict[str, Any]", json.loads(unpacked(found)))

@@ -115,7 +115,7 @@ class OrphanFinder:
         found = 0
         seen = set[Job]()
         async for page in pages_by_score(self._store.conn, self._keys.expiry):
-            for loaded in await approvals.load_each(page):
+            for loaded in await approvals.load_each(map(self._keys.unlisted, page)):
                 run_ref = loaded.approval.run_ref
                 job = Job.to_resume(self._tenant, run_ref.agent, run_ref.thread)
                 is_ours = loaded.approval.tenant == self._tenant

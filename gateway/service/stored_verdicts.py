@@ -126,17 +126,17 @@ def refused(verdict: Verdict, reason: str) -> Verdict:
     return verdict.with_(kind=VerdictKind.DENY, tier=Tier.DENY, reason=reason)
 
 
-async def totals_with(store: Store, blobs: str, one: CallUsage) -> dict[str, int]:
+async def totals_with(store: Store, head: str, one: CallUsage) -> dict[str, int]:
     """Return what the windows of a cleared call come to, its own share counted once.
 
     Args:
         store: where the windows are.
-        blobs: a key of the same shard that holds nothing.
+        head: a key of the same shard that holds nothing.
         one: what the call uses.
     """
     counted = {use.name: await _is_counted(store, use) for use in one.reserved}
     asked = [_without_share(use) if counted[use.name] else use for use in one.reserved]
-    return await store.windows.totals(blobs, 0, asked)
+    return await store.windows.totals(head, 0, asked)
 
 
 async def _is_counted(store: Store, use: Use) -> bool:

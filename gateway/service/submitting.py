@@ -161,7 +161,7 @@ class Submitter(PolicyService):
                 continue
             call = turn.calls[position]
             one = self._usage(policy, turn, call, load)
-            totals = await totals_with(self._store, self._keys.blobs(""), one)
+            totals = await totals_with(self._store, self._keys.head(""), one)
             facts = same.facts(position, call_facts(load, one, totals, held=0), load)
             evaluation = evaluate_call(turn, policy, call, facts)
             found.append(recheck_verdict(verdict, evaluation.tier))

@@ -98,7 +98,7 @@ async def totals_now(
     if keys is None:
         return {}
     found = await store.windows.totals(
-        keys.blobs(approval.id), item.index, usage.reserved
+        keys.head(approval.id), item.index, usage.reserved
     )
     for one in usage.requests:
         before = item.requests_before.get(one.window)

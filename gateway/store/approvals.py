@@ -22,6 +22,7 @@ from twokey.gateway.store.connection import Connection, Reply, text
 from twokey.gateway.store.group_commit import Row, Rows, computed
 from twokey.gateway.store.keys import KEEP_MS, Keys, shard_of_approval
 from twokey.gateway.store.known_records import KnownRecords
+from twokey.gateway.store.packing import packed
 from twokey.gateway.store.pending import PendingIndex
 from twokey.gateway.store.precedents import rows_of_opening, seen_precedents
 from twokey.gateway.store.schemas import SchemaStore
@@ -102,7 +103,7 @@ class ApprovalStore:
             records=[
                 key
                 for approval in approvals
-                for key in (keys.head(approval.id), keys.blobs(approval.id))
+                for key in (keys.head(approval.id), keys.pinned(approval.id))
             ],
             keep_ms=KEEP_MS,
             verdicts=verdicts,
@@ -137,11 +138,11 @@ class ApprovalStore:
                 }
             ),
             not_rejected=json.dumps([*preconditions.not_rejected]),
-            large=[text for one in approvals for text in turn_opening.large(one)],
+            pinned=[packed(codec.pinned(one)) for one in approvals],
         )
         match text(reply[0]):
             case "opened":
-                return OpenedTurn(older=run_list.listed(reply[1]))
+                return OpenedTurn(older=run_list.listed(keys, reply[1]))
             case "exists":
                 return OpenedTurn(kept=cast("bytes", reply[1]))
             case _:
@@ -324,7 +325,8 @@ class ApprovalStore:
 
         Those of all tenants of the shard are among them.
         """
-        return sorted(_ids(await self._conn.command("SMEMBERS", keys.short(short))))
+        found = await self._conn.command("SMEMBERS", keys.short(short))
+        return sorted(text(one) for one in cast("list[bytes]", found or []))
 
     async def overdue(self, keys: Keys, limit: int, *, skip: int = 0) -> list[str]:
         """Return ids of approvals in which something is overdue, earliest first.
@@ -335,7 +337,7 @@ class ApprovalStore:
         reply = await self._conn.command(
             "ZRANGEBYSCORE", keys.expiry, 0, now_ms, "LIMIT", skip, limit
         )
-        return _ids(reply)
+        return run_list.ids(keys, reply)
 
     async def scheduled(self, keys: Keys) -> list[str]:
         """Return ids of approvals in which something is still to happen, by time.
@@ -343,11 +345,11 @@ class ApprovalStore:
         Those of all tenants of the shard are among them.
         """
         reply = await self._conn.command("ZRANGE", keys.expiry, 0, -1)
-        return _ids(reply)
+        return run_list.ids(keys, reply)
 
     async def forget_overdue(self, keys: Keys, approval_id: str) -> None:
         """Drop the deadline of an approval that is kept no longer."""
-        await self._conn.command("ZREM", keys.expiry, approval_id)
+        await self._conn.command("ZREM", keys.expiry, keys.listed(approval_id))
 
     async def of_run(
         self, keys: Keys, tenant: str, run_ref: RunRef, *, newest: int = 0
@@ -369,14 +371,15 @@ class ApprovalStore:
     ) -> list[Listed]:
         """Return a run's newest approvals that people answered, oldest first."""
         key = keys.answered(tenant, run_ref)
-        return run_list.listed(await self._conn.command("ZRANGE", key, 0, -1))
+        return run_list.listed(keys, await self._conn.command("ZRANGE", key, 0, -1))
 
     async def unfinished(self, keys: Keys, listed: Sequence[Listed]) -> list[str]:
         """Return the ids of those in which something is still to happen by itself."""
         if not listed:
             return []
         ids = [one.id for one in listed]
-        times = await self._conn.command("ZMSCORE", keys.expiry, *ids)
+        members = map(keys.listed, ids)
+        times = await self._conn.command("ZMSCORE", keys.expiry, *members)
         rows = zip(ids, cast("list[Reply]", times), strict=True)
         return [approval_id for approval_id, at in rows if at is not None]
 
@@ -392,7 +395,3 @@ class ApprovalStore:
         # Not the index of deadlines: a call in doubt is open and has no deadline.
         listed = await self._conn.command("EXISTS", keys.open_of_run(tenant, run_ref))
         return bool(listed)
-
-
-def _ids(reply: Reply) -> list[str]:
-    return [text(member) for member in cast("list[bytes]", reply or [])]

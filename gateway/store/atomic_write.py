@@ -31,7 +31,7 @@ CHANGE = Script("change")
 FENCED_CHANGE = Script("change", is_fenced=True)
 CHANGE_MANY = Script("change_many")
 
-_OF_ONE = ("head", "blobs", "waiting", "rejections", "rejected", "failures")
+_OF_ONE = ("head", "pinned", "waiting", "rejections", "rejected", "failures")
 """Keys of each approval, in the order of `change_many.lua`."""
 
 
@@ -61,14 +61,12 @@ class Written:
 
     Attributes:
         loaded: the approval as it stands.
-        head_fields: see `change.lua`.
-        blob_fields: likewise.
+        fields: see `change.lua`.
         uses: text of what each item uses of windows.
     """
 
     loaded: Loaded
-    head_fields: Mapping[str, str | bool]
-    blob_fields: Mapping[str, str | bool]
+    fields: Mapping[str, str | bool]
     uses: Mapping[str, str]
 
 
@@ -179,8 +177,7 @@ async def write(
         return None
     return Written(
         Loaded(what.approval, now_ms=number(reply[1])),
-        cast("Mapping[str, str | bool]", found["head_fields"]),
-        cast("Mapping[str, str | bool]", found["blob_fields"]),
+        cast("Mapping[str, str | bool]", found["fields"]),
         {str(i): as_rows(one.uses) for i, one in what.inputs.items()},
     )
 
@@ -237,13 +234,11 @@ def _values(keys: Keys, seen: Loaded, what: Write) -> dict[str, object]:
         "before_ms": change.before_ms,
         "unfrozen": list(what.unfrozen),
         "fires": change.fires,
-        "head_fields": head,
         "as_read": _as_read(old, head, seen),
         # Only what changed is sent: a card may have six large texts, and most changes
         # are about one of them.
-        "blob_fields": codec.changed(
-            codec.blobs(before, were), codec.blobs(after, are)
-        ),
+        "fields": head
+        | codec.changed(codec.texts(before, were), codec.texts(after, are)),
         "states": states,
         "uses": {str(i): _uses(inputs) for i, inputs in what.inputs.items()},
         "set": [*timing.timers(before, after), *change.timers],
@@ -287,7 +282,7 @@ def script_keys(
     """Return the keys of a change, by the names that they have in its script."""
     return {
         "head": keys.head(approval_id),
-        "blobs": keys.blobs(approval_id),
+        "pinned": keys.pinned(approval_id),
         "expiry": keys.expiry,
         "outbox": keys.outbox,
         "audit": keys.audit,

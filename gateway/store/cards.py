@@ -10,7 +10,7 @@ from pydantic import Field
 from twokey.gateway.protocol.records import Record
 from twokey.gateway.store.card_copies import AttachedStore, CardCopy, copies_in
 from twokey.gateway.store.collected_cards import IN
-from twokey.gateway.store.connection import fields, number, text
+from twokey.gateway.store.connection import Argument, fields, number, text
 from twokey.gateway.store.keys import (
     DRAFT_MS,
     KEEP_MS,
@@ -216,23 +216,28 @@ class CardStore(AttachedStore):
             await self.mark_outdated(keys, tenant, approval)
         else:
             # Only a card that is up to date is missed no longer.
-            drawn = [] if has_copies else [["ZREM", keys.outdated(tenant), approval]]
-            await self._conn.transaction(["HDEL", key, "trouble"], *drawn)
+            listed = keys.listed(approval)
+            drawn: list[list[Argument]] = [["ZREM", keys.outdated(tenant), listed]]
+            await self._conn.transaction(
+                ["HDEL", key, "trouble"], *([] if has_copies else drawn)
+            )
 
     async def outdated(self, keys: Keys, tenant: str, limit: int) -> list[str]:
         """Return approvals whose card is missing or may be old; soonest gone first."""
         key = keys.outdated(tenant)
         reply = await self._conn.command("ZRANGE", key, 0, limit - 1)
-        return [text(member) for member in cast("list[bytes]", reply or [])]
+        return [keys.unlisted(member) for member in cast("list[bytes]", reply or [])]
 
     async def mark_outdated(self, keys: Keys, tenant: str, approval: str) -> None:
         """Note that a card is missing or old, until it is drawn."""
         until_ms = await self._conn.now_ms() + KEEP_MS
-        await self._conn.command("ZADD", keys.outdated(tenant), until_ms, approval)
+        await self._conn.command(
+            "ZADD", keys.outdated(tenant), until_ms, keys.listed(approval)
+        )
 
     async def unmark(self, keys: Keys, tenant: str, approval: str) -> None:
         """Forget that a card is outdated: nothing on it can be decided."""
-        await self._conn.command("ZREM", keys.outdated(tenant), approval)
+        await self._conn.command("ZREM", keys.outdated(tenant), keys.listed(approval))
 
     async def forget_message(
         self, keys: Keys, tenant: str, approval: str, place: tuple[str, str]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from twokey.gateway.errors import StoreUnavailable
 from twokey.gateway.store import codec
@@ -27,30 +27,29 @@ async def load_many(
     Raises:
         CorruptRecord: when a record is corrupt.
     """
-    # One MULTI: head and blobs of two moments would not fit together (the hashes are
-    # compared), and the time is that of the reading.
-    *hashes, time = await conn.transaction(
+    # One MULTI: the time is that of the reading.
+    *replies, time = await conn.transaction(
         *(
-            ["HGETALL", key]
+            command
             for one in approval_ids
-            for key in (keys.head(one), keys.blobs(one))
+            for command in (["HGETALL", keys.head(one)], ["GET", keys.pinned(one)])
         ),
         ["TIME"],
     )
     now_ms, found = milliseconds(time), dict[str, Loaded]()
     rows = [
-        (approval_id, fields(head), fields(blobs))
-        for approval_id, head, blobs in zip(
-            approval_ids, hashes[::2], hashes[1::2], strict=True
+        (approval_id, fields(head), cast("bytes", pinned))
+        for approval_id, head, pinned in zip(
+            approval_ids, replies[::2], replies[1::2], strict=True
         )
-        if head and blobs
+        if head and pinned
     ]
     schemas = await known.schemas.read(
-        keys, (one for *_, blobs in rows for one in codec.digests(blobs))
+        keys, (one for _, head, _ in rows for one in codec.digests(head))
     )
-    for approval_id, head, blobs in rows:
+    for approval_id, head, pinned in rows:
         found[approval_id] = known.parsed(
-            approval_id, head, blobs, schemas, now_ms=now_ms
+            approval_id, head, pinned, schemas, now_ms=now_ms
         )
     return found
 

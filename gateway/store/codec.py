@@ -1,8 +1,9 @@
 """Serialize approvals to Redis fields and back.
 
-What is pinned at the opening is one JSON string (stored as ``pinned``); what a decision
-changes is one JSON string per item (``<i>:d``); what scripts compare are small fields
-of the head hash. The strings of the opening are packed. Arguments stand in the record
+What is known at the opening is one packed JSON string (`pinned`) that nothing writes
+again. What changes are fields of one hash (`head`): small ones, which scripts compare,
+and texts, such as an item's detail (``<i>:d``) once a decision has changed it. Where
+all are small, the server keeps the hash in one piece. Arguments stand in the record
 once, in the request, until an edit changes them, and schemas stand apart, under their
 digests (``schemas``).
 """
@@ -29,10 +30,11 @@ from twokey.gateway.protocol.records import Result, RunRef
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.strict_json import JsonObject, parse_object
 from twokey.gateway.store.connection import number
+from twokey.gateway.store.derived import completed, shortened
 from twokey.gateway.store.packing import unpacked
 from twokey.gateway.store.schemas import Schemas, schema_digest, schema_text
 
-FORMAT = 12
+FORMAT = 13
 """Number of the format in which records are written; scripts write it beside them.
 
 It rises with every change after which an older version would misread a record: a new
@@ -64,7 +66,7 @@ _Placed = Mapping[int, JsonObject]
 
 _IN_HEAD = {"state", "owner", "result", "late_result", *_NUMBERS.values()}
 _SHOWN_ONLY = {"past"}
-_IN_DETAIL = {
+IN_DETAIL = {
     "tier",
     "reasons",
     "description",
@@ -90,6 +92,8 @@ _APPROVAL_IN_HEAD = {"version", "rev", "created_at_ms", "acknowledged", "remarks
     "uses",
     *_TIMES.values(),
 }
+_TEXTS = {"d", "r", "late", "w", "acknowledged", "remarks", "inquiries", "uses"}
+_TEXTS |= {"format", "of", "schemas"}
 _STATES = frozenset(ItemState)
 _SCHEMA = "args_schema"
 _DIGEST_BYTES = 32
@@ -103,16 +107,17 @@ def schema_texts(approval: Approval) -> dict[str, str]:
 
 
 def pinned(approval: Approval) -> str:
-    """Return the JSON of everything that no decision changes.
+    """Return the JSON of a new approval, but what `head` has of it.
 
-    Of an item's schema it has the place in `schema_texts`.
+    An item's detail holds until the hash has another one. Of an item's schema it has
+    the place in `schema_texts`.
     """
     places = {text: place for place, text in enumerate(schema_texts(approval).values())}
     rows: list[JsonObject] = []
     for item in approval.items:
         row = item.model_dump(
             mode="json",
-            exclude=_IN_HEAD | _IN_DETAIL | _SHOWN_ONLY | {_SCHEMA},
+            exclude=_IN_HEAD | _SHOWN_ONLY | _same_action(item) | {_SCHEMA},
             exclude_defaults=True,
         )
         if item.args_schema is not None:
@@ -121,14 +126,19 @@ def pinned(approval: Approval) -> str:
     record = approval.model_dump(
         mode="json", exclude={*_APPROVAL_IN_HEAD, "items"}, exclude_defaults=True
     )
-    return json.dumps({**record, "items": rows}, ensure_ascii=False)
+    record["items"] = [shortened(record, *row) for row in enumerate(rows)]
+    return json.dumps(record, ensure_ascii=False, separators=(",", ":"))
 
 
 def detail(item: Item) -> str:
     """Return the JSON of what a decision may change in an item."""
+    included = IN_DETAIL - _same_action(item)
+    return item.model_dump_json(include=included, exclude_defaults=True)
+
+
+def _same_action(item: Item) -> set[str]:
     # The request has the same text: only another action is stored beside it.
-    same = {"action"} if item.action == item.requested else set[str]()
-    return item.model_dump_json(include=_IN_DETAIL - same, exclude_defaults=True)
+    return {"action"} if item.action == item.requested else set()
 
 
 def head(approval: Approval, items: Sequence[Item]) -> dict[str, str]:
@@ -150,8 +160,11 @@ def head(approval: Approval, items: Sequence[Item]) -> dict[str, str]:
     return found
 
 
-def blobs(approval: Approval, items: Sequence[Item]) -> dict[str, str]:
-    """Return the large fields of an approval, and of these items, that may change."""
+def texts(approval: Approval, items: Sequence[Item]) -> dict[str, str]:
+    """Return the large fields of an approval, and of these items, that may change.
+
+    A new approval has no details (``<i>:d``) of these: `pinned` has them.
+    """
     found: dict[str, str] = {}
     if approval.acknowledged:
         found["acknowledged"] = approval.acknowledged.model_dump_json()
@@ -167,6 +180,11 @@ def blobs(approval: Approval, items: Sequence[Item]) -> dict[str, str]:
             if result is not None:
                 found[f"{item.index}:{key}"] = result.model_dump_json()
     return found
+
+
+def texts_in(head: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Return the stored fields that are not those of `head`."""
+    return {name: one for name, one in head.items() if name.split(":")[-1] in _TEXTS}
 
 
 def uses(approval: Approval) -> str:
@@ -195,9 +213,9 @@ def states(head: Mapping[str, bytes]) -> dict[int, ItemState]:
     return found
 
 
-def digests(blobs: Mapping[str, bytes]) -> list[str]:
+def digests(head: Mapping[str, bytes]) -> list[str]:
     """Return the digests of the schemas that a stored approval names, in order."""
-    raw = blobs.get("schemas", b"")
+    raw = head.get("schemas", b"")
     starts = range(0, len(raw), _DIGEST_BYTES)
     return [digest.from_raw(raw[at : at + _DIGEST_BYTES]) for at in starts]
 
@@ -205,7 +223,7 @@ def digests(blobs: Mapping[str, bytes]) -> list[str]:
 def approval(
     approval_id: str,
     head: dict[str, bytes],
-    blobs: dict[str, bytes],
+    pinned: bytes,
     schemas: Schemas,
 ) -> Approval:
     """Put a stored approval together again, with those of its schemas that are there.
@@ -215,9 +233,9 @@ def approval(
         CorruptRecord: when it cannot be parsed, or its parts do not belong
             together: what a card shows is what was hashed is what runs.
     """
-    check_format(approval_id, blobs)
+    check_format(approval_id, head)
     try:
-        found = _together(head, blobs, _in_order(schemas, blobs))
+        found = _together(head, pinned, _in_order(schemas, head))
         hashes = [head[f"{item.index}:h"] for item in found.items]
         is_ours = (
             found.id == approval_id
@@ -233,10 +251,10 @@ def approval(
     return found
 
 
-def whose(blobs: dict[str, bytes]) -> tuple[str, str, RunRef] | None:
+def whose(pinned: bytes) -> tuple[str, str, RunRef] | None:
     """Return tenant, agent and run of a corrupt record; None: unknown."""
     try:
-        record = _object(blobs["pinned"])
+        record = _object(pinned)
         run_ref = RunRef.model_validate(
             record.get("nested_in")
             or {name: record[name] for name in ("agent", "thread")}
@@ -258,20 +276,18 @@ def check_format(record: str, found: Mapping[str, bytes]) -> None:
         raise NewerRecord(record, format=int(written), known=FORMAT)
 
 
-def _in_order(schemas: Schemas, blobs: Mapping[str, bytes]) -> _Placed:
+def _in_order(schemas: Schemas, head: Mapping[str, bytes]) -> _Placed:
     # A schema that is missing raises KeyError: without it an edit would be checked
     # against nothing.
-    return {place: schemas[one] for place, one in enumerate(digests(blobs))}
+    return {place: schemas[one] for place, one in enumerate(digests(head))}
 
 
-def _together(
-    head: dict[str, bytes], blobs: dict[str, bytes], schemas: _Placed
-) -> Approval:
-    record = _object(blobs["pinned"])
+def _together(head: dict[str, bytes], pinned: bytes, schemas: _Placed) -> Approval:
+    record = _object(pinned)
     pinned_items = cast("list[JsonObject]", record["items"])
-    acknowledged = blobs.get("acknowledged")
+    acknowledged = head.get("acknowledged")
     items = [
-        _item(index, _with_schema(row, schemas), head, blobs)
+        _item(index, _with_schema(completed(record, index, row), schemas), head)
         for index, row in enumerate(pinned_items)
     ]
     return Approval.model_validate(
@@ -288,9 +304,9 @@ def _together(
             "acknowledged": Acknowledgement.model_validate_json(acknowledged)
             if acknowledged
             else None,
-            "remarks": json.loads(blobs.get("remarks", b"[]")),
-            "inquiries": json.loads(blobs.get("inquiries", b"[]")),
-            "uses": json.loads(blobs.get("uses", b"[]")),
+            "remarks": json.loads(head.get("remarks", b"[]")),
+            "inquiries": json.loads(head.get("inquiries", b"[]")),
+            "uses": json.loads(head.get("uses", b"[]")),
             "items": items,
         }
     )
@@ -298,25 +314,24 @@ def _together(
 
 def _with_schema(row: JsonObject, schemas: _Placed) -> JsonObject:
     place = row.get(_SCHEMA)
-    # Formats before 12 have the schema itself.
-    if isinstance(place, int):
-        return {**row, _SCHEMA: schemas[place]}
-    return row
+    return {**row, _SCHEMA: schemas[place]} if isinstance(place, int) else row
 
 
 def _item(
     index: int,
     row: JsonObject,
     head: dict[str, bytes],
-    blobs: dict[str, bytes],
 ) -> Item:
-    result, late = blobs.get(f"{index}:r"), blobs.get(f"{index}:late")
+    result, late = head.get(f"{index}:r"), head.get(f"{index}:late")
+    if (changed := head.get(f"{index}:d")) is not None:
+        # All of it holds, also that a field has its default again.
+        kept = {name: one for name, one in row.items() if name not in IN_DETAIL}
+        row = {**kept, **_object(changed)}
     return Item.model_validate(
         {
-            **row,
             # What nobody edited runs as it was requested.
             "action": row["requested"],
-            **_object(blobs[f"{index}:d"]),
+            **row,
             "state": ItemState(head[f"{index}:s"].decode()),
             "owner": head.get(f"{index}:o", b"").decode(),
             **{

@@ -46,6 +46,9 @@ RESPONSE_URL_MS = 29 * 60 * 1000
 LEASE_MS = 15_000
 """Lifetime of a thread lease and of a claim without a heartbeat."""
 
+LISTED_BYTES = 16
+"""How long the member is by which a sorted set lists an approval."""
+
 PERMANENT = frozenset(
     {
         "x",
@@ -74,7 +77,7 @@ PERMANENT = frozenset(
 """Last part of the keys that live as long as the store: indexes, streams, freezes."""
 
 # A click or an agent may send anything as an id: only what matches becomes a key.
-_APPROVAL_ID = re.compile(r"ap_(?P<shard>s[0-9]{1,4})_[0-9a-f]{32}")
+_APPROVAL_ID = re.compile(r"ap_(?P<shard>s[0-9]{1,4})_(?P<random>[0-9a-f]{32})")
 
 
 def shard_of_tenant(tenant: str, shards: int) -> str:
@@ -125,12 +128,28 @@ class Keys:
         return f"{self._base}:dropped:{run}"
 
     def head(self, approval: str) -> str:
-        """Hash of small fields: rev, version, deadline, each item's state and hash."""
+        """Hash of what changes: rev, deadline, each item's state, hash and detail."""
         return f"{self._base}:a:{approval}"
 
-    def blobs(self, approval: str) -> str:
-        """Hash of the large fields: what never changes, each item's detail, result."""
-        return f"{self._base}:b:{approval}"
+    def pinned(self, approval: str) -> str:
+        """String: an approval as it was opened, with everything that never changes."""
+        return f"{self._base}:p:{approval}"
+
+    def listed(self, approval: str) -> bytes:
+        """Return by what sorted sets list an approval: the random half of its id."""
+        found = _APPROVAL_ID.fullmatch(approval)
+        # Junk is listed as it stands, so that it can be taken out.
+        return bytes.fromhex(found["random"]) if found else approval.encode()
+
+    def unlisted(self, member: bytes) -> str:
+        """Return the id of an approval that is listed so.
+
+        Raises:
+            ValueError: when it is junk, and no text.
+        """
+        if len(member) == LISTED_BYTES:
+            return approval_id(self.shard, member.hex())
+        return member.decode("utf-8")
 
     def suffix(self, key: str) -> str:
         """What follows the shard in a key."""
@@ -252,7 +271,7 @@ class Keys:
         return f"{self._base}:{_hashed(tenant)}:queue_groups"
 
     def requests_10m(self, tenant: str, agent: str) -> str:
-        """Sorted set: what an agent asked people for by when it ends to count."""
+        """Hash: how much an agent asked people for, by when it ends to count."""
         return f"{self._base}:asked:{_hashed(tenant, agent)}"
 
     def failures(self, tenant: str, agent: str) -> str:

@@ -28,14 +28,14 @@ Fields = dict[str, bytes]
 @dataclass(frozen=True)
 class _Known:
     head: Fields
-    blobs: Fields
+    pinned: bytes
     loaded: Loaded
     at_s: float
 
     @property
     def size(self) -> int:
         """Return how many bytes of fields it was parsed from."""
-        return sum(map(len, (*self.head.values(), *self.blobs.values())))
+        return len(self.pinned) + sum(map(len, self.head.values()))
 
 
 class KnownRecords:
@@ -64,7 +64,7 @@ class KnownRecords:
         self,
         approval_id: str,
         head: Fields,
-        blobs: Fields,
+        pinned: bytes,
         schemas: Schemas,
         *,
         now_ms: int,
@@ -75,13 +75,14 @@ class KnownRecords:
             NewerRecord: when a newer version wrote it.
             CorruptRecord: when it is corrupt.
         """
+        codec.check_format(approval_id, head)
         known = self._by_id.get(approval_id)
-        if known and known.head == head and known.blobs == blobs:
+        if known and known.head == head and known.pinned == pinned:
             approval = known.loaded.approval
         else:
-            approval = codec.approval(approval_id, head, blobs, schemas)
+            approval = codec.approval(approval_id, head, pinned, schemas)
         loaded = Loaded(approval, now_ms)
-        self._remember(_Known(head, blobs, loaded, self._clock()))
+        self._remember(_Known(head, pinned, loaded, self._clock()))
         return loaded
 
     def latest(self, approval_id: str) -> Loaded | None:
@@ -95,7 +96,8 @@ class KnownRecords:
             return None
         passed_ms = int(1000 * (self._clock() - known.at_s))
         now_ms = known.loaded.now_ms + passed_ms
-        return Loaded(known.loaded.approval, now_ms, remembered=known.blobs)
+        remembered = {**codec.texts_in(known.head), "pinned": known.pinned}
+        return Loaded(known.loaded.approval, now_ms, remembered=remembered)
 
     def wrote(self, before: Approval, written: Written) -> None:
         """Remember what was written over the record that it was computed from."""
@@ -104,15 +106,14 @@ class KnownRecords:
             # Its fields are not known; the next reading parses them.
             self.forget(before.id)
             return
-        head, blobs = dict(known.head), dict(known.blobs)
+        head = dict(known.head)
         head["rev"] = str(before.rev + 1).encode()
-        blobs["format"] = str(codec.FORMAT).encode()
-        _apply(head, written.head_fields)
-        _apply(blobs, written.blob_fields)
+        head["format"] = str(codec.FORMAT).encode()
+        _apply(head, written.fields)
         for i, rows in written.uses.items():
-            if rows.encode() != blobs.get(f"{i}:w", b"[]"):
-                blobs[f"{i}:w"] = rows.encode()
-        self._remember(_Known(head, blobs, written.loaded, self._clock()))
+            if rows.encode() != head.get(f"{i}:w", b"[]"):
+                head[f"{i}:w"] = rows.encode()
+        self._remember(_Known(head, known.pinned, written.loaded, self._clock()))
 
     def forget(self, approval_id: str) -> None:
         """Forget an approval, of which nothing is known any more."""

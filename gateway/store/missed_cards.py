@@ -23,7 +23,8 @@ async def mark_missed(store: Store, keys: Keys, tenant: str) -> int:
     """
     found = 0
     async for page in pages_by_score(store.conn, keys.expiry):
-        for loaded in await store.approvals.load_each(await _behind(store, keys, page)):
+        behind = await _behind(store, keys, [keys.unlisted(one) for one in page])
+        for loaded in await store.approvals.load_each(behind):
             approval = loaded.approval
             if approval.tenant != tenant:
                 continue

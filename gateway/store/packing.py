@@ -21,39 +21,37 @@ _RAW = -15
 _PLAIN = b"{["
 
 # What is most common stands at the end: DEFLATE finds near matches in fewer bits.
-_FIRST = (
-    b'"original_args": {"nested_in": {"agent": "waiting": {"remind_at_ms": '
-    b'"escalate_at_ms": "roles": [{"name": "channels": ["task": "answered": [{"text": '
-    b'"triage": {"score": "requests_before": {"description": "agent_description": '
-    b'"link": "https://","preview": "redact": ["totals": ["formats": ['
-    b'"requires_reason": ["asks_on_failure": true, "idempotent": true, '
-    b'"is_question": true, "is_standing": true, "can_cover": true, "cover": '
+_SECOND = (
+    b'"original_args":{"nested_in":{"agent":"waiting":{"remind_at_ms":'
+    b'"escalate_at_ms":"roles":[{"name":"channels":["task":"answered":[{"text":'
+    b'"triage":{"score":"requests_before":{"description":"agent_description":"'
+    b'"link":"https://","preview":"redact":["totals":["formats":['
+    b'"requires_reason":["asks_on_failure":true,"idempotent":true,'
+    b'"is_question":true,"is_standing":true,"can_cover":true,"cover":'
     b'"usergroups":["S0"],"notify":"dm""at_least":{"also":[{"editor_may_vote":false'
     b'"spot_check":{"of":["tier":"escalate","tier":"notify",'
     b'{"policy":"sha256:","verdicts":[{"kind":"deny","tool":"{"kind":"run","tool":"'
-    b'","tier":"notify","reason":"{"kind":"hold","tool":"","tool_call_id":"call_'
+    b'","tier":"notify","reason":"'
+    b'{"requester":{"team":"T0","user":"U0","name":""},"origin":{"channel":"C0'
+    b'","thread_ts":"17"}}'
+    b'{"policy":"sha256:","verdicts":[{"kind":"hold","tool":"","tool_call_id":"call_'
     b'","tier":"approve","args_hash":"sha256:","item_id":"0.0","action_hash":"sha256:'
-    b'","allow":["approve","edit","reject","respond"],"args_schema":"sha256:"}]}'
-    b'{"tier":"approve","reasons":["The policy lists this tool as approve."],'
+    b'","allow":["approve","edit","reject","respond"]}],"schemas":["sha256:"]}'
+    b'{"id":"ap_s0_","tenant":"default","agent":"","thread":"'
+    b'","ns":"","message_id":"lc_run--","channel":"C0","ttl_ms":3600000,'
+    b'"requester":{"team":"T0","user":"U0","name":"'
+    b'"},"principals":[{"team":"T0","user":"U0","name":"'
+    b'"}],"origin":{"channel":"C0","thread_ts":"17"},"policy_digest":"sha256:'
+    b'","says":"","recent_requests":1,"items":[{"tier":"approve",'
+    b'"reasons":["The policy lists this tool as approve."],'
     b'"requirement":{"approvals":1,"of":[{"name":"reviewers","users":["U0"]}]},'
-    b'"effect":"sha256:"}'
-    b'{"id": "ap_s0_", "tenant": "default", "agent": "support", "thread": "", '
-    b'"ns": "", "message_id": "lc_run--", "channel": "C0", "ttl_ms": 3600000, '
-    b'"requester": {"team": "T0", "user": "U0", "name": ""}, "principals": '
-    b'[{"team": "T0", "user": "U0", "name": ""}], "origin": {"channel": "C0", '
-    b'"thread_ts": "17"}, "policy_digest": "sha256:", "says": "", '
-    b'"recent_requests": 1, "items": [{"allow": ["approve", "edit", "reject", '
-    b'"respond"], "authorization_ms": 86400000, "args_schema": 0, "id": "ap_s0_'
-    b'.0", "index": 0, "ctx": {"tenant": "default", "agent": "", "thread": "", '
-    b'"ns": "", "message_id": "", "tool_call_id": "call_"}, "tool": "", '
-    b'"requested": "{\\"args\\":{\\"amount\\":,\\"customer_id\\":\\"\\",'
-    b'\\"order_id\\":\\"\\",\\"reason\\":\\"The \\"},\\"ctx\\":{\\"agent\\":\\"\\",'
-    b'\\"message_id\\":\\"\\",\\"ns\\":\\"\\",\\"tenant\\":\\"default\\",'
-    b'\\"thread\\":\\"\\",\\"tool_call_id\\":\\"call_\\"},\\"salt\\":\\"\\",'
-    b'\\"tool\\":\\"\\",\\"v\\":1}"}]}'
+    b'"allow":["approve","edit","reject","respond"],"authorization_ms":86400000,'
+    b'"tool":"","effect":"sha256:","args_schema":0,"call":"call_'
+    b'","asked":{"args":{"amount":,"customer_id":"",'
+    b'"items":["],"notify":true,"order_id":"","reason":"The "},"salt":"","v":1}}]}'
 )
 
-_DICTIONARIES: Mapping[int, bytes] = {1: _FIRST}
+_DICTIONARIES: Mapping[int, bytes] = {2: _SECOND}
 _NEWEST = max(_DICTIONARIES)
 
 

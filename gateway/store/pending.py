@@ -7,13 +7,11 @@ that a tenant's items are found whatever else waits or executes in its shard.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from functools import partial
 from typing import cast
 
-from twokey.gateway.approvals.record import approval_of
 from twokey.gateway.store.connection import Argument, Connection, Reply, text
-from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.keys import LISTED_BYTES, Keys
 
 
 class PendingIndex:
@@ -47,7 +45,9 @@ class PendingIndex:
             ]
             pages = await self._conn.transaction(*commands)
             due: dict[str, float] = {}
-            for approval, at_ms in (row for page in pages for row in _scored(page)):
+            for approval, at_ms in (
+                row for page in pages for row in _scored(keys, page)
+            ):
                 # A card of several calls is listed once, by the first that is due.
                 due[approval] = min(at_ms, due.get(approval, at_ms))
             if len(due) >= limit or not any(map(partial(_is_cut, rows), pages)):
@@ -61,11 +61,12 @@ def _is_cut(rows: int, reply: Reply) -> bool:
     return len(cast("list[bytes]", reply or [])) >= 2 * rows
 
 
-def _scored(reply: Reply) -> list[tuple[str, float]]:
+def _scored(keys: Keys, reply: Reply) -> list[tuple[str, float]]:
     """Read the approvals of items with their scores; junk among them is left out."""
     flat = cast("list[bytes]", reply or [])
-    found: list[tuple[str, float]] = []
-    for member, at_ms in zip(flat[::2], flat[1::2], strict=True):
-        with suppress(ValueError):
-            found.append((approval_of(text(member))[0], float(at_ms)))
-    return found
+    # An item is listed by its approval, and its number behind that.
+    return [
+        (keys.unlisted(member[:LISTED_BYTES]), float(at_ms))
+        for member, at_ms in zip(flat[::2], flat[1::2], strict=True)
+        if member[LISTED_BYTES:].isdigit()
+    ]

@@ -17,12 +17,9 @@ from typing import NamedTuple, TypeAlias, cast
 
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.store.connection import Argument, Connection, Reply, number, text
-from twokey.gateway.store.keys import Keys, approval_id
+from twokey.gateway.store.keys import LISTED_BYTES, Keys
 
 _USER, _GROUP = "user", "group"
-
-_RAW_BYTES = 16
-"""How long the random part of an id is, by which a queue lists an approval."""
 
 Row: TypeAlias = tuple[str, list[str], list[str]]
 """A queue, the lists that name it, and the user groups of it."""
@@ -188,7 +185,7 @@ def _places(keys: Keys, reply: Reply) -> list[Place]:
     """Read approvals with their deadlines; junk among them is left out."""
     flat = cast("list[bytes]", reply or [])
     return [
-        Place(float(due_ms), approval_id(keys.shard, member.hex()))
+        Place(float(due_ms), keys.unlisted(member))
         for member, due_ms in zip(flat[::2], flat[1::2], strict=True)
-        if len(member) == _RAW_BYTES
+        if len(member) == LISTED_BYTES
     ]

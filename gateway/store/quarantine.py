@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import cast
 
 from twokey.gateway.approvals import ending, timing
 from twokey.gateway.approvals.events import Event, EventName
@@ -23,9 +24,9 @@ async def quarantine(conn: Connection, keys: Keys, approval_id: str) -> None:
     it is announced, and its thread, if that much can be read, is brought back. An
     approval that was quarantined before is left as it is.
     """
-    raw_head, raw_blobs, time = await conn.transaction(
+    raw_head, pinned, time = await conn.transaction(
         ["HGETALL", keys.head(approval_id)],
-        ["HGETALL", keys.blobs(approval_id)],
+        ["GET", keys.pinned(approval_id)],
         ["TIME"],
     )
     head, now_ms = fields(raw_head), milliseconds(time)
@@ -34,7 +35,7 @@ async def quarantine(conn: Connection, keys: Keys, approval_id: str) -> None:
     is_first = "quarantined" not in head
     # Its keys exist for nobody, so what the script does with them changes nothing.
     nobody = ("", "", RunRef(agent="", thread=""))
-    tenant, agent, run_ref = codec.whose(fields(raw_blobs)) or nobody
+    tenant, agent, run_ref = codec.whose(cast("bytes", pinned or b"")) or nobody
     event = Event(
         name=EventName.RECORD_QUARANTINED,
         tenant=tenant,
@@ -59,9 +60,8 @@ async def quarantine(conn: Connection, keys: Keys, approval_id: str) -> None:
         before_ms=0,
         unfrozen="[]",
         fires="",
-        head_fields=json.dumps({**moved, **since, "quarantined": str(now_ms)}),
+        fields=json.dumps({**moved, **since, "quarantined": str(now_ms)}),
         as_read="{}",
-        blob_fields="{}",
         states=json.dumps(states),
         uses="{}",
         # At 0: takes every timer out, or each would find the corrupt record again.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import cast
 
 from twokey.gateway.protocol.records import RunRef
-from twokey.gateway.store.connection import Argument, Connection, Reply, text
+from twokey.gateway.store.connection import Argument, Connection, Reply
 from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.turn_opening import Listed
 
@@ -24,9 +24,8 @@ async def of_run(
     ]
     # In one MULTI: an approval that ends moves from one to the other.
     ended, still_open = await conn.transaction(*looks)
-    # Each once: formats before 12 list what is open in both.
-    rows = sorted({*_scored(ended), *_scored(still_open)})
-    return [Listed.read(member) for _, member in rows[-newest:]]
+    rows = sorted([*_scored(ended), *_scored(still_open)])
+    return [Listed.read(keys, member) for _, member in rows[-newest:]]
 
 
 async def open_of_run(
@@ -34,15 +33,20 @@ async def open_of_run(
 ) -> list[Listed]:
     """Return a run's approvals in which an item is open, oldest first."""
     found = await conn.command("ZRANGE", keys.open_of_run(tenant, run_ref), 0, -1)
-    return listed(found)
+    return listed(keys, found)
 
 
-def listed(reply: Reply) -> list[Listed]:
+def ids(keys: Keys, reply: Reply) -> list[str]:
+    """Read the members of a sorted set of approvals."""
+    return [keys.unlisted(member) for member in cast("list[bytes]", reply or [])]
+
+
+def listed(keys: Keys, reply: Reply) -> list[Listed]:
     """Read the members of a run's lists."""
-    return [Listed.read(text(member)) for member in cast("list[bytes]", reply or [])]
+    return [Listed.read(keys, member) for member in cast("list[bytes]", reply or [])]
 
 
-def _scored(reply: Reply) -> list[tuple[float, str]]:
+def _scored(reply: Reply) -> list[tuple[float, bytes]]:
     flat = cast("list[bytes]", reply or [])
     pairs = zip(flat[1::2], flat[::2], strict=True)
-    return [(float(score), text(member)) for score, member in pairs]
+    return [(float(score), member) for score, member in pairs]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from typing import cast
 
-from twokey.gateway.store.connection import Argument, Connection, text
+from twokey.gateway.store.connection import Argument, Connection
 
 PAGE = 500
 """Members of a page."""
@@ -13,7 +13,7 @@ PAGE = 500
 
 async def pages_by_score(
     conn: Connection, key: str, *, size: int = PAGE
-) -> AsyncGenerator[list[str]]:
+) -> AsyncGenerator[list[bytes]]:
     """Yield the members of a sorted set, the lowest score first, some at a time.
 
     Every member that stays where it is comes exactly once. What is added, removed or
@@ -23,17 +23,14 @@ async def pages_by_score(
     # Members with the score at which the page before ended: pages begin with it again,
     # since there may be more of them. By name and not by a count: one may be removed
     # meanwhile.
-    seen = set[str]()
+    seen = set[bytes]()
     while True:
         reply = await conn.command(
             "ZRANGEBYSCORE", key, start, "+inf", "WITHSCORES",
             "LIMIT", 0, size + len(seen),
         )  # fmt: skip
         flat = cast("list[bytes]", reply or [])
-        rows = [
-            (text(member), score)
-            for member, score in zip(flat[::2], flat[1::2], strict=True)
-        ]
+        rows = list(zip(flat[::2], flat[1::2], strict=True))
         page = [member for member, _ in rows if member not in seen]
         if not page:
             return

@@ -10,8 +10,7 @@ from twokey.gateway.approvals.standing import CHECKED_FOR_MS
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.store import codec, timers
-from twokey.gateway.store.keys import Keys
-from twokey.gateway.store.packing import packed
+from twokey.gateway.store.keys import LISTED_BYTES, Keys
 from twokey.gateway.store.person_queues import rows_of
 from twokey.gateway.store.precedents import Known, Row
 from twokey.gateway.store.windows import Use, as_rows
@@ -25,10 +24,10 @@ class Listed:
     ns: str
 
     @classmethod
-    def read(cls, member: str) -> Listed:
-        """Read what the store lists; an id holds no blank."""
-        approval, _, ns = member.partition(" ")
-        return cls(approval, ns)
+    def read(cls, keys: Keys, member: bytes) -> Listed:
+        """Read what the store lists: an approval, and the namespace behind it."""
+        approval, ns = member[:LISTED_BYTES], member[LISTED_BYTES:]
+        return cls(keys.unlisted(approval), ns.decode())
 
 
 @dataclass(frozen=True)
@@ -111,9 +110,3 @@ def row(
         "queues": rows_of(keys, approval),
         "uses": [as_rows(held.get(item.id, ())) for item in approval.items],
     }
-
-
-def large(approval: Approval) -> list[bytes]:
-    """Return the large fields of a new approval: what is pinned, then each detail."""
-    details = map(codec.detail, approval.items)
-    return [packed(codec.pinned(approval)), *map(packed, details)]

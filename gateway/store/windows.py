@@ -107,12 +107,12 @@ class WindowStore:
         return [{use.name: next(totals) for use in call} for call in uses]
 
     async def totals(
-        self, blobs: str, index: int, uses: Sequence[Use]
+        self, head: str, index: int, uses: Sequence[Use]
     ) -> dict[str, int]:
         """Return what windows would come to if one item used these, by name.
 
         Args:
-            blobs: key of the large fields of the item's approval.
+            head: key of what changes of the item's approval.
             index: of the item; what it has reserved itself is not counted twice.
             uses: what it would use.
         """
@@ -120,7 +120,7 @@ class WindowStore:
             return {}
         reply = await TOTALS(
             self._conn,
-            blobs=blobs,
+            head=head,
             windows=[use.window for use in uses],
             index=index,
             uses=json.dumps([use.use for use in uses]),
@@ -131,7 +131,7 @@ class WindowStore:
     async def held(self, keys: Keys, window: str) -> int:
         """Return what a window holds now, by its key, in millionths."""
         nothing = use_of(window, name="", call="nobody", micro=0, within_ms=1)
-        return (await self.totals(keys.blobs("none"), 0, [nothing]))[""]
+        return (await self.totals(keys.head("none"), 0, [nothing]))[""]
 
 
 def _numbers(reply: Reply) -> list[int]:

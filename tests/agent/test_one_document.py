@@ -171,7 +171,7 @@ async def _one_document(
     )
     for use in found.uses:
         opened[use.window] = opened.get(use.window, 0) + 1
-        totals = await harness.store.windows.totals(keys.blobs("none"), 0, [use])
+        totals = await harness.store.windows.totals(keys.head("none"), 0, [use])
         assert totals[use.name] >= opened[use.window] * use.micro
 
 

@@ -140,8 +140,8 @@ async def test_a_thread_whose_record_nobody_can_read_goes_on_without_it(
         [item] = await stack.asked()
         approval_id = item.id.rpartition(".")[0]
         await stack.store.conn.transaction(
-            ["HSET", stack.keys.blobs(approval_id), "0:d", "{broken"],
-            ["ZADD", stack.keys.expiry, 0, approval_id],
+            ["HSET", stack.keys.head(approval_id), "0:d", "{broken"],
+            ["ZADD", stack.keys.expiry, 0, stack.keys.listed(approval_id)],
         )
 
         assert "record of this call is corrupt" in await stack.words()

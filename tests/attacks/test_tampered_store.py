@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
+from tests import stored_records
 from tests.attacks.attacker import click_payload, deliver, value_of
 from tests.attacks.test_wrong_people import click_on, member
 from tests.bot.bot_stack import Stack
 from tests.bot.tampering import expire
 from tests.conftest import eventually
-from tests.stored_records import stored
 from tests.streams import audit_entries
 from twokey.bot.ids import Action
 from twokey.gateway.approvals.decisions import Approve
@@ -34,12 +34,12 @@ Tamper = Callable[[Stack, Approval], Awaitable[None]]
 
 
 async def detail(stack: Stack, approval: Approval) -> dict[str, Any]:
-    return await stored(stack.store.conn, stack.keys.blobs(approval.id), "0:d")
+    return await stored_records.detail(stack.store.conn, stack.keys, approval.id)
 
 
 async def put_detail(stack: Stack, approval: Approval, row: dict[str, Any]) -> None:
-    blobs = stack.keys.blobs(approval.id)
-    await stack.store.conn.command("HSET", blobs, "0:d", json.dumps(row))
+    head = stack.keys.head(approval.id)
+    await stack.store.conn.command("HSET", head, "0:d", json.dumps(row))
 
 
 def other_action(approval: Approval) -> str:
@@ -64,9 +64,9 @@ async def kept(stack: Stack, approval: Approval) -> list[object]:
     """Return all that a refused click must leave as it was."""
     conn, keys = stack.store.conn, stack.keys
     head = await conn.command("HGETALL", keys.head(approval.id))
-    blobs = await conn.command("HGETALL", keys.blobs(approval.id))
+    pinned = await conn.command("GET", keys.pinned(approval.id))
     audit = await conn.command("XLEN", keys.audit)
-    return [head, blobs, audit, await stack.store.queue(keys).depth()]
+    return [head, pinned, audit, await stack.store.queue(keys).depth()]
 
 
 FROZEN: list[dict[str, Any]] = [
@@ -131,14 +131,15 @@ async def test_a_record_that_names_another_call_than_its_action_is_not_shown(
     """The card shows the record's tool; the hash and the seal hold the action's."""
     verdict = await stack.refund()
     approval = await stack.approval(verdict)
-    blobs = stack.keys.blobs(approval.id)
-    pinned = await stored(stack.store.conn, blobs, "pinned")
+    pinned = await stored_records.pinned(stack.store.conn, stack.keys, approval.id)
     item = {**pinned["items"][0], **change}
     more = {key: item.pop(key) for key in list(item) if key.startswith("its_")}
     for name, value in more.items():
         pinned[name.removeprefix("its_")] = value
     await stack.store.conn.command(
-        "HSET", blobs, "pinned", json.dumps({**pinned, "items": [item]})
+        "SET",
+        stack.keys.pinned(approval.id),
+        json.dumps({**pinned, "items": [item]}),
     )
 
     with pytest.raises(CorruptRecord):
@@ -204,8 +205,8 @@ async def test_a_record_that_nobody_can_read_is_answered_calmly(
         card = await stack.card(verdict)
         approval = await stack.approval(verdict)
         value = value_of(stack, approval, Action.APPROVE)
-        blobs = stack.keys.blobs(approval.id)
-        await stack.store.conn.command("HSET", blobs, "0:d", junk)
+        head = stack.keys.head(approval.id)
+        await stack.store.conn.command("HSET", head, "0:d", junk)
 
         status, _ = await deliver(
             stack, click_payload(card["ts"], Action.APPROVE, value)
@@ -225,8 +226,8 @@ async def test_a_record_that_nobody_can_read_does_not_keep_others_from_expiring(
         await expire(stack, await stack.approval(verdict))
     first = (await stack.approval(broken)).id
     await stack.store.conn.transaction(
-        ["ZADD", stack.keys.expiry, 0, first],
-        ["HSET", stack.keys.blobs(first), "0:d", "{broken"],
+        ["ZADD", stack.keys.expiry, 0, stack.keys.listed(first)],
+        ["HSET", stack.keys.head(first), "0:d", "{broken"],
     )
 
     # The clock goes on after a failure, as `resume.periodic.repeat` does.

@@ -130,8 +130,8 @@ async def test_a_corrupt_record_does_not_keep_people_from_the_others(
         verdicts, ts = await three(stack)
         broken = (await stack.approval(verdicts[1])).id
         await stack.store.conn.transaction(
-            ["HSET", stack.keys.blobs(broken), "0:d", "{"],
-            ["ZADD", stack.keys.expiry, 1, broken],
+            ["HSET", stack.keys.head(broken), "0:d", "{"],
+            ["ZADD", stack.keys.expiry, 1, stack.keys.listed(broken)],
         )
         await stack.sweeper.sweep()
 

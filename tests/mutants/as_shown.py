@@ -210,14 +210,14 @@ AS_SHOWN_TABLE = (
     Mutant(
         "what was damaged since it was read is parsed again",
         "gateway/store/known_records.py",
-        "known.head == head and known.blobs == blobs",
+        "known.head == head and known.pinned == pinned",
         "known.head == head",
         "tests/store/test_known_records.py",
     ),
     Mutant(
         "what would run is compared with what is remembered",
         "gateway/store/lua/next_version.lua",
-        "if redis.sha1hex(value) ~= sha1 then return true end",
+        "if redis.sha1hex(value or '') ~= sha1 then return true end",
         "",
         "tests/service/test_executions.py tests/service/test_newer_records.py",
     ),

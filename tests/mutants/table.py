@@ -312,7 +312,7 @@ TABLE = (
     Mutant(
         "a pending call counts until it ends",
         f"{LUA}/open.lua",
-        "    update_uses(blobs, i - 1, approval.state, now, expires + keep)",
+        "    update_uses(head, i - 1, approval.state, now, expires + keep)",
         "",
         WINDOWS,
     ),
@@ -326,7 +326,7 @@ TABLE = (
     Mutant(
         "an edit moves what is reserved",
         "gateway/store/lua/next_version.lua",
-        "for _, row in ipairs(uses_of(blobs, i)) do release(row[1], row[2]) end\n",
+        "for _, row in ipairs(uses_of(head, i)) do release(row[1], row[2]) end\n",
         "",
         WINDOWS,
     ),
@@ -361,7 +361,7 @@ TABLE = (
     Mutant(
         "an expired call is given back",
         "gateway/store/lua/next_version.lua",
-        "      update_uses(blobs, i, state, now, expires + keep)\n    end",
+        "      update_uses(head, i, state, now, expires + keep)\n    end",
         "    end",
         WINDOWS,
     ),

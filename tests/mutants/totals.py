@@ -56,15 +56,15 @@ TOTALS_TABLE = (
     Mutant(
         "quarantine: what waited leaves its windows",
         "gateway/store/lua/next_version.lua",
-        "      pcall(update_uses, blobs, i, state, now, expires + keep)\n",
+        "      pcall(update_uses, head, i, state, now, expires + keep)\n",
         "",
         "tests/service/test_quarantine.py",
     ),
     Mutant(
         "quarantine: corrupt uses stop nothing",
         "gateway/store/lua/next_version.lua",
-        "pcall(update_uses, blobs,",
-        "update_uses(blobs,",
+        "pcall(update_uses, head,",
+        "update_uses(head,",
         "tests/service/test_quarantine.py",
     ),
     Mutant(

@@ -120,7 +120,7 @@ async def one_expires(harness: ServiceHarness, verdict: Verdict, _: str) -> None
     keys = harness.store.keys_of_tenant("default")
     await harness.store.conn.transaction(
         ["HSET", keys.head(approval.id), "5:e", 1],
-        ["ZADD", keys.expiry, 1, approval.id],
+        ["ZADD", keys.expiry, 1, keys.listed(approval.id)],
     )
     await harness.sweeper.sweep()
 

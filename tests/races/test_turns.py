@@ -155,7 +155,7 @@ async def test_who_is_cancelled_in_their_turn_keeps_no_other_from_it(
     evalsha, writing = store.conn.evalsha, asyncio.Event()
 
     async def stuck(script: str, *args: Any, **options: Any) -> Any:
-        if "-- ARGV[7] head_fields" in script:
+        if "-- ARGV[7] fields" in script:
             writing.set()
             await asyncio.Future[None]()
         return await evalsha(script, *args, **options)

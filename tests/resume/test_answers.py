@@ -171,8 +171,8 @@ async def test_a_doubt_is_answered_by_what_became_of_the_item(stack: Stack) -> N
 
     # With a result the claim gives it back; nothing runs.
     body = Result(ok=True, payload="{}").model_dump_json()
-    blobs = stack.keys.blobs(item.id.rpartition(".")[0])
-    await stack.store.conn.command("HSET", blobs, "0:r", body)
+    head = stack.keys.head(item.id.rpartition(".")[0])
+    await stack.store.conn.command("HSET", head, "0:r", body)
     for state in (ItemState.EXECUTED, ItemState.FAILED):
         await stack.store.conn.command(
             "HSET", stack.keys.head(item.id.rpartition(".")[0]), "0:s", state.value

@@ -27,8 +27,8 @@ async def test_a_job_about_a_newer_record_is_kept_until_that_version_runs_again(
         await stack.ask(REFUND)
         [item] = await stack.asked()
         await stack.idle()
-        blobs = stack.keys.blobs(item.id.rpartition(".")[0])
-        await stack.store.conn.command("HSET", blobs, "format", NEWER)
+        head = stack.keys.head(item.id.rpartition(".")[0])
+        await stack.store.conn.command("HSET", head, "format", NEWER)
         again = Job(kind=JobKind.RESUME, tenant="default", agent="shop", thread="t1")
         await stack.store.queue(stack.keys).put(again)
 
@@ -40,7 +40,7 @@ async def test_a_job_about_a_newer_record_is_kept_until_that_version_runs_again(
         assert len(state.pending) == 1
         assert await stack.store.queue(stack.keys).depth() == 1
 
-        await stack.store.conn.command("HSET", blobs, "format", str(codec.FORMAT))
+        await stack.store.conn.command("HSET", head, "format", str(codec.FORMAT))
         await stack.decide(item)
         assert "refunded 78291" in await stack.words()
         await stack.idle()
@@ -52,8 +52,8 @@ async def newer(stack: Stack, thread: str) -> None:
         await stack.ask(REFUND, thread=thread)
         [item] = await stack.asked(thread=thread)
         await stack.idle()
-    blobs = stack.keys.blobs(item.id.rpartition(".")[0])
-    await stack.store.conn.command("HSET", blobs, "format", NEWER)
+    head = stack.keys.head(item.id.rpartition(".")[0])
+    await stack.store.conn.command("HSET", head, "format", NEWER)
 
 
 async def decided_without_a_job(stack: Stack, thread: str) -> None:

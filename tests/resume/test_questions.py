@@ -193,7 +193,7 @@ async def test_an_unanswered_question_ends_with_its_defaults(shop: Stack) -> Non
         approval_id = item.id.rpartition(".")[0]
         await shop.store.conn.transaction(
             ["HSET", shop.keys.head(approval_id), "expires", 1],
-            ["ZADD", shop.keys.expiry, 1, approval_id],
+            ["ZADD", shop.keys.expiry, 1, shop.keys.listed(approval_id)],
         )
 
         late = await shop.decide(item, Respond(answers=("logs", "Ada")))

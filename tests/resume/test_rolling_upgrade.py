@@ -40,8 +40,8 @@ async def shared(store: Store, tmp_path: Path) -> AsyncGenerator[Stack]:
 
 
 async def format_of(stack: Stack, approval: str) -> int:
-    blobs = stack.keys.blobs(approval)
-    return int(text(await stack.store.conn.command("HGET", blobs, "format")))
+    head = stack.keys.head(approval)
+    return int(text(await stack.store.conn.command("HGET", head, "format")))
 
 
 async def has_run(thread: str) -> bool:
@@ -102,7 +102,7 @@ async def test_after_going_back_newer_calls_wait_for_the_newer_version(
         late = brief.id.rpartition(".")[0]
         await shared.store.conn.transaction(
             ["HSET", shared.keys.head(late), "expires", 1],
-            ["ZADD", shared.keys.expiry, 1, late],
+            ["ZADD", shared.keys.expiry, 1, shared.keys.listed(late)],
         )
         await shared.say("hello", thread="t3")
 

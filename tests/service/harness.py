@@ -138,7 +138,7 @@ class ServiceHarness:
         keys = self.store.keys_of_tenant("default")
         await self.store.conn.transaction(
             ["HSET", keys.head(approval_id), "expires", 1],
-            ["ZADD", keys.expiry, 1, approval_id],
+            ["ZADD", keys.expiry, 1, keys.listed(approval_id)],
         )
 
     async def owner_dies(self, item_id: str) -> None:
@@ -147,7 +147,7 @@ class ServiceHarness:
         keys = self.store.keys_of_tenant("default")
         await self.store.conn.transaction(
             ["HSET", keys.head(approval_id), f"{index}:u", 1],
-            ["ZADD", keys.expiry, 1, approval_id],
+            ["ZADD", keys.expiry, 1, keys.listed(approval_id)],
         )
 
     async def authorized_ago(self, item_id: str, ms: int) -> None:
@@ -163,7 +163,7 @@ class ServiceHarness:
         keys = self.store.keys_of_tenant("default")
         await self.store.conn.transaction(
             ["HSET", keys.head(approval_id), f"{index}:l", 1],
-            ["ZADD", keys.expiry, 1, approval_id],
+            ["ZADD", keys.expiry, 1, keys.listed(approval_id)],
         )
 
     async def total(self, window: str, resource: str, tenant: str = "default") -> int:
@@ -171,7 +171,7 @@ class ServiceHarness:
         keys = self.store.keys_of_tenant(tenant)
         key = keys.window(tenant, window, resource)
         peek = use_of(key, name=window, call="peek", micro=0, within_ms=1)
-        return (await self.store.windows.totals(keys.blobs("none"), 0, [peek]))[window]
+        return (await self.store.windows.totals(keys.head("none"), 0, [peek]))[window]
 
     async def jobs(self) -> int:
         """Count the resume jobs that wait."""

@@ -217,7 +217,7 @@ async def test_another_call_of_the_same_number_of_changes_is_noticed(
     harness = ServiceHarness(store, load_policy(NO_VOTE_OF_EDITORS, "policy.yml"))
     _, (verdict,) = await harness.submit(("process_refund", {"amount": 5.0}))
     approval, conn = verdict.item_id.partition(".")[0], store.conn
-    keys = [KEYS.head(approval), KEYS.blobs(approval)]
+    keys = [KEYS.head(approval), KEYS.pinned(approval)]
     replica = [await conn.command("DUMP", key) for key in keys]
     other = ReviewService(store, lambda: harness.policy)
     seen = await harness.click(verdict)

@@ -13,7 +13,7 @@ from tests.service.harness import (
     ServiceHarness,
     still_members,
 )
-from tests.stored_records import stored
+from tests.stored_records import detail
 from tests.streams import audit_entries
 from twokey.gateway.approvals.decisions import (
     Approve,
@@ -53,14 +53,14 @@ async def wired(harness: ServiceHarness) -> Click:
 async def later(harness: ServiceHarness, click: Click) -> None:
     """Move the clock: let what was noted be some seconds old."""
     item = await harness.item(f"{click.approval}.0")
-    blobs = harness.store.keys_of_tenant("default").blobs(click.approval)
     noted = [one.with_(at_ms=one.at_ms - LONG_AGO_MS) for one in item.too_soon]
-    head = harness.store.keys_of_tenant("default").head(click.approval)
-    text = json.dumps(await stored(harness.store.conn, blobs, "0:d"))
+    keys = harness.store.keys_of_tenant("default")
+    head = keys.head(click.approval)
+    text = json.dumps(await detail(harness.store.conn, keys, click.approval))
     for old, new in zip(item.too_soon, noted, strict=True):
         text = text.replace(str(old.at_ms), str(new.at_ms))
     await harness.store.conn.transaction(
-        ["HSET", blobs, "0:d", text], ["HINCRBY", head, "created", -LONG_AGO_MS]
+        ["HSET", head, "0:d", text], ["HINCRBY", head, "created", -LONG_AGO_MS]
     )
 
 

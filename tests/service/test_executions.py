@@ -8,7 +8,7 @@ import json
 import pytest
 
 from tests.service.harness import ANA, EVE, ServiceHarness, claim_of
-from tests.stored_records import stored
+from tests.stored_records import detail
 from twokey.gateway.approvals.decisions import Approve, Decided, Edit, Reconcile, Reject
 from twokey.gateway.errors import CorruptRecord
 from twokey.gateway.protocol.digest import action_args, action_hash
@@ -269,7 +269,7 @@ async def test_an_authorization_that_nobody_uses_lapses(
     keys = harness.store.keys_of_tenant("default")
     await harness.store.conn.transaction(
         ["HSET", keys.head(click.approval), "0:l", 1],
-        ["ZADD", keys.expiry, 1, click.approval],
+        ["ZADD", keys.expiry, 1, keys.listed(click.approval)],
     )
 
     refused = await harness.agents.claim(claim)
@@ -279,13 +279,14 @@ async def test_an_authorization_that_nobody_uses_lapses(
     assert (await harness.item(claim.item_id)).state is ItemState.LAPSED
 
 
-async def swap_amount(harness: ServiceHarness, approval: str, blobs: str) -> None:
+async def swap_amount(harness: ServiceHarness, approval: str) -> None:
     """Write another amount into a record, as one with access to the store may."""
     conn, item = harness.store.conn, await harness.item(f"{approval}.0")
     swapped = item.action.replace('"amount":1', '"amount":9')
     assert swapped != item.action
-    detail = {**await stored(conn, blobs, "0:d"), "action": swapped}
-    await conn.command("HSET", blobs, "0:d", json.dumps(detail))
+    keys = harness.store.keys_of_tenant("default")
+    row = {**await detail(conn, keys, approval), "action": swapped}
+    await conn.command("HSET", keys.head(approval), "0:d", json.dumps(row))
 
 
 async def test_a_record_changed_behind_our_back_never_executes(
@@ -294,8 +295,8 @@ async def test_a_record_changed_behind_our_back_never_executes(
     click, claim = await harness.refund(1)
     await harness.reviews.decide(click, Approve(), ANA)
     keys = harness.store.keys_of_tenant("default")
-    head, blobs = keys.head(click.approval), keys.blobs(click.approval)
-    await swap_amount(harness, click.approval, blobs)
+    head = keys.head(click.approval)
+    await swap_amount(harness, click.approval)
 
     assert isinstance(await harness.agents.claim(claim), Refused)
     assert await harness.store.conn.command("HGET", head, "0:s") == b"authorized"
@@ -305,8 +306,7 @@ async def test_a_waiting_call_changed_behind_our_back_can_no_longer_be_decided(
     harness: ServiceHarness,
 ) -> None:
     click, claim = await harness.refund(1)
-    blobs = harness.store.keys_of_tenant("default").blobs(click.approval)
-    await swap_amount(harness, click.approval, blobs)
+    await swap_amount(harness, click.approval)
 
     with pytest.raises(CorruptRecord):
         await harness.reviews.decide(click, Approve(), ANA)

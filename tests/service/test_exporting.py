@@ -158,8 +158,8 @@ async def test_a_call_that_nobody_can_read_hides_no_other(
     await harness.reviews.decide(broken, Approve(), ANA)
     await a_day(harness)
     before = await gathered(Exporter(harness.store).rows())
-    blobs = harness.store.keys_of_tenant("default").blobs(broken.approval)
-    await harness.store.conn.command("HSET", blobs, "pinned", "junk")
+    pinned = harness.store.keys_of_tenant("default").pinned(broken.approval)
+    await harness.store.conn.command("SET", pinned, "junk")
 
     rows = await gathered(Exporter(harness.store).rows())
 

@@ -83,14 +83,14 @@ async def test_a_card_that_was_asked_about_is_decided_as_any_other(
 
 async def test_a_record_of_before_has_no_inquiries(harness: ServiceHarness) -> None:
     click, _ = await harness.refund()
-    blobs = harness.store.keys_of_tenant("default").blobs(click.approval)
-    assert await harness.store.conn.command("HGET", blobs, "inquiries") is None
-    await harness.store.conn.command("HSET", blobs, "format", "7")
+    head = harness.store.keys_of_tenant("default").head(click.approval)
+    assert await harness.store.conn.command("HGET", head, "inquiries") is None
+    await harness.store.conn.command("HSET", head, "format", "7")
 
     assert (await read(harness, click.approval)).inquiries == ()
     await harness.reviews.inquiries.ask(click.approval, None, ANA, "Why?")
 
-    stored = await harness.store.conn.command("HGET", blobs, "inquiries")
+    stored = await harness.store.conn.command("HGET", head, "inquiries")
     assert [one["text"] for one in json.loads(text(stored))] == ["Why?"]
 
 

@@ -198,7 +198,7 @@ async def test_a_run_lists_no_approval_that_can_be_kept_no_longer(
 ) -> None:
     keys = harness.store.keys_of_tenant("default")
     await harness.store.conn.command(
-        "ZADD", keys.run("default", BOSS), 1, "ap_old tools:1"
+        "ZADD", keys.run("default", BOSS), 1, b"0123456789abcdeftools:1"
     )
 
     inner = await submit(harness, at("tools:1"))

@@ -7,9 +7,9 @@ import json
 import pytest
 
 from tests.service.harness import ANA, ServiceHarness
-from tests.stored_records import stored
+from tests.stored_records import pinned
 from tests.streams import announced
-from twokey.gateway.approvals.decisions import Approve, Reject
+from twokey.gateway.approvals.decisions import Approve
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.approvals.timing import TimerKind
 from twokey.gateway.errors import CorruptRecord, NewerRecord
@@ -30,11 +30,12 @@ def harness(store: Store) -> ServiceHarness:
 
 async def written_by_newer(harness: ServiceHarness, approval: str) -> None:
     """Write a record as the next version would: a new field, and its number."""
-    blobs = harness.store.keys_of_tenant("default").blobs(approval)
-    body = await stored(harness.store.conn, blobs, "pinned")
+    keys, conn = harness.store.keys_of_tenant("default"), harness.store.conn
+    body = await pinned(conn, keys, approval)
     fresh = json.dumps({**body, "brought_by_the_next_version": 1})
-    await harness.store.conn.command(
-        "HSET", blobs, "pinned", fresh, "format", str(NEXT)
+    await conn.transaction(
+        ["SET", keys.pinned(approval), fresh],
+        ["HSET", keys.head(approval), "format", str(NEXT)],
     )
 
 
@@ -42,10 +43,10 @@ async def newer_runs_again(
     harness: ServiceHarness, approval: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Let a version run that knows the field; it is this one with the number."""
-    blobs = harness.store.keys_of_tenant("default").blobs(approval)
-    body = await stored(harness.store.conn, blobs, "pinned")
+    keys, conn = harness.store.keys_of_tenant("default"), harness.store.conn
+    body = await pinned(conn, keys, approval)
     del body["brought_by_the_next_version"]
-    await harness.store.conn.command("HSET", blobs, "pinned", json.dumps(body))
+    await conn.command("SET", keys.pinned(approval), json.dumps(body))
     monkeypatch.setattr(codec, "FORMAT", NEXT)
 
 
@@ -57,12 +58,12 @@ async def state_of(harness: ServiceHarness, approval: str) -> str:
 async def test_every_record_says_its_format(harness: ServiceHarness) -> None:
     click, _ = await harness.refund()
     keys, conn = harness.store.keys_of_tenant("default"), harness.store.conn
-    blobs = keys.blobs(click.approval)
+    head = keys.head(click.approval)
 
-    assert text(await conn.command("HGET", blobs, "format")) == str(codec.FORMAT)
-    await conn.command("HDEL", blobs, "format")
+    assert text(await conn.command("HGET", head, "format")) == str(codec.FORMAT)
+    await conn.command("HDEL", head, "format")
     await harness.reviews.decide(click, Approve(), ANA)
-    assert text(await conn.command("HGET", blobs, "format")) == str(codec.FORMAT)
+    assert text(await conn.command("HGET", head, "format")) == str(codec.FORMAT)
 
 
 async def test_a_newer_record_waits_whatever_is_tried_and_is_decided_later(
@@ -78,48 +79,20 @@ async def test_a_newer_record_waits_whatever_is_tried_and_is_decided_later(
     with pytest.raises(NewerRecord):
         await harness.agents.claim(claim)
     await harness.store.conn.command("ZADD", keys.timers, 1, f"{approval} remind")
-    await harness.store.conn.command("ZADD", keys.expiry, 1, approval)
+    await harness.store.conn.command("ZADD", keys.expiry, 1, keys.listed(approval))
     assert await harness.sweeper.sweep() == 0
 
     assert await state_of(harness, approval) == "pending"
     names = {one.name for one in await announced(harness.store.conn, keys)}
     assert EventName.RECORD_QUARANTINED not in names
-    assert await harness.store.conn.command("ZSCORE", keys.expiry, approval) is not None
+    assert (
+        await harness.store.conn.command("ZSCORE", keys.expiry, keys.listed(approval))
+        is not None
+    )
     await newer_runs_again(harness, approval, monkeypatch)
     outcome = await harness.reviews.decide(click, Approve(), ANA)
     assert outcome.kind == "decided"
     assert isinstance(await harness.agents.claim(claim), Claimed)
-
-
-async def test_a_record_of_format_11_ends_as_one_of_this_version_does(
-    harness: ServiceHarness,
-) -> None:
-    click, claim = await harness.refund()
-    keys, conn = harness.store.keys_of_tenant("default"), harness.store.conn
-    blobs, run = keys.blobs(click.approval), keys.run("default", claim.ref.run_ref)
-    of = await conn.command("HGET", blobs, "of")
-    assert isinstance(of, bytes)
-    written = f"{of[:16].hex()} {of[16:32].hex() * 2} "
-    pinned = await stored(conn, blobs, "pinned")
-    detail = await stored(conn, blobs, "0:d")
-    item = await harness.item(f"{click.approval}.0")
-    detail["action"], pinned["items"][0]["args_schema"] = item.action, None
-    await conn.command(
-        "HSET", blobs, "format", "11", "of", written, "0:w", "[]",
-        "pinned", json.dumps(pinned), "0:d", json.dumps(detail),
-    )  # fmt: skip
-    await conn.command("ZADD", run, 1, f"{click.approval} ")
-    await conn.command("ZADD", keys.open_of_run("default", claim.ref.run_ref), 1,
-                       f"{click.approval} ")  # fmt: skip
-    assert await harness.opened() == [click.approval]
-
-    await harness.reviews.decide(click, Reject(reason="No."), ANA)
-
-    store = harness.store.approvals
-    assert not await store.has_open(keys, "default", claim.ref.run_ref)
-    assert await harness.opened() == [click.approval]
-    # Its own turn has another name than this version gives it.
-    await conn.command("DEL", keys.turn(of[16:32].hex()))
 
 
 async def test_an_authorized_call_of_a_newer_record_is_not_refused(
@@ -148,10 +121,12 @@ async def test_newer_records_keep_no_other_waiting(
         await written_by_newer(harness, approval)
         timer = f"{approval} {TimerKind.REMIND}"
         await harness.store.conn.command("ZADD", keys.timers, 1, timer)
-        await harness.store.conn.command("ZADD", keys.expiry, 1, approval)
+        await harness.store.conn.command("ZADD", keys.expiry, 1, keys.listed(approval))
     click, claim = await harness.refund(thread="other")
     await harness.overdue(click.approval)
-    await harness.store.conn.command("ZADD", keys.expiry, 2, click.approval)
+    await harness.store.conn.command(
+        "ZADD", keys.expiry, 2, keys.listed(click.approval)
+    )
     timer = f"{click.approval} {TimerKind.REMIND}"
     await harness.store.conn.command("ZADD", keys.timers, 2, timer)
 
@@ -167,8 +142,8 @@ async def test_another_field_under_the_same_number_is_still_corrupt(
 ) -> None:
     click, _ = await harness.refund()
     await written_by_newer(harness, click.approval)
-    blobs = harness.store.keys_of_tenant("default").blobs(click.approval)
-    await harness.store.conn.command("HSET", blobs, "format", "1")
+    head = harness.store.keys_of_tenant("default").head(click.approval)
+    await harness.store.conn.command("HSET", head, "format", "1")
 
     with pytest.raises(CorruptRecord):
         await harness.reviews.decide(click, Approve(), ANA)

@@ -226,7 +226,7 @@ async def test_nobody_is_asked_and_it_waits_in_no_queue(
     keys = harness.store.keys_of_tenant("default")
 
     asked = await harness.store.conn.transaction(
-        ["ZCARD", keys.requests_10m("default", "support")],
+        ["HLEN", keys.requests_10m("default", "support")],
         ["ZCARD", keys.waiting("default", "support")],
         ["ZCARD", keys.outdated("default")],
     )

@@ -20,8 +20,10 @@ async def corrupt(
     """Damage a record, as a bad disk or a newer version would; let the clock look."""
     keys = harness.store.keys_of_tenant("default")
     await harness.store.conn.transaction(
-        ["HSET", keys.blobs(approval), field, text],
-        ["ZADD", keys.expiry, 1, approval],
+        ["SET", keys.pinned(approval), text]
+        if field == "pinned"
+        else ["HSET", keys.head(approval), field, text],
+        ["ZADD", keys.expiry, 1, keys.listed(approval)],
     )
     await harness.sweeper.sweep()
 
@@ -60,7 +62,7 @@ async def test_uses_that_cannot_be_read_keep_nobody_from_going_on(
     _, verdicts = await harness.submit(refund(100), refund(200))
     approval = (await harness.approval(verdicts[0].item_id)).id
     keys = harness.store.keys_of_tenant("default")
-    await harness.store.conn.command("HSET", keys.blobs(approval), "0:w", uses)
+    await harness.store.conn.command("HSET", keys.head(approval), "0:w", uses)
 
     await corrupt(harness, approval, "0:d", "{")
 

@@ -64,9 +64,9 @@ async def test_an_edit_that_raises_shortens_the_wait(harness: ServiceHarness) ->
     waits_ms = after.expires_at_ms - before.created_at_ms
     assert TEN <= waits_ms <= TEN + SLACK
     keys, conn = harness.store.keys_of_tenant("default"), harness.store.conn
-    due = await conn.command("ZSCORE", keys.expiry, after.id)
+    due = await conn.command("ZSCORE", keys.expiry, keys.listed(after.id))
     waits = keys.waiting("default", "support")
-    full = await conn.command("ZSCORE", waits, after.items[0].id)
+    full = await conn.command("ZSCORE", waits, keys.listed(after.id) + b"0")
     assert float(text(due)) == float(text(full)) == after.expires_at_ms
 
 
@@ -138,10 +138,11 @@ async def test_a_raise_shortens_the_wait_of_no_other_call_of_the_card(
     approval = await beside(harness)
 
     keys, conn = harness.store.keys_of_tenant("default"), harness.store.conn
-    due = float(text(await conn.command("ZSCORE", keys.expiry, approval.id)))
+    listed = keys.listed(approval.id)
+    due = float(text(await conn.command("ZSCORE", keys.expiry, listed)))
     waits = keys.waiting("default", "support")
     ends = [
-        float(text(await conn.command("ZSCORE", waits, item.id)))
+        float(text(await conn.command("ZSCORE", waits, listed + b"%d" % item.index)))
         - approval.created_at_ms
         for item in approval.items
     ]
@@ -158,7 +159,7 @@ async def test_one_call_of_a_card_expires_and_the_others_wait_on(
     # The clock: the raised call is over.
     await conn.transaction(
         ["HSET", keys.head(approval.id), "1:e", 1],
-        ["ZADD", keys.expiry, 1, approval.id],
+        ["ZADD", keys.expiry, 1, keys.listed(approval.id)],
     )
 
     assert await harness.sweeper.sweep()
@@ -166,7 +167,8 @@ async def test_one_call_of_a_card_expires_and_the_others_wait_on(
     after = await harness.approval(approval.items[0].id)
     states = [item.state for item in after.items]
     assert states == [ItemState.PENDING, ItemState.EXPIRED, ItemState.PENDING]
-    due = float(text(await conn.command("ZSCORE", keys.expiry, approval.id)))
+    listed = keys.listed(approval.id)
+    due = float(text(await conn.command("ZSCORE", keys.expiry, listed)))
     assert due == after.expires_at_ms == approval.created_at_ms + HOUR
     assert not await harness.sweeper.sweep()
     click = await harness.click_on(approval.items[2].id)

@@ -83,7 +83,7 @@ class TenantSide:
         """Move the clock: let an approval's deadline have passed."""
         await self.store.conn.transaction(
             ["HSET", self.keys.head(approval_id), "expires", 1],
-            ["ZADD", self.keys.expiry, 1, approval_id],
+            ["ZADD", self.keys.expiry, 1, self.keys.listed(approval_id)],
         )
 
     async def told(self) -> list[EventName]:

@@ -66,9 +66,9 @@ async def test_a_list_leaves_out_what_cannot_be_read_and_says_so(
 ) -> None:
     clicks = [(await harness.refund(thread=f"t{index}"))[0] for index in range(3)]
     good, newer, corrupt = [click.approval for click in clicks]
-    blobs = harness.store.keys_of_tenant("default").blobs(corrupt)
+    pinned = harness.store.keys_of_tenant("default").pinned(corrupt)
     await written_by_newer(harness, newer)
-    await harness.store.conn.command("HSET", blobs, "pinned", "{")
+    await harness.store.conn.command("SET", pinned, "{")
 
     with caplog.at_level(logging.WARNING):
         found = await harness.store.approvals.load_each([newer, corrupt, NO_ID, good])

@@ -125,7 +125,7 @@ async def another_rev(harness: ServiceHarness, keys: Keys, one: Loaded) -> Write
 
 async def gone(harness: ServiceHarness, keys: Keys, one: Loaded) -> Write:
     change, conn = Write(decided(one)), harness.store.conn
-    await conn.command("DEL", keys.head(one.approval.id), keys.blobs(one.approval.id))
+    await conn.command("DEL", keys.head(one.approval.id), keys.pinned(one.approval.id))
     return change
 
 

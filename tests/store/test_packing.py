@@ -34,7 +34,7 @@ def test_every_damaged_byte_is_noticed_or_changes_the_text() -> None:
             assert found.decode("utf-8", "replace") != RECORD
 
 
-@pytest.mark.parametrize("junk", [b"junk", b"\x01", b"\x01junk", packed(RECORD) + b"x"])
+@pytest.mark.parametrize("junk", [b"junk", b"\x02", b"\x02junk", packed(RECORD) + b"x"])
 def test_junk_is_damaged(junk: bytes) -> None:
     with pytest.raises(ValueError, match=r"damaged|neither"):
         unpacked(junk)
@@ -42,7 +42,7 @@ def test_junk_is_damaged(junk: bytes) -> None:
 
 def test_another_dictionary_is_of_a_newer_version() -> None:
     with pytest.raises(NewerRecord):
-        unpacked(b"\x02" + packed(RECORD)[1:])
+        unpacked(b"\x03" + packed(RECORD)[1:])
 
 
 def test_a_text_that_would_fill_the_memory_is_refused(
@@ -50,7 +50,7 @@ def test_a_text_that_would_fill_the_memory_is_refused(
 ) -> None:
     monkeypatch.setattr(packing, "MOST_BYTES", 1000)
     deflate = zlib.compressobj(wbits=-15)
-    bomb = b"\x01" + deflate.compress(b"[" * 100_000) + deflate.flush()
+    bomb = b"\x02" + deflate.compress(b"[" * 100_000) + deflate.flush()
 
     with pytest.raises(ValueError, match="damaged"):
         unpacked(bomb)

@@ -227,7 +227,7 @@ async def test_everything_of_a_long_sorted_set_comes_once(
 
     pages = [page async for page in pages_by_score(store.conn, keys.expiry, size=6)]
 
-    found = [member for page in pages for member in page]
+    found = [text(member) for page in pages for member in page]
     assert sorted(found) == [f"m{index:02}" for index in range(57)]
     assert max(map(len, pages)) <= 6
 

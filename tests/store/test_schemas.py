@@ -5,15 +5,16 @@ from __future__ import annotations
 import pytest
 
 from tests.service.harness import ANA, ServiceHarness
-from tests.stored_records import stored
+from tests.stored_records import pinned
 from twokey.gateway.approvals.decisions import Approve, Click, Reject
 from twokey.gateway.errors import CorruptRecord
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.wire import ProposedCall, Turn, TurnRef
+from twokey.gateway.store.approvals import ApprovalStore
 from twokey.gateway.store.connection import number, text
 from twokey.gateway.store.keys import Keys
-from twokey.gateway.store.schemas import SchemaStore, schema_digest, schema_text
+from twokey.gateway.store.schemas import schema_digest, schema_text
 from twokey.gateway.store.store import Store
 
 NO_END = -1
@@ -60,8 +61,9 @@ async def ends_at(harness: ServiceHarness, key: str) -> int:
 
 
 def forget(harness: ServiceHarness) -> None:
-    """Let this process know no schema any more, as one that has just started."""
-    harness.store.approvals.schemas = SchemaStore(harness.store.conn)
+    """Let this process know nothing any more, as one that has just started."""
+    store = harness.store
+    store.approvals = ApprovalStore(store.conn, lease_ms=store.approvals.lease_ms)
 
 
 async def test_two_approvals_share_one_schema_until_the_last_has_ended(
@@ -71,10 +73,8 @@ async def test_two_approvals_share_one_schema_until_the_last_has_ended(
     two = await refund(harness, "two")
     key = await schema_key(harness, one)
     assert key == await schema_key(harness, two)
-    pinned = await stored(
-        harness.store.conn, keys_of(harness).blobs(one.approval), "pinned"
-    )
-    assert pinned["items"][0]["args_schema"] == 0
+    opened = await pinned(harness.store.conn, keys_of(harness), one.approval)
+    assert opened["items"][0]["args_schema"] == 0
 
     await harness.reviews.decide(one, Reject(reason="No."), ANA)
     assert await life(harness, key) == NO_END

@@ -4,8 +4,8 @@
 -- (approvals/*.py); this only compares, writes, and keeps the indexes true.
 -- include precedents.lua
 -- include next_version.lua
--- KEYS[1] head        hash    small fields of the approval
--- KEYS[2] blobs       hash    large fields of the approval
+-- KEYS[1] head        hash    what changes of the approval
+-- KEYS[2] pinned      string  what no decision changes of it
 -- KEYS[3] expiry      zset    deadlines of the shard
 -- KEYS[4] outbox      stream  events
 -- KEYS[5] audit       stream  audit log
@@ -22,31 +22,31 @@
 -- ARGV[4] before_ms   int     not to be written from this moment on; 0: at any moment
 -- ARGV[5] unfrozen    json    array of names of which none may be frozen
 -- ARGV[6] fires       text    kind of the timer that has to be due, and is taken out
--- ARGV[7] head_fields json    {field: text, or false to delete it}; hashes in hex
+-- ARGV[7] fields      json    {field: text, or false to delete it}; hashes in hex
 -- ARGV[8] as_read     json    {field: text} of the head as it was read, hashes in hex:
 --                             a heartbeat renews a claim without another rev
--- ARGV[9] blob_fields json    the same of the large fields
--- ARGV[10] states      json    {index: state} of items whose state or deadline moved
--- ARGV[11] uses       json    {index: {rows, totals}}: what an item uses of windows from
+-- ARGV[9] states      json    {index: state} of items whose state or deadline moved
+-- ARGV[10] uses       json    {index: {rows, totals}}: what an item uses of windows from
 --                             now on (json), and what each came to when it was evaluated
--- ARGV[12] set        json    rows of {kind, at_ms}: timers to set; at 0: to take out
--- ARGV[13] events     json    array of event texts
--- ARGV[14] job        json    the resume job, or empty
--- ARGV[15] rejection  json    {calls: rows of {call, body}, after, name, pause, event} of
+-- ARGV[11] set        json    rows of {kind, at_ms}: timers to set; at 0: to take out
+-- ARGV[12] events     json    array of event texts
+-- ARGV[13] job        json    the resume job, or empty
+-- ARGV[14] rejection  json    {calls: rows of {call, body}, after, name, pause, event} of
 --                             rejections; with "ends" where a call of the same change was
 --                             authorized; {"ends": true} of an authorization; or empty
--- ARGV[16] failed     json    array of items whose execution failed
--- ARGV[17] failed_ms  int     how long a failure counts, milliseconds
--- ARGV[18] keep_ms    int     lifetime of what has ended, milliseconds
--- ARGV[19] precedents json    rows of {key, call, kind, body, keep_ms} to note
--- ARGV[20] seen       json    rows of {key, n}: precedents that the evaluation used
--- ARGV[21] standing   json    rows of {id, state}: standing approvals as they were read
--- ARGV[22] queues     json    {leaves, enters, groups}: queues of people to leave, rows of
+-- ARGV[15] failed     json    array of items whose execution failed
+-- ARGV[16] failed_ms  int     how long a failure counts, milliseconds
+-- ARGV[17] keep_ms    int     lifetime of what has ended, milliseconds
+-- ARGV[18] precedents json    rows of {key, call, kind, body, keep_ms} to note
+-- ARGV[19] seen       json    rows of {key, n}: precedents that the evaluation used
+-- ARGV[20] standing   json    rows of {id, state}: standing approvals as they were read
+-- ARGV[21] queues     json    {leaves, enters, groups}: queues of people to leave, rows of
 --                             {queue, lists, groups} to be in, the set of all groups
--- ARGV[23] assumed    json    what has to be so, where it is named: {large: SHA-1 of
---                             large fields; totals: rows of {index, window, use, total};
---                             place: channel and ts of its card; alone: whom no queue is
---                             delegated to, by delegations, a key}
+-- ARGV[22] assumed    json    what has to be so, where it is named: {large: SHA-1 of
+--                             large fields, and of what is pinned; totals: rows of
+--                             {index, window, use, total}; place: channel and ts of its
+--                             card; alone: whom no queue is delegated to, by delegations,
+--                             a key}
 -- Returns:
 --   {"done", now}  written, at this moment of this server's clock
 --   {"gone"}   no such approval
@@ -56,20 +56,20 @@
 --              other precedents than were evaluated by, a standing approval that ended
 --              since, or something that is not as it was assumed to be
 local change = {
-  head = KEYS[1], blobs = KEYS[2], expiry = KEYS[3], outbox = KEYS[4],
+  head = KEYS[1], pinned = KEYS[2], expiry = KEYS[3], outbox = KEYS[4],
   audit = KEYS[5], jobs = KEYS[6], waiting = KEYS[7], timers = KEYS[8],
   frozen = KEYS[9], rejections = KEYS[10], rejected = KEYS[11], failures = KEYS[12],
   id = ARGV[1], rev = ARGV[2], seen_ms = tonumber(ARGV[3]),
   before_ms = tonumber(ARGV[4]), unfrozen = cjson.decode(ARGV[5]), fires = ARGV[6],
-  head_fields = cjson.decode(ARGV[7]), as_read = cjson.decode(ARGV[8]),
-  blob_fields = cjson.decode(ARGV[9]), states = cjson.decode(ARGV[10]),
-  uses = cjson.decode(ARGV[11]), set = cjson.decode(ARGV[12]), events = ARGV[13],
-  job = ARGV[14], rejection = ARGV[15] ~= '' and cjson.decode(ARGV[15]) or {},
-  failed = cjson.decode(ARGV[16]), failed_ms = tonumber(ARGV[17]),
-  keep_ms = tonumber(ARGV[18]), precedents = cjson.decode(ARGV[19]),
-  seen = cjson.decode(ARGV[20]), standing = cjson.decode(ARGV[21]),
-  queues = cjson.decode(ARGV[22]),
-  assumed = cjson.decode(ARGV[23]),
+  fields = cjson.decode(ARGV[7]), as_read = cjson.decode(ARGV[8]),
+  states = cjson.decode(ARGV[9]),
+  uses = cjson.decode(ARGV[10]), set = cjson.decode(ARGV[11]), events = ARGV[12],
+  job = ARGV[13], rejection = ARGV[14] ~= '' and cjson.decode(ARGV[14]) or {},
+  failed = cjson.decode(ARGV[15]), failed_ms = tonumber(ARGV[16]),
+  keep_ms = tonumber(ARGV[17]), precedents = cjson.decode(ARGV[18]),
+  seen = cjson.decode(ARGV[19]), standing = cjson.decode(ARGV[20]),
+  queues = cjson.decode(ARGV[21]),
+  assumed = cjson.decode(ARGV[22]),
 }
 if redis.call('EXISTS', change.head) == 0 then return {'gone'} end
 local now = now_ms()

@@ -9,21 +9,21 @@
 -- KEYS[4] jobs        stream  resume jobs
 -- KEYS[5] timers      zset    timers of the shard
 -- KEYS[6] frozen      hash    what is frozen of the tenant
--- KEYS[7..] records   key     of each approval: head, blobs, waiting, rejections,
+-- KEYS[7..] records   key     of each approval: head, pinned, waiting, rejections,
 --                             rejected and failures, as change.lua has them
 -- ARGV[1] failed_ms   int     how long a failure counts, milliseconds
 -- ARGV[2] keep_ms     int     lifetime of what has ended, milliseconds
 -- ARGV[3] events      json    array of event texts about all of it, before those of the
 --                             approvals
 -- ARGV[4..] changes   json    of each approval: what change.lua takes as ARGV[1] to
---                             ARGV[16] and ARGV[19] to ARGV[23], by its names; what is
+--                             ARGV[15] and ARGV[18] to ARGV[22], by its names; what is
 --                             JSON there is a part of this one, but events and job
 -- Returns:
 --   {"done", now}  written, at this moment of this server's clock
 --   {"moved"}  read all again and compute all again: of one of them change.lua would say
 --              that it moved or is gone, or the changes before it take the room in a
 --              window that it was evaluated by
-local NAMES = {'head', 'blobs', 'waiting', 'rejections', 'rejected', 'failures'}
+local NAMES = {'head', 'pinned', 'waiting', 'rejections', 'rejected', 'failures'}
 local FIRST_KEY, FIRST_CHANGE = 7, 4
 local changes = {}
 for i = FIRST_CHANGE, #ARGV do

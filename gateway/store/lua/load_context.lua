@@ -5,7 +5,7 @@
 -- KEYS[2] facts    hash    who asked in the thread
 -- KEYS[3] frozen   hash    what is frozen of the tenant
 -- KEYS[4] waiting  zset    the agent's pending items
--- KEYS[5] requests_10m zset    what the agent asked people for
+-- KEYS[5] requests_10m hash    how much the agent asked people for
 -- KEYS[6] failures zset    the agent's failed executions
 -- KEYS[7] rejections string  how many of the agent's calls were rejected in a row
 -- KEYS[8] rejected hash    what was rejected in the thread
@@ -31,9 +31,10 @@ local now = now_ms()
 local counts = {}
 -- By ZCOUNT and not by ZCARD: this script only reads, and what has ended is removed by
 -- the scripts that write.
-for index = 4, 6 do
+for _, index in ipairs({4, 6}) do
   counts[index - 3] = redis.call('ZCOUNT', KEYS[index], '(' .. now, '+inf')
 end
+counts[2] = asked(KEYS[5], now)
 counts[4] = tonumber(redis.call('GET', KEYS[7]) or '0')
 local precedents = {}
 for index = 9, #KEYS do precedents[index - 8] = redis.call('HGETALL', KEYS[index]) end

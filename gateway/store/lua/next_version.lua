@@ -18,11 +18,12 @@ end
 local function is_otherwise(change, now)
   local assumed = change.assumed
   for field, sha1 in pairs(assumed.large or {}) do
-    local value = redis.call('HGET', change.blobs, field) or ''
-    if redis.sha1hex(value) ~= sha1 then return true end
+    local value = field == 'pinned' and redis.call('GET', change.pinned)
+      or redis.call('HGET', change.head, field)
+    if redis.sha1hex(value or '') ~= sha1 then return true end
   end
   for _, row in ipairs(assumed.totals or {}) do
-    local total = total_with(row[2], row[3], uses_of(change.blobs, row[1]), now)
+    local total = total_with(row[2], row[3], uses_of(change.head, row[1]), now)
     -- Less is another total, too: a rule may ask for less than was evaluated.
     if string.format('%.0f', total) ~= row[4] then return true end
   end
@@ -59,8 +60,8 @@ local function has_moved(change, now, added)
   for i, inputs in pairs(change.uses) do
     -- Uses that stay as they are were compared when they were reserved; every later call
     -- was evaluated with them in its sums.
-    if inputs.rows ~= (redis.call('HGET', change.blobs, i .. ':w') or '[]') then
-      local own = uses_of(change.blobs, i)
+    if inputs.rows ~= (redis.call('HGET', change.head, i .. ':w') or '[]') then
+      local own = uses_of(change.head, i)
       for index, row in ipairs(cjson.decode(inputs.rows)) do
         local total, before = total_with(row[1], row[2], own, now), 0
         if added then
@@ -84,16 +85,16 @@ end
 
 -- Let items use of windows what a change says, instead of what they used.
 local function move_uses(change, now)
-  local head, blobs = change.head, change.blobs
+  local head = change.head
   for i, inputs in pairs(change.uses) do
-    if inputs.rows ~= (redis.call('HGET', blobs, i .. ':w') or '[]') then
+    if inputs.rows ~= (redis.call('HGET', head, i .. ':w') or '[]') then
       local expires = tonumber(end_of(head, i)) or now
       -- Before the new ones are held: both lists may name one use, and then it counts.
-      for _, row in ipairs(uses_of(blobs, i)) do release(row[1], row[2]) end
+      for _, row in ipairs(uses_of(head, i)) do release(row[1], row[2]) end
       for _, row in ipairs(cjson.decode(inputs.rows)) do
         hold(row[1], row[2], expires + change.keep_ms)
       end
-      redis.call('HSET', blobs, i .. ':w', inputs.rows)
+      redis.call('HSET', head, i .. ':w', inputs.rows)
     end
   end
 end
@@ -114,7 +115,7 @@ end
 -- the earliest end of what waits in it.
 local function move_queues(change)
   for _, queue in ipairs(change.queues.leaves or {}) do
-    redis.call('ZREM', queue, in_queue(change.id))
+    redis.call('ZREM', queue, listed(change.id))
     until_last(queue)
   end
   local due = nil
@@ -131,17 +132,16 @@ end
 
 -- Write a change, and everything that belongs to it but the row of rejections.
 local function write_version(change, now)
-  local head, blobs, id, keep = change.head, change.blobs, change.id, change.keep_ms
+  local head, id, keep = change.head, change.id, change.keep_ms
   if change.fires ~= '' then redis.call('ZREM', change.timers, id .. ' ' .. change.fires) end
   -- A corrupt record may hold no number; any new rev makes what others have read of it
   -- stale.
   redis.call('HSET', head, 'rev', (tonumber(change.rev) or 0) + 1)
-  write_fields(head, change.head_fields)
-  write_fields(blobs, change.blob_fields)
+  write_fields(head, change.fields)
   move_uses(change, now)
   local corrupt = redis.call('HEXISTS', head, 'quarantined') == 1
   for i, state in pairs(change.states) do
-    local item, expires = id .. '.' .. i, tonumber(end_of(head, i)) or now
+    local item, expires = listed(id) .. i, tonumber(end_of(head, i)) or now
     if state == 'pending' then
       redis.call('ZADD', change.waiting, expires, item)
     else
@@ -149,9 +149,9 @@ local function write_version(change, now)
     end
     if corrupt then
       -- Its uses may be the corrupt part: then it counts until it is forgotten.
-      pcall(update_uses, blobs, i, state, now, expires + keep)
+      pcall(update_uses, head, i, state, now, expires + keep)
     else
-      update_uses(blobs, i, state, now, expires + keep)
+      update_uses(head, i, state, now, expires + keep)
     end
   end
   until_last(change.waiting)
@@ -165,12 +165,12 @@ local function write_version(change, now)
   end
   if corrupt then
     -- Quarantined: with a deadline, each sweep would find it again.
-    redis.call('ZREM', change.expiry, id)
+    redis.call('ZREM', change.expiry, listed(id))
   else
     -- After the fields are written, which it reads; so does retain below.
     reindex(head, change.expiry, id, now)
   end
-  retain(head, blobs, keep)
+  retain(head, change.pinned, keep)
   announce(change.outbox, change.audit, change.events, now)
   enqueue(change.jobs, change.job)
   note_precedents(change.precedents, now)

@@ -5,19 +5,19 @@
 -- What the turn reserved counts from here on as its calls fared.
 -- include precedents.lua
 -- KEYS[1] turn        string  the turn's verdicts, after a line of its approvals
--- KEYS[2] run         zset    the run's approvals that have ended, each "id namespace"
+-- KEYS[2] run         zset    the run's approvals that have ended, each its id raw, and namespace
 -- KEYS[3] expiry      zset    deadlines of the shard
 -- KEYS[4] outbox      stream  events
 -- KEYS[5] audit       stream  audit log
 -- KEYS[6] reservation string  what the turn reserved
 -- KEYS[7] frozen      hash    what is frozen of the tenant
 -- KEYS[8] waiting     zset    the agent's pending items
--- KEYS[9] requests_10m zset     what the agent asked people for
+-- KEYS[9] requests_10m hash     how much the agent asked people for
 -- KEYS[10] rejected   hash    what was rejected in the thread, and its turns since
 -- KEYS[11] timers     zset    when people are reminded and others are called
 -- KEYS[12] outdated   zset    the tenant's approvals whose card is missing or old
 -- KEYS[13] queue_groups set    user groups that are named in queues of people
--- KEYS[14..] records  hash    head and blobs of each approval
+-- KEYS[14..] records  key     head and pinned of each approval
 -- ARGV[1] keep_ms     int     lifetime of what has ended, milliseconds
 -- ARGV[2] verdicts    text    what the turn is answered with
 -- ARGV[3] events      json    array of event texts
@@ -38,7 +38,7 @@
 --                             on its givers may be, and its uses from now on (json)
 -- ARGV[13] schemas    json    {digest in hex: JSON Schema}
 -- ARGV[14] not_rejected json   array of fingerprints of calls of which none was rejected
--- ARGV[15..] large    text    of each approval: what is pinned, then each item's detail
+-- ARGV[15..] pinned   text    of each approval: what is pinned
 -- Returns:
 --   {"opened", older}  what the run lists of its earlier approvals that are open
 --   {"exists", verdicts}
@@ -85,10 +85,11 @@ for _, approval in ipairs(approvals) do
 end
 -- ZCARD counts what has ended, too, until it is removed.
 redis.call('ZREMRANGEBYSCORE', KEYS[8], '-inf', now)
-redis.call('ZREMRANGEBYSCORE', KEYS[9], '-inf', now)
+local requests, past = asked(KEYS[9], now)
+if #past > 0 then redis.call('HDEL', KEYS[9], unpack(past)) end
 -- A turn that asks people for nothing is not refused for what waits already.
 if held > 0 and (redis.call('ZCARD', KEYS[8]) + held > limits.waiting
-  or redis.call('ZCARD', KEYS[9]) + held > limits.requests_10m) then
+  or requests + held > limits.requests_10m) then
   return {'crowded'}
 end
 
@@ -98,27 +99,26 @@ local open = base .. 'open:' .. run
 local older = redis.call('ZRANGE', open, 0, -1)
 -- Where no bot works, nobody takes out what has ended.
 -- 100 at most, so that no single turn pays for a long list.
-for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[12], '-inf', now, 'LIMIT', 0, 100)) do
-  if is_open(base .. 'a:' .. id) then
-    redis.call('ZADD', KEYS[12], now + keep, id)
+for _, card in ipairs(redis.call('ZRANGEBYSCORE', KEYS[12], '-inf', now, 'LIMIT', 0, 100)) do
+  if is_open(base .. 'a:' .. unlisted(base, card)) then
+    redis.call('ZADD', KEYS[12], now + keep, card)
   else
-    redis.call('ZREM', KEYS[12], id)
+    redis.call('ZREM', KEYS[12], card)
   end
 end
 
-local schemas, large = cjson.decode(ARGV[13]), 15
+local schemas = cjson.decode(ARGV[13])
 for index, approval in ipairs(approvals) do
-  local head, blobs = KEYS[12 + 2 * index], KEYS[13 + 2 * index]
+  local head = KEYS[12 + 2 * index]
   local expires = now + approval.ttl_ms
   local waits = approval.state == 'pending'
   redis.call('HSET', head, 'rev', 1, 'version', 1, 'n', #approval.hashes,
-    'created', now, 'expires', expires)
-  local listed = approval.id .. ' ' .. approval.ns
-  redis.call('HSET', blobs, 'format', FORMAT, 'pinned', ARGV[large],
+    'created', now, 'expires', expires, 'format', FORMAT,
     'of', from_hex(run .. string.match(KEYS[1], '%x+$')) .. approval.ns)
-  large = large + 1
+  redis.call('SET', KEYS[13 + 2 * index], ARGV[14 + index])
+  local member = listed(approval.id)
   if #approval.schemas > 0 then
-    redis.call('HSET', blobs, 'schemas', from_hex(table.concat(approval.schemas)))
+    redis.call('HSET', head, 'schemas', from_hex(table.concat(approval.schemas)))
   end
   for _, digest in ipairs(approval.schemas) do
     local schema = base .. 'schema:' .. digest
@@ -130,17 +130,13 @@ for index, approval in ipairs(approvals) do
     redis.call('PERSIST', schema)
   end
   for i, hash in ipairs(approval.hashes) do
-    local item = approval.id .. '.' .. (i - 1)
     redis.call('HSET', head, (i - 1) .. ':s', approval.state, (i - 1) .. ':h', from_hex(hash))
-    redis.call('HSET', blobs, (i - 1) .. ':d', ARGV[large])
-    large = large + 1
     if approval.uses[i] ~= '[]' then
-      redis.call('HSET', blobs, (i - 1) .. ':w', approval.uses[i])
+      redis.call('HSET', head, (i - 1) .. ':w', approval.uses[i])
     end
-    update_uses(blobs, i - 1, approval.state, now, expires + keep)
+    update_uses(head, i - 1, approval.state, now, expires + keep)
     if waits then
-      redis.call('ZADD', KEYS[8], expires, item)
-      redis.call('ZADD', KEYS[9], now + limits.asked_ms, item)
+      redis.call('ZADD', KEYS[8], expires, member .. (i - 1))
     else
       redis.call('HSET', head, (i - 1) .. ':t', now, (i - 1) .. ':l', expires)
     end
@@ -149,12 +145,12 @@ for index, approval in ipairs(approvals) do
   local short = short_key(base, approval.id)
   redis.call('SADD', short, approval.id)
   redis.call('PERSIST', short)
-  redis.call('ZADD', KEYS[3], expires, approval.id)
-  if waits then redis.call('ZADD', KEYS[12], expires + keep, approval.id) end
+  redis.call('ZADD', KEYS[3], expires, member)
+  if waits then redis.call('ZADD', KEYS[12], expires + keep, member) end
   for _, timer in ipairs(approval.timers) do
     redis.call('ZADD', KEYS[11], now + timer[2], approval.id .. ' ' .. timer[1])
   end
-  redis.call('ZADD', open, now, listed)
+  redis.call('ZADD', open, now, member .. approval.ns)
 end
 if #approvals > 0 then
   -- What ended so long ago is kept no longer, unless something older is still open.
@@ -163,11 +159,12 @@ if #approvals > 0 then
   redis.call('PERSIST', KEYS[2])
 end
 for _, row in ipairs(standing) do
-  redis.call('HINCRBY', base .. 'a:' .. row.id, 'rev', 1)
-  redis.call('HSET', base .. 'b:' .. row.id, 'uses', row.uses, 'format', FORMAT)
+  local head = base .. 'a:' .. row.id
+  redis.call('HINCRBY', head, 'rev', 1)
+  redis.call('HSET', head, 'uses', row.uses, 'format', FORMAT)
 end
 until_last(KEYS[8])
-redis.call('PEXPIRE', KEYS[9], limits.asked_ms)
+if held > 0 then count_asked(KEYS[9], held, now, limits.asked_ms) end
 for _, row in ipairs(cjson.decode(ARGV[7])) do hold(row[1], row[2], now + row[3]) end
 for _, row in ipairs(cjson.decode(ARGV[8])) do release(row[1], row[2]) end
 -- From here on each use counts by the state of its call.

@@ -16,6 +16,17 @@ local function from_hex(text)
   return (string.gsub(text, '..', function(pair) return string.char(tonumber(pair, 16)) end))
 end
 
+-- An approval stands in sorted sets by the random half of its id, raw: one that waits is
+-- in half a dozen of them.
+local function listed(id)
+  return from_hex(string.match(id, '[^_]*$'))
+end
+
+-- Return the id that `listed` was made of; the shard is that of the keys.
+local function unlisted(base, member)
+  return 'ap_' .. string.match(base, '{(.-)}') .. '_' .. to_hex(member)
+end
+
 -- Write events (a JSON array of JSON texts) to the outbox and to the audit log.
 -- The outbox has no fixed length: a sweep drops what every reader has acknowledged.
 -- Two streams, because they are trimmed differently: the outbox by what its readers
@@ -61,14 +72,14 @@ local function reindex(head, expiry, id, now)
     end
   end
   if due then
-    redis.call('ZADD', expiry, due, id)
+    redis.call('ZADD', expiry, due, listed(id))
   else
-    redis.call('ZREM', expiry, id)
+    redis.call('ZREM', expiry, listed(id))
   end
 end
 
 -- The format in which this version writes records, as codec.py has it.
-local FORMAT = '12'
+local FORMAT = '13'
 
 -- One rule for every lifetime: what is still needed has none, and what has ended has one.
 -- An approval is needed while an item of it is open: people, an executor or the clock
@@ -168,39 +179,35 @@ local function retain_schemas(base, digests, keep, was_open)
 end
 
 -- After every write: keep an approval, and what its run needs while it is open. Where
--- damaged blobs name neither run nor turn, these keep the lifetimes that they have.
-local function retain(head, blobs, keep)
+-- a damaged record names neither run nor turn, these keep the lifetimes that they have.
+local function retain(head, pinned, keep)
   local base, id = split(head)
   local needed = is_open(head)
   -- At each write, not only at the opening: an older version may have opened this
   -- record, and must not read what this one wrote into it.
-  redis.call('HSET', blobs, 'format', FORMAT)
-  live_on({head, blobs}, not needed and keep)
+  redis.call('HSET', head, 'format', FORMAT)
+  live_on({head, pinned}, not needed and keep)
   live_on(attached(head), not needed and keep)
-  local of = redis.call('HGET', blobs, 'of') or ''
+  local of = redis.call('HGET', head, 'of') or ''
   if needed or #of < 32 then return end
-  -- Formats before 12 have it as text; raw bytes may look like a short one.
-  local run, turn, ns = string.match(of, '^(%x+) (%x+) (.*)$')
-  if not run or #run ~= 32 then
-    run, turn = to_hex(string.sub(of, 1, 16)), to_hex(string.sub(of, 17, 32))
-    ns = string.sub(of, 33)
-  end
+  local run, turn = to_hex(string.sub(of, 1, 16)), to_hex(string.sub(of, 17, 32))
+  local ns = string.sub(of, 33)
   local open = base .. 'open:' .. run
   -- Redis removes a sorted set with its last member, so EXISTS below says whether
   -- anything of the run is still open.
-  local was_open = redis.call('ZREM', open, id .. ' ' .. ns) == 1
+  local was_open = redis.call('ZREM', open, listed(id) .. ns) == 1
   if was_open then
     local created = tonumber(redis.call('HGET', head, 'created')) or 0
-    redis.call('ZADD', base .. 'run:' .. run, created, id .. ' ' .. ns)
+    redis.call('ZADD', base .. 'run:' .. run, created, listed(id) .. ns)
     -- Listed apart for a day: the run's next calls are shown beside such answers.
     if redis.call('HGET', head, '0:s') == 'answered' then
       local answered = base .. 'answered:' .. run
-      redis.call('ZADD', answered, created, id .. ' ' .. ns)
+      redis.call('ZADD', answered, created, listed(id) .. ns)
       redis.call('ZREMRANGEBYRANK', answered, 0, -1 - MOST_ANSWERED)
       redis.call('PEXPIRE', answered, DAY_MS)
     end
   end
-  retain_schemas(base, redis.call('HGET', blobs, 'schemas') or '', keep, was_open)
+  retain_schemas(base, redis.call('HGET', head, 'schemas') or '', keep, was_open)
   retain_turn(base, base .. 'turn:' .. turn, keep)
   live_on({base .. 'run:' .. run}, redis.call('EXISTS', open) == 0 and keep)
 end
@@ -216,6 +223,30 @@ local function begin_run(facts)
   redis.call('PERSIST', facts)
 end
 
+-- What an agent asks people for is counted in steps of so long, each under the moment
+-- when it ends to count: a request counts up to this much longer, never less.
+local ASKED_STEP_MS = 10000
+
+-- Return how many requests count now, and the steps that do not any more.
+local function asked(requests, now)
+  local count, past, rows = 0, {}, redis.call('HGETALL', requests)
+  for index = 1, #rows, 2 do
+    if now < tonumber(rows[index]) then
+      count = count + tonumber(rows[index + 1])
+    else
+      past[#past + 1] = rows[index]
+    end
+  end
+  return count, past
+end
+
+-- Let so many requests count from now on.
+local function count_asked(requests, count, now, asked_ms)
+  local step = (math.floor(now / ASKED_STEP_MS) + 1) * ASKED_STEP_MS + asked_ms
+  redis.call('HINCRBY', requests, string.format('%.0f', step), count)
+  redis.call('PEXPIREAT', requests, step)
+end
+
 -- Let a sorted set of deadlines live until the last of them.
 local function until_last(deadlines)
   local last = redis.call('ZREVRANGE', deadlines, 0, 0, 'WITHSCORES')[2]
@@ -224,12 +255,6 @@ end
 
 -- Put an approval into queues of people, see person_queues.py; rows are {queue, lists,
 -- groups}. The keys are not in KEYS: they follow from the record, and have its hash tag.
--- An approval stands in them by the random half of its id, raw: every approval that waits
--- is in two of them or more.
-local function in_queue(id)
-  return from_hex(string.match(id, '[^_]*$'))
-end
-
 local function enter_queues(rows, id, due, all_groups)
   for _, row in ipairs(rows) do
     -- Listed in the step that adds the first one: what waits is never without a name.
@@ -237,7 +262,7 @@ local function enter_queues(rows, id, due, all_groups)
       for _, list in ipairs(row[2]) do redis.call('SADD', list, row[1]) end
       for _, group in ipairs(row[3]) do redis.call('SADD', all_groups, group) end
     end
-    redis.call('ZADD', row[1], due, in_queue(id))
+    redis.call('ZADD', row[1], due, listed(id))
     until_last(row[1])
   end
 end
@@ -301,8 +326,8 @@ local function release(window, use)
 end
 
 -- What item i has reserved: rows of {window, use, within_ms}.
-local function uses_of(blobs, i)
-  return cjson.decode(redis.call('HGET', blobs, i .. ':w') or '[]')
+local function uses_of(head, i)
+  return cjson.decode(redis.call('HGET', head, i .. ':w') or '[]')
 end
 
 local UNEXECUTED = {rejected = true, answered = true, expired = true,
@@ -315,8 +340,8 @@ local WHILE_OPEN = 9e15
 -- Keep an item's uses true to the state it reached: they count while it may still
 -- run, and for the window's length after it ran; what never ran counts no longer.
 -- Those of a pending item count beyond its deadline, till a moment.
-local function update_uses(blobs, i, state, now, till)
-  for _, row in ipairs(uses_of(blobs, i)) do
+local function update_uses(head, i, state, now, till)
+  for _, row in ipairs(uses_of(head, i)) do
     if UNEXECUTED[state] then
       release(row[1], row[2])
     elseif state == 'executed' or state == 'failed' then

@@ -1,6 +1,6 @@
 #!lua
 -- Return what windows would come to if one item used these instead of its own.
--- KEYS[1] blobs      hash  large fields of the item's approval
+-- KEYS[1] head       hash  what changes of the item's approval
 -- KEYS[2..] windows  zset  the window of each use
 -- ARGV[1] index      int   the item
 -- ARGV[2] uses       json  array of uses, one for each window key

@@ -67,7 +67,8 @@ async def cut_off(stack: Stack, verdict: Verdict) -> None:
     assert reply.kind == "new"
     head = stack.keys.head(approval.id)
     await stack.store.conn.transaction(
-        ["HSET", head, "0:u", 1], ["ZADD", stack.keys.expiry, 1, approval.id]
+        ["HSET", head, "0:u", 1],
+        ["ZADD", stack.keys.expiry, 1, stack.keys.listed(approval.id)],
     )
     await stack.sweeper.sweep()
 
@@ -381,8 +382,8 @@ async def test_a_message_that_its_channel_refuses_stops_nobody(
 
 async def test_a_notification_that_nobody_can_read_stops_no_card(stack: Stack) -> None:
     (verdict,) = await stack.submit(POST_NOTICE)
-    key = stack.keys.blobs(approval_of(verdict.item_id)[0])
-    await stack.store.conn.command("HSET", key, "pinned", "junk")
+    key = stack.keys.pinned(approval_of(verdict.item_id)[0])
+    await stack.store.conn.command("SET", key, "junk")
 
     async with stack.running():
         await stack.card(await stack.refund(thread="t2"))

@@ -214,6 +214,18 @@ class SqliteFence:
         async with own.lock:
             return await in_thread(own, _raise_in_sqlite, lease.name, lease.fence)
 
+    @to_the_end
+    async def raise_and_read(
+        self, saver: Saver, lease: Lease, config: RunnableConfig
+    ) -> tuple[int, CheckpointTuple | None]:
+        """Do both with one change of threads: the fence is kept before the read."""
+        own = cast("AsyncSqliteSaver", saver)
+        await own.setup()
+        async with own.lock:
+            return await in_thread(
+                own, _raise_and_read, lease.name, lease.fence, config
+            )
+
     async def read(
         self, saver: Saver, config: RunnableConfig
     ) -> CheckpointTuple | None:
@@ -237,6 +249,16 @@ def _read_from_sqlite(
     _: sqlite3.Connection, saver: SqliteSaver, config: RunnableConfig
 ) -> CheckpointTuple | None:
     return saver.get_tuple(config)
+
+
+def _raise_and_read(
+    conn: sqlite3.Connection,
+    saver: SqliteSaver,
+    lease: str,
+    fence: int,
+    config: RunnableConfig,
+) -> tuple[int, CheckpointTuple | None]:
+    return _raise_in_sqlite(conn, saver, lease, fence), saver.get_tuple(config)
 
 
 def _raise_in_sqlite(

@@ -87,12 +87,12 @@ class FencedSaver(BaseCheckpointSaver[Any]):
     @override
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Read a checkpoint, once the database knows the reader's fence."""
+        lease, fence = current(), self.twokey_fence
+        if lease is not None and isinstance(fence, SqliteFence):
+            return await self._read_sqlite(lease, fence, config)
         # Before the read: from then on no older holder can write what this read would
         # miss.
         await self._introduce()
-        fence = self.twokey_fence
-        if current() and isinstance(fence, SqliteFence):
-            return await fence.read(self, config)
         return await super().aget_tuple(config)
 
     @override
@@ -160,6 +160,18 @@ class FencedSaver(BaseCheckpointSaver[Any]):
         if lease is not None:
             lease.check()
         super().put_writes(config, writes, task_id, task_path)
+
+    async def _read_sqlite(
+        self, lease: Lease, fence: SqliteFence, config: RunnableConfig
+    ) -> CheckpointTuple | None:
+        if fence not in lease.known_to:
+            lease.check()
+            newest, found = await fence.raise_and_read(self, lease, config)
+            if newest <= lease.fence:
+                lease.known_to.add(fence)
+                return found
+            await self._introduce()
+        return await fence.read(self, config)
 
     async def _write(self, config: RunnableConfig, put: Put[T]) -> T:
         """Write by a method of the saver's own, under the fence of a lease if any."""

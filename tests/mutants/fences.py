@@ -77,8 +77,22 @@ FENCES_TABLE = (
     Mutant(
         "a new holder's fence is known before it reads",
         "gateway/resume/fenced_saver.py",
-        "        await self._introduce()\n        fence = self.twokey_fence\n",
-        "        fence = self.twokey_fence\n",
+        "        await self._introduce()\n        return await super()",
+        "        return await super()",
+        FENCES,
+    ),
+    Mutant(
+        "a new holder's fence is known before it reads from SQLite",
+        "gateway/resume/fenced_saver.py",
+        "newest, found = await fence.raise_and_read(self, lease, config)",
+        "newest, found = lease.fence, await fence.read(self, config)",
+        FENCES,
+    ),
+    Mutant(
+        "what was read below a greater fence is read again",
+        "gateway/resume/fenced_saver.py",
+        "            if newest <= lease.fence:\n",
+        "            if True:\n",
         FENCES,
     ),
     Mutant(

@@ -20,7 +20,7 @@ from tests.resume import postgres_server, sample_tools
 from tests.resume.resume_stack import Stack, open_stack
 from twokey.gateway.errors import LeaseLost, StoreUnavailable
 from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.resume import fence_tables
+from twokey.gateway.resume import fence_tables, sqlite_writes
 from twokey.gateway.resume.checkpoints import open_checkpoints
 from twokey.gateway.resume.fence_tables import Put
 from twokey.gateway.resume.fenced_saver import FencedSaver
@@ -266,6 +266,27 @@ async def test_a_lease_ends_with_the_clock_that_counts_suspension(
         with pytest.raises(LeaseLost):
             lease.check()
         moved = 0.0
+
+
+async def test_a_new_holder_reads_from_sqlite_with_one_change_of_threads(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at, done = place(store), list[str]()
+    plain = sqlite_writes.in_thread
+
+    async def in_thread(saver: Any, work: Any, *given: Any) -> Any:
+        done.append(work.__name__)
+        return await plain(saver, work, *given)
+
+    async with open_checkpoints(str(tmp_path / "checkpoints.db")) as saver:
+        shop = runner(saver)
+        await under_lease(store, at, lambda: shop.start("t1", "hello", key="k"))
+        monkeypatch.setattr(fence_tables, "in_thread", in_thread)
+
+        state = await under_lease(store, at, lambda: shop.probe("t1"))
+
+    assert state.taken == "k"
+    assert len(done) == 1
 
 
 @asynccontextmanager

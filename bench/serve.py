@@ -35,7 +35,7 @@ from twokey.bot.app import SlackBot
 from twokey.bot.ids import Action
 from twokey.bot.ingress import EVENTS_PATH
 from twokey.bot.listening import shared_listener, url_of
-from twokey.bot.worker import WHOLE, Part
+from twokey.bot.worker import WHOLE, Part, prepare_process
 from twokey.cli.bot_workers import worker_of
 from twokey.gateway.resume.checkpoints import open_checkpoints
 from twokey.gateway.resume.graphs import attached
@@ -143,6 +143,7 @@ async def _twokey(settings: ServerSettings) -> AsyncGenerator[str]:
         api_url=settings.api_url,
     )
     worker = worker_of(settings.part) if settings.part else WHOLE
+    prepare_process(worker)
     reviews = ReviewService(store, lambda: POLICY)
     try:
         async with SlackBot(config, reviews, worker=worker) as bot:

@@ -309,8 +309,10 @@ class _Guarded(web.Server):
         connection = request.protocol
         self._stop_clock(connection)
         try:
-            async with asyncio.timeout(BODY_TIMEOUT_S):
-                await request.read()
+            # Most bodies come with their header.
+            if not request.content.is_eof():
+                async with asyncio.timeout(BODY_TIMEOUT_S):
+                    await request.read()
         except TimeoutError:
             logger.warning("ingress.refused why=body_slow")
             return _closing(HTTPStatus.REQUEST_TIMEOUT)

@@ -76,10 +76,15 @@ class Reviewers:
     async def _found(
         self, user: str, groups: list[str], user_team: str, *, fresh: bool
     ) -> Reviewer:
-        account, members = await asyncio.gather(
-            self.users.account(user, fresh=fresh),
-            self._lookup_groups(groups, fresh=fresh),
-        )
+        if not fresh and self.users.knows(user, groups):
+            # No tasks of their own for answers that are there: most clicks find them.
+            account = await self.users.account(user)
+            members = {group: await self.users.group(group) for group in groups}
+        else:
+            account, members = await asyncio.gather(
+                self.users.account(user, fresh=fresh),
+                self._lookup_groups(groups, fresh=fresh),
+            )
         snapshots = {
             group: one for group, one in members.items() if isinstance(one, Snapshot)
         }

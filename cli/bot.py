@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from twokey.bot.app import SlackBot
-from twokey.bot.worker import WHOLE, Worker
+from twokey.bot.worker import WHOLE, Worker, prepare_process
 from twokey.cli import bot_workers, console, start_options
 from twokey.cli.command_context import CommandContext, command_context
 from twokey.cli.stack import bot_config
@@ -58,6 +58,7 @@ async def _bot(command: CommandContext, worker: str, *, insecure_dev: bool) -> N
     mine: Worker = bot_workers.worker_of(worker) if worker else WHOLE
     if worker:
         config = bot_workers.config_of(config)
+    prepare_process(mine)
     async with open_configured(settings, insecure_dev=insecure_dev) as store:
         reviews = ReviewService(store, policy, tenant=tenant)
         async with (

@@ -370,3 +370,26 @@ async def test_who_may_decide_is_known_before_anybody_clicks(stack: Stack) -> No
 
         assert reviewer.account is AccountKind.MEMBER
         assert ctx.calls() == asked == 2
+
+
+async def test_known_people_are_resolved_without_waiting_for_anything() -> None:
+    """A click of theirs is decided in the turn of the loop in which it was read."""
+    async with opened() as ctx:
+        asked = await ctx.reviewers.resolve("U0ANA", user_team=TEAM, groups=MINE)
+
+        again = ctx.reviewers.resolve("U0ANA", user_team=TEAM, groups=MINE)
+        with pytest.raises(StopIteration) as done:
+            again.send(None)
+
+        assert done.value.value == asked
+        assert ctx.calls() == 2
+
+
+async def test_who_is_known_and_not_their_group_is_looked_up() -> None:
+    async with opened() as ctx:
+        await ctx.reviewers.resolve("U0ANA", user_team=TEAM)
+
+        found = await ctx.reviewers.resolve("U0ANA", user_team=TEAM, groups=MINE)
+
+        assert found.usergroups == MINE
+        assert ctx.calls() == 2

@@ -48,6 +48,12 @@ async def test_they_answer_on_one_port_and_stop_in_order(
     async with started(stack, valkey_url, tmp_path) as workers:
         await workers.said(RUNS)
         assert set(workers.pids) == {"publisher", "worker-1", "worker-2"}
+        # Slack waits for an answer; nobody waits for a card.
+        publisher, first, second = (
+            os.getpriority(os.PRIO_PROCESS, workers.pids[name])
+            for name in ("publisher", "worker-1", "worker-2")
+        )
+        assert first == second < publisher
         for number in range(4):
             verdict = await stack.refund(f"t{number}")
             card = await stack.card(verdict)

@@ -10,6 +10,21 @@ _DURATION = re.compile(r"(?P<count>[1-9][0-9]{0,6})(?P<unit>[smhd])", re.ASCII)
 _LONGEST = timedelta(days=30)
 
 
+_PAUSE = re.compile(r"(?P<count>[1-9][0-9]{0,6})ms", re.ASCII)
+
+
+def parse_pause(text: object) -> timedelta:
+    """Parse a duration that may be a part of a second, such as ``500ms``.
+
+    Raises:
+        ValueError: as `parse_duration`.
+    """
+    match = _PAUSE.fullmatch(text) if isinstance(text, str) else None
+    return (
+        timedelta(milliseconds=int(match["count"])) if match else parse_duration(text)
+    )
+
+
 def parse_duration(text: object) -> timedelta:
     """Parse a duration; one that is parsed already stays as it is.
 

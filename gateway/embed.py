@@ -28,17 +28,14 @@ from twokey.gateway.policy.rules import Policy
 from twokey.gateway.policy_file import PolicyFile, followed, policy_of
 from twokey.gateway.protocol.port import connected
 from twokey.gateway.protocol.records import Person
+from twokey.gateway.resume import langgraph_local
 from twokey.gateway.resume.checkpoints import open_checkpoints
-from twokey.gateway.resume.langgraph_local import (
-    STREAM_END,
-    LangGraphLocal,
-    check_config,
-    local_runner,
-)
+from twokey.gateway.resume.langgraph_local import STREAM_END, LangGraphLocal
 from twokey.gateway.resume.run_events import ThreadRef
 from twokey.gateway.resume.runners import Runners
 from twokey.gateway.resume.thread_runs import ThreadRuns, wait_at_most
 from twokey.gateway.resume.thread_watch import ThreadWatch
+from twokey.gateway.retention import AUDIT_KEPT
 from twokey.gateway.retrying import RetrySettings
 from twokey.gateway.running import gateway_process, load_runners, load_triage, running
 from twokey.gateway.service.agents import AgentService
@@ -48,8 +45,6 @@ from twokey.gateway.service.reviews import ReviewService
 from twokey.gateway.store.open_store import open_store
 from twokey.gateway.store.store import Store
 from twokey.gateway.triage.asking import Triage, require_triage
-
-_CLOSED = "Use Twokey as: async with Twokey(...) as tk: ..."
 
 
 class Twokey:
@@ -66,6 +61,7 @@ class Twokey:
         tenant: whose approvals these are.
         slots: how many threads are advanced at the same time.
         retries: how long a run that fails is retried; None is the default.
+        audit_folder: of sealed parts of the audit log; None: all is in the store.
         ungated: agent to names of tools that may start ungated; `connected`: them all.
         insecure_dev: accept a store that would lose acknowledged decisions.
 
@@ -92,12 +88,14 @@ class Twokey:
         tenant: str = "default",
         slots: int = 8,
         retries: RetrySettings | None = None,
+        audit_folder: Path | None = None,
         ungated: Mapping[str, Collection[str]] | None = None,
         insecure_dev: bool = False,
     ) -> None:
         self._settings = settings
         self._triage = triage and require_triage(triage, "what was given")
         self._policy = policy_of(settings, policy)
+        self._audit = settings.audit if settings else (AUDIT_KEPT, audit_folder)
         if settings is not None:
             data_dir, tenant = settings.data_dir, settings.tenant
             slots, retries = settings.workers, settings.retries
@@ -128,8 +126,8 @@ class Twokey:
             self._saver = self._runners.saver = await stack.enter_async_context(
                 open_checkpoints(self._checkpoints)
             )
+            self.store.keep_audit(*self._audit)
             if self._settings is not None:
-                self.store.keep_audit(*self._settings.audit)
                 self._runners.serve(await load_runners(self._settings, self._saver))
                 self._triage = self._triage or await load_triage(self._settings)
             serves = self._settings.agents if self._settings else ()
@@ -139,9 +137,8 @@ class Twokey:
             joined = registered(self.store, process)
             self._registration = await stack.enter_async_context(joined)
             if isinstance(self._policy, PolicyFile):
-                await stack.enter_async_context(
-                    followed(self._policy, self.store, tenant=self._tenant)
-                )
+                watched = followed(self._policy, self.store, tenant=self._tenant)
+                await stack.enter_async_context(watched)
             watch = ThreadWatch(self.store, self.store.keys_of_tenant(self._tenant))
             self.service = await stack.enter_async_context(
                 running(
@@ -229,7 +226,7 @@ class Twokey:
             GraphError: when graph or config cannot be used, or the run was parked.
             ThreadUnavailable: when there is no thread and no input, or it was deleted.
         """
-        check_config(config or {}, thread_id)
+        langgraph_local.check_config(config or {}, thread_id)
         runner = await self._runner(graph, agent, config=config, context=context)
         at = self._thread_ref(agent, thread_id)
         await self._threads.remember(at, requester, origin)
@@ -258,7 +255,7 @@ class Twokey:
         its state. What another process advances is waited for and not streamed.
         Leaving the stream early ends nothing: the thread goes on.
         """
-        check_config(config or {}, thread_id)
+        langgraph_local.check_config(config or {}, thread_id)
         runner = await self._runner(graph, agent, config=config, context=context)
         at = self._thread_ref(agent, thread_id)
         await self._threads.remember(at, requester, origin)
@@ -380,13 +377,12 @@ class Twokey:
         config: RunnableConfig | None = None,
         context: object = None,
     ) -> LangGraphLocal:
-        if self._saver is None:
-            raise SettingsError(_CLOSED)
+        saver = self._require_open()
         self._registration.add_agent(agent)
-        return await local_runner(
+        return await langgraph_local.local_runner(
             graph,
             f"graph of {agent}",
-            self._saver,
+            saver,
             agent=agent,
             config=config,
             context=context,
@@ -394,7 +390,11 @@ class Twokey:
         )
 
     def _thread_ref(self, agent: str, thread: str) -> ThreadRef:
-        if self._saver is None:
-            raise SettingsError(_CLOSED)
+        self._require_open()
         keys = self.store.keys_of_tenant(self._tenant)
         return ThreadRef(keys, self._tenant, agent, thread)
+
+    def _require_open(self) -> BaseCheckpointSaver[Any]:
+        if self._saver is None:
+            raise SettingsError("Use Twokey as: async with Twokey(...) as tk: ...")
+        return self._saver

@@ -7,9 +7,10 @@ from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
-from twokey.gateway.durations import parse_duration
+from twokey.gateway.durations import parse_duration, parse_pause
 
 Time = Annotated[timedelta, BeforeValidator(parse_duration)]
+Pause = Annotated[timedelta, BeforeValidator(parse_pause)]
 
 
 class RetrySettings(BaseModel):
@@ -29,5 +30,5 @@ class RetrySettings(BaseModel):
     limit: Time = timedelta(hours=24)
     unknown_limit: Time = timedelta(minutes=15)
     notify_after: Time = timedelta(seconds=5)
-    first: Time = timedelta(milliseconds=500)
-    longest: Time = timedelta(seconds=60)
+    first: Pause = timedelta(milliseconds=500)
+    longest: Pause = timedelta(seconds=60)

@@ -209,10 +209,12 @@ class _Sealer:
         # A failover could lose what is in the file, and its segment fits no log then.
         await self._store.conn.confirm(self._keys.audit)
         self._lease.check()
-        await asyncio.to_thread(
-            audit_segments.write_segment, self._folder, header, rows
-        )
+        await asyncio.to_thread(self._put, header, rows)
         return header
+
+    def _put(self, header: Header, rows: list[Row]) -> None:
+        audit_segments.remove_rough(self._folder, self._keys.shard)
+        audit_segments.write_segment(self._folder, header, rows)
 
     async def _rows(self, after: EntryId, *, until: EntryId | None = None) -> list[Row]:
         """Return what is in the store behind a place: a segment, or up to a place."""

@@ -196,6 +196,16 @@ def remove_segments(folder: Path, shard: str, before: int) -> None:
         number -= 1
 
 
+def remove_rough(folder: Path, shard: str) -> None:
+    """Remove what sealers of a shard that were killed left half written.
+
+    Only for who may seal. Another sealer that still writes was paused, and lost that
+    right: its link fails, and its segment is sealed anew.
+    """
+    for rough in folder.glob(f"{shard}-*.part"):
+        rough.unlink(missing_ok=True)
+
+
 def missing(folder: Path, shard: str, number: int) -> AuditUnreadable:
     """Return the error about a segment that is not there."""
     path = segment_path(folder, shard, number)

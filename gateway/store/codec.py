@@ -26,9 +26,10 @@ from twokey.gateway.approvals.record import (
 from twokey.gateway.errors import BadJson, CorruptRecord, NewerRecord
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.business_state import is_same_but_state
-from twokey.gateway.protocol.records import Result, RunRef
+from twokey.gateway.protocol.records import Result
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.strict_json import JsonObject, parse_object
+from twokey.gateway.protocol.wire import TurnRef
 from twokey.gateway.store.connection import number
 from twokey.gateway.store.derived import completed, shortened
 from twokey.gateway.store.packing import unpacked
@@ -243,24 +244,24 @@ def approval(
             and _is_whole(found, hashes)
         )
     # pydantic's ValidationError is a ValueError. Its text would quote the record, so
-    # only the id goes on.
-    except (KeyError, TypeError, ValueError, BadJson) as error:
+    # only the id goes on. A dictionary that is not known comes with a format that is
+    # not known, either: here it is damage.
+    except (KeyError, TypeError, ValueError, BadJson, NewerRecord) as error:
         raise CorruptRecord(approval_id) from error
     if not is_ours:
         raise CorruptRecord(approval_id)
     return found
 
 
-def whose(pinned: bytes) -> tuple[str, str, RunRef] | None:
-    """Return tenant, agent and run of a corrupt record; None: unknown."""
+def whose(pinned: bytes) -> tuple[str, TurnRef] | None:
+    """Return tenant and turn of a corrupt record; None: unknown."""
     try:
         record = _object(pinned)
-        run_ref = RunRef.model_validate(
-            record.get("nested_in")
-            or {name: record[name] for name in ("agent", "thread")}
-        )
-        return str(record["tenant"]), str(record["agent"]), run_ref
-    except (KeyError, TypeError, ValueError):
+        names = {name: record.get(name, "") for name in ("ns", "message_id")}
+        names |= {name: record[name] for name in ("agent", "thread")}
+        ref = TurnRef.model_validate({**names, "nested_in": record.get("nested_in")})
+        return str(record["tenant"]), ref
+    except (KeyError, TypeError, ValueError, NewerRecord):
         return None
 
 

@@ -4,7 +4,7 @@ A packed text begins with the number of its dictionary, then raw DEFLATE follows
 begins with a brace or a bracket, so a text that is not packed is told apart from one
 that is. The dictionary holds what our records have in common: names of fields and
 sentences of ours. One that has been written with is never changed, only followed by
-another number.
+another number, with which `twokey.gateway.store.codec.FORMAT` rises.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ def unpacked(stored: bytes) -> bytes:
     """Return the JSON that was stored.
 
     Raises:
-        NewerRecord: when a newer version packed it, with a dictionary of its own.
+        NewerRecord: when a newer version packed it, with a dictionary of its own. In a
+            record whose format is known it is damaged instead.
         ValueError: when it is damaged.
     """
     if not stored or stored[0] in _PLAIN:

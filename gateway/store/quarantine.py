@@ -7,7 +7,8 @@ from typing import cast
 
 from twokey.gateway.approvals import ending, timing
 from twokey.gateway.approvals.events import Event, EventName
-from twokey.gateway.protocol.records import RunRef
+from twokey.gateway.protocol import digest
+from twokey.gateway.protocol.wire import TurnRef
 from twokey.gateway.store import codec
 from twokey.gateway.store.agent_load import FAILED_MS
 from twokey.gateway.store.atomic_write import CHANGE, script_keys
@@ -34,8 +35,10 @@ async def quarantine(conn: Connection, keys: Keys, approval_id: str) -> None:
     # and its thread brought back, once.
     is_first = "quarantined" not in head
     # Its keys exist for nobody, so what the script does with them changes nothing.
-    nobody = ("", "", RunRef(agent="", thread=""))
-    tenant, agent, run_ref = codec.whose(cast("bytes", pinned or b"")) or nobody
+    nobody = ("", TurnRef(agent="", thread="", message_id=""))
+    tenant, ref = codec.whose(cast("bytes", pinned or b"")) or nobody
+    run_ref = ref.run_ref
+    await _mend_of(conn, keys, approval_id, tenant, ref)
     event = Event(
         name=EventName.RECORD_QUARANTINED,
         tenant=tenant,
@@ -51,8 +54,8 @@ async def quarantine(conn: Connection, keys: Keys, approval_id: str) -> None:
     since = dict.fromkeys((f"{i}:t" for i in states), str(now_ms))
     await CHANGE(
         conn,
-        **script_keys(keys, approval_id, tenant, agent),
-        rejected=keys.rejected(tenant, agent, run_ref.thread),
+        **script_keys(keys, approval_id, tenant, ref.agent),
+        rejected=keys.rejected(tenant, ref.agent, run_ref.thread),
         id=approval_id,
         # Compared as text with what is there, whatever that is.
         rev=head.get("rev", b"").decode("utf-8", "replace"),
@@ -80,3 +83,22 @@ async def quarantine(conn: Connection, keys: Keys, approval_id: str) -> None:
         queues="{}",
         assumed="{}",
     )
+
+
+async def _mend_of(
+    conn: Connection, keys: Keys, approval_id: str, tenant: str, ref: TurnRef
+) -> None:
+    """Write again of which run and turn a record is, if that is what was damaged.
+
+    The script ends by it what the run and the turn keep: without it they would count
+    the approval, and its schemas, as open for ever.
+    """
+    listed = keys.listed(approval_id) + ref.ns.encode()
+    # Believed only where the run itself lists the approval.
+    run = keys.open_of_run(tenant, ref.run_ref)
+    if await conn.command("ZSCORE", run, listed) is None:
+        return
+    turn = keys.turn(digest.turn_key(tenant=tenant, **ref.names))
+    hashes = (key.rpartition(":")[2] for key in (run, turn))
+    of = b"".join(map(bytes.fromhex, hashes)) + ref.ns.encode()
+    await conn.command("HSET", keys.head(approval_id), "of", of)

@@ -123,4 +123,18 @@ TOTALS_TABLE = (
         "found = (_equal(left, right) for left, right in pairs)",
         COMPARISONS,
     ),
+    Mutant(
+        "quarantine: a run is not open for ever",
+        "gateway/store/quarantine.py",
+        "    await _mend_of(conn, keys, approval_id, tenant, ref)\n",
+        "",
+        "tests/service/test_quarantine.py",
+    ),
+    Mutant(
+        "quarantine: damage is no newer version",
+        "gateway/store/codec.py",
+        "ValueError, BadJson, NewerRecord) as error:",
+        "ValueError, BadJson) as error:",
+        "tests/service/test_quarantine.py",
+    ),
 )

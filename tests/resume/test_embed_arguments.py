@@ -14,6 +14,7 @@ from tests.conftest import eventually
 from twokey.agent import ApprovalMiddleware
 from twokey.agent.scripted_model import calling, scripted
 from twokey.gateway.embed import Twokey
+from twokey.gateway.retention import AUDIT_KEPT
 from twokey.gateway.store.store import Store
 
 POLICY = """
@@ -64,6 +65,19 @@ def graph_of(name: str, args: dict[str, Any]) -> Any:
         [deploy, pay],
         middleware=[ApprovalMiddleware("ops")],
     )
+
+
+async def test_a_program_names_the_folder_of_its_audit_log(
+    store: Store, policy: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "audit"
+
+    async with Twokey(
+        policy=policy, url=store.conn.url, data_dir=tmp_path, audit_folder=folder
+    ) as tk:
+        assert (tk.store.audit_folder, tk.store.audit_kept) == (folder, AUDIT_KEPT)
+    async with Twokey(policy=policy, url=store.conn.url, data_dir=tmp_path) as tk:
+        assert tk.store.audit_folder is None
 
 
 async def said(tk: Twokey, thread: str, name: str, args: dict[str, Any]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.lifetimes import listed
 from tests.service.harness import ServiceHarness
 from tests.service.windowed import refund, refunded, windowed
 from twokey.gateway.store.store import Store
@@ -15,7 +16,7 @@ def harness(store: Store) -> ServiceHarness:
 
 
 async def corrupt(
-    harness: ServiceHarness, approval: str, field: str, text: str
+    harness: ServiceHarness, approval: str, field: str, text: str | bytes
 ) -> None:
     """Damage a record, as a bad disk or a newer version would; let the clock look."""
     keys = harness.store.keys_of_tenant("default")
@@ -72,3 +73,46 @@ async def test_uses_that_cannot_be_read_keep_nobody_from_going_on(
     assert states == [b"withdrawn", b"withdrawn"]
     assert await refunded(harness) == 100
     assert await harness.store.queue(keys).depth() == 1
+
+
+@pytest.mark.parametrize("of", [b"", b"short", b"\x00" * 32, b"\xff" * 40])
+async def test_its_run_is_not_open_for_ever(harness: ServiceHarness, of: bytes) -> None:
+    """What names its run and its turn may be the damaged part."""
+    _, (verdict,) = await harness.submit(refund(900))
+    approval = await harness.approval(verdict.item_id)
+    keys, conn = harness.store.keys_of_tenant("default"), harness.store.conn
+    opened = keys.open_of_run("default", approval.run_ref)
+    assert await conn.command("ZCARD", opened) == 1
+    await conn.command("HSET", keys.head(approval.id), "of", of)
+
+    await corrupt(harness, approval.id, "0:d", "{")
+
+    assert await conn.command("EXISTS", opened) == 0
+    assert await endless(harness, "schema:*", "turn:*", "run:*") == []
+
+
+async def test_damage_in_the_first_byte_of_what_is_packed_is_no_newer_version(
+    harness: ServiceHarness,
+) -> None:
+    _, (verdict,) = await harness.submit(refund(900))
+    approval = (await harness.approval(verdict.item_id)).id
+    keys, conn = harness.store.keys_of_tenant("default"), harness.store.conn
+    packed = await conn.command("GET", keys.pinned(approval))
+    assert isinstance(packed, bytes)
+
+    await corrupt(harness, approval, "pinned", b"\x1f" + packed[1:])
+
+    state = await conn.command("HGET", keys.head(approval), "0:s")
+    assert state == b"withdrawn"
+
+
+async def endless(harness: ServiceHarness, *kinds: str) -> list[bytes]:
+    """Return the keys of these kinds that have no end."""
+    conn = harness.store.conn
+    found: list[bytes] = []
+    for kind in kinds:
+        for key in listed(await conn.command("KEYS", f"*:{kind}")):
+            assert isinstance(key, bytes)
+            left = await conn.command("PTTL", key)
+            found += [key] if left == -1 else []
+    return found

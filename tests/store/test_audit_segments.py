@@ -21,7 +21,7 @@ from twokey.gateway.errors import AuditUnreadable, NotConfirmed
 from twokey.gateway.service import sealing
 from twokey.gateway.service.sealing import seal
 from twokey.gateway.service.sweep import Sweeper
-from twokey.gateway.store import audit_log
+from twokey.gateway.store import audit_log, audit_segments
 from twokey.gateway.store.audit_segments import read_header, segment_path
 from twokey.gateway.store.connection import Argument, number
 from twokey.gateway.store.keys import Keys
@@ -303,6 +303,18 @@ async def test_a_store_from_an_older_copy_overwrites_no_segment(
     assert await listed(store.audit(keys).entries()) == NAMES[600:1200]
 
 
+def left_half_written(folder: Path, *names: str) -> None:
+    """Leave what a sealer that was killed leaves."""
+    folder.mkdir()
+    for name in names:
+        (folder / name).write_bytes(b"half")
+
+
+def rough(folder: Path) -> list[str]:
+    """Return the files that are half written."""
+    return [path.name for path in folder.glob("*.part")]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("step", range(9))
 async def test_a_sealer_that_is_killed_at_any_step_loses_and_doubles_nothing(
@@ -325,6 +337,41 @@ async def test_a_sealer_that_is_killed_at_any_step_loses_and_doubles_nothing(
     assert await length(store, keys) < 300
     sealed = await log.sealed()
     assert read_header(folder, keys.shard, sealed.number + 1) is None
+    await write(store, keys, NAMES[1000:1500])
+    await sealed_all(store, keys, folder)
+    assert rough(folder) == []
+
+
+async def test_only_half_written_files_of_the_own_shard_are_removed(
+    store: Store, keys: Keys, folder: Path
+) -> None:
+    other = "s10-00000001.jsonl.aa.part"
+    left_half_written(folder, other, f"{keys.shard}-00000001.jsonl.aa.part")
+    await write(store, keys, NAMES[:1000])
+
+    await sealed_all(store, keys, folder)
+
+    assert rough(folder) == [other]
+
+
+async def test_a_sealer_whose_half_written_file_is_removed_loses_nothing(
+    store: Store, keys: Keys, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was paused, and another one sealed meanwhile and cleared up."""
+    await write(store, keys, NAMES[:1000])
+    link = os.link
+
+    def paused(rough: Path, path: Path) -> None:
+        audit_segments.remove_rough(folder, keys.shard)
+        link(rough, path)
+
+    with monkeypatch.context() as late:
+        late.setattr(os, "link", paused)
+        with pytest.raises(FileNotFoundError):
+            await seal(store, keys, folder)
+    await sealed_all(store, keys, folder)
+
+    assert await listed(store.audit(keys).entries()) == NAMES[:1000]
 
 
 def test_the_settings_name_the_folder_from_the_file_on(tmp_path: Path) -> None:

@@ -52,7 +52,8 @@ class TurnRef(Record):
     @property
     def names(self) -> dict[str, str]:
         """Return what tells this turn from every other one."""
-        return dict[str, str](self.model_dump(exclude={"nested_in"}))
+        # Not dumped: they are texts, and are asked for eight times a call.
+        return {name: text for name, text in self if name != "nested_in"}
 
 
 class CallHint(Record):

@@ -44,9 +44,8 @@ class AutoRunService(PolicyService):
     async def ended(self, end: CallEnd) -> None:
         """Keep how a call ended, and count a failure once."""
         calls, turn_key = self._store.auto_runs, self._turn_key(end.ref)
-        body = end.result.model_dump_json()
         verb: Note = "end" if end.is_over else "give_back"
-        await calls.note(self._keys, turn_key, verb, end.tool_call_id, body)
+        await calls.note(self._keys, turn_key, verb, end.tool_call_id, end.result)
         if end.result.ok:
             return
         ref = end.ref

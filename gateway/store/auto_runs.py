@@ -56,9 +56,14 @@ class AutoRunStore:
         return Begun(word, Result.model_validate_json(text(reply[1])))
 
     async def note(
-        self, keys: Keys, turn_key: str, verb: Note, call: str, result: str = ""
+        self,
+        keys: Keys,
+        turn_key: str,
+        verb: Note,
+        call: str,
+        result: Result | None = None,
     ) -> None:
-        """Note what happens to a call that began; ``result`` is JSON, for `end`."""
+        """Note what happens to a call that began; ``result`` is for `end`."""
         await self._run(keys, turn_key, verb, call, result=result)
 
     async def _run(
@@ -68,7 +73,7 @@ class AutoRunStore:
         verb: str,
         call: str,
         *,
-        result: str = "",
+        result: Result | None = None,
         repeats: bool = False,
     ) -> list[Reply]:
         lease = current()
@@ -83,7 +88,7 @@ class AutoRunStore:
             verb=verb,
             call=call,
             fence=lease.fence,
-            result=result,
+            result=result.model_dump_json() if result else "",
             repeats=repeats,
             keep_ms=KEEP_MS,
         )

@@ -18,6 +18,7 @@ MOST_BYTES = 64 * 2**20
 """How long a text may become: a packed one from elsewhere could fill the memory."""
 
 _RAW = -15
+_RAW_SMALL = -13
 _PLAIN = b"{["
 
 # What is most common stands at the end: DEFLATE finds near matches in fewer bits.
@@ -58,7 +59,13 @@ _NEWEST = max(_DICTIONARIES)
 def packed(text: str) -> bytes:
     """Return a JSON text as it is stored: compressed where that is shorter."""
     plain = text.encode("utf-8")
-    deflate = zlib.compressobj(wbits=_RAW, zdict=_DICTIONARIES[_NEWEST])
+    dictionary = _DICTIONARIES[_NEWEST]
+    if len(dictionary) + len(plain) <= 1 << -_RAW_SMALL:
+        # A larger window would find no more than one that holds dictionary and text,
+        # and to get its memory is most of the work.
+        deflate = zlib.compressobj(wbits=_RAW_SMALL, memLevel=6, zdict=dictionary)
+    else:
+        deflate = zlib.compressobj(wbits=_RAW, zdict=dictionary)
     body = deflate.compress(plain) + deflate.flush()
     return bytes([_NEWEST]) + body if len(body) + 1 < len(plain) else plain
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+import string
 import zlib
 
 import pytest
@@ -17,6 +19,16 @@ RECORD = json.dumps({"tenant": "default", "thread": "t", "items": [{"tool": "ref
 def test_a_text_comes_back_and_takes_less_room() -> None:
     assert unpacked(packed(RECORD)).decode() == RECORD
     assert len(packed(RECORD)) < len(RECORD)
+
+
+@pytest.mark.parametrize("size", [0, 5000, 6516, 6517, 6518, 9000, 100_000])
+def test_a_text_of_any_size_comes_back_and_finds_what_is_far_behind(size: int) -> None:
+    numbers = random.Random(size)  # noqa: S311 - the same text in every run
+    between = "".join(numbers.choices(string.ascii_letters, k=size))
+    text = json.dumps({"first": RECORD, "between": between})
+
+    assert unpacked(packed(text)).decode() == text
+    assert len(packed(text)) < len(text)
 
 
 def test_what_does_not_become_shorter_stays_as_it_is() -> None:

@@ -32,7 +32,7 @@ EARLIER = Path(__file__).parent / "records_881def4.json"
 """The keys of the same approval as git commit 881def4 wrote them."""
 
 _AGENT_HOLDS = 5000
-_AT_ONCE = 1000
+_AT_ONCE = 500
 _WORDS = (
     "the envelope was lost on its way carrier confirmed customer asked twice for "
     "refund parcel damaged by rain shop agreed to pay back full price including "
@@ -56,20 +56,39 @@ _OF_ONE = re.compile(rb"^tk:\{s\d+\}:(a|b|p|turn|run|open|tm|short):")
 Command = tuple[bytes, ...]
 
 # Each command again for every number, with the hexadecimal digits that belong to one
-# approval replaced by those of another.
+# approval replaced by those of another, and the bytes that they stand for, too.
 _MULTIPLY = """
-local digits = cjson.decode(ARGV[3])
+local function raw(hex)
+  local function byte(two) return string.char(tonumber(two, 16)) end
+  return (string.gsub(hex, '..', byte))
+end
+local swapped
+function swapped(text, own, as)
+  local first, last = string.find(text, own, 1, true)
+  if not first then return text end
+  return string.sub(text, 1, first - 1) .. as
+    .. swapped(string.sub(text, last + 1), own, as)
+end
+local owns = cjson.decode(ARGV[3])
+local digits = #owns
+for place = 1, digits do
+  if #owns[place] == 32 then owns[#owns + 1] = raw(owns[place]) end
+end
 for i = tonumber(ARGV[1]), tonumber(ARGV[2]) do
   local as = {}
-  for place, own in ipairs(digits) do
+  for place = 1, digits do
+    local own = owns[place]
     as[place] = string.sub(redis.sha1hex(own .. i) .. redis.sha1hex(i .. own), 1, #own)
+  end
+  for place = 1, digits do
+    if #owns[place] == 32 then as[#as + 1] = raw(as[place]) end
   end
   local at = 4
   while at <= #ARGV do
     local words = {}
     for word = 1, tonumber(ARGV[at]) do
       local text = ARGV[at + word]
-      for place, own in ipairs(digits) do text = string.gsub(text, own, as[place]) end
+      for place, own in ipairs(owns) do text = swapped(text, own, as[place]) end
       words[word] = text
     end
     redis.call(unpack(words))

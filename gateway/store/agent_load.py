@@ -201,7 +201,7 @@ class AgentLoadStore:
         return AgentLoad(
             now_ms=number(reply[1]),
             verdicts=cast("bytes", reply[2]),
-            thread=read_facts(text(reply[3])),
+            thread=read_facts(reply[3]),
             frozen={
                 name: Freeze.model_validate_json(body)
                 for name, body in fields(reply[4]).items()

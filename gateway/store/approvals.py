@@ -326,7 +326,7 @@ class ApprovalStore:
         Those of all tenants of the shard are among them.
         """
         found = await self._conn.command("SMEMBERS", keys.short(short))
-        return sorted(text(one) for one in cast("list[bytes]", found or []))
+        return sorted(run_list.ids(keys, found))
 
     async def overdue(self, keys: Keys, limit: int, *, skip: int = 0) -> list[str]:
         """Return ids of approvals in which something is overdue, earliest first.

@@ -46,7 +46,7 @@ class CollectedCardStore(AttachedStore):
         await self._attach(keys, card, first=listed)
         short = keys.short(short_id(card))
         await self._conn.transaction(
-            ["SADD", short, card], ["PEXPIRE", short, KEEP_MS, "NX"]
+            ["SADD", short, keys.listed(card)], ["PEXPIRE", short, KEEP_MS, "NX"]
         )
         for approval in members:
             await self._attach(keys, approval, first={IN: card})

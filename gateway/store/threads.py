@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import Literal
+from typing import Literal, cast
 
 from twokey.gateway.approvals.record import Origin
 from twokey.gateway.errors import StoreUnavailable, TooManySpeakers
@@ -15,6 +15,7 @@ from twokey.gateway.store.fences import Lease
 from twokey.gateway.store.jobs import Job
 from twokey.gateway.store.keys import KEEP_MS, MESSAGE_LIFETIME, Keys
 from twokey.gateway.store.leases import LeaseStore
+from twokey.gateway.store.packing import packed, unpacked
 from twokey.gateway.store.script import Script
 
 REMEMBER = Script("remember")
@@ -77,9 +78,10 @@ class ThreadFacts(Record):
         return self.with_(principals=tuple(known.values()))
 
 
-def read_facts(body: str) -> ThreadFacts:
-    """Read the facts of a thread; empty ones of an empty text."""
-    return ThreadFacts.model_validate_json(body) if body else ThreadFacts()
+def read_facts(body: Reply) -> ThreadFacts:
+    """Read the facts of a thread, as they are stored; empty ones of nothing."""
+    stored = cast("bytes", body)
+    return ThreadFacts.model_validate_json(unpacked(stored)) if body else ThreadFacts()
 
 
 Why = Literal["begin", "open", "aside"]
@@ -103,7 +105,7 @@ class ThreadStore:
     ) -> ThreadFacts:
         """Return who asked; empty facts for a thread nobody named."""
         key = keys.thread_facts(tenant, agent, thread)
-        return read_facts(text(await self._conn.command("HGET", key, "facts")))
+        return read_facts(await self._conn.command("HGET", key, "facts"))
 
     async def change(
         self,
@@ -172,11 +174,12 @@ class ThreadStore:
     ) -> str:
         """Have a script replace the facts that were read; again if they moved."""
         for _ in range(_ATTEMPTS):
-            before = text(await self._conn.command("HGET", key, "facts"))
+            kept = await self._conn.command("HGET", key, "facts")
+            before = cast("bytes", kept or b"")
             # What an older version does not know is written only where it says
             # something: that version refuses fields that it does not know.
             facts = changed(read_facts(before))
-            after = facts.model_dump_json(exclude_defaults=True)
+            after = packed(facts.model_dump_json(exclude_defaults=True))
             reply = await script(facts=key, before=before, after=after)
             if (word := text(reply[0])) != "moved":
                 return word

@@ -51,3 +51,19 @@ async def test_each_approval_is_written_under_ids_of_its_own(tmp_path: Path) -> 
         heads = [one for one in names if ":a:" in one]
         assert len(heads) == len([one for one in names if ":turn:" in one]) == 7
         assert await store.conn.command("ZCARD", "tk:{s0}:x") == 7
+
+
+async def test_members_that_are_raw_bytes_are_of_their_approvals(
+    tmp_path: Path,
+) -> None:
+    async with open_store(None, tmp_path) as store:
+        await pending.open_one(store, pending.agents_of(store), 0)
+        commands = await pending.commands_of(store.conn)
+        await store.conn.command("FLUSHALL")
+        await pending.multiply(store.conn, commands, 7)
+
+        names = [one.decode() for one in await pending.keys_in(store.conn)]
+        heads = {one.rpartition("_")[2] for one in names if ":a:" in one}
+        listed = await store.conn.command("ZRANGE", "tk:{s0}:x", 0, -1)
+        assert isinstance(listed, list)
+        assert {one.hex() for one in listed if isinstance(one, bytes)} == heads

@@ -143,7 +143,7 @@ for index, approval in ipairs(approvals) do
   end
   if waits then enter_queues(approval.queues, approval.id, expires, KEYS[13]) end
   local short = short_key(base, approval.id)
-  redis.call('SADD', short, approval.id)
+  redis.call('SADD', short, member)
   redis.call('PERSIST', short)
   redis.call('ZADD', KEYS[3], expires, member)
   if waits then redis.call('ZADD', KEYS[12], expires + keep, member) end

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from twokey.gateway.approvals.events import Event, EventName
-from twokey.gateway.errors import CorruptRecord, StoreUnavailable
+from twokey.gateway.errors import CorruptRecord, NewerRecord, StoreUnavailable
 from twokey.gateway.failures import log_failure
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.service.as_shown import AsShownService
@@ -112,13 +112,19 @@ class ReadingAhead(PolicyService):
             return
         try:
             loaded = await self._store.approvals.load(approval_id)
-        except CorruptRecord:
+        except (CorruptRecord, NewerRecord):
             return  # whoever has to show it reports it
         if loaded is not None:
             await self._keep(loaded, quiet)
 
     async def _keep(self, loaded: Loaded, quiet: Quiet) -> None:
         await quiet()
-        policy = self._policy()
-        evaluated = await evaluate_waiting(self._store, policy, loaded.approval)
+        policy, approval = self._policy(), loaded.approval
+        try:
+            evaluated = await evaluate_waiting(self._store, policy, approval)
+        except StoreUnavailable:
+            raise
+        except Exception as error:  # noqa: BLE001 - it must not hide the others
+            log_failure(logger, error, "reading_ahead.skipped approval=%s", approval.id)
+            return
         self._kept.keep(loaded, policy, evaluated)

@@ -9,10 +9,14 @@ import pytest
 from tests.service.harness import ANA, ServiceHarness
 from tests.service.showing import at_once, shown
 from twokey.gateway.approvals.decisions import Approve, Click, Decided
-from twokey.gateway.errors import StoreUnavailable
+from twokey.gateway.approvals.record import Approval
+from twokey.gateway.errors import CorruptRecord, NewerRecord, StoreUnavailable
+from twokey.gateway.policy.rules import Policy
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.service import reading_ahead
+from twokey.gateway.service.reevaluation import CurrentEvaluation, evaluate_waiting
 from twokey.gateway.service.reviews import ReviewService
+from twokey.gateway.store.atomic_write import Loaded
 from twokey.gateway.store.store import Store
 
 
@@ -156,3 +160,68 @@ async def test_it_goes_on_after_the_store_was_away(
 
     assert failures == []
     assert isinstance(await at_once(worker, click), Decided)
+
+
+async def test_one_that_cannot_be_evaluated_hides_no_other(
+    harness: ServiceHarness, worker: ReviewService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken, sound = await opened(harness, "t1"), await opened(harness, "t2", amount=8)
+    seen = list[str]()
+
+    async def evaluate(
+        store: Store, policy: Policy, approval: Approval
+    ) -> dict[int, CurrentEvaluation]:
+        seen.append(approval.id)
+        if approval.id == broken.approval:
+            raise ZeroDivisionError
+        return await evaluate_waiting(store, policy, approval)
+
+    monkeypatch.setattr(reading_ahead, "evaluate_waiting", evaluate)
+
+    await look(worker)
+    await look(worker)
+
+    assert isinstance(await at_once(worker, sound), Decided)
+    assert worker.as_shown.find(broken.approval) is None
+    # Nor is everything read again for it.
+    assert sorted(seen) == sorted([broken.approval, sound.approval])
+
+
+@pytest.mark.parametrize(
+    "error",
+    [CorruptRecord("broken"), NewerRecord("newer", format=2, known=1)],
+    ids=["corrupt", "newer"],
+)
+async def test_one_that_cannot_be_read_hides_no_later_one(
+    harness: ServiceHarness,
+    worker: ReviewService,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+) -> None:
+    await look(worker)
+    broken, sound = await opened(harness, "t1"), await opened(harness, "t2", amount=8)
+    plain = harness.store.approvals.load
+
+    async def load(approval_id: str) -> Loaded | None:
+        if approval_id == broken.approval:
+            raise error
+        return await plain(approval_id)
+
+    monkeypatch.setattr(harness.store.approvals, "load", load)
+
+    await look(worker)
+
+    assert isinstance(await at_once(worker, sound), Decided)
+
+
+async def test_what_another_tenant_opened_is_not_read(
+    harness: ServiceHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = ReviewService(harness.store, lambda: harness.policy, tenant="other")
+    await look(other)
+    click = await opened(harness, "t1")
+    monkeypatch.setattr(harness.store.approvals, "load", _refused)
+
+    await look(other)
+
+    assert other.as_shown.find(click.approval) is None

@@ -19,12 +19,14 @@ _MOST = 1024
 """Of how many tools what the policy says is remembered: agents choose their names."""
 
 
+_Known = dict[tuple[str, str], Evaluation | None]
+
+
 class AlwaysAuto:
     """What one policy says of tools whose calls it always lets run."""
 
     def __init__(self) -> None:
-        self._policy: Policy | None = None
-        self._known: dict[tuple[str, str], Evaluation | None] = {}
+        self._known: tuple[Policy | None, _Known] = (None, {})
 
     def evaluations(self, policy: Policy, turn: Turn) -> list[Evaluation] | None:
         """Return what is said of each call; None when not every one always runs."""
@@ -41,11 +43,14 @@ class AlwaysAuto:
 
     def _of(self, policy: Policy, agent: str, tool: str) -> Evaluation | None:
         # By identity: to compare policies takes longer than to ask one.
-        if policy is not self._policy or len(self._known) >= _MOST:
-            self._policy, self._known = policy, {}
-        if (agent, tool) not in self._known:
-            self._known[agent, tool] = _always(policy, agent, tool)
-        return self._known[agent, tool]
+        of_policy, known = self._known
+        if of_policy is not policy or len(known) >= _MOST:
+            known = {}
+            # In one step: a thread with another policy must not add to these.
+            self._known = policy, known
+        if (agent, tool) not in known:
+            known[agent, tool] = _always(policy, agent, tool)
+        return known[agent, tool]
 
 
 def _is_plain(call: ProposedCall) -> bool:

@@ -250,8 +250,8 @@ CURRENT_POLICY_TABLE = (
     Mutant(
         "what another policy said is not remembered",
         ALWAYS,
-        "if policy is not self._policy or len(self._known) >= _MOST:",
-        "if self._policy is None:",
+        "if of_policy is not policy or len(known) >= _MOST:",
+        "if of_policy is None:",
         UNREAD,
     ),
 )

@@ -19,6 +19,7 @@ from twokey.gateway.store.atomic_write import Loaded, Write, write
 from twokey.gateway.store.attempts import ATTEMPTS, BUSY, pause_before
 from twokey.gateway.store.changing_many import change_many, load_many
 from twokey.gateway.store.connection import Connection, Reply, text
+from twokey.gateway.store.effect_turns import EffectTurns
 from twokey.gateway.store.group_commit import Row, Rows, computed
 from twokey.gateway.store.keys import KEEP_MS, Keys, shard_of_approval
 from twokey.gateway.store.known_records import KnownRecords
@@ -53,6 +54,7 @@ class ApprovalStore:
         self.schemas = SchemaStore(conn)
         self._known = KnownRecords(self.schemas)
         self._rows = Rows()
+        self._effects = EffectTurns()
 
     async def open_turn(
         self,
@@ -249,24 +251,27 @@ class ApprovalStore:
         seen: Loaded | None,
     ) -> Found | None:
         confirmed: int | None = None
-        for attempt in range(ATTEMPTS):
-            await pause_before(attempt)
-            # What the caller has read serves the first attempt only: computed from it
-            # again, the second would fail as the first did.
-            loaded, seen = seen or await self.load(approval_id), None
-            if loaded is None:
-                return None
-            found = await compute(loaded)
-            if isinstance(found, Write):
-                if await self._write(keys, loaded, found):
+        async with self._effects.turns() as take_turns:
+            for attempt in range(ATTEMPTS):
+                await pause_before(attempt)
+                # What the caller has read serves the first attempt only: computed from
+                # it again, the second would fail as the first did.
+                loaded, seen = seen or await self.load(approval_id), None
+                if loaded is None:
+                    return None
+                found = await compute(loaded)
+                if isinstance(found, Write):
+                    if await self._write(keys, loaded, found):
+                        return found
+                    if attempt == 0:
+                        await take_turns(found)
+                elif not self._conn.confirmed_by or confirmed == loaded.approval.rev:
                     return found
-            elif not self._conn.confirmed_by or confirmed == loaded.approval.rev:
-                return found
-            else:
-                # An answer about what an earlier try wrote, which replicas may lack.
-                # Read again afterwards: another master, without it, may have come.
-                await self._conn.confirm(keys.head(approval_id))
-                confirmed = loaded.approval.rev
+                else:
+                    # An answer about what an earlier try wrote, which replicas may
+                    # lack. Read again afterwards: another master may have come.
+                    await self._conn.confirm(keys.head(approval_id))
+                    confirmed = loaded.approval.rev
         raise StoreUnavailable(BUSY)
 
     async def change_many(
@@ -321,10 +326,7 @@ class ApprovalStore:
         return found
 
     async def with_short_id(self, keys: Keys, short: str) -> list[str]:
-        """Return the ids of the approvals of a shard with this short id, in order.
-
-        Those of all tenants of the shard are among them.
-        """
+        """Return the ids of a shard's approvals with this short id, of all tenants."""
         found = await self._conn.command("SMEMBERS", keys.short(short))
         return sorted(run_list.ids(keys, found))
 

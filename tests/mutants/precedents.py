@@ -138,4 +138,11 @@ PRECEDENTS_TABLE = (
         "    if precedent.reason:",
         "tests/bot/cards/test_precedents.py",
     ),
+    Mutant(
+        "a crowd that a rule counts is decided one after the other",
+        "gateway/store/approvals.py",
+        "await take_turns(found)",
+        "pass",
+        "tests/races/test_precedent_races.py",
+    ),
 )

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import os
 import signal
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from twokey.gateway.approvals.precedent_fold import PrecedentFold
 from twokey.gateway.errors import StoreUnavailable
 from twokey.gateway.policy.effects import effect_of
 from twokey.gateway.policy.load import load_policy
+from twokey.gateway.policy.rules import Policy
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.store.connection import fields
@@ -46,7 +48,16 @@ COUNTED = load_policy(
     ),
     "policy.yml",
 )
+REJECTED_COUNT = load_policy(
+    POLICY.replace(
+        "process_refund: {tier: approve}",
+        "process_refund: {tier: approve, raise:"
+        " [{to: escalate, when: recent.same_rejected_24h > 3, because: again}]}",
+    ),
+    "policy.yml",
+)
 ROUNDS = 20
+MANY = 200
 AT_ONCE = 6
 CROWD = 10
 KILLS = 3
@@ -126,6 +137,24 @@ async def test_many_who_approve_the_same_at_once_do_not_stop_each_other(
 
     assert kinds == ["decided"] * CROWD
     assert steps == CROWD * alone
+
+
+@pytest.mark.parametrize("rule", [REJECTED_COUNT, COUNTED], ids=["none", "all"])
+async def test_a_crowd_that_a_rule_counts_is_decided_one_after_the_other(
+    store: Store, rule: Policy
+) -> None:
+    """Each decision changes what the rule reads of all others."""
+    harness = ServiceHarness(store, rule)
+    clicks = [await harness.click_on(item) for item in await waiting(harness, MANY)]
+
+    outcomes = await asyncio.gather(
+        *(harness.reviews.decide(click, Approve(), ANA) for click in clicks)
+    )
+
+    kinds = Counter(one.kind for one in outcomes)
+    alone = MANY if rule is REJECTED_COUNT else 1
+    assert kinds["decided"] == alone
+    assert kinds["voted"] == MANY - alone
 
 
 def in_rotation(count: int) -> int:

@@ -28,7 +28,8 @@ class Halts:
     async def put(self, at: ThreadRef, checkpoint: str, why: BaseException) -> None:
         """Mark that a thread was halted at this checkpoint."""
         mark = f"{checkpoint} {type(why).__name__}"
-        await self._conn.command("HSET", _key(at), HALTED, mark)
+        # Kept: without the mark, a job would resume it by itself.
+        await self._conn.keep(["HSET", _key(at), HALTED, mark])
 
     async def at(self, at: ThreadRef, checkpoint: str) -> ThreadHalted | None:
         """Return why a thread was halted at this checkpoint; None: it was not."""

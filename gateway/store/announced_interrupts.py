@@ -52,7 +52,7 @@ class InterruptStore:
         outbox_event = (
             event.with_(data={**event.data, "text": words}) if words else event
         )
-        await self._conn.transaction(
+        await self._conn.keep(
             *announcement(keys, outbox_event, event, await self._conn.now_ms()),
             ["HSET", key, interrupt.id, interrupt.until_ms],
             ["PEXPIREAT", key, interrupt.until_ms + KEEP_MS],
@@ -61,13 +61,13 @@ class InterruptStore:
 
     async def arm(self, keys: Keys, job: Job, at_ms: int) -> None:
         """Queue the job that ends an interrupt, unless it comes sooner."""
-        await self._conn.transaction(_due(keys, job, at_ms))
+        await self._conn.keep(_due(keys, job, at_ms))
 
     async def end(self, keys: Keys, job: Job, ids: list[str], event: Event) -> None:
         """Note that interrupts have ended, and tell people."""
         key = keys.questions(job.tenant, job.agent, job.thread)
         marks: list[Argument] = [part for one in ids for part in (one, _ENDED)]
-        await self._conn.transaction(
+        await self._conn.keep(
             *announcement(keys, event, event, await self._conn.now_ms()),
             ["HSET", key, *marks],
             ["PEXPIRE", key, KEEP_MS],

@@ -308,7 +308,8 @@ class CardStore(AttachedStore):
     async def is_first(self, keys: Keys, request_digest: str) -> bool:
         """Return whether a signed request is new; it is remembered from now on."""
         # NX: of two deliveries of one request at the same moment exactly one is the
-        # first.
+        # first. Not confirmed by itself: what the request decides comes behind it in
+        # the same shard, and a replica that has that has this.
         reply = await self._conn.command(
             "SET", keys.nonce(request_digest), "1", "NX", "PX", NONCE_MS
         )

@@ -62,7 +62,11 @@ class Cluster:
         return self._is_closed
 
     async def ask(self, commands: Sequence[Command], deadline: float) -> list[Reply]:
-        """Ask the master of the slot of the first key, see `Node.ask`."""
+        """Ask the master of the slot of the first key, see `Node.ask`.
+
+        What a slot's old and new master may both be asked runs once: commands that are
+        redirected are one command, or one MULTI/EXEC, of which none has run then.
+        """
         slot = slot_of(commands)
         if not self._slots:
             await self._refreshed(deadline)
@@ -74,10 +78,12 @@ class Cluster:
             if isinstance(error, MovedError):
                 place, before = _named(error, place), ()
                 self._moved[slot] = place
-            elif isinstance(error, AskError):
+            elif isinstance(error, AskError) and not _waits(commands):
                 # The slot moves, and this key is at its next master already.
                 place, before = _named(error, place), [("ASKING",)]
-            elif isinstance(error, TryAgainError | ClusterDownError):
+            elif isinstance(error, AskError | TryAgainError | ClusterDownError):
+                # The new master of a slot that moves confirms what it has: not what
+                # was written beside it, at the old one.
                 await self._refreshed(deadline)
                 raise RedisConnectionError(str(error))
             else:
@@ -170,6 +176,10 @@ def slot_of(commands: Iterable[Command]) -> int:
     """Return the slot of the first key in commands; any slot when there is none."""
     key = next((key for words in commands if (key := _key(words)) is not None), "")
     return key_slot(key if isinstance(key, bytes) else str(key).encode())
+
+
+def _waits(commands: Iterable[Command]) -> bool:
+    return any(words[0] == "WAIT" for words in commands)
 
 
 def _key(words: Command) -> Argument | None:

@@ -20,9 +20,9 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from twokey.gateway.errors import NotConfirmed, StoreUnavailable
 from twokey.gateway.store.cluster import Cluster
 from twokey.gateway.store.confirming import (
+    Confirmer,
     LostWriteError,
     NotConfirmedError,
-    ask_confirmed,
 )
 from twokey.gateway.store.multiplexed import Argument, Command, Reply, raise_first
 from twokey.gateway.store.node import CALL_S, Node, open_connection
@@ -87,6 +87,7 @@ class Connection:
         self.confirmed_by = 0
         self._hint = _EMBEDDED_HINT if is_embedded else _HINT
         self._servers: dict[asyncio.AbstractEventLoop, _Servers] = {}
+        self._confirmers: dict[asyncio.AbstractEventLoop, Confirmer] = {}
         self._process = os.getpid()
 
     async def close(self) -> None:
@@ -178,18 +179,40 @@ class Connection:
         """
         if self.confirmed_by:
             with self._errors():
-                await ask_confirmed(self._ask, ("TIME",), key, self.confirmed_by)
+                await self._confirmed((), key)
+
+    async def keep(self, *commands: Sequence[Argument]) -> list[Reply]:
+        """Run commands as one MULTI/EXEC and wait for replicas, as scripts do.
+
+        For what is a promise to somebody: where a failover loses it, nobody makes it
+        again. The first command begins with one of the keys, which are of one shard.
+
+        Raises:
+            StoreUnavailable: when the server did not answer or refused one.
+            NotConfirmed: when replicas did not confirm it; it may be kept.
+        """
+        if not self.confirmed_by:
+            return await self.transaction(*commands)
+        with self._errors():
+            replies = await self._confirmed(commands, str(commands[0][1]))
+        return list(map(_converted, commands, replies))
 
     async def _run(self, words: Command, keys: Sequence[str], *, writes: bool) -> Reply:
         """Send a script, and wait for replicas where some have to confirm it."""
         if not (writes and self.confirmed_by):
             [reply] = await self._ask([words])
             return reply
+        [reply] = await self._confirmed([words], keys[0])
+        return reply
+
+    async def _confirmed(self, commands: Sequence[Command], key: str) -> list[Reply]:
+        """Run commands in one step and wait for replicas, see `Confirmer`."""
+        confirmer = self._confirmer()
         try:
-            return await ask_confirmed(self._ask, words, keys[0], self.confirmed_by)
+            return await confirmer.run(commands, key)
         except LostWriteError:
             # By the next master, which lacks it.
-            return await ask_confirmed(self._ask, words, keys[0], self.confirmed_by)
+            return await confirmer.run(commands, key)
 
     async def sequence(self, *commands: Sequence[Argument]) -> list[Reply]:
         """Run commands one after another on one connection, not as a transaction.
@@ -252,8 +275,14 @@ class Connection:
             # Loops that have ended took their connections along.
             for ended in [one for one in list(self._servers) if one.is_closed()]:
                 self._servers.pop(ended, None)
+                self._confirmers.pop(ended, None)
             found = self._servers[loop] = _servers(self.url)
         return found
+
+    def _confirmer(self) -> Confirmer:
+        """Return what the writes of the loop that runs are confirmed by."""
+        loop = asyncio.get_running_loop()
+        return self._confirmers.setdefault(loop, Confirmer(self._ask))
 
     @contextmanager
     def _errors(self) -> Generator[None]:

@@ -97,8 +97,8 @@ class JobQueue:
 
     async def put(self, job: Job) -> None:
         """Queue a job."""
-        await self._conn.command(
-            "XADD", self._keys.jobs, "*", "j", job.model_dump_json()
+        await self._conn.keep(
+            ["XADD", self._keys.jobs, "*", "j", job.model_dump_json()]
         )
 
     async def take(self, consumer: str, *, block_ms: int) -> Delivery | None:

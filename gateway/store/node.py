@@ -121,7 +121,7 @@ class Node:
         if opening.cancelled():
             raise RedisConnectionError(_CLOSED)
         if error := opening.exception():
-            raise _again(error)
+            raise again(error)
         return opening.result()
 
     async def _share(self) -> MultiplexedConnection:
@@ -232,7 +232,7 @@ def _look_at_error(opening: asyncio.Task[MultiplexedConnection]) -> None:
         opening.exception()
 
 
-def _again(error: BaseException) -> Exception:
+def again(error: BaseException) -> Exception:
     """Return an error anew for each who gets it: a traceback belongs to one."""
     if isinstance(error, RedisError):
         return type(error)(*error.args)

@@ -57,7 +57,7 @@ class Outbox:
     async def put(self, event: Event) -> None:
         """Announce something that changes no approval, such as a finished run."""
         at_ms = await self._conn.now_ms()
-        await self._conn.transaction(*announcement(self._keys, event, event, at_ms))
+        await self._conn.keep(*announcement(self._keys, event, event, at_ms))
 
     async def unfinished(
         self, consumer: str, *, idle_ms: int, limit: int = 100

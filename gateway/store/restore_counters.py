@@ -63,22 +63,22 @@ class RestoreCounterStore:
     async def named(self, keys: Keys, tenant: str, store: str) -> str:
         """Give the data set this id, unless it has one; return the one it has."""
         key = keys.restore_counters(tenant)
-        await self._conn.command("HSETNX", key, _STORE, store)
+        await self._conn.keep(["HSETNX", key, _STORE, store])
         return text(await self._conn.command("HGET", key, _STORE))
 
     async def add(self, keys: Keys, tenant: str, checkpoints: str) -> int:
         """Raise a counter by one; return it."""
         key = keys.restore_counters(tenant)
         now = await self._conn.now_ms()
-        replies = await self._conn.transaction(
+        replies = await self._conn.keep(
             ["HINCRBY", key, checkpoints, 1], ["HSET", key, checkpoints + _AT, now]
         )
         return number(replies[0])
 
     async def put(self, keys: Keys, tenant: str, checkpoints: str, value: int) -> None:
         """Set a counter."""
-        await self._conn.command(
-            "HSET", keys.restore_counters(tenant), checkpoints, value
+        await self._conn.keep(
+            ["HSET", keys.restore_counters(tenant), checkpoints, value]
         )
 
     async def changes(self, keys: Keys) -> int:

@@ -21,7 +21,7 @@ async def ensure_shards(conn: Connection, shards: int) -> None:
     kept = number(await conn.command("GET", key))
     if not kept:
         # Of two processes that start first at the same time one wins, and both compare.
-        await conn.command("SET", key, shards, "NX")
+        await conn.keep(["SET", key, shards, "NX"])
         kept = number(await conn.command("GET", key))
     if kept != shards:
         raise SettingsError(

@@ -7,6 +7,7 @@ from tests.mutants.mutant import Mutant
 SHARDS = "tests/service/test_shards.py"
 COUNT = "tests/store/test_shard_count.py"
 CONFIRMING = "tests/store/test_confirming.py"
+CLUSTER = "tests/store/test_cluster_connection.py"
 DURABILITY = "tests/store/test_durability.py"
 UPGRADE = "tests/resume/test_rolling_upgrade.py"
 RECORDED = "tests/linearizability/test_recorded.py"
@@ -44,8 +45,8 @@ MANY_MACHINES_TABLE = (
     Mutant(
         "of two first starts with two numbers one is refused",
         "gateway/store/shard_count.py",
-        'shards, "NX")\n        kept = number(await conn.command("GET", key))',
-        'shards, "NX")\n        kept = shards',
+        'shards, "NX"])\n        kept = number(await conn.command("GET", key))',
+        'shards, "NX"])\n        kept = shards',
         COUNT,
     ),
     Mutant(
@@ -79,8 +80,8 @@ MANY_MACHINES_TABLE = (
     Mutant(
         "what no replica has is not acknowledged",
         "gateway/store/confirming.py",
-        "    for _ in range(TRIES - 1):\n",
-        "    return reply\n    for _ in range(TRIES - 1):\n",
+        "            if replicas:\n",
+        "            if True:\n",
         CONFIRMING,
     ),
     Mutant(
@@ -95,6 +96,34 @@ MANY_MACHINES_TABLE = (
         "gateway/store/approvals.py",
         "if not self._conn.confirmed_by or",
         "if True or",
+        CONFIRMING,
+    ),
+    Mutant(
+        "writes and their mark are one transaction",
+        "gateway/store/confirming.py",
+        '[("MULTI",), *batch.commands, written, ("EXEC",), wait]',
+        '[*batch.commands, ("MULTI",), written, ("EXEC",), wait]',
+        CLUSTER,
+    ),
+    Mutant(
+        "a server that has a slot only in part confirms nothing",
+        "gateway/store/cluster.py",
+        "isinstance(error, AskError) and not _waits(commands)",
+        "isinstance(error, AskError)",
+        CLUSTER,
+    ),
+    Mutant(
+        "a write that comes while others are sent is not confirmed with them",
+        "gateway/store/confirming.py",
+        "                    del self._gathering[tag]\n",
+        "                    pass\n",
+        CONFIRMING,
+    ),
+    Mutant(
+        "what nobody would make again waits for replicas",
+        "gateway/store/connection.py",
+        "        if not self.confirmed_by:\n            return await self.trans",
+        "        if True:\n            return await self.trans",
         CONFIRMING,
     ),
     Mutant(

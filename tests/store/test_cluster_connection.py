@@ -25,6 +25,8 @@ SCRIPT = (
     "#!lua\nredis.call('SET', KEYS[1], ARGV[1]) return {redis.call('GET', KEYS[1])}"
 )
 
+COUNTING = "#!lua\nreturn {redis.call('INCR', KEYS[1])}"
+
 
 def key(shard: int, name: str = "key") -> str:
     return f"tk:{{s{shard}}}:{name}"
@@ -128,6 +130,41 @@ async def test_a_slot_moves_under_its_callers(
         assert one.ask("CLUSTER", "SETSLOT", slot, "NODE", names[target]) == b"OK"
     assert all(await asyncio.gather(*(is_right(at) for at in range(20))))
     assert await conn.command("GET", key(0, "new")) == b"new"
+
+
+async def test_a_confirmed_script_runs_once_while_its_slot_moves(
+    replicated_cluster: Cluster,
+) -> None:
+    conn = Connection(replicated_cluster.url)
+    conn.confirmed_by = 1
+    slot, many = key_slot(key(0).encode()), [key(0, name) for name in "abc"]
+    source = replicated_cluster.master_of(slot)
+    target = replicated_cluster.master_of((slot + 8000) % 16384)
+    assert source is not target
+    names = {one: text(one.ask("CLUSTER", "MYID")) for one in (source, target)}
+    for one in many:
+        await conn.evalsha(COUNTING, [one], [])
+
+    target.ask("CLUSTER", "SETSLOT", slot, "IMPORTING", names[source])
+    source.ask("CLUSTER", "SETSLOT", slot, "MIGRATING", names[target])
+    moved = source.ask("MIGRATE", "127.0.0.1", target.port, many[0], 0, 5000)
+    assert moved == b"OK"
+
+    # Its keys may be at two masters: neither runs it, and neither confirms it.
+    refused = await asyncio.gather(
+        *(conn.evalsha(COUNTING, [one], []) for one in many), return_exceptions=True
+    )
+    assert [type(one) for one in refused] == [StoreUnavailable] * len(many)
+    with pytest.raises(StoreUnavailable):
+        await conn.confirm(many[0])
+
+    for one in many[1:]:
+        source.ask("MIGRATE", "127.0.0.1", target.port, one, 0, 5000)
+    for node_of_both in (target, source):
+        node_of_both.ask("CLUSTER", "SETSLOT", slot, "NODE", names[target])
+    for one in many:
+        assert await conn.evalsha(COUNTING, [one], []) == [2]
+    await conn.close()
 
 
 @pytest.mark.parametrize("way", ["kill", "pause"])

@@ -3,28 +3,37 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from functools import partial
 from typing import cast
 
 import pytest
-from redis.exceptions import RedisError
+from redis.exceptions import NoScriptError, RedisError
 
 from tests.conftest import eventually
 from tests.service.harness import ANA, ServiceHarness
 from tests.topologies import Cluster, Node, SentinelSet, until
 from twokey.gateway.approvals.decisions import Approve, Decided
+from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.errors import NotConfirmed
 from twokey.gateway.protocol.wire import ProposedCall, Turn, TurnRef
+from twokey.gateway.resume.halts import Halts
+from twokey.gateway.resume.run_events import ThreadRef
+from twokey.gateway.store.announced_interrupts import AnnouncedInterrupt
 from twokey.gateway.store.confirming import (
+    AT_A_TIME,
+    Confirmer,
     LostWriteError,
     NotConfirmedError,
-    ask_confirmed,
 )
 from twokey.gateway.store.connection import Reply
 from twokey.gateway.store.durability import ensure_durable
+from twokey.gateway.store.jobs import Job
 from twokey.gateway.store.multiplexed import Command
+from twokey.gateway.store.shard_count import ensure_shards
 from twokey.gateway.store.store import Store
+
+KEY = "tk:{s0}:x"
 
 
 class Server:
@@ -37,29 +46,39 @@ class Server:
 
     async def __call__(self, commands: Sequence[Command]) -> list[Reply]:
         self.pieces.append([str(words[0]) for words in commands])
-        return [self._reply(words) for words in commands]
+        return [self._reply(words, commands) for words in commands]
 
-    def _reply(self, words: Command) -> Reply:
+    def _reply(self, words: Command, piece: Sequence[Command]) -> Reply:
         match words[0]:
             case "WAIT":
                 return next(self._confirmed)
             case "SET":
                 return b"OK" if self._is_kept or "XX" not in words else None
+            case "EXEC":
+                return [_done(one) for one in piece[1 : piece.index(words)]]
             case _:
-                return b"done"
+                return b"QUEUED"
+
+
+def _done(words: Command) -> Reply:
+    return NoScriptError("No matching script.") if "unknown" in words else words[-1]
 
 
 async def confirmed(server: Server) -> Reply:
-    return await ask_confirmed(server, ("EVALSHA",), "tk:{s0}:x", 1)
+    [reply] = await Confirmer(server).run([("EVALSHA", "done")], KEY)
+    return reply
 
 
 async def test_a_reply_counts_once_a_replica_has_what_was_written() -> None:
     server = Server(0, 1)
 
-    assert await confirmed(server) == b"done"
+    assert await confirmed(server) == "done"
 
     # The mark is written each time: without a write, WAIT waits for nothing.
-    assert server.pieces == [["EVALSHA", "SET", "WAIT"], ["SET", "WAIT"]]
+    assert server.pieces == [
+        ["MULTI", "EVALSHA", "SET", "EXEC", "WAIT"],
+        ["SET", "WAIT"],
+    ]
 
 
 async def test_without_a_replica_nothing_counts() -> None:
@@ -77,8 +96,94 @@ async def test_a_refused_write_is_no_reply() -> None:
         del commands
         raise RedisError("NOREPLICAS Not enough good replicas to write.")
 
-    with pytest.raises(RedisError, match="NOREPLICAS"):
-        await ask_confirmed(refusing, ("EVALSHA",), "tk:{s0}:x", 1)
+    confirmer = Confirmer(refusing)
+    runs = [confirmer.run([("EVALSHA", str(at))], KEY) for at in range(2)]
+
+    refused = await asyncio.gather(*runs, return_exceptions=True)
+
+    assert ["NOREPLICAS" in str(one) for one in refused] == [True, True]
+
+
+async def test_a_master_that_is_lost_before_it_confirms_leaves_it_open() -> None:
+    server = Server(0)
+
+    async def dying(commands: Sequence[Command]) -> list[Reply]:
+        if server.pieces:
+            raise RedisError("Connection closed by server.")
+        return await server(commands)
+
+    with pytest.raises(NotConfirmedError):
+        await Confirmer(dying).run([("EVALSHA", "done")], KEY)
+
+
+async def test_writes_at_the_same_time_share_one_wait() -> None:
+    server = Server(1)
+    confirmer = Confirmer(server)
+    names = ["one", "two", "three"]
+
+    replies = await asyncio.gather(
+        *(confirmer.run([("EVALSHA", name), ("SADD", name)], KEY) for name in names)
+    )
+
+    assert replies == [[name, name] for name in names]
+    [piece] = server.pieces
+    assert piece.count("EVALSHA") == len(names)
+    assert piece.count("WAIT") == 1
+
+
+async def test_writes_gather_while_others_are_confirmed() -> None:
+    server, is_free = Server(*[1] * (AT_A_TIME + 2)), asyncio.Event()
+    begun: list[int] = []
+
+    async def slow(commands: Sequence[Command]) -> list[Reply]:
+        begun.append(len(commands))
+        await is_free.wait()
+        return await server(commands)
+
+    async def has_begun(pieces: int) -> bool:
+        return len(begun) == pieces
+
+    confirmer = Confirmer(slow)
+    runs: list[asyncio.Task[list[Reply]]] = []
+    for at in range(AT_A_TIME):
+        runs.append(asyncio.create_task(confirmer.run([("EVALSHA", str(at))], KEY)))
+        await eventually(partial(has_begun, at + 1))
+    late = [
+        asyncio.create_task(confirmer.run([("EVALSHA", "late")], KEY)) for _ in range(9)
+    ]
+    other = asyncio.create_task(confirmer.run([("EVALSHA", "other")], "tk:{s1}:x"))
+    await eventually(partial(has_begun, AT_A_TIME + 1))
+    server.pieces.clear()
+    is_free.set()
+    await asyncio.gather(*runs, other)
+
+    assert await asyncio.gather(*late) == [["late"]] * 9
+    assert [one.count("EVALSHA") for one in server.pieces][-1] == 9
+
+
+async def test_a_script_that_is_not_known_stops_no_other() -> None:
+    server = Server(1)
+    confirmer = Confirmer(server)
+    runs = [confirmer.run([("EVALSHA", one)], KEY) for one in ("unknown", "known")]
+
+    unknown, known = await asyncio.gather(*runs, return_exceptions=True)
+
+    assert isinstance(unknown, NoScriptError)
+    assert known == ["known"]
+
+
+async def test_who_gives_up_takes_it_from_nobody_else() -> None:
+    server = Server(1)
+    confirmer = Confirmer(server)
+    runs = [
+        asyncio.create_task(confirmer.run([("EVALSHA", one)], KEY))
+        for one in ("gone", "kept")
+    ]
+    await asyncio.sleep(0)
+
+    runs[0].cancel()
+
+    assert await runs[1] == ["kept"]
 
 
 @pytest.fixture
@@ -155,13 +260,53 @@ async def test_a_turn_that_is_submitted_again_waits_for_a_replica_too(
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("topologies")
+async def test_what_nobody_would_make_again_waits_for_a_replica(
+    replicated: Store, sentinel_set: SentinelSet
+) -> None:
+    keys = replicated.keys_of_tenant("default")
+    job = Job.to_resume("default", "support", "t1")
+    told = Event(name=EventName.RUN_FINISHED, tenant="default")
+    interrupt = AnnouncedInterrupt("i1", 10**13)
+    promises: list[Callable[[], Awaitable[object]]] = [
+        partial(replicated.queue(keys).put, job),
+        partial(
+            Halts(replicated).put,
+            ThreadRef(keys, "default", "support", "t1"),
+            "c1",
+            ValueError(),
+        ),
+        partial(replicated.outbox(keys, reader="cards").put, told),
+        partial(replicated.interrupts.ask, keys, job, interrupt, told, ""),
+        partial(replicated.interrupts.arm, keys, job, 10**13),
+        partial(replicated.interrupts.end, keys, job, ["i1"], told),
+        partial(replicated.restore_counters.named, keys, "default", "store"),
+        partial(replicated.restore_counters.add, keys, "default", "checkpoints"),
+        partial(replicated.restore_counters.put, keys, "default", "checkpoints", 7),
+        partial(ensure_shards, replicated.conn, 1),
+    ]
+    frozen = replicas_of(sentinel_set)
+    for node in frozen:
+        node.pause()
+
+    said = await asyncio.gather(*(one() for one in promises), return_exceptions=True)
+
+    for node in frozen:
+        node.resume()
+    assert [type(one) for one in said] == [NotConfirmed] * len(promises)
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("topologies")
 async def test_what_was_acknowledged_survives_the_death_of_its_master(
     replicated: Store, sentinel_set: SentinelSet
 ) -> None:
     harness = ServiceHarness(replicated)
     clicks = [(await harness.refund(thread=f"t{n}"))[0] for n in range(20)]
-    decided = [await harness.reviews.decide(one, Approve(), ANA) for one in clicks]
-    assert all(isinstance(one, Decided) for one in decided)
+    keys, cards = replicated.keys_of_tenant("default"), replicated.cards
+    for one in clicks:
+        # As the ingress does: its click comes behind it, and is confirmed.
+        assert await cards.is_first(keys, one.approval)
+        assert isinstance(await harness.reviews.decide(one, Approve(), ANA), Decided)
 
     killed = sentinel_set.master()
     killed.kill()
@@ -177,6 +322,7 @@ async def test_what_was_acknowledged_survives_the_death_of_its_master(
     for click in clicks:
         item = (await harness.approval(f"{click.approval}.0")).items[0]
         assert item.decision is not None
+        assert not await cards.is_first(keys, click.approval), "a click is replayed"
 
 
 @pytest.mark.slow

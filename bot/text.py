@@ -66,11 +66,17 @@ def reveal(text: str) -> str:
     combining marks without a base or beyond the fourth on one, and for long runs of
     blank lines or spaces. Newline and tab stay. Doing it twice changes nothing more.
     """
-    # The usual text, without a walk over its letters. Runs of blanks are ASCII as well
-    # and are still marked.
-    if text.isascii() and not has_hidden(text):
+    if _is_usual(text):
         return _RUN.sub(_run, text)
     return "".join(piece.shown for piece in pieces(text))
+
+
+def _is_usual(text: str) -> bool:
+    """Return whether a text can be revealed without a walk over its letters.
+
+    Runs of blanks are ASCII as well and still have to be marked.
+    """
+    return text.isascii() and not has_hidden(text)
 
 
 def excerpt(text: str, limit: int) -> Excerpt:
@@ -88,6 +94,8 @@ def excerpt(text: str, limit: int) -> Excerpt:
             f"allow {_SMALLEST_EXCERPT} or more, or use fit() for a label."
         )
     total = len(text)
+    if total <= limit and _is_usual(text) and len(usual := reveal(text)) <= limit:
+        return Excerpt(usual, total, total, complete=True)
     # Stops at the limit: a text of a megabyte is not walked to its end, which once held
     # up every other card for seconds.
     whole = _taken(pieces(text), limit)
@@ -114,6 +122,10 @@ def fit(text: str, limit: int) -> str:
     """
     if limit < len(EMPTY):
         raise ValueError(f"A label needs {len(EMPTY)} characters or more, not {limit}.")
+    if len(text) <= limit and _is_usual(text):
+        usual = reveal(text).translate(_ONE_LINE)
+        if len(usual) <= limit:
+            return usual or EMPTY
     kept: list[_Piece] = []
     size = 0
     for length, shown in pieces(text):

@@ -346,3 +346,26 @@ def test_64_kib_made_to_be_slow_are_not(text: str) -> None:
     homoglyph_warnings(text)
 
     assert time.process_time() - before < 2
+
+
+USUAL = st.text(st.characters(codec="ascii") | st.sampled_from("\n\t  "), max_size=300)
+
+
+@given(USUAL, st.integers(80, 200))
+def test_usual_texts_are_shown_as_if_every_letter_was_looked_at(
+    text: str, limit: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        at_once = fit(text, limit), excerpt(text, limit)
+        patch.setattr(text_module, "_is_usual", lambda _: False)
+
+        assert (fit(text, limit), excerpt(text, limit)) == at_once
+
+
+@pytest.mark.parametrize("count", [80, 81, 90])
+def test_a_run_of_blanks_in_a_usual_text_is_marked_as_ever(count: int) -> None:
+    text = f"a{' ' * count}b"
+    shown = f"a⟦{count} spaces or tabs⟧b" if count > 80 else text
+
+    assert fit(text, 100) == shown
+    assert excerpt(text, 100).text == shown

@@ -6,6 +6,7 @@ from tests.mutants.mutant import Mutant
 
 BOUNDED = "tests/service/test_bounded_reads.py"
 SEGMENTS = "tests/store/test_audit_segments.py"
+DERIVED = "tests/store/test_derived.py"
 PEOPLE = "tests/service/test_person_queues.py"
 
 SCALE_TABLE = (
@@ -184,5 +185,40 @@ SCALE_TABLE = (
         "one ~= newest and one.pending == 0 and",
         "one ~= newest and",
         "tests/store/test_readers.py",
+    ),
+    Mutant(
+        "what is put back differs from what was left out, and is kept",
+        "gateway/store/derived.py",
+        "return short if completed(record, index, short) == row else row",
+        "return short",
+        DERIVED,
+    ),
+    Mutant(
+        "what a stored row names itself is compared as it stands",
+        "gateway/store/derived.py",
+        "compared as it stands.\n        **kept,\n",
+        "ignored.\n        **{k: kept[k] for k in kept.keys() - _LEFT_OUT},\n",
+        "tests/attacks/test_tampered_store.py",
+    ),
+    Mutant(
+        "a changed detail holds as a whole",
+        "gateway/store/codec.py",
+        "kept = {name: one for name, one in row.items() if name not in IN_DETAIL}",
+        "kept = row",
+        DERIVED,
+    ),
+    Mutant(
+        "requests end to count",
+        "gateway/store/lua/prelude.lua",
+        "    if now < tonumber(rows[index]) then\n      count",
+        "    if true then\n      count",
+        "tests/service/test_attention.py",
+    ),
+    Mutant(
+        "what is remembered of a newer format is not used",
+        "gateway/store/known_records.py",
+        "        codec.check_format(approval_id, head)\n",
+        "",
+        "tests/resume/test_rolling_upgrade.py",
     ),
 )

@@ -14,9 +14,13 @@ from twokey.gateway.policy.load import load_policy
 from twokey.gateway.protocol.records import Result, RunRef
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.wire import Claimed, Verdict, VerdictKind
-from twokey.gateway.store.agent_load import FAILED_MS, AgentLoad
+from twokey.gateway.store.agent_load import ASKED_MS, FAILED_MS, AgentLoad
+from twokey.gateway.store.connection import fields
 from twokey.gateway.store.freezes import FreezeScope, ScopeKind
 from twokey.gateway.store.store import Store
+
+STEP_MS = 10_000
+"""In steps of how long requests are counted."""
 
 AGENT = FreezeScope(kind=ScopeKind.AGENT, name="support")
 
@@ -123,6 +127,25 @@ async def test_a_flood_is_put_to_people_only_up_to_the_rate(store: Store) -> Non
 
     assert kinds(fifth) == [DENY, RUN]
     assert "4 calls within 10 minutes" in fifth[0].reason
+
+
+async def test_requests_end_to_count_with_their_step(store: Store) -> None:
+    harness = guarded(store, requests_per_10m=4)
+    for n in range(4):
+        await harness.submit(("send_email", {"n": n}), thread=f"t{n}")
+    requests = store.keys_of_tenant("default").requests_10m("default", "support")
+    ends = fields(await store.conn.command("HGETALL", requests))
+    now_ms = await store.conn.now_ms()
+    assert all(now_ms < int(one) <= now_ms + ASKED_MS + STEP_MS for one in ends)
+    assert sum(map(int, ends.values())) == 4
+    # As if the time had passed.
+    await store.conn.transaction(["DEL", requests], ["HSET", requests, now_ms - 1, 4])
+
+    _, verdicts = await harness.submit(("send_email", {}), thread="t5")
+
+    assert kinds(verdicts) == [HOLD]
+    ends = fields(await store.conn.command("HGETALL", requests))
+    assert [*ends.values()] == [b"1"]
 
 
 async def test_a_card_says_the_how_manyth_request_it_is(store: Store) -> None:

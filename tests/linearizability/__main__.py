@@ -1,7 +1,8 @@
 """Record what many processes do at once, and check it.
 
 ``python -m tests.linearizability --operations 100000`` does it on a server of its own.
-It ends with 1 when there is no order that explains what was recorded.
+``--kills 10000`` has people click so many approvals while masters, replicas, Sentinels,
+bots and gateways are killed. It ends with 1 when no order explains what was recorded.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from tests.linearizability import kills
 from tests.linearizability.approval_model import ApprovalModel
 from tests.linearizability.checker import violations
+from tests.linearizability.click_model import ClickModel
 from tests.linearizability.history import Operation, by_key
 from tests.linearizability.recording import PROCESSES, record, with_time
 from twokey.gateway.store.engine import EmbeddedEngine
@@ -29,7 +32,11 @@ def main() -> int:
     parser.add_argument("--operations", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--redis", help="use this server, whose data is added to")
+    parser.add_argument("--kills", type=int, help="decide so often under kill -9")
+    parser.add_argument("--minutes", type=float, default=60.0)
     given = parser.parse_args()
+    if given.kills:
+        return _killed(given.kills, given.minutes * 60)
     folder = Path(tempfile.mkdtemp(prefix="tk-lin-"))
     began = time.monotonic()
     if given.redis:
@@ -45,6 +52,25 @@ def main() -> int:
     names = Counter(one.name for one in every)
     _say(f"{len(every)} operations of {PROCESSES} processes on {len(by_key(every))} "
          f"approvals: {dict(names)}")  # fmt: skip
+    _say(f"recorded in {recorded - began:.1f} s, checked in {checked - recorded:.1f} s")
+    _say(f"{len(wrong)} approvals are not linearizable" if wrong else "linearizable")
+    return 1 if wrong else 0
+
+
+def _killed(decisions: int, within_s: float) -> int:
+    folder, began = Path(tempfile.mkdtemp(prefix="tk-kills-")), time.monotonic()
+    _say(f"logs: {folder}")
+    found = asyncio.run(
+        kills.record(folder, decisions=decisions, within_s=within_s, say=_say)
+    )
+    recorded = time.monotonic()
+    wrong = violations(found.history, ClickModel())
+    checked = time.monotonic()
+    for one in wrong:
+        _say(str(one))
+    _say(f"{len(found.threads)} approvals under kill -9 of {dict(found.killed)}")
+    names = Counter(f"{one.name} {one.output}" for one in found.history)
+    _say(f"{len(found.history)} operations: {dict(names)}")
     _say(f"recorded in {recorded - began:.1f} s, checked in {checked - recorded:.1f} s")
     _say(f"{len(wrong)} approvals are not linearizable" if wrong else "linearizable")
     return 1 if wrong else 0

@@ -1,0 +1,88 @@
+"""What one approval promises to people who click while a gateway runs its call.
+
+Claims and reports are the gateway's own; what is seen of them is the effect of the tool
+and what readers are shown. A click is told ``decided`` or that it was ``stale``; one
+that is repeated until replicas have its write may be told that it came second to
+itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from tests.linearizability.history import Operation
+
+_NEXT = {
+    "authorized": ("executing",),
+    # Given back, ended with or without a result, or its process died.
+    "executing": ("authorized", "executed", "in_doubt"),
+    "in_doubt": ("executed",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Clicked:
+    """One approval: where it stands, who decided it, and whether its tool ran."""
+
+    status: str = "pending"
+    by: str = ""
+    has_run: bool = False
+
+
+class ClickModel:
+    """An approval of one call that needs one person, from when it was opened."""
+
+    def start(self) -> Clicked:
+        """Return an approval that waits."""
+        return Clicked()
+
+    def is_read(self, operation: Operation) -> bool:
+        """Return False: whatever is seen may tell of a step of the gateway."""
+        del operation
+        return False
+
+    def step(self, state: Clicked, operation: Operation) -> Iterable[Clicked]:
+        """Return what may follow."""
+        match operation.name:
+            case "click":
+                return self._click(state, operation)
+            case "effect":
+                # Once for an authorization, and never without.
+                if state.has_run or not _reaches(state, "executing"):
+                    return ()
+                return (replace(state, status="executing", has_run=True),)
+            case _:
+                return self._read(state, operation)
+
+    def _click(self, state: Clicked, operation: Operation) -> Iterable[Clicked]:
+        (person,) = operation.given
+        won = replace(state, status="authorized", by=str(person))
+        is_pending = state.status == "pending"
+        if operation.output == "decided":
+            return (won,) if is_pending else ()
+        return (won,) if is_pending else (state,)
+
+    def _read(self, state: Clicked, operation: Operation) -> Iterable[Clicked]:
+        assert isinstance(operation.output, tuple)
+        status, by = operation.output
+        if by != state.by or not _reaches(state, str(status)):
+            return ()
+        # What ended well has run, and what ended did not run unseen.
+        if status == "executed" and not state.has_run:
+            return ()
+        return (replace(state, status=str(status)),)
+
+
+def _reaches(state: Clicked, status: str) -> bool:
+    """Return whether a gateway alone may bring an approval from there to here."""
+    found, left = {state.status}, [state.status]
+    while left:
+        for after in _NEXT.get(left.pop(), ()):
+            if after not in found:
+                found.add(after)
+                left.append(after)
+    # A call that ran is not started again.
+    if state.has_run and status == "authorized":
+        return False
+    return status in found

@@ -1,0 +1,340 @@
+"""Decide by signed clicks while everything that takes part is killed, and record it.
+
+A master with two replicas, three Sentinels, two bots, two gateways with checkpoints in
+Postgres: all are real programs and are killed with SIGKILL, one after another, while
+two people at a time click on each approval. What a bot logged as decided is what people
+were told; a click of which nothing is known is open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from itertools import cycle
+from pathlib import Path
+from typing import TypeVar
+
+import aiohttp
+
+from tests.linearizability.clicking import Card, Clicker
+from tests.linearizability.history import Operation
+from tests.linearizability.servers import Server
+from tests.linearizability.shop_agent import AGENT, EFFECTS, effects
+from tests.races.test_failovers import Kills
+from tests.resume import postgres_server
+from tests.topologies import SentinelSet, free_port, programs, until
+from twokey.gateway.approvals.record import Approval
+from twokey.gateway.errors import StoreUnavailable
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.records import Person, RunRef
+from twokey.gateway.service.reviews import ReviewService
+from twokey.gateway.store.durability import ensure_durable
+from twokey.gateway.store.store import Store
+from twokey.sandbox.server import Sandbox
+
+SECRET = "ab" * 32
+PEOPLE = ("U0ANA", "U0BEN")
+POLICY = """
+version: 1
+defaults: {tier: approve, expires_in: 8h, channel: C0APPROVALS, reviewers: support}
+roles: {support: {users: [U0ANA, U0BEN]}}
+protect: {pending_per_agent: 10000, requests_per_10m: 100000}
+tools:
+  refund: {tier: approve}
+"""
+SETTINGS = """
+agents: {shop: {graph: "tests.linearizability.shop_agent:graph"}}
+policy: policy.yml
+"""
+AT_ONCE = 120
+"""Threads that are under way at a moment."""
+_DAN = Person(team="T0SANDBOX", user="U0DAN", name="Dan")
+_KILL_EVERY_S = 6.0
+_ASK_AGAIN_S = 0.1
+_SAY_EVERY = 100
+_END_S = 120.0
+"""How long calls may go on after the last decision: leases have to end first."""
+_CLICK = aiohttp.ClientTimeout(total=5)
+_OVER = frozenset({"executed", "failed", "in_doubt"})
+_LOGGED = re.compile(
+    r"click\.decided decision=\S+ outcome=(\S+) approval=(\S+) index=\S+ user=(\S+)"
+)
+
+Found = TypeVar("Found")
+
+
+@dataclass
+class Recorded:
+    """What was asked and what was seen, and what was killed meanwhile.
+
+    Attributes:
+        threads: by the id of its approval.
+        clicks: approval, person, and when it was sent.
+    """
+
+    history: list[Operation] = field(default_factory=list[Operation])
+    threads: dict[str, str] = field(default_factory=dict[str, str])
+    clicks: list[tuple[str, str, int]] = field(
+        default_factory=list[tuple[str, str, int]]
+    )
+    killed: Counter[str] = field(default_factory=Counter[str])
+
+
+async def record(
+    folder: Path, *, decisions: int, within_s: float, say: Callable[[str], object]
+) -> Recorded:
+    """Let so many threads ask and be decided, while processes are killed.
+
+    What is not begun within the time is left out.
+
+    Raises:
+        NoPostgres: there is none.
+    """
+    found = Recorded()
+    async with _started(folder) as whole:
+        killing = asyncio.gather(
+            _kill_servers(whole, found.killed), _kill_nodes(whole, found.killed)
+        )
+        numbers = iter(range(decisions))
+        ends = time.monotonic() + within_s
+
+        async def people() -> None:
+            for number in numbers:
+                if time.monotonic() > ends:
+                    return
+                await _Run(whole, found, f"t{number}").decided()
+                if number % _SAY_EVERY == 0:
+                    say(f"{number} decided, killed: {dict(found.killed)}")
+
+        try:
+            await asyncio.gather(*(people() for _ in range(AT_ONCE)))
+        finally:
+            killing.cancel()
+            await asyncio.gather(killing, return_exceptions=True)
+        await asyncio.to_thread(whole.heal)
+        await _look_at_ends(whole, found)
+    logs = [line for one in whole.servers for line in one.lines]
+    found.history += clicks_of(found.clicks, [(one.at, one.text) for one in logs])
+    ids = {thread: approval for approval, thread in found.threads.items()}
+    found.history += [
+        replace(one, key=ids[one.key]) for one in effects(folder / "effects")
+    ]
+    return found
+
+
+def clicks_of(
+    clicks: Sequence[tuple[str, str, int]], logged: Sequence[tuple[int, str]]
+) -> list[Operation]:
+    """Return the clicks with what bots logged of them.
+
+    A person may have clicked several times on one approval, and which click a line is
+    about is not in it: it counts from the first. Those without a line are open.
+    """
+    sent = dict[tuple[str, str], list[int]]()
+    for approval, person, at in clicks:
+        sent.setdefault((approval, person), []).append(at)
+    found: list[Operation] = []
+    for at, text in logged:
+        if line := _LOGGED.search(text):
+            outcome, approval, person = line.groups()
+            times = sent[approval, person]
+            found.append(Operation(approval, "click", (person,), times[0], at, outcome))
+    told = Counter((one.key, str(one.given[0])) for one in found)
+    for (approval, person), times in sent.items():
+        left = sorted(times)[told[approval, person] :]
+        found += [Operation(approval, "click", (person,), times[0]) for _ in left]
+    return found
+
+
+@dataclass
+class _Whole:
+    """Everything that runs."""
+
+    store: Store
+    sentinels: SentinelSet
+    bots: list[Server]
+    gateways: list[Server]
+    urls: Iterator[str]
+    clicker: Clicker
+    http: aiohttp.ClientSession
+
+    @property
+    def servers(self) -> list[Server]:
+        return [*self.bots, *self.gateways]
+
+    def heal(self) -> None:
+        """Wait until the store is whole again."""
+        until(self.sentinels.is_whole, "all of the store is whole again")
+
+
+@asynccontextmanager
+async def _started(folder: Path) -> AsyncGenerator[_Whole]:
+    async with AsyncExitStack() as opened:
+        postgres = opened.enter_context(postgres_server.running())
+        program = next(iter(programs().values()))
+        sentinels = opened.enter_context(SentinelSet(program, folder / "nodes"))
+        sandbox = await opened.enter_async_context(Sandbox())
+        http = await opened.enter_async_context(aiohttp.ClientSession())
+        (folder / "policy.yml").write_text(POLICY, "utf-8")
+        settings = f"{SETTINGS}checkpoints: {postgres}\n"
+        (folder / "twokey.yml").write_text(settings, "utf-8")
+        ports = [free_port(), free_port()]
+        env = {
+            **os.environ,
+            EFFECTS: str(folder / "effects"),
+            "TWOKEY_REDIS_URL": sentinels.url,
+            "TWOKEY_SECRET": SECRET,
+            "TWOKEY_SLACK_MODE": "http",
+            "TWOKEY_SLACK_API_URL": sandbox.api_url,
+            "SLACK_BOT_TOKEN": sandbox.bot_token,
+            "SLACK_SIGNING_SECRET": sandbox.signing_secret,
+        }
+        store = Store(sentinels.url)
+        opened.push_async_callback(store.close)
+        await ensure_durable(store.conn)
+
+        def started() -> tuple[list[Server], list[Server]]:
+            bots = [
+                Server(f"bot-{at}", ["bot"], folder, {**env, "TWOKEY_SLACK_PORT": port})
+                for at, port in enumerate(map(str, ports))
+            ]
+            return bots, [
+                Server(f"gateway-{at}", ["gateway"], folder, env) for at in range(2)
+            ]
+
+        bots, gateways = await asyncio.to_thread(started)
+        for one in (*bots, *gateways):
+            opened.callback(one.kill)
+        urls = cycle(f"http://127.0.0.1:{port}/slack/events" for port in ports)
+        clicker = Clicker(sandbox, store, SECRET)
+        whole = _Whole(store, sentinels, bots, gateways, urls, clicker, http)
+        reviving = asyncio.create_task(_revive(whole))
+        try:
+            yield whole
+        finally:
+            reviving.cancel()
+            await asyncio.gather(reviving, return_exceptions=True)
+
+
+async def _kill_servers(whole: _Whole, killed: Counter[str]) -> None:
+    names = [
+        name
+        for pair in zip(whole.bots, whole.gateways, strict=True)
+        for name in zip(("bot", "gateway"), pair, strict=True)
+    ]
+    for kind, one in cycle(names):
+        await asyncio.sleep(_KILL_EVERY_S)
+        await asyncio.shield(asyncio.to_thread(one.kill))
+        killed[kind] += 1
+
+
+async def _revive(whole: _Whole) -> None:
+    """Start again what ended by itself, as whatever runs services does."""
+    while True:
+        await asyncio.sleep(1)
+        for one in whole.servers:
+            if one.has_ended:
+                await asyncio.shield(asyncio.to_thread(one.start))
+
+
+async def _kill_nodes(whole: _Whole, killed: Counter[str]) -> None:
+    kills = Kills(whole.sentinels, whole.sentinels.master)
+    while True:
+        await asyncio.sleep(_KILL_EVERY_S)
+        await asyncio.shield(asyncio.to_thread(kills.kill_one))
+        killed["node of the store"] = kills.killed
+
+
+@dataclass
+class _Run:
+    """One thread, from its message until its call is over."""
+
+    whole: _Whole
+    found: Recorded
+    thread: str
+
+    def __post_init__(self) -> None:
+        policy = load_policy(POLICY, "policy.yml")
+        self._reviews = ReviewService(self.whole.store, lambda: policy)
+
+    async def decided(self) -> None:
+        """Ask the agent, and let two people click until one of them has decided."""
+        await acknowledged(
+            lambda: self._reviews.ask_agent(
+                AGENT, self.thread, self.thread,
+                requester=_DAN, origin=None, message_key=self.thread,
+            )
+        )  # fmt: skip
+        approval = await self._opened()
+        self.found.threads[approval.id] = self.thread
+        card = await acknowledged(lambda: self.whole.clicker.post(approval))
+        while await look(self.whole.store, self.found, approval.id) == "pending":
+            await asyncio.gather(
+                *(self._click(approval.id, card, person) for person in PEOPLE)
+            )
+
+    async def _opened(self) -> Approval:
+        approvals, run = (
+            self.whole.store.approvals,
+            RunRef(agent=AGENT, thread=self.thread),
+        )
+        keys = self.whole.store.keys_of_tenant("default")
+        while True:
+            listed = await acknowledged(lambda: approvals.of_run(keys, "default", run))
+            if listed:
+                approval_id = listed[0].id
+                break
+            await asyncio.sleep(_ASK_AGAIN_S)
+        loaded = await acknowledged(lambda: self._reviews.read(approval_id))
+        assert loaded is not None
+        return loaded.approval
+
+    async def _click(self, approval: str, card: Card, person: str) -> None:
+        headers, body = self.whole.clicker.click(card, person)
+        self.found.clicks.append((approval, person, time.monotonic_ns()))
+        try:
+            async with self.whole.http.post(
+                next(self.whole.urls), data=body, headers=headers, timeout=_CLICK
+            ) as answer:
+                await answer.read()
+        except (aiohttp.ClientError, TimeoutError):
+            # Its bot is being started again.
+            await asyncio.sleep(_ASK_AGAIN_S)
+
+
+async def look(store: Store, found: Recorded, approval: str) -> str:
+    """Read where an approval stands and who decided it; record both."""
+    called = time.monotonic_ns()
+    loaded = await acknowledged(lambda: store.approvals.load(approval))
+    assert loaded is not None, approval
+    item = loaded.approval.items[0]
+    by = item.decision.by.user if item.decision else ""
+    output = (item.state.value, by)
+    ended = time.monotonic_ns()
+    found.history.append(Operation(approval, "read", (), called, ended, output))
+    return item.state.value
+
+
+async def _look_at_ends(whole: _Whole, found: Recorded) -> None:
+    """Wait until every call is over; read each before and after."""
+    left, ends = [*found.threads], time.monotonic() + _END_S
+    while left and time.monotonic() < ends:
+        states = [await look(whole.store, found, one) for one in left]
+        pairs = zip(left, states, strict=True)
+        left = [one for one, state in pairs if state not in _OVER]
+        await asyncio.sleep(1)
+
+
+async def acknowledged(work: Callable[[], Awaitable[Found]]) -> Found:
+    """Do something until the store acknowledges it."""
+    while True:
+        try:
+            return await work()
+        except StoreUnavailable:
+            await asyncio.sleep(_ASK_AGAIN_S)

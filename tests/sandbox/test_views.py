@@ -38,7 +38,9 @@ async def test_a_trigger_opens_one_view_for_the_person_who_made_it(
 
 
 @pytest.mark.parametrize(
-    ("seconds", "expected"), [(2.9, None), (3.1, "expired_trigger_id")]
+    # The clock goes on meanwhile: a busy machine takes a while from here to the call.
+    ("seconds", "expected"),
+    [(1.5, None), (3.1, "expired_trigger_id")],
 )
 async def test_a_trigger_lives_three_seconds(
     sandbox: Sandbox, client: Any, seconds: float, expected: str | None

@@ -20,7 +20,11 @@ from twokey.gateway.store.atomic_write import Loaded, Written
 from twokey.gateway.store.schemas import Schemas, SchemaStore
 
 MOST_BYTES: Final = 8_000_000
-"""How much is remembered at most, in bytes of the stored fields."""
+"""How much memory what is remembered takes at most, about."""
+
+_RECORD, _ITEM = 5_000, 8_000
+"""About how many bytes a parsed record takes, and each item of it: many times more than
+the fields that are stored of them, which are packed."""
 
 Fields = dict[str, bytes]
 
@@ -34,8 +38,9 @@ class _Known:
 
     @property
     def size(self) -> int:
-        """Return how many bytes of fields it was parsed from."""
-        return len(self.pinned) + sum(map(len, self.head.values()))
+        """Return about how many bytes it takes, parsed and as it was stored."""
+        stored = len(self.pinned) + sum(map(len, self.head.values()))
+        return stored + _RECORD + _ITEM * len(self.loaded.approval.items)
 
 
 class KnownRecords:
@@ -47,7 +52,7 @@ class KnownRecords:
 
     Attributes:
         schemas: see above.
-        bytes: how much is remembered.
+        bytes: how much memory it takes, about.
     """
 
     def __init__(

@@ -109,6 +109,16 @@ async def test_what_was_changed_before_the_click_is_not_approved(
         assert (status, await kept(stack, approval)) == (200, before)
 
 
+async def test_an_action_that_nobody_asked_for_and_its_own_hash_are_not_read(
+    stack: Stack,
+) -> None:
+    verdict = await stack.refund()
+    await both(stack, await stack.approval(verdict))
+
+    with pytest.raises(CorruptRecord):
+        await stack.approval(verdict)
+
+
 @pytest.mark.parametrize("tamper", [another_action, another_hash])
 async def test_what_was_changed_after_the_decision_is_not_handed_out(
     stack: Stack, tamper: Tamper

@@ -246,29 +246,40 @@ async def test_members_are_reminded_of_once(stack: Stack) -> None:
 async def test_only_calls_of_one_task_share_a_card(stack: Stack) -> None:
     stack.policy = batched("by: task, within: 10m, up_to: 2")
     async with stack.running():
-        await stack.refund("t0", task="nightly", amount=1)
+        first = await stack.refund("t0", task="nightly", amount=1)
         alone = await stack.refund("t1", amount=2)
         await stack.card(alone)
-        await stack.refund("t2", task="weekly", amount=3)
-        await stack.refund("t3", task="nightly", amount=4)
+        other = await stack.refund("t2", task="weekly", amount=3)
+        last = await stack.refund("t3", task="nightly", amount=4)
 
         _, shared = await posted(stack, 2)
-        rows = str(shared["blocks"])
-        assert "Approve all 2 waiting" in rows
+        assert "Approve all 2 waiting" in str(shared["blocks"])
+        assert await are_together(stack, first, last)
+        assert not await are_together(stack, first, other)
 
 
 async def test_calls_of_two_requesters_do_not_share_a_card(stack: Stack) -> None:
     stack.policy = batched("within: 10m, up_to: 2")
     async with stack.running():
-        await stack.refund("t0", amount=1)
+        first = await stack.refund("t0", amount=1)
         eve = Person(team=TEAM, user="U0EVE")
         args = {**REFUND, "amount": 2}
-        await stack.submit(("process_refund", args), thread="t1", requester=eve)
-        await stack.refund("t2", amount=3)
+        call = ("process_refund", args)
+        (other,) = await stack.submit(call, thread="t1", requester=eve)
+        last = await stack.refund("t2", amount=3)
 
         (card,) = await posted(stack)
         assert "Approve all 2 waiting" in str(card["blocks"])
         assert "@U0DAN" in str(card["blocks"])
+        assert await are_together(stack, first, last)
+        assert not await are_together(stack, first, other)
+
+
+async def are_together(stack: Stack, *verdicts: Verdict) -> bool:
+    """Return whether calls share a card."""
+    ids = [(await stack.approval(one)).id for one in verdicts]
+    on = {await stack.store.collected_cards.card_of(stack.keys, one) for one in ids}
+    return len(on) == 1 and None not in on
 
 
 async def states(stack: Stack, verdicts: list[Verdict]) -> list[str]:

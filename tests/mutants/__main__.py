@@ -34,6 +34,8 @@ def survives(mutant: Mutant, tree: Path) -> bool:
             [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider",
              *mutant.tests.split()],
             cwd=tree, check=False, capture_output=True, text=True,
+            # Processes that a test starts run the broken code, too.
+            env={**os.environ, "PYTHONPATH": str(tree / "src")},
         )  # fmt: skip
     finally:
         path.write_text(source, encoding="utf-8")

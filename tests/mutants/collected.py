@@ -105,7 +105,7 @@ COLLECTED_TABLE = (
         "bot/modals/choice.py",
         "reject=tuple(index for index in self.reject if index in kept),",
         "reject=self.reject,",
-        "tests/bot/listeners/test_moved_choices.py",
+        "tests/bot/modals/test_choose.py",
     ),
     Mutant(
         "a choice of calls that moved up is not taken for others",

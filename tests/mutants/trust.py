@@ -34,7 +34,7 @@ TRUST_TABLE = (
         "gateway/resume/recovery.py",
         "            elif is_only_process:\n",
         "            else:\n",
-        "tests/resume/test_unknown_threads.py",
+        "tests/resume/test_recovery.py",
     ),
     Mutant(
         "holding connections keeps nobody else out",

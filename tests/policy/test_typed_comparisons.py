@@ -173,6 +173,15 @@ def test_what_no_rule_can_tell_is_for_two_people(source: str, value: JsonValue) 
     assert "could not be checked, because" in rule.reason
 
 
+@pytest.mark.parametrize(
+    ("left", "right"), [([1, 2], [3, "2"]), ({"x": 1, "y": 2}, {"x": 3, "y": "2"})]
+)
+def test_a_difference_does_not_hide_another_type_behind_it(
+    left: JsonValue, right: JsonValue
+) -> None:
+    assert asked("args.a == args.b", {"a": left, "b": right}).problem
+
+
 def test_the_reason_names_the_types_and_nothing_of_the_call() -> None:
     evaluation = evaluated("args.level == 3", {"level": "<!channel>"})
 

@@ -205,6 +205,16 @@ async def test_every_holder_has_a_greater_fence_than_all_before(store: Store) ->
     assert found == sorted(set(found))
 
 
+async def test_a_store_that_forgot_its_fences_gives_one_above_a_known_one(
+    store: Store,
+) -> None:
+    at = place(store)
+    async with store.threads.lease(at.keys, "default", "shop", "t1") as lease:
+        await lease.rise_above(1000)
+
+        assert lease.fence > 1000
+
+
 async def test_under_a_lost_lease_nothing_is_asked_claimed_or_ended(
     stack: Stack,
 ) -> None:

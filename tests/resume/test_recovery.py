@@ -126,6 +126,20 @@ async def test_what_waits_as_it_should_is_left_alone(stack: Stack) -> None:
     assert (found.mismatches, found.unserved, found.is_whole) == ((), 0, True)
 
 
+async def test_a_thread_that_another_gateways_checkpoints_may_have_is_not_ended(
+    stack: Stack,
+) -> None:
+    await waits(stack)
+    await stack.runner.delete("t1")
+
+    found = await looking(stack).recover(is_only_process=False)
+
+    assert [gap.problem for gap in found.gone] == [recovery.THREAD_GONE]
+    assert await stack.states() == [ItemState.PENDING]
+    await looking(stack).recover(is_only_process=True)
+    assert await all_ended(stack)
+
+
 @pytest.mark.slow
 async def test_a_call_that_its_thread_forgot_is_found(stack: Stack) -> None:
     await waits(stack)

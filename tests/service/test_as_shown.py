@@ -47,6 +47,12 @@ from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.store import Store
 
 KEYS = Keys("s0")
+LARGE = POLICY.replace(
+    "process_refund: {tier: approve}",
+    """process_refund:
+    tier: approve
+    raise: [{to: escalate, when: args.amount > 1000, because: over 1000}]""",
+)
 
 
 @pytest.fixture
@@ -176,7 +182,8 @@ async def test_what_another_process_decided_is_decided_once(
 
 async def test_a_newer_reading_of_the_caller_is_not_overruled(store: Store) -> None:
     """What was evaluated when it was shown are the arguments of before."""
-    harness = windowed(store)
+    # No window: the store compares what it would hold, and would notice by itself.
+    harness = ServiceHarness(store, load_policy(LARGE, "policy.yml"))
     click = await shown(harness, refund(600))
     elsewhere = ReviewService(harness.store, lambda: harness.policy)
     larger: JsonObject = {"amount": 1500, "customer": "c7"}

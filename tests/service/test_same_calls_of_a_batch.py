@@ -27,10 +27,12 @@ ASKS = """process_refund:
     raise:
       - {to: escalate, when: recent.same_done_24h > 0, because: it ran today}"""
 FIRST = "process_refund: {tier: approve}"
+NEEDS = ASKS.replace("{to: escalate,", "{needs: two,")
+TWO = "requirements: {two: {of: [support], approvals: 2}}\n"
 
 
 def policy(tool: str) -> str:
-    return POLICY.replace(FIRST, tool)
+    return POLICY.replace(FIRST, tool) + TWO
 
 
 async def refunds(harness: ServiceHarness, *orders: str) -> Approval:
@@ -58,7 +60,13 @@ async def decided(
 
 @pytest.mark.parametrize(
     ("tool", "approved", "left_out"),
-    [(ASKS, (0, 1), (2,)), (NAMED, (0, 1, 2), ()), (FIRST, (0, 1, 2), ())],
+    [
+        (ASKS, (0, 1), (2,)),
+        # More people, and the same tier.
+        (NEEDS, (0, 1), (2,)),
+        (NAMED, (0, 1, 2), ()),
+        (FIRST, (0, 1, 2), ()),
+    ],
 )
 async def test_a_second_call_is_left_out_where_a_rule_asks_for_more(
     store: Store, tool: str, approved: tuple[int, ...], left_out: tuple[int, ...]

@@ -117,7 +117,7 @@ def test_what_is_chosen_of_a_call_counts_only_for_what_its_card_showed(
 ) -> None:
     approval = refunds(12)
     choice = opened(approval).with_(
-        approve=(3, 4), reject=(5,), edits={4: EDITED, 6: EDITED}
+        approve=(3, 4), reject=(4, 5), edits={4: EDITED, 6: EDITED}
     )
     assert choice.is_of(approval)
     after = approval.replacing(approval.items[4].with_(**changes))

@@ -44,7 +44,7 @@ AT_A_TIME = 4
 _MARK_MS = 30_000
 """How long a mark is kept: longer than all tries take."""
 
-_MOST = 64
+MOST = 64
 """Most writes of one transaction: nobody else is served while it runs."""
 
 Ask = Callable[[Sequence[Command]], Awaitable[list[Reply]]]
@@ -87,7 +87,7 @@ class Confirmer:
         """
         tag = key[: key.index("}") + 1]
         batch = self._gathering.get(tag)
-        if batch is None or batch.size >= _MOST:
+        if batch is None or batch.size >= MOST:
             batch = self._gathering[tag] = _Batch()
             task = asyncio.create_task(self._send(tag, batch))
             # The loop itself keeps no task from being collected.
@@ -115,7 +115,7 @@ class Confirmer:
         try:
             async with self._turns[tag]:
                 # What comes from now on would come too late.
-                if self._gathering[tag] is batch:
+                if self._gathering.get(tag) is batch:
                     del self._gathering[tag]
                 *_, done, replicas = await self._ask(
                     [("MULTI",), *batch.commands, written, ("EXEC",), wait]

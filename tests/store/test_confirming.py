@@ -22,6 +22,7 @@ from twokey.gateway.resume.run_events import ThreadRef
 from twokey.gateway.store.announced_interrupts import AnnouncedInterrupt
 from twokey.gateway.store.confirming import (
     AT_A_TIME,
+    MOST,
     Confirmer,
     LostWriteError,
     NotConfirmedError,
@@ -159,6 +160,18 @@ async def test_writes_gather_while_others_are_confirmed() -> None:
 
     assert await asyncio.gather(*late) == [["late"]] * 9
     assert [one.count("EVALSHA") for one in server.pieces][-1] == 9
+
+
+async def test_a_transaction_takes_no_more_than_it_may() -> None:
+    server = Server(1, 1)
+    confirmer, names = Confirmer(server), [str(at) for at in range(MOST + 1)]
+
+    replies = await asyncio.gather(
+        *(confirmer.run([("EVALSHA", name)], KEY) for name in names)
+    )
+
+    assert replies == [[name] for name in names]
+    assert [one.count("EVALSHA") for one in server.pieces] == [MOST, 1]
 
 
 async def test_a_script_that_is_not_known_stops_no_other() -> None:

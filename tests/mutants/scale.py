@@ -221,4 +221,11 @@ SCALE_TABLE = (
         "",
         "tests/resume/test_rolling_upgrade.py",
     ),
+    Mutant(
+        "what a late sweep has not ended yet is still listed",
+        "gateway/store/lua/prelude.lua",
+        "tonumber(last) + DAY_MS",
+        "tonumber(last)",
+        "tests/service/test_person_queues.py",
+    ),
 )

@@ -40,6 +40,7 @@ tools:
 tiers:
   escalate: {approvals: 2, of: [support, finance], at_least: {finance: 1}}
 """
+LATE_MS = 60 * 60 * 1000
 FRANK = person("U0FRANK").with_(usergroups=frozenset({"S0FINANCE"}))
 
 
@@ -256,3 +257,19 @@ async def test_tenants_of_one_shard_have_queues_of_their_own(
     other = queue.ReviewQueue(harness.store, tenant="other")
 
     assert [one async for one in other.concerning([ANA])] == []
+
+
+async def test_what_a_late_sweep_has_not_ended_yet_is_still_listed(
+    harness: ServiceHarness, store: Store
+) -> None:
+    keys = store.keys_of_tenant("default")
+    _, (verdict,) = await harness.submit(REFUND)
+    approval = await harness.approval(verdict.item_id)
+
+    queues = await store.person_queues.queues(keys, "default", ["U0ANA"], [])
+    listing = [*queues, keys.waiting("default", approval.agent)]
+
+    assert len(listing) == 2
+    for key in listing:
+        ends_ms = number(await store.conn.command("PEXPIRETIME", key))
+        assert ends_ms >= approval.expires_at_ms + LATE_MS

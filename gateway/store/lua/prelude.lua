@@ -247,10 +247,13 @@ local function count_asked(requests, count, now, asked_ms)
   redis.call('PEXPIREAT', requests, step)
 end
 
--- Let a sorted set of deadlines live until the last of them.
+-- Let a sorted set of deadlines live until a day after the last of them: what has passed
+-- its deadline waits until a sweep ends it, and a sweep may be late.
 local function until_last(deadlines)
   local last = redis.call('ZREVRANGE', deadlines, 0, 0, 'WITHSCORES')[2]
-  if last then redis.call('PEXPIREAT', deadlines, last) end
+  if last then
+    redis.call('PEXPIREAT', deadlines, string.format('%.0f', tonumber(last) + DAY_MS))
+  end
 end
 
 -- Put an approval into queues of people, see person_queues.py; rows are {queue, lists,

@@ -55,8 +55,10 @@ policy: policy.yml
 AT_ONCE = 120
 """Threads that are under way at a moment."""
 _DAN = Person(team="T0SANDBOX", user="U0DAN", name="Dan")
-_KILL_EVERY_S = 6.0
+_KILL_EVERY_S = 8.0
 _ASK_AGAIN_S = 0.1
+_LOOK_AGAIN_S = 1.0
+"""Rather long: all who wait look, and the processors are for those who work."""
 _SAY_EVERY = 100
 _END_S = 120.0
 """How long calls may go on after the last decision: leases have to end first."""
@@ -237,7 +239,7 @@ async def _kill_servers(whole: _Whole, killed: Counter[str]) -> None:
 async def _revive(whole: _Whole) -> None:
     """Start again what ended by itself, as whatever runs services does."""
     while True:
-        await asyncio.sleep(1)
+        await asyncio.sleep(_LOOK_AGAIN_S)
         for one in whole.servers:
             if one.has_ended:
                 await asyncio.shield(asyncio.to_thread(one.start))
@@ -290,7 +292,7 @@ class _Run:
             if listed:
                 approval_id = listed[0].id
                 break
-            await asyncio.sleep(_ASK_AGAIN_S)
+            await asyncio.sleep(_LOOK_AGAIN_S)
         loaded = await acknowledged(lambda: self._reviews.read(approval_id))
         assert loaded is not None
         return loaded.approval
@@ -328,7 +330,7 @@ async def _look_at_ends(whole: _Whole, found: Recorded) -> None:
         states = [await look(whole.store, found, one) for one in left]
         pairs = zip(left, states, strict=True)
         left = [one for one, state in pairs if state not in _OVER]
-        await asyncio.sleep(1)
+        await asyncio.sleep(_LOOK_AGAIN_S)
 
 
 async def acknowledged(work: Callable[[], Awaitable[Found]]) -> Found:

@@ -12,6 +12,8 @@ from pathlib import Path
 
 from tests.linearizability.client import PEOPLE, Client, Seen
 from tests.linearizability.history import Recorder
+from twokey.gateway.errors import StoreUnavailable
+from twokey.gateway.store.durability import ensure_durable
 from twokey.gateway.store.store import Store
 
 LEASE_MS = 2000
@@ -19,6 +21,7 @@ USERS = 3
 """People and programs of one process that use one approval."""
 STEPS = 7
 """Operations of each of them, about."""
+_AGAIN_S = 0.1
 _PER_MOMENT = 12
 """Approvals that a process has in use at a moment."""
 
@@ -37,7 +40,13 @@ async def _serve(
     store = Store(url, lease_ms=LEASE_MS)
     recorder = Recorder(folder / f"{name}-{os.getpid()}.jsonl")
     dice = random.Random(f"{name} {seed}")  # noqa: S311 - no secret
-    await store.conn.command("PING")
+    # As every program does at its start: it learns whether replicas have to confirm.
+    while True:
+        try:
+            await ensure_durable(store.conn)
+            break
+        except StoreUnavailable:
+            await asyncio.sleep(_AGAIN_S)
     connection.send("ready")
     while keys := await asyncio.to_thread(connection.recv):
         waiting = iter(keys.split())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 from twokey.gateway.errors import (
@@ -96,6 +97,7 @@ class Worker:
         self._on_change = on_change
         self._running: set[asyncio.Task[None]] = set()
         self._joined: dict[str, list[Delivery]] = {}
+        self._beats: dict[str, AsyncExitStack] = {}
         self._unserved: set[tuple[str, str]] = set()
         self._consumer = consumer
 
@@ -188,11 +190,15 @@ class Worker:
         joined = self._joined.get(at.run)
         if joined is not None and delivery.job.kind is JobKind.RESUME:
             joined.append(delivery)
+            # As that of the run is: it may take longer than the lease of a delivery.
+            beat = queue.holding(self._consumer, delivery)
+            await self._beats[at.run].enter_async_context(beat)
             return
         if joined is not None:
             await self._hold(at, runner, queue, delivery)
             return
         joined = self._joined[at.run] = []
+        beats = self._beats[at.run] = AsyncExitStack()
         try:
             await self._hold(at, runner, queue, delivery)
             while joined:
@@ -206,7 +212,8 @@ class Worker:
                         await queue.later(one, delay_ms=jittered(BUSY_MS))
                 del joined[: len(came)]
         finally:
-            del self._joined[at.run]
+            del self._joined[at.run], self._beats[at.run]
+            await beats.aclose()
             # Nothing happens to those that are done or were put back.
             for one in joined:
                 await queue.later(one, delay_ms=0)

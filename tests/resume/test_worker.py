@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -191,3 +192,46 @@ async def test_what_joined_a_run_that_failed_is_put_back(
         assert await stack.words()
         assert set(await stack.states()) == {ItemState.EXECUTED}
     assert troubles == []
+
+
+async def test_what_joined_a_run_is_kept_from_other_processes_as_long_as_it_takes(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resume, holding = LangGraphLocal.resume, JobQueue.holding
+    may_go_on, is_running = asyncio.Event(), asyncio.Event()
+    kept: set[str] = set()
+
+    async def slow(
+        self: LangGraphLocal, thread: str, answers: Mapping[str, Any], *, key: str
+    ) -> None:
+        is_running.set()
+        await may_go_on.wait()
+        await resume(self, thread, answers, key=key)
+
+    @asynccontextmanager
+    async def noted(
+        self: JobQueue, consumer: str, delivery: Delivery
+    ) -> AsyncGenerator[None]:
+        async with holding(self, consumer, delivery):
+            kept.add(delivery.id)
+            yield
+            kept.discard(delivery.id)
+
+    monkeypatch.setattr(LangGraphLocal, "resume", slow)
+    monkeypatch.setattr(JobQueue, "holding", noted)
+    async with stack.working():
+        await stack.ask(*(("refund", {"order": n, "amount": 5.0}) for n in "123"))
+        first, *others = await stack.asked(3)
+        await stack.decide(first)
+        await is_running.wait()
+        for item in others:
+            await stack.decide(item)
+
+        async def are_kept() -> bool:
+            return len(kept) == 3
+
+        await eventually(are_kept)
+        may_go_on.set()
+        assert await stack.words()
+        await stack.idle()
+    assert kept == set()

@@ -65,6 +65,7 @@ from twokey.gateway.service.reviews import ReviewService
 from twokey.gateway.store.connection import Argument
 from twokey.gateway.store.durability import server_info
 from twokey.gateway.store.freezes import FreezeScope, ScopeKind
+from twokey.gateway.store.keys import LEASE_MS
 from twokey.sandbox.client import UserActionFailed
 
 _LONG_MS = 10 * 60 * 1000
@@ -191,7 +192,9 @@ async def run(plan: Plan, folder: Path) -> tuple[list[Sample], Counter[str]]:
     dice = random.Random(plan.seed)  # noqa: S311 - no secret
     samples: list[Sample] = []
     kept = timedelta(seconds=plan.kept_s)
-    async with stack.running(folder, audit_kept=kept) as everything:
+    # Leases of the product and not the short ones of the kills: a machine that is busy
+    # with other things would lose them, and threads would go round between processes.
+    async with stack.running(folder, audit_kept=kept, lease_ms=LEASE_MS) as everything:
         everything.set_policy(_EXPIRES)
         load = Load(everything, People(everything, dice), dice, plan.kept_s)
         loops = [

@@ -165,14 +165,14 @@ class Stack:
 
 @asynccontextmanager
 async def running(
-    folder: Path, *, audit_kept: timedelta = AUDIT_KEPT
+    folder: Path, *, audit_kept: timedelta = AUDIT_KEPT, lease_ms: int = LEASE_MS
 ) -> AsyncGenerator[Stack]:
     """Run everything on servers of its own in a folder."""
     async with AsyncExitStack() as opening:
         postgres = opening.enter_context(postgres_server.running())
         engine = opening.enter_context(EmbeddedEngine(folder / "store"))
         sandbox = await opening.enter_async_context(Sandbox())
-        store = Store(engine.url, lease_ms=LEASE_MS)
+        store = Store(engine.url, lease_ms=lease_ms)
         opening.push_async_callback(store.close)
         stack = Stack(folder, store, sandbox, engine, postgres)
         stack.set_policy("3h")
@@ -201,7 +201,7 @@ async def running(
                 signing_secret=sandbox.signing_secret,
                 policy=str(folder / "policy.yml"),
                 port=port,
-                lease_ms=LEASE_MS,
+                lease_ms=lease_ms,
                 audit_kept=audit_kept,
             )
             stack.members[name] = Member(settings, cuts)

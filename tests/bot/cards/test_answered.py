@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.bot.markup_audit import assert_tame
 from tests.bot.samples import ANA, BEN, NOW, a_refund, an_approval, frame, in_state
 from twokey.bot.cards.approval import card
@@ -55,7 +57,8 @@ def test_a_batch_points_to_view_all() -> None:
     assert "Q: Which order?" in str(details.view(frame(approval), 1, 1))
 
 
-def test_a_card_that_asks_nobody_any_more_shows_no_answers() -> None:
-    done = an_approval(in_state(a_refund(), ItemState.EXECUTED), answered=(ORDER,))
+@pytest.mark.parametrize("state", [ItemState.AUTHORIZED, ItemState.EXECUTED])
+def test_a_card_that_asks_nobody_any_more_shows_no_answers(state: ItemState) -> None:
+    done = an_approval(in_state(a_refund(), state), answered=(ORDER,))
 
     assert "Which order?" not in shown(done)

@@ -7,6 +7,7 @@ import pytest
 from tests.bot.bot_stack import CHANNEL, REFUND, Stack, has_button, says
 from tests.bot.listeners.test_questions import replied
 from tests.bot.test_notified import ana, click_on
+from tests.bot.test_publisher import nothing_is_left
 from tests.conftest import eventually
 from tests.streams import audit_entries
 from twokey.bot.ids import Action, Input
@@ -140,6 +141,7 @@ async def test_several_questions_and_replies_are_kept_and_the_newest_shown(
         assert "First?" not in shown
         assert "2 more of these are in Full details" in shown
         await eventually(lambda: has_note(stack, card, "<@U0ANA> <@U0BEN>", "replied"))
+        await nothing_is_left(stack)
         news = [n for n in await stack.notes(card) if says("requester replied")(n)]
         assert len(news) == 1, "the second reply answers nothing that was open"
         ana = stack.actor("U0ANA")
@@ -307,6 +309,6 @@ async def test_a_question_that_is_not_posted_before_the_decision_mentions_nobody
     await stack.reviews.decide(click_on(approval), Approve(), ana())
     async with stack.running():
         await stack.card(verdict, says("Approved"))
-        await stack.drawn(verdict)
+        await nothing_is_left(stack)
 
         assert not await has_note(stack, card, "<@U0DAN>")

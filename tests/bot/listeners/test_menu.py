@@ -82,6 +82,18 @@ async def test_a_choice_that_names_another_act_than_it_was_made_for_does_nothing
         assert (await stack.approval(verdict)).rev == 1
 
 
+async def test_a_choice_that_names_the_menu_does_not_choose_again(stack: Stack) -> None:
+    async with stack.running():
+        verdict = await stack.refund()
+        card, ana = await stack.card(verdict), stack.actor("U0ANA")
+        _, offered = menu_of(card)
+
+        await click_with(stack, card, Action.MORE, choice(Action.MORE, offered[0]))
+
+        told = await ana.message_with(CHANNEL, lambda m: bool(m["ephemeral"]))
+        assert "This button is not known any more" in str(told["text"])
+
+
 async def test_a_menu_of_an_older_card_says_what_changed(stack: Stack) -> None:
     async with stack.running():
         verdict = await stack.refund()

@@ -92,6 +92,7 @@ async def started(
     (folder / "twokey.yml").write_text("policy: policy.yml\n")
     env = {
         **{name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ},
+        "PYTHONPATH": str(Path(__file__).parents[2] / "src"),
         "TWOKEY_REDIS_URL": store_url,
         "TWOKEY_SECRET": "ab" * 32,
         "TWOKEY_SLACK_MODE": stack.mode,

@@ -26,7 +26,8 @@ async def test_a_reload_ends_no_child_that_is_just_starting(tmp_path: Path) -> N
     starting = asyncio.create_task(supervisor.start(keepers))
 
     async def is_begun() -> bool:
-        return begun.exists()
+        # The child may be there before this process knows of it.
+        return begun.exists() and child.process is not None
 
     await eventually(is_begun)
 

@@ -93,10 +93,8 @@ _APPROVAL_IN_HEAD = {"version", "rev", "created_at_ms", "acknowledged", "remarks
     "uses",
     *_TIMES.values(),
 }
-_TEXTS = {
-    *("d", "r", "late", "w", "acknowledged", "remarks", "inquiries", "uses"),
-    *("format", "of", "schemas"),
-}
+_TEXTS = {"d", "r", "late", "w", "acknowledged", "remarks", "inquiries", "uses"}
+_TEXTS.update(("format", "of", "schemas"))
 _STATES = frozenset(ItemState)
 _SCHEMA = "args_schema"
 _DIGEST_BYTES = 32

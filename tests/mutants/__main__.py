@@ -22,12 +22,20 @@ from tests.mutants.table import TABLE
 ROOT = Path(__file__).parents[2]
 
 
+class DidNotRun(Exception):
+    """The tests of a mutant neither passed nor failed."""
+
+
 def survives(mutant: Mutant, tree: Path) -> bool:
-    """Say whether the tests pass although the code is broken."""
+    """Say whether the tests pass although the code is broken.
+
+    Raises:
+        DidNotRun: when that cannot be said.
+    """
     path = tree / mutant.path
     source = path.read_text(encoding="utf-8")
     if source.count(mutant.before) != 1:
-        raise SystemExit(f"{mutant.path} no longer holds {mutant.before!r} once.")
+        raise DidNotRun(f"{mutant.path} no longer holds {mutant.before!r} once.")
     path.write_text(source.replace(mutant.before, mutant.after), encoding="utf-8")
     try:
         run = subprocess.run(
@@ -40,12 +48,12 @@ def survives(mutant: Mutant, tree: Path) -> bool:
     finally:
         path.write_text(source, encoding="utf-8")
     if run.returncode > 1:
-        raise SystemExit(f"The tests did not run:\n{run.stdout[-2000:]}{run.stderr}")
+        raise DidNotRun(f"The tests did not run:\n{run.stdout[-2000:]}{run.stderr}")
     return run.returncode == 0
 
 
 def main() -> int:
-    """Run the table; return how many mutants nobody noticed."""
+    """Run the table; return 1 when one was not noticed or not tried."""
     wanted = " ".join(sys.argv[1:])
     chosen = [mutant for mutant in TABLE if wanted in mutant.promise]
     jobs = min(os.cpu_count() or 1, max(len(chosen), 1))
@@ -65,7 +73,7 @@ def main() -> int:
         with ThreadPoolExecutor(jobs) as threads:
             missed = [*threads.map(is_missed, chosen)].count(True)
     sys.stdout.write(f"{len(chosen) - missed} of {len(chosen)} noticed\n")
-    return missed
+    return 1 if missed else 0
 
 
 def _copied(tree: Path) -> Path:
@@ -74,14 +82,17 @@ def _copied(tree: Path) -> Path:
 
 
 def report(mutant: Mutant, tree: Path) -> bool:
-    """Run one mutant and print a line about it."""
-    began = time.monotonic()
-    is_missed = survives(mutant, tree)
-    word = "MISSED " if is_missed else "noticed"
+    """Run one mutant and print a line about it; return whether nobody noticed it."""
+    began, why = time.monotonic(), ""
+    try:
+        word = "MISSED " if survives(mutant, tree) else "noticed"
+    except DidNotRun as error:
+        # The rows after it are tried all the same: a whole run takes hours.
+        word, why = "NOT RUN", f"{error}\n"
     took = f"{time.monotonic() - began:.0f} s"
-    sys.stdout.write(f"{word}  {mutant.promise}  ({mutant.path}, {took})\n")
+    sys.stdout.write(f"{word}  {mutant.promise}  ({mutant.path}, {took})\n{why}")
     sys.stdout.flush()
-    return is_missed
+    return word != "noticed"
 
 
 if __name__ == "__main__":

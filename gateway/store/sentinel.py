@@ -69,6 +69,10 @@ class SentinelMaster:
         except BaseException:
             made.close()
             raise
+        if self._place not in {None, place}:
+            # The others are still with the master that was replaced: what is read by
+            # them would be confirmed by the new one, which may lack it.
+            self._node.drop()
         self._place = place
         return made
 

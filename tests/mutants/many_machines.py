@@ -15,6 +15,13 @@ CHECKER = "tests/linearizability/test_verdicts.py"
 
 MANY_MACHINES_TABLE = (
     Mutant(
+        "what a replaced master says is not confirmed by the next one",
+        "gateway/store/sentinel.py",
+        "if self._place not in {None, place}:",
+        "if False:",
+        "tests/store/test_sentinel_connection.py",
+    ),
+    Mutant(
         "what many processes do to an approval has an order",
         "gateway/store/lua/change.lua",
         "if has_moved(change, now) then return {'moved'} end\n",

@@ -12,6 +12,7 @@ from tests.conftest import eventually
 from tests.topologies import MASTER, SentinelSet, until
 from twokey.gateway.errors import StoreUnavailable
 from twokey.gateway.store import connection, node
+from twokey.gateway.store.agreement import Watch
 from twokey.gateway.store.connection import Connection, number, text
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("topologies")]
@@ -96,6 +97,29 @@ async def test_a_master_that_was_made_a_replica_is_left(
     until(lambda: sentinel_set.master() is not before, "there is another")
     await eventually(is_written)
     assert sentinel_set.master().ask("GET", "key") == b"after"
+    await conn.close()
+
+
+async def test_a_connection_to_another_master_ends_those_to_the_one_before(
+    sentinel_set: SentinelSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # It has not looked yet.
+    monkeypatch.setattr(Watch, "start", lambda _: None)
+    conn = Connection(sentinel_set.url)
+    await conn.command("SET", "key", "before")
+    hung = sentinel_set.master()
+    hung.pause()
+    until(lambda: sentinel_set.master() is not hung, "there is another")
+    until(
+        lambda: sentinel_set.master().ask("SET", "key", "after") == b"OK",
+        "the other one takes writes",
+    )
+    hung.resume()
+
+    # It waits at the server, and so takes a connection of its own.
+    await conn.sequence(["SET", "other", ""], ["WAIT", 0, 1])
+
+    assert await conn.command("GET", "key") == b"after"
     await conn.close()
 
 

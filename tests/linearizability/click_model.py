@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from tests.linearizability.history import Operation
 
 _NEXT = {
+    "pending": ("superseded",),
     "authorized": ("executing",),
     # Given back, ended with or without a result, or its process died.
     "executing": ("authorized", "executed", "in_doubt"),

@@ -9,6 +9,7 @@ were told; a click of which nothing is known is open.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import re
 import time
@@ -62,8 +63,10 @@ _LOOK_AGAIN_S = 1.0
 _SAY_EVERY = 100
 _END_S = 120.0
 """How long calls may go on after the last decision: leases have to end first."""
+_OPENED_S = 60.0
+"""How long an agent may take to ask: the lease of a killed gateway has to end first."""
 _CLICK = aiohttp.ClientTimeout(total=5)
-_OVER = frozenset({"executed", "failed", "in_doubt"})
+_OVER = frozenset({"executed", "failed", "in_doubt", "superseded"})
 _LOGGED = re.compile(
     r"click\.decided decision=\S+ outcome=(\S+) approval=(\S+) index=\S+ user=(\S+)"
 )
@@ -123,6 +126,7 @@ async def record(
         await _look_at_ends(whole, found)
     logs = [line for one in whole.servers for line in one.lines]
     found.history += clicks_of(found.clicks, [(one.at, one.text) for one in logs])
+    # Of a thread's approvals the newest one runs.
     ids = {thread: approval for approval, thread in found.threads.items()}
     found.history += [
         replace(one, key=ids[one.key]) for one in effects(folder / "effects")
@@ -267,35 +271,49 @@ class _Run:
 
     async def decided(self) -> None:
         """Ask the agent, and let two people click until one of them has decided."""
-        await acknowledged(
-            lambda: self._reviews.ask_agent(
-                AGENT, self.thread, self.thread,
-                requester=_DAN, origin=None, message_key=self.thread,
-            )
-        )  # fmt: skip
-        approval = await self._opened()
-        self.found.threads[approval.id] = self.thread
-        card = await acknowledged(lambda: self.whole.clicker.post(approval))
-        while await look(self.whole.store, self.found, approval.id) == "pending":
-            await asyncio.gather(
-                *(self._click(approval.id, card, person) for person in PEOPLE)
-            )
+        for attempt in itertools.count():
+            key = f"{self.thread}.{attempt}"
+            await acknowledged(lambda: self._ask(key))  # noqa: B023 - used up at once
+            approval = await self._opened()
+            # Its agent was told that the gateway could not be reached and ended; or the
+            # message that came in between superseded the call. A person asks again.
+            if approval and await self._decided(approval) != "superseded":
+                return
 
-    async def _opened(self) -> Approval:
+    async def _ask(self, key: str) -> None:
+        await self._reviews.ask_agent(
+            AGENT, self.thread, self.thread,
+            requester=_DAN, origin=None, message_key=key,
+        )  # fmt: skip
+
+    async def _decided(self, approval: Approval) -> str:
+        self.found.threads[approval.id] = self.thread
+        clicker = self.whole.clicker
+        card: Card | None = None
+        while True:
+            state = await look(self.whole.store, self.found, approval.id)
+            if state != "pending":
+                return state
+            if card is None:
+                card = await acknowledged(lambda: clicker.post(approval))
+            clicks = [self._click(approval.id, card, person) for person in PEOPLE]
+            await asyncio.gather(*clicks)
+
+    async def _opened(self) -> Approval | None:
+        """Wait for an approval that nobody has clicked on; None if none comes."""
         approvals, run = (
             self.whole.store.approvals,
             RunRef(agent=AGENT, thread=self.thread),
         )
         keys = self.whole.store.keys_of_tenant("default")
-        while True:
+        ends = time.monotonic() + _OPENED_S
+        while time.monotonic() < ends:
             listed = await acknowledged(lambda: approvals.of_run(keys, "default", run))
-            if listed:
-                approval_id = listed[0].id
-                break
+            if listed and (newest := listed[-1].id) not in self.found.threads:
+                loaded = await acknowledged(lambda: self._reviews.read(newest))
+                return loaded.approval if loaded else None
             await asyncio.sleep(_LOOK_AGAIN_S)
-        loaded = await acknowledged(lambda: self._reviews.read(approval_id))
-        assert loaded is not None
-        return loaded.approval
+        return None
 
     async def _click(self, approval: str, card: Card, person: str) -> None:
         headers, body = self.whole.clicker.click(card, person)

@@ -103,8 +103,10 @@ async def test_a_master_that_was_made_a_replica_is_left(
 async def test_a_connection_to_another_master_ends_those_to_the_one_before(
     sentinel_set: SentinelSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # It has not looked yet.
-    monkeypatch.setattr(Watch, "start", lambda _: None)
+    def never(watch: Watch) -> None:
+        """It has not looked yet."""
+
+    monkeypatch.setattr(Watch, "start", never)
     conn = Connection(sentinel_set.url)
     await conn.command("SET", "key", "before")
     hung = sentinel_set.master()

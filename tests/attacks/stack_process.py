@@ -68,7 +68,8 @@ def dying(point: str, *, after: bool) -> Callable[[Method[P, R]], Method[P, R]]:
 
 POINTS: dict[str, tuple[type, str, bool]] = {
     "seen": (StoreNonces, "is_first", True),
-    "decided": (ApprovalStore, "change", True),
+    # What changes of one step and of several have in common.
+    "decided": (ApprovalStore, "_write", True),
     "posted": (CardStore, "posted", False),
     "shown": (CardStore, "shown", True),
     "acknowledged": (Outbox, "done", True),

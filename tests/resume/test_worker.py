@@ -163,6 +163,18 @@ async def test_jobs_that_come_while_their_thread_runs_are_done_by_one_more_run(
     assert put_back == 0
 
 
+async def decide_two_amid_the_run_of_one(
+    stack: Stack, is_running: asyncio.Event
+) -> None:
+    """Let three calls be asked for; decide two while the answer of one is resumed."""
+    await stack.ask(*(("refund", {"order": n, "amount": 5.0}) for n in "123"))
+    first, *others = await stack.asked(3)
+    await stack.decide(first)
+    await is_running.wait()
+    for item in others:
+        await stack.decide(item)
+
+
 async def test_what_joined_a_run_that_failed_is_put_back(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,12 +193,7 @@ async def test_what_joined_a_run_that_failed_is_put_back(
 
     monkeypatch.setattr(LangGraphLocal, "resume", troubled)
     async with stack.working():
-        await stack.ask(*(("refund", {"order": n, "amount": 5.0}) for n in "123"))
-        first, *others = await stack.asked(3)
-        await stack.decide(first)
-        await is_running.wait()
-        for item in others:
-            await stack.decide(item)
+        await decide_two_amid_the_run_of_one(stack, is_running)
         may_go_on.set()
 
         assert await stack.words()
@@ -220,12 +227,7 @@ async def test_what_joined_a_run_is_kept_from_other_processes_as_long_as_it_take
     monkeypatch.setattr(LangGraphLocal, "resume", slow)
     monkeypatch.setattr(JobQueue, "holding", noted)
     async with stack.working():
-        await stack.ask(*(("refund", {"order": n, "amount": 5.0}) for n in "123"))
-        first, *others = await stack.asked(3)
-        await stack.decide(first)
-        await is_running.wait()
-        for item in others:
-            await stack.decide(item)
+        await decide_two_amid_the_run_of_one(stack, is_running)
 
         async def are_kept() -> bool:
             return len(kept) == 3

@@ -13,7 +13,7 @@ from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.service.sweep import Sweeper
 from twokey.gateway.store import readers
 from twokey.gateway.store.connection import Argument, Reply, fields, number, text
-from twokey.gateway.store.jobs import GROUP, Job
+from twokey.gateway.store.jobs import GROUP, Job, JobQueue
 from twokey.gateway.store.keys import KEEP_MS, Keys
 from twokey.gateway.store.outbox import Outbox
 from twokey.gateway.store.readers import (
@@ -276,13 +276,19 @@ async def test_a_process_that_holds_a_job_is_not_forgotten(
     assert number(fields(await _summary(store, keys))["pending"]) == 1
 
 
-async def test_a_process_that_asked_lately_is_not_forgotten(
-    store: Store, keys: Keys
-) -> None:
+async def asked_by_two(store: Store, keys: Keys) -> JobQueue:
+    """Return a queue that two processes have asked for a job."""
     queue = store.queue(keys)
     await queue.prepare()
     for name in ("first", "second"):
         await queue.take(name, block_ms=1)
+    return queue
+
+
+async def test_a_process_that_asked_lately_is_not_forgotten(
+    store: Store, keys: Keys
+) -> None:
+    await asked_by_two(store, keys)
 
     assert await forget_consumers(store.conn, keys) == 0
     assert await consumers(store, keys.jobs, GROUP) == {"first", "second"}
@@ -291,10 +297,7 @@ async def test_a_process_that_asked_lately_is_not_forgotten(
 async def test_a_forgotten_process_goes_on_when_it_comes_back(
     store: Store, keys: Keys
 ) -> None:
-    queue = store.queue(keys)
-    await queue.prepare()
-    for name in ("first", "second"):
-        await queue.take(name, block_ms=1)
+    queue = await asked_by_two(store, keys)
     await forget_consumers(store.conn, keys, idle=NONE)
     job = Job.to_resume("default", "shop", "t1")
 

@@ -6,11 +6,11 @@ What is not cached is asked of the gateway again.
 
 from __future__ import annotations
 
-import time
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from threading import Lock
 
+from twokey.gateway.clock import now_s
 from twokey.gateway.protocol import edits
 from twokey.gateway.protocol.records import EditRecord, RunRef
 from twokey.gateway.protocol.wire import TurnRef, Verdict
@@ -40,7 +40,7 @@ class VerdictCache:
         with self._lock:
             # A copy: what the caller does with its own must not change a cached
             # verdict.
-            known = (time.monotonic(), dict(verdicts))
+            known = (now_s(), dict(verdicts))
             self._turns[ref.model_dump_json()] = known
             while len(self._turns) > CACHE_SIZE:
                 self._turns.popitem(last=False)
@@ -53,7 +53,7 @@ class VerdictCache:
         with self._lock:
             at, known = self._turns.get(ref.model_dump_json(), (0.0, None))
         # Not the wall clock: set back, it would keep an old verdict valid.
-        return known if time.monotonic() - at < CACHE_AGE_S else None
+        return known if now_s() - at < CACHE_AGE_S else None
 
     def put_edits(self, run_ref: RunRef, records: Iterable[EditRecord]) -> None:
         """Remember edits that the gateway reported or confirmed in a run."""

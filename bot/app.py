@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import partial
@@ -49,6 +48,7 @@ from twokey.bot.user_cache import UserCache
 from twokey.bot.web import Slack, SlackRefused
 from twokey.bot.worker import WHOLE, PublisherHealth, Worker
 from twokey.gateway.approvals.record import Approval
+from twokey.gateway.clock import now_s
 from twokey.gateway.config import SlackMode
 from twokey.gateway.errors import SettingsError, StoreUnavailable
 from twokey.gateway.service.process_check import (
@@ -77,7 +77,7 @@ class SlackBot:
         config: what it was set up with.
         service: what decides.
         worker: which part of the bot this process is.
-        clock: seconds, never going backwards.
+        clock: seconds, never going backwards, also of a machine that was suspended.
 
     Attributes:
         url: the request URL for Slack in HTTP mode; health endpoints are beside it.
@@ -91,7 +91,7 @@ class SlackBot:
         service: ReviewService,
         *,
         worker: Worker = WHOLE,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = now_s,
     ) -> None:
         self._config = config
         self._service = service

@@ -8,7 +8,6 @@ decision is made from a new reading, which alone refuses anything.
 
 from __future__ import annotations
 
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from twokey.gateway.approvals.decisions import (
     Outcome,
     Reviewer,
 )
+from twokey.gateway.clock import now_s
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.service.decided_by import Asked, decided_by, lasts
 from twokey.gateway.service.reevaluation import CurrentEvaluation
@@ -76,7 +76,7 @@ class AsShownService(PolicyService):
         policy: Callable[[], Policy],
         *,
         tenant: str = "default",
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = now_s,
     ) -> None:
         super().__init__(store, policy, tenant=tenant)
         self._clock = clock

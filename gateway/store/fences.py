@@ -17,23 +17,12 @@ what a graph, a tool or a middleware of somebody else's does inside is fenced, t
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Final
 
+from twokey.gateway.clock import now_s
 from twokey.gateway.errors import LeaseLost
-
-# Not `time.monotonic`: on Linux it stands still while the machine is suspended, and a
-# lease would then still be held after another process took it. Both clocks run on
-# while a process is stopped (SIGSTOP). On macOS CLOCK_MONOTONIC counts suspension.
-_CLOCK: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-
-
-def now_s() -> float:
-    """Return seconds of a clock that never goes back and never stands still."""
-    return time.clock_gettime(_CLOCK)
 
 
 class Lease:

@@ -8,13 +8,13 @@ without any reading: the step that writes compares it (`Loaded.remembered`).
 from __future__ import annotations
 
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from twokey.gateway.approvals.record import Approval
+from twokey.gateway.clock import now_s
 from twokey.gateway.store import codec
 from twokey.gateway.store.atomic_write import Loaded, Written
 from twokey.gateway.store.schemas import Schemas, SchemaStore
@@ -56,7 +56,7 @@ class KnownRecords:
     """
 
     def __init__(
-        self, schemas: SchemaStore, *, clock: Callable[[], float] = time.monotonic
+        self, schemas: SchemaStore, *, clock: Callable[[], float] = now_s
     ) -> None:
         self.schemas = schemas
         self._clock = clock

@@ -8,9 +8,10 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 
+from twokey.gateway.clock import now_s
 from twokey.gateway.errors import LeaseLost, StoreUnavailable, ThreadUnavailable
 from twokey.gateway.store.connection import Connection, Reply, number, text
-from twokey.gateway.store.fences import Lease, now_s
+from twokey.gateway.store.fences import Lease
 from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.script import Script
 

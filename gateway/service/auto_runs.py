@@ -8,9 +8,17 @@ from __future__ import annotations
 import logging
 
 from twokey.gateway.approvals.events import EventName, call_event
+from twokey.gateway.errors import CorruptRecord, NewerRecord
+from twokey.gateway.failures import log_failure
 from twokey.gateway.policy.evaluate import is_idempotent
 from twokey.gateway.protocol import digest
-from twokey.gateway.protocol.wire import CallBegun, CallEnd, CallProgress, TurnRef
+from twokey.gateway.protocol.wire import (
+    CallBegun,
+    CallEnd,
+    CallProgress,
+    TurnRef,
+    Verdict,
+)
 from twokey.gateway.service.stored_verdicts import StoredVerdicts
 from twokey.gateway.service.tenant_service import PolicyService
 from twokey.gateway.store.auto_runs import Note
@@ -49,13 +57,11 @@ class AutoRunService(PolicyService):
         if end.result.ok:
             return
         ref = end.ref
-        stored = await self._store.agent_load.verdicts(self._keys, turn_key)
-        verdicts = StoredVerdicts.read(stored).verdicts if stored else ()
         reported = (end.tool, end.tool_call_id)
         # An agent reports what it likes: only failures of calls that we let run count.
         if not any(
             one.runs_unclaimed and (one.tool, one.tool_call_id) == reported
-            for one in verdicts
+            for one in await self._verdicts(turn_key)
         ):
             logger.warning("call.unknown_failure agent=%s", ref.agent)
             return
@@ -63,6 +69,15 @@ class AutoRunService(PolicyService):
         # The same for the same call, so that a report that is sent again counts once.
         name = f"{turn_key.removeprefix('sha256:')} {end.tool_call_id}"
         await self._store.agent_load.count_failure(self._keys, name, event)
+
+    async def _verdicts(self, turn_key: str) -> tuple[Verdict, ...]:
+        stored = await self._store.agent_load.verdicts(self._keys, turn_key)
+        try:
+            return StoredVerdicts.read(turn_key, stored).verdicts if stored else ()
+        except (NewerRecord, CorruptRecord) as error:
+            # The call has run and its end is kept: only its failure is not counted.
+            log_failure(logger, error, "turn.unread")
+            return ()
 
     def _turn_key(self, ref: TurnRef) -> str:
         return digest.turn_key(tenant=self._tenant, **ref.names)

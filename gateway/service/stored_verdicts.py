@@ -6,7 +6,10 @@ by a process that takes the turn over; then a freeze or another policy counts.
 
 from __future__ import annotations
 
+import zlib
+
 from twokey.gateway.approvals.record import approval_of, item_id
+from twokey.gateway.errors import CorruptRecord, NewerRecord
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.protocol.records import Record
 from twokey.gateway.protocol.tiers import Tier
@@ -29,6 +32,19 @@ FORBIDDEN = (
     "does not run."
 )
 
+FORMAT = 3
+"""Number of the format in which the verdicts of a turn are written.
+
+They are a line with the ids of the turn's approvals, a byte with this number, four
+bytes with the CRC-32 of all the rest, and packed JSON. It rises with every change after
+which an older version would misread them.
+"""
+
+# Until format 2 nothing but packed JSON followed the line, without a checksum. It began
+# with the number of its dictionary, of which there was one then, or with a brace.
+_WITHOUT_CHECKSUM = (2, ord("{"))
+_CHECKSUM_BYTES = 4
+
 
 class StoredVerdicts(Record):
     """The verdicts on a turn and the digest of the policy that gave them, as stored.
@@ -45,14 +61,23 @@ class StoredVerdicts(Record):
     schemas: tuple[str, ...] = ()
 
     @classmethod
-    def read(cls, body: bytes) -> StoredVerdicts:
-        """Read what `dumped` wrote."""
-        line, _, rest = body.partition(b"\n")
-        stored = cls.model_validate_json(unpacked(rest))
-        approvals = line.decode("ascii").split()
-        return stored.with_(
-            verdicts=tuple(_with_id(one, approvals) for one in stored.verdicts)
-        )
+    def read(cls, turn_key: str, stored: bytes) -> StoredVerdicts:
+        """Read what `dumped` wrote.
+
+        Raises:
+            NewerRecord: when a newer version wrote it.
+            CorruptRecord: when it is damaged.
+        """
+        line, _, rest = stored.partition(b"\n")
+        try:
+            found = cls.model_validate_json(unpacked(_checked(turn_key, line, rest)))
+            approvals = line.decode("ascii").split()
+            verdicts = tuple(_with_id(one, approvals) for one in found.verdicts)
+        # pydantic's ValidationError is a ValueError. Its text would name what is
+        # stored, so only the key of the turn goes on.
+        except (ValueError, IndexError) as error:
+            raise CorruptRecord(turn_key) from error
+        return found.with_(verdicts=verdicts)
 
     def dumped(self) -> bytes:
         """Return what to store: a line with the ids of its approvals, then the rest.
@@ -66,8 +91,9 @@ class StoredVerdicts(Record):
             verdicts=tuple(_stored(one, approvals) for one in self.verdicts),
             schemas=tuple(schemas) if any(schemas) else (),
         )
+        line = " ".join(approvals).encode("ascii")
         body = packed(stored.model_dump_json(exclude_defaults=True))
-        return " ".join(approvals).encode("ascii") + b"\n" + body
+        return b"%b\n%c%b%b" % (line, FORMAT, _checksum(line, body), body)
 
     async def with_schemas(self, store: Store, keys: Keys) -> StoredVerdicts:
         """Return the verdicts as they were given.
@@ -89,6 +115,25 @@ class StoredVerdicts(Record):
         """Return the verdicts, without those that a freeze stops now."""
         halted = tuple(_halted(verdict, load, agent) for verdict in self.verdicts)
         return self.with_(verdicts=halted)
+
+
+def _checked(turn_key: str, line: bytes, rest: bytes) -> bytes:
+    """Return the packed JSON of stored verdicts, whose line and rest these are."""
+    number = rest[0] if rest else 0
+    if number in _WITHOUT_CHECKSUM:
+        return rest
+    # Junk that begins with a printable character is damaged, and nobody's version.
+    if FORMAT < number < ord(" "):
+        raise NewerRecord(turn_key, format=number, known=FORMAT)
+    checksum, body = rest[1:][:_CHECKSUM_BYTES], rest[1 + _CHECKSUM_BYTES :]
+    if number != FORMAT or checksum != _checksum(line, body):
+        raise ValueError("damaged")
+    return body
+
+
+def _checksum(line: bytes, body: bytes) -> bytes:
+    found = zlib.crc32(body, zlib.crc32(line))
+    return found.to_bytes(_CHECKSUM_BYTES, "big")
 
 
 def _digest_of(verdict: Verdict) -> str:

@@ -84,6 +84,8 @@ class Submitter(PolicyService):
 
         Raises:
             StoreUnavailable: when nothing was opened.
+            NewerRecord: when a newer version opened the turn.
+            CorruptRecord: when what is stored of the turn is damaged.
             TooManySpeakers: when nobody could say later who asked for these calls.
             NotAllowed: when the turn itself cannot be stored.
         """
@@ -114,7 +116,7 @@ class Submitter(PolicyService):
             # Submitted before. Nothing is evaluated or reserved again, but a freeze
             # counts.
             if load.verdicts:
-                kept = await self._read(load.verdicts)
+                kept = await self._read(turn_key, load.verdicts)
                 kept = kept.halted(load, ref.agent)
                 return await self._by_now(same, kept, load), ()
             evaluated = await self._evaluate(same, turn_key, load, triage)
@@ -257,10 +259,11 @@ class Submitter(PolicyService):
             return None
         if opened.kept is None:
             return proposal.verdicts, opened.older
-        return (await self._read(opened.kept)).verdicts, opened.older
+        return (await self._read(turn_key, opened.kept)).verdicts, opened.older
 
-    async def _read(self, stored: bytes) -> StoredVerdicts:
-        return await StoredVerdicts.read(stored).with_schemas(self._store, self._keys)
+    async def _read(self, turn_key: str, stored: bytes) -> StoredVerdicts:
+        found = StoredVerdicts.read(turn_key, stored)
+        return await found.with_schemas(self._store, self._keys)
 
     def _source(self, same: TurnPrecedents, facts: ThreadFacts) -> Source:
         return Source(

@@ -228,4 +228,18 @@ SCALE_TABLE = (
         "tonumber(last)",
         "tests/service/test_person_queues.py",
     ),
+    Mutant(
+        "damaged verdicts of a turn are refused",
+        "gateway/service/stored_verdicts.py",
+        "    if number != FORMAT or checksum != _checksum(line, body):\n",
+        "    if number != FORMAT:\n",
+        "tests/service/test_stored_verdicts.py",
+    ),
+    Mutant(
+        "verdicts of a newer version are left to it",
+        "gateway/service/stored_verdicts.py",
+        '    if FORMAT < number < ord(" "):\n',
+        "    if False:\n",
+        "tests/service/test_stored_verdicts.py",
+    ),
 )

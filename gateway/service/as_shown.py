@@ -30,10 +30,15 @@ from twokey.gateway.service.tenant_service import PolicyService
 from twokey.gateway.service.voters import Voters, asked
 from twokey.gateway.store.atomic_write import Assumed, Loaded, Write
 from twokey.gateway.store.freezes import names_of
+from twokey.gateway.store.known_records import parsed_size
 from twokey.gateway.store.store import Store
 
-MOST_CHARACTERS: Final = 16_000_000
-"""How much of calls is kept at most, in characters of their action documents."""
+MOST_BYTES: Final = 100_000_000
+"""How much memory what is kept takes at most, about: each process has its own."""
+
+_EVALUATED = 6_000
+"""About how many bytes an evaluation takes. What is kept of a small call, with its
+parsed record, is fifty times its action document."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,7 @@ class _Shown:
     policy: Policy
     evaluated: Mapping[int, CurrentEvaluation]
     kept_s: float
-    characters: int
+    size: int
 
 
 class AsShownService(PolicyService):
@@ -68,6 +73,9 @@ class AsShownService(PolicyService):
         policy: returns the policy in force now.
         tenant: whose records the service reads and changes.
         clock: seconds that only go forward.
+
+    Attributes:
+        bytes: how much memory it takes, about.
     """
 
     def __init__(
@@ -81,7 +89,7 @@ class AsShownService(PolicyService):
         super().__init__(store, policy, tenant=tenant)
         self._clock = clock
         self._by_id: OrderedDict[str, _Shown] = OrderedDict()
-        self.characters = 0
+        self.bytes = 0
 
     def keep(
         self, loaded: Loaded, policy: Policy, evaluated: Mapping[int, CurrentEvaluation]
@@ -99,11 +107,12 @@ class AsShownService(PolicyService):
         }
         if not lasting or approval.tenant != self._tenant:
             return
-        size = sum(len(one.requested) + len(one.action) for one in approval.items)
+        texts = sum(len(one.requested) + len(one.action) for one in approval.items)
+        size = texts + parsed_size(approval) + _EVALUATED * len(lasting)
         shown = _Shown(loaded, policy, lasting, self._clock(), size)
         self._by_id[approval.id] = shown
-        self.characters += size
-        while self.characters > MOST_CHARACTERS:
+        self.bytes += size
+        while self.bytes > MOST_BYTES:
             self._forget(next(iter(self._by_id)))
 
     def find(self, approval_id: str) -> Loaded | None:
@@ -183,7 +192,7 @@ class AsShownService(PolicyService):
     def _forget(self, approval_id: str) -> None:
         shown = self._by_id.pop(approval_id, None)
         if shown is not None:
-            self.characters -= shown.characters
+            self.bytes -= shown.size
 
 
 def _write(

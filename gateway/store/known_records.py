@@ -40,7 +40,12 @@ class _Known:
     def size(self) -> int:
         """Return about how many bytes it takes, parsed and as it was stored."""
         stored = len(self.pinned) + sum(map(len, self.head.values()))
-        return stored + _RECORD + _ITEM * len(self.loaded.approval.items)
+        return stored + parsed_size(self.loaded.approval)
+
+
+def parsed_size(approval: Approval) -> int:
+    """Return about how many bytes a parsed record takes, but for the calls' texts."""
+    return _RECORD + _ITEM * len(approval.items)
 
 
 class KnownRecords:

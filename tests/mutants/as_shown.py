@@ -140,9 +140,9 @@ AS_SHOWN_TABLE = (
     Mutant(
         "as shown: what is kept is bounded",
         DECIDING,
-        "while self.characters > MOST_CHARACTERS:",
+        "while self.bytes > MOST_BYTES:",
         "while False:",
-        AS_SHOWN,
+        "tests/service/test_as_shown_memory.py",
     ),
     Mutant(
         "as shown: each tenant keeps its own",

@@ -40,7 +40,6 @@ from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.protocol.verbs import Verb
-from twokey.gateway.service import as_shown
 from twokey.gateway.service.reviews import ReviewService
 from twokey.gateway.store.freezes import FreezeScope, ScopeKind
 from twokey.gateway.store.keys import Keys
@@ -449,34 +448,6 @@ async def test_an_outage_says_that_nothing_is_known(
         await harness.reviews.decide(click, Approve(), ANA)
     monkeypatch.undo()
     assert isinstance(await harness.reviews.decide(click, Approve(), ANA), Decided)
-
-
-async def test_no_more_is_kept_than_fits(
-    harness: ServiceHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = await shown(harness)
-    kept = harness.reviews.as_shown
-    monkeypatch.setattr(as_shown, "MOST_CHARACTERS", 3 * kept.characters)
-
-    clicks = [first, *[await shown(harness) for _ in range(5)]]
-
-    assert kept.characters <= as_shown.MOST_CHARACTERS
-    found = [kept.find(click.approval) is not None for click in clicks]
-    assert found == [False, False, False, True, True, True]
-    for click in clicks:
-        assert isinstance(await harness.reviews.decide(click, Approve(), ANA), Decided)
-    assert kept.characters == 0
-
-
-async def test_what_is_too_large_for_all_is_not_kept(
-    harness: ServiceHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(as_shown, "MOST_CHARACTERS", 10)
-
-    click = await shown(harness)
-
-    assert harness.reviews.as_shown.find(click.approval) is None
-    assert harness.reviews.as_shown.characters == 0
 
 
 async def test_another_tenants_approval_is_unknown(harness: ServiceHarness) -> None:

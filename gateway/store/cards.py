@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 
@@ -310,10 +311,12 @@ class CardStore(AttachedStore):
         # NX: of two deliveries of one request at the same moment exactly one is the
         # first. Not confirmed by itself: what the request decides comes behind it in
         # the same shard, and a replica that has that has this.
-        reply = await self._conn.command(
-            "SET", keys.nonce(request_digest), "1", "NX", "PX", NONCE_MS
+        mine = secrets.token_bytes(8)
+        held = await self._conn.command(
+            "SET", keys.nonce(request_digest), mine, "NX", "GET", "PX", NONCE_MS
         )
-        return reply is not None
+        # Our own: the connection broke before the answer, and the command came again.
+        return held in {None, mine}
 
     async def forget(self, keys: Keys, request_digest: str) -> None:
         """Let a signed request that came to nothing be new again."""

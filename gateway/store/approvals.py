@@ -198,8 +198,7 @@ class ApprovalStore:
         keys = Keys(shard)
         if not in_turn:
             return await self._change(keys, approval_id, compute, seen)
-        # Only an optimization: other processes are not in this row, so what is written
-        # is compared in any case.
+        # Only an optimization: what is written is compared in any case.
         row = self._rows.of(approval_id)
         async with row.turn(compute) as mine:
             if mine.written is None:
@@ -251,18 +250,22 @@ class ApprovalStore:
         seen: Loaded | None,
     ) -> Found | None:
         confirmed: int | None = None
+        lost: Write | None = None
         async with self._effects.turns() as take_turns:
             for attempt in range(ATTEMPTS):
                 await pause_before(attempt)
-                # What the caller has read serves the first attempt only: computed from
-                # it again, the second would fail as the first did.
+                # What the caller has read serves once: the second try would fail, too.
                 loaded, seen = seen or await self.load(approval_id), None
                 if loaded is None:
                     return None
-                found = await compute(loaded)
-                if isinstance(found, Write):
+                # Beaten by itself: sent again, after a connection that broke.
+                is_kept = lost is not None and loaded.approval == lost.approval
+                found = cast("Found", lost) if is_kept else await compute(loaded)
+                if isinstance(found, Write) and not is_kept:
+                    resent = self._conn.resent
                     if await self._write(keys, loaded, found):
                         return found
+                    lost = found if self._conn.resent != resent else None
                     if attempt == 0:
                         await take_turns(found)
                 elif not self._conn.confirmed_by or confirmed == loaded.approval.rev:
@@ -342,10 +345,7 @@ class ApprovalStore:
         return run_list.ids(keys, reply)
 
     async def scheduled(self, keys: Keys) -> list[str]:
-        """Return ids of approvals in which something is still to happen, by time.
-
-        Those of all tenants of the shard are among them.
-        """
+        """Return ids of a shard's approvals in which something will happen, by time."""
         reply = await self._conn.command("ZRANGE", keys.expiry, 0, -1)
         return run_list.ids(keys, reply)
 

@@ -80,11 +80,12 @@ class Connection:
     Attributes:
         confirmed_by: how many replicas must have what a script writes before its reply
             counts.
+        resent: how often something was sent again, and may have been done before.
     """
 
     def __init__(self, url: str, *, is_embedded: bool = False) -> None:
         self.url = url
-        self.confirmed_by = 0
+        self.confirmed_by = self.resent = 0
         self._hint = _EMBEDDED_HINT if is_embedded else _HINT
         self._servers: dict[asyncio.AbstractEventLoop, _Servers] = {}
         self._confirmers: dict[asyncio.AbstractEventLoop, Confirmer] = {}
@@ -99,8 +100,7 @@ class Connection:
                 await servers.close()
             elif loop.is_running():
                 closing = asyncio.run_coroutine_threadsafe(servers.close(), loop)
-                # That loop may stop before it comes to this; nobody waits for it for
-                # ever.
+                # That loop may stop before it comes to this.
                 async with asyncio.timeout(_CLOSE_S):
                     await asyncio.wrap_future(closing)
         self._servers.clear()
@@ -165,8 +165,7 @@ class Connection:
                 reply = await self._run(("EVALSHA", sha, *words), keys, writes=writes)
             except NoScriptError:
                 # After a flush or a failover. Safe to repeat: nothing was run.
-                # By EVAL and not by SCRIPT LOAD with another EVALSHA: between these two
-                # the server may forget it again.
+                # By EVAL: between SCRIPT LOAD and EVALSHA it may be forgotten again.
                 reply = await self._run(("EVAL", source, *words), keys, writes=writes)
         return cast("list[Reply]", reply)
 
@@ -211,7 +210,8 @@ class Connection:
         try:
             return await confirmer.run(commands, key)
         except LostWriteError:
-            # By the next master, which lacks it.
+            # By the next master, or by the same one after a pause of this process.
+            self.resent += 1
             return await confirmer.run(commands, key)
 
     async def sequence(self, *commands: Sequence[Argument]) -> list[Reply]:
@@ -256,6 +256,7 @@ class Connection:
             except (RedisConnectionError, RedisTimeoutError):
                 if servers.is_closed or loop.time() + pause_s >= deadline:
                     raise
+                self.resent += 1
                 await asyncio.sleep(pause_s)
             else:
                 return replies

@@ -1,0 +1,79 @@
+"""What was written is not written again where only the store's answer got lost."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.service.harness import ANA, ServiceHarness
+from tests.store.wire import Scripted, through
+from tests.streams import audit_entries
+from twokey.gateway.approvals.changes import Change
+from twokey.gateway.approvals.events import EventName
+from twokey.gateway.store.connection import Argument, Reply
+from twokey.gateway.store.store import Store
+
+
+class Lossy:
+    """A wire to the store that breaks before the next answer to pass."""
+
+    def __init__(self) -> None:
+        self.loses = False
+
+    def pass_on(self, data: bytes) -> list[bytes]:
+        is_lost, self.loses = self.loses, False
+        return [b""] if is_lost else [data]
+
+
+@pytest.fixture
+def lossy() -> Lossy:
+    return Lossy()
+
+
+@pytest.fixture
+async def harness(
+    store: Store, lossy: Lossy, tmp_path: Path
+) -> AsyncGenerator[ServiceHarness]:
+    async with Scripted(tmp_path, through(store.conn.url, lossy.pass_on)) as wire:
+        over = Store(wire.url, lease_ms=2000)
+        yield ServiceHarness(over)
+        await over.close()
+
+
+@pytest.fixture
+def break_at_write(
+    harness: ServiceHarness, monkeypatch: pytest.MonkeyPatch, lossy: Lossy
+) -> None:
+    """Let the answer to the first change get lost."""
+    plain = harness.store.conn.evalsha
+    left = [1]
+
+    async def evalsha(
+        source: str, keys: Sequence[str], args: Sequence[Argument], *, writes: bool
+    ) -> list[Reply]:
+        if left and "\ncount_rejections({change}, now)" in source:
+            left.pop()
+            lossy.loses = True
+        return await plain(source, keys, args, writes=writes)
+
+    monkeypatch.setattr(harness.store.conn, "evalsha", evalsha)
+
+
+async def test_more_time_is_given_once(
+    harness: ServiceHarness, break_at_write: None
+) -> None:
+    click, _ = await harness.refund()
+    before = await harness.approval(f"{click.approval}.0")
+
+    result = await harness.reviews.times.extend(click.approval, ANA)
+
+    after = await harness.approval(f"{click.approval}.0")
+    assert isinstance(result, Change)
+    assert result.approval == after
+    assert after.expires_at_ms == before.expires_at_ms + before.ttl_ms // 2
+    told = await audit_entries(
+        harness.store.conn, harness.store.keys_of_tenant("default")
+    )
+    assert [one.name for one in told].count(EventName.APPROVAL_EXTENDED) == 1

@@ -53,9 +53,13 @@ from twokey.gateway.protocol.wire import (
     Reopened,
     StateNow,
 )
+from twokey.gateway.uncancelled import begun
 
 BUSY_DEADLINE_S = 120.0
 """How long to wait for another live owner before the thread is handed back."""
+
+GIVE_BACK_S = 2.0
+"""How long a cancelled attempt waits until its claim is given back."""
 
 HANDED_OFF = Result(ok=True, summary="Handed off to the parent graph.")
 
@@ -220,6 +224,12 @@ async def _claim_when_free(
 async def _claim(request: ClaimRequest, gateway: Gateway, shell: Shell) -> ClaimReply:
     try:
         return await ask_with_retries(shell, lambda: gateway.claim(request))
+    except asyncio.CancelledError:
+        # It may be granted all the same; nobody would use it, and it would end as a
+        # doubt that people have to clear up.
+        giving_back = begun(_give_back(request, gateway))
+        await asyncio.wait([giving_back], timeout=GIVE_BACK_S)
+        raise
     except NotAllowed as error:
         return Refused(reason=str(error))
     # Not a refusal: people have approved it, and the thread goes on once the gateway
@@ -229,6 +239,15 @@ async def _claim(request: ClaimRequest, gateway: Gateway, shell: Shell) -> Claim
             f"The gateway did not answer for item {request.item_id!r}, so nothing ran; "
             "resume the thread again when it is back."
         ) from error
+
+
+async def _give_back(request: ClaimRequest, gateway: Gateway) -> None:
+    """Give back a claim whose answer nobody waits for any more."""
+    # Asked again by the same attempt, which does not run anything: that tells the fence
+    # of what it was granted.
+    reply = await gateway.claim(request)
+    if isinstance(reply, Claimed):
+        await gateway.release(request.item_id, reply.fence)
 
 
 async def _read_state(

@@ -47,6 +47,7 @@ from twokey.gateway.service.spot_checks import with_spot_check
 from twokey.gateway.service.tenant_service import PolicyService
 from twokey.gateway.store.atomic_write import Loaded, Write
 from twokey.gateway.store.freezes import names_of
+from twokey.gateway.uncancelled import begun, waited_for
 
 logger = logging.getLogger(__name__)
 
@@ -100,6 +101,8 @@ class ClaimService(PolicyService):
     async def finish(self, item_id: str, fence: int, result: Result | None) -> bool:
         """Record what an execution came to; without a result, give its claim back.
 
+        It is written also when the caller is cancelled: nobody else knows the result.
+
         Returns:
             False when the claim is another's, or people had reconciled the call.
         """
@@ -115,7 +118,7 @@ class ClaimService(PolicyService):
             )
             return Write(checked)
 
-        found = await self._change(item_id, compute)
+        found = await waited_for(begun(self._change(item_id, compute)))
         if isinstance(found, Write):
             return not executing.is_late(found.change)
         return bool(found)
@@ -189,8 +192,7 @@ class ClaimService(PolicyService):
             return Write(
                 back, inputs={item.index: evaluated.used} if is_pending else {}
             )
-        # Last, so that a frozen call goes back to people when it has to. The script
-        # compares the freezes once more, because one may be set right now.
+        # Last, so that it goes back to people if it has to. The script compares again.
         if evaluated.freeze is not None:
             return Refused(reason=freeze_message(evaluated.freeze), state=item.state)
         return self._grant(loaded, item, request, standing)

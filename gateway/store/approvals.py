@@ -202,7 +202,8 @@ class ApprovalStore:
         row = self._rows.of(approval_id)
         async with row.turn(compute) as mine:
             if mine.written is None:
-                seen = await self._write_waiting(keys, approval_id, row)
+                writing = self._write_waiting(keys, approval_id, row)
+                seen = await row.completed(writing)
             if mine.written is not None:
                 return cast("Found", mine.written)
             return await self._change(keys, approval_id, compute, seen)

@@ -2,20 +2,25 @@
 
 Calls of one card start and end at once, each with a change of the same approval. While
 one change is written, others wait for their turn; whoever is next writes all of them,
-each computed from what the one before it makes of the approval.
+each computed from what the one before it makes of the approval. Who is cancelled while
+they write for others is not missed: the writing goes on in a task of its own.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from twokey.gateway.approvals.changes import Change
 from twokey.gateway.store.atomic_write import Assumed, Loaded, Write
 from twokey.gateway.store.fences import Lease, current
+from twokey.gateway.uncancelled import begun, waited_for
+
+T = TypeVar("T")
 
 
 @dataclass(eq=False)
@@ -26,11 +31,13 @@ class Waiting:
         compute: returns what to write, or an answer instead.
         lease: under which it is written.
         written: what came of it, once it is written.
+        has_left: nobody waits for it any more.
     """
 
     compute: Callable[[Loaded], Awaitable[object]]
     lease: Lease | None
     written: Write | None = None
+    has_left: bool = False
 
 
 @dataclass(eq=False)
@@ -39,6 +46,7 @@ class Row:
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     waiting: list[Waiting] = field(default_factory=list[Waiting])
+    _writing: asyncio.Task[Any] | None = None
 
     @asynccontextmanager
     async def turn(
@@ -48,10 +56,30 @@ class Row:
         mine = Waiting(compute, current())
         self.waiting.append(mine)
         try:
-            async with self.lock:
+            await self.lock.acquire()
+            try:
                 yield mine
+            finally:
+                self._pass_on()
         finally:
+            mine.has_left = True
             self.waiting.remove(mine)
+
+    async def completed(self, writing: Coroutine[Any, Any, T]) -> T:
+        """Write for all who wait, to the end also when the caller is cancelled.
+
+        The turn then lasts until it is written: who is next would compute the same
+        changes again, and learn only from a reading that they are written.
+        """
+        self._writing = task = begun(writing)
+        return await waited_for(task)
+
+    def _pass_on(self) -> None:
+        writing, self._writing = self._writing, None
+        if writing is None or writing.done():
+            self.lock.release()
+        else:
+            writing.add_done_callback(lambda _: self.lock.release())
 
 
 class Rows:
@@ -106,7 +134,7 @@ async def computed(seen: Loaded, waiting: Sequence[Waiting]) -> Group:
     """Compute the changes of those who wait, as far as one step can write them.
 
     Who is left out gets a turn of their own: for an answer instead of a change, and for
-    an error.
+    an error. Nothing is written for who has left.
     """
     lease, parts, at = current(), list[tuple[Waiting, Write]](), seen
     for one in tuple(waiting):
@@ -116,8 +144,11 @@ async def computed(seen: Loaded, waiting: Sequence[Waiting]) -> Group:
             found = await one.compute(at)
         except Exception:  # noqa: BLE001, S112 - it is raised in the turn of its own
             continue
-        if not isinstance(found, Write) or (
-            parts and not _go_along(parts[0][1], found)
+        # Looked at here: they may have left while it was computed.
+        if (
+            one.has_left
+            or not isinstance(found, Write)
+            or (parts and not _go_along(parts[0][1], found))
         ):
             continue
         parts.append((one, found))

@@ -26,11 +26,12 @@ from tests.agent.agent_runner import (
     pay as pay_turn,
 )
 from tests.agent.fake_gateway import FakeGateway
+from tests.conftest import eventually
 from twokey.agent import execution, guarded
 from twokey.agent.scripted_model import calling
 from twokey.gateway.errors import ThreadUnavailable
 from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.wire import Claimed
+from twokey.gateway.protocol.wire import Claimed, ClaimReply, ClaimRequest
 
 
 class Killed(BaseException):
@@ -405,3 +406,38 @@ def _once(act: Callable[[], None]) -> Callable[[], None]:
             left.pop()()
 
     return maybe
+
+
+async def test_a_claim_of_a_cancelled_run_is_given_back(
+    memory: InMemorySaver, effects: Effects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = Runner(is_async=True)
+    gateway, graph = await _approved(runner, memory, effects)
+    answers = await runner.answers(graph, gateway)
+    granted, real = asyncio.Event(), gateway.claim
+    replies: dict[str, ClaimReply] = {}
+
+    async def claim(request: ClaimRequest) -> ClaimReply:
+        # As the service does: one attempt is granted one claim, however often it asks.
+        if request.owner in replies:
+            return replies[request.owner]
+        reply = replies[request.owner] = await real(request)
+        if not granted.is_set():
+            granted.set()
+            await asyncio.Event().wait()
+        return reply
+
+    monkeypatch.setattr(gateway, "claim", claim)
+    run = asyncio.create_task(runner.run(graph, Command(resume=answers), STRICT))
+    await granted.wait()
+
+    run.cancel()
+    await asyncio.gather(run, return_exceptions=True)
+
+    async def is_given_back() -> bool:
+        return gateway.items["ap0.0"].state is ItemState.AUTHORIZED
+
+    await eventually(is_given_back)
+    assert effects.paid == []
+    await runner.run(graph, Command(resume=answers), STRICT)
+    assert effects.paid == [(10, "ada")]

@@ -76,6 +76,16 @@ class NotConfirmed(StoreUnavailable):
         )
 
 
+class Unanswered(StoreUnavailable):
+    """The store was asked to keep something and did not answer: it may have kept it."""
+
+    def __init__(self, why: str, hint: str) -> None:
+        super().__init__(
+            f"The store does not answer ({why}), and it is not known whether it kept "
+            f"this; {hint}"
+        )
+
+
 class NewerRecord(StoreUnavailable):
     """A newer version wrote this record: it is left as if it could not be had."""
 

@@ -41,6 +41,7 @@ from twokey.gateway.errors import (
     NewerRecord,
     NotConfirmed,
     StoreUnavailable,
+    Unanswered,
 )
 from twokey.gateway.failures import log_failure
 
@@ -61,8 +62,8 @@ NOT_RECORDED = label(
     "again in a moment."
 )
 NOT_CONFIRMED = label(
-    "This took too long, so it is not confirmed. Please look at the card: it shows "
-    "what is recorded."
+    "No answer came in time, so it is not confirmed that this is recorded. Please look "
+    "at the card in a moment: it shows what is."
 )
 UNCONFIRMED = label(
     "This is recorded, but no replica of the store has confirmed it, so it may yet be "
@@ -334,6 +335,9 @@ async def _guarded(work: Callable[[], Awaitable[T]], delivery: Delivery) -> T:
     except NewerRecord as error:
         logger.warning("listener.newer_record why=%s", error)
         raise UserFacingError(NEWER) from None
+    except Unanswered:
+        logger.warning("listener.unanswered")
+        raise UserFacingError(NOT_CONFIRMED) from None
     except NotConfirmed:
         logger.warning("listener.unconfirmed")
         raise UserFacingError(UNCONFIRMED) from None

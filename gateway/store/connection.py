@@ -17,14 +17,15 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError, RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from twokey.gateway.errors import NotConfirmed, StoreUnavailable
 from twokey.gateway.store.cluster import Cluster
-from twokey.gateway.store.confirming import (
-    Confirmer,
-    LostWriteError,
-    NotConfirmedError,
+from twokey.gateway.store.confirming import Confirmer, LostWriteError
+from twokey.gateway.store.multiplexed import (
+    Argument,
+    Command,
+    MaybeDoneError,
+    Reply,
+    raise_first,
 )
-from twokey.gateway.store.multiplexed import Argument, Command, Reply, raise_first
 from twokey.gateway.store.node import CALL_S, Node, open_connection
 from twokey.gateway.store.sentinel import SentinelMaster
 from twokey.gateway.store.server_address import (
@@ -34,6 +35,7 @@ from twokey.gateway.store.server_address import (
     sentinel_address,
     server_address,
 )
+from twokey.gateway.store.unavailable import unavailable
 
 __all__ = [
     "Argument", "Connection", "Entry", "Reply",
@@ -132,11 +134,8 @@ class Connection:
         if not commands:
             return []
         with self._errors():
-            # In MULTI: between the commands of a plain pipeline others' may run.
-            *_, done = await self._ask([("MULTI",), *commands, ("EXEC",)])
-            replies = cast("list[Reply]", done)
-            raise_first(replies)
-        return list(map(_converted, commands, replies))
+            done = await self._done_in_one_step(commands)
+        return list(map(_converted, commands, done))
 
     async def evalsha(
         self,
@@ -159,7 +158,7 @@ class Connection:
             NotConfirmed: when replicas did not confirm it; it may be kept.
         """
         words: tuple[Argument, ...] = (len(keys), *keys, *args)
-        with self._errors():
+        with self._errors(writes=writes):
             try:
                 sha = _digest(source)
                 reply = await self._run(("EVALSHA", sha, *words), keys, writes=writes)
@@ -190,11 +189,19 @@ class Connection:
             StoreUnavailable: when the server did not answer or refused one.
             NotConfirmed: when replicas did not confirm it; it may be kept.
         """
-        if not self.confirmed_by:
-            return await self.transaction(*commands)
-        with self._errors():
-            replies = await self._confirmed(commands, str(commands[0][1]))
-        return list(map(_converted, commands, replies))
+        with self._errors(writes=True):
+            if self.confirmed_by:
+                done = await self._confirmed(commands, str(commands[0][1]))
+            else:
+                done = await self._done_in_one_step(commands)
+        return list(map(_converted, commands, done))
+
+    async def _done_in_one_step(self, commands: Sequence[Command]) -> list[Reply]:
+        # In MULTI: between the commands of a plain pipeline others' may run.
+        *_, done = await self._ask([("MULTI",), *commands, ("EXEC",)])
+        replies = cast("list[Reply]", done)
+        raise_first(replies)
+        return replies
 
     async def _run(self, words: Command, keys: Sequence[str], *, writes: bool) -> Reply:
         """Send a script, and wait for replicas where some have to confirm it."""
@@ -248,21 +255,22 @@ class Connection:
         """Send commands as one piece; try again when the connection breaks."""
         loop, servers = asyncio.get_running_loop(), self._here()
         deadline = loop.time() + CALL_S
-        for pause_s in _PAUSES_S:
+        owed: Exception | None = None
+        for pause_s in (*_PAUSES_S, CALL_S):
             try:
                 replies = await servers.ask(commands, deadline)
                 # Among these are errors that pass: a server that loads its data.
                 raise_first(replies)
-            except (RedisConnectionError, RedisTimeoutError):
+            except (RedisConnectionError, RedisTimeoutError) as error:
+                # What an earlier try sent may have been done, whatever comes later.
+                owed = error if isinstance(error, MaybeDoneError) else owed
                 if servers.is_closed or loop.time() + pause_s >= deadline:
-                    raise
+                    raise owed or error from error
                 self.resent += 1
                 await asyncio.sleep(pause_s)
             else:
                 return replies
-        replies = await servers.ask(commands, deadline)
-        raise_first(replies)
-        return replies
+        raise AssertionError("The last pause is past every deadline.")
 
     def _here(self) -> _Servers:
         """Return the store as the loop that runs sees it."""
@@ -286,12 +294,12 @@ class Connection:
         return self._confirmers.setdefault(loop, Confirmer(self._ask))
 
     @contextmanager
-    def _errors(self) -> Generator[None]:
+    def _errors(self, *, writes: bool = False) -> Generator[None]:
         """Turn the client's errors into ours."""
         try:
             yield
         except (RedisError, OSError) as error:
-            raise _unavailable(error, self._hint) from error
+            raise unavailable(error, self._hint, writes=writes) from error
 
 
 def _servers(url: str) -> _Servers:
@@ -382,19 +390,3 @@ def first_stream(reply: Reply) -> list[Entry]:
 def claimed(reply: Reply) -> list[Entry]:
     """Return the entries that an XAUTOCLAIM took over."""
     return entries(cast("list[Reply]", reply)[1])
-
-
-def _unavailable(error: Exception, hint: str) -> StoreUnavailable:
-    if isinstance(error, NotConfirmedError | LostWriteError):
-        return NotConfirmed()
-    kind = type(error).__name__
-    # Two classes of the name ConnectionError: Python's, and redis-py's, which is no
-    # OSError.
-    if isinstance(error, RedisConnectionError | RedisTimeoutError | OSError):
-        return StoreUnavailable(
-            f"The store does not answer ({kind}: {error}). Nothing was recorded; {hint}"
-        )
-    return StoreUnavailable(
-        f"The store did not keep this ({kind}: {error}). Nothing was acknowledged; "
-        "check that Redis is writable, then try again."
-    )

@@ -35,8 +35,23 @@ _pack = cast("Callable[[Command], bytes]", hiredis.pack_command)  # pyright: ign
 _error = cast("Callable[[str], Exception]", DefaultParser.parse_error)  # pyright: ignore[reportUnknownMemberType]
 
 
+class MaybeDoneError(RedisError):
+    """Commands were sent and not answered: the server may have done them, or not."""
+
+
+class NoReplyError(MaybeDoneError, RedisConnectionError):
+    """The connection ended while it owed a reply."""
+
+
+class LateReplyError(MaybeDoneError, RedisTimeoutError):
+    """The reply did not come in time."""
+
+
 class _Request:
-    """Commands of one caller, sent as one piece, and the replies so far."""
+    """Commands of one caller, sent as one piece, and the replies so far.
+
+    ``size`` is how many bytes were sent; 0 before that.
+    """
 
     __slots__ = ("commands", "deadline", "replies", "result", "size")
 
@@ -192,7 +207,8 @@ class MultiplexedConnection(asyncio.Protocol):
         waiting = [one for one in self._requests() if not one.result.done()]
         for request in waiting:
             if now >= request.deadline:
-                request.result.set_exception(RedisTimeoutError("No reply in time."))
+                kind = LateReplyError if request.size else RedisTimeoutError
+                request.result.set_exception(kind("No reply in time."))
         due = [one.deadline for one in waiting if one.deadline > now]
         if self._sent:
             due.append(self._heard_at + self._silence_s)
@@ -215,7 +231,8 @@ class MultiplexedConnection(asyncio.Protocol):
             self._timer.cancel()
         for request in self._requests():
             if not request.result.done():
-                request.result.set_exception(RedisConnectionError(why))
+                kind = NoReplyError if request.size else RedisConnectionError
+                request.result.set_exception(kind(why))
         self._sent.clear()
         self._unsent.clear()
         if self._transport is None:

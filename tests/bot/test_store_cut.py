@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -15,6 +15,7 @@ from tests.bot.bot_stack import CHANNEL, Stack
 from tests.conftest import eventually
 from twokey.bot.ids import Action
 from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.store.connection import Argument, Reply
 from twokey.gateway.store.store import Store
 from twokey.sandbox.client import UserActionFailed
 from twokey.sandbox.server import Sandbox
@@ -23,9 +24,10 @@ CLICKS = 20
 
 
 class Wire:
-    """A way to the store that can be cut."""
+    """A way to the store that can be cut; also right before its next answer."""
 
     def __init__(self, target: str, path: Path) -> None:
+        self.is_cut_at_answer = False
         self._target = target
         self._path = path
         self._server: asyncio.Server | None = None
@@ -50,13 +52,29 @@ class Wire:
     ) -> None:
         inner, outer = await asyncio.open_unix_connection(self._target)
         self._open |= {writer, outer}
-        await asyncio.gather(_copy(reader, outer), _copy(inner, writer))
+        await asyncio.gather(
+            _copy(reader, outer), _copy(inner, writer, before=self._answering)
+        )
         self._open -= {writer, outer}
 
+    async def _answering(self) -> None:
+        if self.is_cut_at_answer:
+            self.is_cut_at_answer = False
+            await self.cut()
 
-async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+
+async def _nothing() -> None: ...
+
+
+async def _copy(
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    *,
+    before: Callable[[], Awaitable[None]] = _nothing,
+) -> None:
     with suppress(OSError):
         while data := await reader.read(65_536):
+            await before()
             writer.write(data)
             await writer.drain()
     writer.close()
@@ -111,3 +129,32 @@ async def test_a_cut_store_fills_no_log_and_a_click_afterwards_counts(
     assert [one.getMessage() for one in lines if one.exc_info] == []
     assert not [one for one in lines if "\n" in one.getMessage()]
     assert len(lines) <= 3 * CLICKS
+
+
+async def test_who_clicked_is_not_told_that_nothing_was_recorded_where_it_may_be(
+    stack: Stack, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store is gone after it wrote a decision, and before it says so."""
+    plain = stack.store.conn.evalsha
+
+    async def evalsha(
+        source: str, keys: Sequence[str], args: Sequence[Argument], *, writes: bool
+    ) -> list[Reply]:
+        if "\ncount_rejections({change}, now)" in source:
+            wire.is_cut_at_answer = True
+        return await plain(source, keys, args, writes=writes)
+
+    async with stack.running():
+        verdict = await stack.refund()
+        card = await stack.card(verdict)
+        await stack.bot_is_quiet()
+        monkeypatch.setattr(stack.store.conn, "evalsha", evalsha)
+        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+        said = await stack.told("U0ANA", "is recorded")
+        monkeypatch.undo()
+        await wire.join()
+
+        item = (await stack.approval(verdict)).items[0]
+
+    assert item.state is ItemState.AUTHORIZED
+    assert "it is not confirmed that this is recorded" in said

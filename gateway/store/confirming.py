@@ -122,7 +122,9 @@ class Confirmer:
                 )
                 batch.written.set_result(cast("list[Reply]", done))
             batch.confirmed.set_result(await self._problem(written, wait, replicas))
-        except (RedisError, OSError) as error:
+        # Whatever it is, such as a text of one of them that cannot be sent: the others
+        # would else look as if they were cancelled.
+        except Exception as error:  # noqa: BLE001 - raised for each of them
             batch.fail(error)
         finally:
             batch.end()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import cast
 
 import pytest
@@ -12,10 +13,10 @@ from redis.exceptions import NoScriptError, RedisError
 
 from tests.conftest import eventually
 from tests.service.harness import ANA, ServiceHarness
-from tests.topologies import Cluster, Node, SentinelSet, until
+from tests.topologies import DURABLE, Cluster, Node, SentinelSet, until
 from twokey.gateway.approvals.decisions import Approve, Decided
 from twokey.gateway.approvals.events import Event, EventName
-from twokey.gateway.errors import NotConfirmed
+from twokey.gateway.errors import NotConfirmed, StoreUnavailable
 from twokey.gateway.protocol.wire import ProposedCall, Turn, TurnRef
 from twokey.gateway.resume.halts import Halts
 from twokey.gateway.resume.run_events import ThreadRef
@@ -27,7 +28,7 @@ from twokey.gateway.store.confirming import (
     LostWriteError,
     NotConfirmedError,
 )
-from twokey.gateway.store.connection import Reply
+from twokey.gateway.store.connection import Connection, Reply
 from twokey.gateway.store.durability import ensure_durable
 from twokey.gateway.store.jobs import Job
 from twokey.gateway.store.multiplexed import Command
@@ -103,6 +104,25 @@ async def test_a_refused_write_is_no_reply() -> None:
     refused = await asyncio.gather(*runs, return_exceptions=True)
 
     assert ["NOREPLICAS" in str(one) for one in refused] == [True, True]
+
+
+async def test_what_cannot_be_sent_cancels_nobody_beside_it(
+    server_program: str, tmp_path: Path
+) -> None:
+    """Half of a surrogate pair has no UTF-8."""
+    node = Node(server_program, tmp_path / "server", dict(DURABLE))
+    node.start()
+    conn = Connection(node.url)
+    conn.confirmed_by = 1
+    texts = ["one", "\ud83d", "two"]
+
+    ends = await asyncio.gather(
+        *(conn.keep(["SET", KEY, text]) for text in texts), return_exceptions=True
+    )
+
+    assert [isinstance(end, StoreUnavailable) for end in ends] == [True] * len(texts)
+    await conn.close()
+    node.kill()
 
 
 async def test_a_master_that_is_lost_before_it_confirms_leaves_it_open() -> None:

@@ -12,17 +12,19 @@ MOST_REMEMBERED: Final = 1_000
 """Tools that are remembered; an agent may ask for tools of any name."""
 
 
+_ByTool = dict[tuple[str, str], frozenset[str]]
+
+
 class AskedGroups:
     """The user groups of a policy by agent and tool; of one policy at a time."""
 
     def __init__(self) -> None:
-        self._policy: Policy | None = None
-        self._by_tool: dict[tuple[str, str], frozenset[str]] = {}
+        self._known: tuple[Policy | None, _ByTool] = (None, {})
 
     @property
     def remembered(self) -> int:
         """Return how many tools are remembered."""
-        return len(self._by_tool)
+        return len(self._known[1])
 
     def of(self, policy: Policy, item: Item) -> frozenset[str]:
         """Return the user groups that may matter for an item, then or now.
@@ -35,11 +37,14 @@ class AskedGroups:
 
     def _named(self, policy: Policy, agent: str, tool: str) -> frozenset[str]:
         # By the object and not by its digest: it is the very policy that is asked.
-        if policy is not self._policy or len(self._by_tool) >= MOST_REMEMBERED:
-            self._policy, self._by_tool = policy, {}
-        found = self._by_tool.get((agent, tool))
+        of_policy, by_tool = self._known
+        if of_policy is not policy or len(by_tool) >= MOST_REMEMBERED:
+            by_tool = {}
+            # In one step: a thread with another policy must not add to these.
+            self._known = policy, by_tool
+        found = by_tool.get((agent, tool))
         if found is None:
             roles = EffectiveRules(policy, agent, tool).everybody()
             found = frozenset(group for role in roles for group in role.usergroups)
-            self._by_tool[agent, tool] = found
+            by_tool[agent, tool] = found
         return found

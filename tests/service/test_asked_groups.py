@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.approvals.builders import ONE, an_item
 from twokey.gateway.approvals.requirement import Role
+from twokey.gateway.policy.effective_rules import EffectiveRules
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.service import asked_groups
 from twokey.gateway.service.asked_groups import AskedGroups
@@ -51,3 +54,19 @@ def test_tools_of_any_name_fill_no_memory() -> None:
         groups.of(OLD, an_item().with_(tool=f"made_up_{number}"))
 
     assert groups.remembered <= asked_groups.MOST_REMEMBERED
+
+
+def test_what_one_thread_works_out_is_not_another_policys(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    groups, plain = AskedGroups(), EffectiveRules.everybody
+
+    def interrupted(rules: EffectiveRules) -> object:
+        monkeypatch.undo()
+        groups.of(NEW, an_item().with_(tool="another"))
+        return plain(rules)
+
+    monkeypatch.setattr(EffectiveRules, "everybody", interrupted)
+
+    assert groups.of(OLD, an_item()) == {"S0OLD"}
+    assert groups.of(NEW, an_item()) == {"S0NEW"}

@@ -67,11 +67,18 @@ class ReadingAhead(PolicyService):
 
     async def run(self, quiet: Quiet) -> None:
         """Read ahead until cancelled; without it, clicks are answered all the same."""
+        is_away = False
         while True:
             try:
                 await self.look(quiet)
+                if is_away:
+                    logger.info("reading_ahead.resumed")
+                is_away = False
             except StoreUnavailable as error:
-                logger.warning("reading_ahead.paused why=%s", error)
+                # Once, not at each try: an outage may take hours.
+                if not is_away:
+                    logger.warning("reading_ahead.paused why=%s", error)
+                is_away = True
                 await asyncio.sleep(_RETRY_S)
             except Exception as error:  # noqa: BLE001 - clicks are answered without it
                 log_failure(logger, error, "reading_ahead.failed")

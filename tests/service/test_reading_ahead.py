@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 import pytest
 
@@ -160,6 +161,32 @@ async def test_it_goes_on_after_the_store_was_away(
 
     assert failures == []
     assert isinstance(await at_once(worker, click), Decided)
+
+
+async def test_an_outage_is_logged_at_its_begin_and_at_its_end(
+    worker: ReviewService,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    outages, looks = ["away", "away", "away", "", "away", "away", ""], list[str]()
+
+    async def look(*_: object) -> None:
+        if len(looks) == len(outages):
+            raise asyncio.CancelledError
+        looks.append(outages[len(looks)])
+        if looks[-1]:
+            raise StoreUnavailable(looks[-1])
+
+    monkeypatch.setattr(reading_ahead, "_RETRY_S", 0.001)
+    monkeypatch.setattr(worker.reading_ahead, "look", look)
+
+    with caplog.at_level(logging.INFO), pytest.raises(asyncio.CancelledError):
+        await worker.reading_ahead.run(no_wait)
+
+    assert [record.getMessage() for record in caplog.records] == [
+        "reading_ahead.paused why=away",
+        "reading_ahead.resumed",
+    ] * 2
 
 
 async def test_one_that_cannot_be_evaluated_hides_no_other(

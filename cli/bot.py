@@ -59,7 +59,9 @@ async def _bot(command: CommandContext, worker: str, *, insecure_dev: bool) -> N
     if worker:
         config = bot_workers.config_of(config)
     prepare_process(mine)
-    async with open_configured(settings, insecure_dev=insecure_dev) as store:
+    async with open_configured(
+        settings, insecure_dev=insecure_dev, waits=True
+    ) as store:
         reviews = ReviewService(store, policy, tenant=tenant)
         async with (
             # Followed before the bot starts and until it has stopped, so that its last

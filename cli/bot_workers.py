@@ -58,7 +58,9 @@ async def run_workers(
             for number in range(1, workers + 1)
         ]
         # Held open here too: an embedded store outlives each of its processes.
-        async with open_configured(settings, insecure_dev=insecure_dev) as store:
+        async with open_configured(
+            settings, insecure_dev=insecure_dev, waits=True
+        ) as store:
             supervisor = Supervisor(publisher, answering)
             signals = asyncio.create_task(until_stopped(supervisor.reload, store))
             keepers = list[asyncio.Task[int]]()

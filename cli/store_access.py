@@ -17,14 +17,15 @@ T = TypeVar("T")
 
 @asynccontextmanager
 async def open_configured(
-    settings: Settings, *, insecure_dev: bool = False
+    settings: Settings, *, insecure_dev: bool = False, waits: bool = False
 ) -> AsyncGenerator[Store]:
-    """Open the store that the settings name; `open_store` says what it raises."""
+    """Open the store that the settings name; see `open_store`."""
     async with open_store(
         settings.store_url,
         settings.data_dir,
         shards=settings.shards,
         insecure_dev=insecure_dev,
+        waits=waits,
     ) as store:
         store.keep_audit(*settings.audit)
         yield store

@@ -98,7 +98,15 @@ class NewerRecord(StoreUnavailable):
 
 
 class UnsafeStore(TwokeyError):
-    """The store would lose acknowledged decisions, so Twokey will not use it."""
+    """The store would lose acknowledged decisions, so Twokey will not use it.
+
+    Attributes:
+        can_pass: it may end by itself, because a failover is under way.
+    """
+
+    def __init__(self, problem: str, *, can_pass: bool = False) -> None:
+        self.can_pass = can_pass
+        super().__init__(problem)
 
 
 class IllegalTransition(TwokeyError):

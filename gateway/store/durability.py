@@ -19,7 +19,7 @@ from redis.exceptions import ResponseError
 from twokey.gateway.errors import StoreUnavailable, UnsafeStore
 from twokey.gateway.store.connection import Connection, Reply, milliseconds, number
 from twokey.gateway.store.server_address import SENTINEL
-from twokey.gateway.store.topology import topology_problems
+from twokey.gateway.store.topology import Passing, topology_problems
 
 OLDEST = {"redis": 7, "valkey": 8}
 MAX_CLOCK_OFFSET_S = 5.0
@@ -65,7 +65,10 @@ class EngineFacts:
 def durability_problems(facts: EngineFacts) -> list[str]:
     """Return why this server must not hold approvals; each ends with what to run."""
     found = _problems(facts)
-    return [f"{facts.place}: {one}" for one in found] if facts.place else found
+    if not facts.place:
+        return found
+    # What may end by itself is still told apart.
+    return [type(one)(f"{facts.place}: {one}") for one in found]
 
 
 def _problems(facts: EngineFacts) -> list[str]:
@@ -78,7 +81,8 @@ def _problems(facts: EngineFacts) -> list[str]:
             f"The server is {facts.name}; use Redis 7 or newer, or Valkey 8 or newer."
         )
     if facts.role != "master":
-        problems.append("The server is a replica; set TWOKEY_REDIS_URL to its master.")
+        why = "The server is a replica; set TWOKEY_REDIS_URL to its master."
+        problems.append(Passing(why))
     if facts.settings is None:
         problems.append(
             "CONFIG GET is forbidden here, so nobody can tell whether this server "
@@ -117,7 +121,7 @@ def _replica_problems(facts: EngineFacts) -> list[str]:
         return [_problem("min-replicas-to-write", waits, "1", why)]
     if facts.replicas < facts.needed_replicas:
         return [
-            (
+            Passing(
                 f"min-replicas-to-write is {facts.needed_replicas} and "
                 f"{facts.replicas} replicas are connected, so every write is refused; "
                 "start a replica, and see that it reaches its master."
@@ -155,7 +159,8 @@ async def ensure_durable(
         raise UnsafeStore(
             f"This store could lose acknowledged decisions:\n  - {lines}\n"
             "Make settings last with CONFIG REWRITE, or start with --insecure-dev to "
-            "try things out on it all the same."
+            "try things out on it all the same.",
+            can_pass=all(isinstance(one, Passing) for one in problems),
         )
     return every[0]
 

@@ -12,6 +12,7 @@ from twokey.gateway.store.engine import EmbeddedEngine
 from twokey.gateway.store.loading import until_loaded
 from twokey.gateway.store.shard_count import ensure_shards
 from twokey.gateway.store.store import Store
+from twokey.gateway.store.usable import until_usable
 
 ENGINE_FOLDER = "valkey"
 """Where in the data folder the embedded server keeps its files."""
@@ -24,6 +25,7 @@ async def open_store(
     *,
     shards: int = 1,
     insecure_dev: bool = False,
+    waits: bool = True,
 ) -> AsyncGenerator[Store]:
     """Open the store behind a URL, or the embedded one of a data folder.
 
@@ -34,9 +36,10 @@ async def open_store(
         data_dir: the folder whose ``valkey`` folder the embedded server keeps.
         shards: how many shards tenants are spread over; fixed for a data set.
         insecure_dev: accept a server that would lose acknowledged decisions.
+        waits: wait for a server that is away for a while, see `until_usable`.
 
     Raises:
-        StoreUnavailable: when there is no server.
+        StoreUnavailable: when there is no server, or none in time.
         UnsafeStore: when it would lose acknowledged decisions.
         SettingsError: when it was set up with another number of shards.
     """
@@ -47,9 +50,18 @@ async def open_store(
             url = (await opened.enter_async_context(engine)).url
         store = Store(url, shards=shards, engine=engine)
         opened.push_async_callback(store.close)
-        await until_loaded(store.conn, _shown(url))
-        await ensure_durable(store.conn, insecure_dev=insecure_dev)
-        await ensure_shards(store.conn, shards)
+        where = _shown(url)
+
+        async def check() -> None:
+            await until_loaded(store.conn, where)
+            await ensure_durable(store.conn, insecure_dev=insecure_dev)
+            await ensure_shards(store.conn, shards)
+
+        # The embedded one has just been started: nobody else brings it back.
+        if waits and engine is None:
+            await until_usable(check, where)
+        else:
+            await check()
         yield store
 
 

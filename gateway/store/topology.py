@@ -21,8 +21,17 @@ from twokey.gateway.store.server_address import (
 _ASK_S = 2.0
 
 
+class Passing(str):
+    """A problem that may end by itself: a failover may be under way."""
+
+    __slots__ = ()
+
+
 async def topology_problems(url: str) -> list[str]:
-    """Return why a store of several servers could stop or lose something."""
+    """Return why a store of several servers could stop or lose something.
+
+    What may end by itself is `Passing`.
+    """
     scheme = urlsplit(url).scheme
     if scheme in SENTINEL:
         return await _sentinel_problems(url)
@@ -35,9 +44,11 @@ async def _sentinel_problems(url: str) -> list[str]:
     found = sentinel_address(url)
     words = ("SENTINEL", "CKQUORUM", found.name)
     said = await asyncio.gather(*(_asked(one, words) for one in found.sentinels))
-    problems = [
-        f"The Sentinel {one.host}:{one.port} does not answer ({answer}); start it, or "
-        "take it out of TWOKEY_REDIS_URL."
+    problems: list[str] = [
+        Passing(
+            f"The Sentinel {one.host}:{one.port} does not answer ({answer}); start it, "
+            "or take it out of TWOKEY_REDIS_URL."
+        )
         for one, answer in zip(found.sentinels, said, strict=True)
         if isinstance(answer, OSError)
     ]
@@ -45,8 +56,10 @@ async def _sentinel_problems(url: str) -> list[str]:
     refused = [one for one in said if isinstance(one, RedisError)]
     if refused:
         problems.append(
-            f"The Sentinels cannot replace the master {found.name!r} ({refused[0]}); "
-            "start more of them, so that a majority sees it."
+            Passing(
+                f"The Sentinels cannot replace the master {found.name!r} "
+                f"({refused[0]}); start more of them, so that a majority sees it."
+            )
         )
     if len(found.sentinels) < _FEWEST:
         problems.append(
@@ -66,13 +79,14 @@ async def _cluster_problems(url: str) -> list[str]:
         if isinstance(reply, bytes)
     ]
     if not answers:
-        return ["No node of the cluster in TWOKEY_REDIS_URL answers; start them."]
+        why = "No node of the cluster in TWOKEY_REDIS_URL answers; start them."
+        return [Passing(why)]
     broken = [one for one, reply in answers if b"cluster_state:ok" not in reply]
     if not broken:
         return []
     place = f"{broken[0].host}:{broken[0].port}"
     return [
-        (
+        Passing(
             f"The cluster is not whole, says {place}, so some tenants have no store; "
             f"see: redis-cli --cluster check {place}"
         )

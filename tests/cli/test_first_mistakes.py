@@ -19,6 +19,7 @@ from twokey.bot.bolt import bolt_app
 from twokey.bot.config import BotConfig
 from twokey.bot.identity import Identity
 from twokey.cli.main import USAGE, run
+from twokey.gateway.store import usable
 
 ROOT = Path(__file__).parents[2]
 SLOW = """\
@@ -31,6 +32,7 @@ class Slow:
 sys.meta_path.insert(0, Slow)
 import twokey.__main__
 """
+TOKENS = {"SLACK_BOT_TOKEN": "xoxb-1-2-3", "SLACK_APP_TOKEN": "xapp-1-A-2-3"}
 POLICY = "policy: {version: 1, defaults: {reviewers: [U0ANA]}}\n"
 
 
@@ -220,3 +222,28 @@ def test_a_start_names_only_what_its_mode_needs(
     assert code == USAGE
     assert re.findall(r"\d\. (SLACK_\w+) is not set", told) == missing
     assert "policy.yml" not in told
+
+
+@pytest.mark.parametrize("words", [["bot"], ["bot", "--workers", "2"], ["gateway"]])
+def test_what_runs_for_long_waits_for_its_store_and_a_query_does_not(
+    tell: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+) -> None:
+    monkeypatch.setattr(usable, "USABLE_WITHIN_S", 1.0)
+    # Commands set up their own logs.
+    lines = list[tuple[object, ...]]()
+
+    def warn(*line: object) -> None:
+        lines.append(line)
+
+    monkeypatch.setattr(usable.logger, "warning", warn)
+    nowhere = {"TWOKEY_REDIS_URL": "redis://127.0.0.1:1/0", **TOKENS}
+
+    code, told = tell(*words, **nowhere)
+    tell("frozen", **nowhere)
+
+    assert code
+    assert "check that Redis runs and that TWOKEY_REDIS_URL names it" in told
+    [waited] = lines
+    assert "127.0.0.1:1" in waited

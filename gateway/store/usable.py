@@ -1,0 +1,87 @@
+"""Wait for a store that is away for a while, as in a failover, before a start gives up.
+
+A start that gave up at once would be repeated by whatever supervises the process, and
+with each attempt later, until long after the store is back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Awaitable, Callable
+
+from redis.exceptions import (
+    AuthenticationError,
+    ClusterDownError,
+    MasterDownError,
+    ReadOnlyError,
+    TryAgainError,
+)
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from twokey.gateway.clock import now_s
+from twokey.gateway.errors import NotConfirmed, StoreUnavailable, UnsafeStore
+
+logger = logging.getLogger(__name__)
+
+USABLE_WITHIN_S = 120.0
+"""How long a start waits: Sentinels with default settings take half a minute to notice
+that a master is gone."""
+
+_SAY_EVERY_S = 5.0
+_LOOK_S = 0.5
+
+_PASSES = (
+    RedisConnectionError,
+    RedisTimeoutError,
+    OSError,
+    ReadOnlyError,
+    ClusterDownError,
+    MasterDownError,
+    TryAgainError,
+)
+_STAYS = (AuthenticationError, ssl.SSLCertVerificationError)
+
+
+async def until_usable(check: Callable[[], Awaitable[None]], where: str) -> None:
+    """Check a store until it can be used; say now and then why it cannot yet.
+
+    Args:
+        check: raises what is wrong.
+        where: the store, as the log names it; without a password.
+
+    Raises:
+        UnsafeStore: what is wrong does not end by itself, or has not in time.
+        StoreUnavailable: the same.
+    """
+    began, said = now_s(), -_SAY_EVERY_S
+    while True:
+        try:
+            await check()
+        except (StoreUnavailable, UnsafeStore) as error:
+            waited_s = now_s() - began
+            if not can_pass(error) or waited_s >= USABLE_WITHIN_S:
+                raise
+            if waited_s - said >= _SAY_EVERY_S:
+                said = waited_s
+                logger.warning(
+                    "store.waiting where=%s seconds=%.0f of=%.0f why=%s",
+                    where,
+                    waited_s,
+                    USABLE_WITHIN_S,
+                    " ".join(str(error).split()),
+                )
+            await asyncio.sleep(_LOOK_S)
+        else:
+            return
+
+
+def can_pass(error: StoreUnavailable | UnsafeStore) -> bool:
+    """Return whether a failover, or a server that starts, may be why."""
+    if isinstance(error, UnsafeStore):
+        return error.can_pass
+    cause = error.__cause__
+    is_passing = isinstance(cause, _PASSES) and not isinstance(cause, _STAYS)
+    return is_passing or isinstance(error, NotConfirmed)

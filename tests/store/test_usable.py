@@ -1,0 +1,160 @@
+"""A start waits while the store is away, says so calmly, and gives up in time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from pathlib import Path
+
+import pytest
+from redis.exceptions import AuthenticationError, ReadOnlyError
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from tests.topologies import SentinelSet, until
+from twokey.gateway.errors import (
+    NotConfirmed,
+    SettingsError,
+    StoreUnavailable,
+    UnsafeStore,
+)
+from twokey.gateway.store import usable
+from twokey.gateway.store.open_store import open_store
+from twokey.gateway.store.usable import until_usable
+
+
+def caused(cause: Exception | None) -> StoreUnavailable:
+    error = StoreUnavailable("The store\n  does not answer.")
+    error.__cause__ = cause
+    return error
+
+
+PASSING = [
+    caused(RedisConnectionError("no master")),
+    caused(ConnectionRefusedError()),
+    caused(ReadOnlyError("READONLY")),
+    NotConfirmed(),
+    UnsafeStore("a replica", can_pass=True),
+]
+STAYING = [
+    caused(None),
+    caused(AuthenticationError("WRONGPASS")),
+    UnsafeStore("appendfsync is 'no'"),
+    SettingsError("another number of shards"),
+]
+
+
+class Store:
+    """A store that fails for a while; each look takes a second."""
+
+    def __init__(self, error: Exception, *, for_s: int) -> None:
+        self.now_s, self._error, self._for_s = 0, error, for_s
+
+    async def check(self) -> None:
+        self.now_s += 1
+        if self.now_s <= self._for_s:
+            raise self._error
+
+
+@pytest.fixture(autouse=True)
+def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(usable, "_LOOK_S", 0.0)
+
+
+@pytest.mark.parametrize("error", PASSING, ids=str)
+async def test_what_passes_is_waited_for_with_a_line_now_and_then(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = Store(error, for_s=13)
+    monkeypatch.setattr(usable, "now_s", lambda: store.now_s)
+
+    with caplog.at_level(logging.INFO):
+        await until_usable(store.check, "here")
+
+    assert store.now_s == 14
+    lines = [record.getMessage() for record in caplog.records]
+    assert [line.partition(" of=")[0] for line in lines] == [
+        f"store.waiting where=here seconds={seconds}" for seconds in (1, 6, 11)
+    ]
+    assert not any("\n" in line for line in lines)
+
+
+@pytest.mark.parametrize("error", STAYING, ids=str)
+async def test_what_does_not_pass_is_said_at_once(error: Exception) -> None:
+    store = Store(error, for_s=1)
+
+    with pytest.raises(type(error)) as caught:
+        await until_usable(store.check, "here")
+
+    assert caught.value is error
+
+
+async def test_after_some_time_a_start_gives_up_and_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = Store(PASSING[0], for_s=1000)
+    monkeypatch.setattr(usable, "now_s", lambda: store.now_s)
+
+    with pytest.raises(StoreUnavailable, match="does not answer"):
+        await until_usable(store.check, "here")
+
+    assert usable.USABLE_WITHIN_S <= store.now_s <= usable.USABLE_WITHIN_S + 2
+
+
+async def test_a_query_of_a_command_does_not_wait(tmp_path: Path) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        url = f"redis://127.0.0.1:{closed.getsockname()[1]}"
+        with pytest.raises(StoreUnavailable):
+            async with open_store(url, tmp_path, waits=False):
+                pass
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("topologies")
+async def test_a_start_during_a_failover_comes_through(
+    sentinel_set: SentinelSet, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    old = sentinel_set.master()
+    old.kill()
+
+    with caplog.at_level(logging.INFO):
+        async with open_store(sentinel_set.url, tmp_path) as store:
+            assert await store.conn.command("SET", "key", "1")
+
+    assert sentinel_set.master() is not old
+    assert "store.waiting where=" in caplog.text
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("topologies")
+async def test_a_start_waits_for_the_replicas_of_a_master(
+    sentinel_set: SentinelSet, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The one that a failover made the master has none for a moment."""
+    master = sentinel_set.master()
+    replicas = [one for one in sentinel_set.servers if one is not master]
+    for one in replicas:
+        one.kill()
+    await asyncio.to_thread(
+        until, lambda: b"connected_slaves:0" in _info(master.ask("INFO")),
+        "no replica is left",
+    )  # fmt: skip
+
+    async def come_back() -> None:
+        while "store.waiting" not in caplog.text:  # noqa: ASYNC110 - it is a log
+            await asyncio.sleep(0.02)
+        for one in replicas:
+            await asyncio.to_thread(one.start)
+
+    with caplog.at_level(logging.INFO):
+        coming = asyncio.create_task(come_back())
+        async with open_store(sentinel_set.url, tmp_path) as store:
+            assert store.conn.confirmed_by == 1
+        await coming
+
+    assert "0 replicas are connected" in caplog.text
+
+
+def _info(reply: object) -> bytes:
+    return reply if isinstance(reply, bytes) else b""

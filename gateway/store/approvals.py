@@ -18,7 +18,7 @@ from twokey.gateway.store.agent_load import ASKED_MS
 from twokey.gateway.store.atomic_write import Loaded, Write, write
 from twokey.gateway.store.attempts import ATTEMPTS, BUSY, pause_before
 from twokey.gateway.store.changing_many import change_many, load_many
-from twokey.gateway.store.connection import Connection, Reply, text
+from twokey.gateway.store.connection import Connection, Reply, number, text
 from twokey.gateway.store.effect_turns import EffectTurns
 from twokey.gateway.store.group_commit import Row, Rows, computed
 from twokey.gateway.store.keys import KEEP_MS, Keys, shard_of_approval
@@ -284,10 +284,7 @@ class ApprovalStore:
         approval_ids: Iterable[str],
         compute: Callable[[Mapping[str, Loaded]], Awaitable[Found]],
     ) -> Found:
-        """Compute the next versions of several approvals, and write all or none.
-
-        See `changing_many.change_many`.
-        """
+        """Change several approvals or none, see `changing_many.change_many`."""
         return await change_many(self._conn, self._known, keys, approval_ids, compute)
 
     async def heartbeat(self, approval_id: str, index: int, fence: int) -> bool:
@@ -305,7 +302,10 @@ class ApprovalStore:
             fence=fence,
             lease_ms=self.lease_ms,
         )
-        return text(reply[0]) == "kept"
+        if text(reply[0]) != "kept":
+            return False
+        self._known.renewed(approval_id, index, number(reply[1]))
+        return True
 
     async def load_each(
         self, approval_ids: Iterable[str], *, skips_newer: bool = True

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from twokey.gateway.approvals.record import Approval
@@ -124,6 +124,17 @@ class KnownRecords:
             if rows.encode() != head.get(f"{i}:w", b"[]"):
                 head[f"{i}:w"] = rows.encode()
         self._remember(_Known(head, known.pinned, written.loaded, self._clock()))
+
+    def renewed(self, approval_id: str, index: int, until_ms: int) -> None:
+        """Remember until when a claim stands, which no other number tells."""
+        known = self._by_id.get(approval_id)
+        if known is None or index >= len(known.loaded.approval.items):
+            return
+        approval = known.loaded.approval
+        item = approval.items[index].with_(claimed_until_ms=until_ms)
+        loaded = replace(known.loaded, approval=approval.replacing(item))
+        head = {**known.head, f"{index}:u": str(until_ms).encode()}
+        self._remember(replace(known, head=head, loaded=loaded))
 
     def forget(self, approval_id: str) -> None:
         """Forget an approval, of which nothing is known any more."""

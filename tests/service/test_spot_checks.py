@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.bot.samples import an_item
+from tests.conftest import eventually
 from tests.levels import examples
 from tests.service.harness import (
     ANA,
@@ -200,6 +201,36 @@ async def test_people_are_asked_about_so_many_calls_a_day(store: Store) -> None:
     found = [await ran(harness) for _ in range(4)]
 
     assert [bool(item.spot_check) for item in found] == [True, True, False, False]
+
+
+async def renewed(harness: ServiceHarness, item_id: str, fence: int) -> None:
+    """Renew a claim until it ends later than before, without reading the record."""
+    approval_id, index = approval_of(item_id)
+    keys, conn = harness.store.keys_of_tenant("default"), harness.store.conn
+    field = (keys.head(approval_id), f"{index}:u")
+    before = await conn.command("HGET", *field)
+
+    async def is_later() -> bool:
+        assert await harness.agents.heartbeat(item_id, fence)
+        return await conn.command("HGET", *field) != before
+
+    await eventually(is_later)
+
+
+async def test_a_check_of_a_call_that_took_long_counts_once(store: Store) -> None:
+    """A heartbeat renews its claim, so what is remembered of it is old."""
+    rule = "share: 99%, per_day: 2, of: [support, senior]"
+    checked = f"{POLICY}spot_checks: {{{rule}}}\n"
+    harness = ServiceHarness(store, load_policy(checked, "p"))
+    for thread in ("t", "u"):
+        claim = await drawn(harness, thread)
+        granted = await harness.agents.claim(claim)
+        assert isinstance(granted, Claimed)
+        await renewed(harness, claim.item_id, granted.fence)
+
+        await harness.agents.finish(claim.item_id, granted.fence, Result(ok=True))
+
+    assert len(await events(harness, EventName.ITEM_CHECK_ASKED)) == 2
 
 
 async def test_who_is_not_named_any_more_does_not_answer(

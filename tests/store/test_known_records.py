@@ -8,6 +8,7 @@ import tracemalloc
 
 import pytest
 
+from tests.conftest import eventually
 from tests.service.harness import ANA, ServiceHarness, claim_of
 from tests.service.showing import shown
 from twokey.gateway.approvals.decisions import (
@@ -104,6 +105,29 @@ async def test_what_ran_is_remembered_as_it_is_stored(
     assert loaded is not None
     assert loaded.approval == await as_stored(store, loaded.approval.id)
     assert loaded.approval.items[0].state is ItemState.EXECUTED
+
+
+async def test_a_claim_that_was_renewed_is_remembered_as_it_is_stored(
+    harness: ServiceHarness, store: Store, parsed: list[str]
+) -> None:
+    """So the end of a call that took long is written without a reading, too."""
+    claim, item_id = await authorized(harness)
+    granted = await harness.agents.claim(claim)
+    assert isinstance(granted, Claimed)
+    approval_id = item_id.partition(".")[0]
+    before = await store.conn.command("HGET", KEYS.head(approval_id), "0:u")
+    parsed.clear()
+
+    async def is_later() -> bool:
+        assert await harness.agents.heartbeat(item_id, granted.fence)
+        return await store.conn.command("HGET", KEYS.head(approval_id), "0:u") != before
+
+    await eventually(is_later)
+
+    loaded = await store.approvals.load(approval_id)
+    assert parsed == []
+    assert loaded is not None
+    assert loaded.approval == await as_stored(store, approval_id)
 
 
 @pytest.mark.parametrize(("field", "value"), [("0:s", "rejected"), ("0:h", "x" * 32)])

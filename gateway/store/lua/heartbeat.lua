@@ -7,7 +7,7 @@
 -- ARGV[3] fence    int   the claim's fence
 -- ARGV[4] lease_ms int   life from now on, milliseconds
 -- Returns:
---   {"kept"}
+--   {"kept", until}  the claim stands until then, Unix milliseconds
 --   {"lost"}  another owner has the claim now, or the item has ended
 local i = ARGV[2]
 -- The fence as well as the state: an owner that was paused must not keep alive the
@@ -17,8 +17,9 @@ if redis.call('HGET', KEYS[1], i .. ':s') ~= 'executing'
   return {'lost'}
 end
 local now = now_ms()
+local ends = now + tonumber(ARGV[4])
 -- Without a new rev: what people and the agent see does not change by it, and a
 -- decision beside it need not be computed again. change.lua compares this field itself.
-redis.call('HSET', KEYS[1], i .. ':u', now + tonumber(ARGV[4]))
+redis.call('HSET', KEYS[1], i .. ':u', ends)
 reindex(KEYS[1], KEYS[2], ARGV[1], now)
-return {'kept'}
+return {'kept', ends}

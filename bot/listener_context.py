@@ -22,7 +22,7 @@ from twokey.bot.reviewers import Reviewers
 from twokey.bot.tasks import Tasks
 from twokey.bot.text import escape_mrkdwn
 from twokey.bot.text_types import Label, Template, label
-from twokey.bot.web import Slack, SlackError
+from twokey.bot.web import Slack, SlackError, SlackRefused
 from twokey.gateway.approvals.decisions import AccountKind, Reviewer
 from twokey.gateway.approvals.membership import click_again
 from twokey.gateway.approvals.record import Approval, Item
@@ -285,10 +285,8 @@ class ListenerContext:
             # Slack shows no ephemeral message inside a modal or on the Home tab.
             if action.is_home or (action.view_id and not action.channel):
                 await self._reply_in_view(click, notice(label("Not done"), message))
-            elif action.response_url:
-                body = {"response_type": "ephemeral", "replace_original": False}
-                text = {"text": to_mrkdwn(message)}
-                await self.slack.respond(action.response_url, body | text)
+            elif await self._is_answered_by_url(action, message):
+                return
             elif action.channel:
                 await self.slack.call(
                     "chat.postEphemeral",
@@ -298,6 +296,18 @@ class ListenerContext:
                 )
         except SlackError as error:
             logger.warning("message.not_sent user=%s why=%s", action.user, error)
+
+    async def _is_answered_by_url(self, action: BlockAction, said: UserText) -> bool:
+        body = {"response_type": "ephemeral", "replace_original": False}
+        text = {"text": to_mrkdwn(said)}
+        try:
+            if action.response_url:
+                await self.slack.respond(action.response_url, body | text)
+        except SlackRefused:
+            # It is good for five posts within half an hour, those for its card among
+            # them, and the last word about a click may come a minute after it.
+            return False
+        return bool(action.response_url)
 
     async def _reply_in_view(self, click: Clicked, view: Block) -> None:
         if click.action.is_home:

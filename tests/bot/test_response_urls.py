@@ -76,6 +76,20 @@ def _used(*_: object) -> None:
     raise ApiError("used_url")
 
 
+@pytest.mark.parametrize("refusal", [_late, _used])
+async def test_who_clicked_is_answered_also_where_the_url_is_used_up(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch, refusal: Any
+) -> None:
+    monkeypatch.setattr(ResponseUrls, "use", refusal)
+    async with stack.running():
+        verdict = await stack.refund()
+        card = await stack.card(verdict)
+
+        await stack.actor("U0DAN").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+
+        assert await stack.told("U0DAN", "You asked for this")
+
+
 @pytest.mark.parametrize(
     ("place", "name", "trouble"),
     [

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import secrets
+from dataclasses import dataclass, field
+from functools import partial
 
 from twokey.bot.payload import BlockAction, ViewSubmission
 from twokey.gateway.approvals.decisions import Gesture
@@ -10,10 +12,14 @@ from twokey.gateway.approvals.decisions import Gesture
 
 @dataclass(frozen=True, slots=True)
 class Clicked:
-    """A click on a button, and the digest of the signed request it came in."""
+    """A click on a button, and the digest of the signed request it came in.
+
+    ``token`` names this delivery of it: the same when the click is tried again.
+    """
 
     action: BlockAction
     digest: str
+    token: str = field(default_factory=partial(secrets.token_hex, 8), compare=False)
 
     @property
     def who(self) -> tuple[str, str]:

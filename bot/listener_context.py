@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import secrets
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -38,6 +39,8 @@ logger = logging.getLogger(__name__)
 
 UserText = Template | Label
 """A sentence of ours for one person."""
+
+_REPLAYED = label("This request came before, so nothing was changed this time.")
 
 
 class UserFacingError(Exception):
@@ -272,6 +275,24 @@ class ListenerContext:
         if found.account is not AccountKind.MEMBER:
             raise UserFacingError(refusal)
         return found
+
+    async def ensure_first(self, digest: str, token: str = "") -> None:
+        """Let a request go on that changes something of which it names no version.
+
+        What names one, as a click on a card does, changes nothing a second time.
+
+        Args:
+            digest: of the signed request.
+            token: of this delivery, where it may be tried again.
+
+        Raises:
+            UserFacingError: it is a replay, which a failover had let through.
+            StoreUnavailable: that is not known.
+        """
+        token = token or secrets.token_hex(8)
+        if not await self.service.store.cards.takes_effect(self.keys, digest, token):
+            logger.warning("listener.replayed request=%s", digest)
+            raise UserFacingError(_REPLAYED)
 
     async def _keep_response_url(self, action: BlockAction) -> None:
         with suppress(StoreUnavailable):

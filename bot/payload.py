@@ -74,12 +74,16 @@ class ViewSubmission:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """A slash command; Slack does not name the home team of its author."""
+    """A slash command; Slack does not name the home team of its author.
+
+    ``digest`` is that of the signed request that it came in.
+    """
 
     team: str
     user: str
     channel: str
     text: str
+    digest: str = ""
 
     @property
     def who(self) -> tuple[str, str]:

@@ -35,12 +35,14 @@ async def delegate(ctx: ListenerContext, command: Command, rest: str) -> UserTex
     asker = await ctx.require_member(command.who, _OUTSIDER)
     owner = Person(team=ctx.team, user=command.user, name=asker.name)
     if rest.lower() == "off":
+        await ctx.ensure_first(command.digest)
         return await _ended(ctx, owner)
     found = _ARGUMENTS.fullmatch(rest)
     if found is None:
         raise UserFacingError(
             template(_USAGE, command=slash_command(ctx.config.command))
         )
+    await ctx.ensure_first(command.digest)
     return await _started(ctx, owner, found["to"], found["time"])
 
 

@@ -116,6 +116,7 @@ async def _changed(
 ) -> bool:
     reviewer = await ctx.resolve_freezer(*command.who, scope)
     reviewer = reviewer.with_(gesture=Gesture.SLASH_COMMAND)
+    await ctx.ensure_first(command.digest)
     result = await change(scope, reviewer, reason)
     if isinstance(result, Forbidden):
         logger.info("freeze.refused user=%s kind=%s", command.user, scope.kind)

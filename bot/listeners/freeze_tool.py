@@ -26,6 +26,7 @@ async def _freeze(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
     scope = FreezeScope(kind=ScopeKind.TOOL, name=target.item.tool)
     reviewer = await ctx.resolve_freezer(*clicked.who, scope)
     approval_id = target.approval.id
+    await ctx.ensure_first(clicked.digest, clicked.token)
     reason = f"frozen from notification {approval_id}"
     result = await ctx.service.reviewer_freezes.freeze(
         scope, reviewer.with_(gesture=clicked.gesture), reason

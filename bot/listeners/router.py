@@ -230,7 +230,7 @@ class Router:
         """Call this for the slash command; its answer is shown to the person alone."""
 
         async def listener(body: Json, delivery: Delivery) -> Answer:
-            asked = payload.command(body)
+            asked = replace(payload.command(body), digest=delivery.digest)
             try:
                 reply = await _guarded(lambda: handle(self._ctx, asked), delivery)
             except UserFacingError as error:

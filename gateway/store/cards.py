@@ -8,6 +8,7 @@ from typing import cast
 
 from pydantic import Field
 
+from twokey.gateway.errors import NotConfirmed, StoreUnavailable
 from twokey.gateway.protocol.records import Record
 from twokey.gateway.store.card_copies import AttachedStore, CardCopy, copies_in
 from twokey.gateway.store.collected_cards import IN
@@ -318,9 +319,37 @@ class CardStore(AttachedStore):
         # Our own: the connection broke before the answer, and the command came again.
         return held in {None, mine}
 
+    async def takes_effect(self, keys: Keys, request_digest: str, token: str) -> bool:
+        """Return whether a signed request may change what it names no version of.
+
+        Where a failover can forget that a request was seen, `is_first` alone lets it
+        take effect once more: it may come between that and what the request did. So it
+        is kept a second time, and a replica has it before anything else is done.
+
+        Args:
+            keys: of the tenant's shard.
+            request_digest: of the request.
+            token: of this delivery, the same when it is tried again.
+
+        Raises:
+            StoreUnavailable: when it is not known to be kept; nothing may be done.
+        """
+        if not self._conn.confirmed_by:
+            return True
+        key = keys.nonce(f"{request_digest}:kept")
+        try:
+            [held] = await self._conn.keep(
+                ["SET", key, token, "NX", "GET", "PX", NONCE_MS]
+            )
+        except NotConfirmed as error:
+            # Nothing is recorded that anybody would have to look for.
+            raise StoreUnavailable(str(error)) from None
+        return held in {None, token.encode()}
+
     async def forget(self, keys: Keys, request_digest: str) -> None:
         """Let a signed request that came to nothing be new again."""
-        await self._conn.command("DEL", keys.nonce(request_digest))
+        names = (request_digest, f"{request_digest}:kept")
+        await self._conn.command("DEL", *map(keys.nonce, names))
 
     async def opened_page(
         self, keys: Keys, approval: str, *, reader: str, page: int, pages: int

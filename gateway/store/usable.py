@@ -22,7 +22,12 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from twokey.gateway.clock import now_s
-from twokey.gateway.errors import NotConfirmed, StoreUnavailable, UnsafeStore
+from twokey.gateway.errors import (
+    NotConfirmed,
+    StoreUnavailable,
+    Unanswered,
+    UnsafeStore,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -84,4 +89,4 @@ def can_pass(error: StoreUnavailable | UnsafeStore) -> bool:
         return error.can_pass
     cause = error.__cause__
     is_passing = isinstance(cause, _PASSES) and not isinstance(cause, _STAYS)
-    return is_passing or isinstance(error, NotConfirmed)
+    return is_passing or isinstance(error, NotConfirmed | Unanswered)

@@ -16,6 +16,7 @@ from twokey.gateway.errors import (
     NotConfirmed,
     SettingsError,
     StoreUnavailable,
+    Unanswered,
     UnsafeStore,
 )
 from twokey.gateway.store import usable
@@ -34,6 +35,7 @@ PASSING = [
     caused(ConnectionRefusedError()),
     caused(ReadOnlyError("READONLY")),
     NotConfirmed(),
+    Unanswered("cut off", "try again"),
     UnsafeStore("a replica", can_pass=True),
 ]
 STAYING = [

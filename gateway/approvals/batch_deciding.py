@@ -218,11 +218,10 @@ def _events(
     before: Approval, outcome: BatchDecided, changes: Mapping[int, Change]
 ) -> tuple[Event, ...]:
     """Return the entry about the whole gesture, then what it did to each call."""
-    after = outcome.approval
+    # Once: it is made of the hashes of all calls.
+    after, digest = outcome.approval, before.digest
     of_calls = [
-        event.with_(
-            version=after.version, data=event.data | {BATCH_MEMBER: before.digest}
-        )
+        event.with_(version=after.version, data=event.data | {BATCH_MEMBER: digest})
         for change in changes.values()
         for event in change.events
     ]
@@ -246,7 +245,7 @@ def _events(
         tool=tools.pop() if len(tools) == 1 else "",
         tier="",
         # What the reviewer saw; `digest` is what it is after their edits.
-        action_hash=before.digest,
+        action_hash=digest,
         roles=tuple(dict.fromkeys(role for event in of_calls for role in event.roles)),
         reason=" · ".join(dict.fromkeys(filter(None, reasons))),
         data={

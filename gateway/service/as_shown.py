@@ -24,8 +24,8 @@ from twokey.gateway.approvals.decisions import (
 )
 from twokey.gateway.clock import now_s
 from twokey.gateway.policy.rules import Policy
+from twokey.gateway.service.call_evaluation import CurrentEvaluation
 from twokey.gateway.service.decided_by import Asked, decided_by, lasts
-from twokey.gateway.service.reevaluation import CurrentEvaluation
 from twokey.gateway.service.tenant_service import PolicyService
 from twokey.gateway.service.voters import Voters, asked
 from twokey.gateway.store.atomic_write import Assumed, Loaded, Write

@@ -39,10 +39,10 @@ from twokey.gateway.protocol.wire import (
     Reopened,
     StateNow,
 )
+from twokey.gateway.service.call_evaluation import CurrentEvaluation
 from twokey.gateway.service.covering import standing_of
 from twokey.gateway.service.decided_by import evaluated_for_start
 from twokey.gateway.service.denials import freeze_message
-from twokey.gateway.service.reevaluation import CurrentEvaluation
 from twokey.gateway.service.spot_checks import with_spot_check
 from twokey.gateway.service.tenant_service import PolicyService
 from twokey.gateway.store.atomic_write import Loaded, Write

@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.policy.effects import reads_moment
 from twokey.gateway.policy.rules import Policy
-from twokey.gateway.service.reevaluation import CurrentEvaluation, evaluate_now
+from twokey.gateway.service.call_evaluation import CurrentEvaluation, evaluate_now
 from twokey.gateway.store.atomic_write import Loaded
 from twokey.gateway.store.store import Store
 

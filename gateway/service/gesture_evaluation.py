@@ -17,11 +17,13 @@ from twokey.gateway.approvals.precedents import Precedent
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.service.reevaluation import (
+from twokey.gateway.service.call_evaluation import (
     Beside,
     CurrentEvaluation,
-    evaluate_decision,
+    ReadCall,
+    read_calls,
 )
+from twokey.gateway.service.reevaluation import call_of
 from twokey.gateway.store.atomic_write import Loaded
 from twokey.gateway.store.store import Store
 
@@ -70,12 +72,16 @@ async def evaluate_gesture(
     """
     found: dict[int, CurrentEvaluation] = {}
     repeats: set[int] = set()
-    before = _Approved(store, now_ms)
-    for number, call in sorted(calls.items()):
+    before = _Approved(now_ms)
+    asked = {
+        number: waiting
+        for number, call in sorted(calls.items())
+        if (waiting := call_of(call.approval, call.index, call.decision))
+    }
+    read = await read_calls(store, policy, [*asked.values()])
+    for number, one_read in zip(asked, read, strict=True):
+        call, one = calls[number], one_read.evaluated()
         approval, index, decision = call.approval, call.index, call.decision
-        one = await evaluate_decision(store, policy, approval, index, decision)
-        if one is None:
-            continue
         found[number] = one
         if not isinstance(decision, Approve | Edit):
             continue
@@ -85,14 +91,12 @@ async def evaluate_gesture(
             continue  # it is left out
         # The claim would see the first of two such calls, and send the second back:
         # nobody is told that both are approved.
-        beside = await before.beside(call, one)
+        beside = before.beside(one_read, one)
         if beside is not None:
-            again = await evaluate_decision(
-                store, policy, approval, index, decision, beside=beside
-            )
-            needs_more = again is not None and before.ask_more(call, again, one)
+            again = one_read.evaluated(beside)
+            needs_more = before.ask_more(call, again, one)
             # An edit is kept, and waits for those whom it needs then.
-            if again is not None and (needs_more or beside.micro):
+            if needs_more or beside.micro:
                 found[number] = again
             if needs_more:
                 repeats.add(number)
@@ -107,14 +111,11 @@ class _Approved:
     """The calls of a gesture that would be approved before another one.
 
     Attributes:
-        store: where the windows are.
         now_ms: the store's clock.
         precedents: the calls, by effect.
         totals: by window key, what it came to with each of them alone.
-        sums: by window key, what it holds.
     """
 
-    store: Store
     now_ms: int
     precedents: dict[str, list[Precedent]] = field(
         default_factory=lambda: defaultdict[str, list[Precedent]](list)
@@ -122,7 +123,6 @@ class _Approved:
     totals: dict[str, list[int]] = field(
         default_factory=lambda: defaultdict[str, list[int]](list)
     )
-    sums: dict[str, int] = field(default_factory=dict[str, int])
 
     def add(self, call: DecidedCall, one: CurrentEvaluation) -> None:
         """Take in a call that is approved."""
@@ -139,25 +139,20 @@ class _Approved:
         for use in one.used.uses:
             self.totals[use.window].append(one.used.totals[use.name])
 
-    async def beside(self, call: DecidedCall, one: CurrentEvaluation) -> Beside | None:
+    def beside(self, read: ReadCall, one: CurrentEvaluation) -> Beside | None:
         """Return what they leave for a later call; None: nothing that concerns it."""
         effect = one.policy_now.effect
         same = {effect: self.precedents[effect]} if effect in self.precedents else {}
         micro: dict[str, int] = {}
         for use in one.used.uses:
-            if added := await self._added(call, use.window):
+            if added := self._added(use.window, read.held):
                 micro[use.window] = added
         return Beside(same, micro) if same or micro else None
 
-    async def _added(self, call: DecidedCall, window: str) -> int:
+    def _added(self, window: str, held: Mapping[str, int]) -> int:
         """Return what they add to a window: nothing where all was reserved before."""
-        if window not in self.totals:
-            return 0
-        if window not in self.sums:
-            keys = self.store.keys_of_tenant(call.approval.tenant)
-            self.sums[window] = await self.store.windows.held(keys, window)
         # What an edit adds, or what is used by a policy that was loaded since.
-        return sum(max(0, one - self.sums[window]) for one in self.totals[window])
+        return sum(max(0, one - held[window]) for one in self.totals.get(window, ()))
 
     def ask_more(
         self, call: DecidedCall, again: CurrentEvaluation, alone: CurrentEvaluation

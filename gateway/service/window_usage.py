@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from twokey.gateway.approvals.record import Approval, Context, Item
+from twokey.gateway.approvals.record import Context, Item
 from twokey.gateway.policy.raise_rules import Facts
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.policy.windows import window_uses
@@ -13,7 +13,6 @@ from twokey.gateway.protocol.records import Record
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.store.agent_load import AgentLoad
 from twokey.gateway.store.keys import Keys
-from twokey.gateway.store.store import Store
 from twokey.gateway.store.windows import Use, use_of
 
 USE_TAG = "twokey/v1/use"
@@ -85,21 +84,22 @@ def usage_of(
     )
 
 
-async def totals_now(
-    store: Store, approval: Approval, item: Item, usage: CallUsage
+def totals_of_waiting(
+    item: Item, usage: CallUsage, totals: Sequence[int]
 ) -> dict[str, int]:
-    """Return what the windows of a waiting call come to now, by name.
+    """Return what the windows of a waiting call come to, by name.
 
     Uses count with everything else that is reserved now. Requests count with those
     that came before: a later one changes nothing about the place of this one. In a
     window that the call did not ask in, all that are counted now came before.
+
+    Args:
+        item: the call.
+        usage: what it uses.
+        totals: what its windows come to now, in the order of ``usage.reserved``.
     """
-    keys = store.keys_of_approval(approval.id)
-    if keys is None:
-        return {}
-    found = await store.windows.totals(
-        keys.head(approval.id), item.index, usage.reserved
-    )
+    names = (use.name for use in usage.reserved)
+    found = dict(zip(names, totals, strict=True))
     for one in usage.requests:
         before = item.requests_before.get(one.window)
         if before is not None:

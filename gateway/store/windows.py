@@ -64,6 +64,30 @@ def use_of(window: str, *, name: str, call: str, micro: int, within_ms: int) -> 
     return Use(name=name, window=window, use=f"{call} {micro}", within_ms=within_ms)
 
 
+@dataclass(frozen=True)
+class ItemUses:
+    """What one item would use, instead of what it has reserved.
+
+    Attributes:
+        head: key of what changes of the item's approval.
+        index: of the item; what it has reserved itself is not counted twice.
+        uses: what it would use.
+    """
+
+    head: str
+    index: int
+    uses: Sequence[Use]
+
+
+def held_in(keys: Keys, windows: Sequence[str]) -> ItemUses:
+    """Return uses of no item by which windows come to what they hold, by their keys."""
+    uses = [
+        use_of(window, name="", call="nobody", micro=0, within_ms=1)
+        for window in windows
+    ]
+    return ItemUses(keys.head("none"), 0, uses)
+
+
 def as_rows(uses: Sequence[Use]) -> str:
     """Return uses as scripts read them: an array of {window, use, within_ms}."""
     return json.dumps([[use.window, use.use, use.within_ms] for use in uses])
@@ -111,27 +135,34 @@ class WindowStore:
     ) -> dict[str, int]:
         """Return what windows would come to if one item used these, by name.
 
-        Args:
-            head: key of what changes of the item's approval.
-            index: of the item; what it has reserved itself is not counted twice.
-            uses: what it would use.
+        See `ItemUses` for the arguments.
         """
-        if not uses:
-            return {}
+        [found] = await self.totals_of_each([ItemUses(head, index, uses)])
+        return dict(zip((use.name for use in uses), found, strict=True))
+
+    async def totals_of_each(self, items: Sequence[ItemUses]) -> list[list[int]]:
+        """Return what windows would come to if one of the items used these.
+
+        All are of one shard, and what is returned is as of one moment.
+
+        Returns:
+            For each item the total with each of its uses, in their order.
+        """
+        rows = [(one.head, one.index, use) for one in items for use in one.uses]
+        if not rows:
+            return [[] for _ in items]
         reply = await TOTALS(
             self._conn,
-            head=head,
-            windows=[use.window for use in uses],
-            index=index,
-            uses=json.dumps([use.use for use in uses]),
+            places=[key for head, _, use in rows for key in (head, use.window)],
+            uses=json.dumps([[index, use.use] for _, index, use in rows]),
         )
-        names = [use.name for use in uses]
-        return dict(zip(names, _numbers(reply[1]), strict=True))
+        totals = iter(_numbers(reply[1]))
+        return [[next(totals) for _ in one.uses] for one in items]
 
     async def held(self, keys: Keys, window: str) -> int:
         """Return what a window holds now, by its key, in millionths."""
-        nothing = use_of(window, name="", call="nobody", micro=0, within_ms=1)
-        return (await self.totals(keys.head("none"), 0, [nothing]))[""]
+        [[held]] = await self.totals_of_each([held_in(keys, [window])])
+        return held
 
 
 def _numbers(reply: Reply) -> list[int]:

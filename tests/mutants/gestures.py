@@ -11,6 +11,7 @@ EVALUATION = "gateway/service/gesture_evaluation.py"
 STORE = "tests/store/test_changing_many.py"
 PURE = "tests/approvals/test_collection_deciding.py"
 SERVICE = "tests/service/test_collected_decisions.py"
+READING = "tests/service/test_call_evaluation.py"
 BATCHES = "tests/service/test_same_calls_of_a_batch.py"
 
 GESTURES_TABLE = (
@@ -144,9 +145,23 @@ GESTURES_TABLE = (
     Mutant(
         "collections: what is reserved is not counted twice",
         EVALUATION,
-        "sum(max(0, one - self.sums[window]) for",
+        "sum(max(0, one - held[window]) for",
         "sum(max(0, one) for",
         SERVICE,
+    ),
+    Mutant(
+        "gestures: all totals of a reading start from one sum",
+        "gateway/store/lua/totals.lua",
+        "uses_of(head, row[1]), now, sums[window])",
+        "uses_of(head, row[1]), now)",
+        READING,
+    ),
+    Mutant(
+        "gestures: each call is evaluated as its own agent's",
+        "gateway/service/call_evaluation.py",
+        "loads[call.agent]",
+        "loads[calls[0].agent]",
+        READING,
     ),
     Mutant(
         "collections: a replay counts the rejections of a gesture once",

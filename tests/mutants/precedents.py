@@ -63,14 +63,14 @@ PRECEDENTS_TABLE = (
     ),
     Mutant(
         "precedents: who depends on none evaluates once",
-        "gateway/service/reevaluation.py",
+        "gateway/service/call_evaluation.py",
         "known if depends else None",
         "known",
         RACES,
     ),
     Mutant(
         "precedents: a decision by a rule compares what it was evaluated by",
-        "gateway/service/reevaluation.py",
+        "gateway/service/call_evaluation.py",
         "depends = past.same_by or reads_precedents(policy, approval.agent, item.tool)",
         "depends = past.same_by",
         RACES,

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import signal
+import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
+from tests.races.interleaver import Interleaver
+from tests.races.store_kill import until_killed
 from tests.service.harness import ANA, BEN, ServiceHarness
 from tests.streams import audit_entries
 from twokey.gateway.approvals.decisions import (
@@ -23,7 +24,6 @@ from twokey.gateway.approvals.decisions import (
 )
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.approvals.record import Approval
-from twokey.gateway.errors import StoreUnavailable
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.verbs import Verb
@@ -41,15 +41,16 @@ KILLS = max(4, ROUNDS // 10)
 """How often the store is killed in the middle of a decision."""
 
 SIZE = 12
-STEPS = 320
-"""About how many steps of the event loop a decision on so many calls takes."""
+PLACES = 6
+"""Before and in each of the round trips of a decision, however many calls it is on."""
+
 REFUND = "process_refund"
 TOOL = FreezeScope(kind=ScopeKind.TOOL, name=REFUND)
 
 Row = tuple[str, str]
 """Id and action hash of a call, as the batch digest takes them."""
 
-Rival = Callable[[ServiceHarness, Verdict, str], Awaitable[object]]
+Rival = Callable[[ServiceHarness, Verdict, str], Coroutine[object, object, object]]
 
 
 async def opened(harness: ServiceHarness, thread: str) -> tuple[Verdict, Approval]:
@@ -155,13 +156,6 @@ RIVALS: tuple[Rival, ...] = (
 )
 
 
-async def after_steps(steps: int, rival: Awaitable[object]) -> None:
-    """Let the others take so many steps of the event loop first."""
-    for _ in range(steps):
-        await asyncio.sleep(0)
-    await rival
-
-
 def is_whole(approval: Approval) -> bool:
     """Say whether each call has its part of the batch decision.
 
@@ -191,12 +185,12 @@ async def test_no_batch_decision_is_recorded_in_part(store: Store) -> None:
         rival, thread = RIVALS[number % len(RIVALS)], f"t{number}"
         one, approval = await opened(harness, thread)
 
-        outcome, _ = await asyncio.gather(
-            approve_all(harness, approval),
-            # A decision asks the store about each of its calls first. The rival comes
-            # at another step of that in each round.
-            after_steps(number * 7 % STEPS, rival(harness, one, thread)),
-        )
+        with pytest.MonkeyPatch.context() as patch:
+            outcome, _ = await Interleaver(store.conn, patch).run(
+                [approve_all(harness, approval), rival(harness, one, thread)],
+                # Another order of their round trips in each round.
+                random.Random(number).randrange,  # noqa: S311 - no secret
+            )
 
         after = await harness.approval(one.item_id)
         seen[f"{rival.__name__} {outcome}"] += 1
@@ -280,9 +274,10 @@ async def test_a_store_that_is_killed_has_a_batch_decision_whole_or_not_at_all(
             harness = ServiceHarness(store)
             batches = [(await opened(harness, f"t{number}-{n}"))[1] for n in range(4)]
             assert engine.pid is not None
-            steps = number * 37 % STEPS
             decisions = [approve_all(harness, batch) for batch in batches]
-            outcomes, is_cut = await until_killed(decisions, engine.pid, steps)
+            outcomes, is_cut = await until_killed(
+                store.conn, decisions, engine.pid, number % PLACES
+            )
             await store.close()
         with EmbeddedEngine(folder) as engine:
             store = Store(engine.url)
@@ -294,28 +289,4 @@ async def test_a_store_that_is_killed_has_a_batch_decision_whole_or_not_at_all(
                     assert is_whole(after)
             await store.close()
         in_the_middle += is_cut
-    assert in_the_middle, "no kill came in the middle of a decision"
-
-
-async def until_killed(
-    decisions: Iterable[Coroutine[object, object, str]], pid: int, steps: int
-) -> tuple[list[str], bool]:
-    """Decide one after the other; kill the store in the middle of the second.
-
-    Returns:
-        The outcomes, and whether the second had not ended when the store was killed.
-        Its outcome may be known all the same: the engine starts the store again, and
-        the connection asks again.
-    """
-    outcomes, is_cut = list[str](), False
-    for place, decision in enumerate(decisions):
-        deciding = asyncio.ensure_future(decision)
-        if place == 1:
-            await after_steps(steps, asyncio.sleep(0))
-            is_cut = not deciding.done()
-            os.kill(pid, signal.SIGKILL)
-        try:
-            outcomes.append(await deciding)
-        except StoreUnavailable:
-            outcomes.append("unknown")
-    return outcomes, is_cut
+    assert in_the_middle == KILLS, "a decision has fewer round trips"

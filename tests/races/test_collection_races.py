@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
+import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 
 import pytest
 
-from tests.races.test_batch_races import KILLS, ROUNDS, after_steps, until_killed
+from tests.races.interleaver import Interleaver
+from tests.races.store_kill import until_killed
+from tests.races.test_batch_races import KILLS, ROUNDS
 from tests.service.harness import ANA, BEN, ServiceHarness
 from tests.streams import audit_entries
 from twokey.gateway.approvals.collection_deciding import Choice, SeenCollection
@@ -30,15 +32,15 @@ from twokey.gateway.store.store import Store
 pytestmark = pytest.mark.slow
 
 SIZE, OTHERS = 12, 3
-STEPS = 640
-"""About how many steps of the event loop a decision on so many calls takes."""
+PLACES = 6
+"""Before and in each of the round trips of a decision, however many calls it is on."""
 
 REFUND = "process_refund"
 TOOL = FreezeScope(kind=ScopeKind.TOOL, name=REFUND)
 WHOLE = [Verb.EDIT, *[Verb.APPROVE] * (SIZE - 2), Verb.REJECT]
 NO = Reject(reason="no")
 
-Rival = Callable[[ServiceHarness, list[Click], str], Awaitable[object]]
+Rival = Callable[[ServiceHarness, list[Click], str], Coroutine[object, object, object]]
 
 
 async def opened(harness: ServiceHarness, name: str, size: int) -> list[Click]:
@@ -138,12 +140,15 @@ async def test_no_decision_on_several_approvals_is_recorded_in_part(
         # One call more than the gesture is about.
         *clicks, _ = every = await opened(harness, name, SIZE + 1)
 
-        outcome, _ = await asyncio.gather(
-            decide(harness, clicks, f"sha256:{name}"),
-            # A decision asks the store about each of its calls first. The rival comes
-            # at another step of that in each round.
-            after_steps(number * 13 % STEPS, rival(harness, every, name)),
-        )
+        with pytest.MonkeyPatch.context() as patch:
+            outcome, _ = await Interleaver(store.conn, patch).run(
+                [
+                    decide(harness, clicks, f"sha256:{name}"),
+                    rival(harness, every, name),
+                ],
+                # Another order of their round trips in each round.
+                random.Random(number).randrange,  # noqa: S311 - no secret
+            )
 
         seen[f"{rival.__name__} {outcome}"] += 1
         found = await verbs(harness, clicks, ANA)
@@ -190,12 +195,13 @@ async def test_a_store_that_is_killed_has_a_decision_whole_or_not_at_all(
                 await opened(harness, f"t{number}-{n}", SIZE) for n in range(4)
             ]
             assert engine.pid is not None
-            steps = number * 37 % STEPS
             decisions = [
                 decide(harness, clicks, f"sha256:{place}")
                 for place, clicks in enumerate(collections)
             ]
-            outcomes, is_cut = await until_killed(decisions, engine.pid, steps)
+            outcomes, is_cut = await until_killed(
+                store.conn, decisions, engine.pid, number % PLACES
+            )
             await store.close()
         with EmbeddedEngine(folder) as engine:
             store = Store(engine.url)
@@ -210,4 +216,4 @@ async def test_a_store_that_is_killed_has_a_decision_whole_or_not_at_all(
                 assert (ItemState.PENDING in states) == (not found)
             await store.close()
         in_the_middle += is_cut
-    assert in_the_middle, "no kill came in the middle of a decision"
+    assert in_the_middle == KILLS, "a decision has fewer round trips"

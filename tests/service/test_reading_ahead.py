@@ -15,7 +15,8 @@ from twokey.gateway.errors import CorruptRecord, NewerRecord, StoreUnavailable
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.service import reading_ahead
-from twokey.gateway.service.reevaluation import CurrentEvaluation, evaluate_waiting
+from twokey.gateway.service.call_evaluation import CurrentEvaluation
+from twokey.gateway.service.reevaluation import evaluate_waiting
 from twokey.gateway.service.reviews import ReviewService
 from twokey.gateway.store.atomic_write import Loaded
 from twokey.gateway.store.store import Store

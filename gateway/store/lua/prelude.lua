@@ -358,8 +358,8 @@ local function update_uses(head, i, state, now, till)
 end
 
 -- What a window would come to with this use instead of what the same item has of it.
-local function total_with(window, use, own, now)
-  local total = tonumber(slide(window, now)) + tonumber(amount_of(use))
+local function total_with(window, use, own, now, sum)
+  local total = tonumber(sum or slide(window, now)) + tonumber(amount_of(use))
   for _, row in ipairs(own) do
     -- A use that slid out of the window is not in the sum any more.
     if row[1] == window and redis.call('ZSCORE', window, row[2]) then

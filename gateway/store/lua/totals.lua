@@ -1,16 +1,19 @@
 #!lua
--- Return what windows would come to if one item used these instead of its own.
--- KEYS[1] head       hash  what changes of the item's approval
--- KEYS[2..] windows  zset  the window of each use
--- ARGV[1] index      int   the item
--- ARGV[2] uses       json  array of uses, one for each window key
+-- Return what windows would come to if items used these instead of their own.
+-- KEYS[1..] places  mixed  of each use the head of the item's approval (hash), then the
+--                          window (zset)
+-- ARGV[1] uses      json   array of {index of the item, use}, one for each pair of keys
 -- Returns:
 --   {"totals", array}  sums in millionths, each with its own use
 local now = now_ms()
-local own = uses_of(KEYS[1], ARGV[1])
-local totals = {}
-for index, use in ipairs(cjson.decode(ARGV[2])) do
+-- Each window is looked at once: what it forgets at a look is bounded, and all totals
+-- have to start from one sum.
+local sums, totals = {}, {}
+for index, row in ipairs(cjson.decode(ARGV[1])) do
+  local head, window = KEYS[2 * index - 1], KEYS[2 * index]
+  sums[window] = sums[window] or slide(window, now)
+  local total = total_with(window, row[2], uses_of(head, row[1]), now, sums[window])
   -- As text with all digits, like the sums of reserve.lua.
-  totals[index] = string.format('%.0f', total_with(KEYS[1 + index], use, own, now))
+  totals[index] = string.format('%.0f', total)
 end
 return {'totals', totals}

@@ -1,0 +1,281 @@
+"""Evaluate calls by the current policy, from one reading of the store for all of them.
+
+A turn may have dozens of calls that one gesture decides. What their evaluations depend
+on is read together, whatever their number; the rest needs no store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from twokey.gateway.approvals.policy_decision import PolicyDecision
+from twokey.gateway.approvals.precedents import Precedent
+from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.approvals.similar import Bounds
+from twokey.gateway.policy.effects import effect_of, reads_precedents
+from twokey.gateway.policy.evaluate import evaluate
+from twokey.gateway.policy.questions import evaluate_question
+from twokey.gateway.policy.rules import Policy
+from twokey.gateway.policy.standing import evaluate_standing
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.service.denials import cannot_start_message, freeze_of
+from twokey.gateway.service.precedents import past_of, with_precedents
+from twokey.gateway.service.window_usage import (
+    CallUsage,
+    facts_of,
+    totals_of_waiting,
+    usage_of,
+)
+from twokey.gateway.store.agent_load import AgentLoad, Wanted
+from twokey.gateway.store.atomic_write import EvaluationInputs
+from twokey.gateway.store.freezes import Freeze
+from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.store import Store
+from twokey.gateway.store.windows import ItemUses, held_in
+
+
+@dataclass(frozen=True)
+class Beside:
+    """What calls that are approved first by the same gesture leave for later ones.
+
+    Attributes:
+        precedents: these calls by their effect.
+        micro: by window key, what they add to what is reserved.
+    """
+
+    precedents: Mapping[str, Sequence[Precedent]] = field(
+        default_factory=dict[str, Sequence[Precedent]]
+    )
+    micro: Mapping[str, int] = field(default_factory=dict[str, int])
+
+
+NOTHING: Final = Beside()
+
+
+@dataclass(frozen=True)
+class CurrentEvaluation:
+    """What the policy of now says of a call, and what the call uses by it.
+
+    ``freeze`` is what stops the call, if somebody froze it.
+    """
+
+    policy_now: PolicyDecision
+    used: EvaluationInputs
+    freeze: Freeze | None
+
+
+@dataclass(frozen=True)
+class WaitingCall:
+    """A call of an approval with the arguments that it would run with."""
+
+    approval: Approval
+    item: Item
+    args: JsonObject
+
+    @property
+    def agent(self) -> str:
+        """Return whose call it is; of a standing approval, whose calls it covers."""
+        bounds = self.item.bounds
+        return self.approval.agent if bounds is None else bounds.agent
+
+    @property
+    def tool(self) -> str:
+        """Return the tool that would run."""
+        bounds = self.item.bounds
+        return self.item.tool if bounds is None else bounds.tool
+
+    @property
+    def requester(self) -> str:
+        """Return the Slack id of who asked the agent, or ""."""
+        return self.approval.requester.user if self.approval.requester else ""
+
+
+@dataclass(frozen=True)
+class ReadCall:
+    """A waiting call, and what its evaluation depends on, as of one moment.
+
+    Attributes:
+        policy: in force.
+        keys: of the tenant.
+        call: see there.
+        effect: by which earlier calls count as the same.
+        usage: what it uses of windows.
+        totals: what these come to, its own use included once.
+        held: by window key, what is reserved in it without any other call.
+        load: where its agent stands.
+    """
+
+    policy: Policy
+    keys: Keys
+    call: WaitingCall
+    effect: str
+    usage: CallUsage
+    totals: Mapping[str, int]
+    held: Mapping[str, int]
+    load: AgentLoad
+
+    def evaluated(self, beside: Beside = NOTHING) -> CurrentEvaluation:
+        """Evaluate the call; ``beside`` is what calls leave that are approved first.
+
+        Totals count what the call uses once, and everything else that is reserved.
+        """
+        approval, item, policy = self.call.approval, self.call.item, self.policy
+        freeze = freeze_of(self.load, self.call.agent, self.call.tool)
+        stopped = cannot_start_message(freeze) if freeze else ""
+        if item.bounds is not None:
+            standing = self._standing(item.bounds).with_(stopped=stopped)
+            return CurrentEvaluation(standing, EvaluationInputs((), {}), freeze)
+        if item.is_question:
+            asked = evaluate_question(
+                policy,
+                agent=approval.agent,
+                tool=item.tool,
+                has_requester=approval.requester is not None,
+            )
+            return CurrentEvaluation(asked, EvaluationInputs((), {}), freeze)
+        totals = dict(self.totals)
+        for use in self.usage.uses:
+            totals[use.name] += beside.micro.get(use.window, 0)
+        known = self.load.precedents.get(
+            self.keys.precedents(approval.tenant, self.effect)
+        )
+        past = past_of(policy, item, known, self.usage, totals)
+        others = beside.precedents.get(self.effect, ())
+        past = past.with_(precedents=(*others, *past.precedents))
+        facts = facts_of(
+            self.load,
+            self.usage,
+            totals,
+            requester=self.call.requester,
+            requests_10m=self.load.requests_10m,
+        )
+        policy_now = evaluate(
+            policy,
+            agent=approval.agent,
+            tool=item.tool,
+            args=self.call.args,
+            # The agent's schema is pinned in the item since the call was submitted.
+            declared_schema=None,
+            facts=with_precedents(facts, past),
+        ).with_(effect=self.effect, past=past, stopped=stopped)
+        # Compared only where the evaluation depends on them: of many who approve the
+        # same at once, each would else have to evaluate again after all those before.
+        depends = past.same_by or reads_precedents(policy, approval.agent, item.tool)
+        used = EvaluationInputs(self.usage.uses, totals, known if depends else None)
+        return CurrentEvaluation(policy_now, used, freeze)
+
+    def _standing(self, bounds: Bounds) -> PolicyDecision:
+        return evaluate_standing(
+            self.policy,
+            bounds,
+            opened_by=self.call.approval.policy_digest,
+            opened_ms=self.call.approval.created_at_ms,
+        )
+
+
+async def read_calls(
+    store: Store, policy: Policy, calls: Sequence[WaitingCall]
+) -> list[ReadCall]:
+    """Read what the evaluations of calls of one tenant depend on.
+
+    That of one agent's calls, and the totals of windows, are read as of one moment.
+    """
+    if not calls:
+        return []
+    tenant = calls[0].approval.tenant
+    keys = store.keys_of_tenant(tenant)
+    usages = [_usage(policy, keys, one) for one in calls]
+    effects = [_effect(policy, one) for one in calls]
+    totals, held = await _totals(store, keys, calls, usages)
+    loads: dict[str, AgentLoad] = {}
+    for first in calls:
+        agent = first.agent
+        if agent in loads:
+            continue
+        of_agent = [place for place, one in enumerate(calls) if one.agent == agent]
+        loads[agent] = await store.agent_load.load(
+            keys,
+            tenant,
+            agent,
+            first.approval.thread,
+            first.approval.run_ref,
+            turn_key=first.approval.message_id,
+            wanted=Wanted(
+                effects=[effects[place] for place in of_agent],
+                tools=[calls[place].tool for place in of_agent],
+            ),
+        )
+    return [
+        ReadCall(
+            policy,
+            keys,
+            call,
+            effects[n],
+            usages[n],
+            totals[n],
+            held,
+            loads[call.agent],
+        )
+        for n, call in enumerate(calls)
+    ]
+
+
+async def evaluate_now(
+    store: Store, policy: Policy, approval: Approval, item: Item, args: JsonObject
+) -> CurrentEvaluation:
+    """Evaluate an item with these arguments by this policy, as of now."""
+    [found] = await read_calls(store, policy, [WaitingCall(approval, item, args)])
+    return found.evaluated()
+
+
+def _usage(policy: Policy, keys: Keys, call: WaitingCall) -> CallUsage:
+    item = call.item
+    if item.bounds is not None:
+        return CallUsage()
+    return usage_of(
+        policy,
+        keys,
+        item.ctx,
+        item.tool,
+        call.args,
+        requester=call.requester,
+        # The pinned schema, as at the submission: another one could give the same
+        # resource another key, and the use would be counted apart from what is
+        # reserved.
+        declared_schema=item.args_schema,
+    )
+
+
+def _effect(policy: Policy, call: WaitingCall) -> str:
+    item = call.item
+    if item.bounds is not None:
+        return ""
+    return effect_of(
+        policy,
+        agent=call.approval.agent,
+        tool=item.tool,
+        args=call.args,
+        declared_schema=item.args_schema,
+    )
+
+
+async def _totals(
+    store: Store, keys: Keys, calls: Sequence[WaitingCall], usages: Sequence[CallUsage]
+) -> tuple[list[dict[str, int]], dict[str, int]]:
+    """Return the totals of each call by name, and what each window holds, by key."""
+    # What one call leaves for another one is only asked where there are several.
+    windows = sorted(
+        {use.window for one in usages for use in one.uses if len(calls) > 1}
+    )
+    asked = [
+        ItemUses(keys.head(call.approval.id), call.item.index, usage.reserved)
+        for call, usage in zip(calls, usages, strict=True)
+    ]
+    *found, held = await store.windows.totals_of_each([*asked, held_in(keys, windows)])
+    totals = [
+        totals_of_waiting(call.item, usage, one)
+        for call, usage, one in zip(calls, usages, found, strict=True)
+    ]
+    return totals, dict(zip(windows, held, strict=True))

@@ -13,19 +13,20 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar, assert_never
 
 from langgraph.errors import GraphBubbleUp, ParentCommand, is_invalid_resume
 
-from twokey.agent import bridge, rechecks, tool_messages
+from twokey.agent import rechecks, tool_messages
 from twokey.agent.bridge import Shell, ask_with_retries
 from twokey.agent.grants import Grant, grant_scope
+from twokey.agent.heartbeats import heartbeats, stands
 from twokey.agent.held_call import HeldCall, authorized_args
 from twokey.agent.interrupts import drop_findings, request_reconciliation
 from twokey.agent.nested_edits import collect_edits
+from twokey.gateway.clock import now_s
 from twokey.gateway.errors import (
     NotAllowed,
     StateUnknown,
@@ -150,10 +151,18 @@ async def execute(
         owner=uuid.uuid4().hex,
     )
     while True:
+        asked_s = now_s()
         reply = await _claim_when_free(held, request, gateway, shell)
         match reply:
             case Claimed():
-                end = await _run_once(held, reply, gateway, shell, work)
+                is_ours = await stands(
+                    held.verdict.item_id, reply, gateway, shell, asked_s
+                )
+                end = (
+                    await _run_once(held, reply, gateway, shell, work)
+                    if is_ours
+                    else None
+                )
                 if end is not None:
                     return end
                 # Under the old owner an unrecorded claim would be granted again.
@@ -290,7 +299,7 @@ async def _run_once(
         tool=held.verdict.tool,
         args_hash=wire.args_hash(args),
     )
-    beats = _heartbeats(held, claimed, gateway)
+    beats = heartbeats(held.verdict.item_id, claimed, gateway)
     with collect_edits(held.ref.run_ref) as inside, grant_scope(grant), beats:
         try:
             result = await work.run(args)
@@ -313,33 +322,6 @@ async def _run_once(
     if claimed.asks_on_failure and not stored.ok:
         return None
     return Ran(result, claimed.edit, inside, claimed.reconciled)
-
-
-@contextmanager
-def _heartbeats(held: HeldCall, claimed: Claimed, gateway: Gateway) -> Generator[None]:
-    beats = bridge.spawn(_send_heartbeats(held, claimed, gateway))
-    try:
-        yield
-    finally:
-        beats.cancel()
-
-
-async def _send_heartbeats(held: HeldCall, claimed: Claimed, gateway: Gateway) -> None:
-    # Two beats before the lease ends, so that one of them may fail.
-    pause = max(claimed.lease_s / 3, 0.05)
-    while True:
-        await asyncio.sleep(pause)
-        try:
-            is_ours = await gateway.heartbeat(held.verdict.item_id, claimed.fence)
-        except (TwokeyError, OSError):
-            # Not given up: the gateway may be back before the lease ends.
-            logger.warning("execution.heartbeat_failed item=%s", held.verdict.item_id)
-            continue
-        if not is_ours:
-            # The gateway has put the call in doubt, but a running tool cannot be
-            # stopped. Its result is still recorded, as a late report.
-            logger.warning("execution.claim_lost item=%s", held.verdict.item_id)
-            return
 
 
 async def _finish(

@@ -27,7 +27,7 @@ from tests.agent.agent_runner import (
 )
 from tests.agent.fake_gateway import FakeGateway
 from tests.conftest import eventually
-from twokey.agent import execution, guarded
+from twokey.agent import execution, guarded, heartbeats
 from twokey.agent.scripted_model import calling
 from twokey.gateway.errors import ThreadUnavailable
 from twokey.gateway.protocol.states import ItemState
@@ -304,6 +304,38 @@ async def test_a_result_that_cannot_be_recorded_is_still_told(
     assert effects.paid == [(10, "ada")]
     assert by_call(end)["c1"].text == "paid 10.0 to ada"
     assert gateway.only().state is ItemState.EXECUTING
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+async def test_who_was_paused_before_the_start_asks_whether_the_claim_still_stands(
+    runner: Runner,
+    memory: InMemorySaver,
+    effects: Effects,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    is_lost: bool,
+) -> None:
+    """Its answer waited in a socket meanwhile, while others gave the owner up."""
+    gateway, graph = await _approved(runner, memory, effects, lease_s=30.0)
+    paused_s = 0.0
+    for module in (execution, heartbeats):
+        monkeypatch.setattr(module, "now_s", lambda: paused_s)
+
+    def pause(claimed: Claimed) -> Claimed:
+        nonlocal paused_s
+        paused_s += 600.0
+        if is_lost:
+            gateway.lose_owner("ap0.0")
+        return claimed
+
+    gateway.tamper = pause
+
+    await runner.resume(graph, gateway)
+
+    assert gateway.beats["ap0.0"] >= 1
+    assert effects.paid == ([] if is_lost else [(10, "ada")])
+    kept = ItemState.IN_DOUBT if is_lost else ItemState.EXECUTED
+    assert gateway.only().state is kept
 
 
 async def test_a_long_execution_keeps_its_claim(

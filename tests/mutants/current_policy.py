@@ -26,8 +26,8 @@ CURRENT_POLICY_TABLE = (
     Mutant(
         "the user groups of another policy are worked out anew",
         "gateway/service/asked_groups.py",
-        "if policy is not self._policy or",
-        "if self._policy is None or",
+        "if of_policy is not policy or",
+        "if of_policy is None or",
         "tests/service/test_asked_groups.py",
     ),
     Mutant(

@@ -144,4 +144,32 @@ FENCES_TABLE = (
         "if false then",
         FENCES,
     ),
+    Mutant(
+        "who was cancelled while writing for others lets them have their answer",
+        "gateway/store/group_commit.py",
+        "        if writing is None or writing.done():\n",
+        "        if True:\n",
+        "tests/service/test_cancelled_starts.py",
+    ),
+    Mutant(
+        "nothing is written for who has left",
+        "gateway/store/group_commit.py",
+        "if one.has_left or not isinstance(found, Write)",
+        "if not isinstance(found, Write)",
+        "tests/store/test_group_commit.py",
+    ),
+    Mutant(
+        "a claim that nobody would use is given back",
+        "agent/execution.py",
+        "        await gateway.release(request.item_id, reply.fence)\n\n\nasync def _read",
+        "        pass\n\n\nasync def _read",
+        "tests/agent/test_once.py",
+    ),
+    Mutant(
+        "an end is recorded though its caller is cancelled",
+        "gateway/service/claiming.py",
+        "await waited_for(begun(self._change(item_id, compute)))",
+        "await self._change(item_id, compute)",
+        "tests/service/test_cancelled_starts.py",
+    ),
 )

@@ -129,8 +129,8 @@ MANY_MACHINES_TABLE = (
     Mutant(
         "what nobody would make again waits for replicas",
         "gateway/store/connection.py",
-        "        if not self.confirmed_by:\n            return await self.trans",
-        "        if True:\n            return await self.trans",
+        "            if self.confirmed_by:\n                done = await",
+        "            if False:\n                done = await",
         CONFIRMING,
     ),
     Mutant(
@@ -174,5 +174,33 @@ MANY_MACHINES_TABLE = (
         'if is_newer(entry.values.get("e", b"")):',
         "if False:",
         UPGRADE,
+    ),
+    Mutant(
+        "a replay that a failover let through changes nothing",
+        "gateway/store/cards.py",
+        "        if not self._conn.confirmed_by:\n            return True\n",
+        "        if True:\n            return True\n",
+        "tests/bot/test_replays_after_failover.py",
+    ),
+    Mutant(
+        "what no replica keeps of a request does not take effect",
+        "bot/listeners/freeze_command.py",
+        "    await ctx.ensure_first(command.digest)\n",
+        "",
+        "tests/bot/test_replays_after_failover.py",
+    ),
+    Mutant(
+        "a start waits for a failover to end",
+        "gateway/store/open_store.py",
+        "if waits and engine is None:",
+        "if False:",
+        "tests/store/test_usable.py",
+    ),
+    Mutant(
+        "a start does not wait for what no failover ends",
+        "gateway/store/usable.py",
+        "if not can_pass(error) or waited_s",
+        "if waited_s",
+        "tests/store/test_usable.py",
     ),
 )

@@ -105,8 +105,8 @@ SCALE_TABLE = (
     Mutant(
         "a remote server that loads is waited for",
         "gateway/store/open_store.py",
-        "        await until_loaded(store.conn, _shown(url))\n",
-        "        pass\n",
+        "            await until_loaded(store.conn, where)\n",
+        "",
         "tests/store/test_loading.py",
     ),
     Mutant(

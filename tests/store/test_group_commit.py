@@ -72,6 +72,23 @@ async def test_an_error_is_left_to_the_turn_of_its_own(seen: Loaded) -> None:
     assert right.written is not None
 
 
+async def test_nothing_is_written_for_who_left_while_it_was_computed(
+    seen: Loaded,
+) -> None:
+    gone = starts(0)
+    compute = gone.compute
+
+    async def leaves(loaded: Loaded) -> object:
+        gone.has_left = True
+        return await compute(loaded)
+
+    gone.compute = leaves
+    group = await computed(seen, [gone, starts(1)])
+
+    states = [item.state for item in group.as_one(seen).approval.items[:2]]
+    assert states == [ItemState.AUTHORIZED, ItemState.EXECUTING]
+
+
 @pytest.mark.parametrize("is_fenced", [True, False])
 async def test_what_is_fenced_and_what_is_not_are_two_steps(
     seen: Loaded, *, is_fenced: bool

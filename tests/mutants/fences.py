@@ -154,15 +154,15 @@ FENCES_TABLE = (
     Mutant(
         "nothing is written for who has left",
         "gateway/store/group_commit.py",
-        "if one.has_left or not isinstance(found, Write)",
-        "if not isinstance(found, Write)",
+        "            one.has_left\n            or not isinstance",
+        "            not isinstance",
         "tests/store/test_group_commit.py",
     ),
     Mutant(
         "a claim that nobody would use is given back",
         "agent/execution.py",
-        "        await gateway.release(request.item_id, reply.fence)\n\n\nasync def _read",
-        "        pass\n\n\nasync def _read",
+        "        await gateway.release(request.item_id, reply.fence)\n",
+        "        pass\n",
         "tests/agent/test_once.py",
     ),
     Mutant(

@@ -155,21 +155,23 @@ class Caller:
         ref = turns.turn_ref(self.agent, message.id)
         if ref is None:
             return not_run.result(request, turns.NO_THREAD)
-        verdict = turns.kept_verdict(state, message, request.tool_call)
+        verdict, args = turns.kept_verdict(state, message, request.tool_call)
         if verdict.kind is VerdictKind.DENY:
             return not_run.denied(request, verdict)
-        return await self._run_or_hold(request, run, ref, verdict)
+        return await self._run_or_hold(request, run, ref, verdict, args)
 
     async def _run_or_hold(
-        self, request: ToolCallRequest, run: Handler, ref: TurnRef, verdict: Verdict
+        self,
+        request: ToolCallRequest,
+        run: Handler,
+        ref: TurnRef,
+        verdict: Verdict,
+        args: JsonObject,
     ) -> ToolResult:
         """Run or hold a call that is not denied, with its submitted arguments."""
         state = cast("Mapping[str, Any]", request.state)
         runtime = cast("ToolRuntime[Any, Any]", cast("Any", request).runtime)
         self.tools.learn(runtime.tools)
-        args = turns.submitted_args(state, request.tool_call)
-        if args is None:
-            return not_run.result(request, turns.NO_VERDICT, is_counted=True)
         exact = tool_invocation.with_args(request, args)
         if verdict.kind is VerdictKind.RUN and verdict.item_id:
             # No need to confirm the verdict: the claim asks the gateway.

@@ -84,10 +84,45 @@ def plain(args: object) -> JsonObject:
 
 def same(one: JsonValue, other: JsonValue) -> bool:
     """Return whether two values have the same canonical bytes."""
+    if _is_alike(one, other, 0):
+        return True
     try:
         return digest.canonical(one) == digest.canonical(other)
     except BadJson:
         return False
+
+
+def _is_alike(one: object, other: object, depth: int) -> bool:
+    """Return whether two values are plain, and alike member by member.
+
+    False says nothing: 1.0 and 1 have the same canonical bytes.
+    """
+    kind = type(one)
+    if kind is not type(other) or depth > strict_json.MAX_DEPTH:
+        return False
+    if kind is str:
+        # What is not ASCII may hold half of a surrogate pair, which has no bytes.
+        return one == other and cast("str", one).isascii()
+    if kind is dict:
+        left, right = (
+            cast("dict[object, object]", one),
+            cast("dict[object, object]", other),
+        )
+        return len(left) == len(right) and all(
+            type(key) is str
+            and key.isascii()
+            and key in right
+            and _is_alike(value, right[key], depth + 1)
+            for key, value in left.items()
+        )
+    if kind is list:
+        ours, theirs = cast("list[object]", one), cast("list[object]", other)
+        return len(ours) == len(theirs) and all(
+            _is_alike(each, theirs[place], depth + 1) for place, each in enumerate(ours)
+        )
+    if one is None or kind is bool:
+        return one is other
+    return kind is int and one == other and strict_json.is_exact(one)
 
 
 def _canonical(model: ArgumentModel, given: JsonObject) -> JsonObject:

@@ -236,6 +236,8 @@ def restate_edits(
     doubtful = {record.item_id: record for record in unknown}
     known = doubtful | {record.item_id: record for record in records}
     cleaned = [_without_known_texts(message, known.values()) for message in messages]
+    if not known:
+        return cleaned
     placed: list[AnyMessage] = []
     for message in cleaned:
         texts: list[str] = []
@@ -269,6 +271,9 @@ def records_on(message: ToolMessage) -> list[tuple[EditRecord, bool]]:
 def _records(entries: Iterable[object]) -> list[EditRecord]:
     found: list[EditRecord] = []
     for entry in entries:
+        # Most results carry none, and all of them are read before each model call.
+        if entry is None:
+            continue
         try:
             found.append(EditRecord.model_validate(entry))
         except ValidationError:

@@ -1,9 +1,13 @@
 """Gate an agent's tool calls: the hooks of the LangChain middleware.
 
 ``before_agent`` repairs a turn that was cut off, ``wrap_model_call`` adds edits to the
-model's input, ``after_model`` submits the calls of a turn, ``wrap_tool_call`` waits for
-approval and executes, ``after_agent`` reports edits to the outer agent. Synchronous
-and asynchronous hooks share one core.
+model's input and submits the calls of its answer, ``wrap_tool_call`` waits for approval
+and executes, ``after_agent`` reports edits to the outer agent. Synchronous and
+asynchronous hooks share one core.
+
+The verdicts on an answer are part of the step that keeps the answer: a hook
+``after_model`` would be a step of its own, with a checkpoint of its own, for each
+answer (docs/decisions/0012).
 """
 
 from __future__ import annotations
@@ -11,11 +15,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from types import CoroutineType
 from typing import Any, cast
 
 from langchain.agents.middleware import AgentMiddleware, InterruptOnConfig
 from langchain.agents.middleware.types import (
     AgentState,
+    ExtendedModelResponse,
     ModelRequest,
     ModelResponse,
     ToolCallRequest,
@@ -24,6 +30,7 @@ from langchain_core.messages import ToolCall, ToolMessage
 from langchain_core.tools import BaseTool
 from langgraph.runtime import Runtime
 from langgraph.types import Command
+from langsmith.utils import tracing_is_enabled  # pyright: ignore[reportUnknownVariableType] - its types are partial
 
 from twokey.agent import (
     auto_approved,
@@ -31,6 +38,7 @@ from twokey.agent import (
     late_reports,
     messages,
     middleware_order,
+    model_answers,
     nested_edits,
     overrides,
     prepared_calls,
@@ -109,6 +117,11 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         self._note: AgentNote | None = None
         self._cache = VerdictCache()
         self._is_order_checked = False
+        if not tracing_is_enabled():
+            # Around a coroutine function LangChain puts LangSmith's wrapper, which
+            # makes a task and two visits to a thread of each call, traced or not.
+            self.awrap_model_call = self._model_call_hook
+            self.awrap_tool_call = self._tool_call_hook
 
     @property
     def name(self) -> str:
@@ -148,22 +161,6 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         """Repair cut-off turns; read overrides and the edits of other agents."""
         return await self._before_agent(Awaiting(), state, runtime)
 
-    def after_model(
-        self,
-        state: AgentState[Any],
-        runtime: Runtime[Any],
-    ) -> Update | None:
-        """Submit all calls of the model's message at once; keep the verdicts."""
-        return drive(self._after_model(Blocking(), state, runtime))
-
-    async def aafter_model(
-        self,
-        state: AgentState[Any],
-        runtime: Runtime[Any],
-    ) -> Update | None:
-        """Submit all calls of the model's message at once; keep the verdicts."""
-        return await self._after_model(Awaiting(), state, runtime)
-
     def wrap_tool_call(
         self,
         request: ToolCallRequest,
@@ -194,23 +191,25 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         self,
         request: ModelRequest[Any],
         handler: Callable[[ModelRequest[Any]], ModelResponse[Any]],
-    ) -> ModelResponse[Any]:
-        """Add each edit once, late reports and the note on gated tools to the input."""
+    ) -> ModelResponse[Any] | ExtendedModelResponse[Any]:
+        """Ask the model, knowing of edits; submit all calls of its answer at once."""
         self._check_order(handler)
         prepared = drive(self._model_request(Blocking(), request))
         with tool_starts.checked(self.agent):
-            return handler(prepared)
+            answer = handler(prepared)
+        return drive(self._submit_answer(Blocking(), request, answer))
 
     async def awrap_model_call(
         self,
         request: ModelRequest[Any],
         handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]],
-    ) -> ModelResponse[Any]:
-        """Add each edit once, late reports and the note on gated tools to the input."""
+    ) -> ModelResponse[Any] | ExtendedModelResponse[Any]:
+        """Ask the model, knowing of edits; submit all calls of its answer at once."""
         self._check_order(handler)
         prepared = await self._model_request(Awaiting(), request)
         with tool_starts.checked(self.agent):
-            return await handler(prepared)
+            answer = await handler(prepared)
+        return await self._submit_answer(Awaiting(), request, answer)
 
     def after_agent(
         self,
@@ -227,6 +226,20 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
     ) -> None:
         """Report the edits of this run to an agent whose tool this agent is."""
         await self._after_agent(Awaiting(), state)
+
+    def _model_call_hook(
+        self,
+        request: ModelRequest[Any],
+        handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]],
+    ) -> CoroutineType[Any, Any, ModelResponse[Any] | ExtendedModelResponse[Any]]:
+        return type(self).awrap_model_call(self, request, handler)
+
+    def _tool_call_hook(
+        self,
+        request: ToolCallRequest,
+        handler: Callable[[ToolCallRequest], Awaitable[ToolMessage | Command[Any]]],
+    ) -> CoroutineType[Any, Any, ToolMessage | Command[Any]]:
+        return type(self).awrap_tool_call(self, request, handler)
 
     @contextmanager
     def _tool_scope(self, request: ToolCallRequest) -> Generator[None]:
@@ -255,15 +268,15 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         repaired = await repair.repair_history(caller, state)
         return repair.merge_update(repaired, {**changes, **edits})
 
-    async def _after_model(
-        self, shell: Shell, state: AgentState[Any], runtime: Runtime[Any]
-    ) -> Update | None:
-        found = turns.pending_calls(state["messages"])
-        if found is None or found[0].id is None:
-            # A message without an id never gets a verdict, so its calls do not run.
-            return None
-        message, calls = found
-        message_id = str(message.id)
+    async def _submit_answer(
+        self, shell: Shell, request: ModelRequest[Any], answer: ModelResponse[Any]
+    ) -> ModelResponse[Any] | ExtendedModelResponse[Any]:
+        """Return an answer of the model with the verdicts on its calls, to be kept."""
+        answer = model_answers.with_message_ids(answer)
+        turn = model_answers.open_turn(request.state, answer)
+        if turn is None:
+            return answer
+        calls, message_id = turn.calls, turn.message_id
         ref = turns.turn_ref(self.agent, message_id)
         if ref is None:
             note = turns.TurnDraft(calls).deny_all(message_id, turns.NO_THREAD)
@@ -271,16 +284,19 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
             ready = prepared_calls.prepare_calls(calls, self._tools)
             # The canonical arguments: `when` and descriptions see what would run.
             exact = prepared_calls.with_args(calls, ready)
-            hints = self._hints(exact, HintContext(state, runtime, self._tools))
+            seen = HintContext(turn.state, request.runtime, self._tools)
             note = await self._caller(shell).submit(
                 ref,
                 calls,
-                str(message.text),
-                hints,
+                str(turn.message.text),
+                self._hints(exact, seen),
                 ready=ready,
-                history=state["messages"],
+                history=turn.history,
             )
-        return {"twokey_turn": note.model_dump(mode="json")}
+        kept: Command[Any] = Command(
+            update={"twokey_turn": note.model_dump(mode="json")}
+        )
+        return ExtendedModelResponse(model_response=answer, command=kept)
 
     async def _after_agent(self, shell: Shell, state: AgentState[Any]) -> None:
         if nested_edits.is_nested():
@@ -309,7 +325,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         # Edits first: restating defuses every mark, also that of a late report.
         stated = messages.restate_edits(request.messages, found.made, found.unknown)
         tools = request.tools
-        if turns.is_nested(self.agent):
+        if question_tool.can_ask(tools) and turns.is_nested(self.agent):
             # The gateway would refuse its questions; not offered, none is made.
             tools = question_tool.without_ask_user(tools)
         system = request.system_message

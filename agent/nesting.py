@@ -49,9 +49,11 @@ def nested_in(agent: str, thread: str, ns: str) -> RunRef | None:
     is outermost, even when its context was copied from another run.
     """
     run_ref = current_run()
+    if run_ref is None or not ns:
+        return None
     # The agent of the run may itself be a subgraph; it is not around itself.
     is_own = run_ref == RunRef(agent=agent, thread=thread)
-    return run_ref if ns and not is_own else None
+    return None if is_own else run_ref
 
 
 @contextmanager

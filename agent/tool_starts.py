@@ -62,6 +62,16 @@ class StartCheck(BaseCallbackHandler):
         """Return True: LangChain then builds no string of every message."""
         return True
 
+    @property
+    def ignore_llm(self) -> bool:
+        """Return True: only starts of tools are looked at."""
+        return True
+
+    @property
+    def ignore_chain(self) -> bool:
+        """Return True, as above."""
+        return True
+
     def on_tool_start(
         self,
         serialized: dict[str, Any] | None,

@@ -290,31 +290,34 @@ def denial(tool: str, tool_call_id: str, reason: str) -> Verdict:
 
 def kept_verdict(
     state: Mapping[str, Any], message: AIMessage, call: ToolCall
-) -> Verdict:
-    """Return the verdict kept for a call of this message; a denial when there is none.
+) -> tuple[Verdict, JsonObject]:
+    """Return the verdict kept for a call of this message, and its arguments.
 
-    A verdict counts only for the message, the call id, the tool and the arguments
-    that it was given for.
+    It is a denial when there is none. A verdict counts only for the message, the call
+    id, the tool and the arguments that it was given for.
     """
     # From here on whatever is missing or cannot be read is a refusal: anybody who
     # writes checkpoints writes this state.
     refusal = denial(call["name"], call["id"] or "", NO_VERDICT)
     if [each["id"] for each in message.tool_calls].count(call["id"]) != 1:
-        return refusal.with_(reason=DUPLICATE_ID)
+        return refusal.with_(reason=DUPLICATE_ID), {}
     note = cast("dict[str, Any]", state.get("twokey_turn") or {})
     try:
         # Only this one is parsed: each resume of a sibling runs this again.
         verdict = Verdict.model_validate(note["verdicts"][call["id"]])
     except (KeyError, TypeError, ValidationError):
-        return refusal
+        return refusal, {}
     if note.get("message_id") != message.id:
-        return refusal
-    is_denied = verdict.kind is VerdictKind.DENY
-    args = submitted_args(state, call)
-    return verdict if is_denied or _is_for(verdict, call, args) else refusal
+        return refusal, {}
+    if verdict.kind is VerdictKind.DENY:
+        return verdict, {}
+    args = _submitted_args(state, call)
+    if args is None or not is_about(verdict, call["name"], call["id"] or "", args):
+        return refusal, {}
+    return verdict, args
 
 
-def submitted_args(state: Mapping[str, Any], call: ToolCall) -> JsonObject | None:
+def _submitted_args(state: Mapping[str, Any], call: ToolCall) -> JsonObject | None:
     """Return the arguments that a call was submitted with; None when they are lost.
 
     They are those of the call itself, unless others were kept that were made of just
@@ -371,10 +374,6 @@ def _hint(row: object) -> CallHint:
     except ValidationError:
         # The hint could have asked for people, and a lost hint must not lower a tier.
         return CallHint(hold=True)
-
-
-def _is_for(verdict: Verdict, call: ToolCall, args: JsonObject | None) -> bool:
-    return args is not None and is_about(verdict, call["name"], call["id"] or "", args)
 
 
 def requesting_message(state: Mapping[str, Any], tool_call_id: str) -> AIMessage | None:

@@ -23,6 +23,9 @@ CACHED_EDITS = 8192
 """How many edits this process remembers the hash of."""
 
 
+_Turn = tuple[str, str, str, str, RunRef | None]
+
+
 class VerdictCache:
     """Verdicts and edits that came from the gateway; the first in is the first out.
 
@@ -31,7 +34,9 @@ class VerdictCache:
     """
 
     def __init__(self) -> None:
-        self._turns: OrderedDict[str, tuple[float, dict[str, Verdict]]] = OrderedDict()
+        self._turns: OrderedDict[_Turn, tuple[float, dict[str, Verdict]]] = (
+            OrderedDict()
+        )
         self._edits: OrderedDict[tuple[RunRef, str], None] = OrderedDict()
         self._lock = Lock()
 
@@ -41,7 +46,7 @@ class VerdictCache:
             # A copy: what the caller does with its own must not change a cached
             # verdict.
             known = (now_s(), dict(verdicts))
-            self._turns[ref.model_dump_json()] = known
+            self._turns[_turn(ref)] = known
             while len(self._turns) > CACHE_SIZE:
                 self._turns.popitem(last=False)
 
@@ -51,7 +56,7 @@ class VerdictCache:
         None too when it did so a while ago: the policy may have changed since.
         """
         with self._lock:
-            at, known = self._turns.get(ref.model_dump_json(), (0.0, None))
+            at, known = self._turns.get(_turn(ref), (0.0, None))
         # Not the wall clock: set back, it would keep an old verdict valid.
         return known if now_s() - at < CACHE_AGE_S else None
 
@@ -70,3 +75,7 @@ class VerdictCache:
         """Return whether the gateway reported or confirmed this very edit in a run."""
         with self._lock:
             return (run_ref, edit_hash) in self._edits
+
+
+def _turn(ref: TurnRef) -> _Turn:
+    return ref.agent, ref.thread, ref.ns, ref.message_id, ref.nested_in

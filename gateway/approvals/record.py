@@ -57,7 +57,7 @@ class Context(Record):
 
     def as_dict(self) -> dict[str, str]:
         """Return the plain object that goes into the action document."""
-        return dict[str, str](self)  # its fields are texts
+        return dict[str, str](self.__dict__)  # its fields are texts
 
 
 class DecisionRecord(Record):

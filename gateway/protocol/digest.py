@@ -237,8 +237,10 @@ def batch_digest(approval: str, items: Sequence[tuple[str, str]]) -> str:
     )
 
 
+@lru_cache(maxsize=256)
 def turn_key(*, tenant: str, agent: str, thread: str, ns: str, message_id: str) -> str:
     """Return the key under which one AI message is submitted once."""
+    # Remembered: a call asks for that of its turn three times.
     return tagged_hash(TURN_TAG, canonical([tenant, agent, thread, ns, message_id]))
 
 

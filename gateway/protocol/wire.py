@@ -53,7 +53,7 @@ class TurnRef(Record):
     def names(self) -> dict[str, str]:
         """Return what tells this turn from every other one."""
         # Not dumped: they are texts, and are asked for eight times a call.
-        return {name: text for name, text in self if name != "nested_in"}
+        return {name: it for name, it in self.__dict__.items() if name != "nested_in"}
 
 
 class CallHint(Record):

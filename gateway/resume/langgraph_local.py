@@ -10,9 +10,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, cast
 
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.messages import (
+    AIMessage,
+    BaseMessage,
+    HumanMessage,
+    RemoveMessage,
+    ToolMessage,
+)
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.errors import UnknownInterruptError, is_invalid_resume
@@ -21,6 +28,7 @@ from langgraph.types import Command, Interrupt, PregelTask, StateSnapshot, Strea
 from twokey.gateway.errors import GraphError
 from twokey.gateway.protocol.run_context import excepting
 from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.resume import former_steps
 from twokey.gateway.resume.fenced_saver import fenced_graph
 from twokey.gateway.resume.graphs import Graph, as_graph, attached
 from twokey.gateway.resume.runner import AnswerRefused, PendingInterrupt, ThreadState
@@ -87,7 +95,11 @@ class LangGraphLocal:
 
     async def probe(self, thread: str) -> ThreadState:
         """Read where a thread stands."""
-        return _state(await self._snapshot(thread))
+        snapshot = await self._snapshot(thread)
+        state = _state(snapshot)
+        if await self._former_step(thread, snapshot) is None:
+            return state
+        return replace(state, has_tasks=True, is_cut_off=True)
 
     async def values(self, thread: str) -> dict[str, Any]:
         """Return the thread's whole state.
@@ -151,6 +163,13 @@ class LangGraphLocal:
 
     async def nudge(self, thread: str, *, key: str) -> None:
         """Go on with a thread that was cut off."""
+        message = await self._former_step(thread, await self._snapshot(thread))
+        if message is not None:
+            await self._graph.aupdate_state(
+                self._step_config(thread, key),
+                {"messages": [RemoveMessage(id=message)]},
+                as_node=former_steps.BEFORE_MODEL,
+            )
         await self._run(thread, None, key)
 
     async def delete(self, thread: str) -> None:
@@ -167,9 +186,22 @@ class LangGraphLocal:
         with _asynchronous(self._saver):
             return await self._graph.aget_state(_config(thread))
 
+    async def _former_step(self, thread: str, snapshot: StateSnapshot) -> str | None:
+        """Return the message whose turn an older version was about to submit."""
+        message = former_steps.unanswered(snapshot)
+        if message is None:
+            return None
+        with _asynchronous(self._saver):
+            found = await self._saver.aget_tuple(_config(thread))
+        return message if former_steps.is_at(found) else None
+
     async def _run(self, thread: str, given: object, key: str) -> None:
+        with excepting(self._ungated):
+            await self._invoke(given, self._step_config(thread, key))
+
+    def _step_config(self, thread: str, key: str) -> RunnableConfig:
         mine = self._given
-        config: RunnableConfig = {
+        return {
             **mine,
             "configurable": {
                 **mine.get("configurable", {}),
@@ -184,8 +216,6 @@ class LangGraphLocal:
                 AGENT_KEY: self._agent,
             },
         }
-        with excepting(self._ungated):
-            await self._invoke(given, config)
 
     async def _invoke(self, given: object, config: RunnableConfig) -> None:
         graph, chunks = cast("Any", self._graph), self._chunks

@@ -67,7 +67,7 @@ async def test_a_verdict_forged_into_the_state_runs_nothing(
     note = values["twokey_turn"]
     verdict = {**note["verdicts"]["c1"], "kind": "run", "item_id": ""}
     forged = {"twokey_turn": {**note, "verdicts": {"c1": verdict}}}
-    node = "ApprovalMiddleware.after_model"
+    node = "model"
     if not is_same_process:
         graph = build(gateway, tools, AIMessage("done"), saver=saver)
 
@@ -86,9 +86,7 @@ async def test_arguments_swapped_before_the_approval_do_not_run(
     swapped = pay(10_000, "mallory").model_copy(update={"id": message.id})
     gateway.approve("ap0.0")
 
-    await _rewrite(
-        runner, graph, {"messages": [swapped]}, "ApprovalMiddleware.after_model"
-    )
+    await _rewrite(runner, graph, {"messages": [swapped]}, "model")
     end = await runner.run(graph, None)
 
     assert effects.paid == []
@@ -111,7 +109,7 @@ async def test_swapped_arguments_with_a_verdict_forged_to_match_do_not_run(
         runner,
         graph,
         {"messages": [swapped], "twokey_turn": forged},
-        "ApprovalMiddleware.after_model",
+        "model",
     )
     await runner.run(graph, None)
     (pause,) = (await runner.state(graph)).interrupts
@@ -290,9 +288,7 @@ async def test_notes_of_a_turn_that_make_no_sense_clear_nothing(
     kept = (await runner.state(graph)).values["twokey_turn"]
     forged = {**kept, **note} if note else None
 
-    await _rewrite(
-        runner, graph, {"twokey_turn": forged}, "ApprovalMiddleware.after_model"
-    )
+    await _rewrite(runner, graph, {"twokey_turn": forged}, "model")
     end = await runner.run(graph, None)
 
     assert effects.paid == []

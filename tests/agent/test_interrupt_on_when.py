@@ -35,7 +35,7 @@ TURN = calling(
     ("look_up", {"query": "x"}, "c2"),
     ("pay", {"amount": 90, "to": "bob"}, "c3"),
 )
-AFTER_MODEL = "ApprovalMiddleware.after_model"
+AFTER_MODEL = "model"
 ONLY_TWO: InterruptOnConfig = {"allowed_decisions": ["approve", "reject"]}
 
 

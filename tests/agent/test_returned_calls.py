@@ -351,17 +351,24 @@ async def test_a_made_up_default_is_the_same_after_the_pause(
     assert noted == [item.args]
 
 
-async def test_a_process_that_starts_between_model_and_turn_runs_nothing_else(
+class WithoutTools(AgentMiddleware[Any, Any, Any]):
+    """Tells the model of no tool, so that ours sees none before the first call."""
+
+    def wrap_model_call(self, request: Any, handler: Any) -> Any:
+        return handler(request.override(tools=[]))
+
+    async def awrap_model_call(self, request: Any, handler: Any) -> Any:
+        return await handler(request.override(tools=[]))
+
+
+async def test_a_call_that_is_submitted_before_its_tool_is_known_runs_nothing_else(
     runner: Runner, effects: Effects, memory: InMemorySaver
 ) -> None:
     gateway = FakeGateway(FREE)
-    agent = build(gateway, effects.tools(), pay(1, call_id="c1"), saver=memory)
-    middle = calling(("pay", {"amount": "01", "to": "ada"}, "c9"))
-    middle.id = "m9"
-    config = {"configurable": {"thread_id": "thread-1"}}
-    agent.update_state(config, {"messages": [("user", "go"), middle]}, as_node="model")
+    call = calling(("pay", {"amount": "01", "to": "ada"}, "c9"))
+    agent = build(gateway, effects.tools(), call, saver=memory, before=[WithoutTools()])
 
-    final = await runner.run(agent, None)
+    final = await runner.say(agent, "go")
 
     assert effects.paid == []
     told = by_call(final)["c9"].text

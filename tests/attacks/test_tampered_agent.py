@@ -33,7 +33,7 @@ from twokey.gateway.store.store import Store
 
 REFUND = ("refund", {"order": "78291", "amount": 899.0})
 CONFIG: Any = {"configurable": {"thread_id": "t1", "checkpoint_ns": ""}}
-NODE = "ApprovalMiddleware.after_model"
+NODE = "model"
 DEAF: list[Any] = [
     None,
     True,

@@ -206,7 +206,8 @@ async def test_a_limit_that_is_reached_after_an_approval_is_reached_once(
     await finder.look()
     await idle(tk)
 
-    assert calls == len(model.seen) <= LIMIT / 2
+    # Each call of the model takes two steps, and two were made before the approval.
+    assert calls == len(model.seen) <= LIMIT / 2 + 2
     assert [line.split()[0] for line in sample_tools.ledger()].count("refund") == 1
 
 

@@ -22,6 +22,7 @@ from twokey.gateway.store.store import Store
 pytestmark = pytest.mark.slow
 
 REFUND = ("refund", {"order": "78291", "amount": 899.0})
+LOOK_UP = ("look_up", {"order": "78291"})
 EMAIL = ("email", {"to": "ana@example.org"})
 
 
@@ -38,6 +39,34 @@ async def stack(store: Store, tmp_path: Path) -> AsyncGenerator[Stack]:
 def checkpoints(tmp_path: Path) -> Path:
     """Give the place where the processes keep their threads, as the stack does."""
     return tmp_path / "checkpoints.db"
+
+
+@pytest.mark.parametrize("is_decided", [True, False])
+async def test_what_was_opened_for_an_answer_that_was_not_kept_never_runs(
+    stack: Stack, checkpoints: Path, *, is_decided: bool
+) -> None:
+    """The model is asked again; the card of the first answer ends visibly."""
+    async with worker(stack.store.conn.url, checkpoints, die_at="opened") as first:
+        await stack.ask(REFUND, LOOK_UP)
+        await killed(first)
+    [lost] = await stack.items()
+    if is_decided:
+        await stack.decide(lost)
+    assert not (await stack.runner.probe("t1")).pending
+
+    async with worker(stack.store.conn.url, checkpoints):
+        [asked] = await stack.asked()
+        await stack.decide(asked)
+        words = await stack.words()
+        await stack.idle()
+
+    assert words == "refunded 78291 899 | found 78291"
+    assert sorted(line.split()[0] for line in sample_tools.ledger()) == [
+        "look_up",
+        "refund",
+    ]
+    ended = ItemState.LAPSED if is_decided else ItemState.SUPERSEDED
+    assert await stack.states() == [ended, ItemState.EXECUTED]
 
 
 @pytest.mark.parametrize("point", ["before_claim", "finished"])

@@ -1,8 +1,8 @@
 """Be a worker in a process of its own, until SIGTERM, or a chosen death.
 
 Usage: worker_process.py STORE_URL CHECKPOINTS LEASE_MS
-``SHOP_DIE`` names where it kills itself: second_question, before_claim, claimed,
-inside, finished.
+``SHOP_DIE`` names where it kills itself: opened, second_question, before_claim,
+claimed, inside, finished.
 """
 
 from __future__ import annotations
@@ -26,14 +26,24 @@ from twokey.gateway.protocol.wire import (
     Claimed,
     ClaimReply,
     ClaimRequest,
+    Turn,
     TurnRef,
     Verdict,
 )
+from twokey.gateway.service.agents import AgentService
 from twokey.gateway.service.claiming import ClaimService
 from twokey.gateway.store.store import Store
 
 _claim, _finish = ClaimService.claim, ClaimService.finish
+_submit = AgentService.submit
 _wait_and_run = Caller._wait_and_run  # pyright: ignore[reportPrivateUsage] - where a call begins to ask
+
+
+async def submit(self: AgentService, turn: Turn) -> tuple[Verdict, ...]:
+    """Open a turn, and perhaps die before the thread knows its message."""
+    verdicts = await _submit(self, turn)
+    die_at("opened")
+    return verdicts
 
 
 async def claim(self: ClaimService, request: ClaimRequest) -> ClaimReply:
@@ -82,7 +92,8 @@ def _say(word: str) -> None:
 
 async def main(url: str, checkpoints: str, lease_ms: int) -> None:
     """Work until SIGTERM."""
-    ClaimService.claim = claim  # type: ignore[method-assign]  # the process is the test's own
+    AgentService.submit = submit  # type: ignore[method-assign]  # the process is the test's own
+    ClaimService.claim = claim  # type: ignore[method-assign]  # as above
     ClaimService.finish = finish  # type: ignore[method-assign]  # as above
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)

@@ -1,0 +1,66 @@
+"""Read an answer of the model before LangGraph has put it into the agent's state."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+from langchain.agents.middleware.types import AgentState, ModelResponse
+from langchain_core.messages import AIMessage, AnyMessage, ToolCall
+
+from twokey.agent import turns
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTurn:
+    """An AI message with calls that nothing answers.
+
+    Attributes:
+        message: it; it has an id.
+        calls: those without an answer.
+        state: the agent's state, with what the model answered among its messages.
+    """
+
+    message: AIMessage
+    calls: Sequence[ToolCall]
+    state: AgentState[Any]
+
+    @property
+    def message_id(self) -> str:
+        """Return the id under which the turn is submitted and kept."""
+        return str(self.message.id)
+
+    @property
+    def history(self) -> Sequence[AnyMessage]:
+        """Return all messages of the agent, the answer included."""
+        return self.state["messages"]
+
+
+def open_turn(state: AgentState[Any], answer: ModelResponse[Any]) -> OpenTurn | None:
+    """Return the turn that an answer opens; None when it calls nothing.
+
+    An answer with a structured response calls a tool that is answered already.
+    """
+    result = cast("list[AnyMessage]", answer.result)
+    found = turns.pending_calls(result)
+    if found is None:
+        return None
+    members = cast("Mapping[str, Any]", state)
+    after = {**members, "messages": [*members["messages"], *result]}
+    return OpenTurn(*found, state=cast("AgentState[Any]", after))
+
+
+def with_message_ids(answer: ModelResponse[Any]) -> ModelResponse[Any]:
+    """Return an answer whose AI messages have ids, as LangGraph would give them.
+
+    A turn is submitted, and kept, under the id of its message.
+    """
+    result = [
+        message.model_copy(update={"id": str(uuid.uuid4())})
+        if isinstance(message, AIMessage) and message.id is None
+        else message
+        for message in answer.result
+    ]
+    return replace(answer, result=result)

@@ -30,16 +30,15 @@ from twokey.agent.execution import HANDED_OFF
 from twokey.agent.grants import Grant
 from twokey.gateway.errors import LeaseLost, NotAllowed, ThreadUnavailable, TwokeyError
 from twokey.gateway.protocol import digest
-from twokey.gateway.protocol.port import Gateway
-from twokey.gateway.protocol.records import Result
-from twokey.gateway.protocol.wire import (
+from twokey.gateway.protocol.call_progress import (
     CallBegun,
     CallEnd,
     CallProgress,
     ProgressVerb,
-    TurnRef,
-    Verdict,
 )
+from twokey.gateway.protocol.port import Gateway
+from twokey.gateway.protocol.records import Result
+from twokey.gateway.protocol.wire import TurnRef, Verdict
 
 MAX_PAYLOAD_CHARS = 64 * 1024
 """Largest output that the gateway keeps; there are many such calls. It is needed only
@@ -65,6 +64,7 @@ async def run_auto_approved(
     gateway: Callable[[], Gateway],
     shell: Shell,
     is_replayed: bool = False,
+    went_well: Callable[[R], bool] = lambda _: False,
 ) -> R | RanEarlier:
     """Run a call without a record and report its end; what it raises is raised again.
 
@@ -81,6 +81,8 @@ async def run_auto_approved(
         shell: how to wait for the gateway.
         is_replayed: the call's node runs again from its start after each pause, so the
             call may run again when its result is too large to be stored.
+        went_well: returns whether the end need not be reported where the gateway keeps
+            no result; failures are counted.
 
     Raises:
         ThreadUnavailable: when the gateway does not answer; nothing ran.
@@ -106,6 +108,8 @@ async def run_auto_approved(
             # Reported, but not as over: a retry of the node may run the call again.
             await call.end(failure, is_over=False)
         raise
+    if not begun.keeps_result and went_well(result):
+        return result
     done = store(result)
     if len(done.payload) > MAX_PAYLOAD_CHARS:
         done = done.with_(payload="")

@@ -232,6 +232,7 @@ class Caller:
                 verdict=verdict,
                 gateway=self.gateway,
                 shell=self.shell,
+                went_well=result_codec.went_well,
             )
         if not isinstance(end, auto_approved.RanEarlier):
             result = end

@@ -12,11 +12,12 @@ answer (docs/decisions/0012).
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from types import CoroutineType
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from langchain.agents.middleware import AgentMiddleware, InterruptOnConfig
 from langchain.agents.middleware.types import (
@@ -70,6 +71,13 @@ from twokey.gateway.protocol.wire import AgentNote, CallHint
 logger = logging.getLogger(__name__)
 
 Update = dict[str, Any]
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _with_known_signature(function: F) -> F:
+    """Return a function whose signature LangSmith does not work out at each call."""
+    cast("Any", function).__signature__ = inspect.signature(function)
+    return function
 
 
 class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
@@ -227,6 +235,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         """Report the edits of this run to an agent whose tool this agent is."""
         await self._after_agent(Awaiting(), state)
 
+    @_with_known_signature
     def _model_call_hook(
         self,
         request: ModelRequest[Any],
@@ -234,6 +243,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
     ) -> CoroutineType[Any, Any, ModelResponse[Any] | ExtendedModelResponse[Any]]:
         return type(self).awrap_model_call(self, request, handler)
 
+    @_with_known_signature
     def _tool_call_hook(
         self,
         request: ToolCallRequest,

@@ -56,9 +56,18 @@ def summarize(result: ToolResult) -> Result:
     """Return whether an execution went well, and what it says, cut to a summary."""
     message = last_tool_message(result)
     return Result(
-        ok=message is None or message.status != "error",
+        ok=_is_ok(message),
         summary=_summary("" if message is None else str(message.text)),
     )
+
+
+def went_well(result: ToolResult) -> bool:
+    """Return whether an execution went well, as `summarize` says it."""
+    return _is_ok(last_tool_message(result))
+
+
+def _is_ok(message: ToolMessage | None) -> bool:
+    return message is None or message.status != "error"
 
 
 def deserialize(payload: str) -> tuple[ToolResult, list[EditRecord]] | None:

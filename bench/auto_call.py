@@ -9,8 +9,8 @@ run in a thread of its own, on one SQLite checkpointer:
   and stored in a durable Valkey, with an audit entry, before its tool runs.
 - Twokey, weighed: the same, with a rule over a counting window for each call.
 - one write: hooks in the places of Twokey's that do nothing but one durable write a
-  turn. LangGraph makes a step with a checkpoint of each hook before the agent, after
-  the model and after the agent, so nothing that keeps what Twokey keeps is faster.
+  turn. LangGraph makes a step with a checkpoint of each hook before and after the
+  agent, so nothing that keeps what Twokey keeps is faster.
 
 The model takes no time, so this is the worst case for a ratio: a real model takes
 about a second a turn, beside which all of these are negligible.
@@ -30,6 +30,7 @@ from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariab
 from langchain.agents.middleware import AgentMiddleware, HumanInTheLoopMiddleware
 from langchain.agents.middleware.types import (
     AgentState,
+    ExtendedModelResponse,
     ModelRequest,
     ModelResponse,
     PrivateStateAttr,
@@ -134,25 +135,19 @@ class OneWrite(AgentMiddleware[AgentState[Any], Any, Any]):
     ) -> None:
         """Do nothing, as a step of the graph."""
 
-    async def aafter_model(
-        self,
-        state: AgentState[Any],
-        runtime: Runtime[Any],  # noqa: ARG002 - LangChain passes it by this name
-    ) -> dict[str, Any] | None:
-        """Write a turn with calls durably."""
-        message = state["messages"][-1]
-        if not isinstance(message, AIMessage) or not message.tool_calls:
-            return None
-        await self._store.conn.command("SET", "bench:turn", "x" * _TURN_BYTES)
-        return {"bench_turn": {"message_id": message.id}}
-
     async def awrap_model_call(
         self,
         request: ModelRequest[Any],
         handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]],
-    ) -> ModelResponse[Any]:
-        """Call the model."""
-        return await handler(request)
+    ) -> ModelResponse[Any] | ExtendedModelResponse[Any]:
+        """Call the model; write a turn with calls durably."""
+        answer = await handler(request)
+        message = answer.result[-1]
+        if not isinstance(message, AIMessage) or not message.tool_calls:
+            return answer
+        await self._store.conn.command("SET", "bench:turn", "x" * _TURN_BYTES)
+        kept: Command[Any] = Command(update={"bench_turn": {"message_id": message.id}})
+        return ExtendedModelResponse(model_response=answer, command=kept)
 
     async def awrap_tool_call(
         self,

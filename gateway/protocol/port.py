@@ -12,14 +12,12 @@ from contextvars import ContextVar
 from typing import Protocol
 
 from twokey.gateway.errors import NotAllowed
+from twokey.gateway.protocol.call_progress import CallBegun, CallEnd, CallProgress
 from twokey.gateway.protocol.records import EditRecord, Result, RunRef
 from twokey.gateway.protocol.run_context import excepting, in_run
 from twokey.gateway.protocol.wire import (
     AgentNote,
-    CallBegun,
-    CallEnd,
     CallOutcome,
-    CallProgress,
     ClaimReply,
     ClaimRequest,
     EditsKnown,

@@ -317,41 +317,6 @@ ClaimReply = Annotated[
 ]
 
 
-ProgressVerb = Literal["begin", "enter", "give_back"]
-"""``begin`` asks to run a call, ``enter`` says that an agent began inside it, and
-``give_back`` that it paused: it may run again."""
-
-
-class CallProgress(Record):
-    """What happens to a call that runs without a record: one step of it."""
-
-    verb: ProgressVerb
-    ref: TurnRef
-    tool: str
-    tool_call_id: str
-
-
-class CallBegun(Record):
-    """Whether a call may run; else its stored result, None when nobody knows it."""
-
-    may_run: bool = True
-    result: Result | None = None
-
-
-class CallEnd(Record):
-    """How a call without a record ended.
-
-    ``is_over`` is False when the call raised: it may be run again. The gateway counts
-    a failure of those alone that it let run.
-    """
-
-    ref: TurnRef
-    tool: str
-    tool_call_id: str
-    result: Result
-    is_over: bool = True
-
-
 class AgentNote(Record):
     """What the system prompt says about the gate: names of tools that need a person."""
 

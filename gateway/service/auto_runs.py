@@ -12,13 +12,8 @@ from twokey.gateway.errors import CorruptRecord, NewerRecord
 from twokey.gateway.failures import log_failure
 from twokey.gateway.policy.evaluate import is_idempotent
 from twokey.gateway.protocol import digest
-from twokey.gateway.protocol.wire import (
-    CallBegun,
-    CallEnd,
-    CallProgress,
-    TurnRef,
-    Verdict,
-)
+from twokey.gateway.protocol.call_progress import CallBegun, CallEnd, CallProgress
+from twokey.gateway.protocol.wire import TurnRef, Verdict
 from twokey.gateway.service.stored_verdicts import StoredVerdicts
 from twokey.gateway.service.tenant_service import PolicyService
 from twokey.gateway.store.auto_runs import Note
@@ -47,7 +42,11 @@ class AutoRunService(PolicyService):
         )
         if begun.word == "cut_off":
             logger.warning("call.cut_off agent=%s tool=%s", agent, tool)
-        return CallBegun(may_run=begun.word == "run", result=begun.result)
+        return CallBegun(
+            may_run=begun.word == "run",
+            result=begun.result,
+            keeps_result=begun.is_kept,
+        )
 
     async def ended(self, end: CallEnd) -> None:
         """Keep how a call ended, and count a failure once."""

@@ -27,10 +27,14 @@ Note = Literal["enter", "end", "give_back"]
 
 @dataclass(frozen=True)
 class Begun:
-    """Whether a call may run; ``result`` for one that ran before."""
+    """Whether a call may run; ``result`` for one that ran before.
+
+    ``is_kept`` is False without a lease: then nothing is kept of the call.
+    """
 
     word: Word
     result: Result | None = None
+    is_kept: bool = True
 
 
 class AutoRunStore:
@@ -49,7 +53,7 @@ class AutoRunStore:
         """
         reply = await self._run(keys, turn_key, "begin", call, repeats=repeats)
         if not reply:
-            return Begun("run")
+            return Begun("run", is_kept=current() is not None)
         word = cast("Word", text(reply[0]))
         if word != "ran":
             return Begun(word)

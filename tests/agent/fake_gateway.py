@@ -21,6 +21,7 @@ from twokey.gateway.errors import NotAllowed, StoreUnavailable
 from twokey.gateway.policy.evaluate import Evaluation
 from twokey.gateway.protocol import digest, wire
 from twokey.gateway.protocol.business_state import state_in, stateless_hash, with_state
+from twokey.gateway.protocol.call_progress import CallBegun, CallEnd, CallProgress
 from twokey.gateway.protocol.edits import edit_hash
 from twokey.gateway.protocol.records import (
     EditRecord,
@@ -37,10 +38,7 @@ from twokey.gateway.protocol.wire import (
     AgentNote,
     Answer,
     Busy,
-    CallBegun,
-    CallEnd,
     CallOutcome,
-    CallProgress,
     CheckState,
     Claimed,
     ClaimReply,

@@ -11,8 +11,8 @@ from tests.agent.fake_gateway import FakeGateway
 from tests.agent.unheld_scenes import asking_inside, broken, handing_over, wiring
 from twokey.agent import Approved
 from twokey.agent.scripted_model import calling
+from twokey.gateway.protocol.call_progress import CallEnd
 from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.protocol.wire import CallEnd
 
 AUTO = {"pay": Tier.AUTO, "look_up": Tier.AUTO, "ask": Tier.AUTO}
 TURN = calling(

@@ -10,9 +10,10 @@ from tests.service.harness import POLICY, ServiceHarness
 from tests.streams import audit_entries
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.call_progress import CallEnd
 from twokey.gateway.protocol.records import Result
 from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.protocol.wire import CallEnd, TurnRef
+from twokey.gateway.protocol.wire import TurnRef
 from twokey.gateway.store.store import Store
 
 RULE = """look_up_order:

@@ -7,9 +7,10 @@ import pytest
 from tests.service.harness import ServiceHarness
 from twokey.gateway.errors import CorruptRecord, NewerRecord
 from twokey.gateway.protocol import digest
+from twokey.gateway.protocol.call_progress import CallEnd
 from twokey.gateway.protocol.records import Result
 from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.wire import CallEnd, TurnRef
+from twokey.gateway.protocol.wire import TurnRef
 from twokey.gateway.service.stored_verdicts import FORMAT, StoredVerdicts
 from twokey.gateway.store.store import Store
 

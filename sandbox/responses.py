@@ -1,6 +1,7 @@
 """Apply what the app posts to a ``response_url`` or answers to a command."""
 
 from twokey.sandbox import messages
+from twokey.sandbox.api_errors import ApiError
 from twokey.sandbox.fake_slack import FakeSlack
 from twokey.sandbox.json_types import JsonObject, as_object
 from twokey.sandbox.response_urls import ResponseUrl
@@ -9,17 +10,21 @@ from twokey.sandbox.response_urls import ResponseUrl
 def respond(slack: FakeSlack, place: ResponseUrl, body: JsonObject) -> None:
     """Post, replace or delete a message as the body says.
 
-    A new message is ephemeral unless `response_type` is `in_channel`.
+    A new message is ephemeral unless `response_type` is `in_channel`. Where the
+    original is gone, nothing happens, and nothing is refused: what Slack answers then
+    is in no documentation, and an app that relies on a refusal would not notice.
 
     Raises:
-        ApiError: for blocks Slack refuses, or `message_not_found` when the original
-            is gone.
+        ApiError: for blocks Slack refuses.
     """
     channel = slack.workspace.channels[place.channel]
     if body.get("delete_original") or body.get("replace_original"):
-        original = slack.workspace.message(
-            channel.id, place.message_ts or "", place.user
-        )
+        try:
+            original = slack.workspace.message(
+                channel.id, place.message_ts or "", place.user
+            )
+        except ApiError:
+            return
         if body.get("delete_original"):
             slack.workspace.drop_message(original)
         else:

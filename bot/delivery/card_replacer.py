@@ -3,23 +3,33 @@
 Slack takes some fifty updates a minute from an app in a workspace, and counts none of
 what comes by a response URL. Only the publisher uses the URLs that clicks left in the
 store, so each card is still changed by one process, one change after the other.
+
+Whether Slack refuses to replace a message that was deleted is not documented. So where
+people still have to act on a card, its permalink is asked for afterwards: a card that
+is gone is posted anew.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from dataclasses import dataclass
 
+from twokey.bot.cards.undelivered import needs_people
 from twokey.bot.delivery.card_publisher import AS_WRITTEN, CardPublisher
+from twokey.bot.delivery.conversation_links import PERMALINK
 from twokey.bot.delivery.outbox_queue import Call, QueueEntry
 from twokey.bot.limits import UPDATE
-from twokey.bot.web import SlackError
+from twokey.bot.web import SlackError, SlackRefused
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.store.cards import CardPlace
 from twokey.gateway.store.fences import current
 from twokey.gateway.store.response_urls import ResponseUrlStore
 
 logger = logging.getLogger(__name__)
+
+_WITHIN_S = 2.0
+_GONE = "message_not_found"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +78,24 @@ class CardReplacer:
             await self.urls.forget(publisher.keys, *at)
             entry.may_have_url = False
             return None
+        # Not for a card on which nothing is left to do: it is not posted anew, either.
+        if needs_people(record) and await self._is_gone(place):
+            logger.warning("card.gone id=%s", record.id)
+            await self.urls.forget(publisher.keys, *at)
+            entry.may_have_url = False
+            return None
         shown = await publisher.record_shown(record, place, message, sent=place.sent)
         logger.info("card.replaced id=%s rev=%d", record.id, record.rev)
         return shown
+
+    async def _is_gone(self, place: CardPlace) -> bool:
+        """Return whether Slack says that there is no such message."""
+        slack, at = self.card_publisher.slack, (place.channel, place.ts)
+        try:
+            async with asyncio.timeout(_WITHIN_S):
+                await slack.ask(PERMALINK, channel=at[0], message_ts=at[1])
+        except SlackRefused as error:
+            return error.error == _GONE
+        except (SlackError, TimeoutError):
+            pass  # it was replaced, as far as anybody knows
+        return False

@@ -16,8 +16,9 @@ from twokey.gateway.store.keys import RESPONSE_URL_MS
 from twokey.gateway.store.response_urls import USES
 from twokey.sandbox import responses
 from twokey.sandbox.api_errors import ApiError
+from twokey.sandbox.fake_slack import FakeSlack
 from twokey.sandbox.json_types import JsonObject
-from twokey.sandbox.response_urls import LIFE_S, POSTS, ResponseUrls
+from twokey.sandbox.response_urls import LIFE_S, POSTS, ResponseUrl, ResponseUrls
 
 
 def updates(stack: Stack) -> int:
@@ -221,3 +222,54 @@ async def test_a_url_of_slack_is_told_by_its_host(
     session: Any = None
 
     assert Slack("xoxb-1", api_url=api_url, session=session).is_own(url) is is_own
+
+
+async def test_a_deleted_card_that_still_needs_people_is_posted_anew(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    respond = responses.respond
+
+    def gone(slack: FakeSlack, place: ResponseUrl, body: JsonObject) -> None:
+        """Somebody deletes the card right before it is replaced."""
+        monkeypatch.undo()
+        slack.workspace.drop_message(slack.workspace.messages[CHANNEL][card["ts"]])
+        respond(slack, place, body)
+
+    async with stack.running():
+        (verdict,) = await stack.submit(("wire_money", {}))
+        card: Any = await stack.card(verdict)
+        await stack.drawn(verdict)
+        monkeypatch.setattr(responses, "respond", gone)
+        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+
+        anew = await stack.card(verdict, says("1 of 2"))
+
+        assert anew["ts"] != card["ts"]
+        assert (await stack.drawn(verdict)).ts == anew["ts"]
+        await stack.actor("U0CHLOE").click(CHANNEL, str(anew["ts"]), Action.APPROVE)
+        await stack.card(verdict, is_settled)
+
+
+async def test_whether_a_settled_card_is_there_is_not_asked(stack: Stack) -> None:
+    async with stack.running():
+        verdict = await clicked(stack)
+        await stack.card(verdict, is_settled)
+        await stack.drawn(verdict)
+
+        assert "chat.getPermalink" not in [one.method for one in stack.sandbox.calls]
+
+
+@pytest.mark.parametrize("trouble", ["http_500", "rate_limit"])
+async def test_a_card_stays_replaced_where_slack_does_not_say_that_it_is_there(
+    stack: Stack, trouble: str
+) -> None:
+    stack.sandbox.faults.plan(trouble, "chat.getPermalink")
+    async with stack.running():
+        (verdict,) = await stack.submit(("wire_money", {}))
+        card = await stack.card(verdict)
+        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+
+        again = await stack.card(verdict, says("1 of 2"))
+        await stack.drawn(verdict)
+
+        assert (again["ts"], updates(stack)) == (card["ts"], 0)

@@ -92,8 +92,8 @@ def _needed_by(
         f"{base}short:{approval.rpartition('_')[2][:8]}",
     }
     found |= {f"{base}{field}" for field in card if field.startswith("at:")}
-    of = stored.get("of", b"")
-    run, turn = of[:16].hex() or "-", of[16:32].hex() or "-"
+    run = stored.get("run", b"")[:16].hex() or "-"
+    turn = stored.get("turn", b"").hex() or "-"
     schemas = codec.digests(stored)
     found |= {f"{base}schema:{one.removeprefix('sha256:')}" for one in schemas}
     found |= {f"{base}{kind}:{run}" for kind in ("run", "open")}

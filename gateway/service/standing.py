@@ -300,8 +300,8 @@ class StandingService(PolicyService):
                 message_id=standing.message_id,
             ),
             (standing,),
-            # As a turn's verdicts name their approvals: it is kept as long as they are.
-            verdicts=f"{standing.id}\n".encode("ascii"),
+            # Nobody submits it again.
+            verdicts=b"",
             events=(opened,),
             thread=(standing.agent, standing.thread),
             preconditions=Preconditions(

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import zlib
 
-from twokey.gateway.approvals.record import approval_of, item_id
+from twokey.gateway.approvals.record import Approval, Item, approval_of, item_id
 from twokey.gateway.errors import CorruptRecord, NewerRecord
 from twokey.gateway.policy.rules import Policy
+from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.records import Record
 from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.protocol.wire import Verdict, VerdictKind
+from twokey.gateway.protocol.wire import Verdict, VerdictKind, args_hash
 from twokey.gateway.service import denials
 from twokey.gateway.service.window_usage import CallUsage
 from twokey.gateway.store.agent_load import AgentLoad
@@ -107,6 +108,12 @@ class StoredVerdicts(Record):
         verdicts = [one.with_(args_schema=found.get(name)) for one, name in rows]
         return self.with_(verdicts=tuple(verdicts))
 
+    @classmethod
+    def of_record(cls, opened: Approval) -> StoredVerdicts:
+        """Return what a turn was answered whose calls are all in this approval."""
+        verdicts = tuple(_of_item(item) for item in opened.items)
+        return cls(policy=opened.policy_digest, verdicts=verdicts)
+
     def is_of(self, policy: Policy) -> bool:
         """Return whether this very policy gave these verdicts."""
         return self.policy == policy.digest
@@ -115,6 +122,20 @@ class StoredVerdicts(Record):
         """Return the verdicts, without those that a freeze stops now."""
         halted = tuple(_halted(verdict, load, agent) for verdict in self.verdicts)
         return self.with_(verdicts=halted)
+
+
+def _of_item(item: Item) -> Verdict:
+    return Verdict(
+        kind=VerdictKind.RUN if item.is_auto_approved else VerdictKind.HOLD,
+        tool=item.tool,
+        tool_call_id=item.ctx.tool_call_id,
+        tier=item.tier,
+        args_hash=args_hash(item.requested_args),
+        item_id=item.id,
+        action_hash=digest.action_hash(item.requested),
+        allow=item.allow,
+        args_schema=item.args_schema,
+    )
 
 
 def _checked(turn_key: str, line: bytes, rest: bytes) -> bytes:

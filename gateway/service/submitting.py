@@ -7,7 +7,7 @@ between is checked again in the step that writes; then the turn is evaluated onc
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -45,6 +45,7 @@ from twokey.gateway.service.turn_validation import canonical, check_texts
 from twokey.gateway.service.window_usage import CallUsage, usage_of
 from twokey.gateway.store import keys as store_keys
 from twokey.gateway.store.agent_load import AgentLoad
+from twokey.gateway.store.opened_records import read_opened
 from twokey.gateway.store.precedents import Known
 from twokey.gateway.store.store import Store
 from twokey.gateway.store.threads import ThreadFacts
@@ -115,7 +116,7 @@ class Submitter(PolicyService):
             )
             # Submitted before. Nothing is evaluated or reserved again, but a freeze
             # counts.
-            if load.verdicts:
+            if load.verdicts is not None:
                 kept = await self._read(turn_key, load.verdicts)
                 kept = kept.halted(load, ref.agent)
                 return await self._by_now(same, kept, load), ()
@@ -247,9 +248,7 @@ class Submitter(PolicyService):
             self._keys,
             turn_key,
             proposal.approvals,
-            verdicts=StoredVerdicts(
-                policy=evaluated.same.policy.digest, verdicts=proposal.verdicts
-            ).dumped(),
+            verdicts=self._stored(turn_key, evaluated),
             events=proposal.events,
             thread=(turn.ref.agent, turn.ref.thread),
             preconditions=evaluated.preconditions(),
@@ -262,6 +261,10 @@ class Submitter(PolicyService):
         return (await self._read(turn_key, opened.kept)).verdicts, opened.older
 
     async def _read(self, turn_key: str, stored: bytes) -> StoredVerdicts:
+        if not stored:
+            first = self._keys.first_of_turn(turn_key)
+            opened = await read_opened(self._store, self._keys, first)
+            return StoredVerdicts.of_record(opened)
         found = StoredVerdicts.read(turn_key, stored)
         return await found.with_schemas(self._store, self._keys)
 
@@ -269,7 +272,7 @@ class Submitter(PolicyService):
         return Source(
             turn=same.turn,
             tenant=self._tenant,
-            shard_approval_id=self._approval_id,
+            shard_approval_id=partial(next, self._approval_ids(same.turn)),
             # 128 random bits keep the hash that a card shows from confirming a guess at
             # arguments.
             salt=lambda: secrets.token_hex(16),
@@ -277,8 +280,27 @@ class Submitter(PolicyService):
             policy_digest=same.policy.digest,
         )
 
-    def _approval_id(self) -> str:
-        return store_keys.approval_id(self._keys.shard, secrets.token_hex(16))
+    def _approval_ids(self, turn: Turn) -> Iterator[str]:
+        # Random only from the second on: submitted again, a turn finds the first.
+        yield self._keys.first_of_turn(
+            digest.turn_key(tenant=self._tenant, **turn.ref.names)
+        )
+        while True:
+            yield store_keys.approval_id(self._keys.shard, secrets.token_hex(16))
+
+    def _stored(self, turn_key: str, evaluated: _EvaluatedTurn) -> bytes:
+        """Return the verdicts to store; nothing where they follow from the record."""
+        proposal = evaluated.proposal
+        found = StoredVerdicts(
+            policy=evaluated.same.policy.digest, verdicts=proposal.verdicts
+        )
+        # Each has another id: with several, one is not the turn's first.
+        first = self._keys.first_of_turn(turn_key)
+        is_whole = all(
+            one.id == first and found == StoredVerdicts.of_record(one)
+            for one in proposal.approvals
+        )
+        return b"" if proposal.approvals and is_whole else found.dumped()
 
     def _usage(
         self, policy: Policy, turn: Turn, call: ProposedCall, load: AgentLoad

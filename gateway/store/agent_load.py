@@ -63,7 +63,8 @@ class AgentLoad:
 
     Attributes:
         now_ms: the store's clock.
-        verdicts: the turn's stored answer when it was submitted before, else empty.
+        verdicts: the turn's stored answer when it was submitted before, empty where it
+            follows from its first approval; None: it is new.
         thread: who asked in the thread.
         frozen: name to freeze, of what stops the agent or one of the tools.
         waiting: how many of the agent's items are pending.
@@ -76,7 +77,7 @@ class AgentLoad:
     """
 
     now_ms: int
-    verdicts: bytes
+    verdicts: bytes | None
     thread: ThreadFacts
     frozen: Mapping[str, Freeze]
     waiting: int
@@ -186,12 +187,13 @@ class AgentLoadStore:
             "failures": keys.failures(tenant, agent),
             "rejections": keys.rejections(tenant, agent),
             "rejected": keys.rejected(tenant, agent, thread),
+            "first": keys.head(keys.first_of_turn(turn_key)),
             "precedents": precedents,
             "names": json.dumps([*names_of(agent, *wanted.tools), paused(agent)]),
             "calls": json.dumps(["turns", *dict.fromkeys(wanted.calls)]),
         }
         reply = await LOAD_CONTEXT(self._conn, **values)
-        if reply[2] and self._conn.confirmed_by:
+        if reply[2] is not None and self._conn.confirmed_by:
             # An answer about what an earlier submit wrote, which replicas may lack.
             # Read anew with the confirmation: by then there may be another master.
             reply = await CONFIRMED_CONTEXT(self._conn, **values)
@@ -200,7 +202,7 @@ class AgentLoadStore:
         )
         return AgentLoad(
             now_ms=number(reply[1]),
-            verdicts=cast("bytes", reply[2]),
+            verdicts=cast("bytes | None", reply[2]),
             thread=read_facts(reply[3]),
             frozen={
                 name: Freeze.model_validate_json(body)

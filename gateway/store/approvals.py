@@ -73,7 +73,7 @@ class ApprovalStore:
             keys: of the tenant's shard.
             turn_key: the same for every submit of this turn.
             approvals: new records; their deadlines are set by the store's clock.
-            verdicts: to answer this turn with again.
+            verdicts: to answer this turn with again; see `open.lua`.
             events: what to announce.
             thread: agent and thread id.
             preconditions: what must not have changed meanwhile.
@@ -102,6 +102,7 @@ class ApprovalStore:
             timers=keys.timers,
             outdated=keys.outdated(preconditions.tenant),
             queue_groups=keys.queue_groups(preconditions.tenant),
+            first=keys.head(keys.first_of_turn(turn_key)),
             records=[
                 key
                 for approval in approvals

@@ -16,26 +16,20 @@ from typing import cast
 
 from pydantic import JsonValue
 
-from twokey.gateway.approvals.record import (
-    Acknowledgement,
-    Approval,
-    Context,
-    Item,
-    item_id,
-)
+from twokey.gateway.approvals.record import Acknowledgement, Approval, Item
 from twokey.gateway.errors import BadJson, CorruptRecord, NewerRecord
 from twokey.gateway.protocol import digest
-from twokey.gateway.protocol.business_state import is_same_but_state
 from twokey.gateway.protocol.records import Result
 from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.strict_json import JsonObject, parse_object
+from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.wire import TurnRef
 from twokey.gateway.store.connection import number
 from twokey.gateway.store.derived import completed, shortened
+from twokey.gateway.store.integrity import is_whole
 from twokey.gateway.store.packing import unpacked
 from twokey.gateway.store.schemas import Schemas, schema_digest, schema_text
 
-FORMAT = 13
+FORMAT = 14
 """Number of the format in which records are written; scripts write it beside them.
 
 It rises with every change after which an older version would misread a record: a new
@@ -94,7 +88,7 @@ _APPROVAL_IN_HEAD = {"version", "rev", "created_at_ms", "acknowledged", "remarks
     *_TIMES.values(),
 }
 _TEXTS = {"d", "r", "late", "w", "acknowledged", "remarks", "inquiries", "uses"}
-_TEXTS.update(("format", "of", "schemas"))
+_TEXTS.update(("format", "run", "turn", "of", "schemas"))
 _STATES = frozenset(ItemState)
 _SCHEMA = "args_schema"
 _DIGEST_BYTES = 32
@@ -241,7 +235,7 @@ def approval(
         is_ours = (
             found.id == approval_id
             and number(head["n"]) == len(found.items)
-            and _is_whole(found, hashes)
+            and is_whole(found, hashes)
         )
     # pydantic's ValidationError is a ValueError. Its text would quote the record, so
     # only the id goes on. A dictionary that is not known comes with a format that is
@@ -251,6 +245,23 @@ def approval(
     if not is_ours:
         raise CorruptRecord(approval_id)
     return found
+
+
+def as_opened(
+    approval_id: str,
+    head: dict[str, bytes],
+    pinned: bytes,
+    schemas: Schemas,
+) -> Approval:
+    """Return a stored approval with its items as the policy decided on them first.
+
+    Raises:
+        NewerRecord: when a newer version wrote it.
+        CorruptRecord: as `approval`, by everything that is stored of it.
+    """
+    approval(approval_id, head, pinned, schemas)
+    kept = {name: one for name, one in head.items() if not name.endswith(":d")}
+    return _together(kept, pinned, _in_order(schemas, head))
 
 
 def whose(pinned: bytes) -> tuple[str, TurnRef] | None:
@@ -343,54 +354,6 @@ def _item(
             "late_result": Result.model_validate_json(late) if late else None,
         }
     )
-
-
-def _is_whole(found: Approval, hashes: Sequence[bytes]) -> bool:
-    """Return whether every item is this approval's and its action the one hashed."""
-    # A writer with access to the store must not be able to move an approval from one
-    # call to another: ids, context, hash and edit record are compared with each other.
-    return all(
-        (item.index, item.id) == (index, item_id(found.id, index))
-        and item.ctx.with_(tool_call_id="") == _context(found)
-        and digest.to_raw(item.action_hash) == hashes[index]
-        and _says(item, item.action)
-        and (_is_edited(item) or _is_as_requested(item))
-        # Parsing its bounds raises where they are none.
-        and (item.bounds is not None) is item.is_standing
-        for index, item in enumerate(found.items)
-    )
-
-
-def _context(found: Approval) -> Context:
-    return Context(
-        tenant=found.tenant,
-        agent=found.agent,
-        thread=found.thread,
-        ns=found.ns,
-        message_id=found.message_id,
-        tool_call_id="",
-    )
-
-
-def _is_as_requested(item: Item) -> bool:
-    """Return whether nothing but the business state differs from the request."""
-    return is_same_but_state(item.requested, item.action)
-
-
-def _is_edited(item: Item) -> bool:
-    edit = item.edit
-    return (
-        edit is not None
-        and edit.requested_hash == digest.action_hash(item.requested)
-        and edit.executed_hash == item.action_hash
-        and _says(item, item.requested)
-    )
-
-
-def _says(item: Item, document: str) -> bool:
-    """Return whether an action document is about the call that the record names."""
-    action = parse_object(document)
-    return (action["tool"], action["ctx"]) == (item.tool, item.ctx.as_dict())
 
 
 def _object(text: bytes) -> dict[str, JsonValue]:

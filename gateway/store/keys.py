@@ -179,8 +179,15 @@ class Keys:
         return f"{self._base}:draft:{_hashed(approval, user, ts)}"
 
     def turn(self, turn_key: str) -> str:
-        """String: the verdicts of a submitted turn, for submitting it again."""
-        return f"{self._base}:turn:{turn_key.removeprefix('sha256:')[:32]}"
+        """String: the verdicts of a submitted turn, for submitting it again.
+
+        A turn with one approval, from which they follow, has no such key.
+        """
+        return f"{self._base}:turn:{_half(turn_key)}"
+
+    def first_of_turn(self, turn_key: str) -> str:
+        """Return the id of a turn's first approval: the turn finds it by itself."""
+        return approval_id(self.shard, _half(turn_key))
 
     def schema(self, schema_digest: str) -> str:
         """Hash: a JSON Schema, and how many open approvals name it."""
@@ -321,6 +328,10 @@ class Keys:
     def opened(self, approval: str) -> str:
         """Hash: how far each reviewer has paged through an item's full view."""
         return f"{self._base}:seen_by:{approval}"
+
+
+def _half(turn_key: str) -> str:
+    return turn_key.removeprefix("sha256:")[:32]
 
 
 # Each turn uses a dozen keys of the same few names.

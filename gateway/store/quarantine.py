@@ -99,6 +99,7 @@ async def _mend_of(
     if await conn.command("ZSCORE", run, listed) is None:
         return
     turn = keys.turn(digest.turn_key(tenant=tenant, **ref.names))
-    hashes = (key.rpartition(":")[2] for key in (run, turn))
-    of = b"".join(map(bytes.fromhex, hashes)) + ref.ns.encode()
-    await conn.command("HSET", keys.head(approval_id), "of", of)
+    run_hash, turn_hash = (bytes.fromhex(key.rpartition(":")[2]) for key in (run, turn))
+    # A turn that has no key of its own is named in vain, which does no harm.
+    of = ("run", run_hash + ref.ns.encode(), "turn", turn_hash)
+    await conn.command("HSET", keys.head(approval_id), *of)

@@ -35,7 +35,8 @@ class OpenedTurn:
     """The result of a submit: stored now, or answered from an earlier one.
 
     Attributes:
-        kept: the verdicts that an earlier submit stored; None when the turn is new.
+        kept: the verdicts that an earlier submit stored, empty where they follow from
+            the first approval; None when the turn is new.
         older: the run's earlier approvals in which something may still happen, when
             the turn is new.
     """

@@ -120,6 +120,7 @@ class WindowStore:
             self._conn,
             turn=keys.turn(turn_key),
             reservation=keys.reservation(turn_key, as_rows(flat)),
+            first=keys.head(keys.first_of_turn(turn_key)),
             windows=[use.window for use in flat],
             uses=json.dumps([use.use for use in flat]),
             hold_ms=HOLD_MS,

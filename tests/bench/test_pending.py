@@ -25,7 +25,7 @@ async def test_memory_is_counted_beside_the_naive_layout() -> None:
     ours, naive, *kinds = figure.measured
     assert 500 < ours.at(0.5) < 10_000
     assert 1_000 < naive.at(0.5) < 3_000
-    assert {"of it a", "of it p", "of it turn"} <= {one.name for one in kinds}
+    assert {"of it a", "of it p", "of it tm"} <= {one.name for one in kinds}
 
 
 @pytest.mark.timeout(60)

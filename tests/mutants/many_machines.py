@@ -136,7 +136,7 @@ MANY_MACHINES_TABLE = (
     Mutant(
         "a turn that is submitted again waits for replicas",
         "gateway/store/agent_load.py",
-        "if reply[2] and self._conn.confirmed_by:",
+        "if reply[2] is not None and self._conn.confirmed_by:",
         "if False:",
         CONFIRMING,
     ),

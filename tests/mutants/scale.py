@@ -8,6 +8,7 @@ BOUNDED = "tests/service/test_bounded_reads.py"
 SEGMENTS = "tests/store/test_audit_segments.py"
 DERIVED = "tests/store/test_derived.py"
 PEOPLE = "tests/service/test_person_queues.py"
+TURNS = "tests/service/test_turns_without_a_key.py"
 
 SCALE_TABLE = (
     Mutant(
@@ -241,5 +242,40 @@ SCALE_TABLE = (
         '    if FORMAT < number < ord(" "):\n',
         "    if False:\n",
         "tests/service/test_stored_verdicts.py",
+    ),
+    Mutant(
+        "a turn with one approval is not evaluated again",
+        "gateway/store/lua/load_context.lua",
+        "if not verdicts and redis.call('EXISTS', KEYS[9]) == 1 then",
+        "if false then",
+        TURNS,
+    ),
+    Mutant(
+        "a turn with one approval is opened once by two at once",
+        "gateway/store/lua/open.lua",
+        "if not known and redis.call('EXISTS', KEYS[14]) == 1 then",
+        "if false then",
+        "tests/races/test_store_guards.py",
+    ),
+    Mutant(
+        "a turn is answered again by what the policy said first",
+        "gateway/store/codec.py",
+        'if not name.endswith(":d")',
+        "",
+        TURNS,
+    ),
+    Mutant(
+        "verdicts that do not follow from the record are stored",
+        "gateway/service/submitting.py",
+        "one.id == first and found == StoredVerdicts.of_record(one)",
+        "one.id == first",
+        TURNS,
+    ),
+    Mutant(
+        "what format 13 wrote ends with its turn",
+        "gateway/store/lua/prelude.lua",
+        "  if not run and of then\n",
+        "  if false then\n",
+        TURNS,
     ),
 )

@@ -216,7 +216,7 @@ TABLE = (
     ),
     Mutant(
         "a record changed behind our back does not run",
-        "gateway/store/codec.py",
+        "gateway/store/integrity.py",
         "        and digest.to_raw(item.action_hash) == hashes[index]\n",
         "",
         "tests/attacks/test_tampered_store.py tests/service",

@@ -358,14 +358,14 @@ TRUST_TABLE = (
     ),
     Mutant(
         "a record is about the call that was hashed",
-        "gateway/store/codec.py",
+        "gateway/store/integrity.py",
         "        and _says(item, item.action)\n",
         "",
         TAMPERED,
     ),
     Mutant(
         "a record asks for what the agent asked for",
-        "gateway/store/codec.py",
+        "gateway/store/integrity.py",
         "        and (_is_edited(item) or _is_as_requested(item))\n",
         "",
         TAMPERED,

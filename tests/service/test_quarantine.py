@@ -83,7 +83,7 @@ async def test_its_run_is_not_open_for_ever(harness: ServiceHarness, of: bytes) 
     keys, conn = harness.store.keys_of_tenant("default"), harness.store.conn
     opened = keys.open_of_run("default", approval.run_ref)
     assert await conn.command("ZCARD", opened) == 1
-    await conn.command("HSET", keys.head(approval.id), "of", of)
+    await conn.command("HSET", keys.head(approval.id), "run", of)
 
     await corrupt(harness, approval.id, "0:d", "{")
 

@@ -9,11 +9,13 @@
 -- KEYS[6] failures zset    the agent's failed executions
 -- KEYS[7] rejections string  how many of the agent's calls were rejected in a row
 -- KEYS[8] rejected hash    what was rejected in the thread
--- KEYS[9..] precedents hash  how calls with one effect ended
+-- KEYS[9] first    hash    head of the turn's first approval, if it has any
+-- KEYS[10..] precedents hash  how calls with one effect ended
 -- ARGV[1] names    json    array of names under which something may be frozen
 -- ARGV[2] calls    json    array of fingerprints that may have been rejected
 -- Returns:
 --   {"load_context", now_ms, verdicts, facts, frozen, counts, rejected, precedents}
+--     verdicts are "" where they follow from the first approval, null for a new turn
 -- Return the fields of a hash that are there, each behind its name.
 local function those_of(key, names)
   local found = {}
@@ -37,7 +39,9 @@ end
 counts[2] = asked(KEYS[5], now)
 counts[4] = tonumber(redis.call('GET', KEYS[7]) or '0')
 local precedents = {}
-for index = 9, #KEYS do precedents[index - 8] = redis.call('HGETALL', KEYS[index]) end
-return {'load_context', now, redis.call('GET', KEYS[1]) or '',
+for index = 10, #KEYS do precedents[index - 9] = redis.call('HGETALL', KEYS[index]) end
+local verdicts = redis.call('GET', KEYS[1])
+if not verdicts and redis.call('EXISTS', KEYS[9]) == 1 then verdicts = '' end
+return {'load_context', now, verdicts,
   redis.call('HGET', KEYS[2], 'facts') or '', those_of(KEYS[3], cjson.decode(ARGV[1])),
   counts, those_of(KEYS[8], cjson.decode(ARGV[2])), precedents}

@@ -4,7 +4,8 @@
 -- neither as waiting nor as asked, and no card of it is missed.
 -- What the turn reserved counts from here on as its calls fared.
 -- include precedents.lua
--- KEYS[1] turn        string  the turn's verdicts, after a line of its approvals
+-- KEYS[1] turn        string  the turn's verdicts, after a line of its approvals; it is not
+--                             there where they follow from the first approval
 -- KEYS[2] run         zset    the run's approvals that have ended, each its id raw, and namespace
 -- KEYS[3] expiry      zset    deadlines of the shard
 -- KEYS[4] outbox      stream  events
@@ -17,9 +18,11 @@
 -- KEYS[11] timers     zset    when people are reminded and others are called
 -- KEYS[12] outdated   zset    the tenant's approvals whose card is missing or old
 -- KEYS[13] queue_groups set    user groups that are named in queues of people
--- KEYS[14..] records  key     head and pinned of each approval
+-- KEYS[14] first      hash    head of the turn's first approval, if it has any
+-- KEYS[15..] records  key     head and pinned of each approval
 -- ARGV[1] keep_ms     int     lifetime of what has ended, milliseconds
--- ARGV[2] verdicts    text    what the turn is answered with
+-- ARGV[2] verdicts    text    what the turn is answered with; "" where it follows from the
+--                             first approval
 -- ARGV[3] events      json    array of event texts
 -- ARGV[4] approvals   json    array of {id, ns, ttl_ms, state, timers, schemas,
 --                             hashes, queues, uses}; schemas are digests in hex; queues are
@@ -41,7 +44,7 @@
 -- ARGV[15..] pinned   text    of each approval: what is pinned
 -- Returns:
 --   {"opened", older}  what the run lists of its earlier approvals that are open
---   {"exists", verdicts}
+--   {"exists", verdicts}  "" where they follow from the first approval
 --   {"unreserved"}  evaluating took so long that the reservation ended: evaluate again
 --   {"frozen"}      something was frozen meanwhile: evaluate again
 --   {"crowded"}     the agent has or asked too much meanwhile: evaluate again
@@ -49,6 +52,7 @@
 --   {"repeated"}    precedents changed meanwhile: evaluate again
 --   {"uncovered"}   a standing approval changed or ended meanwhile: evaluate again
 local known = redis.call('GET', KEYS[1])
+if not known and redis.call('EXISTS', KEYS[14]) == 1 then known = '' end
 -- Before every other check: an answer that got lost on its way to the agent is given
 -- again, even if something was frozen since.
 if known then return {'exists', known} end
@@ -109,13 +113,15 @@ end
 
 local schemas = cjson.decode(ARGV[13])
 for index, approval in ipairs(approvals) do
-  local head = KEYS[12 + 2 * index]
+  local head = KEYS[13 + 2 * index]
   local expires = now + approval.ttl_ms
   local waits = approval.state == 'pending'
   redis.call('HSET', head, 'rev', 1, 'version', 1, 'n', #approval.hashes,
-    'created', now, 'expires', expires, 'format', FORMAT,
-    'of', from_hex(run .. string.match(KEYS[1], '%x+$')) .. approval.ns)
-  redis.call('SET', KEYS[13 + 2 * index], ARGV[14 + index])
+    'created', now, 'expires', expires, 'format', FORMAT, 'run', from_hex(run) .. approval.ns)
+  if ARGV[2] ~= '' then
+    redis.call('HSET', head, 'turn', from_hex(string.match(KEYS[1], '%x+$')))
+  end
+  redis.call('SET', KEYS[14 + 2 * index], ARGV[14 + index])
   local member = listed(approval.id)
   if #approval.schemas > 0 then
     redis.call('HSET', head, 'schemas', from_hex(table.concat(approval.schemas)))
@@ -171,8 +177,10 @@ for _, row in ipairs(cjson.decode(ARGV[8])) do release(row[1], row[2]) end
 redis.call('DEL', KEYS[6])
 -- Turns are counted from the first rejection on: only "so many turns ago" is asked.
 if redis.call('EXISTS', KEYS[10]) == 1 then redis.call('HINCRBY', KEYS[10], 'turns', 1) end
-redis.call('SET', KEYS[1], ARGV[2])
-retain_turn(base, KEYS[1], keep)
+if ARGV[2] ~= '' then
+  redis.call('SET', KEYS[1], ARGV[2])
+  retain_turn(base, KEYS[1], keep)
+end
 announce(KEYS[4], KEYS[5], ARGV[3], now)
 note_precedents(cjson.decode(ARGV[10]), now)
 return {'opened', older}

@@ -79,7 +79,7 @@ local function reindex(head, expiry, id, now)
 end
 
 -- The format in which this version writes records, as codec.py has it.
-local FORMAT = '13'
+local FORMAT = '14'
 
 -- One rule for every lifetime: what is still needed has none, and what has ended has one.
 -- An approval is needed while an item of it is open: people, an executor or the clock
@@ -178,6 +178,18 @@ local function retain_schemas(base, digests, keep, was_open)
   end
 end
 
+-- Return of which run an approval is, of which turn where that has a key of its own, both
+-- as their keys name them, and its namespace. Nothing of a damaged record.
+local function belongs_to(head)
+  local run, turn, of = unpack(redis.call('HMGET', head, 'run', 'turn', 'of'))
+  -- Until format 13 one field held all three.
+  if not run and of then
+    run, turn = string.sub(of, 1, 16) .. string.sub(of, 33), string.sub(of, 17, 32)
+  end
+  if not run or #run < 16 then return nil end
+  return to_hex(string.sub(run, 1, 16)), turn and to_hex(turn), string.sub(run, 17)
+end
+
 -- After every write: keep an approval, and what its run needs while it is open. Where
 -- a damaged record names neither run nor turn, these keep the lifetimes that they have.
 local function retain(head, pinned, keep)
@@ -188,10 +200,8 @@ local function retain(head, pinned, keep)
   redis.call('HSET', head, 'format', FORMAT)
   live_on({head, pinned}, not needed and keep)
   live_on(attached(head), not needed and keep)
-  local of = redis.call('HGET', head, 'of') or ''
-  if needed or #of < 32 then return end
-  local run, turn = to_hex(string.sub(of, 1, 16)), to_hex(string.sub(of, 17, 32))
-  local ns = string.sub(of, 33)
+  local run, turn, ns = belongs_to(head)
+  if needed or not run then return end
   local open = base .. 'open:' .. run
   -- Redis removes a sorted set with its last member, so EXISTS below says whether
   -- anything of the run is still open.
@@ -208,7 +218,7 @@ local function retain(head, pinned, keep)
     end
   end
   retain_schemas(base, redis.call('HGET', head, 'schemas') or '', keep, was_open)
-  retain_turn(base, base .. 'turn:' .. turn, keep)
+  if turn then retain_turn(base, base .. 'turn:' .. turn, keep) end
   live_on({base .. 'run:' .. run}, redis.call('EXISTS', open) == 0 and keep)
 end
 

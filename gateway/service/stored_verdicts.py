@@ -7,6 +7,7 @@ by a process that takes the turn over; then a freeze or another policy counts.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 
 from twokey.gateway.approvals.record import Approval, Item, approval_of, item_id
 from twokey.gateway.errors import CorruptRecord, NewerRecord
@@ -17,10 +18,10 @@ from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.protocol.wire import Verdict, VerdictKind, args_hash
 from twokey.gateway.service import denials
 from twokey.gateway.service.window_usage import CallUsage
+from twokey.gateway.store import codec
 from twokey.gateway.store.agent_load import AgentLoad
 from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.packing import packed, unpacked
-from twokey.gateway.store.schemas import schema_digest, schema_text
 from twokey.gateway.store.store import Store
 from twokey.gateway.store.windows import Use, use_of
 
@@ -33,7 +34,7 @@ FORBIDDEN = (
     "does not run."
 )
 
-FORMAT = 3
+FORMAT = 4
 """Number of the format in which the verdicts of a turn are written.
 
 They are a line with the ids of the turn's approvals, a byte with this number, four
@@ -44,6 +45,7 @@ which an older version would misread them.
 # Until format 2 nothing but packed JSON followed the line, without a checksum. It began
 # with the number of its dictionary, of which there was one then, or with a brace.
 _WITHOUT_CHECKSUM = (2, ord("{"))
+_WITH_CHECKSUM = (3, FORMAT)
 _CHECKSUM_BYTES = 4
 
 
@@ -54,7 +56,8 @@ class StoredVerdicts(Record):
         policy: digest of the policy.
         verdicts: in the order of the calls. As `read` returns them they are without
             schemas, which `with_schemas` adds.
-        schemas: the digest of each verdict's schema; "" for none.
+        schemas: the digest of the shared part that has each verdict's schema, or until
+            format 3 of the schema itself; "" for none.
     """
 
     policy: str
@@ -80,14 +83,21 @@ class StoredVerdicts(Record):
             raise CorruptRecord(turn_key) from error
         return found.with_(verdicts=verdicts)
 
-    def dumped(self) -> bytes:
+    def dumped(self, records: Sequence[Approval]) -> bytes:
         """Return what to store: a line with the ids of its approvals, then the rest.
 
         The ids stand apart because the store keeps a turn as long as they are open.
         """
         held = [one.item_id for one in self.verdicts if one.item_id]
         approvals = list(dict.fromkeys(approval_of(one)[0] for one in held))
-        schemas = [_digest_of(one) for one in self.verdicts]
+        pairs = ((one, codec.new(one).of_items) for one in records)
+        shared = {
+            item.id: name
+            for one, names in pairs
+            for item, name in zip(one.items, names, strict=True)
+            if item.args_schema is not None
+        }
+        schemas = [shared.get(one.item_id, "") for one in self.verdicts]
         stored = self.with_(
             verdicts=tuple(_stored(one, approvals) for one in self.verdicts),
             schemas=tuple(schemas) if any(schemas) else (),
@@ -104,8 +114,9 @@ class StoredVerdicts(Record):
         """
         found = await store.approvals.schemas.read(keys, filter(None, self.schemas))
         names = self.schemas or ("",) * len(self.verdicts)
-        rows = zip(self.verdicts, names, strict=True)
-        verdicts = [one.with_(args_schema=found.get(name)) for one, name in rows]
+        parts = [found.get(name, {}).get("args_schema") for name in names]
+        rows = zip(self.verdicts, parts, strict=True)
+        verdicts = [one.with_(args_schema=schema) for one, schema in rows]
         return self.with_(verdicts=tuple(verdicts))
 
     @classmethod
@@ -147,7 +158,7 @@ def _checked(turn_key: str, line: bytes, rest: bytes) -> bytes:
     if FORMAT < number < ord(" "):
         raise NewerRecord(turn_key, format=number, known=FORMAT)
     checksum, body = rest[1:][:_CHECKSUM_BYTES], rest[1 + _CHECKSUM_BYTES :]
-    if number != FORMAT or checksum != _checksum(line, body):
+    if number not in _WITH_CHECKSUM or checksum != _checksum(line, body):
         raise ValueError("damaged")
     return body
 
@@ -155,11 +166,6 @@ def _checked(turn_key: str, line: bytes, rest: bytes) -> bytes:
 def _checksum(line: bytes, body: bytes) -> bytes:
     found = zlib.crc32(body, zlib.crc32(line))
     return found.to_bytes(_CHECKSUM_BYTES, "big")
-
-
-def _digest_of(verdict: Verdict) -> str:
-    schema = verdict.args_schema
-    return schema_digest(schema_text(schema)) if schema is not None else ""
 
 
 def _stored(verdict: Verdict, approvals: list[str]) -> Verdict:

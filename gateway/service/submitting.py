@@ -300,7 +300,9 @@ class Submitter(PolicyService):
             one.id == first and found == StoredVerdicts.of_record(one)
             for one in proposal.approvals
         )
-        return b"" if proposal.approvals and is_whole else found.dumped()
+        return (
+            b"" if proposal.approvals and is_whole else found.dumped(proposal.approvals)
+        )
 
     def _usage(
         self, policy: Policy, turn: Turn, call: ProposedCall, load: AgentLoad

@@ -87,6 +87,7 @@ class ApprovalStore:
         # reviewers.
         if approvals:
             await self._pending.add(keys, preconditions.tenant, thread[0])
+        new = [(one, codec.new(one)) for one in approvals]
         reply = await OPEN(
             self._conn,
             turn=keys.turn(turn_key),
@@ -105,17 +106,14 @@ class ApprovalStore:
             first=keys.head(keys.first_of_turn(turn_key)),
             records=[
                 key
-                for approval in approvals
-                for key in (keys.head(approval.id), keys.pinned(approval.id))
+                for one in approvals
+                for key in (keys.head(one.id), keys.pinned(one.id))
             ],
             keep_ms=KEEP_MS,
             verdicts=verdicts,
             events=event_texts(events),
             approvals=json.dumps(
-                [
-                    turn_opening.row(keys, approval, preconditions.held)
-                    for approval in approvals
-                ]
+                [turn_opening.row(keys, *row, preconditions.held) for row in new]
             ),
             names=json.dumps(preconditions.names),
             limits=json.dumps(
@@ -133,15 +131,15 @@ class ApprovalStore:
             ),
             seen=json.dumps(seen_precedents(preconditions.known)),
             standing=json.dumps(turn_opening.standing_rows(preconditions.standing)),
-            schemas=json.dumps(
+            shared=json.dumps(
                 {
                     digest.to_raw(name).hex(): body
-                    for one in approvals
-                    for name, body in codec.schema_texts(one).items()
+                    for _, one in new
+                    for name, body in one.shared.items()
                 }
             ),
             not_rejected=json.dumps([*preconditions.not_rejected]),
-            pinned=[packed(codec.pinned(one)) for one in approvals],
+            pinned=[packed(one.pinned) for _, one in new],
         )
         match text(reply[0]):
             case "opened":
@@ -313,9 +311,9 @@ class ApprovalStore:
     ) -> list[Loaded]:
         """Read those approvals that are there, without corrupt and newer ones."""
         found: list[Loaded] = []
-        for approval_id in approval_ids:
+        for one in approval_ids:
             try:
-                loaded = await self.load(approval_id)
+                loaded = await self.load(one)
             # Before CorruptRecord in order and in meaning: such a record is sound,
             # and must neither be quarantined nor hide the others of a list.
             except NewerRecord as error:

@@ -4,14 +4,15 @@ What is known at the opening is one packed JSON string (`pinned`) that nothing w
 again. What changes are fields of one hash (`head`): small ones, which scripts compare,
 and texts, such as an item's detail (``<i>:d``) once a decision has changed it. Where
 all are small, the server keeps the hash in one piece. Arguments stand in the record
-once, in the request, until an edit changes them, and schemas stand apart, under their
-digests (``schemas``).
+once, in the request, until an edit changes them. What the policy says of every such
+call stands apart, under its digest (``shared``).
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import cast
 
 from pydantic import JsonValue
@@ -23,11 +24,13 @@ from twokey.gateway.protocol.records import Result
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.wire import TurnRef
+from twokey.gateway.store import shared_parts
 from twokey.gateway.store.connection import number
-from twokey.gateway.store.derived import completed, shortened
+from twokey.gateway.store.derived import completed, has_turns_id, shortened
 from twokey.gateway.store.integrity import is_whole
 from twokey.gateway.store.packing import unpacked
-from twokey.gateway.store.schemas import Schemas, schema_digest, schema_text
+from twokey.gateway.store.schemas import Parts
+from twokey.gateway.store.shared_parts import Shared
 
 FORMAT = 14
 """Number of the format in which records are written; scripts write it beside them.
@@ -55,9 +58,6 @@ _TIMES = {
     "checked": "checked_at_ms",
 }
 """The same of the approval itself."""
-
-_Placed = Mapping[int, JsonObject]
-"""Schemas by their place in a record."""
 
 _IN_HEAD = {"state", "owner", "result", "late_result", *_NUMBERS.values()}
 _SHOWN_ONLY = {"past"}
@@ -88,40 +88,52 @@ _APPROVAL_IN_HEAD = {"version", "rev", "created_at_ms", "acknowledged", "remarks
     *_TIMES.values(),
 }
 _TEXTS = {"d", "r", "late", "w", "acknowledged", "remarks", "inquiries", "uses"}
-_TEXTS.update(("format", "run", "turn", "of", "schemas"))
+_TEXTS.update(("format", "run", "turn", "of", "shared", "schemas"))
 _STATES = frozenset(ItemState)
-_SCHEMA = "args_schema"
 _DIGEST_BYTES = 32
 
 
-def schema_texts(approval: Approval) -> dict[str, str]:
-    """Return the texts of the schemas of an approval's items, by their digests."""
-    found = [one for item in approval.items if (one := item.args_schema) is not None]
-    texts = dict.fromkeys(map(schema_text, found))
-    return {schema_digest(one): one for one in texts}
+@dataclass(frozen=True)
+class NewRecord:
+    """A new approval as it is stored, but what `head` has of it.
 
+    An item's detail holds until the hash has another one.
 
-def pinned(approval: Approval) -> str:
-    """Return the JSON of a new approval, but what `head` has of it.
-
-    An item's detail holds until the hash has another one. Of an item's schema it has
-    the place in `schema_texts`.
+    Attributes:
+        pinned: JSON of what no other record has.
+        shared: the texts of what others share, by their digests.
+        of_items: under which digest each item shares something.
     """
-    places = {text: place for place, text in enumerate(schema_texts(approval).values())}
+
+    pinned: str
+    shared: Mapping[str, str]
+    of_items: Sequence[str]
+
+
+def new(approval: Approval) -> NewRecord:
+    """Return a new approval as it is stored."""
+    record = approval.model_dump(
+        mode="json", exclude={*_APPROVAL_IN_HEAD, "items"}, exclude_defaults=True
+    )
     rows: list[JsonObject] = []
     for item in approval.items:
         row = item.model_dump(
             mode="json",
-            exclude=_IN_HEAD | _SHOWN_ONLY | _same_action(item) | {_SCHEMA},
+            exclude=_IN_HEAD | _SHOWN_ONLY | _same_action(item),
             exclude_defaults=True,
         )
-        if item.args_schema is not None:
-            row[_SCHEMA] = places[schema_text(item.args_schema)]
-        rows.append(row)
-    record = approval.model_dump(
-        mode="json", exclude={*_APPROVAL_IN_HEAD, "items"}, exclude_defaults=True
-    )
-    record["items"] = [shortened(record, *row) for row in enumerate(rows)]
+        rows.append(shortened(record, item.index, row))
+    shared = shared_parts.split(record, rows)
+    named = [*shared]
+    of_items = [named[cast("int", row[shared_parts.PLACE])] for row in rows]
+    if has_turns_id(record):
+        del record["id"]
+    record["items"] = [*rows]
+    return NewRecord(pinned(record), shared, of_items)
+
+
+def pinned(record: JsonObject) -> str:
+    """Return the JSON of what never changes of an approval."""
     return json.dumps(record, ensure_ascii=False, separators=(",", ":"))
 
 
@@ -209,8 +221,8 @@ def states(head: Mapping[str, bytes]) -> dict[int, ItemState]:
 
 
 def digests(head: Mapping[str, bytes]) -> list[str]:
-    """Return the digests of the schemas that a stored approval names, in order."""
-    raw = head.get("schemas", b"")
+    """Return the digests of the parts that a stored approval shares, in order."""
+    raw = head.get("shared") or head.get("schemas", b"")
     starts = range(0, len(raw), _DIGEST_BYTES)
     return [digest.from_raw(raw[at : at + _DIGEST_BYTES]) for at in starts]
 
@@ -219,9 +231,9 @@ def approval(
     approval_id: str,
     head: dict[str, bytes],
     pinned: bytes,
-    schemas: Schemas,
+    parts: Parts,
 ) -> Approval:
-    """Put a stored approval together again, with those of its schemas that are there.
+    """Put a stored approval together again, with those of these parts that it shares.
 
     Raises:
         NewerRecord: when a newer version wrote it.
@@ -230,7 +242,7 @@ def approval(
     """
     check_format(approval_id, head)
     try:
-        found = _together(head, pinned, _in_order(schemas, head))
+        found = _together(approval_id, head, pinned, _in_order(parts, head))
         hashes = [head[f"{item.index}:h"] for item in found.items]
         is_ours = (
             found.id == approval_id
@@ -251,7 +263,7 @@ def as_opened(
     approval_id: str,
     head: dict[str, bytes],
     pinned: bytes,
-    schemas: Schemas,
+    parts: Parts,
 ) -> Approval:
     """Return a stored approval with its items as the policy decided on them first.
 
@@ -259,9 +271,9 @@ def as_opened(
         NewerRecord: when a newer version wrote it.
         CorruptRecord: as `approval`, by everything that is stored of it.
     """
-    approval(approval_id, head, pinned, schemas)
+    approval(approval_id, head, pinned, parts)
     kept = {name: one for name, one in head.items() if not name.endswith(":d")}
-    return _together(kept, pinned, _in_order(schemas, head))
+    return _together(approval_id, kept, pinned, _in_order(parts, head))
 
 
 def whose(pinned: bytes) -> tuple[str, TurnRef] | None:
@@ -288,18 +300,24 @@ def check_format(record: str, found: Mapping[str, bytes]) -> None:
         raise NewerRecord(record, format=int(written), known=FORMAT)
 
 
-def _in_order(schemas: Schemas, head: Mapping[str, bytes]) -> _Placed:
-    # A schema that is missing raises KeyError: without it an edit would be checked
-    # against nothing.
-    return {place: schemas[one] for place, one in enumerate(digests(head))}
+def _in_order(parts: Parts, head: Mapping[str, bytes]) -> Shared:
+    # One that is missing raises KeyError: without it nobody knows whom a call needs.
+    return {place: parts[one] for place, one in enumerate(digests(head))}
 
 
-def _together(head: dict[str, bytes], pinned: bytes, schemas: _Placed) -> Approval:
-    record = _object(pinned)
+def _together(
+    approval_id: str, head: dict[str, bytes], pinned: bytes, shared: Shared
+) -> Approval:
+    record = {**shared_parts.of_record(shared), **_object(pinned)}
+    if "id" not in record:
+        record["id"] = approval_id
+        # What stands under another id than its turn has was moved there.
+        if not has_turns_id(record):
+            raise ValueError("not of this turn")
     pinned_items = cast("list[JsonObject]", record["items"])
     acknowledged = head.get("acknowledged")
     items = [
-        _item(index, _with_schema(completed(record, index, row), schemas), head)
+        _item(index, completed(record, index, shared_parts.joined(row, shared)), head)
         for index, row in enumerate(pinned_items)
     ]
     return Approval.model_validate(
@@ -322,11 +340,6 @@ def _together(head: dict[str, bytes], pinned: bytes, schemas: _Placed) -> Approv
             "items": items,
         }
     )
-
-
-def _with_schema(row: JsonObject, schemas: _Placed) -> JsonObject:
-    place = row.get(_SCHEMA)
-    return {**row, _SCHEMA: schemas[place]} if isinstance(place, int) else row
 
 
 def _item(

@@ -10,10 +10,18 @@ from twokey.gateway.approvals.record import item_id
 from twokey.gateway.errors import BadJson
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.strict_json import JsonObject, parse_object
+from twokey.gateway.store.keys import HALF
 
 _CALL, _ASKED = "call", "asked"
 _OF_RECORD = ("tenant", "agent", "thread", "ns", "message_id")
 _LEFT_OUT = {"id", "index", "ctx", "requested"}
+
+
+def has_turns_id(record: JsonObject) -> bool:
+    """Return whether the id of a record follows from its turn."""
+    names = {name: str(record.get(name, "")) for name in _OF_RECORD}
+    half = digest.turn_key(**names).removeprefix("sha256:")[:HALF]
+    return str(record["id"]).rpartition("_")[2] == half
 
 
 def shortened(record: JsonObject, index: int, row: JsonObject) -> JsonObject:

@@ -46,6 +46,9 @@ RESPONSE_URL_MS = 29 * 60 * 1000
 LEASE_MS = 15_000
 """Lifetime of a thread lease and of a claim without a heartbeat."""
 
+HALF = 32
+"""How many hexadecimal digits of a hash name its key, or a turn's first approval."""
+
 LISTED_BYTES = 16
 """How long the member is by which a sorted set lists an approval."""
 
@@ -190,7 +193,7 @@ class Keys:
         return approval_id(self.shard, _half(turn_key))
 
     def schema(self, schema_digest: str) -> str:
-        """Hash: a JSON Schema, and how many open approvals name it."""
+        """Hash: what records share, and how many open approvals name it."""
         return f"{self._base}:schema:{schema_digest.removeprefix('sha256:')}"
 
     def begun(self, turn_key: str) -> str:
@@ -331,7 +334,7 @@ class Keys:
 
 
 def _half(turn_key: str) -> str:
-    return turn_key.removeprefix("sha256:")[:32]
+    return turn_key.removeprefix("sha256:")[:HALF]
 
 
 # Each turn uses a dozen keys of the same few names.

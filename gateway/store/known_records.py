@@ -17,7 +17,7 @@ from twokey.gateway.approvals.record import Approval
 from twokey.gateway.clock import now_s
 from twokey.gateway.store import codec
 from twokey.gateway.store.atomic_write import Loaded, Written
-from twokey.gateway.store.schemas import Schemas, SchemaStore
+from twokey.gateway.store.schemas import Parts, SchemaStore
 
 MOST_BYTES: Final = 8_000_000
 """How much memory what is remembered takes at most, about."""
@@ -52,7 +52,7 @@ class KnownRecords:
     """The approvals of one store that this process read or wrote lately.
 
     Args:
-        schemas: the schemas that records name.
+        schemas: the parts that records share.
         clock: seconds that only go forward.
 
     Attributes:
@@ -75,7 +75,7 @@ class KnownRecords:
         approval_id: str,
         head: Fields,
         pinned: bytes,
-        schemas: Schemas,
+        parts: Parts,
         *,
         now_ms: int,
     ) -> Loaded:
@@ -90,7 +90,7 @@ class KnownRecords:
         if known and known.head == head and known.pinned == pinned:
             approval = known.loaded.approval
         else:
-            approval = codec.approval(approval_id, head, pinned, schemas)
+            approval = codec.approval(approval_id, head, pinned, parts)
         loaded = Loaded(approval, now_ms)
         self._remember(_Known(head, pinned, loaded, self._clock()))
         return loaded

@@ -1,7 +1,8 @@
-"""Store of JSON Schemas that records share, each under its digest.
+"""Store of the parts that records share, each under its digest: schemas above all.
 
-A schema is kept while an approval that names it is open, and then as long as the last
-of them: `open.lua` counts the open ones, and the step that ends one counts it out.
+A part is kept while an approval that names it is open, and then as long as the last of
+them: `open.lua` counts the open ones, and the step that ends one counts it out. Until
+format 13 only a schema was shared, under a digest of its own kind.
 """
 
 from __future__ import annotations
@@ -16,27 +17,23 @@ from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.store.connection import Connection
 from twokey.gateway.store.keys import Keys
 
-SCHEMA_TAG = "twokey/v1/schema"
+SHARED_TAG = "twokey/v1/shared"
+_SCHEMA_TAG = "twokey/v1/schema"
 _MOST_KNOWN = 512
 
-Schemas = Mapping[str, JsonObject]
-"""Schemas by their digests."""
+Parts = Mapping[str, JsonObject]
+"""Shared parts by their digests."""
 
 
-def schema_text(schema: JsonObject) -> str:
-    """Return the text of a schema that is stored; the order of its members counts."""
-    return json.dumps(schema, ensure_ascii=False, separators=(",", ":"))
-
-
-def schema_digest(text: str) -> str:
-    """Return the digest that a schema of this text is stored under."""
+def shared_digest(text: str) -> str:
+    """Return the digest that a shared part of this text is stored under."""
     # Of this text and not of canonical JSON: a schema may hold numbers that the
     # canonical form refuses, and a form shows its fields in the schema's order.
-    return digest.tagged_hash(SCHEMA_TAG, text.encode("utf-8"))
+    return digest.tagged_hash(SHARED_TAG, text.encode("utf-8"))
 
 
 class SchemaStore:
-    """Schemas of all shards.
+    """Shared parts of all shards.
 
     What was read once is kept in memory: what stands under a digest never changes.
     """
@@ -46,7 +43,10 @@ class SchemaStore:
         self._known = OrderedDict[str, JsonObject]()
 
     async def read(self, keys: Keys, digests: Iterable[str]) -> dict[str, JsonObject]:
-        """Return those of these schemas that are there and are what they should be."""
+        """Return those of these parts that are there and are what they should be.
+
+        A schema of format 13 is returned as a part that has nothing else.
+        """
         wanted = dict.fromkeys(digests)
         missing = [one for one in wanted if one not in self._known]
         # A copy: another task may push some of them out while this one reads.
@@ -56,16 +56,21 @@ class SchemaStore:
                 *(["HGET", keys.schema(one), "body"] for one in missing)
             )
             for one, body in zip(missing, bodies, strict=True):
-                if isinstance(body, bytes) and schema_digest(_text(body)) == one:
-                    found[one] = cast("JsonObject", json.loads(body))
-        for one, schema in found.items():
-            self._known[one] = schema
+                if isinstance(body, bytes) and (part := _part(one, body)) is not None:
+                    found[one] = part
+        for one, part in found.items():
+            self._known[one] = part
             self._known.move_to_end(one)
         while len(self._known) > _MOST_KNOWN:
             self._known.popitem(last=False)
         return found
 
 
-def _text(body: bytes) -> str:
+def _part(name: str, body: bytes) -> JsonObject | None:
     # A damaged body has another digest, whatever it is read as.
-    return body.decode("utf-8", "replace")
+    text = body.decode("utf-8", "replace")
+    if shared_digest(text) == name:
+        return cast("JsonObject", json.loads(body))
+    if digest.tagged_hash(_SCHEMA_TAG, text.encode("utf-8")) == name:
+        return {"args_schema": cast("JsonObject", json.loads(body))}
+    return None

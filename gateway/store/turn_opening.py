@@ -97,7 +97,10 @@ def standing_rows(standing: Sequence[Approval]) -> list[dict[str, object]]:
 
 
 def row(
-    keys: Keys, approval: Approval, held: Mapping[str, Sequence[Use]]
+    keys: Keys,
+    approval: Approval,
+    new: codec.NewRecord,
+    held: Mapping[str, Sequence[Use]],
 ) -> dict[str, object]:
     """Return what the script needs to store a new approval."""
     return {
@@ -106,7 +109,7 @@ def row(
         "ttl_ms": approval.ttl_ms,
         "state": approval.items[0].state.value,
         "timers": timers.rows(approval.waiting),
-        "schemas": [digest.to_raw(one).hex() for one in codec.schema_texts(approval)],
+        "shared": [digest.to_raw(one).hex() for one in new.shared],
         "hashes": [digest.to_raw(item.action_hash).hex() for item in approval.items],
         "queues": rows_of(keys, approval),
         "uses": [as_rows(held.get(item.id, ())) for item in approval.items],

@@ -232,8 +232,8 @@ SCALE_TABLE = (
     Mutant(
         "damaged verdicts of a turn are refused",
         "gateway/service/stored_verdicts.py",
-        "    if number != FORMAT or checksum != _checksum(line, body):\n",
-        "    if number != FORMAT:\n",
+        "    if number not in _WITH_CHECKSUM or checksum != _checksum(line, body):\n",
+        "    if number not in _WITH_CHECKSUM:\n",
         "tests/service/test_stored_verdicts.py",
     ),
     Mutant(

@@ -46,7 +46,7 @@ def test_every_damaged_byte_is_noticed_or_changes_the_text() -> None:
             assert found.decode("utf-8", "replace") != RECORD
 
 
-@pytest.mark.parametrize("junk", [b"junk", b"\x02", b"\x02junk", packed(RECORD) + b"x"])
+@pytest.mark.parametrize("junk", [b"junk", b"\x02", b"\x02junk", b"\x03junk", packed(RECORD) + b"x"])
 def test_junk_is_damaged(junk: bytes) -> None:
     with pytest.raises(ValueError, match=r"damaged|neither"):
         unpacked(junk)
@@ -54,7 +54,7 @@ def test_junk_is_damaged(junk: bytes) -> None:
 
 def test_another_dictionary_is_of_a_newer_version() -> None:
     with pytest.raises(NewerRecord):
-        unpacked(b"\x03" + packed(RECORD)[1:])
+        unpacked(b"\x04" + packed(RECORD)[1:])
 
 
 def test_a_text_that_would_fill_the_memory_is_refused(
@@ -66,3 +66,33 @@ def test_a_text_that_would_fill_the_memory_is_refused(
 
     with pytest.raises(ValueError, match="damaged"):
         unpacked(bomb)
+
+
+HASHES = json.dumps(
+    {
+        "action": "sha256:" + "0a" * 32,
+        "salt": "f" * 32,
+        "longer": "ab" * 33,
+        "upper": "AB" * 16,
+        "marks": "\x01\x02",
+        "again": ["0a" * 32, "1" * 32],
+    }
+)
+
+
+def test_hashes_come_back_and_take_no_more_than_their_bytes() -> None:
+    assert unpacked(packed(HASHES)).decode() == HASHES
+
+    without = HASHES.replace("0a" * 32, "").replace("f" * 32, "").replace("1" * 32, "")
+    assert len(packed(HASHES)) < len(packed(without)) + 2 * 32 + 2 * 16 + 10
+
+
+def test_what_the_version_before_packed_is_read() -> None:
+    """It had another dictionary, and no hashes behind the text."""
+    dictionary = packing._DICTIONARIES[2]  # noqa: SLF001 - nothing writes with it now
+    deflate = zlib.compressobj(wbits=-15, zdict=dictionary)
+    before = b"\x02" + deflate.compress(HASHES.encode()) + deflate.flush()
+
+    assert unpacked(before).decode() == HASHES
+    with pytest.raises(ValueError, match="damaged"):
+        unpacked(before + b"\x00" * 32)

@@ -11,10 +11,10 @@ from twokey.gateway.errors import CorruptRecord
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.wire import ProposedCall, Turn, TurnRef
+from twokey.gateway.store import codec
 from twokey.gateway.store.approvals import ApprovalStore
-from twokey.gateway.store.connection import number, text
+from twokey.gateway.store.connection import fields, number, text
 from twokey.gateway.store.keys import Keys
-from twokey.gateway.store.schemas import schema_digest, schema_text
 from twokey.gateway.store.store import Store
 
 NO_END = -1
@@ -47,9 +47,11 @@ async def refund(harness: ServiceHarness, thread: str) -> Click:
 
 
 async def schema_key(harness: ServiceHarness, click: Click) -> str:
-    schema = (await harness.item(f"{click.approval}.0")).args_schema
-    assert schema
-    return keys_of(harness).schema(schema_digest(schema_text(schema)))
+    head = await harness.store.conn.command(
+        "HGETALL", keys_of(harness).head(click.approval)
+    )
+    [shared] = codec.digests(fields(head))
+    return keys_of(harness).schema(shared)
 
 
 async def life(harness: ServiceHarness, key: str) -> int:
@@ -74,7 +76,8 @@ async def test_two_approvals_share_one_schema_until_the_last_has_ended(
     key = await schema_key(harness, one)
     assert key == await schema_key(harness, two)
     opened = await pinned(harness.store.conn, keys_of(harness), one.approval)
-    assert opened["items"][0]["args_schema"] == 0
+    assert opened["items"][0]["shared"] == 0
+    assert "args_schema" not in opened["items"][0]
 
     await harness.reviews.decide(one, Reject(reason="No."), ANA)
     assert await life(harness, key) == NO_END

@@ -24,8 +24,8 @@
 -- ARGV[2] verdicts    text    what the turn is answered with; "" where it follows from the
 --                             first approval
 -- ARGV[3] events      json    array of event texts
--- ARGV[4] approvals   json    array of {id, ns, ttl_ms, state, timers, schemas,
---                             hashes, queues, uses}; schemas are digests in hex; queues are
+-- ARGV[4] approvals   json    array of {id, ns, ttl_ms, state, timers, shared,
+--                             hashes, queues, uses}; shared are digests in hex; queues are
 --                             rows of {queue, lists, groups}, see person_queues.py; state is pending, or
 --                             authorized, which lapses after ttl_ms; timers are rows of {kind, after_ms}
 -- ARGV[5] names       json    array of names under which nothing may be frozen
@@ -39,7 +39,7 @@
 -- ARGV[12] standing   json    rows of {id, rev, checked_ms, uses} of standing approvals that
 --                             calls are opened by: the rev that was read, how old Slack's word
 --                             on its givers may be, and its uses from now on (json)
--- ARGV[13] schemas    json    {digest in hex: JSON Schema}
+-- ARGV[13] shared     json    {digest in hex: text}
 -- ARGV[14] not_rejected json   array of fingerprints of calls of which none was rejected
 -- ARGV[15..] pinned   text    of each approval: what is pinned
 -- Returns:
@@ -111,7 +111,7 @@ for _, card in ipairs(redis.call('ZRANGEBYSCORE', KEYS[12], '-inf', now, 'LIMIT'
   end
 end
 
-local schemas = cjson.decode(ARGV[13])
+local shared = cjson.decode(ARGV[13])
 for index, approval in ipairs(approvals) do
   local head = KEYS[13 + 2 * index]
   local expires = now + approval.ttl_ms
@@ -123,17 +123,15 @@ for index, approval in ipairs(approvals) do
   end
   redis.call('SET', KEYS[14 + 2 * index], ARGV[14 + index])
   local member = listed(approval.id)
-  if #approval.schemas > 0 then
-    redis.call('HSET', head, 'schemas', from_hex(table.concat(approval.schemas)))
-  end
-  for _, digest in ipairs(approval.schemas) do
-    local schema = base .. 'schema:' .. digest
+  redis.call('HSET', head, 'shared', from_hex(table.concat(approval.shared)))
+  for _, digest in ipairs(approval.shared) do
+    local key = base .. 'schema:' .. digest
     -- Compared and not only looked for, so that a damaged one is mended.
-    if redis.call('HGET', schema, 'body') ~= schemas[digest] then
-      redis.call('HSET', schema, 'body', schemas[digest])
+    if redis.call('HGET', key, 'body') ~= shared[digest] then
+      redis.call('HSET', key, 'body', shared[digest])
     end
-    redis.call('HINCRBY', schema, 'open', 1)
-    redis.call('PERSIST', schema)
+    redis.call('HINCRBY', key, 'open', 1)
+    redis.call('PERSIST', key)
   end
   for i, hash in ipairs(approval.hashes) do
     redis.call('HSET', head, (i - 1) .. ':s', approval.state, (i - 1) .. ':h', from_hex(hash))

@@ -166,9 +166,9 @@ local function retain_turn(base, turn, keep)
   live_on({turn}, not needed and keep)
 end
 
--- Let schemas live while an open approval names one, and then as long as the last that
--- did. `digests` are raw, of an approval that has ended; `was_open` until this write.
-local function retain_schemas(base, digests, keep, was_open)
+-- Let what records share live while an open approval names it, and then as long as the
+-- last that did. `digests` are raw, of one that has ended; `was_open` until this write.
+local function retain_shared(base, digests, keep, was_open)
   for at = 1, #digests, 32 do
     local key = base .. 'schema:' .. to_hex(string.sub(digests, at, at + 31))
     if redis.call('EXISTS', key) == 1 then
@@ -217,7 +217,10 @@ local function retain(head, pinned, keep)
       redis.call('PEXPIRE', answered, DAY_MS)
     end
   end
-  retain_schemas(base, redis.call('HGET', head, 'schemas') or '', keep, was_open)
+  -- Until format 13 only schemas were shared.
+  for _, digests in ipairs({'shared', 'schemas'}) do
+    retain_shared(base, redis.call('HGET', head, digests) or '', keep, was_open)
+  end
   if turn then retain_turn(base, base .. 'turn:' .. turn, keep) end
   live_on({base .. 'run:' .. run}, redis.call('EXISTS', open) == 0 and keep)
 end

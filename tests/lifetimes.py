@@ -89,7 +89,6 @@ def _needed_by(
     found = {
         head[0],
         *(f"{base}{kind}:{approval}" for kind in ("p", "card", "seen_by")),
-        f"{base}short:{approval.rpartition('_')[2][:8]}",
     }
     found |= {f"{base}{field}" for field in card if field.startswith("at:")}
     run = stored.get("run", b"")[:16].hex() or "-"

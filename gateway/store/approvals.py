@@ -330,8 +330,7 @@ class ApprovalStore:
 
     async def with_short_id(self, keys: Keys, short: str) -> list[str]:
         """Return the ids of a shard's approvals with this short id, of all tenants."""
-        found = await self._conn.command("SMEMBERS", keys.short(short))
-        return sorted(run_list.ids(keys, found))
+        return await run_list.with_short_id(self._conn, keys, short)
 
     async def overdue(self, keys: Keys, limit: int, *, skip: int = 0) -> list[str]:
         """Return ids of approvals in which something is overdue, earliest first.

@@ -163,9 +163,9 @@ class Keys:
         return f"{self._base}:card:{approval}"
 
     def short(self, short: str) -> str:
-        """Set: the approvals that have this short id; nearly always one.
+        """Set: the collected cards that have this short id; nearly always one.
 
-        It lives as long as the one of them that was written last.
+        Until format 13 it was the approvals, too; see `short_ids.lua`.
         """
         return f"{self._base}:short:{short}"
 

@@ -11,7 +11,13 @@ from typing import cast
 from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.store.connection import Argument, Connection, Reply
 from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.script import Script
 from twokey.gateway.store.turn_opening import Listed
+
+SHORT_IDS = Script("short_ids", writes=False)
+
+_DAYS = 400
+"""How old an approval may be that its short id finds: most end within a month."""
 
 
 async def of_run(
@@ -34,6 +40,14 @@ async def open_of_run(
     """Return a run's approvals in which an item is open, oldest first."""
     found = await conn.command("ZRANGE", keys.open_of_run(tenant, run_ref), 0, -1)
     return listed(keys, found)
+
+
+async def with_short_id(conn: Connection, keys: Keys, short: str) -> list[str]:
+    """Return the ids of approvals and collected cards with this short id."""
+    _, found = await SHORT_IDS(
+        conn, expiry=keys.expiry, key=keys.short(short), short=short, days=_DAYS
+    )
+    return sorted({*ids(keys, found)})
 
 
 def ids(keys: Keys, reply: Reply) -> list[str]:

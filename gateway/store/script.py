@@ -23,7 +23,7 @@ _INCLUDE = re.compile(r"^-- include (\w+)\.lua$", re.MULTILINE)
 
 
 class Script:
-    """One Lua file with the shared prelude behind its first line.
+    """One Lua file with the shared functions behind its first line.
 
     Args:
         name: of the file.
@@ -43,7 +43,7 @@ class Script:
         self._writes = writes
         self.keys, self.args = (_names(body, array) for array in ("KEYS", "ARGV"))
         included = "".join(map(_read, _INCLUDE.findall(body)))
-        before = _SHEBANG + _read("prelude") + included
+        before = _SHEBANG + _read("prelude") + _read("lifetimes") + included
         rest = body.removeprefix(_SHEBANG)
         self._plain = before + rest
         self._fenced = before + _read("fence") + rest if is_fenced else ""

@@ -88,7 +88,7 @@ QUESTION_TABLE = (
     ),
     Mutant(
         "a skipped question is no evidence",
-        "gateway/store/lua/prelude.lua",
+        "gateway/store/lua/lifetimes.lua",
         "if redis.call('HGET', head, '0:s') == 'answered' then",
         "if true then",
         EVIDENCE,

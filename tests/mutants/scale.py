@@ -273,9 +273,30 @@ SCALE_TABLE = (
     ),
     Mutant(
         "what format 13 wrote ends with its turn",
-        "gateway/store/lua/prelude.lua",
+        "gateway/store/lua/lifetimes.lua",
         "  if not run and of then\n",
         "  if false then\n",
+        TURNS,
+    ),
+    Mutant(
+        "a short id is that of a whole id",
+        "gateway/store/lua/short_ids.lua",
+        "if at % 16 == 1 then",
+        "if true then",
+        "tests/store/test_short_ids.py",
+    ),
+    Mutant(
+        "a short id is known as long as its approval",
+        "gateway/store/lua/lifetimes.lua",
+        "  know_short(base, id, created, now_ms() + 4 * keep)\n",
+        "",
+        "tests/store/test_short_ids.py",
+    ),
+    Mutant(
+        "what stands under another id than its turn has is refused",
+        "gateway/store/codec.py",
+        "        if not has_turns_id(record):\n",
+        "        if False:\n",
         TURNS,
     ),
 )

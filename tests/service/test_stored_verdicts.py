@@ -12,6 +12,7 @@ from twokey.gateway.protocol.records import Result
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.wire import TurnRef
 from twokey.gateway.service.stored_verdicts import FORMAT, StoredVerdicts
+from twokey.gateway.store.packing import unpacked
 from twokey.gateway.store.store import Store
 
 CALLS: tuple[tuple[str, JsonObject], ...] = (
@@ -70,7 +71,7 @@ async def test_verdicts_without_a_checksum_are_read_as_before(
     """Those of format 2, which the version before wrote."""
     ref, verdicts = await harness.submit(*CALLS)
     line, _, rest = (await stored(harness, ref)).partition(b"\n")
-    await put(harness, ref, line + b"\n" + rest[5:])
+    await put(harness, ref, line + b"\n" + unpacked(rest[5:]))
 
     _, again = await harness.submit(*CALLS, message_id=ref.message_id)
 

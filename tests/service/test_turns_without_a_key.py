@@ -155,3 +155,23 @@ async def test_a_turn_with_a_window_is_answered_again_and_counts_once(
     assert denied.kind is VerdictKind.DENY
     _, (held,) = await harness.submit(("process_refund", {"amount": 95}))
     assert held.kind is VerdictKind.HOLD
+
+
+async def test_a_record_that_was_moved_to_another_id_is_refused(
+    harness: ServiceHarness,
+) -> None:
+    """Its id is not repeated in it: it follows from the turn that the record names."""
+    _, (one,) = await harness.submit(REFUND)
+    _, (two,) = await harness.submit(REFUND)
+    keys, conn = harness.store.keys_of_tenant("default"), harness.store.conn
+    approvals = [verdict.item_id.rpartition(".")[0] for verdict in (one, two)]
+    moved = [(key(approvals[0]), key(approvals[1])) for key in (keys.head, keys.pinned)]
+    for source, target in moved:
+        await conn.command("RENAME", target, f"{target}:aside")
+        await conn.command("COPY", source, target)
+
+    with pytest.raises(CorruptRecord):
+        await harness.item(two.item_id)
+    for _, target in moved:
+        await conn.command("RENAME", f"{target}:aside", target)
+    assert (await harness.item(two.item_id)).id == two.item_id

@@ -46,7 +46,9 @@ def test_every_damaged_byte_is_noticed_or_changes_the_text() -> None:
             assert found.decode("utf-8", "replace") != RECORD
 
 
-@pytest.mark.parametrize("junk", [b"junk", b"\x02", b"\x02junk", b"\x03junk", packed(RECORD) + b"x"])
+@pytest.mark.parametrize(
+    "junk", [b"junk", b"\x02", b"\x02junk", b"\x03junk", packed(RECORD) + b"x"]
+)
 def test_junk_is_damaged(junk: bytes) -> None:
     with pytest.raises(ValueError, match=r"damaged|neither"):
         unpacked(junk)
@@ -89,7 +91,7 @@ def test_hashes_come_back_and_take_no_more_than_their_bytes() -> None:
 
 def test_what_the_version_before_packed_is_read() -> None:
     """It had another dictionary, and no hashes behind the text."""
-    dictionary = packing._DICTIONARIES[2]  # noqa: SLF001 - nothing writes with it now
+    dictionary = packing._DICTIONARIES[2]
     deflate = zlib.compressobj(wbits=-15, zdict=dictionary)
     before = b"\x02" + deflate.compress(HASHES.encode()) + deflate.flush()
 

@@ -18,7 +18,7 @@ INCLUDED = {
     "precedents": {"change", "change_many", "open"},
 }
 """Included files, and the scripts that include them."""
-SHARED = {"prelude", "fence", *INCLUDED}
+SHARED = {"prelude", "lifetimes", "fence", *INCLUDED}
 FILES = sorted(path.stem for path in LUA.glob("*.lua") if path.stem not in SHARED)
 
 

@@ -146,9 +146,8 @@ for index, approval in ipairs(approvals) do
     end
   end
   if waits then enter_queues(approval.queues, approval.id, expires, KEYS[13]) end
-  local short = short_key(base, approval.id)
-  redis.call('SADD', short, member)
-  redis.call('PERSIST', short)
+  list_short(base, approval.id, now)
+  know_short(base, approval.id, now, expires + 4 * keep)
   redis.call('ZADD', KEYS[3], expires, member)
   if waits then redis.call('ZADD', KEYS[12], expires + keep, member) end
   for _, timer in ipairs(approval.timers) do

@@ -1,0 +1,154 @@
+-- How long keys live; script.py puts this behind the prelude of each script.
+-- One rule for every lifetime: what is still needed has none, and what has ended has one.
+-- An approval is needed while an item of it is open: people, an executor or the clock
+-- may still change it. A doubt is open until people reconcile it, however long that takes.
+local OPEN = {pending = true, authorized = true, executing = true, in_doubt = true}
+
+local function is_open(head)
+  -- An approval that is kept no longer has no `n`: nothing of it is open.
+  for i = 0, (tonumber(redis.call('HGET', head, 'n')) or 0) - 1 do
+    if OPEN[redis.call('HGET', head, i .. ':s')] then return true end
+  end
+  return false
+end
+
+-- Take the lifetime of keys away, or give them one from now on, in milliseconds.
+local function live_on(keys, keep)
+  for _, key in ipairs(keys) do
+    if keep then redis.call('PEXPIRE', key, keep) else redis.call('PERSIST', key) end
+  end
+end
+
+-- Split the key of an approval's head: the shard's base and the id.
+local function split(record)
+  return string.match(record, '^(.+:)%a:([^:]+)$')
+end
+
+-- The key by which a short id, see keys.py, finds an approval of a format before 14.
+local function short_key(base, id)
+  return base .. 'short:' .. string.sub(string.match(id, '[^_]*$'), 1, 8)
+end
+
+-- The key of a text that lists the ids of approvals, raw, by which a short id finds them:
+-- one for each day of opening and first digit, so that none becomes too long to search.
+local function ids_of(base, day, digits)
+  return base .. 'ids:' .. string.format('%.0f', day) .. ':' .. string.sub(digits, 1, 1)
+end
+
+-- List an approval that was opened at a moment for its short id.
+local function list_short(base, id, created)
+  local digits = string.match(id, '[^_]*$')
+  redis.call('APPEND', ids_of(base, math.floor(created / DAY_MS), digits), listed(id))
+end
+
+-- Let the short id of an approval be known until a moment, at least. It shares its list
+-- with others, so nothing makes that end sooner.
+local function know_short(base, id, created, till)
+  local ids = ids_of(base, math.floor(created / DAY_MS), string.match(id, '[^_]*$'))
+  -- Without a lifetime, -1, too: it has just been made. A day more or less is nothing to
+  -- so long a life, and spares most writes.
+  if redis.call('PTTL', ids) < till - now_ms() - DAY_MS then
+    redis.call('PEXPIREAT', ids, string.format('%.0f', till))
+  end
+end
+
+-- What lives as long as an approval: where its card stands in Slack, what reviewers have
+-- read of it, and its short id.
+local function attached(record)
+  local base, id = split(record)
+  local card = base .. 'card:' .. id
+  local keys = {card, base .. 'seen_by:' .. id, short_key(base, id)}
+  -- A card that was posted twice (an answer of Slack got lost) has a text for each
+  -- copy. They are not in KEYS, because only the card knows them; all have the shard's
+  -- hash tag, so a cluster keeps them on one node.
+  for _, field in ipairs(redis.call('HKEYS', card)) do
+    if string.sub(field, 1, 3) == 'at:' then keys[#keys + 1] = base .. field end
+  end
+  return keys
+end
+
+-- Keep the verdicts of a turn while an approval that holds one of its calls is open; a
+-- turn without any is asked about again only by a process that takes it over.
+local function retain_turn(base, turn, keep)
+  local needed, is_auto = false, true
+  -- The first line names its approvals; what follows is packed.
+  local line = string.match(redis.call('GET', turn) or '', '^[^\n]*')
+  for id in string.gmatch(line, 'ap_s%d+_%x+') do
+    needed, is_auto = needed or is_open(base .. 'a:' .. id), false
+  end
+  if is_auto then keep = DAY_MS end
+  -- False as a lifetime: none, see live_on.
+  live_on({turn}, not needed and keep)
+end
+
+-- Let what records share live while an open approval names it, and then as long as the
+-- last that did. `digests` are raw, of one that has ended; `was_open` until this write.
+local function retain_shared(base, digests, keep, was_open)
+  for at = 1, #digests, 32 do
+    local key = base .. 'schema:' .. to_hex(string.sub(digests, at, at + 31))
+    if redis.call('EXISTS', key) == 1 then
+      local open = redis.call('HINCRBY', key, 'open', was_open and -1 or 0)
+      if open <= 0 then redis.call('PEXPIRE', key, keep) end
+    end
+  end
+end
+
+-- Return of which run an approval is, of which turn where that has a key of its own, both
+-- as their keys name them, and its namespace. Nothing of a damaged record.
+local function belongs_to(head)
+  local run, turn, of = unpack(redis.call('HMGET', head, 'run', 'turn', 'of'))
+  -- Until format 13 one field held all three.
+  if not run and of then
+    run, turn = string.sub(of, 1, 16) .. string.sub(of, 33), string.sub(of, 17, 32)
+  end
+  if not run or #run < 16 then return nil end
+  return to_hex(string.sub(run, 1, 16)), turn and to_hex(turn), string.sub(run, 17)
+end
+
+-- After every write: keep an approval, and what its run needs while it is open. Where
+-- a damaged record names neither run nor turn, these keep the lifetimes that they have.
+local function retain(head, pinned, keep)
+  local base, id = split(head)
+  local needed = is_open(head)
+  -- At each write, not only at the opening: an older version may have opened this
+  -- record, and must not read what this one wrote into it.
+  redis.call('HSET', head, 'format', FORMAT)
+  live_on({head, pinned}, not needed and keep)
+  live_on(attached(head), not needed and keep)
+  -- Also of one that is open: no deadline, doubt or reminder is so far apart.
+  local created = tonumber(redis.call('HGET', head, 'created')) or 0
+  know_short(base, id, created, now_ms() + 4 * keep)
+  local run, turn, ns = belongs_to(head)
+  if needed or not run then return end
+  local open = base .. 'open:' .. run
+  -- Redis removes a sorted set with its last member, so EXISTS below says whether
+  -- anything of the run is still open.
+  local was_open = redis.call('ZREM', open, listed(id) .. ns) == 1
+  if was_open then
+    redis.call('ZADD', base .. 'run:' .. run, created, listed(id) .. ns)
+    -- Listed apart for a day: the run's next calls are shown beside such answers.
+    if redis.call('HGET', head, '0:s') == 'answered' then
+      local answered = base .. 'answered:' .. run
+      redis.call('ZADD', answered, created, listed(id) .. ns)
+      redis.call('ZREMRANGEBYRANK', answered, 0, -1 - MOST_ANSWERED)
+      redis.call('PEXPIRE', answered, DAY_MS)
+    end
+  end
+  -- Until format 13 only schemas were shared.
+  for _, digests in ipairs({'shared', 'schemas'}) do
+    retain_shared(base, redis.call('HGET', head, digests) or '', keep, was_open)
+  end
+  if turn then retain_turn(base, base .. 'turn:' .. turn, keep) end
+  live_on({base .. 'run:' .. run}, redis.call('EXISTS', open) == 0 and keep)
+end
+
+-- Keep the facts of a thread until its run has ended. What is "new" has none from
+-- before: whether the thread itself has a past, only who runs it can see.
+local function begin_run(facts)
+  if redis.call('EXISTS', facts) == 0 then
+    redis.call('HSET', facts, 'run', 'new')
+  elseif redis.call('HGET', facts, 'run') ~= 'new' then
+    redis.call('HSET', facts, 'run', 'open')
+  end
+  redis.call('PERSIST', facts)
+end

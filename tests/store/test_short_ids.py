@@ -1,0 +1,82 @@
+"""Short ids find approvals in lists of days, and only whole ids."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.service.harness import ANA, ServiceHarness
+from twokey.gateway.approvals.decisions import Reject
+from twokey.gateway.approvals.short_id import short_id
+from twokey.gateway.store.connection import number
+from twokey.gateway.store.keys import KEEP_MS, Keys
+from twokey.gateway.store.store import Store
+
+DAY_MS = 24 * 60 * 60 * 1000
+
+
+@pytest.fixture
+def harness(store: Store) -> ServiceHarness:
+    return ServiceHarness(store)
+
+
+@pytest.fixture
+def keys(harness: ServiceHarness) -> Keys:
+    return harness.store.keys_of_tenant("default")
+
+
+async def list_of(harness: ServiceHarness, keys: Keys, approval: str) -> str:
+    created = (await harness.approval(f"{approval}.0")).created_at_ms
+    base = keys.expiry.removesuffix("x")
+    return f"{base}ids:{created // DAY_MS}:{short_id(approval)[0]}"
+
+
+async def found(harness: ServiceHarness, keys: Keys, short: str) -> list[str]:
+    return await harness.store.approvals.with_short_id(keys, short)
+
+
+async def test_only_what_begins_with_it_is_found(
+    harness: ServiceHarness, keys: Keys
+) -> None:
+    click, _ = await harness.refund()
+    short = short_id(click.approval)
+    ids = await list_of(harness, keys, click.approval)
+    twin = f"ap_s0_{short}{'0' * 24}"
+    across = bytes.fromhex(f"{short[0]}{'1' * 23}{short}") + bytes.fromhex("2" * 32)
+    await harness.store.conn.command("APPEND", ids, across + keys.listed(twin))
+
+    assert await found(harness, keys, short) == sorted([click.approval, twin])
+
+
+async def test_what_the_version_before_listed_is_found(
+    harness: ServiceHarness, keys: Keys
+) -> None:
+    click, _ = await harness.refund()
+    short = short_id(click.approval)
+    await harness.store.conn.transaction(
+        ["DEL", await list_of(harness, keys, click.approval)],
+        ["SADD", keys.short(short), keys.listed(click.approval)],
+    )
+
+    assert await found(harness, keys, short) == [click.approval]
+    await harness.reviews.decide(click, Reject(reason="no"), ANA)
+    assert number(await harness.store.conn.command("PTTL", keys.short(short))) > 0
+
+
+async def test_it_is_known_as_long_as_its_approval(
+    harness: ServiceHarness, keys: Keys
+) -> None:
+    click, _ = await harness.refund()
+    ids = await list_of(harness, keys, click.approval)
+    conn = harness.store.conn
+    expires = (await harness.approval(f"{click.approval}.0")).expires_at_ms
+    assert number(await conn.command("PEXPIRETIME", ids)) > expires + 2 * KEEP_MS
+
+    # Long after, when the list has nearly ended: somebody decides only now.
+    await conn.command("PEXPIRE", ids, 1000)
+    await harness.reviews.decide(click, Reject(reason="no"), ANA)
+
+    ends = [
+        number(await conn.command("PEXPIRETIME", key))
+        for key in (keys.head(click.approval), ids)
+    ]
+    assert 0 < ends[0] < ends[1]

@@ -256,7 +256,7 @@ async def _give_back(request: ClaimRequest, gateway: Gateway) -> None:
     # of what it was granted.
     reply = await gateway.claim(request)
     if isinstance(reply, Claimed):
-        await gateway.release(request.item_id, reply.fence)
+        await gateway.release(request.item_id, reply.fence, has_begun=False)
 
 
 async def _read_state(
@@ -310,7 +310,7 @@ async def _run_once(
         except Exception as error:
             if isinstance(error, GraphBubbleUp) or is_invalid_resume(error):
                 # The tool pauses, or its own interrupt refused an answer: no failure.
-                await _release(held, claimed, gateway, shell)
+                await _release(held, claimed, gateway, shell, has_begun=True)
                 raise
             # Every exception of a tool: the effect may have happened, so the failure is
             # recorded under the claim. Raised, it would be replayed without end.
@@ -342,12 +342,18 @@ async def _finish(
 
 
 async def _release(
-    held: HeldCall, claimed: Claimed, gateway: Gateway, shell: Shell
+    held: HeldCall,
+    claimed: Claimed,
+    gateway: Gateway,
+    shell: Shell,
+    *,
+    has_begun: bool = False,
 ) -> None:
+    item_id, fence = held.verdict.item_id, claimed.fence
     try:
         await ask_with_retries(
-            shell, lambda: gateway.release(held.verdict.item_id, claimed.fence)
+            shell, lambda: gateway.release(item_id, fence, has_begun=has_begun)
         )
     except TwokeyError as error:
         # The claim then expires and becomes a doubt, which is the safe side.
-        log_failure(logger, error, "execution.unreleased item=%s", held.verdict.item_id)
+        log_failure(logger, error, "execution.unreleased item=%s", item_id)

@@ -85,7 +85,13 @@ def shorten_claim(
 
 
 def finish(
-    approval: Approval, item: Item, fence: int, result: Result | None, *, now_ms: int
+    approval: Approval,
+    item: Item,
+    fence: int,
+    result: Result | None,
+    *,
+    now_ms: int,
+    has_begun: bool = True,
 ) -> Change | bool:
     """Record what an execution came to, or give its claim back.
 
@@ -95,6 +101,8 @@ def finish(
         fence: of the attempt that reports.
         result: what it came to; None gives the claim back unused.
         now_ms: the store's clock.
+        has_begun: False where the tool was not begun, so that nothing inside it asks:
+            the authorization then lapses when it would have without this attempt.
 
     Returns:
         The change, or without one whether the report was recorded before. A report
@@ -119,7 +127,7 @@ def finish(
     )
     if not (is_owned and is_open):
         return False
-    return _ended(approval, item, result, (), now_ms=now_ms)
+    return _ended(approval, item, result, (), now_ms=now_ms, has_begun=has_begun)
 
 
 def is_late(change: Change) -> bool:
@@ -162,6 +170,7 @@ def _ended(
     events: tuple[Event, ...],
     *,
     now_ms: int,
+    has_begun: bool = True,
 ) -> Change:
     after = state_after(item, result)
     is_same = item.state is after
@@ -173,7 +182,7 @@ def _ended(
         # A claim that is given back keeps what an earlier attempt came to.
         result=result or item.result,
     )
-    if result is None:
+    if result is None and has_begun:
         # Something inside it asks, which may take longer than an unused authorization.
         ended = ended.with_(lapses_at_ms=now_ms + timing.PAUSE_MS)
     event = approval_event(approval, named_after(after), item)

@@ -56,8 +56,14 @@ class Gateway(Protocol):
         """Record what an execution came to; False when the claim is not ours."""
         ...
 
-    async def release(self, item_id: str, fence: int) -> None:
-        """Give a claim back unused, for a pause inside the tool."""
+    async def release(
+        self, item_id: str, fence: int, *, has_begun: bool = True
+    ) -> None:
+        """Give a claim back unused, for a pause inside the tool.
+
+        ``has_begun`` is False where the tool was not even begun: then its authorization
+        waits no longer than without this attempt.
+        """
         ...
 
     async def report_progress(self, progress: CallProgress) -> CallBegun:

@@ -91,30 +91,32 @@ class ClaimService(PolicyService):
 
     async def heartbeat(self, item_id: str, fence: int) -> bool:
         """Keep a claim; False when it is no longer this fence's."""
-        approval_id, index = approval_of(item_id)
-        return await self._store.approvals.heartbeat(approval_id, index, fence)
+        return await self._store.approvals.heartbeat(*approval_of(item_id), fence)
 
-    async def release(self, item_id: str, fence: int) -> None:
-        """Give a claim back unused: the tool paused before it had an effect."""
-        await self.finish(item_id, fence, None)
+    async def release(
+        self, item_id: str, fence: int, *, has_begun: bool = True
+    ) -> None:
+        """Give a claim back unused: the tool paused, or was not even begun."""
+        await self.finish(item_id, fence, None, has_begun=has_begun)
 
-    async def finish(self, item_id: str, fence: int, result: Result | None) -> bool:
+    async def finish(
+        self, item_id: str, fence: int, result: Result | None, *, has_begun: bool = True
+    ) -> bool:
         """Record what an execution came to; without a result, give its claim back.
 
-        It is written also when the caller is cancelled: nobody else knows the result.
-
-        Returns:
-            False when the claim is another's, or people had reconciled the call.
+        Also when the caller is cancelled: nobody else knows the result. Returns False
+        when the claim is another's, or people had reconciled the call.
         """
 
         async def compute(loaded: Loaded, item: Item) -> Write | bool:
+            approval, now_ms = loaded.approval, loaded.now_ms
             found = executing.finish(
-                loaded.approval, item, fence, result, now_ms=loaded.now_ms
+                approval, item, fence, result, now_ms=now_ms, has_begun=has_begun
             )
             if isinstance(found, bool):
                 return found
             checked = await with_spot_check(
-                self._store, self._policy(), found, item.index, loaded.now_ms
+                self._store, self._policy(), found, item.index, now_ms
             )
             return Write(checked)
 
@@ -165,7 +167,7 @@ class ClaimService(PolicyService):
     ) -> Write | ClaimReply:
         """Start an authorized call, unless its authorization holds no more."""
         approval, now_ms = loaded.approval, loaded.now_ms
-        # Refused from this moment on, even if the sweep comes late to write it down.
+        # Also if the sweep comes late to write it down.
         if 0 < item.lapses_at_ms <= now_ms:
             return _unclaimable(item.with_(state=ItemState.LAPSED))
         evaluated = await self._evaluate_now(loaded, item)
@@ -202,9 +204,8 @@ class ClaimService(PolicyService):
     ) -> Write | ClaimReply:
         """Decide how a call that was started before continues."""
         approval, now_ms = loaded.approval, loaded.now_ms
-        # `owner` names one attempt, so this is the same claim asked again.
-        if item.owner == request.owner:
-            return self._reply(item, request.owner)  # its answer was lost
+        if item.owner == request.owner:  # the same attempt; its answer was lost
+            return self._reply(item, request.owner)
         cut = executing.shorten_claim(
             approval, item, lease_ms=self._store.lease_ms, now_ms=now_ms
         )
@@ -273,8 +274,7 @@ class ClaimService(PolicyService):
 
 
 def _busy(left_ms: int) -> Busy:
-    # A fifth of what is left: soon enough after a live owner's end, seldom enough for
-    # the store.
+    # A fifth of what is left: soon after a live owner's end, and seldom enough.
     return Busy(retry_after_s=min(0.5, max(0.05, left_ms / 5000)))
 
 

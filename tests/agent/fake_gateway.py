@@ -96,6 +96,7 @@ class FakeGateway:
         self.recorded: Callable[[], None] = lambda: None
         self.ends: list[CallEnd] = []
         self.beats: Counter[str] = Counter()
+        self.unbegun = 0
         self.tamper: Callable[[Claimed], Claimed] = lambda claimed: claimed
         self._lock = threading.Lock()
 
@@ -183,8 +184,11 @@ class FakeGateway:
         self.recorded()
         return True
 
-    async def release(self, item_id: str, fence: int) -> None:
+    async def release(
+        self, item_id: str, fence: int, *, has_begun: bool = True
+    ) -> None:
         with self._entered("release"):
+            self.unbegun += not has_begun
             if self._is_owner(item_id, fence):
                 self._transition(item_id, Transition.RELEASE)
 

@@ -470,6 +470,7 @@ async def test_a_claim_of_a_cancelled_run_is_given_back(
         return gateway.items["ap0.0"].state is ItemState.AUTHORIZED
 
     await eventually(is_given_back)
+    assert gateway.unbegun == 1, "its authorization must not live longer by this"
     assert effects.paid == []
     await runner.run(graph, Command(resume=answers), STRICT)
     assert effects.paid == [(10, "ada")]

@@ -261,6 +261,24 @@ async def test_an_authorization_does_not_lapse_while_something_inside_asks(
     assert isinstance(again, Claimed)
 
 
+async def test_an_attempt_that_did_not_begin_makes_no_authorization_longer(
+    harness: ServiceHarness,
+) -> None:
+    """Its process was told to stop between the claim and the tool."""
+    click, claim = await harness.refund()
+    await harness.reviews.decide(click, Approve(), ANA)
+    before = (await harness.item(claim.item_id)).lapses_at_ms
+    granted = await harness.agents.claim(claim)
+    assert isinstance(granted, Claimed)
+
+    await harness.agents.release(claim.item_id, granted.fence, has_begun=False)
+
+    assert (await harness.item(claim.item_id)).lapses_at_ms == before
+    await harness.lapsed(claim.item_id)
+    await harness.sweeper.sweep()
+    assert (await harness.item(claim.item_id)).state is ItemState.LAPSED
+
+
 async def test_an_authorization_that_nobody_uses_lapses(
     harness: ServiceHarness,
 ) -> None:

@@ -265,7 +265,9 @@ class Connection:
                 # What an earlier try sent may have been done, whatever comes later.
                 owed = error if isinstance(error, MaybeDoneError) else owed
                 if servers.is_closed or loop.time() + pause_s >= deadline:
-                    raise owed or error from error
+                    if owed is None or owed is error:
+                        raise
+                    raise owed from error
                 self.resent += 1
                 await asyncio.sleep(pause_s)
             else:

@@ -15,7 +15,7 @@ import pytest
 
 from tests.store.wire import Handler, Scripted, answering, deaf, serve_tls, through
 from tests.topologies import DURABLE, Node, programs
-from twokey.gateway.errors import StoreUnavailable
+from twokey.gateway.errors import StoreUnavailable, Unanswered
 from twokey.gateway.store import connection, multiplexed, node
 from twokey.gateway.store.connection import Connection, number, text
 
@@ -127,6 +127,21 @@ async def test_a_connection_that_nobody_answers_is_replaced_however_short_the_ca
                         reply = await conn.command("GET", "key")
 
         assert server.opened == 2
+
+
+async def test_an_error_is_not_its_own_cause(
+    tmp_path: Path, opened: Open, impatient: float
+) -> None:
+    """Who looks for the cause of an error follows one to the next."""
+    async with Scripted(tmp_path, deaf) as server:
+        conn = opened(server.url)
+        with pytest.raises(Unanswered) as raised:
+            await conn.keep(["SET", "key", "value"])
+
+    found: BaseException | None = raised.value
+    for _ in range(10):
+        found = found.__cause__ if found else None
+    assert found is None
 
 
 async def test_replies_that_come_byte_by_byte_are_put_together(

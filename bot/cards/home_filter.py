@@ -19,6 +19,9 @@ ALL = "*"
 
 ON, OFF = "on", "off"
 
+FIRST = "first"
+"""The value of the button that leads to the first page."""
+
 
 def filter_row(page: Page, chosen: HomeFilter) -> list[Block]:
     """Return the menus to filter a queue by; nothing where there is no choice."""
@@ -38,7 +41,7 @@ def filter_row(page: Page, chosen: HomeFilter) -> list[Block]:
     if not menus:
         return []
     # With the choice in its id: Slack keeps what a menu shows while its id stays.
-    said = chosen.with_(page=0).model_dump_json()
+    said = chosen.with_(after="").model_dump_json()
     of = hashlib.sha256(said.encode()).hexdigest()[:8]
     row: list[Block] = [actions(*menus, block_id=f"filter.{of}")]
     if chosen.is_set:
@@ -50,25 +53,22 @@ def filter_row(page: Page, chosen: HomeFilter) -> list[Block]:
 
 def pager(page: Page) -> list[Block]:
     """Return what leads to the other pages; nothing where there is one."""
-    if page.pages == 1:
+    if page.before is None and page.next is None:
         return []
-    first = page.number * ROWS + 1
     text = template(
         "Cards {first} to {last} of {count}",
-        first=first,
-        last=min(first + ROWS - 1, page.matching),
+        first=page.start + 1,
+        last=min(page.start + ROWS, page.matching),
         count=page.matching,
     )
     turns: list[Block] = []
-    if page.number:
-        turns.append(
-            button(Action.HOME_BACK, label("More urgent"), value=str(page.number - 1))
-        )
-    if page.number + 1 < page.pages:
-        turns.append(
-            button(Action.HOME_NEXT, label("Less urgent"), value=str(page.number + 1))
-        )
-    return [context(text), actions(*turns, block_id=f"pages.{page.number}")]
+    if page.before is not None:
+        more = label("More urgent")
+        # Slack takes no empty value.
+        turns.append(button(Action.HOME_BACK, more, value=page.before or FIRST))
+    if page.next is not None:
+        turns.append(button(Action.HOME_NEXT, label("Less urgent"), value=page.next))
+    return [context(text), actions(*turns, block_id=f"pages.{page.start}")]
 
 
 def _menu(

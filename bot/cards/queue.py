@@ -7,6 +7,7 @@ of its group; any other call is opened first.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import LiteralString, TypeAlias
@@ -52,14 +53,16 @@ _Why: TypeAlias = tuple[bool, LiteralString]
 class HomeFilter(Record):
     """What a person wants to see of their queue; an empty text stands for all.
 
-    ``page`` is counted from 0.
+    ``after`` is the row behind which their page begins, see `mark_of`. A number of a
+    page would show other rows, or the same ones again, whenever some before them come
+    or go.
     """
 
     tool: str = ""
     agent: str = ""
     tier: str = ""
     is_mine: bool = False
-    page: int = 0
+    after: str = ""
 
     @property
     def is_set(self) -> bool:
@@ -90,8 +93,9 @@ class Page:
 
     Attributes:
         groups: with the approvals of this page only.
-        number: from 0.
-        pages: how many there are.
+        start: how many approvals stand before it.
+        before: `HomeFilter.after` of the page before; None when this is the first.
+        next: of the page behind; None when this is the last.
         calls: how many calls wait for the person, whatever the filter.
         matching_calls: how many of them the filter lets through.
         matching: how many approvals these are in.
@@ -100,8 +104,9 @@ class Page:
     """
 
     groups: tuple[Group, ...]
-    number: int
-    pages: int
+    start: int
+    before: str | None
+    next: str | None
     calls: int
     matching_calls: int
     matching: int
@@ -153,12 +158,13 @@ def page_of(
     waiting = most_urgent(queue, now_ms)
     counts = {one.id: len(pending(one)) for one in waiting} | dict(calls or {})
     matching = [one for one in waiting if _matches(one, chosen, user, now_ms)]
-    pages = max(1, -(-len(matching) // ROWS))
-    number = min(chosen.page, pages - 1)
+    start = _start(matching, chosen.after)
+    end = start + ROWS
     return Page(
-        groups=_groups(matching, number * ROWS, counts),
-        number=number,
-        pages=pages,
+        groups=_groups(matching, start, counts),
+        start=start,
+        before=_mark_before(matching, start - ROWS) if start else None,
+        next=_mark_before(matching, end) if end < len(matching) else None,
         calls=sum(counts[one.id] for one in waiting),
         matching_calls=sum(counts[one.id] for one in matching),
         matching=len(matching),
@@ -167,6 +173,27 @@ def page_of(
         tiers=_tiers(waiting),
         is_any_mine=any(_is_acknowledged_by(one, user, now_ms) for one in waiting),
     )
+
+
+def mark_of(approval: Approval) -> str:
+    """Return the place of an approval in a queue, also when it has left it."""
+    return json.dumps(_sort_key(approval), separators=(",", ":"))
+
+
+def _start(matching: Sequence[Approval], after: str) -> int:
+    """Return how many approvals stand before the page behind a mark."""
+    try:
+        place = tuple(json.loads(after)) if after else ()
+        start = sum(_sort_key(one) <= place for one in matching) if place else 0
+    # It was in a button, or kept by another version: then the first page.
+    except (TypeError, ValueError):
+        return 0
+    # What was behind it has gone: what is last now.
+    return start if start < len(matching) else max(0, len(matching) - 1) // ROWS * ROWS
+
+
+def _mark_before(matching: Sequence[Approval], index: int) -> str:
+    return mark_of(matching[index - 1]) if index > 0 else ""
 
 
 def most_urgent(queue: Iterable[Approval], now_ms: int) -> list[Approval]:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 
 from twokey.bot import payload
-from twokey.bot.cards.home_filter import ON, name_in
+from twokey.bot.cards.home_filter import FIRST, ON, name_in
 from twokey.bot.cards.queue import HomeFilter, decidable_in_row
 from twokey.bot.ids import Action
 from twokey.bot.interactions import Clicked
@@ -28,8 +28,8 @@ _FILTERS: dict[Action, Callable[[HomeFilter, str], HomeFilter]] = {
     Action.FILTER_TIER: lambda chosen, value: chosen.with_(tier=name_in(value)),
     Action.FILTER_MINE: lambda chosen, value: chosen.with_(is_mine=value == ON),
 }
+_MOST_OF_A_MARK = 200
 _TURNS = (Action.HOME_BACK, Action.HOME_NEXT)
-_MAX_DIGITS = 4
 
 
 def register(router: Router) -> None:
@@ -78,12 +78,12 @@ async def _used_and_shown(
 def _used(chosen: HomeFilter, action: str, value: str) -> HomeFilter:
     """Return the filter and the page after a click on a tab."""
     if action in _TURNS:
-        is_number = value.isascii() and value.isdigit() and len(value) <= _MAX_DIGITS
-        return chosen.with_(page=int(value) if is_number else 0)
+        is_first = value == FIRST or len(value) > _MOST_OF_A_MARK
+        return chosen.with_(after="" if is_first else value)
     if action in {str(each) for each in _FILTERS}:
         after = _FILTERS[Action(action)](chosen, value)
         # Another filter has other pages.
-        return after.with_(page=0)
+        return after.with_(after="")
     return chosen
 
 

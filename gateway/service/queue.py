@@ -56,7 +56,8 @@ class ReviewQueue(TenantService):
         The soonest due comes first. Some of it may be none of theirs, such as what they
         have voted on: the caller compares each. It is read by pages, so that a caller
         that stops early costs little, and others' approvals cost nothing. It ends at
-        the end, and not after a number: the caller counts.
+        the end, and not after a number: the caller counts. One whose time is changed
+        meanwhile comes once.
 
         Args:
             people: as resolved now; those whom they stand in for have to be among them.
@@ -75,6 +76,7 @@ class ReviewQueue(TenantService):
             self._keys, self._tenant, {one.user for one in actors}, groups
         )
         place: Place | None = FIRST
+        given = set[str]()
         while place is not None:
             page = await queues.page(self._keys, names, place, _PAGE)
             missing = [one for one in page.approvals if one not in known]
@@ -82,8 +84,11 @@ class ReviewQueue(TenantService):
                 known[loaded.approval.id] = loaded
             for one in page.approvals:
                 found = known.get(one)
-                if found is not None and self._waits(found):
-                    yield found
+                # More time moves it behind the place that the reading has come to.
+                if one in given or found is None or not self._waits(found):
+                    continue
+                given.add(one)
+                yield found
             place = page.next
 
     async def read_short(self, short: str) -> list[Loaded]:

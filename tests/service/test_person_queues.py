@@ -273,3 +273,23 @@ async def test_what_a_late_sweep_has_not_ended_yet_is_still_listed(
     for key in listing:
         ends_ms = number(await store.conn.command("PEXPIRETIME", key))
         assert ends_ms >= approval.expires_at_ms + LATE_MS
+
+
+async def test_what_moves_while_it_is_read_comes_once(
+    harness: ServiceHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More time moves it behind the place that the reading has come to."""
+    monkeypatch.setattr(queue, "_PAGE", 2)
+    clicks = [(await harness.refund(thread=f"t{n}"))[0] for n in range(5)]
+    ids = [click.approval for click in clicks]
+    keys, found = harness.store.keys_of_tenant("default"), list[str]()
+    names = await harness.store.person_queues.queues(keys, "default", {"U0ANA"}, ())
+
+    async for loaded in harness.reviews.queue.concerning([ANA]):
+        found.append(loaded.approval.id)
+        if len(found) == 1:
+            member, far = keys.listed(found[0]), 10**14
+            for name in names:
+                await harness.store.conn.command("ZADD", name, "XX", far, member)
+
+    assert sorted(found) == sorted(ids)

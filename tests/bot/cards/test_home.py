@@ -22,7 +22,7 @@ from tests.bot.samples import (
 )
 from twokey.bot.cards.home import home
 from twokey.bot.cards.home_manual import manual
-from twokey.bot.cards.queue import HomeFilter, page_of, whole_line
+from twokey.bot.cards.queue import HomeFilter, Page, mark_of, page_of, whole_line
 from twokey.bot.ids import Action, unseal, verify
 from twokey.gateway.approvals.precedents import Past, Precedent
 from twokey.gateway.approvals.record import Approval, TriageResult
@@ -137,7 +137,8 @@ def test_what_does_not_fit_is_on_another_page() -> None:
     queue = [an_approval(id=f"ap_{n}") for n in range(25)]
 
     first = readable(_view(*queue)["blocks"])
-    page = page_of(queue, now_ms=NOW, chosen=HomeFilter(page=7))
+    past = mark_of(an_approval(id="ap_99", expires_at_ms=NOW * 2))
+    page = page_of(queue, now_ms=NOW, chosen=HomeFilter(after=past))
     last = readable(home(page, key=KEY, team=TEAM, now_ms=NOW)["blocks"])
 
     assert "# Waiting for you: 25\n" in first
@@ -146,6 +147,44 @@ def test_what_does_not_fit_is_on_another_page() -> None:
     assert "More urgent" not in first
     assert "21 to 25 of 25" in last, "a page that is gone is the last one"
     assert "More urgent" in last
+
+
+def listed(page: Page) -> list[str]:
+    return [one.id for one in page.approvals]
+
+
+def test_the_next_page_begins_behind_the_last_row_whatever_came_and_went() -> None:
+    """By a number, decided rows would pull others past the person unseen."""
+    queue = [
+        an_approval(id=f"ap_{n:02}", expires_at_ms=NOW + 1000 + n) for n in range(60)
+    ]
+    first = page_of(queue, now_ms=NOW)
+    assert first.next
+    assert first.before is None
+    decided = queue[7:]
+    urgent = [an_approval(id=f"ap_x{n}", expires_at_ms=NOW + 1) for n in range(3)]
+
+    less = page_of(decided, now_ms=NOW, chosen=HomeFilter(after=first.next))
+    more = page_of(urgent + queue, now_ms=NOW, chosen=HomeFilter(after=first.next))
+
+    assert listed(less) == listed(more) == [one.id for one in queue[20:40]]
+    assert more.before is not None
+    back = page_of(urgent + queue, now_ms=NOW, chosen=HomeFilter(after=more.before))
+    assert listed(back) == [one.id for one in queue[:20]]
+    assert back.before == ""
+    assert less.next
+    last = page_of(decided, now_ms=NOW, chosen=HomeFilter(after=less.next))
+    assert listed(last) == [one.id for one in queue[40:]]
+    assert last.next is None
+
+
+@pytest.mark.parametrize("mark", ["x", "5", "{}", "[]", '["a"]', "[true,1]", "[1e999]"])
+def test_a_mark_of_nobodys_leads_to_some_page(mark: str) -> None:
+    queue = [an_approval(id=f"ap_{n}") for n in range(25)]
+
+    page = page_of(queue, now_ms=NOW, chosen=HomeFilter(after=mark))
+
+    assert page.start in {0, 20}
 
 
 def test_a_row_opens_the_first_call_that_waits() -> None:

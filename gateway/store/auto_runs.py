@@ -53,7 +53,7 @@ class AutoRunStore:
         """
         reply = await self._run(keys, turn_key, "begin", call, repeats=repeats)
         if not reply:
-            return Begun("run", is_kept=current() is not None)
+            return Begun("run", is_kept=False)
         word = cast("Word", text(reply[0]))
         if word != "ran":
             return Begun(word)

@@ -94,6 +94,7 @@ class FakeGateway:
         self.down: set[str] = set()
         self.before: dict[str, Callable[[], None]] = {}
         self.recorded: Callable[[], None] = lambda: None
+        self.keeps_results = True
         self.ends: list[CallEnd] = []
         self.beats: Counter[str] = Counter()
         self.unbegun = 0
@@ -164,7 +165,7 @@ class FakeGateway:
 
     async def report_progress(self, progress: CallProgress) -> CallBegun:
         with self._entered(progress.verb):
-            return CallBegun()
+            return CallBegun(keeps_result=self.keeps_results)
 
     async def ended(self, end: CallEnd) -> None:
         with self._entered("ended"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from langchain_core.tools import StructuredTool, ToolException
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
@@ -55,6 +56,28 @@ async def test_a_call_that_fails_tells_so_and_raises(
     end = end_of(gateway, "pay")
     assert (end.result.ok, end.is_over) == (False, False)
     assert "RuntimeError" in end.result.summary
+
+
+async def test_where_no_result_is_kept_only_the_end_of_a_failed_call_is_told(
+    runner: Runner, memory: InMemorySaver, effects: Effects
+) -> None:
+    def refuse(query: str) -> str:
+        """Find nothing."""
+        raise ToolException(query)
+
+    gateway = FakeGateway(AUTO)
+    gateway.keeps_results = False
+    pay, _ = effects.tools()
+    look_up = StructuredTool.from_function(
+        refuse, name="look_up", handle_tool_error=True
+    )
+    graph = build(gateway, [pay, look_up], TURN, saver=memory)
+
+    await runner.say(graph, "pay")
+
+    assert effects.paid == [(10, "ada")]
+    assert [one.tool for one in gateway.ends] == ["look_up"]
+    assert not end_of(gateway, "look_up").result.ok
 
 
 async def test_an_odd_error_can_be_told(

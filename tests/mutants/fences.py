@@ -33,6 +33,13 @@ FENCES_TABLE = (
         ONCE,
     ),
     Mutant(
+        "the end of an auto-approved call is told where it is kept",
+        "gateway/store/auto_runs.py",
+        "    is_kept: bool = True\n",
+        "    is_kept: bool = False\n",
+        ONCE,
+    ),
+    Mutant(
         "an agent inside an auto-approved call goes on where it was cut off",
         "agent/middleware.py",
         "        await auto_approved.note_nested_agent()\n",

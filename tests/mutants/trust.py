@@ -207,8 +207,8 @@ TRUST_TABLE = (
     Mutant(
         "an outermost agent believes no run that was left over",
         "agent/nesting.py",
-        "return run_ref if ns and not is_own else None",
-        "return None if is_own else run_ref",
+        "if run_ref is None or not ns:",
+        "if run_ref is None:",
         "tests/agent/test_run_refs.py",
     ),
     Mutant(
@@ -260,6 +260,34 @@ TRUST_TABLE = (
         "    if not call.tool:\n",
         "    if False:\n",
         "tests/service/test_odd_calls.py",
+    ),
+    Mutant(
+        "a thread that an older version left before its step goes on",
+        "gateway/resume/langgraph_local.py",
+        "return message if former_steps.is_at(found) else None",
+        "return None",
+        "tests/resume/test_former_steps.py",
+    ),
+    Mutant(
+        "only a thread at the former step is asked again",
+        "gateway/resume/langgraph_local.py",
+        "return message if former_steps.is_at(found) else None",
+        "return message",
+        "tests/resume/test_former_steps.py",
+    ),
+    Mutant(
+        "an answer is kept with the verdicts on its calls",
+        "agent/middleware.py",
+        "return ExtendedModelResponse(model_response=answer, command=kept)",
+        "return answer",
+        "tests/agent/test_model_answers.py",
+    ),
+    Mutant(
+        "an answer without an id gets one before its turn is submitted",
+        "agent/middleware.py",
+        "        answer = model_answers.with_message_ids(answer)\n",
+        "",
+        "tests/agent/test_model_answers.py",
     ),
     Mutant(
         "a message that another one overtook is not given again",

@@ -61,7 +61,7 @@ class _Shown:
     loaded: Loaded
     policy: Policy
     evaluated: Mapping[int, CurrentEvaluation]
-    kept_s: float
+    read_s: float
     size: int
 
 
@@ -109,7 +109,10 @@ class AsShownService(PolicyService):
             return
         texts = sum(len(one.requested) + len(one.action) for one in approval.items)
         size = texts + parsed_size(approval) + _EVALUATED * len(lasting)
-        shown = _Shown(loaded, policy, lasting, self._clock(), size)
+        # Of a queue that was read at once, the last one may be evaluated long after it
+        # was read: by the moment of now it would look older than what scripts take.
+        read_s = self._clock() - loaded.age_s
+        shown = _Shown(loaded, policy, lasting, read_s, size)
         self._by_id[approval.id] = shown
         self.bytes += size
         while self.bytes > MOST_BYTES:
@@ -185,7 +188,7 @@ class AsShownService(PolicyService):
         return shown if shown and shown.policy is self._policy() else None
 
     def _loaded(self, shown: _Shown) -> Loaded:
-        passed_ms = int(1000 * (self._clock() - shown.kept_s))
+        passed_ms = int(1000 * (self._clock() - shown.read_s))
         now_ms = shown.loaded.now_ms + passed_ms
         return Loaded(shown.loaded.approval, now_ms, remembered={})
 

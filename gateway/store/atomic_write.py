@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
@@ -46,6 +47,7 @@ class Loaded:
             compares what moves, and not only the ``rev``, with what is remembered, and
             these of its large fields. A master that took over may have another change
             under the number of one that it lacks.
+        read_s: when it came here, by a clock of this process that never goes back.
     """
 
     approval: Approval
@@ -53,6 +55,12 @@ class Loaded:
     remembered: Mapping[str, bytes] | None = field(
         default=None, repr=False, compare=False
     )
+    read_s: float = field(default_factory=time.monotonic, repr=False, compare=False)
+
+    @property
+    def age_s(self) -> float:
+        """Return for how many seconds it has been here."""
+        return time.monotonic() - self.read_s
 
 
 @dataclass(frozen=True)

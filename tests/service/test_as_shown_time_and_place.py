@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import cast
 
@@ -91,6 +92,22 @@ async def test_the_end_of_its_time_is_that_of_the_store(
 
     assert await at_once(harness.reviews, click) is None
     assert isinstance(await harness.reviews.decide(click, Approve(), ANA), Expired)
+
+
+async def test_a_reading_that_was_evaluated_late_is_as_good(
+    harness: ServiceHarness,
+) -> None:
+    """Of a queue that was read at once, the last one is evaluated long afterwards."""
+    click = await shown(harness)
+    read = await harness.reviews.read(click.approval)
+    assert read
+    late_s = 20.0
+    earlier = replace(
+        read, now_ms=read.now_ms - int(1000 * late_s), read_s=read.read_s - late_s
+    )
+    await harness.reviews.as_of_now(earlier)
+
+    assert isinstance(await at_once(harness.reviews, click), Decided)
 
 
 @pytest.mark.parametrize("wrong_s", [-HOUR_S, HOUR_S / 2])

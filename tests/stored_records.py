@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, cast
 
-from twokey.gateway.store import codec
+from twokey.gateway.store import codec, record_texts
 from twokey.gateway.store.connection import Connection, Reply, fields
 from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.packing import unpacked
@@ -28,7 +28,7 @@ async def detail(conn: Connection, keys: Keys, approval: str) -> dict[str, Any]:
     )
     row = (await pinned(conn, keys, approval))["items"][0]
     row = joined(row, {at: _read(body) for at, body in enumerate(bodies)})
-    return {name: one for name, one in row.items() if name in codec.IN_DETAIL}
+    return {name: one for name, one in row.items() if name in record_texts.IN_DETAIL}
 
 
 def _read(found: Reply) -> dict[str, Any]:

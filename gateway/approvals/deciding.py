@@ -113,7 +113,8 @@ def decide(
     context = DecisionContext(
         approval, item, click, reviewer, now_ms, policy_now, tuple(voters), reviewer
     )
-    context = replace(context, reviewer=_actor(context))
+    if reviewer.stands_in_for:
+        context = replace(context, reviewer=_actor(context))
     if isinstance(decision, Reconcile):
         # Its item is in doubt, not open: `reconcile` has its own checks of the state,
         # the version and the person.

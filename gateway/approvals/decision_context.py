@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from twokey.gateway.approvals import membership, quorum, timing
 from twokey.gateway.approvals.changes import following
@@ -40,7 +41,7 @@ class DecisionContext:
     voters: tuple[Reviewer, ...]
     resolved: Reviewer
 
-    @property
+    @cached_property
     def requirement(self) -> Requirement:
         """Return who has to agree, by both the old and the current policy."""
         if self.policy_now is None:

@@ -7,6 +7,7 @@ returns one of the outcomes here, and the person is told which in one calm sente
 from __future__ import annotations
 
 from enum import StrEnum
+from functools import lru_cache
 
 from twokey.gateway.approvals.precedents import Precedent
 from twokey.gateway.approvals.record import Approval, DecisionRecord, Item
@@ -72,7 +73,13 @@ class Reviewer(Record):
     @property
     def person(self) -> Person:
         """Return the identity without what was resolved."""
-        return Person(team=self.team, user=self.user, name=self.name)
+        return _person(self.team, self.user, self.name)
+
+
+# A decision asks eight times for its person.
+@lru_cache(maxsize=1024)
+def _person(team: str, user: str, name: str) -> Person:
+    return Person(team=team, user=user, name=name)
 
 
 class _Named(Record):

@@ -214,7 +214,7 @@ def stricter(first: Requirement, second: Requirement) -> Requirement:
     become one with the higher numbers, and one that follows from another is left out;
     others stand beside each other.
     """
-    if first == second:
+    if first is second or first == second:
         return first
     merged: dict[tuple[str, ...], Requirement] = {}
     for part in (*first.parts, *second.parts):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
+
+from pydantic_core import to_json
 
 from twokey.gateway.approvals import timing
 from twokey.gateway.approvals.changes import Change
@@ -25,6 +26,7 @@ from twokey.gateway.store.jobs import Job
 from twokey.gateway.store.keys import KEEP_MS, Keys
 from twokey.gateway.store.person_queues import moves
 from twokey.gateway.store.precedents import Known, rows_of_change, seen_precedents
+from twokey.gateway.store.record_texts import changed_texts
 from twokey.gateway.store.script import Script, event_texts
 from twokey.gateway.store.windows import Use, as_rows
 
@@ -217,7 +219,7 @@ async def write_many(
         failed_ms=FAILED_MS,
         keep_ms=KEEP_MS,
         events=event_texts(what.events),
-        changes=[json.dumps(_values(keys, *pair)) for pair in pairs],
+        changes=[_json(_values(keys, *pair)) for pair in pairs],
     )
     return text(reply[0]) == "done"
 
@@ -245,8 +247,7 @@ def _values(keys: Keys, seen: Loaded, what: Write) -> dict[str, object]:
         "as_read": _as_read(old, head, seen),
         # Only what changed is sent: a card may have six large texts, and most changes
         # are about one of them.
-        "fields": head
-        | codec.changed(codec.texts(before, were), codec.texts(after, are)),
+        "fields": head | changed_texts(before, after, moved),
         "states": states,
         "uses": {str(i): _uses(inputs) for i, inputs in what.inputs.items()},
         "set": [*timing.timers(before, after), *change.timers],
@@ -269,7 +270,12 @@ def _text(value: object) -> str | int:
     if isinstance(value, str | int):
         return value
     # Most of a change is empty.
-    return json.dumps(value) if value else "{}" if isinstance(value, dict) else "[]"
+    return _json(value) if value else "{}" if isinstance(value, dict) else "[]"
+
+
+def _json(value: object) -> str:
+    # In a fifth of the time that `json` takes.
+    return to_json(value).decode()
 
 
 def resume_job(approval: Approval) -> Job:

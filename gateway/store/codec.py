@@ -29,6 +29,7 @@ from twokey.gateway.store.connection import number
 from twokey.gateway.store.derived import completed, has_turns_id, shortened
 from twokey.gateway.store.integrity import is_whole
 from twokey.gateway.store.packing import unpacked
+from twokey.gateway.store.record_texts import IN_DETAIL, same_action
 from twokey.gateway.store.schemas import Parts
 from twokey.gateway.store.shared_parts import Shared
 
@@ -61,27 +62,6 @@ _TIMES = {
 
 _IN_HEAD = {"state", "owner", "result", "late_result", *_NUMBERS.values()}
 _SHOWN_ONLY = {"past"}
-IN_DETAIL = {
-    "tier",
-    "reasons",
-    "description",
-    "agent_description",
-    "link",
-    "requirement",
-    "floor",
-    "effect",
-    "repeats_seen_ms",
-    "too_soon",
-    "spot_check",
-    "action",
-    "principals",
-    "votes",
-    "edit",
-    "decision",
-    "revoked",
-    "observations",
-    "finding",
-}
 _APPROVAL_IN_HEAD = {"version", "rev", "created_at_ms", "acknowledged", "remarks"} | {
     "inquiries",
     "uses",
@@ -119,7 +99,7 @@ def new(approval: Approval) -> NewRecord:
     for item in approval.items:
         row = item.model_dump(
             mode="json",
-            exclude=_IN_HEAD | _SHOWN_ONLY | _same_action(item),
+            exclude=_IN_HEAD | _SHOWN_ONLY | same_action(item),
             exclude_defaults=True,
         )
         rows.append(shortened(record, item.index, row))
@@ -137,17 +117,6 @@ def pinned(record: JsonObject) -> str:
     return json.dumps(record, ensure_ascii=False, separators=(",", ":"))
 
 
-def detail(item: Item) -> str:
-    """Return the JSON of what a decision may change in an item."""
-    included = IN_DETAIL - _same_action(item)
-    return item.model_dump_json(include=included, exclude_defaults=True)
-
-
-def _same_action(item: Item) -> set[str]:
-    # The request has the same text: only another action is stored beside it.
-    return {"action"} if item.action == item.requested else set()
-
-
 def head(approval: Approval, items: Sequence[Item]) -> dict[str, str]:
     """Return the small fields of an approval, and of these items, that may change.
 
@@ -160,43 +129,16 @@ def head(approval: Approval, items: Sequence[Item]) -> dict[str, str]:
     for item in items:
         small = {field: getattr(item, name) for field, name in _NUMBERS.items()}
         small |= {"s": item.state, "o": item.owner}
-        small["h"] = digest.to_raw(item.action_hash).hex()
+        small["h"] = item.action_hash.removeprefix("sha256:")
         found |= {
             f"{item.index}:{key}": str(value) for key, value in small.items() if value
         }
     return found
 
 
-def texts(approval: Approval, items: Sequence[Item]) -> dict[str, str]:
-    """Return the large fields of an approval, and of these items, that may change.
-
-    A new approval has no details (``<i>:d``) of these: `pinned` has them.
-    """
-    found: dict[str, str] = {}
-    if approval.acknowledged:
-        found["acknowledged"] = approval.acknowledged.model_dump_json()
-    for name in ("remarks", "inquiries"):
-        if said := getattr(approval, name):
-            rows = [one.model_dump(mode="json") for one in said]
-            found[name] = json.dumps(rows, ensure_ascii=False)
-    if approval.uses:
-        found["uses"] = uses(approval)
-    for item in items:
-        found[f"{item.index}:d"] = detail(item)
-        for key, result in (("r", item.result), ("late", item.late_result)):
-            if result is not None:
-                found[f"{item.index}:{key}"] = result.model_dump_json()
-    return found
-
-
 def texts_in(head: Mapping[str, bytes]) -> dict[str, bytes]:
     """Return the stored fields that are not those of `head`."""
     return {name: one for name, one in head.items() if name.split(":")[-1] in _TEXTS}
-
-
-def uses(approval: Approval) -> str:
-    """Return the JSON of what a standing approval was used for."""
-    return json.dumps([use.model_dump(mode="json") for use in approval.uses])
 
 
 def changed(before: dict[str, str], after: dict[str, str]) -> dict[str, str | bool]:

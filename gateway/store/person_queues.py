@@ -25,6 +25,10 @@ Row: TypeAlias = tuple[str, list[str], list[str]]
 """A queue, the lists that name it, and the user groups of it."""
 
 
+Members: TypeAlias = tuple[list[str], list[str]]
+"""Users and user groups for whom the same waits."""
+
+
 class Place(NamedTuple):
     """Where a page of a queue ended: a deadline, and which approval of it."""
 
@@ -45,6 +49,11 @@ class QueuePage:
 
 def rows_of(keys: Keys, approval: Approval) -> list[Row]:
     """Return the queues that an approval belongs in: none when nothing of it waits."""
+    return _rows(keys, approval.tenant, _members_of(approval))
+
+
+def _members_of(approval: Approval) -> list[Members]:
+    """Return the users and groups of the queues that an approval belongs in."""
     users, groups, asked = set[str](), set[str](), set[str]()
     asked.update(one.user for one in approval.principals)
     asked.update([approval.requester.user] if approval.requester else [])
@@ -56,10 +65,14 @@ def rows_of(keys: Keys, approval: Approval) -> list[Row]:
         asked.update([item.edit.by.user] if item.edit else [])
     if not waiting:
         return []
-    rows = [_row(keys, approval.tenant, [user], []) for user in sorted(asked)]
+    found: list[Members] = [([user], []) for user in sorted(asked)]
     if users or groups:
-        rows.append(_row(keys, approval.tenant, sorted(users), sorted(groups)))
-    return rows
+        found.append((sorted(users), sorted(groups)))
+    return found
+
+
+def _rows(keys: Keys, tenant: str, members: Iterable[Members]) -> list[Row]:
+    return [_row(keys, tenant, users, groups) for users, groups in members]
 
 
 def moves(
@@ -69,11 +82,14 @@ def moves(
 
     Nothing where it stays in its queues, and the deadlines of what waits are the same.
     """
-    enters, were = rows_of(keys, after), rows_of(keys, before)
-    if enters == were and not is_due_moved:
+    members, before_members = _members_of(after), _members_of(before)
+    if members == before_members and not is_due_moved:
         return {}
+    enters = _rows(keys, after.tenant, members)
     stays = {queue for queue, _, _ in enters}
-    leaves = [queue for queue, _, _ in were if queue not in stays]
+    # Without the lists that name them: nobody enters these.
+    were = (keys.person_queue(before.tenant, *one) for one in before_members)
+    leaves = [queue for queue in were if queue not in stays]
     groups = keys.queue_groups(after.tenant)
     return {"leaves": leaves, "enters": enters, "groups": groups}
 

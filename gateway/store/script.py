@@ -11,6 +11,9 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import cast
+
+from pydantic_core import to_json
 
 from twokey.gateway.errors import LeaseLost
 from twokey.gateway.protocol.records import Record
@@ -42,6 +45,7 @@ class Script:
         self.name = name
         self._writes = writes
         self.keys, self.args = (_names(body, array) for array in ("KEYS", "ARGV"))
+        self._names = frozenset((*self.keys, *self.args))
         included = "".join(map(_read, _INCLUDE.findall(body)))
         before = _SHEBANG + _read("prelude") + _read("lifetimes") + included
         rest = body.removeprefix(_SHEBANG)
@@ -63,11 +67,11 @@ class Script:
             LeaseLost: another holder has the lease now; nothing was written.
         """
         # Checked here, because Lua would read an argument that is missing as nil.
-        if values.keys() != {*self.keys, *self.args}:
-            wrong = sorted(values.keys() ^ {*self.keys, *self.args})
+        if values.keys() != self._names:
+            wrong = sorted(values.keys() ^ self._names)
             raise TypeError(f"{self.name}.lua does not take exactly {wrong}")
-        keys = [str(key) for key in _flat(self.keys, values)]
-        args = list(_flat(self.args, values))
+        keys = cast("list[str]", _flat(self.keys, values))
+        args = _flat(self.args, values)
         lease = current()
         if not self._fenced or lease is None:
             return await conn.evalsha(self._plain, keys, args, writes=self._writes)
@@ -89,7 +93,8 @@ def texts(records: Iterable[Record]) -> str:
 def event_texts(events: Iterable[Record]) -> str:
     """Return events as scripts read them, without what is as it is by default."""
     # Not of jobs, which are found again by their whole text.
-    return json.dumps([one.model_dump_json(exclude_defaults=True) for one in events])
+    found = [one.model_dump_json(exclude_defaults=True) for one in events]
+    return to_json(found).decode()
 
 
 def _read(name: str) -> str:
@@ -102,12 +107,17 @@ def _names(body: str, array: str) -> tuple[str, ...]:
 
 def _flat(
     names: Iterable[str], values: Mapping[str, Argument | Sequence[Argument]]
-) -> Iterable[Argument]:
+) -> list[Argument]:
+    found: list[Argument] = []
     for name in names:
         value = values[name]
-        if isinstance(value, (str, bytes, int)):
-            # redis-py refuses a bool, and a str is a sequence, too: so both are told
+        # By the very type first: nearly all are texts.
+        if type(value) is str:
+            found.append(value)
+        elif isinstance(value, (str, bytes, int)):
+            # The client refuses a bool, and a str is a sequence, too: so both are told
             # apart here.
-            yield int(value) if isinstance(value, bool) else value
+            found.append(int(value) if isinstance(value, bool) else value)
         else:
-            yield from value
+            found.extend(value)
+    return found

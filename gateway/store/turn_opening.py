@@ -13,6 +13,7 @@ from twokey.gateway.store import codec, timers
 from twokey.gateway.store.keys import LISTED_BYTES, Keys
 from twokey.gateway.store.person_queues import rows_of
 from twokey.gateway.store.precedents import Known, Row
+from twokey.gateway.store.record_texts import uses
 from twokey.gateway.store.windows import Use, as_rows
 
 
@@ -90,7 +91,7 @@ def standing_rows(standing: Sequence[Approval]) -> list[dict[str, object]]:
             "id": one.id,
             "rev": str(one.rev),
             "checked_ms": CHECKED_FOR_MS,
-            "uses": codec.uses(one),
+            "uses": uses(one),
         }
         for one in standing
     ]

@@ -30,7 +30,7 @@ from twokey.bot.giver_checks import check_givers
 from twokey.bot.home_updates import HomeUpdates
 from twokey.bot.identity import Identity, ask_until_answered, identify
 from twokey.bot.ids import key_id
-from twokey.bot.ingress import Answer, Delivery, Handle, Ingress
+from twokey.bot.ingress import Answer, Delivery, Ingress, nothing_at_once
 from twokey.bot.limits import Limits
 from twokey.bot.listener_context import ListenerContext
 from twokey.bot.listeners import LISTENERS
@@ -170,7 +170,7 @@ class SlackBot:
             ahead = self._service.reading_ahead.run(self._clicks_first.quiet)
             opening.push_async_callback(_cancel, asyncio.create_task(ahead))
         else:
-            ingress = await self._ingress(_nobody)
+            ingress = await self._ingress()
             await serve_privately(opening, ingress, self._worker.health)
         logger.info(
             "bot.started mode=%s team=%s part=%s",
@@ -282,7 +282,7 @@ class SlackBot:
 
         opening.push_async_callback(finish)
 
-    async def _ingress(self, handle: Handle) -> Ingress:
+    async def _ingress(self, dispatch: Dispatch | None = None) -> Ingress:
         config = self._config
         is_answering = config.mode is SlackMode.HTTP and self._worker.answers
         metrics = MetricsEndpoint(self._service, clock=self._clock)
@@ -291,7 +291,8 @@ class SlackBot:
         return Ingress(
             signing_secret=config.signing_secret if is_answering else "",
             nonces=StoreNonces(self._service.store, config.tenant),
-            handle=handle,
+            handle=dispatch or _nobody,
+            at_once=dispatch.at_once if dispatch else nothing_at_once,
             ready=self._problems,
             facts=self._beside,
             metrics=self._peer.metrics if self._peer else metrics.text,
@@ -325,6 +326,7 @@ class SlackBot:
             self._config.app_token,
             nonces=ingress.nonces,
             handle=ingress.handle,
+            at_once=ingress.at_once,
         )
         opening.push_async_callback(sockets.close)
         try:

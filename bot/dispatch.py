@@ -35,6 +35,17 @@ class Dispatch:
         with self._first.answering():
             return await self._answered(delivery)
 
+    async def at_once(self, delivery: Delivery) -> Answer | None:
+        """Answer a click in the step that remembers it; None: nothing was done."""
+        with self._first.answering():
+            try:
+                payload = _payload(delivery)
+            except BadForm:
+                return None  # reported when it is looked at as any other
+            if payload is None:
+                return None
+            return await self._router.at_once(payload, delivery)
+
     async def _answered(self, delivery: Delivery) -> Answer:
         try:
             answer = await self._interaction(delivery)
@@ -47,13 +58,10 @@ class Dispatch:
         return Answer(HTTPStatus.BAD_REQUEST)
 
     async def _interaction(self, delivery: Delivery) -> Answer | None:
-        body = delivery.body
-        payload = interaction_of(body) if isinstance(body, str) else body
-        if not isinstance(payload, dict):
+        payload = _payload(delivery)
+        if payload is None:
             return None
-        return await self._router.interaction(
-            cast("dict[str, object]", payload), delivery
-        )
+        return await self._router.interaction(payload, delivery)
 
     async def _by_bolt(self, delivery: Delivery) -> Answer:
         is_http = isinstance(delivery.body, str)
@@ -69,3 +77,16 @@ class Dispatch:
             return Answer(HTTPStatus.BAD_REQUEST)
         kind = "application/json" if response.body.startswith("{") else "text/plain"
         return Answer(response.status, response.body, kind)
+
+
+def _payload(delivery: Delivery) -> dict[str, object] | None:
+    """Return the JSON of an interaction, read once; None: it is something else.
+
+    Raises:
+        BadForm: it cannot be read.
+    """
+    body, progress = delivery.body, delivery.progress
+    if progress.payload is None:
+        progress.payload = interaction_of(body) if isinstance(body, str) else body
+    found = progress.payload
+    return cast("dict[str, object]", found) if isinstance(found, dict) else None

@@ -46,6 +46,20 @@ _SSL_CHECK = re.compile(rb"(.*&)?ssl_check=1(&.*)?", re.DOTALL)
 Headers = Mapping[str, str]
 
 
+@dataclass(slots=True)
+class Progress:
+    """What is known of a delivery since somebody looked at it.
+
+    Attributes:
+        payload: the JSON of an interaction, once it was read.
+        until_s: until when it has to be answered, by the clock of the loop; 0: nobody
+            has begun.
+    """
+
+    payload: object = None
+    until_s: float = 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class Delivery:
     """What Slack sent: a request that it signed just now, or an envelope of a socket.
@@ -57,12 +71,14 @@ class Delivery:
             names this one delivery.
         is_recorded: False when the store could not say whether it is a replay; then
             nothing may be decided by it.
+        progress: shared by all who try to answer it.
     """
 
     body: str | dict[str, object]
     headers: Headers
     digest: str
     is_recorded: bool = True
+    progress: Progress = field(default_factory=Progress, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +103,16 @@ class Nonces(Protocol):
 
 
 Handle = Callable[[Delivery], Awaitable[Answer]]
+
+AtOnce = Callable[[Delivery], Awaitable[Answer | None]]
+"""Handles a delivery in one step with remembering it; None: nothing was done."""
+
+
+async def nothing_at_once(_delivery: Delivery) -> Answer | None:
+    """Leave each delivery to be remembered first."""
+    return None
+
+
 Readiness = Callable[[], Awaitable[list[str]]]
 MetricsText = Callable[[], Awaitable[bytes]]
 Facts = Callable[[], Awaitable[Mapping[str, object]]]
@@ -130,6 +156,7 @@ class Ingress:
         signing_secret: empty closes the endpoint (Socket Mode).
         nonces: where requests are remembered.
         handle: gets what Slack signed, at most once each.
+        at_once: gets it before it is remembered.
         ready: returns what keeps the bot from working; empty when it works.
         facts: returns what else an operator should see there.
         metrics: returns what Prometheus reads.
@@ -142,6 +169,7 @@ class Ingress:
     ready: Readiness
     facts: Facts
     metrics: MetricsText
+    at_once: AtOnce = nothing_at_once
     clock: Callable[[], float] = time.time  # noqa: TID251 - Slack's own clock is the other side
 
     def server(self) -> web.Server:
@@ -202,7 +230,9 @@ class Ingress:
         )
         try:
             delivery = Delivery(body.decode("utf-8"), headers, digest)
-            answer = await handle_once(delivery, self.nonces, self.handle)
+            answer = await handle_once(
+                delivery, self.nonces, self.handle, at_once=self.at_once
+            )
         except (UnicodeDecodeError, json.JSONDecodeError):
             logger.warning("ingress.refused why=malformed request=%s", digest)
             return Answer(HTTPStatus.BAD_REQUEST, "This request cannot be read.\n")
@@ -214,9 +244,17 @@ class Ingress:
 
 
 async def handle_once(
-    delivery: Delivery, nonces: Nonces, handle: Handle
+    delivery: Delivery,
+    nonces: Nonces,
+    handle: Handle,
+    *,
+    at_once: AtOnce = nothing_at_once,
 ) -> Answer | None:
     """Hand over a delivery, unless it was handed over before; None for a replay."""
+    # Whatever that does remembers the delivery in the step in which it does it.
+    answer = await at_once(delivery)
+    if answer is not None:
+        return answer
     try:
         # Remembered before it is handled (SET NX in the store): of two copies that
         # arrive at the same moment, also at two bots, only one runs.

@@ -32,7 +32,8 @@ from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.service.reviews import ReviewService
 from twokey.gateway.service.voters import Voters
 from twokey.gateway.store.freezes import FreezeScope
-from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.keys import KeptText, Keys
+from twokey.gateway.store.response_urls import kept_url
 
 logger = logging.getLogger(__name__)
 
@@ -231,6 +232,19 @@ class ListenerContext:
         """
         if click.action.response_url and click.action.message_ts:
             self.tasks.later(self._keep_response_url(click.action), name="url")
+
+    def kept_with(self, click: Clicked) -> list[KeptText]:
+        """Return what `keep_response_url` keeps, for the step that decides."""
+        action = click.action
+        if not (action.response_url and action.message_ts):
+            return []
+        place = action.channel, action.message_ts
+        return [kept_url(self.keys, *place, action.response_url)]
+
+    async def remember(self, digest: str) -> None:
+        """Remember a request, so that it is handled once; if the store can."""
+        with suppress(StoreUnavailable):
+            await self.service.store.cards.is_first(self.keys, digest)
 
     async def send(self, method: str, *, to: str, **arguments: object) -> None:
         """Post a message that may get lost: one that is not sent is logged.

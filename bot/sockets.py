@@ -14,7 +14,15 @@ from slack_sdk.socket_mode.async_client import AsyncBaseSocketModeClient
 from slack_sdk.socket_mode.request import SocketModeRequest
 from slack_sdk.socket_mode.response import SocketModeResponse
 
-from twokey.bot.ingress import Answer, Delivery, Handle, Nonces, handle_once
+from twokey.bot.ingress import (
+    Answer,
+    AtOnce,
+    Delivery,
+    Handle,
+    Nonces,
+    handle_once,
+    nothing_at_once,
+)
 from twokey.bot.web import Slack, SlackNoResponse
 
 PING_S = 5.0
@@ -47,6 +55,7 @@ class Sockets:
         app_token: ``xapp-…``.
         nonces: where envelopes are remembered.
         handle: gets each envelope, at most once each.
+        at_once: gets it before it is remembered.
     """
 
     def __init__(
@@ -56,11 +65,13 @@ class Sockets:
         *,
         nonces: Nonces,
         handle: Handle,
+        at_once: AtOnce = nothing_at_once,
     ) -> None:
         self._slack = slack
         self._app_token = app_token
         self._nonces = nonces
         self._handle = handle
+        self._at_once = at_once
         self._clients: list[_Socket] = []
 
     async def open(self, count: int) -> None:
@@ -108,7 +119,9 @@ class Sockets:
         name = f"envelope:{envelope_id}".encode()
         digest = f"sha256:{hashlib.sha256(name).hexdigest()}"
         delivery = Delivery(request.payload, {}, digest)
-        answer = await handle_once(delivery, self._nonces, self._handle)
+        answer = await handle_once(
+            delivery, self._nonces, self._handle, at_once=self._at_once
+        )
         # A replay was handled and acknowledged before, and the acknowledgement was
         # lost.
         if answer is None:

@@ -7,7 +7,7 @@ from twokey.bot.interactions import Clicked, Submitted
 from twokey.bot.listener_context import ListenerContext, UserText
 from twokey.bot.listeners.approve_as_shown import approve_as_shown
 from twokey.bot.listeners.full_view import require_full_view
-from twokey.bot.listeners.router import AckBody, Router
+from twokey.bot.listeners.router import AckBody, Router, Said
 from twokey.bot.listeners.verify_click import (
     decide,
     is_reason_invalid,
@@ -28,7 +28,7 @@ from twokey.gateway.protocol.verbs import Verb
 
 def register(router: Router) -> None:
     """Answer the button Approve, and the form with the reason."""
-    router.on_action(Action.APPROVE, _approve)
+    router.on_action(Action.APPROVE, _approve, at_once=_approve_at_once)
     router.on_submit(View.APPROVE, _submit)
 
 
@@ -46,6 +46,14 @@ async def _approve(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
     await require_permission(ctx, target, Verb.APPROVE, clicked.who)
     await open_form(ctx, clicked, target, approve.view)
     return None
+
+
+async def _approve_at_once(ctx: ListenerContext, clicked: Clicked) -> Said | None:
+    at_once = await approve_as_shown(ctx, clicked, is_seen=False)
+    if at_once is None:
+        return None
+    outcome, now_ms = at_once
+    return Said(outcome_reply(outcome, now_ms=now_ms))
 
 
 async def _submit(ctx: ListenerContext, submitted: Submitted) -> AckBody:

@@ -1,12 +1,14 @@
 """Approve from a card that this process drew, without reading anything first.
 
 What a click is otherwise compared with, one reading after the other, is compared in the
-step that writes the decision: the record, the card, the delegations of the person. That
-step writes or it does not, and refuses nobody: where it does not write, the click is
-looked at as any other.
+step that writes the decision: that the request is new, the record, the card, the
+delegations of the person. That step writes or it does not, and refuses nobody: where it
+does not write, the click is looked at as any other.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from twokey.bot.ids import Action, BadSeal, unseal, verify
 from twokey.bot.interactions import Clicked
@@ -14,12 +16,19 @@ from twokey.bot.listener_context import ListenerContext
 from twokey.bot.listeners.verify_click import Target, log_outcome
 from twokey.gateway.approvals.decisions import Approve, Outcome
 from twokey.gateway.service.as_shown import Place
+from twokey.gateway.store.cards import seen_request
 
 
 async def approve_as_shown(
-    ctx: ListenerContext, clicked: Clicked
+    ctx: ListenerContext, clicked: Clicked, *, is_seen: bool = True
 ) -> tuple[Outcome, int] | None:
     """Approve the call of a button; None when nothing was written.
+
+    Args:
+        ctx: what the listener works with.
+        clicked: the click.
+        is_seen: its request was new and is remembered. Otherwise that is a part of
+            this step, as is to keep its response URL.
 
     Returns:
         What came of it, and about when by the store's clock, in Unix milliseconds.
@@ -30,16 +39,26 @@ async def approve_as_shown(
     target, action = _target(ctx, clicked), clicked.action
     if target is None:
         return None
+    # Each tenant remembers its requests in the shard that it has now.
+    if not is_seen and target.keys.shard != ctx.keys.shard:
+        return None
     # Where Slack has to be asked, a reading of the store takes no time beside it.
     reviewer = await ctx.reviewer_alone(*clicked.who, target.item)
     if reviewer is None:
         return None
+    place = Place(action.channel, action.message_ts, reviewer.user)
+    if not is_seen:
+        place = replace(
+            place,
+            seen=seen_request(ctx.keys, clicked.digest),
+            kept=ctx.kept_with(clicked),
+        )
     decision = Approve()
     outcome = await ctx.service.as_shown.decide(
         target.click(clicked.digest),
         decision,
         reviewer.with_(gesture=clicked.gesture),
-        place=Place(action.channel, action.message_ts, reviewer.user),
+        place=place,
     )
     if outcome is None:
         return None

@@ -14,7 +14,8 @@ from twokey.bot.listener_context import (
     UserText,
     to_mrkdwn,
 )
-from twokey.bot.listeners.router import NOT_RECORDED, Router
+from twokey.bot.listeners.guarded import NOT_RECORDED
+from twokey.bot.listeners.router import Router
 from twokey.bot.listeners.thread_reply import (
     as_message,
     handle_thread_reply,

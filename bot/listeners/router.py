@@ -15,7 +15,7 @@ import json
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Protocol, TypeVar
 
@@ -25,7 +25,7 @@ from slack_bolt.response import BoltResponse
 from twokey.bot import payload
 from twokey.bot.blocks import notice
 from twokey.bot.ids import Action, View, chosen
-from twokey.bot.ingress import Answer, Delivery
+from twokey.bot.ingress import Answer, Delivery, Progress
 from twokey.bot.interactions import Clicked, Submitted
 from twokey.bot.listener_context import (
     ListenerContext,
@@ -34,60 +34,29 @@ from twokey.bot.listener_context import (
     UserText,
     to_mrkdwn,
 )
+from twokey.bot.listeners.guarded import (
+    NOT_CONFIRMED,
+    NOT_RECORDED,
+    UNCONFIRMED,
+    guarded,
+)
 from twokey.bot.payload import BadPayload, Command, Json
 from twokey.bot.text_types import label
-from twokey.gateway.errors import (
-    CorruptRecord,
-    NewerRecord,
-    NotConfirmed,
-    StoreUnavailable,
-    Unanswered,
-)
-from twokey.gateway.failures import log_failure
 
 logger = logging.getLogger(__name__)
 
 DELIVERY = "twokey_delivery"
 """Name under which Bolt's context holds what the ingress knows of a request."""
 
-LISTENER_TIMEOUT_S = 2.6
-"""How long a listener may take; Slack waits 3 s."""
-
 CONFIRM_EVERY_S = 1.0
 CONFIRM_TRIES = 60
 """How often, and how many times, a click is repeated that no replica has confirmed."""
 
-NOT_RECORDED = label(
-    "The gateway cannot keep anything right now, so nothing was recorded. Please try "
-    "again in a moment."
-)
-NOT_CONFIRMED = label(
-    "No answer came in time, so it is not confirmed that this is recorded. Please look "
-    "at the card in a moment: it shows what is."
-)
-UNCONFIRMED = label(
-    "This is recorded, but no replica of the store has confirmed it, so it may yet be "
-    "lost. Please look at the card in a moment, and try again where it shows nothing."
-)
 TRYING_AGAIN = label(
     "This is recorded, but no replica of the store has confirmed it yet. Trying again; "
     "you will be told."
 )
 CONFIRMED = label("What you clicked is recorded and confirmed now.")
-CORRUPT = label(
-    "The record of this approval is corrupt, so nothing was recorded and nothing "
-    "of it will run. Please tell the gateway's operator; the agent can ask again."
-)
-NEWER = label(
-    "A newer version of Twokey wrote this approval than the one that runs now, so "
-    "nothing was recorded. Nothing of it is lost: it can be decided as soon as the "
-    "newer version runs again. Please tell the gateway's operator."
-)
-BROKEN = label(
-    "Something went wrong on our side, so this is not confirmed. Please look at the "
-    "card: it shows what is recorded. The bot's operator finds the cause in its log."
-)
-
 _TITLE = label("Not done")
 _ANY = re.compile("")
 
@@ -98,6 +67,17 @@ Context = Mapping[str, object]
 
 OnClick = Callable[[ListenerContext, Clicked], Awaitable[UserText | None]]
 """Returns a sentence for the person, or None when there is nothing to say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A click was handled; there may be a sentence for the person."""
+
+    text: UserText | None
+
+
+AtOnce = Callable[[ListenerContext, Clicked], Awaitable[Said | None]]
+"""Handles a click in one step with remembering its request; None: nothing was done."""
 
 OnSubmit = Callable[[ListenerContext, Submitted], Awaitable[AckBody]]
 """Returns how Slack changes the modal (its ``response_action``)."""
@@ -167,6 +147,7 @@ class Router:
         self._bolt = app
         self._ctx = ctx
         self._clicks: dict[str, OnClick] = {}
+        self._at_once: dict[str, AtOnce] = {}
         self._submits: dict[str, OnSubmit] = {}
         self._no_record: OnClick | None = None
         self._no_record_of_form: OnSubmit | None = None
@@ -188,9 +169,43 @@ class Router:
         except BadPayload as error:
             return _unread(error)
 
-    def on_action(self, action: Action, handle: OnClick) -> None:
-        """Call this for clicks on the buttons with this ``action_id``."""
+    async def at_once(self, body: Json, delivery: Delivery) -> Answer | None:
+        """Answer a click whose request nobody has remembered; None: nothing was done.
+
+        Whatever is done here remembers the request in the same step.
+        """
+        if body.get("type") != "block_actions":
+            return None
+        try:
+            click = Clicked(payload.block_action(body), delivery.digest)
+        except BadPayload:
+            return None  # reported when it is looked at as any other
+        handle = self._at_once.get(click.action.action_id)
+        if handle is None:
+            return None
+        try:
+            said = await guarded(lambda: handle(self._ctx, click), delivery)
+        except UserFacingError as error:
+            # Whether the request is remembered is not known, either.
+            await self._ctx.remember(delivery.digest)
+            listener = self._clicks[click.action.action_id]
+            said = Said(self._refused(error, listener, click, delivery))
+        if said is None:
+            return None
+        if said.text:
+            self._ctx.reply_to_click(click, said.text)
+        return Answer()
+
+    def on_action(
+        self, action: Action, handle: OnClick, *, at_once: AtOnce | None = None
+    ) -> None:
+        """Call this for clicks on the buttons with this ``action_id``.
+
+        ``at_once`` is called before it, with a click that is not remembered yet.
+        """
         _add(self._clicks, action, handle)
+        if at_once is not None:
+            _add(self._at_once, action, at_once)
 
     def on_submit(self, view: View, handle: OnSubmit) -> None:
         """Call this when a modal with this ``callback_id`` is submitted."""
@@ -232,7 +247,7 @@ class Router:
         async def listener(body: Json, delivery: Delivery) -> Answer:
             asked = replace(payload.command(body), digest=delivery.digest)
             try:
-                reply = await _guarded(lambda: handle(self._ctx, asked), delivery)
+                reply = await guarded(lambda: handle(self._ctx, asked), delivery)
             except UserFacingError as error:
                 reply = {"text": to_mrkdwn(error.message)}
             return _answer({"response_type": "ephemeral", **reply})
@@ -244,7 +259,7 @@ class Router:
 
         async def listener(body: Json, delivery: Delivery) -> Answer:
             try:
-                await _guarded(lambda: handle(self._ctx, body), delivery)
+                await guarded(lambda: handle(self._ctx, body), delivery)
             except UserFacingError as error:
                 # Slack repeats an event that is answered with an error, up to three
                 # times. Only these two may go better then; any other refusal would come
@@ -261,16 +276,26 @@ class Router:
         if delivery.is_recorded:
             self._ctx.keep_response_url(click)
         try:
-            message = await _guarded(lambda: self._handled(handle, click), delivery)
+            message = await guarded(lambda: self._handled(handle, click), delivery)
         except UserFacingError as error:
-            message = error.message
-            if message == UNCONFIRMED:
-                message = TRYING_AGAIN
-                again = self._confirmed(handle, click, delivery)
-                self._ctx.tasks.later(again, name="confirm")
+            message = self._refused(error, handle, click, delivery)
         if message:
             self._ctx.reply_to_click(click, message)
         return Answer()
+
+    def _refused(
+        self,
+        error: UserFacingError,
+        handle: OnClick,
+        click: Clicked,
+        delivery: Delivery,
+    ) -> UserText:
+        """Return what the person is told; repeat what no replica has confirmed."""
+        if error.message != UNCONFIRMED:
+            return error.message
+        again = self._confirmed(handle, click, delivery)
+        self._ctx.tasks.later(again, name="confirm")
+        return TRYING_AGAIN
 
     async def _confirmed(
         self, handle: OnClick, click: Clicked, delivery: Delivery
@@ -282,7 +307,8 @@ class Router:
             try:
                 # A sentence comes back where it was written before, by this person or
                 # another one; nothing where it was lost and is written only now.
-                said = await _guarded(lambda: self._handled(handle, click), delivery)
+                again = replace(delivery, progress=Progress())
+                said = await guarded(lambda: self._handled(handle, click), again)
             except UserFacingError as error:
                 message = error.message
                 if message in {UNCONFIRMED, NOT_RECORDED, NOT_CONFIRMED}:
@@ -296,7 +322,7 @@ class Router:
         self, handle: OnSubmit, submitted: Submitted, delivery: Delivery
     ) -> Answer:
         try:
-            reply = await _guarded(lambda: self._submitted(handle, submitted), delivery)
+            reply = await guarded(lambda: self._submitted(handle, submitted), delivery)
         except UserFacingError as error:
             view = notice(_TITLE, error.message)
             reply = {"response_action": "update", "view": view}
@@ -317,42 +343,6 @@ class Router:
             if self._no_record_of_form is None:
                 raise
             return await self._no_record_of_form(self._ctx, submitted)
-
-
-async def _guarded(work: Callable[[], Awaitable[T]], delivery: Delivery) -> T:
-    """Let a listener work; whatever goes wrong in it ends as `UserFacingError`."""
-    if not delivery.is_recorded:
-        raise UserFacingError(NOT_RECORDED)
-    try:
-        # A listener that is cut off here may have written its decision already, so the
-        # sentence says "not confirmed" and never "not recorded".
-        async with asyncio.timeout(LISTENER_TIMEOUT_S):
-            return await work()
-    except (UserFacingError, BadPayload):
-        raise
-    # Before StoreUnavailable, of which it is a kind: trying again in a moment would not
-    # help, only the newer version does.
-    except NewerRecord as error:
-        logger.warning("listener.newer_record why=%s", error)
-        raise UserFacingError(NEWER) from None
-    except Unanswered:
-        logger.warning("listener.unanswered")
-        raise UserFacingError(NOT_CONFIRMED) from None
-    except NotConfirmed:
-        logger.warning("listener.unconfirmed")
-        raise UserFacingError(UNCONFIRMED) from None
-    except StoreUnavailable:
-        logger.warning("listener.unrecorded why=store_unavailable")
-        raise UserFacingError(NOT_RECORDED) from None
-    except TimeoutError:
-        logger.warning("listener.slow patience_s=%s", LISTENER_TIMEOUT_S)
-        raise UserFacingError(NOT_CONFIRMED) from None
-    except CorruptRecord as error:
-        log_failure(logger, error, "listener.corrupt_record")
-        raise UserFacingError(CORRUPT) from None
-    except Exception as error:  # noqa: BLE001 - Slack needs an answer
-        log_failure(logger, error, "listener.failed")
-        raise UserFacingError(BROKEN) from None
 
 
 def _add(table: dict[str, T], name: str, handle: T) -> None:

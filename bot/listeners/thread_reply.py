@@ -25,7 +25,8 @@ from twokey.bot.listener_context import (
     to_mrkdwn,
 )
 from twokey.bot.listeners.full_view import require_full_view
-from twokey.bot.listeners.router import CORRUPT, NEWER, NOT_RECORDED, Router
+from twokey.bot.listeners.guarded import CORRUPT, NEWER, NOT_RECORDED
+from twokey.bot.listeners.router import Router
 from twokey.bot.listeners.verify_click import (
     Target,
     require_permission,

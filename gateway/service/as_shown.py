@@ -9,7 +9,7 @@ decision is made from a new reading, which alone refuses anything.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -30,6 +30,7 @@ from twokey.gateway.service.tenant_service import PolicyService
 from twokey.gateway.service.voters import Voters, asked
 from twokey.gateway.store.atomic_write import Assumed, Loaded, Write
 from twokey.gateway.store.freezes import names_of
+from twokey.gateway.store.keys import KeptText
 from twokey.gateway.store.known_records import parsed_size
 from twokey.gateway.store.store import Store
 
@@ -49,11 +50,16 @@ class Place:
         channel: of the card.
         ts: of the card.
         user: Slack id of who clicked.
+        seen: how the request is remembered in which they did, if nobody did that: it
+            has to be new. None when somebody did.
+        kept: what else is kept in the same step.
     """
 
     channel: str
     ts: str
     user: str
+    seen: KeptText | None = None
+    kept: Sequence[KeptText] = ()
 
 
 @dataclass(frozen=True)
@@ -205,6 +211,7 @@ def _write(
     place: Place | None,
 ) -> Write:
     approval, used = change.approval, evaluated.used
+    seen = place.seen if place else None
     return Write(
         change,
         inputs={index: used},
@@ -215,5 +222,7 @@ def _write(
             },
             place=f"{place.channel} {place.ts}" if place else "",
             stands_in_for_nobody=place.user if place else "",
+            unseen=seen.key if seen else "",
         ),
+        kept=(*([seen] if seen else []), *(place.kept if place else ())),
     )

@@ -23,7 +23,7 @@ from twokey.gateway.store.connection import (
     text,
 )
 from twokey.gateway.store.jobs import Job
-from twokey.gateway.store.keys import KEEP_MS, Keys
+from twokey.gateway.store.keys import KEEP_MS, KeptText, Keys
 from twokey.gateway.store.person_queues import moves
 from twokey.gateway.store.precedents import Known, rows_of_change, seen_precedents
 from twokey.gateway.store.record_texts import changed_texts
@@ -104,6 +104,7 @@ class Assumed:
         place: channel and ts of the approval's own card; "" when it does not matter.
         stands_in_for_nobody: user id of somebody whom no queue is delegated to; "" when
             it does not matter.
+        unseen: key that nothing stands under yet; "" when it does not matter.
     """
 
     totals: Mapping[tuple[int, str, str], int] = field(
@@ -111,6 +112,7 @@ class Assumed:
     )
     place: str = ""
     stands_in_for_nobody: str = ""
+    unseen: str = ""
 
 
 @dataclass(frozen=True)
@@ -127,6 +129,7 @@ class Write:
         is_fenced: the holder of a thread's lease writes it: refuse it of a former one.
         standing: a standing approval that has to be in the state that was read.
         assumed: what has to be as it was assumed to be.
+        kept: texts to keep beside the record, in its shard.
     """
 
     change: Change
@@ -138,6 +141,7 @@ class Write:
     is_fenced: bool = False
     standing: Approval | None = None
     assumed: Assumed = Assumed()
+    kept: Sequence[KeptText] = ()
 
     @property
     def approval(self) -> Approval:
@@ -262,6 +266,7 @@ def _values(keys: Keys, seen: Loaded, what: Write) -> dict[str, object]:
         "assumed": _assumptions(
             keys, before, what.assumed, large=_large_as_read(seen, were)
         ),
+        "kept": list(what.kept),
     }
 
 
@@ -344,6 +349,7 @@ def _assumptions(
         "totals": [[*use, str(total)] for use, total in what.totals.items()],
         "place": what.place,
         "alone": what.stands_in_for_nobody,
+        "unseen": what.unseen,
     }
     if what.stands_in_for_nobody:
         found["delegations"] = keys.delegations(before.tenant)

@@ -18,6 +18,7 @@ from twokey.gateway.store.keys import (
     KEEP_MS,
     NONCE_MS,
     VIEW_MS,
+    KeptText,
     Keys,
 )
 from twokey.gateway.store.script import Script
@@ -95,6 +96,11 @@ class ViewBinding(Record):
     ts: str = ""
     parent: str = ""
     staged: str = ""
+
+
+def seen_request(keys: Keys, request_digest: str) -> KeptText:
+    """Return how a signed request is remembered."""
+    return KeptText(keys.nonce(request_digest), "1", NONCE_MS)
 
 
 class CardStore(AttachedStore):

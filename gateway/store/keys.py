@@ -18,6 +18,7 @@ import zlib
 from collections.abc import Sequence
 from datetime import timedelta
 from functools import lru_cache
+from typing import NamedTuple
 
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.records import RunRef
@@ -98,6 +99,14 @@ def shard_of_approval(approval: str) -> str | None:
     """Return the shard of an approval id; None when it is not one of ours."""
     found = _APPROVAL_ID.fullmatch(approval)
     return found["shard"] if found else None
+
+
+class KeptText(NamedTuple):
+    """A text under a key of its own, and for how many milliseconds it is kept."""
+
+    key: str
+    text: str
+    keep_ms: int
 
 
 class Keys:

@@ -9,10 +9,15 @@ Source: https://docs.slack.dev/interactivity/handling-user-interaction
 from __future__ import annotations
 
 from twokey.gateway.store.connection import Connection, text
-from twokey.gateway.store.keys import RESPONSE_URL_MS, Keys
+from twokey.gateway.store.keys import RESPONSE_URL_MS, KeptText, Keys
 
 USES = 4
 """One of the five is left for a private reply to the click."""
+
+
+def kept_url(keys: Keys, channel: str, ts: str, url: str) -> KeptText:
+    """Return how the URL of a click on a message is kept."""
+    return KeptText(keys.response_url(channel, ts), f"{USES} {url}", RESPONSE_URL_MS)
 
 
 class ResponseUrlStore:
@@ -23,8 +28,8 @@ class ResponseUrlStore:
 
     async def keep(self, keys: Keys, channel: str, ts: str, url: str) -> None:
         """Keep the URL of a click on a message."""
-        key = keys.response_url(channel, ts)
-        await self._conn.command("SET", key, f"{USES} {url}", "PX", RESPONSE_URL_MS)
+        kept = kept_url(keys, channel, ts, url)
+        await self._conn.command("SET", kept.key, kept.text, "PX", kept.keep_ms)
 
     async def take(self, keys: Keys, channel: str, ts: str) -> str:
         """Return the URL of a message for one post; "" when there is none.

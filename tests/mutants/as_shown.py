@@ -54,6 +54,34 @@ AS_SHOWN_TABLE = (
         AS_SHOWN,
     ),
     Mutant(
+        "as shown: a request that came before is noticed",
+        COMPARING,
+        "redis.call('EXISTS', assumed.unseen) == 1",
+        "false",
+        CLICKS,
+    ),
+    Mutant(
+        "as shown: the step that decides remembers its request",
+        DECIDING,
+        "kept=(*([seen] if seen else []), ",
+        "kept=(",
+        CLICKS,
+    ),
+    Mutant(
+        "as shown: a request of which nothing is known is remembered",
+        "bot/listeners/router.py",
+        "            await self._ctx.remember(delivery.digest)\n",
+        "",
+        CLICKS,
+    ),
+    Mutant(
+        "as shown: a reading is as old as it is",
+        DECIDING,
+        "self._clock() - loaded.age_s",
+        "self._clock()",
+        AS_SHOWN,
+    ),
+    Mutant(
         "as shown: a delegation that has ended is none",
         COMPARING,
         "if to == user and now < tonumber(till)",
@@ -161,8 +189,8 @@ AS_SHOWN_TABLE = (
     Mutant(
         "as shown: the place of a click is compared",
         CLICKED,
-        "place=Place(action.channel, action.message_ts, reviewer.user),",
-        'place=Place("", "", reviewer.user),',
+        "place = Place(action.channel, action.message_ts, reviewer.user)",
+        'place = Place("", "", reviewer.user)',
         CLICKS,
     ),
     Mutant(

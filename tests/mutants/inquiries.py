@@ -67,9 +67,9 @@ INQUIRY_TABLE = (
     ),
     Mutant(
         "questions and replies are stored",
-        "gateway/store/codec.py",
-        'for name in ("remarks", "inquiries"):',
-        'for name in ("remarks",):',
+        "gateway/store/record_texts.py",
+        '"remarks", "inquiries", "uses"):',
+        '"remarks", "uses"):',
         KEPT,
     ),
     Mutant(

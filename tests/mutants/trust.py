@@ -66,7 +66,7 @@ TRUST_TABLE = (
     ),
     Mutant(
         "an interaction that the store did not record decides nothing",
-        "bot/listeners/router.py",
+        "bot/listeners/guarded.py",
         "if not delivery.is_recorded:",
         "if False:",
         "tests/bot/test_dispatch.py",

@@ -46,7 +46,8 @@
 --                             large fields, and of what is pinned; totals: rows of
 --                             {index, window, use, total}; place: channel and ts of its
 --                             card; alone: whom no queue is delegated to, by delegations,
---                             a key}
+--                             a key; unseen: a key that nothing stands under}
+-- ARGV[23] kept       json    rows of {key, text, keep_ms}: texts to keep beside it
 -- Returns:
 --   {"done", now}  written, at this moment of this server's clock
 --   {"gone"}   no such approval
@@ -69,7 +70,7 @@ local change = {
   keep_ms = tonumber(ARGV[17]), precedents = cjson.decode(ARGV[18]),
   seen = cjson.decode(ARGV[19]), standing = cjson.decode(ARGV[20]),
   queues = cjson.decode(ARGV[21]),
-  assumed = cjson.decode(ARGV[22]),
+  assumed = cjson.decode(ARGV[22]), kept = cjson.decode(ARGV[23]),
 }
 if redis.call('EXISTS', change.head) == 0 then return {'gone'} end
 local now = now_ms()

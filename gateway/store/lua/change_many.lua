@@ -16,7 +16,7 @@
 -- ARGV[3] events      json    array of event texts about all of it, before those of the
 --                             approvals
 -- ARGV[4..] changes   json    of each approval: what change.lua takes as ARGV[1] to
---                             ARGV[15] and ARGV[18] to ARGV[22], by its names; what is
+--                             ARGV[15] and ARGV[18] to ARGV[23], by its names; what is
 --                             JSON there is a part of this one, but events and job
 -- Returns:
 --   {"done", now}  written, at this moment of this server's clock

@@ -31,6 +31,8 @@ local function is_otherwise(change, now)
     local base, id = split(change.head)
     if redis.call('HGET', base .. 'card:' .. id, 'at') ~= assumed.place then return true end
   end
+  -- The same request was handled before, also by another process at this moment.
+  if assumed.unseen and redis.call('EXISTS', assumed.unseen) == 1 then return true end
   return assumed.alone ~= nil and stands_in(assumed.delegations, assumed.alone, now)
 end
 
@@ -180,6 +182,7 @@ local function write_version(change, now)
     redis.call('PEXPIRE', change.failures, change.failed_ms)
   end
   remember_rejected(change)
+  for _, row in ipairs(change.kept) do redis.call('SET', row[1], row[2], 'PX', row[3]) end
 end
 
 -- Count one more rejection in a row of an agent; pause it after so many.

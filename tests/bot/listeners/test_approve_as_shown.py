@@ -9,11 +9,15 @@ import pytest
 from tests.bot.bot_stack import CHANNEL, POLICY, TEAM, Stack, says
 from tests.bot.tampering import click_with
 from twokey.bot.ids import Action, seal
+from twokey.bot.limits import UPDATE
+from twokey.gateway.errors import StoreUnavailable
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.protocol.records import Person
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.wire import Verdict
 from twokey.gateway.store.atomic_write import Assumed, Loaded, Write
+from twokey.gateway.store.connection import Argument, Reply
+from twokey.gateway.store.keys import NONCE_MS
 from twokey.sandbox.json_types import JsonObject
 
 ANA_ONLY = load_policy(
@@ -84,6 +88,82 @@ async def test_a_click_on_the_card_is_one_step(
         assert item.votes[0].on_behalf_of == ()
         await stack.card(verdict, says("Approved"))
     assert stack.sandbox.problems == []
+
+
+async def test_that_step_remembers_the_request_and_how_to_replace_the_card(
+    stack: Stack, at_once: list[Assumed], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stack.policy = ANA_ONLY
+    async with stack.running():
+        verdict, card = await drawn(stack)
+        sent, plain = list[str](), stack.store.conn.command
+
+        async def command(*words: Argument) -> Reply:
+            sent.append(str(words[0]))
+            return await plain(*words)
+
+        monkeypatch.setattr(stack.store.conn, "command", command)
+        await click(stack, card)
+        before = sent.count("SET")
+        again = await stack.sandbox.control.resend()
+
+        (assumed,) = at_once
+        left_ms = int(str(await plain("PTTL", assumed.unseen)))
+        assert 0 < left_ms <= NONCE_MS
+        # Neither was sent for itself.
+        assert before == 0
+        assert (again["status"], again["body"]) == (200, "")
+        await stack.card(verdict, says("Approved"))
+        assert UPDATE not in [call.method for call in stack.sandbox.calls]
+        assert len((await stack.approval(verdict)).items[0].votes) == 1
+        assert await stack.actor("U0ANA").ephemerals(CHANNEL) == []
+
+
+async def test_a_request_that_came_before_is_not_decided_by(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another process got the same request a moment ago."""
+    stack.policy = ANA_ONLY
+    plain = stack.store.approvals.write_once
+
+    async def late(seen: Loaded, what: Write) -> bool:
+        await stack.store.conn.command("SET", what.assumed.unseen, "1", "PX", 9_999)
+        return await plain(seen, what)
+
+    async with stack.running():
+        verdict, card = await drawn(stack)
+        monkeypatch.setattr(stack.store.approvals, "write_once", late)
+
+        await click(stack, card)
+
+        assert await state(stack, verdict) is ItemState.PENDING
+        assert "ingress.replayed" in caplog.text
+        assert await stack.actor("U0ANA").ephemerals(CHANNEL) == []
+
+
+async def test_a_request_of_which_nothing_is_known_is_not_decided_by_again(
+    stack: Stack, at_once: list[Assumed], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store took the step or it did not: the person was told to look."""
+    stack.policy = ANA_ONLY
+
+    async def gone(_seen: Loaded, what: Write) -> bool:
+        tried.append(what.assumed.unseen)
+        raise StoreUnavailable("gone")
+
+    tried = list[str]()
+    async with stack.running():
+        verdict, card = await drawn(stack)
+        with monkeypatch.context() as patch:
+            patch.setattr(stack.store.approvals, "write_once", gone)
+            await click(stack, card)
+        await stack.told("U0ANA", "cannot keep anything right now")
+
+        await stack.sandbox.control.resend()
+
+        assert await stack.store.conn.command("EXISTS", tried[0]) == 1
+        assert await state(stack, verdict) is ItemState.PENDING
+    assert at_once == []
 
 
 async def test_a_card_that_stands_elsewhere_meanwhile_counts_no_more(

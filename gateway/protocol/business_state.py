@@ -31,6 +31,8 @@ class BusinessState(Record):
 
 def state_in(document: str) -> BusinessState | None:
     """Return the state in an action document; None when its tool names none."""
+    if not _may_have_state(document):
+        return None
     action = parse_object(document)
     # By the key and not by the value: a state of null is a state, too.
     return BusinessState(value=action[MEMBER]) if MEMBER in action else None
@@ -64,8 +66,16 @@ def stateless_hash(document: str) -> str:
 
     The idempotency key is made of it: the same effect has one key in every state.
     """
+    if not _may_have_state(document):
+        return digest.action_hash(document)
     action = parse_object(document)
     if MEMBER not in action:
         return digest.action_hash(document)
     rest = {name: value for name, value in action.items() if name != MEMBER}
     return digest.action_hash(digest.canonical(rest).decode("utf-8"))
+
+
+def _may_have_state(document: str) -> bool:
+    """Return whether a document may name a state; most do not, and are not parsed."""
+    # A name can also be written with escapes.
+    return f'"{MEMBER}"' in document or "\\u" in document

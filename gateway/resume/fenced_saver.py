@@ -41,6 +41,7 @@ from twokey.gateway.resume.fence_tables import (
     SqliteFence,
     fence_of,
 )
+from twokey.gateway.resume.kept_readings import KeptReadings
 from twokey.gateway.store.fences import Lease, current
 
 logger = logging.getLogger(__name__)
@@ -73,6 +74,7 @@ def fenced(saver: Saver) -> Saver:
     clone = copy.copy(saver)
     clone.__class__ = type(f"Fenced{kind.__name__}", (FencedSaver, kind), {})
     cast("FencedSaver", clone).twokey_fence = fence_of(saver)
+    cast("FencedSaver", clone).twokey_readings = KeptReadings()
     return clone
 
 
@@ -83,17 +85,25 @@ class FencedSaver(BaseCheckpointSaver[Any]):
     """
 
     twokey_fence: Fence
+    twokey_readings: KeptReadings
 
     @override
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Read a checkpoint, once the database knows the reader's fence."""
         lease, fence = current(), self.twokey_fence
-        if lease is not None and isinstance(fence, SqliteFence):
-            return await self._read_sqlite(lease, fence, config)
-        # Before the read: from then on no older holder can write what this read would
-        # miss.
-        await self._introduce()
-        return await super().aget_tuple(config)
+        if lease is None:
+            return await super().aget_tuple(config)
+        if kept := self.twokey_readings.take(lease, config):
+            return kept
+        if isinstance(fence, SqliteFence):
+            found = await self._read_sqlite(lease, fence, config)
+        else:
+            # Before the read: from then on no older holder can write what this read
+            # would miss.
+            await self._introduce()
+            found = await super().aget_tuple(config)
+        self.twokey_readings.keep(lease, config, found)
+        return found
 
     @override
     async def aput(
@@ -144,6 +154,7 @@ class FencedSaver(BaseCheckpointSaver[Any]):
         if lease is not None:
             # Nothing can be awaited here, so only this process's clock is asked.
             lease.check()
+            self.twokey_readings.forget(lease)
             metadata = _marked(metadata, lease)
         return super().put(config, checkpoint, metadata, new_versions)
 
@@ -159,6 +170,7 @@ class FencedSaver(BaseCheckpointSaver[Any]):
         lease = current()
         if lease is not None:
             lease.check()
+            self.twokey_readings.forget(lease)
         super().put_writes(config, writes, task_id, task_path)
 
     async def _read_sqlite(
@@ -178,6 +190,7 @@ class FencedSaver(BaseCheckpointSaver[Any]):
         lease = current()
         if lease is None:
             return await put.by(None)
+        self.twokey_readings.forget(lease)
         # A deletion writes without having read, so the database may not know the fence
         # yet.
         await self._introduce()

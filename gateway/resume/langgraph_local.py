@@ -31,6 +31,7 @@ from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.resume import former_steps
 from twokey.gateway.resume.fenced_saver import fenced_graph
 from twokey.gateway.resume.graphs import Graph, as_graph, attached
+from twokey.gateway.resume.kept_readings import keeping
 from twokey.gateway.resume.runner import AnswerRefused, PendingInterrupt, ThreadState
 
 AGENT_KEY = "twokey_agent"
@@ -94,8 +95,9 @@ class LangGraphLocal:
             self._chunks = None
 
     async def probe(self, thread: str) -> ThreadState:
-        """Read where a thread stands."""
-        snapshot = await self._snapshot(thread)
+        """Read where a thread stands; a step right after it need not read again."""
+        with keeping():
+            snapshot = await self._snapshot(thread)
         state = _state(snapshot)
         if await self._former_step(thread, snapshot) is None:
             return state

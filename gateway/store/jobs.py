@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from time import monotonic
 
 from twokey.gateway.errors import StoreUnavailable
 from twokey.gateway.protocol.records import Record
@@ -33,6 +34,8 @@ logger = logging.getLogger(__name__)
 GROUP = "workers"
 _NEWER_MS = 1000
 """How soon a job of a newer version is offered again to a process of that version."""
+_LOOKS = 60
+"""How often at most abandoned jobs are looked for in the time that makes them so."""
 CORRUPT = "corrupt"
 """Why something that is not a job was quarantined."""
 
@@ -90,6 +93,7 @@ class JobQueue:
         self._conn = conn
         self._keys = keys
         self._lease_ms = lease_ms
+        self._next_look_s = 0.0
 
     async def prepare(self) -> None:
         """Create the consumer group unless it is there."""
@@ -126,14 +130,7 @@ class JobQueue:
                 await self._quarantine(entry)
 
     async def _next(self, consumer: str, block_ms: int) -> Entry | None:
-        abandoned = await self._conn.command(
-            # From the beginning of the stream each time: the oldest abandoned job comes
-            # first, and a job is abandoned once its worker sent no heartbeat for the
-            # length of a lease.
-            "XAUTOCLAIM", self._keys.jobs, GROUP, consumer, self._lease_ms,
-            "0", "COUNT", 1,
-        )  # fmt: skip
-        found = claimed(abandoned)
+        found = await self._abandoned(consumer)
         if not found:
             reply = await self._conn.command(
                 "XREADGROUP", "GROUP", GROUP, consumer, "COUNT", 1,
@@ -141,6 +138,24 @@ class JobQueue:
             )  # fmt: skip
             found = first_stream(reply)
         return found[0] if found else None
+
+    async def _abandoned(self, consumer: str) -> list[Entry]:
+        """Look for an abandoned job, but not each time that there is a new one."""
+        now_s = monotonic()
+        if now_s < self._next_look_s:
+            return []
+        # From the beginning of the stream each time: the oldest abandoned job comes
+        # first, and a job is abandoned once its worker sent no heartbeat for the length
+        # of a lease.
+        found = claimed(
+            await self._conn.command(
+                "XAUTOCLAIM", self._keys.jobs, GROUP, consumer, self._lease_ms,
+                "0", "COUNT", 1,
+            )
+        )  # fmt: skip
+        # After one there may be more: who died had several.
+        self._next_look_s = 0.0 if found else now_s + self._lease_ms / _LOOKS / 1000
+        return found
 
     async def _put_back(self, delivery: str, job: bytes | str, delay_ms: int) -> None:
         await PUT_BACK(

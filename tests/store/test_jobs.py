@@ -6,6 +6,8 @@ import asyncio
 
 import pytest
 
+from twokey.gateway.store import jobs
+from twokey.gateway.store.connection import Argument, Reply
 from twokey.gateway.store.jobs import Delivery, Job, JobKind, JobQueue
 from twokey.gateway.store.store import Store
 
@@ -31,17 +33,17 @@ async def taken(queue: JobQueue) -> list[Delivery]:
 
 @pytest.mark.slow
 async def test_sweepers_that_coincide_put_each_job_back_once(queue: JobQueue) -> None:
-    jobs = [JOB.with_(id=f"id{number}") for number in range(50)]
-    for job in jobs:
+    given = [JOB.with_(id=f"id{number}") for number in range(50)]
+    for job in given:
         await queue.put(job)
     for delivery in await taken(queue):
         await queue.later(delivery, delay_ms=-1)
 
     moved = await asyncio.gather(*(queue.requeue_due() for _ in range(8)))
 
-    assert sum(moved) == len(jobs)
+    assert sum(moved) == len(given)
     assert sorted(one.job.id for one in await taken(queue)) == sorted(
-        job.id for job in jobs
+        job.id for job in given
     )
 
 
@@ -65,3 +67,44 @@ async def test_a_job_that_was_done_is_not_put_back(queue: JobQueue) -> None:
     await queue.later(delivery, delay_ms=0)
 
     assert await queue.depth() == 0
+
+
+async def test_a_worker_with_much_to_do_still_takes_over_abandoned_jobs(
+    store: Store, queue: JobQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = 1_000.0
+    monkeypatch.setattr(jobs, "monotonic", lambda: clock)
+    for number in range(4):
+        await queue.put(JOB.with_(id=f"id{number}"))
+    first = await queue.take("dead", block_ms=1)
+    assert first is not None
+    keys = store.keys_of_tenant("default")
+    await store.conn.command(
+        "XCLAIM", keys.jobs, "workers", "dead", 0, first.id, "IDLE", 61_000
+    )
+
+    second = await queue.take("test", block_ms=1)
+    clock += 60 / 60
+    third = await queue.take("test", block_ms=1)
+
+    found = [one.job.id for one in (second, third) if one]
+    assert found == ["id1", "id0"]
+
+
+async def test_a_job_that_just_came_is_taken_without_looking_for_abandoned_ones(
+    store: Store, queue: JobQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Argument] = []
+    command = store.conn.command
+
+    async def noted(*words: Argument) -> Reply:
+        asked.append(words[0])
+        return await command(*words)
+
+    await queue.take("test", block_ms=1)
+    await queue.put(JOB)
+    monkeypatch.setattr(store.conn, "command", noted)
+
+    assert await queue.take("test", block_ms=1) is not None
+
+    assert asked == ["XREADGROUP"]

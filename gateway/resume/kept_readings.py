@@ -1,0 +1,87 @@
+"""Give a run the checkpoint that was read right before it, instead of another reading.
+
+Under the lease of its thread, a worker reads where the thread stands, finds the answers
+to its questions, and has LangGraph resume it, which reads the same checkpoint again.
+No other holder may write it meanwhile, so the first reading is kept for the second.
+
+It is given to one run only, and only where nothing but questions was written beside the
+checkpoint. To show where a thread stands, LangGraph applies the results of tasks to the
+values that were read, by reducers that may change these in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Final
+from weakref import WeakKeyDictionary
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import CheckpointTuple
+from langgraph.checkpoint.serde.types import INTERRUPT
+
+from twokey.gateway.store.fences import Lease, now_s
+
+KEPT_S: Final = 0.1
+"""How long a reading is kept. A program may change its thread without a lease, and a
+run should notice that as it did before."""
+
+_is_kept: ContextVar[bool] = ContextVar("twokey_reading_is_kept", default=False)
+
+
+@contextmanager
+def keeping() -> Generator[None]:
+    """Keep what is read inside the block for the run that comes next."""
+    token = _is_kept.set(True)
+    try:
+        yield
+    finally:
+        _is_kept.reset(token)
+
+
+@dataclass(frozen=True)
+class _Kept:
+    place: tuple[str, str]
+    found: CheckpointTuple
+    at_s: float
+
+
+@dataclass(frozen=True)
+class KeptReadings:
+    """The last readings of a checkpoint database, one a lease."""
+
+    _by_lease: WeakKeyDictionary[Lease, _Kept] = field(
+        default_factory=WeakKeyDictionary[Lease, _Kept]
+    )
+
+    def keep(
+        self, lease: Lease, config: RunnableConfig, found: CheckpointTuple | None
+    ) -> None:
+        """Keep a reading, if it was asked for and the run may have it."""
+        if _is_kept.get() and found is not None and _is_plain(found):
+            self._by_lease[lease] = _Kept(_place(config), found, now_s())
+
+    def take(self, lease: Lease, config: RunnableConfig) -> CheckpointTuple | None:
+        """Return what was read of this place a moment ago, to one caller only."""
+        kept = self._by_lease.get(lease)
+        if _is_kept.get() or kept is None or kept.place != _place(config):
+            return None
+        if config.get("configurable", {}).get("checkpoint_id"):
+            return None
+        del self._by_lease[lease]
+        return kept.found if now_s() - kept.at_s < KEPT_S else None
+
+    def forget(self, lease: Lease) -> None:
+        """Forget what was read under a lease, under which something is written."""
+        self._by_lease.pop(lease, None)
+
+
+def _is_plain(found: CheckpointTuple) -> bool:
+    return all(channel == INTERRUPT for _, channel, _ in found.pending_writes or ())
+
+
+def _place(config: RunnableConfig) -> tuple[str, str]:
+    given = config.get("configurable", {})
+    return str(given.get("thread_id", "")), str(given.get("checkpoint_ns", ""))

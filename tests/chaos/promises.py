@@ -22,6 +22,7 @@ DECIDED = {
 
 No tool here fails by itself, so a failed one is a lost one.
 """
+_RAN = {ItemState.EXECUTED, ItemState.IN_DOUBT}
 _CLAIM = re.compile(r"\b(refund|email|ping|count) (o\d+\.\d+)\b")
 
 
@@ -83,15 +84,21 @@ def doubled(account: Account) -> list[str]:
 
 
 def unmatched(account: Account) -> list[str]:
-    """Return items that ran by the record and not in the world, or the other way."""
+    """Return items that ran by the record and not in the world, or the other way.
+
+    A turn whose step was lost is asked for again, as another one: only one of the two
+    items of an order runs, and `doubled` finds more than one effect.
+    """
     orders = {(name, order) for name, order, _ in account.effects}
+    ran = {(one.tool, one.args["order"]) for one in account.items if one.state in _RAN}
     wrong: list[str] = []
     for item in account.items:
-        has_run = (item.tool, item.args["order"]) in orders
+        call = (item.tool, item.args["order"])
+        has_run = call in orders
         has_decision = (item.decision or item.finding) is not None
         if item.state is ItemState.EXECUTED and not has_run and not has_decision:
             wrong.append(f"lost: {item.id} was executed and had no effect")
-        if has_run and item.state not in {ItemState.EXECUTED, ItemState.IN_DOUBT}:
+        if has_run and call not in ran:
             wrong.append(f"unauthorized: {item.id} is {item.state} and took effect")
     return wrong
 

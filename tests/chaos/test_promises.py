@@ -69,3 +69,10 @@ def test_a_broken_promise_is_named(changes: dict[str, object], said: str) -> Non
 
 def test_a_message_that_the_person_was_told_to_repeat_is_not_lost() -> None:
     assert broken(replace(KEPT, heard=frozenset({"1.5", "2.5"}), excused=1)) == []
+
+
+def test_an_order_that_was_asked_for_again_by_another_turn_ran_once() -> None:
+    """The step of the first turn was lost before anybody decided."""
+    first = an_approval(RAN.with_(state=ItemState.LAPSED)).with_(id="ap_s0_first")
+
+    assert broken(replace(KEPT, approvals=[first, approval()])) == []

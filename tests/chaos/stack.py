@@ -16,11 +16,10 @@ from urllib.parse import parse_qs, urlsplit
 
 from tests.chaos import process
 from tests.chaos.agent import POLICY
-from tests.chaos.balancer import Balancer
 from tests.chaos.process import Settings
-from tests.cut import Cut
 from tests.forked import FORKS
 from tests.resume import postgres_server
+from tests.tcp_proxy import Proxy
 from twokey.bot.ingress import EVENTS_PATH
 from twokey.gateway.retention import AUDIT_KEPT
 from twokey.gateway.store.engine import EmbeddedEngine
@@ -40,7 +39,7 @@ class Member:
     """One process, which is started again whenever it ends, and its networks."""
 
     settings: Settings
-    cuts: dict[str, Cut]
+    cuts: dict[str, Proxy]
     process: multiprocessing.process.BaseProcess | None = None
     is_ending: bool = False
 
@@ -180,9 +179,9 @@ async def running(
         bots: list[int] = []
         for name, role in ROLES.items():
             cuts = {
-                "store": Cut(engine.url),
-                "postgres": Cut(_socket_of(postgres)),
-                "slack": Cut(sandbox.url),
+                "store": Proxy(engine.url),
+                "postgres": Proxy(_socket_of(postgres)),
+                "slack": Proxy(sandbox.url),
             }
             for cut in cuts.values():
                 await opening.enter_async_context(cut)
@@ -205,7 +204,8 @@ async def running(
                 audit_kept=audit_kept,
             )
             stack.members[name] = Member(settings, cuts)
-        balancer = await opening.enter_async_context(Balancer(bots))
+        urls = [f"http://127.0.0.1:{port}" for port in bots]
+        balancer = await opening.enter_async_context(Proxy(*urls))
         sandbox.deliver_http(f"{balancer.url}{EVENTS_PATH}")
         delivery = sandbox.control.delivery
         delivery.transport = Noted(delivery.transport, stack.heard)

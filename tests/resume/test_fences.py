@@ -15,9 +15,9 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
 
 from tests.conftest import eventually
-from tests.cut import Cut
 from tests.resume import postgres_server, sample_tools
 from tests.resume.resume_stack import Stack, open_stack
+from tests.tcp_proxy import Proxy
 from twokey.gateway.errors import LeaseLost, StoreUnavailable
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.resume import fence_tables, sqlite_writes
@@ -244,7 +244,7 @@ async def test_under_a_lost_lease_nothing_is_asked_claimed_or_ended(
 async def test_a_holder_that_is_cut_off_from_the_store_stops_by_its_own_clock(
     store: Store,
 ) -> None:
-    async with Cut(store.conn.url) as cut:
+    async with Proxy(store.conn.url) as cut:
         away = Store(cut.url, lease_ms=400)
         ended = asyncio.Event()
 

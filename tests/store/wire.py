@@ -8,9 +8,10 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
-from urllib.parse import urlsplit
 
 import hiredis
+
+from tests.tcp_proxy import Pieces, connect, pump
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -88,36 +89,19 @@ async def deaf(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
         pass
 
 
-def through(url: str, way_back: Callable[[bytes], list[bytes]]) -> Handler:
+def through(url: str, way_back: Pieces) -> Handler:
     """Give a handler that passes everything on to a real server.
 
     Args:
         url: of its Unix socket or of its host and port.
         way_back: the pieces to deliver of what the server said; b"" hangs up.
     """
-    there = urlsplit(url)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if there.scheme == "unix":
-            source, sink = await asyncio.open_unix_connection(there.path)
-        else:
-            source, sink = await asyncio.open_connection(there.hostname, there.port)
-
-        async def forth() -> None:
-            while data := await reader.read(65536):
-                sink.write(data)
-                await sink.drain()
-
-        sending = asyncio.create_task(forth())
+        source, sink = await connect(url)
+        sending = asyncio.create_task(pump(reader, sink))
         try:
-            while data := await source.read(65536):
-                for piece in way_back(data):
-                    if not piece:
-                        return
-                    writer.write(piece)
-                    await writer.drain()
-                    # Else the kernel would put the pieces together again.
-                    await asyncio.sleep(0)
+            await pump(source, writer, pieces=way_back)
         finally:
             sending.cancel()
             sink.close()

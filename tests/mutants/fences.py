@@ -84,9 +84,24 @@ FENCES_TABLE = (
     Mutant(
         "a new holder's fence is known before it reads",
         "gateway/resume/fenced_saver.py",
-        "        await self._introduce()\n        return await super()",
-        "        return await super()",
+        "            await self._introduce()\n            found = await super()",
+        "            found = await super()",
         FENCES,
+    ),
+    Mutant(
+        "what is written under a lease is read by the run that follows",
+        "gateway/resume/fenced_saver.py",
+        "            return await put.by(None)\n"
+        "        self.twokey_readings.forget(lease)\n",
+        "            return await put.by(None)\n",
+        "tests/resume/test_kept_readings.py",
+    ),
+    Mutant(
+        "results beside questions are read again, since showing may change them",
+        "gateway/resume/kept_readings.py",
+        " and found is not None and _is_plain(found)",
+        " and found is not None",
+        "tests/resume/test_kept_readings.py",
     ),
     Mutant(
         "a new holder's fence is known before it reads from SQLite",

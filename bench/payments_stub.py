@@ -69,7 +69,7 @@ def agent(
     )
 
 
-def refunding_agent(effects: Path) -> Graph:
+def refunding_agent(effects: Path, agent: str = "support") -> Graph:
     """Return an agent for several processes, whose tool appends a line to a file."""
 
     async def process_refund(order_id: str, amount: float) -> str:
@@ -91,5 +91,5 @@ def refunding_agent(effects: Path) -> Graph:
     return make(
         ScriptedModel(reply=reply),
         tools=[guarded(tool)],
-        middleware=[ApprovalMiddleware("support")],
+        middleware=[ApprovalMiddleware(agent)],
     )

@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from functools import partial
 from http import HTTPStatus
 from typing import Self
 
@@ -16,30 +15,20 @@ from twokey.bot.bolt import bolt_app, quiet_slack_loggers
 from twokey.bot.bot_token import BotToken
 from twokey.bot.clicks_first import ClicksFirst
 from twokey.bot.config import BotConfig
-from twokey.bot.delivery.card_copies import CopyUpdater
-from twokey.bot.delivery.card_publisher import CardPublisher
-from twokey.bot.delivery.card_replacer import CardReplacer
-from twokey.bot.delivery.card_updater import CardUpdater
-from twokey.bot.delivery.collecting import Collector
-from twokey.bot.delivery.metrics_reports import MetricsReports
 from twokey.bot.delivery.publisher import Publisher
-from twokey.bot.delivery.queue_sender import QueueSender
-from twokey.bot.delivery.seeded_defects import SeededDefects
+from twokey.bot.delivery.publishers import publishers_of
 from twokey.bot.dispatch import Dispatch
 from twokey.bot.giver_checks import check_givers
 from twokey.bot.home_updates import HomeUpdates
 from twokey.bot.identity import Identity, ask_until_answered, identify
 from twokey.bot.ids import key_id
 from twokey.bot.ingress import Answer, Delivery, Ingress, nothing_at_once
-from twokey.bot.limits import Limits
 from twokey.bot.listener_context import ListenerContext
 from twokey.bot.listeners import LISTENERS
 from twokey.bot.listeners.home_tab import follow
 from twokey.bot.listeners.router import Bolt, Router
 from twokey.bot.listening import HTTP_PORT, serve, serve_privately
-from twokey.bot.outdated_cards import outdated_cards
 from twokey.bot.prometheus import MetricsEndpoint
-from twokey.bot.reach import GroupReach
 from twokey.bot.reviewers import Reviewers
 from twokey.bot.sockets import Sockets
 from twokey.bot.store_nonces import StoreNonces
@@ -47,7 +36,6 @@ from twokey.bot.tasks import Tasks
 from twokey.bot.user_cache import UserCache
 from twokey.bot.web import Slack, SlackRefused
 from twokey.bot.worker import WHOLE, PublisherHealth, Worker
-from twokey.gateway.approvals.record import Approval
 from twokey.gateway.clock import now_s
 from twokey.gateway.config import SlackMode
 from twokey.gateway.errors import SettingsError, StoreUnavailable
@@ -58,9 +46,7 @@ from twokey.gateway.service.process_check import (
     registered,
 )
 from twokey.gateway.service.reviews import ReviewService
-from twokey.gateway.store.atomic_write import Loaded
 from twokey.gateway.store.processes import ProcessInfo
-from twokey.gateway.store.readers import backlog
 
 logger = logging.getLogger(__name__)
 
@@ -103,7 +89,7 @@ class SlackBot:
         self._tasks = Tasks()
         self._clicks_first = ClicksFirst(clock)
         self._sockets: Sockets | None = None
-        self._publisher: Publisher | None = None
+        self._publishers: list[Publisher] = []
         self._registration: Registration | None = None
         self.url = ""
         self.team_id = ""
@@ -167,8 +153,9 @@ class SlackBot:
                 opening.push_async_callback(_cancel, asyncio.create_task(work))
         if self._worker.answers:
             await self._answer(opening, ctx, bolt_app(config, me, session))
-            ahead = self._service.reading_ahead.run(self._clicks_first.quiet)
-            opening.push_async_callback(_cancel, asyncio.create_task(ahead))
+            for part in self._service.readings_ahead:
+                ahead = asyncio.create_task(part.run(self._clicks_first.quiet))
+                opening.push_async_callback(_cancel, ahead)
         else:
             ingress = await self._ingress()
             await serve_privately(opening, ingress, self._worker.health)
@@ -200,85 +187,31 @@ class SlackBot:
         reviewers: Reviewers,
         home: HomeUpdates,
     ) -> None:
-        config, store = self._config, self._service.store
-        keys = store.keys_of_tenant(config.tenant)
-        reader = f"slack:{config.tenant}"
-        card_publisher = CardPublisher(
-            slack=slack,
-            limits=Limits(self._clock),
-            cards=store.cards,
-            keys=keys,
-            team=self.team_id,
-            seal_key=config.seal_key,
-            command=config.command,
-        )
-
-        def warm(approval: Approval) -> None:
-            self._tasks.later(reviewers.warm(approval), name="warm")
-
-        groups = GroupReach(reviewers.users)
-        service = self._service
-
-        async def read(approval: str) -> Loaded | None:
-            loaded = await service.read_as_of_now(approval)
-            return await groups.resolved(loaded) if loaded else None
-
-        updater = CardUpdater(
-            card_publisher=card_publisher,
-            replacer=CardReplacer(card_publisher, store.response_urls),
-            copies=CopyUpdater(card_publisher, store.copies, keys, me.user),
-            outbox=store.outbox(keys, reader=reader),
-            keys=keys,
-            tenant=config.tenant,
-            read=read,
-            # A click finds what its own process looked up, and here come none.
-            posted=warm if self._worker.answers else lambda _approval: None,
-            clock=self._clock,
-            fallback_channel=config.fallback_channel,
-        )
-        reports = MetricsReports(
-            self._service, config.metrics, tenant=config.tenant, reader=reader
-        )
-        seeded = SeededDefects(
+        self._publishers = publishers_of(
             self._service,
+            self._config,
             slack,
-            seal_key=config.seal_key,
-            team=self.team_id,
-            changed=home.changed.set,
-        )
-
-        async def report() -> None:
-            await seeded.look()
-            await reports.look()
-
-        publisher = self._publisher = Publisher(
-            store,
-            QueueSender(
-                updater,
-                Collector(updater, store.collected_cards, service.collected_cards.rule),
-                channel=lambda: self._service.channel,
-            ),
-            outdated=partial(
-                outdated_cards,
-                service,
-                store.cards,
-                keys,
-                config.seal_key,
-                groups.resolved,
-            ),
-            report=report,
-            on_events=home.changed.set,
+            me,
+            reviewers,
+            home,
+            self._tasks,
+            answers=self._worker.answers,
+            clock=self._clock,
             quiet=self._clicks_first.quiet,
         )
         stop = asyncio.Event()
-        running = asyncio.create_task(publisher.run(stop), name="publisher")
+        running = [
+            asyncio.create_task(one.run(stop), name="publisher")
+            for one in self._publishers
+        ]
 
         async def finish() -> None:
             stop.set()
-            # `wait` and not `wait_for`: it neither cancels the publisher nor raises,
-            # and it has time to finish its calls.
-            await asyncio.wait([running], timeout=_DRAIN_S)
-            await _cancel(running)
+            # `wait` and not `wait_for`: it neither cancels the publishers nor raises,
+            # and they have time to finish their calls.
+            await asyncio.wait(running, timeout=_DRAIN_S)
+            for task in running:
+                await _cancel(task)
 
         opening.push_async_callback(finish)
 
@@ -348,7 +281,7 @@ class SlackBot:
             waiting, parked = await self._service.runs.counts()
             keys = store.keys_of_tenant(self._config.tenant)
             others = await process_problems(store, keys)
-            outbox = (await backlog(store.conn, keys)).problem
+            outbox = (await self._service.live_metrics.outbox()).problem
         except StoreUnavailable:
             return {}
         failed = {"waiting": waiting, "parked": parked} if waiting or parked else {}
@@ -362,8 +295,8 @@ class SlackBot:
     async def _problems(self) -> list[str]:
         problems: list[str] = []
         try:
-            if self._publisher and (problem := await self._publisher.problem()):
-                problems.append(problem)
+            found = [await one.problem() for one in self._publishers]
+            problems += filter(None, found)
             if self._peer is not None:
                 problems += await self._peer.problems()
         except StoreUnavailable:

@@ -95,8 +95,16 @@ class ListenerContext:
 
     @property
     def keys(self) -> Keys:
-        """Return the keys of the tenant's shard."""
+        """Return the keys of the tenant's own shard: of what is of no approval."""
         return self.service.store.keys_of_tenant(self.config.tenant)
+
+    async def shown_at(self, channel: str, ts: str) -> str:
+        """Return which approval a message in Slack shows; "" for none."""
+        store = self.service.store
+        for keys in store.parts_of(self.config.tenant):
+            if shown := await store.cards.shown_at(keys, channel, ts):
+                return shown
+        return ""
 
     def frame(self, approval: Approval, now_ms: int) -> Frame:
         """Return what the cards and modals of an approval are made with."""

@@ -38,7 +38,7 @@ async def outdated_cards(
     Args:
         service: evaluates the current policy.
         cards: stores what each card shows.
-        keys: of the tenant's shard.
+        keys: of the part of the tenant that is looked at.
         seal_key: signs the buttons; the first check, which is of all pending approvals,
             finds cards that were signed with another key.
         resolved: works out which people of user groups are asked one by one.
@@ -62,7 +62,9 @@ async def outdated_cards(
     looked_ms = int(before.get(_LOOKED, "0"))
     is_whole = not looked_ms or service.reach.changed_ms(now_ms) > looked_ms
     looked_at = await (
-        service.reevaluated_waiting() if is_whole else service.reevaluated()
+        service.reevaluated_waiting(keys)
+        if is_whole
+        else service.reevaluated(part=keys)
     )
     for loaded in looked_at:
         place = await cards.place(keys, loaded.approval.id)

@@ -26,8 +26,9 @@ from twokey.gateway.resume.graphs import load_graph
 from twokey.gateway.running import load_triage
 from twokey.gateway.service.process_check import process_problems
 from twokey.gateway.service.reevaluation import dead_ends
+from twokey.gateway.store.connection import number
 from twokey.gateway.store.durability import ensure_durable
-from twokey.gateway.store.readers import backlog
+from twokey.gateway.store.readers import longest_backlog
 
 _MAX_NAMED = 3
 """How many calls a sentence names."""
@@ -206,7 +207,7 @@ async def _processes(settings: Settings) -> str:
 
 async def _outbox(settings: Settings) -> str:
     async with open_configured(settings) as store:
-        found = await backlog(store.conn, store.keys_of_tenant(settings.tenant))
+        found = await longest_backlog(store.conn, store.parts_of(settings.tenant))
     if found.problem:
         raise SettingsError(found.problem)
     return f"{found.events:,} events are kept for its readers"
@@ -214,16 +215,18 @@ async def _outbox(settings: Settings) -> str:
 
 async def _audit(settings: Settings) -> str:
     async with open_configured(settings) as store:
-        keys = store.keys_of_tenant(settings.tenant)
-        log, left = store.audit(keys), await store.conn.command("XLEN", keys.audit)
-        # With a whole chain, or it raises.
-        headers = await log.headers(await log.sealed())
-    if settings.audit_folder is None and not headers:
+        left = sealed = 0
+        for keys in store.parts_of(settings.tenant):
+            log = store.audit(keys)
+            left += number(await store.conn.command("XLEN", keys.audit))
+            # With a whole chain, or it raises.
+            sealed += len(await log.headers(await log.sealed()))
+    if settings.audit_folder is None and not sealed:
         return (
             f"all {left:,} entries are in the store's memory; 'audit_folder' in "
             "twokey.yml moves them into sealed files"
         )
-    return f"{len(headers)} sealed segments, and {left:,} entries in the store"
+    return f"{sealed} sealed segments, and {left:,} entries in the store"
 
 
 async def _graph(

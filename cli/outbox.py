@@ -15,8 +15,8 @@ from twokey.gateway.errors import SettingsError
 from twokey.gateway.store.readers import (
     Backlog,
     ReaderState,
-    backlog,
     drop_reader,
+    longest_backlog,
     reader_states,
 )
 from twokey.gateway.store.store import Store
@@ -82,13 +82,21 @@ def drop(
 
 
 async def _everything(store: Store, tenant: str) -> tuple[Backlog, list[ReaderState]]:
-    keys = store.keys_of_tenant(tenant)
-    return await backlog(store.conn, keys), await reader_states(store.conn, keys)
+    parts = store.parts_of(tenant)
+    return await longest_backlog(store.conn, parts), await _readers(store, tenant)
+
+
+async def _readers(store: Store, tenant: str) -> list[ReaderState]:
+    """Return the readers of a tenant, each with what it is in all its shards."""
+    found: dict[str, ReaderState] = {}
+    for keys in store.parts_of(tenant):
+        for one in await reader_states(store.conn, keys):
+            found[one.name] = one.with_(found.get(one.name))
+    return [found[name] for name in sorted(found)]
 
 
 async def _drop(store: Store, tenant: str, reader: str) -> None:
-    keys = store.keys_of_tenant(tenant)
-    found = {one.name: one for one in await reader_states(store.conn, keys)}
+    found = {one.name: one for one in await _readers(store, tenant)}
     if reader not in found:
         names = ", ".join(found) or "none"
         raise SettingsError(f"There is no reader {reader!r}; there are: {names}.")
@@ -97,7 +105,8 @@ async def _drop(store: Store, tenant: str, reader: str) -> None:
         raise SettingsError(
             f"A process read as {reader!r} {idle_ms // 1000} s ago; stop it first."
         )
-    await drop_reader(store.conn, keys, reader)
+    for keys in store.parts_of(tenant):
+        await drop_reader(store.conn, keys, reader)
 
 
 def _since(one: ReaderState) -> str:

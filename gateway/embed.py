@@ -139,7 +139,7 @@ class Twokey:
             if isinstance(self._policy, PolicyFile):
                 watched = followed(self._policy, self.store, tenant=self._tenant)
                 await stack.enter_async_context(watched)
-            watch = ThreadWatch(self.store, self.store.keys_of_tenant(self._tenant))
+            watch = ThreadWatch(self.store, *self.store.parts_of(self._tenant))
             self.service = await stack.enter_async_context(
                 running(
                     self.store,
@@ -391,7 +391,7 @@ class Twokey:
 
     def _thread_ref(self, agent: str, thread: str) -> ThreadRef:
         self._require_open()
-        keys = self.store.keys_of_tenant(self._tenant)
+        keys = self.store.keys_of_agent(self._tenant, agent)
         return ThreadRef(keys, self._tenant, agent, thread)
 
     def _require_open(self) -> BaseCheckpointSaver[Any]:

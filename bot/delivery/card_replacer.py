@@ -24,6 +24,7 @@ from twokey.bot.web import SlackError, SlackRefused
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.store.cards import CardPlace
 from twokey.gateway.store.fences import current
+from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.response_urls import ResponseUrlStore
 
 logger = logging.getLogger(__name__)
@@ -39,10 +40,12 @@ class CardReplacer:
     Attributes:
         card_publisher: renders cards, and notes what they show.
         urls: those that clicks left.
+        keys: of the shard where they are, which is the tenant's own.
     """
 
     card_publisher: CardPublisher
     urls: ResponseUrlStore
+    keys: Keys
 
     async def replace(
         self,
@@ -61,7 +64,7 @@ class CardReplacer:
         if place is None or not is_update or entry.copy_due is not None:
             return None
         publisher, at = self.card_publisher, (place.channel, place.ts)
-        url = await self.urls.take(publisher.keys, *at) if entry.may_have_url else ""
+        url = await self.urls.take(self.keys, *at) if entry.may_have_url else ""
         entry.may_have_url = publisher.slack.is_own(url)
         if not entry.may_have_url:
             return None
@@ -75,13 +78,13 @@ class CardReplacer:
             await publisher.slack.respond(url, body | AS_WRITTEN)
         except SlackError as error:
             logger.warning("card.not_replaced id=%s why=%s", record.id, error)
-            await self.urls.forget(publisher.keys, *at)
+            await self.urls.forget(self.keys, *at)
             entry.may_have_url = False
             return None
         # Not for a card on which nothing is left to do: it is not posted anew, either.
         if needs_people(record) and await self._is_gone(place):
             logger.warning("card.gone id=%s", record.id)
-            await self.urls.forget(publisher.keys, *at)
+            await self.urls.forget(self.keys, *at)
             entry.may_have_url = False
             return None
         shown = await publisher.record_shown(record, place, message, sent=place.sent)

@@ -39,8 +39,12 @@ async def approve_as_shown(
     target, action = _target(ctx, clicked), clicked.action
     if target is None:
         return None
-    # Each tenant remembers its requests in the shard that it has now.
-    if not is_seen and target.keys.shard != ctx.keys.shard:
+    # A tenant remembers its requests, and who stands in for whom, in its own shard. The
+    # script compares both, and a call of a tenant that is split may be in another.
+    is_elsewhere = target.keys.shard != ctx.keys.shard
+    if is_elsewhere and (
+        not is_seen or await ctx.service.delegations.given_to(action.user)
+    ):
         return None
     # Where Slack has to be asked, a reading of the store takes no time beside it.
     reviewer = await ctx.reviewer_alone(*clicked.who, target.item)

@@ -196,7 +196,11 @@ def filter_of(tab: HomeTab) -> HomeFilter:
 async def _troubles(ctx: ListenerContext, listed: Sequence[Approval]) -> dict[str, str]:
     """Return which cards are missing or old, and Slack's word for why."""
     cards = ctx.service.store.cards
-    found = [(one.id, await cards.trouble(ctx.keys, one.id)) for one in listed]
+    keys_of = ctx.service.store.keys_of_approval
+    found = [
+        (one.id, await cards.trouble(keys_of(one.id) or ctx.keys, one.id))
+        for one in listed
+    ]
     return {approval: trouble.why for approval, trouble in found if trouble}
 
 

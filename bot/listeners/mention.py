@@ -197,8 +197,7 @@ async def _deleted(ctx: ListenerContext, gone: Message) -> None:
 
 
 async def _was_asked(ctx: ListenerContext, message_key: str) -> bool:
-    threads = ctx.service.store.threads
-    return await threads.was_asked(ctx.keys, ctx.config.tenant, message_key)
+    return await ctx.service.was_asked(message_key)
 
 
 def _seconds(ts: str) -> float:

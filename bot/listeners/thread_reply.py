@@ -98,8 +98,7 @@ async def handle_thread_reply(ctx: ListenerContext, mention: Mention) -> bool:
     """Answer a message under a card; False when it is under none."""
     if mention.thread_ts == mention.ts:
         return False
-    cards = ctx.service.store.cards
-    shown = await cards.shown_at(ctx.keys, mention.channel, mention.thread_ts)
+    shown = await ctx.shown_at(mention.channel, mention.thread_ts)
     if not shown:
         return False
     try:

@@ -80,7 +80,8 @@ async def _proven(ctx: ListenerContext, clicked: Clicked) -> str:
         raise UserFacingError(template(_NOT_OURS))
     # `seal_outage` writes the outage's id where a card's value has the approval's.
     outage = sealed.approval
-    if not await is_usable_copy(ctx, action, ctx.keys, outage):
+    keys = ctx.service.store.keys_of_run(outage.partition(".")[0])
+    if keys is None or not await is_usable_copy(ctx, action, keys, outage):
         logger.warning("click.refused why=other_copy outage=%s", outage)
         raise UserFacingError(template(_NOT_OURS))
     return outage

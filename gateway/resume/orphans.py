@@ -29,6 +29,7 @@ from twokey.gateway.resume.answers import answers_for
 from twokey.gateway.resume.runner import Runner
 from twokey.gateway.resume.runners import Runners
 from twokey.gateway.store.jobs import Job
+from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.outbox import Outbox
 from twokey.gateway.store.readers import drop_idle_readers
 from twokey.gateway.store.sorted_pages import pages_by_score
@@ -77,7 +78,6 @@ class OrphanFinder:
         self._runners = runners
         self._consumer = consumer
         self._tenant = tenant
-        self._keys = store.keys_of_tenant(tenant)
         self._rest_ms = rest_ms
         self._gone_ms = gone_ms
         self._begun: set[str] = set()
@@ -96,11 +96,12 @@ class OrphanFinder:
                 # The reader may have been dropped; then everything is looked at again.
                 self._begun.discard(agent)
                 raise
-        dropped = await drop_idle_readers(
-            self._store.conn, self._keys, prefix=READERS, idle_ms=self._gone_ms
-        )
-        for reader in dropped:
-            logger.info("orphans.reader_dropped reader=%s", reader)
+        for keys in self._store.parts_of(self._tenant):
+            dropped = await drop_idle_readers(
+                self._store.conn, keys, prefix=READERS, idle_ms=self._gone_ms
+            )
+            for reader in dropped:
+                logger.info("orphans.reader_dropped reader=%s", reader)
         return found
 
     async def _begin(self, agents: Collection[str]) -> int:
@@ -111,18 +112,26 @@ class OrphanFinder:
             # Before the approvals are read: an event between a look and a later start
             # of the reader would be seen by neither.
             await self._reader(agent).prepare()
-        approvals = self._store.approvals
         found = 0
         seen = set[Job]()
-        async for page in pages_by_score(self._store.conn, self._keys.expiry):
-            for loaded in await approvals.load_each(map(self._keys.unlisted, page)):
+        for keys in {one.shard: one for one in map(self._keys_of, agents)}.values():
+            found += await self._queue_open(keys, agents, seen)
+        self._begun.update(agents)
+        return found
+
+    async def _queue_open(
+        self, keys: Keys, agents: Collection[str], seen: set[Job]
+    ) -> int:
+        """Queue orphans among the open approvals of a shard, each thread once."""
+        approvals, found = self._store.approvals, 0
+        async for page in pages_by_score(self._store.conn, keys.expiry):
+            for loaded in await approvals.load_each(map(keys.unlisted, page)):
                 run_ref = loaded.approval.run_ref
                 job = Job.to_resume(self._tenant, run_ref.agent, run_ref.thread)
                 is_ours = loaded.approval.tenant == self._tenant
                 if is_ours and run_ref.agent in agents and job not in seen:
                     seen.add(job)
                     found += await self._queue_if_orphan(job) is True
-        self._begun.update(agents)
         return found
 
     async def _look_for(self, agent: str, outbox: Outbox) -> int:
@@ -196,12 +205,12 @@ class OrphanFinder:
         if is_orphan:
             self._queued.add(job)
             logger.warning("thread.orphaned agent=%s thread=%s", job.agent, job.thread)
-            await self._store.queue(self._keys).put(job)
+            await self._store.queue(self._keys_of(job.agent)).put(job)
         return is_orphan
 
     async def _is_known_to_fail(self, job: Job) -> bool:
         """Return True if a thread stands still because its run waits or was ended."""
-        keys, stalled = self._keys, self._store.stalled
+        keys, stalled = self._keys_of(job.agent), self._store.stalled
         run = keys.stalled_run(job.tenant, job.agent, job.thread)
         return bool(
             await stalled.find(keys, run) or await stalled.is_dropped(keys, run)
@@ -227,4 +236,7 @@ class OrphanFinder:
 
     def _reader(self, agent: str) -> Outbox:
         name = f"{READERS}:{json.dumps([self._tenant, agent])}"
-        return self._store.outbox(self._keys, reader=name)
+        return self._store.outbox(self._keys_of(agent), reader=name)
+
+    def _keys_of(self, agent: str) -> Keys:
+        return self._store.keys_of_agent(self._tenant, agent)

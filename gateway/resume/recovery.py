@@ -104,7 +104,6 @@ class Recovery:
         self._store = store
         self._runners = runners
         self._tenant = tenant
-        self._keys = store.keys_of_tenant(tenant)
         self._records = RecoveryService(store, tenant=tenant)
 
     async def recover(self, *, is_only_process: bool) -> RecoveryReport:
@@ -130,21 +129,23 @@ class Recovery:
         return found
 
     async def _queue(self, mismatch: Mismatch) -> None:
-        run = self._keys.stalled_run(self._tenant, mismatch.agent, mismatch.thread)
+        keys = self._store.keys_of_agent(self._tenant, mismatch.agent)
+        run = keys.stalled_run(self._tenant, mismatch.agent, mismatch.thread)
         try:
-            has_failed = await self._store.stalled.find(self._keys, run) is not None
+            has_failed = await self._store.stalled.find(keys, run) is not None
         except NewerRecord:
             # The process that can read the record decides about its run.
             has_failed = True
         if has_failed:
             return  # `twokey.gateway.resume.retries` decides about it
         job = Job.to_resume(self._tenant, mismatch.agent, mismatch.thread)
-        await self._store.queue(self._keys).put(job)
+        await self._store.queue(keys).put(job)
 
     async def _end(self, mismatch: Mismatch) -> None:
         """End what waits for a thread, if it is still not there under its lease."""
         runner = self._runners.of(mismatch.agent, mismatch.thread)
-        at = ThreadRef(self._keys, self._tenant, mismatch.agent, mismatch.thread)
+        keys = self._store.keys_of_agent(self._tenant, mismatch.agent)
+        at = ThreadRef(keys, self._tenant, mismatch.agent, mismatch.thread)
 
         async def work() -> None:
             # Read again, now under the lease: the thread may have been started

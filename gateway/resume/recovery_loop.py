@@ -14,6 +14,7 @@ from twokey.gateway.resume.restore_detection import (
 )
 from twokey.gateway.resume.runners import Runners
 from twokey.gateway.service.recovering import RecoveryService
+from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.store import Store
 
 logger = logging.getLogger(__name__)
@@ -38,9 +39,12 @@ class RecoveryLoop:
         self, store: Store, runners: Runners, *, tenant: str = "default"
     ) -> None:
         saver = runners.saver
-        self._detector = (
-            None if saver is None else RestoreDetector(store, saver, tenant=tenant)
-        )
+        parts = () if saver is None else store.parts_of(tenant)
+        self._detectors = {
+            keys: RestoreDetector(store, saver, tenant=tenant, part=keys)
+            for keys in parts
+            if saver is not None
+        }
         self._records = RecoveryService(store, tenant=tenant)
         self._recovery = Recovery(store, runners, tenant=tenant)
         self._ticks_left = 0
@@ -69,26 +73,27 @@ class RecoveryLoop:
         if self._ticks_left > 0:
             self._ticks_left -= 1
             return
-        is_only_process = (
-            self._detector is not None and await self._detector.is_only_process()
-        )
+        only = [await one.is_only_process() for one in self._detectors.values()]
+        is_only_process = bool(only) and all(only)
         found = await self._recovery.recover(is_only_process=is_only_process)
         waits_s = HOURLY_S
-        if found.gone and not is_only_process and self._detector is not None:
+        if found.gone and not is_only_process and self._detectors:
             # A gateway with other checkpoints used this store a moment ago.
             waits_s = ALIVE_MS / 1000
         self._ticks_left = int(waits_s / TICK_S)
 
     async def _compare(self) -> None:
-        if self._detector is None:
-            return
-        consistency = await self._detector.compare()
+        for keys, detector in self._detectors.items():
+            await self._compare_part(keys, detector)
+
+    async def _compare_part(self, keys: Keys, detector: RestoreDetector) -> None:
+        consistency = await detector.compare()
         if consistency is not Consistency.SAME:
             logger.error("recovery.inconsistent %s", consistency)
             if consistency is Consistency.STORE_IS_OLDER:
-                await self._records.doubt_all()
+                await self._records.doubt_all(keys)
             # Only after everything is in doubt: killed in between, the next start still
             # sees the difference and does it again.
-            await self._detector.equalize()
+            await detector.equalize()
             self._ticks_left = 0
-        await self._detector.advance()
+        await detector.advance()

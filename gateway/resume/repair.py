@@ -46,19 +46,25 @@ async def repair_losses(
         is_restored: the store is older than what happened, also where that cannot be
             seen: copies of both from one moment match.
     """
-    detector = None
-    if runners.saver is not None:
-        detector = RestoreDetector(store, runners.saver, tenant=tenant)
-    consistency = Consistency.SAME if detector is None else await detector.compare()
-    doubted: list[Found] = []
-    if is_restored or consistency is Consistency.STORE_IS_OLDER:
-        records = RecoveryService(store, tenant=tenant)
-        doubted = await records.doubt_all(is_dry=is_dry)
+    records = RecoveryService(store, tenant=tenant)
+    detectors: list[RestoreDetector] = []
+    consistency, doubted = Consistency.SAME, list[Found]()
+    for part in store.parts_of(tenant):
+        found = Consistency.SAME
+        if runners.saver is not None:
+            one = RestoreDetector(store, runners.saver, tenant=tenant, part=part)
+            found = await one.compare()
+            detectors.append(one)
+        # Each part may be older by itself; that the store is, is what people see.
+        if consistency is not Consistency.STORE_IS_OLDER:
+            consistency = found if found is not Consistency.SAME else consistency
+        if is_restored or found is Consistency.STORE_IS_OLDER:
+            doubted += await records.doubt_all(part, is_dry=is_dry)
     recovery = Recovery(store, runners, tenant=tenant)
     if is_dry:
         return RepairReport(consistency, tuple(doubted), await recovery.compare())
     report = await recovery.recover(is_only_process=True)
-    if detector is not None:
+    for one in detectors:
         # Last: after a crash before this, the next repair still sees the difference.
-        await detector.equalize()
+        await one.equalize()
     return RepairReport(consistency, tuple(doubted), report)

@@ -22,6 +22,7 @@ from langgraph.checkpoint.base import (
     empty_checkpoint,
 )
 
+from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.restore_counters import RestoreCounters
 from twokey.gateway.store.store import Store
 
@@ -55,15 +56,22 @@ class RestoreDetector:
     Args:
         store: the gateway's store.
         saver: the checkpoints.
-        tenant: whose shard of the store.
+        tenant: whose records they are.
+        part: of the tenant, which may be lost apart from the others; None is its own
+            shard.
     """
 
     def __init__(
-        self, store: Store, saver: BaseCheckpointSaver[Any], *, tenant: str = "default"
+        self,
+        store: Store,
+        saver: BaseCheckpointSaver[Any],
+        *,
+        tenant: str = "default",
+        part: Keys | None = None,
     ) -> None:
         self._counters = store.restore_counters
         self._saver = saver
-        self._keys = store.keys_of_tenant(tenant)
+        self._keys = part or store.keys_of_tenant(tenant)
         self._tenant = tenant
         self._store = ""
         self._id = ""

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
 
 from twokey.gateway.errors import StoreUnavailable
 from twokey.gateway.resume.transient_retry import retry_transient
 from twokey.gateway.resume.worker import ThreadChange
 from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.outbox import Outbox
 from twokey.gateway.store.store import Store
 
 logger = logging.getLogger(__name__)
@@ -36,10 +37,10 @@ ThreadChanges = asyncio.Queue[ThreadChange]
 
 
 class ThreadWatch:
-    """The waiters of this process for threads of one shard."""
+    """The waiters of this process for threads of the shards of a tenant."""
 
-    def __init__(self, store: Store, keys: Keys) -> None:
-        self._outbox = store.outbox(keys, reader="")
+    def __init__(self, store: Store, *shards: Keys) -> None:
+        self._outboxes = [store.outbox(keys, reader="") for keys in shards]
         self._waiting: dict[tuple[str, str], set[ThreadChanges]] = {}
         self._follower: asyncio.Task[None] | None = None
         self._lock = asyncio.Lock()
@@ -81,13 +82,19 @@ class ThreadWatch:
         async with self._lock:
             if self._follower is None or self._follower.done():
                 # The place is read before the caller reads its thread.
-                newest = await retry_transient(self._outbox.newest)
-                self._follower = asyncio.create_task(self._read(newest))
+                places = [
+                    (one, await retry_transient(one.newest)) for one in self._outboxes
+                ]
+                self._follower = asyncio.create_task(self._read_all(places))
 
-    async def _read(self, after: str) -> None:
+    async def _read_all(self, places: Sequence[tuple[Outbox, str]]) -> None:
+        # None of them ends, and the cancellation of this one is that of each.
+        await asyncio.gather(*(self._read(outbox, after) for outbox, after in places))
+
+    async def _read(self, outbox: Outbox, after: str) -> None:
         while True:
             try:
-                events, after = await self._outbox.tail(after, block_ms=BLOCK_MS)
+                events, after = await outbox.tail(after, block_ms=BLOCK_MS)
             except StoreUnavailable as error:
                 # `after` stays: nothing is skipped while the store is away.
                 logger.warning("threads.not_followed error=%s", error)

@@ -108,9 +108,10 @@ class Worker:
         tool that was running then shows as in doubt, never as if it had not begun.
         """
         try:
-            # Of its own tenant's shard only: jobs in the others are of tenants whose
+            # Of its own tenant's shards only: jobs in the others are of tenants whose
             # threads it does not run.
-            await self._read(self._store.keys_of_tenant(self._tenant), stop)
+            parts = self._store.parts_of(self._tenant)
+            await asyncio.gather(*(self._read(keys, stop) for keys in parts))
         finally:
             await drain_tasks(self._running, grace_s)
 

@@ -86,7 +86,7 @@ class AgentService(ClaimService, AutoRunService):
     async def history(self, run: RunRef, within: str = "") -> tuple[EditRecord, ...]:
         """Return edits of calls that ran; see the port `Gateway`."""
         listed = await self._store.approvals.of_run(
-            self._keys, self._tenant, run, newest=MAX_HISTORY
+            self._keys_of(run.agent), self._tenant, run, newest=MAX_HISTORY
         )
         ids = [one.id for one in listed if _is_within(one.ns, within)]
         return tuple(
@@ -104,9 +104,10 @@ class AgentService(ClaimService, AutoRunService):
             return item.ctx.ns != ref.ns or item.ctx.message_id == ref.message_id
 
         approvals, run = self._store.approvals, ref.run_ref
-        listed = await approvals.open_of_run(self._keys, self._tenant, run)
+        keys = self._keys_of(run.agent)
+        listed = await approvals.open_of_run(keys, self._tenant, run)
         listed = [one for one in listed if _is_at(one, ref)]
-        for approval_id in await approvals.unfinished(self._keys, listed):
+        for approval_id in await approvals.unfinished(keys, listed):
             await self._end(approval_id, Transition.SUPERSEDE, is_ended)
         # Of another agent's message, which nobody advances any more.
         await self.supersede_approvals(one.id for one in await self._of_message(ref))
@@ -115,7 +116,9 @@ class AgentService(ClaimService, AutoRunService):
         """End everything that waits in a run, inside its tools too."""
         approvals = self._store.approvals
         await self.supersede_approvals(
-            await approvals.unfinished_of_run(self._keys, self._tenant, run)
+            await approvals.unfinished_of_run(
+                self._keys_of(run.agent), self._tenant, run
+            )
         )
 
     async def supersede_approvals(self, approval_ids: Iterable[str]) -> None:
@@ -215,7 +218,9 @@ class AgentService(ClaimService, AutoRunService):
         return [one for one in approvals if one.message_id == ref.message_id]
 
     async def _listed(self, ref: TurnRef) -> list[Listed]:
-        return await self._store.approvals.of_run(self._keys, self._tenant, ref.run_ref)
+        run = ref.run_ref
+        keys = self._keys_of(run.agent)
+        return await self._store.approvals.of_run(keys, self._tenant, run)
 
     async def _end(
         self,

@@ -17,6 +17,7 @@ from twokey.gateway.protocol.wire import TurnRef, Verdict
 from twokey.gateway.service.stored_verdicts import StoredVerdicts
 from twokey.gateway.service.tenant_service import PolicyService
 from twokey.gateway.store.auto_runs import Note
+from twokey.gateway.store.keys import Keys
 
 logger = logging.getLogger(__name__)
 
@@ -31,14 +32,15 @@ class AutoRunService(PolicyService):
             LeaseLost: the thread is run by somebody else now.
         """
         calls, turn_key = self._store.auto_runs, self._turn_key(progress.ref)
+        keys = self._keys_of(progress.ref.run_ref.agent)
         if progress.verb != "begin":
-            await calls.note(self._keys, turn_key, progress.verb, progress.tool_call_id)
+            await calls.note(keys, turn_key, progress.verb, progress.tool_call_id)
             return CallBegun()
         agent, tool = progress.ref.agent, progress.tool
         # By the current policy: the question is whether the tool may run again now.
         repeats = is_idempotent(self._policy(), agent=agent, tool=tool)
         begun = await calls.begin(
-            self._keys, turn_key, progress.tool_call_id, repeats=repeats
+            keys, turn_key, progress.tool_call_id, repeats=repeats
         )
         if begun.word == "cut_off":
             logger.warning("call.cut_off agent=%s tool=%s", agent, tool)
@@ -51,8 +53,9 @@ class AutoRunService(PolicyService):
     async def ended(self, end: CallEnd) -> None:
         """Keep how a call ended, and count a failure once."""
         calls, turn_key = self._store.auto_runs, self._turn_key(end.ref)
+        keys = self._keys_of(end.ref.run_ref.agent)
         verb: Note = "end" if end.is_over else "give_back"
-        await calls.note(self._keys, turn_key, verb, end.tool_call_id, end.result)
+        await calls.note(keys, turn_key, verb, end.tool_call_id, end.result)
         if end.result.ok:
             return
         ref = end.ref
@@ -60,17 +63,17 @@ class AutoRunService(PolicyService):
         # An agent reports what it likes: only failures of calls that we let run count.
         if not any(
             one.runs_unclaimed and (one.tool, one.tool_call_id) == reported
-            for one in await self._verdicts(turn_key)
+            for one in await self._verdicts(keys, turn_key)
         ):
             logger.warning("call.unknown_failure agent=%s", ref.agent)
             return
         event = call_event(EventName.CALL_FAILED, self._tenant, ref, end.tool)
         # The same for the same call, so that a report that is sent again counts once.
         name = f"{turn_key.removeprefix('sha256:')} {end.tool_call_id}"
-        await self._store.agent_load.count_failure(self._keys, name, event)
+        await self._store.agent_load.count_failure(keys, name, event)
 
-    async def _verdicts(self, turn_key: str) -> tuple[Verdict, ...]:
-        stored = await self._store.agent_load.verdicts(self._keys, turn_key)
+    async def _verdicts(self, keys: Keys, turn_key: str) -> tuple[Verdict, ...]:
+        stored = await self._store.agent_load.verdicts(keys, turn_key)
         try:
             return StoredVerdicts.read(turn_key, stored).verdicts if stored else ()
         except (NewerRecord, CorruptRecord) as error:

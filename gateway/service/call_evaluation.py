@@ -98,7 +98,7 @@ class ReadCall:
 
     Attributes:
         policy: in force.
-        keys: of the tenant.
+        keys: of the shard of its run.
         call: see there.
         effect: by which earlier calls count as the same.
         usage: what it uses of windows.
@@ -178,14 +178,15 @@ class ReadCall:
 async def read_calls(
     store: Store, policy: Policy, calls: Sequence[WaitingCall]
 ) -> list[ReadCall]:
-    """Read what the evaluations of calls of one tenant depend on.
+    """Read what the evaluations of calls of one tenant and shard depend on.
 
     That of one agent's calls, and the totals of windows, are read as of one moment.
     """
     if not calls:
         return []
     tenant = calls[0].approval.tenant
-    keys = store.keys_of_tenant(tenant)
+    # Calls that one gesture decides are of one run, or share a card: of one agent.
+    keys = store.keys_of_agent(tenant, calls[0].approval.run_ref.agent)
     usages = [_usage(policy, keys, one) for one in calls]
     effects = [_effect(policy, one) for one in calls]
     totals, held = await _totals(store, keys, calls, usages)

@@ -73,8 +73,12 @@ class CollectedCardService(PolicyService):
 
     async def read_short(self, short: str) -> list[Loaded]:
         """Return the records of the tenant's collected cards with a short id."""
-        ids = await self._store.approvals.with_short_id(self._keys, short)
-        found = [await self.read(one) for one in ids]
+        approvals = self._store.approvals
+        found = [
+            await self.read(one)
+            for keys in self._parts
+            for one in await approvals.with_short_id(keys, short)
+        ]
         return [one for one in found if one is not None]
 
     async def decide(

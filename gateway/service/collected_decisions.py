@@ -109,9 +109,9 @@ class CollectedDecisions(PolicyService):
             settled[:] = [result.outcome]
             return await self._writes(seen, result, evaluated)
 
-        found = await self._store.approvals.change_many(
-            self._keys, ids.values(), compute
-        )
+        # Calls that share a card are of one agent, so they are on one shard.
+        keys = next(map(self._store.keys_of_approval, ids.values()), None) or self._own
+        found = await self._store.approvals.change_many(keys, ids.values(), compute)
         if isinstance(found, WriteMany):
             return settled[0]
         if isinstance(found, CollectionRefused):
@@ -154,4 +154,4 @@ class CollectedDecisions(PolicyService):
         sweeper = Sweeper(self._store)
         for number, refusal in refused.refusals.items():
             if has_expired(refusal):
-                await sweeper.expire(self._keys, seen.clicks[number].approval)
+                await sweeper.expire_one(seen.clicks[number].approval)

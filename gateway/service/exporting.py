@@ -8,6 +8,7 @@ from twokey.gateway.approvals.events import Event
 from twokey.gateway.approvals.evidence import redacted
 from twokey.gateway.approvals.record import Approval, approval_of
 from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.service import tenant_log
 from twokey.gateway.service.tenant_service import TenantService
 from twokey.gateway.store.store import Store
 
@@ -43,10 +44,11 @@ class Exporter(TenantService):
         Raises:
             StoreUnavailable: when there is no store.
         """
-        log = self._store.audit(self._keys)
-        async for event in log.entries(since_ms=since_ms, until_ms=until_ms):
-            if event.tenant == self._tenant:
-                yield await self._row(event)
+        log = tenant_log.entries(
+            self._store, self._tenant, since_ms=since_ms, until_ms=until_ms
+        )
+        async for event in log:
+            yield await self._row(event)
 
     async def _row(self, event: Event) -> JsonObject:
         row: JsonObject = event.model_dump(mode="json", exclude_defaults=True)

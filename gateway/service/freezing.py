@@ -48,7 +48,7 @@ class FreezeService(TenantService):
         freeze = Freeze(scope=scope, by=by, reason=reason, at_ms=now_ms)
         event = self._event(EventName.FREEZE_SET, scope, by, on_behalf_of, gesture)
         event = event.with_(reason=reason)
-        is_new = await self._store.freezes.set(self._keys, self._tenant, freeze, event)
+        is_new = await self._store.freezes.set(self._own, self._tenant, freeze, event)
         # While it stands, no standing approval covers a call; see `unfreeze`.
         await self._end_standing(scope)
         return is_new
@@ -72,18 +72,18 @@ class FreezeService(TenantService):
         # Before it is lifted, in case the freeze was cut off before it ended them: what
         # people allowed before a freeze is never in force again.
         await self._end_standing(scope)
-        return await self._store.freezes.lift(self._keys, self._tenant, scope, event)
+        return await self._store.freezes.lift(self._own, self._tenant, scope, event)
 
     async def frozen(self) -> tuple[Freeze, ...]:
         """Return everything that is frozen or paused, oldest first."""
-        return await self._store.freezes.all(self._keys, self._tenant)
+        return await self._store.freezes.all(self._own, self._tenant)
 
     async def _end_standing(self, scope: FreezeScope) -> None:
         def is_stopped(standing: Approval) -> bool:
             bounds = bounds_of(standing)
             return str(scope) in names_of(bounds.agent, bounds.tool)
 
-        await end_those(self._store, self._keys, self._tenant, is_stopped, FROZEN)
+        await end_those(self._store, self._own, self._tenant, is_stopped, FROZEN)
 
     def _event(
         self,

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator
 
 from twokey.gateway.approvals.events import BY_GATEWAY, Event, EventName
 from twokey.gateway.approvals.record import Approval
+from twokey.gateway.service import tenant_log
 from twokey.gateway.service.tenant_service import TenantService
 
 MAX_ENTRIES = 2000
@@ -39,8 +40,8 @@ class PastDecisions(TenantService):
             StoreUnavailable: when the store does not answer.
         """
         seen: dict[str, Approval | None] = {}
-        async for event in self._store.audit(self._keys).newest(limit):
-            if event.tenant != self._tenant or not _is_decision(event):
+        async for event in tenant_log.newest(self._store, self._tenant, limit):
+            if not _is_decision(event):
                 continue
             if event.approval not in seen:
                 found = await self._store.approvals.load_each([event.approval])

@@ -54,7 +54,8 @@ class PendingCalls(TenantService):
     async def of(self, run_ref: RunRef) -> tuple[PendingCall, ...]:
         """Return the calls of a run that wait for people, oldest first."""
         approvals = self._store.approvals
-        ids = await approvals.unfinished_of_run(self._keys, self._tenant, run_ref)
+        keys = self._keys_of(run_ref.agent)
+        ids = await approvals.unfinished_of_run(keys, self._tenant, run_ref)
         return tuple(
             _shown(loaded.approval, item)
             for loaded in await approvals.load_each(ids)
@@ -89,7 +90,7 @@ class PendingCalls(TenantService):
         job = Job.to_resume(self._tenant, run_ref.agent, run_ref.thread)
         # After the calls have ended: a job before that could bring the agent back too
         # early. It may be queued twice, which does no harm.
-        await self._store.queue(self._keys).put(job)
+        await self._store.queue(self._keys_of(run_ref.agent)).put(job)
         # Read again: people may have decided one of them at the same moment.
         left = {call.item_id for call in await self.of(run_ref)}
         return tuple(one for one in waiting if one in chosen and one not in left)

@@ -127,9 +127,10 @@ class Registration:
         counted: dict[str, int] = {}
         for agent in self._process.serves:
             if (self._process.tenant, agent) in found.kept:
-                counted[agent] = await self._store.processes.waiting(
-                    self._keys, self._process.tenant, agent
-                )
+                tenant = self._process.tenant
+                keys = self._store.keys_of_agent(tenant, agent)
+                waiting = await self._store.processes.waiting(keys, tenant, agent)
+                counted[agent] = waiting
         return counted
 
     async def _join(self, found: Processes) -> bool:
@@ -203,7 +204,8 @@ async def unserved(store: Store, keys: Keys) -> list[str]:
     }
     sentences: list[str] = []
     for tenant, agent in sorted(found.kept.keys() - served):
-        count = await store.processes.waiting(keys, tenant, agent)
+        of_agent = store.keys_of_agent(tenant, agent)
+        count = await store.processes.waiting(of_agent, tenant, agent)
         if count:
             sentences.append(
                 f"{_wait(count, f'{agent!r} of tenant {tenant!r}')} and "

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing
 
 from twokey.gateway.approvals.decisions import Reviewer
 from twokey.gateway.approvals.lifecycle import ApprovalState
-from twokey.gateway.approvals.timing import is_over
+from twokey.gateway.approvals.timing import end_of, is_over
+from twokey.gateway.service.merging import merged
 from twokey.gateway.service.tenant_service import TenantService
 from twokey.gateway.store.atomic_write import Loaded
+from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.person_queues import FIRST, Place
 
 MAX_QUEUE = 2000
@@ -21,18 +24,35 @@ _PAGE = 100
 
 
 class ReviewQueue(TenantService):
-    """What waits for people of one tenant, whatever else its shard is busy with."""
+    """What waits for people of one tenant, whatever else its shards are busy with."""
 
-    async def waiting(self, limit: int = MAX_QUEUE) -> AsyncGenerator[Loaded]:
+    async def waiting(
+        self, limit: int = MAX_QUEUE, *, part: Keys | None = None
+    ) -> AsyncGenerator[Loaded]:
         """Yield approvals with an item that waits for a person, the soonest due first.
 
         They are read as they are asked for, so the caller may stop early; ``limit``
-        bounds how many are looked at.
+        bounds how many are looked at, of each part of the tenant.
+
+        Args:
+            limit: how many.
+            part: the only part of the tenant to look at; None for all.
 
         Raises:
             StoreUnavailable: when the store does not answer.
         """
-        ids = await self._store.pending.soonest(self._keys, self._tenant, limit)
+        parts = self._parts if part is None else (part,)
+        rows = merged([self._waiting(keys, limit) for keys in parts], _due)
+        left = limit
+        async with aclosing(rows):
+            async for loaded in rows:
+                if left <= 0:
+                    return
+                yield loaded
+                left -= 1
+
+    async def _waiting(self, keys: Keys, limit: int) -> AsyncGenerator[Loaded]:
+        ids = await self._store.pending.soonest(keys, self._tenant, limit)
         # In pages: a caller that stops early has read at most a page too much.
         for start in range(0, len(ids), _PAGE):
             page = ids[start : start + _PAGE]
@@ -46,7 +66,9 @@ class ReviewQueue(TenantService):
         Raises:
             StoreUnavailable: when the store does not answer.
         """
-        return await self._store.person_queues.groups(self._keys, self._tenant)
+        queues = self._store.person_queues
+        found = [await queues.groups(keys, self._tenant) for keys in self._parts]
+        return frozenset[str]().union(*found)
 
     async def concerning(
         self, people: Iterable[Reviewer], read: dict[str, Loaded] | None = None
@@ -70,15 +92,24 @@ class ReviewQueue(TenantService):
         groups = {
             group for one in actors for group in (*one.usergroups, *one.unknown_groups)
         }
-        queues, index = self._store.person_queues, dict[str, Loaded]()
-        known = index if read is None else read
-        names = await queues.queues(
-            self._keys, self._tenant, {one.user for one in actors}, groups
+        users = {one.user for one in actors}
+        known = dict[str, Loaded]() if read is None else read
+        rows = merged(
+            [self._concerning(keys, users, groups, known) for keys in self._parts], _due
         )
+        async with aclosing(rows):
+            async for loaded in rows:
+                yield loaded
+
+    async def _concerning(
+        self, keys: Keys, users: set[str], groups: set[str], known: dict[str, Loaded]
+    ) -> AsyncGenerator[Loaded]:
+        queues = self._store.person_queues
+        names = await queues.queues(keys, self._tenant, users, groups)
         place: Place | None = FIRST
         given = set[str]()
         while place is not None:
-            page = await queues.page(self._keys, names, place, _PAGE)
+            page = await queues.page(keys, names, place, _PAGE)
             missing = [one for one in page.approvals if one not in known]
             for loaded in await self._store.approvals.load_each(missing):
                 known[loaded.approval.id] = loaded
@@ -98,7 +129,8 @@ class ReviewQueue(TenantService):
             StoreUnavailable: when the store does not answer.
         """
         approvals = self._store.approvals
-        return await self.read_each(await approvals.with_short_id(self._keys, short))
+        found = [await approvals.with_short_id(keys, short) for keys in self._parts]
+        return await self.read_each(one for ids in found for one in ids)
 
     async def read_each(self, approval_ids: Iterable[str]) -> list[Loaded]:
         """Return those of these approvals that are there and can be read."""
@@ -112,3 +144,13 @@ class ReviewQueue(TenantService):
             and approval.state is ApprovalState.OPEN
             and not is_over(approval, loaded.now_ms)
         )
+
+
+def _due(loaded: Loaded) -> tuple[int, str]:
+    """Return by what a queue is in order: when the first waiting call expires.
+
+    The id breaks ties, so that two looks show one order.
+    """
+    approval = loaded.approval
+    waiting = (end_of(approval, item) for item in approval.items if item.is_pending)
+    return min(waiting, default=approval.expires_at_ms), approval.id

@@ -21,6 +21,7 @@ from twokey.gateway.service.queue import ReviewQueue
 from twokey.gateway.service.reevaluation import evaluate_waiting
 from twokey.gateway.service.tenant_service import PolicyService
 from twokey.gateway.store.atomic_write import Loaded
+from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.store import Store
 
 logger = logging.getLogger(__name__)
@@ -47,6 +48,7 @@ class ReadingAhead(PolicyService):
         policy: returns the policy in force now.
         kept: where it is kept.
         tenant: whose approvals are read.
+        part: of the tenant, that is read; None is its own shard.
     """
 
     def __init__(
@@ -56,12 +58,14 @@ class ReadingAhead(PolicyService):
         kept: AsShownService,
         *,
         tenant: str = "default",
+        part: Keys | None = None,
     ) -> None:
         super().__init__(store, policy, tenant=tenant)
+        self._part = part or self._own
         self._kept = kept
         self._queue = ReviewQueue(store, tenant=tenant)
         # Nothing is taken or acknowledged under this name.
-        self._outbox = store.outbox(self._keys, reader="")
+        self._outbox = store.outbox(self._part, reader="")
         self._place = ""
         self._read_by: Policy | None = None
 
@@ -97,7 +101,7 @@ class ReadingAhead(PolicyService):
             self._place = await self._outbox.newest()
         policy = self._policy()
         if policy is not self._read_by:
-            async for loaded in self._queue.waiting(MOST):
+            async for loaded in self._queue.waiting(MOST, part=self._part):
                 await self._keep(loaded, quiet)
             self._read_by = policy
         found, self._place = await self._outbox.tail(self._place, block_ms=block_ms)

@@ -14,6 +14,7 @@ from twokey.gateway.errors import CorruptRecord, NewerRecord
 from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.service.tenant_service import TenantService
 from twokey.gateway.store.atomic_write import Loaded, Write
+from twokey.gateway.store.keys import Keys
 
 logger = logging.getLogger(__name__)
 
@@ -38,31 +39,39 @@ class RecoveryService(TenantService):
     async def end_thread(self, run_ref: RunRef) -> list[Found]:
         """End what waits in a run whose thread is gone."""
         approvals = self._store.approvals
-        ids = await approvals.unfinished_of_run(self._keys, self._tenant, run_ref)
+        keys = self._keys_of(run_ref.agent)
+        ids = await approvals.unfinished_of_run(keys, self._tenant, run_ref)
         return [
             found for one in ids for found in await self._each(one, end_with_thread)
         ]
 
-    async def doubt_all(self, *, is_dry: bool = False) -> list[Found]:
+    async def doubt_all(
+        self, part: Keys | None = None, *, is_dry: bool = False
+    ) -> list[Found]:
         """Doubt everything in a store that was restored from an older copy.
 
         Args:
+            part: of the tenant, which was restored; None for all of them.
             is_dry: only say what would change.
         """
         return [
             found
-            async for approval in self.unfinished()
+            async for approval in self.unfinished(part)
             for found in await self._each(approval.id, doubt_restored, is_dry=is_dry)
         ]
 
-    async def unfinished(self) -> AsyncGenerator[Approval]:
+    async def unfinished(self, part: Keys | None = None) -> AsyncGenerator[Approval]:
         """Yield the tenant's approvals in which something is still to happen.
 
         They are listed first, because what is done to one may end it.
         """
         # By the index of deadlines: what is in doubt already is not in it, and needs no
         # doubt.
-        ids = await self._store.approvals.scheduled(self._keys)
+        ids = [
+            one
+            for keys in (self._parts if part is None else (part,))
+            for one in await self._store.approvals.scheduled(keys)
+        ]
         for start in range(0, len(ids), PAGE):
             page = ids[start : start + PAGE]
             for loaded in await self._store.approvals.load_each(page):

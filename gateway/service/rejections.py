@@ -30,7 +30,7 @@ async def rejection_of(
     rejected = [item for item in items if item.state is ItemState.REJECTED]
     calls = [one for one in rejected if not (one.is_standing or one.is_question)]
     if calls:
-        keys = store.keys_of_tenant(approval.tenant)
+        keys = store.keys_of_agent(approval.tenant, approval.run_ref.agent)
         # Before the rejection is written: a crash in between leaves too little allowed.
         await end_those(
             store,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable
 
 from twokey.gateway.approvals import deciding, reporting
@@ -26,11 +25,11 @@ from twokey.gateway.approvals.decisions import (
     has_expired,
 )
 from twokey.gateway.approvals.policy_decision import PolicyDecision
-from twokey.gateway.approvals.record import Approval, Item, Origin
+from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.policy.effects import asks_for_precedents
 from twokey.gateway.policy.rules import Policy
-from twokey.gateway.protocol.records import Person
 from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.service.agent_requests import AgentRequests
 from twokey.gateway.service.as_shown import AsShownService
 from twokey.gateway.service.asked_groups import AskedGroups
 from twokey.gateway.service.collected_cards import CollectedCardService
@@ -58,18 +57,16 @@ from twokey.gateway.service.spot_checks import SpotCheckService
 from twokey.gateway.service.standing import StandingService
 from twokey.gateway.service.statistics import LiveMetrics, StatisticsService
 from twokey.gateway.service.sweep import Sweeper
-from twokey.gateway.service.tenant_service import PolicyService
 from twokey.gateway.service.voters import Voters, asked
 from twokey.gateway.store.atomic_write import Loaded, Write
-from twokey.gateway.store.jobs import Job, JobKind
+from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.store import Store
-from twokey.gateway.store.threads import ThreadFacts
 
 MAX_REEVALUATED = 50
 """Waiting approvals that are evaluated again at most when a window may have changed."""
 
 
-class ReviewService(PolicyService):
+class ReviewService(AgentRequests):
     """What a chat front end may ask on behalf of a person it verified."""
 
     def __init__(
@@ -80,7 +77,7 @@ class ReviewService(PolicyService):
         self.reach = Reach(policy, Rotations(policy))
         self._sweeper = Sweeper(store)
         self.queue = ReviewQueue(store, tenant=tenant)
-        self._shown_by = ""
+        self._shown_by: dict[str, str] = {}
         self._asked_groups = AskedGroups()
         self.freezes = FreezeService(store, tenant=tenant)
         self.reviewer_freezes = ReviewerFreezes(store, policy, tenant=tenant)
@@ -94,7 +91,11 @@ class ReviewService(PolicyService):
         self.delegations = DelegationService(store, tenant=tenant)
         self.collected_cards = CollectedCardService(store, policy, tenant=tenant)
         self.as_shown = AsShownService(store, policy, tenant=tenant)
-        self.reading_ahead = ReadingAhead(store, policy, self.as_shown, tenant=tenant)
+        self.reading_ahead, *others = (
+            ReadingAhead(store, policy, self.as_shown, tenant=tenant, part=part)
+            for part in self._parts
+        )
+        self.readings_ahead = (self.reading_ahead, *others)
         self.standing = StandingService(store, policy, tenant=tenant)
 
     @property
@@ -185,7 +186,7 @@ class ReviewService(PolicyService):
             return written.change.outcome(click.index)
         # The click came before the sweep: end it now, so that the card says so.
         if has_expired(written):
-            await self._sweeper.expire(self._keys, click.approval)
+            await self._sweeper.expire_one(click.approval)
         return Unknown() if written is None else written
 
     async def decide_batch(
@@ -260,7 +261,7 @@ class ReviewService(PolicyService):
             decided_by(self.store).keep(by, written.approval)
             return settled[0]
         if has_expired(written):
-            await self._sweeper.expire(self._keys, click.approval)
+            await self._sweeper.expire_one(click.approval)
         return Unknown() if written is None else written
 
     async def report(self, approval_id: str, reporter: Reviewer, text: str) -> bool:
@@ -305,27 +306,38 @@ class ReviewService(PolicyService):
             return await self.collected_cards.read(approval_id, self.as_of_now)
         return None if loaded is None else await self.as_of_now(loaded)
 
-    async def reevaluated_waiting(self) -> list[Loaded]:
-        """Return waiting approvals as of now; what is due soonest comes first."""
-        return [await self.as_of_now(loaded) for loaded in await self.waiting()]
+    async def reevaluated_waiting(self, part: Keys | None = None) -> list[Loaded]:
+        """Return waiting approvals as of now; what is due soonest comes first.
 
-    async def reevaluated(self, limit: int = MAX_REEVALUATED) -> list[Loaded]:
+        With a ``part`` of the tenant, those of it alone.
+        """
+        return [
+            await self.as_of_now(one)
+            async for one in self.queue.waiting(MAX_QUEUE, part=part)
+        ]
+
+    async def reevaluated(
+        self, limit: int = MAX_REEVALUATED, *, part: Keys | None = None
+    ) -> list[Loaded]:
         """Return waiting approvals whose calls depend on others, soonest due first.
 
         Those of another policy are among them once; ``limit`` bounds what it costs.
+        With a ``part`` of the tenant, only those of it are looked at.
         """
-        policy = self._policy()
-        is_new = policy.digest != self._shown_by
+        policy, place = self._policy(), part.shard if part else ""
+        is_new = policy.digest != self._shown_by.get(place, "")
         if not (policy.windows or asks_for_precedents(policy) or is_new):
             return []
         found = [
             await self.as_of_now(loaded)
-            for loaded in await self.waiting(MAX_QUEUE if is_new else limit)
+            async for loaded in self.queue.waiting(
+                MAX_QUEUE if is_new else limit, part=part
+            )
             if depends_on_others(policy, loaded.approval)
             or (is_new and loaded.approval.policy_digest != policy.digest)
         ]
         # After all were read: if the store fails in between, the next look starts over.
-        self._shown_by = policy.digest
+        self._shown_by[place] = policy.digest
         return found
 
     async def preview(
@@ -340,48 +352,3 @@ class ReviewService(PolicyService):
             self.store, self._policy(), approval, index, Edit(args=args)
         )
         return evaluated.policy_now if evaluated else None
-
-    async def ask_agent(
-        self,
-        agent: str,
-        thread: str,
-        text: str,
-        *,
-        requester: Person,
-        origin: Origin | None,
-        message_key: str = "",
-    ) -> bool:
-        """Give an agent a person's message; a worker runs it.
-
-        Everybody who spoke in the thread is a principal of every call that comes of
-        it. A message into a thread that waits supersedes what waits there.
-
-        Args:
-            agent: who is asked.
-            thread: where.
-            text: what.
-            requester: who asks.
-            origin: where in Slack the agent's words belong.
-            message_key: names the message where it may be delivered again.
-
-        Returns:
-            False when this message was kept before: it runs once.
-
-        Raises:
-            StoreUnavailable: when it is not known to be kept; deliver it again.
-            TooManySpeakers: when more people spoke here than are remembered.
-        """
-
-        def change(before: ThreadFacts) -> ThreadFacts:
-            return before.asked_by(requester).with_(origin=origin)
-
-        job = Job(
-            kind=JobKind.START,
-            tenant=self._tenant,
-            agent=agent,
-            thread=thread,
-            input=text,
-            id=secrets.token_hex(8),
-        )
-        key = message_key or job.id
-        return await self.store.threads.ask(self._keys, job, key, change)

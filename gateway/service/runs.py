@@ -80,17 +80,22 @@ class RunService(PolicyService):
 
     async def all(self) -> list[StalledRun]:
         """Return the runs that wait or are parked, the longest first."""
-        found = await self._store.stalled.all(self._keys)
-        return [one for one in found if one.tenant == self._tenant and one.is_listed]
+        found = [
+            run for keys in self._parts for run in await self._store.stalled.all(keys)
+        ]
+        listed = [one for one in found if one.tenant == self._tenant and one.is_listed]
+        return sorted(listed, key=lambda one: one.since_ms)
 
     async def find(self, run: str) -> StalledRun | None:
         """Return a run that failed; None when it goes on, or there is none."""
-        found = await self._store.stalled.find(self._keys, run)
+        keys = self._store.keys_of_run(run)
+        found = await self._store.stalled.find(keys, run) if keys else None
         return found if found and found.tenant == self._tenant else None
 
     async def counts(self) -> tuple[int, int]:
-        """Return how many runs of the tenant's shard wait, and how many are parked."""
-        return await self._store.stalled.counts(self._keys)
+        """Return how many runs of the tenant's shards wait, and how many are parked."""
+        found = [await self._store.stalled.counts(keys) for keys in self._parts]
+        return sum(one for one, _ in found), sum(one for _, one in found)
 
     async def forbidden(self, run: StalledRun, reviewer: Reviewer) -> Forbidden | None:
         """Return why a person may not try a run again; None when they may.
@@ -101,7 +106,7 @@ class RunService(PolicyService):
         if outsider is not None:
             return Forbidden(reason=outsider)
         facts = await self._store.threads.facts(
-            self._keys, run.tenant, run.agent, run.thread
+            self._keys_of(run.agent), run.tenant, run.agent, run.thread
         )
         asked = (*((facts.requester,) if facts.requester else ()), *facts.principals)
         if is_among(reviewer.person, asked):
@@ -133,7 +138,7 @@ class RunService(PolicyService):
         )
         event = await self._event(run, EventName.RUN_RETRIED, by, gesture)
         return await stalled.change(
-            self._keys,
+            self._keys_of(run.agent),
             run.id,
             run,
             after,
@@ -154,13 +159,14 @@ class RunService(PolicyService):
             StoreUnavailable: when it is not known to be dropped.
             ThreadUnavailable: while somebody runs the thread.
         """
-        place = (self._keys, run.tenant, run.agent, run.thread)
+        keys = self._keys_of(run.agent)
+        place = (keys, run.tenant, run.agent, run.thread)
         # Under the lease: a worker that is just retrying the run would write its
         # failure, or an approval, after the drop.
         async with self._store.threads.lease(*place):
             event = await self._event(run, EventName.RUN_DROPPED, by, gesture)
             is_dropped = await self._store.stalled.change(
-                self._keys,
+                keys,
                 run.id,
                 run,
                 None,
@@ -178,14 +184,20 @@ class RunService(PolicyService):
     async def _event(
         self, run: StalledRun, name: EventName, by: str, gesture: Gesture
     ) -> Event:
-        event = await run_event(self._store, self._keys, run, name)
+        event = await run_event(self._store, self._keys_of(run.agent), run, name)
         data = {**event.data, "gesture": gesture.value}
         return event.with_(actor=by, data=data)
 
     async def dead_letters(self) -> list[DeadLetter]:
-        """Return the corrupt jobs of the tenant's shard: whose they are, none says."""
-        return await self._store.queue(self._keys).dead_letters()
+        """Return the corrupt jobs of the tenant's shards: whose they are, none says."""
+        return [
+            letter
+            for keys in self._parts
+            for letter in await self._store.queue(keys).dead_letters()
+        ]
 
     async def forget(self, letter: DeadLetter) -> None:
         """Remove a corrupt job."""
-        await self._store.queue(self._keys).forget(letter)
+        # By its place in the stream of one shard: others may have an entry of that id.
+        keys = next(one for one in self._parts if one.shard == letter.shard)
+        await self._store.queue(keys).forget(letter)

@@ -139,7 +139,7 @@ class StandingService(PolicyService):
         # An editor of bounds who may not vote on them may still propose them.
         if why is not None and not is_among(by.person, standing.items[0].principals):
             return why
-        listed = await self._store.standing.listed(self._keys, self._tenant)
+        listed = await self._store.standing.listed(self._own, self._tenant)
         if len(listed) >= MOST_LISTED:
             return _TOO_MANY
         await self._open(standing, bounds)
@@ -164,8 +164,8 @@ class StandingService(PolicyService):
             StoreUnavailable: when the store does not answer.
         """
         # Only by time: one that is not there may be about to be opened.
-        await self._store.standing.drop_overdue(self._keys, self._tenant)
-        ids = await self._store.standing.listed(self._keys, self._tenant)
+        await self._store.standing.drop_overdue(self._own, self._tenant)
+        ids = await self._store.standing.listed(self._own, self._tenant)
         for one in await self._store.approvals.load_each(ids):
             standing, state = one.approval, one.approval.items[0].state
             if standing.tenant != self._tenant:
@@ -176,7 +176,7 @@ class StandingService(PolicyService):
             elif state is ItemState.AUTHORIZED:
                 yield one
             elif state is not ItemState.PENDING:
-                await self._store.standing.drop(self._keys, self._tenant, standing.id)
+                await self._store.standing.drop(self._own, self._tenant, standing.id)
 
     async def confirm(
         self, standing: Approval, people: list[Reviewer], *, asked_ms: int
@@ -196,7 +196,7 @@ class StandingService(PolicyService):
             await self._end(standing.id, ROLE_LOST)
         elif found:
             await self._store.standing.confirm(
-                self._keys, standing.id, asked_ms=asked_ms
+                self._own, standing.id, asked_ms=asked_ms
             )
 
     def forbidden(self, standing: Approval, by: Reviewer) -> Forbidden | None:
@@ -229,10 +229,10 @@ class StandingService(PolicyService):
         forbidden = self.forbidden(loaded.approval, by)
         if forbidden is not None:
             return forbidden
-        return await end_standing(self._store, self._keys, approval_id, REVOKED, by=by)
+        return await end_standing(self._store, self._own, approval_id, REVOKED, by=by)
 
     async def _end(self, approval_id: str, reason: str) -> None:
-        await end_standing(self._store, self._keys, approval_id, reason)
+        await end_standing(self._store, self._own, approval_id, reason)
 
     def _record(
         self,
@@ -248,7 +248,7 @@ class StandingService(PolicyService):
         )
         # The people of the call at hand as well: a rule may have asked for them.
         requirement = stricter(source.requirement, decision.requirement)
-        approval_id = store_keys.approval_id(self._keys.shard, secrets.token_hex(16))
+        approval_id = store_keys.approval_id(self._own.shard, secrets.token_hex(16))
         ctx = Context(
             tenant=self._tenant,
             agent=STANDING_AGENT,
@@ -284,7 +284,7 @@ class StandingService(PolicyService):
         )
 
     async def _open(self, standing: Approval, bounds: Bounds) -> None:
-        keys, tenant = self._keys, self._tenant
+        keys, tenant = self._own, self._tenant
         await self._store.standing.add(
             keys, tenant, standing.id, until_ms=bounds.until_ms
         )

@@ -8,8 +8,9 @@ from datetime import UTC, tzinfo
 
 from twokey.gateway.metrics.fold import EVERYTHING, Metrics, Selection
 from twokey.gateway.policy.rules import Policy
+from twokey.gateway.service import tenant_log
 from twokey.gateway.service.tenant_service import PolicyService, TenantService
-from twokey.gateway.store.readers import Backlog, backlog
+from twokey.gateway.store.readers import Backlog, longest_backlog
 from twokey.gateway.store.store import Store
 
 OTHER = "other"
@@ -46,14 +47,15 @@ class StatisticsService(TenantService):
         """
         found = Metrics(selected, zone)
         until_ms = selected.until_ms
-        log = self._store.audit(self._keys).entries(
+        log = tenant_log.entries(
+            self._store,
+            self._tenant,
             since_ms=max(0, selected.since_ms - (RUNS_BEGAN_MS if has_runs else 0)),
             # The log is found by the time of its entries; `Metrics` asks each event.
             until_ms=None if until_ms is None else until_ms + _SLACK_MS,
         )
         async for event in log:
-            if event.tenant == self._tenant:
-                found.add(event)
+            found.add(event)
         return found
 
 
@@ -69,7 +71,7 @@ class LiveMetrics(PolicyService):
     ) -> None:
         super().__init__(store, policy, tenant=tenant)
         self._metrics = Metrics()
-        self._read_to = "0-0"
+        self._read_to = {keys.shard: "0-0" for keys in self._parts}
         self._reading = asyncio.Lock()
 
     def label(self, tool: str) -> str:
@@ -87,15 +89,16 @@ class LiveMetrics(PolicyService):
         Raises:
             StoreUnavailable: when there is no store.
         """
-        self._read_to = await self._store.audit(self._keys).end()
+        for keys in self._parts:
+            self._read_to[keys.shard] = await self._store.audit(keys).end()
 
     async def outbox(self) -> Backlog:
-        """Return how long the outbox of the tenant's shard is.
+        """Return how long the tenant's longest outbox is.
 
         Raises:
             StoreUnavailable: when there is no store.
         """
-        return await backlog(self._store.conn, self._keys)
+        return await longest_backlog(self._store.conn, self._parts)
 
     async def look(self) -> Metrics:
         """Return what happened until now.
@@ -103,11 +106,12 @@ class LiveMetrics(PolicyService):
         Raises:
             StoreUnavailable: when there is no store; the next look goes on from here.
         """
-        log = self._store.audit(self._keys)
         # Two looks side by side would count the same entries twice.
         async with self._reading:
-            async for event in log.entries(after=self._read_to):
-                self._read_to = event.seq
-                if event.tenant == self._tenant:
-                    self._metrics.add(event.with_(tool=self.label(event.tool)))
+            for keys in self._parts:
+                log, after = self._store.audit(keys), self._read_to[keys.shard]
+                async for event in log.entries(after=after):
+                    self._read_to[keys.shard] = event.seq
+                    if event.tenant == self._tenant:
+                        self._metrics.add(event.with_(tool=self.label(event.tool)))
         return self._metrics

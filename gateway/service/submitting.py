@@ -41,10 +41,11 @@ from twokey.gateway.service.turn_evaluation import (
     requester_of,
 )
 from twokey.gateway.service.turn_triage import TurnTriage, triage_events
-from twokey.gateway.service.turn_validation import canonical, check_texts
+from twokey.gateway.service.turn_validation import canonical, check_agent, check_texts
 from twokey.gateway.service.window_usage import CallUsage, usage_of
 from twokey.gateway.store import keys as store_keys
 from twokey.gateway.store.agent_load import AgentLoad
+from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.opened_records import read_opened
 from twokey.gateway.store.precedents import Known
 from twokey.gateway.store.store import Store
@@ -91,10 +92,13 @@ class Submitter(PolicyService):
             NotAllowed: when the turn itself cannot be stored.
         """
         check_texts(turn)
+        if self._store.is_split(self._tenant):
+            check_agent(turn, self._tenant)
         # Before anything evaluates them: 1.0 and 1, or another order of keys, are one
         # call.
         turn = turn.with_(calls=tuple(canonical(call) for call in turn.calls))
         ref = turn.ref
+        keys = self._keys_of(ref.run_ref.agent)
         turn_key = digest.turn_key(tenant=self._tenant, **ref.names)
         triage = TurnTriage(self._triage, turn)
         # Before the load, which reads the people of the run that are added here.
@@ -104,9 +108,9 @@ class Submitter(PolicyService):
             return opened
         for _ in range(_ATTEMPTS):
             # One policy for a whole attempt: it says what is read of earlier calls.
-            same = TurnPrecedents.of(self._policy(), self._keys, self._tenant, turn)
+            same = TurnPrecedents.of(self._policy(), keys, self._tenant, turn)
             load = await self._store.agent_load.load(
-                self._keys,
+                keys,
                 self._tenant,
                 ref.agent,
                 ref.thread,
@@ -117,7 +121,7 @@ class Submitter(PolicyService):
             # Submitted before. Nothing is evaluated or reserved again, but a freeze
             # counts.
             if load.verdicts is not None:
-                kept = await self._read(turn_key, load.verdicts)
+                kept = await self._read(keys, turn_key, load.verdicts)
                 kept = kept.halted(load, ref.agent)
                 return await self._by_now(same, kept, load), ()
             evaluated = await self._evaluate(same, turn_key, load, triage)
@@ -139,7 +143,8 @@ class Submitter(PolicyService):
         evaluations = self._always_auto.evaluations(policy, turn)
         if evaluations is None:
             return None
-        same = TurnPrecedents.of(policy, self._keys, self._tenant, turn)
+        keys = self._keys_of(turn.ref.run_ref.agent)
+        same = TurnPrecedents.of(policy, keys, self._tenant, turn)
         rows = zip(turn.calls, evaluations, same.effects, strict=True)
         evaluated = [EvaluatedCall(*row[:2], effect=row[2]) for row in rows]
         proposal = propose(evaluated, self._source(same, ThreadFacts()))
@@ -163,8 +168,8 @@ class Submitter(PolicyService):
                 found.append(verdict)
                 continue
             call = turn.calls[position]
-            one = self._usage(policy, turn, call, load)
-            totals = await totals_with(self._store, self._keys.head(""), one)
+            one = self._usage(same, call, load)
+            totals = await totals_with(self._store, same.keys.head(""), one)
             facts = same.facts(position, call_facts(load, one, totals, held=0), load)
             evaluation = evaluate_call(turn, policy, call, facts)
             found.append(recheck_verdict(verdict, evaluation.tier))
@@ -176,11 +181,12 @@ class Submitter(PolicyService):
         They are kept with the thread: it may be resumed by itself later.
         """
         run_ref, enclosing = turn.ref.run_ref, turn.enclosing_run
+        tenant = self._tenant
         threads = self._store.threads
         if enclosing is None or enclosing == run_ref:
             return
         outer = await threads.facts(
-            self._keys, self._tenant, enclosing.agent, enclosing.thread
+            self._keys_of(enclosing.agent), tenant, enclosing.agent, enclosing.thread
         )
         if outer == ThreadFacts():
             return
@@ -190,8 +196,8 @@ class Submitter(PolicyService):
             both = both.with_(is_partial=own.is_partial or outer.is_partial)
             return both if outer.requester is None else both.asked_by(outer.requester)
 
-        position = (self._tenant, run_ref.agent, run_ref.thread)
-        await threads.change(self._keys, *position, joined, why="aside")
+        position = (self._keys_of(run_ref.agent), tenant, run_ref.agent, run_ref.thread)
+        await threads.change(*position, joined, why="aside")
 
     async def _evaluate(
         self, same: TurnPrecedents, turn_key: str, load: AgentLoad, triage: TurnTriage
@@ -202,13 +208,13 @@ class Submitter(PolicyService):
             # A question uses nothing: windows are about calls that run.
             CallUsage()
             if call.is_question or is_returned_unasked(policy, call)
-            else self._usage(policy, turn, call, load)
+            else self._usage(same, call, load)
             for call in turn.calls
         ]
         totals: Sequence[Mapping[str, int]] | None = [{} for _ in usage]
         if any(one.reserved for one in usage):
             totals = await self._store.windows.reserve(
-                self._keys, turn_key, [one.reserved for one in usage]
+                same.keys, turn_key, [one.reserved for one in usage]
             )
         # Another process opened this turn meanwhile: the next load finds its verdicts.
         if totals is None:
@@ -221,11 +227,11 @@ class Submitter(PolicyService):
         if triaged:
             evaluated = evaluate_all(triaged)
         drawn = await spot_checks.draw(
-            self._store, self._keys, self._tenant, policy.spot_checks, evaluated
+            self._store, self._own, self._tenant, policy.spot_checks, evaluated
         )
         if drawn:
             evaluated = evaluate_all(triaged, drawn)
-        evaluated = await covered(self._store, self._keys, same, load, evaluated)
+        evaluated = await covered(self._store, same.keys, same, load, evaluated)
         source = replace(
             self._source(same, load.thread),
             requests_10m=load.requests_10m,
@@ -234,7 +240,7 @@ class Submitter(PolicyService):
         proposal = propose(evaluated, source)
         run = turn.ref.run_ref
         proposal = await with_answers(
-            self._store, self._keys, self._tenant, run, proposal
+            self._store, same.keys, self._tenant, run, proposal
         )
         events = triage_events(triaged, proposal, source)
         proposal = replace(proposal, events=(*proposal.events, *events))
@@ -245,7 +251,7 @@ class Submitter(PolicyService):
     ) -> tuple[tuple[Verdict, ...], Sequence[Listed]] | None:
         turn, proposal = evaluated.same.turn, evaluated.proposal
         opened = await self._store.approvals.open_turn(
-            self._keys,
+            evaluated.same.keys,
             turn_key,
             proposal.approvals,
             verdicts=self._stored(turn_key, evaluated),
@@ -258,21 +264,21 @@ class Submitter(PolicyService):
             return None
         if opened.kept is None:
             return proposal.verdicts, opened.older
-        return (await self._read(turn_key, opened.kept)).verdicts, opened.older
+        kept = await self._read(evaluated.same.keys, turn_key, opened.kept)
+        return kept.verdicts, opened.older
 
-    async def _read(self, turn_key: str, stored: bytes) -> StoredVerdicts:
+    async def _read(self, keys: Keys, turn_key: str, stored: bytes) -> StoredVerdicts:
         if not stored:
-            first = self._keys.first_of_turn(turn_key)
-            opened = await read_opened(self._store, self._keys, first)
+            opened = await read_opened(self._store, keys, keys.first_of_turn(turn_key))
             return StoredVerdicts.of_record(opened)
         found = StoredVerdicts.read(turn_key, stored)
-        return await found.with_schemas(self._store, self._keys)
+        return await found.with_schemas(self._store, keys)
 
     def _source(self, same: TurnPrecedents, facts: ThreadFacts) -> Source:
         return Source(
             turn=same.turn,
             tenant=self._tenant,
-            shard_approval_id=partial(next, self._approval_ids(same.turn)),
+            shard_approval_id=partial(next, self._approval_ids(same)),
             # 128 random bits keep the hash that a card shows from confirming a guess at
             # arguments.
             salt=lambda: secrets.token_hex(16),
@@ -280,13 +286,13 @@ class Submitter(PolicyService):
             policy_digest=same.policy.digest,
         )
 
-    def _approval_ids(self, turn: Turn) -> Iterator[str]:
+    def _approval_ids(self, same: TurnPrecedents) -> Iterator[str]:
         # Random only from the second on: submitted again, a turn finds the first.
-        yield self._keys.first_of_turn(
-            digest.turn_key(tenant=self._tenant, **turn.ref.names)
+        yield same.keys.first_of_turn(
+            digest.turn_key(tenant=self._tenant, **same.turn.ref.names)
         )
         while True:
-            yield store_keys.approval_id(self._keys.shard, secrets.token_hex(16))
+            yield store_keys.approval_id(same.keys.shard, secrets.token_hex(16))
 
     def _stored(self, turn_key: str, evaluated: _EvaluatedTurn) -> bytes:
         """Return the verdicts to store; nothing where they follow from the record."""
@@ -295,7 +301,7 @@ class Submitter(PolicyService):
             policy=evaluated.same.policy.digest, verdicts=proposal.verdicts
         )
         # Each has another id: with several, one is not the turn's first.
-        first = self._keys.first_of_turn(turn_key)
+        first = evaluated.same.keys.first_of_turn(turn_key)
         is_whole = all(
             one.id == first and found == StoredVerdicts.of_record(one)
             for one in proposal.approvals
@@ -305,11 +311,12 @@ class Submitter(PolicyService):
         )
 
     def _usage(
-        self, policy: Policy, turn: Turn, call: ProposedCall, load: AgentLoad
+        self, same: TurnPrecedents, call: ProposedCall, load: AgentLoad
     ) -> CallUsage:
+        turn = same.turn
         return usage_of(
-            policy,
-            self._keys,
+            same.policy,
+            same.keys,
             context_of(self._tenant, turn.ref, call),
             call.tool,
             call.args,

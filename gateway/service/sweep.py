@@ -130,6 +130,12 @@ class Sweeper:
         overdue = partial(self._store.approvals.overdue, keys)
         return await _until_none_is_left(overdue, partial(self.expire, keys))
 
+    async def expire_one(self, approval_id: str) -> None:
+        """End what is overdue in one approval, if it is one of ours."""
+        keys = self._store.keys_of_approval(approval_id)
+        if keys is not None:
+            await self.expire(keys, approval_id)
+
     async def expire(self, keys: Keys, approval_id: str) -> int:
         """End what is overdue in one approval by the store's clock."""
         count = 0

@@ -1,4 +1,9 @@
-"""Base classes of services that work on one tenant's records."""
+"""Base classes of services that work on one tenant's records.
+
+A tenant has its records in one shard, or, where it is split by agent, those of each
+agent's runs in one. What belongs to a run is in `keys_of_agent`, what names an approval
+is found by its id, and what the tenant has as a whole is read from each of its parts.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +15,7 @@ from twokey.gateway.approvals.decisions import Unknown
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.store.atomic_write import Loaded, Write
+from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.store import Store
 
 Other = TypeVar("Other")
@@ -26,7 +32,12 @@ class TenantService:
     def __init__(self, store: Store, *, tenant: str = "default") -> None:
         self._store = store
         self._tenant = tenant
-        self._keys = store.keys_of_tenant(tenant)
+        self._own = store.keys_of_tenant(tenant)
+        self._parts = store.parts_of(tenant)
+
+    def _keys_of(self, agent: str) -> Keys:
+        """Return the keys of the shard in which the runs of an agent are."""
+        return self._store.keys_of_agent(self._tenant, agent)
 
     async def _change_own(
         self, approval_id: str, change: Callable[[Approval, int], Change | Other]

@@ -31,6 +31,25 @@ def check_texts(turn: Turn) -> None:
             )
 
 
+def check_agent(turn: Turn, tenant: str) -> None:
+    """Check that a turn of a tenant that is split is of the agent of its run.
+
+    Raises:
+        NotAllowed: when an agent with another name asks inside the run. It may work
+            inside others as well, and what counts for one agent cannot be added up over
+            several shards.
+    """
+    agent, outermost = turn.ref.agent, turn.ref.run_ref.agent
+    if agent != outermost:
+        raise NotAllowed(
+            f"Tenant {tenant!r} has 'split_by_agent', and agent {agent!r} asks inside "
+            f"a run of {outermost!r}, so no call was evaluated or ran: what counts for "
+            "one agent is in one shard. Give both gates one name, as in "
+            f"ApprovalMiddleware({outermost!r}), or use a tenant without "
+            "'split_by_agent'."
+        )
+
+
 def _texts(turn: Turn) -> Iterator[tuple[str, str]]:
     yield from turn.ref.names.items()
     for run in (turn.ref.nested_in, turn.enclosing_run):

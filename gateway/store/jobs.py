@@ -79,11 +79,12 @@ class Delivery:
 class DeadLetter:
     """An entry of the queue that is not a job, and why it was set aside: `CORRUPT`.
 
-    The stream keeps it as it came.
+    The stream of the shard keeps it as it came.
     """
 
     id: str
     why: str
+    shard: str
 
 
 class JobQueue:
@@ -218,7 +219,7 @@ class JobQueue:
         """Return what was quarantined, oldest first."""
         reply = await self._conn.command("XRANGE", self._keys.dead, "-", "+")
         return [
-            DeadLetter(id=entry.id, why=text(entry.values.get("why")))
+            DeadLetter(entry.id, text(entry.values.get("why")), self._keys.shard)
             for entry in entries(reply)
         ]
 

@@ -1,8 +1,9 @@
 """Redis key names, their shards and lifetimes.
 
-Every key starts with ``tk:{s<k>}:``. The shard ``k`` is chosen by tenant and stands
-in the approval's id, so that a click finds its shard by itself and every key one
-script touches shares a hash tag (Redis Cluster specification, "Hash tags").
+Every key starts with ``tk:{s<k>}:``. The shard ``k`` is chosen by tenant, or by agent
+where the tenant is split, and stands in the approval's id, so that a click finds its
+shard by itself and every key one script touches shares a hash tag (Redis Cluster
+specification, "Hash tags").
 
 One rule for every lifetime: what is still needed has none. An approval, the place of
 its card, the verdicts of its turn and the list of its run live while an item of it is
@@ -13,6 +14,7 @@ fixture of the tests fails on any other key.
 
 from __future__ import annotations
 
+import json
 import re
 import zlib
 from collections.abc import Sequence
@@ -76,18 +78,28 @@ PERMANENT = frozenset(
         "restore_counters",
         "standing",
         "shards",
+        "split",
+        "freeze_changes",
     }
 )
 """Last part of the keys that live as long as the store: indexes, streams, freezes."""
 
 # A click or an agent may send anything as an id: only what matches becomes a key.
 _APPROVAL_ID = re.compile(r"ap_(?P<shard>s[0-9]{1,4})_(?P<random>[0-9a-f]{32})")
+_RUN_ID = re.compile(r"run_(?P<shard>s[0-9]{1,4})_[0-9a-f]+")
 
 
 def shard_of_tenant(tenant: str, shards: int) -> str:
     """Return the shard's name, such as ``s0``, for a tenant."""
     # crc32 and not hash(), which differs from process to process.
     return f"s{zlib.crc32(tenant.encode('utf-8')) % shards}"
+
+
+def shard_of_agent(tenant: str, agent: str, shards: int) -> str:
+    """Return the name of the shard of one agent's runs, of a tenant that is split."""
+    # As a JSON list: ("a", "bc") and ("ab", "c") are different agents.
+    body = json.dumps([tenant, agent])
+    return f"s{zlib.crc32(body.encode('utf-8')) % shards}"
 
 
 def approval_id(shard: str, random_hex: str) -> str:
@@ -98,6 +110,12 @@ def approval_id(shard: str, random_hex: str) -> str:
 def shard_of_approval(approval: str) -> str | None:
     """Return the shard of an approval id; None when it is not one of ours."""
     found = _APPROVAL_ID.fullmatch(approval)
+    return found["shard"] if found else None
+
+
+def shard_of_run(run: str) -> str | None:
+    """Return the shard of the id of a failed run; None when it is not one of ours."""
+    found = _RUN_ID.fullmatch(run)
     return found["shard"] if found else None
 
 
@@ -259,6 +277,14 @@ class Keys:
         """Hash: what is frozen of a tenant, and who is paused."""
         return f"{self._base}:{_hashed(tenant)}:frozen"
 
+    def freeze_changes(self, tenant: str) -> str:
+        """Hash: by name, the newest freeze or its end, of a tenant that is split."""
+        return f"{self._base}:{_hashed(tenant)}:freeze_changes"
+
+    def split(self, tenant: str) -> str:
+        """String: whether a tenant is split by agent, in its own shard."""
+        return f"{self._base}:{_hashed(tenant)}:split"
+
     def standing(self, tenant: str) -> str:
         """Sorted set: standing approvals that may be in force, by when they end."""
         return f"{self._base}:{_hashed(tenant)}:standing"
@@ -324,6 +350,10 @@ class Keys:
     def message_kept(self, tenant: str, message: str) -> str:
         """String: a person's message that was kept for an agent."""
         return f"{self._base}:said:{_hashed(tenant, message)}"
+
+    def message_agent(self, tenant: str, message: str) -> str:
+        """String: for which agent of a tenant that is split a message is."""
+        return f"{self._base}:for:{_hashed(tenant, message)}"
 
     def view(self, view_id: str) -> str:
         """String: which item and version an open modal belongs to."""

@@ -11,7 +11,7 @@ once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import cast
@@ -88,6 +88,15 @@ class ReaderState:
     unread: int
     idle_ms: int | None
 
+    def with_(self, other: ReaderState | None) -> ReaderState:
+        """Return this reader together with what it is in another shard."""
+        if other is None:
+            return self
+        idle = [one for one in (self.idle_ms, other.idle_ms) if one is not None]
+        return ReaderState(
+            self.name, self.unread + other.unread, min(idle, default=None)
+        )
+
 
 def entry_id(entry: str) -> EntryId:
     """Return where an entry stands."""
@@ -154,6 +163,13 @@ async def backlog(conn: Connection, keys: Keys) -> Backlog:
     if last is None or last.needs[0] >= await _young_ms(conn):
         return Backlog(events)
     return Backlog(events, last.name)
+
+
+async def longest_backlog(conn: Connection, shards: Sequence[Keys]) -> Backlog:
+    """Return the backlog of the shard that has the longest outbox."""
+    found = [await backlog(conn, keys) for keys in shards]
+    # One that is too long is said before a longer one that is not.
+    return max(found, key=lambda one: (bool(one.problem), one.events))
 
 
 async def _young_ms(conn: Connection) -> int:

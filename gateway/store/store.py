@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import timedelta
 from pathlib import Path
 
@@ -22,7 +23,14 @@ from twokey.gateway.store.engine import EmbeddedEngine
 from twokey.gateway.store.freezes import FreezeStore
 from twokey.gateway.store.home_tabs import HomeTabStore
 from twokey.gateway.store.jobs import JobQueue
-from twokey.gateway.store.keys import LEASE_MS, Keys, shard_of_approval, shard_of_tenant
+from twokey.gateway.store.keys import (
+    LEASE_MS,
+    Keys,
+    shard_of_agent,
+    shard_of_approval,
+    shard_of_run,
+    shard_of_tenant,
+)
 from twokey.gateway.store.outbox import Outbox
 from twokey.gateway.store.pending import PendingIndex
 from twokey.gateway.store.person_queues import PersonQueues
@@ -46,6 +54,7 @@ class Store:
         shards: how many shards tenants are spread over; fixed for a data set.
         lease_ms: life of leases, claims and deliveries without a heartbeat.
         engine: the embedded server behind the URL, when there is one.
+        split: tenants whose agents are spread over all shards; see `keys_of_agent`.
 
     Attributes:
         audit_kept: how long audit entries are kept.
@@ -61,10 +70,12 @@ class Store:
         shards: int = 1,
         lease_ms: int = LEASE_MS,
         engine: EmbeddedEngine | None = None,
+        split: Collection[str] = (),
     ) -> None:
         self.conn = Connection(url, is_embedded=engine is not None)
         self._engine = engine
         self.shards = shards
+        self._split = frozenset(split)
         self.lease_ms = lease_ms
         self.audit_kept = AUDIT_KEPT
         self.audit_folder: Path | None = None
@@ -98,12 +109,45 @@ class Store:
         return self._engine.failure if self._engine else None
 
     def keys_of_tenant(self, tenant: str) -> Keys:
-        """Return the keys of a tenant's shard."""
+        """Return the keys of a tenant's own shard, where it has what it has once.
+
+        Where the tenant is not split, this is all that it has. Where it is, these are
+        its processes, requests of Slack, Home tabs and delegations; what belongs to an
+        agent's runs is in `keys_of_agent`.
+        """
         return Keys(shard_of_tenant(tenant, self.shards))
+
+    def keys_of_agent(self, tenant: str, agent: str) -> Keys:
+        """Return the keys of the shard in which an agent's runs are.
+
+        Args:
+            tenant: whose agent it is.
+            agent: the outermost agent of the runs: one inside its tools is with it.
+        """
+        if tenant in self._split:
+            return Keys(shard_of_agent(tenant, agent, self.shards))
+        return self.keys_of_tenant(tenant)
+
+    def parts_of(self, tenant: str) -> tuple[Keys, ...]:
+        """Return the keys of every shard that a tenant is in, its own shard first."""
+        own = self.keys_of_tenant(tenant)
+        if tenant not in self._split:
+            return (own,)
+        others = [keys for keys in self.every_shard() if keys.shard != own.shard]
+        return (own, *others)
+
+    def is_split(self, tenant: str) -> bool:
+        """Return whether a tenant's agents are spread over all shards."""
+        return tenant in self._split
 
     def keys_of_approval(self, approval: str) -> Keys | None:
         """Return the keys of an approval's shard; None for what is not its id."""
         shard = shard_of_approval(approval)
+        return Keys(shard) if shard else None
+
+    def keys_of_run(self, run: str) -> Keys | None:
+        """Return the keys of the shard of a failed run; None for what is not its id."""
+        shard = shard_of_run(run)
         return Keys(shard) if shard else None
 
     def every_shard(self) -> list[Keys]:

@@ -221,6 +221,19 @@ class ThreadStore:
         # stay for ever.
         await self._conn.transaction(["HDEL", key, "run"], ["PEXPIRE", key, KEEP_MS])
 
+    async def is_for(
+        self, keys: Keys, tenant: str, message_key: str, agent: str
+    ) -> bool:
+        """Return whether a message is for this agent: the first one that was named.
+
+        For a tenant that is split, where `ask` knows the messages of one shard alone.
+        """
+        key = keys.message_agent(tenant, message_key)
+        replies = await self._conn.keep(
+            ["SET", key, agent, "NX", "PX", _SEEN_MS], ["GET", key]
+        )
+        return text(replies[1]) == agent
+
     async def was_asked(self, keys: Keys, tenant: str, message_key: str) -> bool:
         """Return whether a message was kept for an agent."""
         reply = await self._conn.command(

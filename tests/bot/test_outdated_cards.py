@@ -11,7 +11,7 @@ from tests.bot.bot_stack import CHANNEL, POLICY, TEAM, Stack, has_button, says
 from tests.bot.tampering import expire
 from tests.bot.test_publisher import UPDATE, calls, nothing_is_left
 from tests.conftest import eventually
-from twokey.bot import app
+from twokey.bot.delivery import publishers
 from twokey.bot.ids import Action
 from twokey.bot.web import Slack
 from twokey.gateway.approvals.decisions import AccountKind, Click, Reject, Reviewer
@@ -213,7 +213,7 @@ async def test_a_click_counts_as_evaluated_now_whatever_its_card_shows(
     async def nothing(*_: object) -> list[str]:
         return []
 
-    monkeypatch.setattr(app, "outdated_cards", nothing)
+    monkeypatch.setattr(publishers, "outdated_cards", nothing)
     async with stack.running():
         first = await stack.refund(amount=700)
         card = await stack.card(first)

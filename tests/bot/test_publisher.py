@@ -383,7 +383,7 @@ async def test_when_the_leading_bot_stops_the_other_takes_over(
             publishers.append(self)
             await super().run(stop)
 
-    monkeypatch.setattr("twokey.bot.app.Publisher", Noted)
+    monkeypatch.setattr("twokey.bot.delivery.publishers.Publisher", Noted)
 
     async def leads(place: int) -> bool:
         return len(publishers) > place and publishers[place].is_leading

@@ -308,7 +308,7 @@ def dispatcher_of(
     """Return a dispatcher of its own for a test of one step."""
     updater = CardUpdater(
         card_publisher=card_publisher,
-        replacer=CardReplacer(card_publisher, stack.store.response_urls),
+        replacer=CardReplacer(card_publisher, stack.store.response_urls, stack.keys),
         copies=CopyUpdater(card_publisher, stack.store.copies, stack.keys, "U0TWOKEY"),
         outbox=stack.store.outbox(stack.keys, reader="x"),
         keys=stack.keys,

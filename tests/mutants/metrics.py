@@ -148,9 +148,9 @@ METRICS_TABLE = (
     ),
     Mutant(
         "metrics: only the tenant's own events count",
-        "gateway/service/statistics.py",
-        "if event.tenant == self._tenant:\n                found.add(event)",
-        "if event.tenant:\n                found.add(event)",
+        "gateway/service/tenant_log.py",
+        "if event.tenant == tenant:\n                yield event\n\n\nasync",
+        "if event.tenant:\n                yield event\n\n\nasync",
         STATISTICS,
     ),
     Mutant(

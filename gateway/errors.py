@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class TwokeyError(Exception):
     """The base of every error that Twokey raises on purpose.
@@ -83,6 +85,30 @@ class Unanswered(StoreUnavailable):
         super().__init__(
             f"The store does not answer ({why}), and it is not known whether it kept "
             f"this; {hint}"
+        )
+
+
+class FreezeIncomplete(StoreUnavailable):
+    """A freeze, or its end, is in some shards of a tenant that is split, not in all.
+
+    Attributes:
+        missing: the shards that did not answer.
+    """
+
+    def __init__(
+        self, what: str, missing: Sequence[str], parts: int, *, is_set: bool
+    ) -> None:
+        self.missing = tuple(missing)
+        done = "is frozen" if is_set else "is unfrozen"
+        so_far = (
+            "so calls of the agents there may still start"
+            if is_set
+            else "so calls of the agents there do not start yet"
+        )
+        super().__init__(
+            f"{what} {done} in {parts - len(missing)} of {parts} shards, and "
+            f"{', '.join(missing)} did not answer, {so_far}. The gateways go on trying "
+            "until every shard has it; say it again to see whether it has."
         )
 
 

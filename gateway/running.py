@@ -21,7 +21,13 @@ from twokey.gateway.resume.identity import identity_of
 from twokey.gateway.resume.imports import made_by, named
 from twokey.gateway.resume.langgraph_local import LangGraphLocal
 from twokey.gateway.resume.orphans import OrphanFinder
-from twokey.gateway.resume.periodic import FORGET_S, ORPHANS_S, SWEEP_S, repeat
+from twokey.gateway.resume.periodic import (
+    FORGET_S,
+    ORPHANS_S,
+    SPREAD_S,
+    SWEEP_S,
+    repeat,
+)
 from twokey.gateway.resume.recovery_loop import TICK_S, RecoveryLoop
 from twokey.gateway.resume.retries import Retries
 from twokey.gateway.resume.runner import Runner
@@ -29,6 +35,7 @@ from twokey.gateway.resume.runners import Runners
 from twokey.gateway.resume.worker import GRACE_S, ThreadChange, Worker, ignore
 from twokey.gateway.service.agents import AgentService
 from twokey.gateway.service.process_check import process_name
+from twokey.gateway.service.split_freezes import SplitFreezes
 from twokey.gateway.service.sweep import Sweeper
 from twokey.gateway.store.processes import ProcessInfo
 from twokey.gateway.store.readers import forget_consumers
@@ -144,6 +151,11 @@ async def running(
         asyncio.create_task(repeat(orphans.look, stop, every_s=ORPHANS_S)),
         asyncio.create_task(repeat(recovery.tick, stop, every_s=TICK_S)),
     ]
+    if store.is_split(tenant):
+        freezes = SplitFreezes(store, tenant=tenant)
+        tasks.append(
+            asyncio.create_task(repeat(freezes.spread, stop, every_s=SPREAD_S))
+        )
     # One loop for each shard: a node that is away must not stop the clock of others.
     for keys in store.every_shard():
         work: list[tuple[Callable[[], Awaitable[object]], float]] = [

@@ -25,6 +25,7 @@ from twokey.bot.payload import Command
 from twokey.bot.text import fit
 from twokey.bot.text_types import label, slash_command, template, untrusted
 from twokey.gateway.approvals.decisions import Forbidden, Gesture, Reviewer
+from twokey.gateway.errors import FreezeIncomplete
 from twokey.gateway.service.reviewer_freezes import MAX_REASON
 from twokey.gateway.store.freezes import Freeze, FreezeScope, ScopeKind
 
@@ -117,7 +118,10 @@ async def _changed(
     reviewer = await ctx.resolve_freezer(*command.who, scope)
     reviewer = reviewer.with_(gesture=Gesture.SLASH_COMMAND)
     await ctx.ensure_first(command.digest)
-    result = await change(scope, reviewer, reason)
+    try:
+        result = await change(scope, reviewer, reason)
+    except FreezeIncomplete as error:
+        raise UserFacingError(label(str(error))) from None
     if isinstance(result, Forbidden):
         logger.info("freeze.refused user=%s kind=%s", command.user, scope.kind)
         raise UserFacingError(label(result.reason))

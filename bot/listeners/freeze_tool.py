@@ -11,6 +11,7 @@ from twokey.bot.listeners.router import Router
 from twokey.bot.listeners.verify_click import verify_click
 from twokey.bot.text_types import label, template
 from twokey.gateway.approvals.decisions import Forbidden
+from twokey.gateway.errors import FreezeIncomplete
 from twokey.gateway.store.freezes import FreezeScope, ScopeKind
 
 logger = logging.getLogger(__name__)
@@ -28,9 +29,12 @@ async def _freeze(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
     approval_id = target.approval.id
     await ctx.ensure_first(clicked.digest, clicked.token)
     reason = f"frozen from notification {approval_id}"
-    result = await ctx.service.reviewer_freezes.freeze(
-        scope, reviewer.with_(gesture=clicked.gesture), reason
-    )
+    try:
+        result = await ctx.service.reviewer_freezes.freeze(
+            scope, reviewer.with_(gesture=clicked.gesture), reason
+        )
+    except FreezeIncomplete as error:
+        raise UserFacingError(label(str(error))) from None
     if isinstance(result, Forbidden):
         logger.info("freeze.refused user=%s approval=%s", reviewer.user, approval_id)
         raise UserFacingError(label(result.reason))

@@ -15,6 +15,7 @@ logger = logging.getLogger(__name__)
 
 SWEEP_S = 0.5
 ORPHANS_S = 5.0
+SPREAD_S = 2.0
 FORGET_S = 600.0
 LONGEST_PAUSE_S = 10.0
 

@@ -10,6 +10,7 @@ from twokey.gateway.approvals.decisions import Gesture
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.approvals.standing import FROZEN, bounds_of
+from twokey.gateway.service.split_freezes import SplitFreezes
 from twokey.gateway.service.standing_ends import end_those
 from twokey.gateway.service.tenant_service import TenantService
 from twokey.gateway.store.freezes import (
@@ -18,10 +19,21 @@ from twokey.gateway.store.freezes import (
     ScopeKind,
     names_of,
 )
+from twokey.gateway.store.store import Store
 
 
 class FreezeService(TenantService):
-    """What people may stop."""
+    """What people may stop.
+
+    Args:
+        store: where freezes are kept.
+        tenant: whose they are.
+    """
+
+    def __init__(self, store: Store, *, tenant: str = "default") -> None:
+        super().__init__(store, tenant=tenant)
+        is_split = store.is_split(tenant)
+        self._split = SplitFreezes(store, tenant=tenant) if is_split else None
 
     async def freeze(
         self,
@@ -42,12 +54,16 @@ class FreezeService(TenantService):
             gesture: how they said it; for the audit log.
 
         Raises:
+            FreezeIncomplete: some shards of a tenant that is split have it.
             StoreUnavailable: when it is not known to be stopped.
         """
-        now_ms = await self._store.conn.now_ms()
+        # A tenant that is split asks its shards, of which any may be away.
+        now_ms = await self._store.conn.now_ms() if self._split is None else 0
         freeze = Freeze(scope=scope, by=by, reason=reason, at_ms=now_ms)
         event = self._event(EventName.FREEZE_SET, scope, by, on_behalf_of, gesture)
         event = event.with_(reason=reason)
+        if self._split is not None:
+            return await self._split.set(freeze, event)
         is_new = await self._store.freezes.set(self._own, self._tenant, freeze, event)
         # While it stands, no standing approval covers a call; see `unfreeze`.
         await self._end_standing(scope)
@@ -65,10 +81,13 @@ class FreezeService(TenantService):
         """Let something run again, and end an agent's pause; False when neither was.
 
         Raises:
+            FreezeIncomplete: some shards of a tenant that is split have it lifted.
             StoreUnavailable: when it is not known to be lifted.
         """
         event = self._event(EventName.FREEZE_LIFTED, scope, by, on_behalf_of, gesture)
         event = event.with_(reason=reason)
+        if self._split is not None:
+            return await self._split.lift(scope, event)
         # Before it is lifted, in case the freeze was cut off before it ended them: what
         # people allowed before a freeze is never in force again.
         await self._end_standing(scope)
@@ -76,6 +95,8 @@ class FreezeService(TenantService):
 
     async def frozen(self) -> tuple[Freeze, ...]:
         """Return everything that is frozen or paused, oldest first."""
+        if self._split is not None:
+            return await self._split.all()
         return await self._store.freezes.all(self._own, self._tenant)
 
     async def _end_standing(self, scope: FreezeScope) -> None:

@@ -20,6 +20,7 @@ from twokey.gateway.store.collected_cards import CollectedCardStore
 from twokey.gateway.store.connection import Connection
 from twokey.gateway.store.delegations import DelegationStore
 from twokey.gateway.store.engine import EmbeddedEngine
+from twokey.gateway.store.freeze_changes import FreezeChangeStore
 from twokey.gateway.store.freezes import FreezeStore
 from twokey.gateway.store.home_tabs import HomeTabStore
 from twokey.gateway.store.jobs import JobQueue
@@ -89,6 +90,7 @@ class Store:
         self.windows = WindowStore(self.conn)
         self.agent_load = AgentLoadStore(self.conn)
         self.freezes = FreezeStore(self.conn)
+        self.freeze_changes = FreezeChangeStore(self.conn)
         self.stalled = StalledRuns(self.conn)
         self.auto_runs = AutoRunStore(self.conn)
         self.timers = TimerStore(self.conn)

@@ -165,6 +165,8 @@ async def _store(settings: Settings) -> str:
         masters = len(await store.conn.on_each_master("PING"))
         disk = "its disk and a replica" if store.conn.confirmed_by else "its disk"
     spread = f", in {settings.shards} shards" if settings.shards > 1 else ""
+    if settings.split_by_agent:
+        spread += f" over which the agents of tenant {settings.tenant!r} are spread"
     if masters > settings.shards:
         spread += (
             f" ({masters} masters, of which {settings.shards} can be used: 'shards' "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+from contextlib import suppress
 from pathlib import Path
 
 import typer
@@ -10,6 +11,7 @@ import typer
 from twokey.cli.console import read_text
 from twokey.cli.global_options import GlobalOptions
 from twokey.gateway.config import Settings
+from twokey.gateway.errors import SettingsError
 from twokey.gateway.policy.load import LoadedPolicy, load_with_lines
 from twokey.gateway.policy.rules import Policy
 
@@ -38,9 +40,19 @@ class CommandContext(GlobalOptions):
         """Load a policy like `policy`, with the document that knows its lines."""
         if file is not None:
             name = "<stdin>" if str(file) == "-" else str(file)
-            return load_with_lines(read_text(file, "the policy"), name)
+            is_split = False
+            # The settings may be those of another place, or have mistakes of their own.
+            with suppress(SettingsError):
+                is_split = self.settings().split_by_agent
+            text = read_text(file, "the policy")
+            return load_with_lines(text, name, is_split=is_split)
         source = self.settings().policy
-        return load_with_lines(source.read(), str(source.path), under=source.under)
+        return load_with_lines(
+            source.read(),
+            str(source.path),
+            under=source.under,
+            is_split=source.is_split,
+        )
 
 
 def command_context(ctx: typer.Context) -> CommandContext:

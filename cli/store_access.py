@@ -24,6 +24,8 @@ async def open_configured(
         settings.store_url,
         settings.data_dir,
         shards=settings.shards,
+        tenant=settings.tenant,
+        split_by_agent=settings.split_by_agent,
         insecure_dev=insecure_dev,
         waits=waits,
     ) as store:

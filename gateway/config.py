@@ -108,10 +108,14 @@ class _Model(BaseModel):
 
 
 class PolicySource(_Model):
-    """Where the policy stands: a file of its own, or a key of ``twokey.yml``."""
+    """Where the policy stands: a file of its own, or a key of ``twokey.yml``.
+
+    ``is_split`` says that it is for a tenant that is split by agent.
+    """
 
     path: Path
     under: str = ""
+    is_split: bool = False
 
     def read(self) -> str:
         """Return the text of the file, as it is now.
@@ -160,6 +164,7 @@ class _AsWritten(_Model):
     tenant: str = Field(default="default", pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")
     redis_url: Annotated[SecretStr, AfterValidator(_redis_url)] | None = None
     shards: int = Field(default=1, ge=1, le=_MAX_SHARDS)
+    split_by_agent: bool = False
     workers: int = Field(default=8, ge=1, le=256)
     retention: RetentionSettings = RetentionSettings()
     retries: RetrySettings = RetrySettings()
@@ -202,6 +207,8 @@ class Settings(_AsWritten):
         checkpoints: path of a SQLite file, or a ``postgresql://`` URL.
         shards: how many shards of the store tenants are spread over; fixed for a data
             set.
+        split_by_agent: whether the agents of the tenant are spread over the shards;
+            fixed for a tenant.
         workers: how many threads of agents are resumed at the same time.
         retention: how long the audit log is kept.
         audit_folder: where sealed segments of the audit log go; None keeps all of it in
@@ -353,7 +360,7 @@ def _resolved(
             for name, agent in {**settings.agents, **short}.items()
         },
         triage=_absolute(settings.triage, base) if settings.triage else None,
-        policy=_policy_source(settings.policy, source),
+        policy=_policy_source(settings, source),
         data_dir=data_dir,
         audit_folder=base / folder.expanduser() if folder else None,
         checkpoints=_checkpoints(settings.checkpoints, base, data_dir),
@@ -370,10 +377,11 @@ def _absolute(ref: str, base: Path) -> str:
     return f"{base / file}:{name}" if file.endswith(".py") else ref
 
 
-def _policy_source(policy: JsonValue, source: Path) -> PolicySource:
+def _policy_source(settings: SettingsFile, source: Path) -> PolicySource:
+    policy, is_split = settings.policy, settings.split_by_agent
     if isinstance(policy, str):
-        return PolicySource(path=source.parent / policy)
-    return PolicySource(path=source, under="policy")
+        return PolicySource(path=source.parent / policy, is_split=is_split)
+    return PolicySource(path=source, under="policy", is_split=is_split)
 
 
 def _checkpoints(given: SecretStr | None, base: Path, data_dir: Path) -> SecretStr:

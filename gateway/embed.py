@@ -55,7 +55,7 @@ class Twokey:
         triage: asked what the policy puts to it; None is what the settings name.
         policy: a policy, or the path of its file, which is followed when it changes.
         url: the store's address; None is an embedded server in ``data_dir``.
-        shards: how many parts the store has, see ``docs/machines.md``; never changed.
+        shards, split_by_agent: see ``docs/machines.md``; never changed.
         data_dir: where the embedded server and the checkpoints live.
         checkpoints: a SQLite file or ``postgresql://`` URL instead of that.
         tenant: whose approvals these are.
@@ -83,6 +83,7 @@ class Twokey:
         policy: Policy | Path | None = None,
         url: str | None = None,
         shards: int = 1,
+        split_by_agent: bool = False,
         data_dir: Path = Path(".twokey"),
         checkpoints: str | None = None,
         tenant: str = "default",
@@ -92,24 +93,23 @@ class Twokey:
         ungated: Mapping[str, Collection[str]] | None = None,
         insecure_dev: bool = False,
     ) -> None:
-        self._settings = settings
+        self._settings, self._stack = settings, AsyncExitStack()
         self._triage = triage and require_triage(triage, "what was given")
-        self._policy = policy_of(settings, policy)
+        self._policy = policy_of(settings, policy, is_split=split_by_agent)
         self._audit = settings.audit if settings else (AUDIT_KEPT, audit_folder)
         if settings is not None:
             data_dir, tenant = settings.data_dir, settings.tenant
-            slots, retries = settings.workers, settings.retries
+            url, slots, retries = settings.store_url, settings.workers, settings.retries
             ungated = {name: one.ungated for name, one in settings.agents.items()}
-            url, shards = settings.store_url, settings.shards
+            shards, split_by_agent = settings.shards, settings.split_by_agent
             checkpoints = settings.checkpoints.get_secret_value()
-        self._open_store = partial(
-            open_store, url, data_dir, shards=shards, insecure_dev=insecure_dev
-        )
+        self._open_store = partial(open_store, url, data_dir, shards=shards,
+            tenant=tenant, split_by_agent=split_by_agent, insecure_dev=insecure_dev,
+        )  # fmt: skip
         self._checkpoints = checkpoints or str(data_dir / "checkpoints.sqlite")
         self._tenant, self._slots, self._retries = tenant, slots, retries
         self._runners, self._ungated = Runners(), ungated or {}
         self._saver: BaseCheckpointSaver[Any] | None = None
-        self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
         """Open everything and begin to work.

@@ -25,6 +25,7 @@ from twokey.gateway.config import PolicySource, Settings
 from twokey.gateway.errors import PolicyError, SettingsError
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.policy.rules import Policy
+from twokey.gateway.policy.split_checks import split_problems
 from twokey.gateway.resume.periodic import repeat
 from twokey.gateway.service.reevaluation import dead_ends
 from twokey.gateway.service.standing_ends import end_those
@@ -62,7 +63,9 @@ class _Reading(NamedTuple):
     def load(self, source: PolicySource) -> Policy:
         if self.problem:
             raise SettingsError(self.problem)
-        return load_policy(self.text, str(source.path), under=source.under)
+        return load_policy(
+            self.text, str(source.path), under=source.under, is_split=source.is_split
+        )
 
 
 class PolicyFile:
@@ -125,9 +128,11 @@ class PolicyFile:
 
 
 def policy_of(
-    settings: Settings | None, policy: Policy | Path | None
+    settings: Settings | None, policy: Policy | Path | None, *, is_split: bool = False
 ) -> Callable[[], Policy]:
     """Return what gives the policy in force: of the settings, a file, or as given.
+
+    ``is_split`` says that a policy that is given is for a tenant that is split.
 
     Raises:
         SettingsError: when there is not exactly one of the two, or no such file.
@@ -141,8 +146,10 @@ def policy_of(
             "Twokey(policy=Path('policy.yml'))."
         )
     if isinstance(policy, Policy):
+        if is_split and (problem := next(split_problems(policy), None)):
+            raise PolicyError(problem[1])
         return lambda: policy
-    return PolicyFile(PolicySource(path=policy))
+    return PolicyFile(PolicySource(path=policy, is_split=is_split))
 
 
 @asynccontextmanager

@@ -19,6 +19,7 @@ from twokey.gateway.documents import (
 from twokey.gateway.errors import BadJson, PolicyError
 from twokey.gateway.policy.crosscheck import cross_check, schema_problems
 from twokey.gateway.policy.rules import Policy
+from twokey.gateway.policy.split_checks import split_problems
 from twokey.gateway.protocol.pointers import tokens_of
 from twokey.gateway.protocol.strict_json import accept
 from twokey.gateway.validation_errors import Path, dotted
@@ -45,18 +46,23 @@ class LoadedPolicy(NamedTuple):
     document: Document
 
 
-def load_policy(text: str, source: str, *, under: str = "") -> Policy:
+def load_policy(
+    text: str, source: str, *, under: str = "", is_split: bool = False
+) -> Policy:
     """Load a policy from YAML; see `load_with_lines`."""
-    return load_with_lines(text, source, under=under).policy
+    return load_with_lines(text, source, under=under, is_split=is_split).policy
 
 
-def load_with_lines(text: str, source: str, *, under: str = "") -> LoadedPolicy:
+def load_with_lines(
+    text: str, source: str, *, under: str = "", is_split: bool = False
+) -> LoadedPolicy:
     """Load a policy from YAML, with its document.
 
     Args:
         text: the YAML.
         source: its file name, for ``file:line``.
         under: the top-level key that holds the policy, when it is part of a file.
+        is_split: it is for a tenant that is split by agent.
 
     Raises:
         BadPolicy: names the file, the line and a near name for a typo.
@@ -74,7 +80,8 @@ def load_with_lines(text: str, source: str, *, under: str = "") -> LoadedPolicy:
         raise BadPolicy(error.problems) from error
     # In this order: references are checked against schemas, which therefore have to be
     # sound.
-    for check in (schema_problems, cross_check):
+    checks = [schema_problems, cross_check, *([split_problems] if is_split else [])]
+    for check in checks:
         found = islice(check(policy), MAX_PROBLEMS)
         problems = tuple(dict.fromkeys(document.problem(*one) for one in found))
         if problems:

@@ -11,6 +11,7 @@ from twokey.gateway.store.durability import ensure_durable
 from twokey.gateway.store.engine import EmbeddedEngine
 from twokey.gateway.store.loading import until_loaded
 from twokey.gateway.store.shard_count import ensure_shards
+from twokey.gateway.store.split_tenants import ensure_split, require_shards
 from twokey.gateway.store.store import Store
 from twokey.gateway.store.usable import until_usable
 
@@ -24,6 +25,8 @@ async def open_store(
     data_dir: Path,
     *,
     shards: int = 1,
+    tenant: str = "default",
+    split_by_agent: bool = False,
     insecure_dev: bool = False,
     waits: bool = True,
 ) -> AsyncGenerator[Store]:
@@ -35,20 +38,26 @@ async def open_store(
         url: address of a Redis-protocol server; None for the embedded one.
         data_dir: the folder whose ``valkey`` folder the embedded server keeps.
         shards: how many shards tenants are spread over; fixed for a data set.
+        tenant: whose records this process works on.
+        split_by_agent: whether that tenant is split; fixed for a tenant.
         insecure_dev: accept a server that would lose acknowledged decisions.
         waits: wait for a server that is away for a while, see `until_usable`.
 
     Raises:
         StoreUnavailable: when there is no server, or none in time.
         UnsafeStore: when it would lose acknowledged decisions.
-        SettingsError: when it was set up with another number of shards.
+        SettingsError: when the store was set up with another number of shards, or the
+            tenant with the other way to split it.
     """
+    if split_by_agent:
+        require_shards(shards)
     async with AsyncExitStack() as opened:
         engine: EmbeddedEngine | None = None
         if url is None:
             engine = EmbeddedEngine(data_dir / ENGINE_FOLDER)
             url = (await opened.enter_async_context(engine)).url
-        store = Store(url, shards=shards, engine=engine)
+        split = (tenant,) if split_by_agent else ()
+        store = Store(url, shards=shards, engine=engine, split=split)
         opened.push_async_callback(store.close)
         where = _shown(url)
 
@@ -56,6 +65,8 @@ async def open_store(
             await until_loaded(store.conn, where)
             await ensure_durable(store.conn, insecure_dev=insecure_dev)
             await ensure_shards(store.conn, shards)
+            own = store.keys_of_tenant(tenant)
+            await ensure_split(store.conn, own, tenant, is_split=split_by_agent)
 
         # The embedded one has just been started: nobody else brings it back.
         if waits and engine is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
+from tests.mutants.split import SPLIT_TABLE
 
 SHARDS = "tests/service/test_shards.py"
 COUNT = "tests/store/test_shard_count.py"
@@ -14,6 +15,7 @@ RECORDED = "tests/linearizability/test_recorded.py"
 CHECKER = "tests/linearizability/test_verdicts.py"
 
 MANY_MACHINES_TABLE = (
+    *SPLIT_TABLE,
     Mutant(
         "what a replaced master says is not confirmed by the next one",
         "gateway/store/sentinel.py",
@@ -59,8 +61,8 @@ MANY_MACHINES_TABLE = (
     Mutant(
         "the setting of shards reaches the store",
         "gateway/store/open_store.py",
-        "Store(url, shards=shards, engine=engine)",
-        "Store(url, engine=engine)",
+        "Store(url, shards=shards, engine=engine, split=split)",
+        "Store(url, engine=engine, split=split)",
         COUNT,
     ),
     Mutant(

@@ -183,8 +183,8 @@ FENCES_TABLE = (
     Mutant(
         "a claim that nobody would use is given back",
         "agent/execution.py",
-        "        await gateway.release(request.item_id, reply.fence)\n",
-        "        pass\n",
+        "await gateway.release(request.item_id, reply.fence, has_begun=False)",
+        "pass",
         "tests/agent/test_once.py",
     ),
     Mutant(

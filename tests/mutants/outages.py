@@ -116,4 +116,32 @@ OUTAGES_TABLE = (
         "LOOK_S = 1.0",
         "tests/resume/test_web_applications.py",
     ),
+    Mutant(
+        "a deleted card that needs people is noticed where a URL replaces it",
+        "bot/delivery/card_replacer.py",
+        "        if needs_people(record) and await self._is_gone(place):\n",
+        "        if False:\n",
+        "tests/bot/test_response_urls.py",
+    ),
+    Mutant(
+        "an outage is logged once where approvals are read ahead",
+        "gateway/service/reading_ahead.py",
+        "                if not is_away:\n",
+        "                if True:\n",
+        "tests/service/test_reading_ahead.py",
+    ),
+    Mutant(
+        "what moves while a queue is read comes once",
+        "gateway/service/queue.py",
+        "if one in given or found is None",
+        "if found is None",
+        "tests/service/test_person_queues.py",
+    ),
+    Mutant(
+        "the next page of Home begins behind the last row",
+        "bot/cards/queue.py",
+        "start = sum(_sort_key(one) <= place for one in matching) if place else 0",
+        "start = ROWS if place else 0",
+        "tests/bot/cards/test_home.py",
+    ),
 )

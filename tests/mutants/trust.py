@@ -102,8 +102,8 @@ TRUST_TABLE = (
     Mutant(
         "what a response URL did not show is updated",
         "bot/delivery/card_replacer.py",
-        "            entry.may_have_url = False\n            return None",
-        "            pass",
+        "entry.may_have_url = False\n            return None\n        # Not",
+        "pass\n        # Not",
         "tests/bot/test_response_urls.py",
     ),
     Mutant(
@@ -359,7 +359,7 @@ TRUST_TABLE = (
     Mutant(
         "an authorization that was begun waits for what is inside",
         "gateway/approvals/executing.py",
-        "    if result is None:\n        # Something",
+        "    if result is None and has_begun:\n        # Something",
         "    if False:\n        # Something",
         "tests/service/test_executions.py",
     ),

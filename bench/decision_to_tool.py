@@ -19,35 +19,27 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Protocol, cast
 
-from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain_core.messages import HumanMessage
-from langchain_core.runnables import RunnableConfig
 from langgraph.types import Command
 
-from bench.disk import waits_for_the_disk
-from bench.payments_stub import Graph, PaymentsStub, agent
-from bench.stats import P95, Figure, Measured, plain, ratio
-from twokey.agent import ApprovalMiddleware, guarded
-from twokey.gateway.approvals.decisions import (
-    AccountKind,
-    Approve,
-    Click,
-    Decided,
-    Reviewer,
+from bench.both_agents import (
+    AGENT,
+    ANA,
+    DAN,
+    POLICY,
+    both_agents,
+    click_on,
+    config_of,
+    run_of,
 )
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.records import Person, RunRef
-from twokey.gateway.resume.checkpoints import open_checkpoints
-from twokey.gateway.resume.graphs import attached
-from twokey.gateway.resume.langgraph_local import LangGraphLocal
+from bench.disk import waits_for_the_disk
+from bench.payments_stub import Graph, PaymentsStub, refund_once
+from bench.stats import P95, Figure, Measured, plain, ratio
+from twokey.gateway.approvals.decisions import Approve, Decided
 from twokey.gateway.resume.worker import ThreadChange
-from twokey.gateway.running import running
 from twokey.gateway.service.reviews import ReviewService
-from twokey.gateway.store.open_store import open_store
 from twokey.gateway.store.store import Store
 
 TITLE = "Decision to tool start"
@@ -55,19 +47,6 @@ POLL_S = 0.5
 ALONE_MS = 6.0
 """What one decision has to reach while nothing else happens."""
 
-_AGENT = "support"
-_POLICY = load_policy(
-    """
-version: 1
-defaults: {tier: approve, expires_in: 1h, channel: C0BENCH, reviewers: [U0ANA]}
-protect: {pending_per_agent: 10000, requests_per_10m: 100000}
-tools:
-  refund: {tier: approve}
-""",
-    "bench.yml",
-)
-_DAN = Person(team="T0", user="U0DAN", name="Dan")
-_ANA = Reviewer(team="T0", user="U0ANA", name="Ana", account=AccountKind.MEMBER)
 _TIMEOUT_S = 30.0
 _GOLDEN_RATIO = 0.6180339887
 """Its multiples are spread evenly between two polls, for any number of them."""
@@ -148,7 +127,7 @@ class Twokey:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._reviews = ReviewService(store, lambda: _POLICY)
+        self._reviews = ReviewService(store, lambda: POLICY)
         self._idle: dict[str, asyncio.Event] = {}
 
     def on_change(self, change: ThreadChange) -> None:
@@ -158,26 +137,19 @@ class Twokey:
     async def propose(self, order: str) -> None:
         """See `Subject.propose`."""
         self._idle[order] = asyncio.Event()
-        await self._reviews.ask_agent(_AGENT, order, order, requester=_DAN, origin=None)
+        await self._reviews.ask_agent(AGENT, order, order, requester=DAN, origin=None)
         await self.wait_until_idle(order)
 
     async def decide(self, order: str) -> float:
         """See `Subject.decide`."""
         keys = self._store.keys_of_tenant("default")
-        run_ref = RunRef(agent=_AGENT, thread=order)
-        [listed] = await self._store.approvals.of_run(keys, "default", run_ref)
+        [listed] = await self._store.approvals.of_run(keys, "default", run_of(order))
         # The publisher of the same process reads each record to draw its card.
         loaded = await self._reviews.read_as_of_now(listed.id)
         assert loaded is not None, listed
-        approval = loaded.approval
-        click = Click(
-            approval=approval.id,
-            index=0,
-            version=approval.version,
-            action_hash=approval.items[0].action_hash,
-        )
+        click = click_on(loaded.approval)
         began = time.perf_counter()
-        outcome = await self._reviews.decide(click, Approve(), _ANA)
+        outcome = await self._reviews.decide(click, Approve(), ANA)
         assert isinstance(outcome, Decided), outcome
         return began
 
@@ -200,7 +172,7 @@ class Bare:
     async def propose(self, order: str) -> None:
         """See `Subject.propose`."""
         given = {"messages": [HumanMessage(order)]}
-        stopped = await self._graph.ainvoke(given, _config(order))
+        stopped = await self._graph.ainvoke(given, config_of(order))
         [asked] = stopped["__interrupt__"]
         self._asked[order] = asked.id
 
@@ -208,7 +180,7 @@ class Bare:
         """See `Subject.decide`."""
         began = time.perf_counter()
         answer: Command[Any] = Command(resume={self._asked[order]: {"type": "approve"}})
-        await self._graph.ainvoke(answer, _config(order))
+        await self._graph.ainvoke(answer, config_of(order))
         return began
 
     async def wait_until_idle(self, order: str) -> None:
@@ -252,25 +224,9 @@ class Poller:
 async def subjects() -> AsyncGenerator[tuple[PaymentsStub, list[Subject]]]:
     """Start everything, with a worker that waits for jobs throughout."""
     stub = PaymentsStub()
-    with TemporaryDirectory(prefix="tk-bench-") as folder:
-        data_dir = Path(folder)
-        async with (
-            open_store(None, data_dir) as store,
-            open_checkpoints(str(data_dir / "checkpoints.db")) as saver,
-        ):
-            ours = agent(stub, ApprovalMiddleware(_AGENT), guarded)
-            theirs = agent(
-                stub,
-                HumanInTheLoopMiddleware({"refund": True}, interrupt_mode="per_call"),
-                lambda tool: tool,
-            )
-            twokey = Twokey(store)
-            bare = Bare(attached(theirs, saver))
-            runners = {_AGENT: LangGraphLocal(attached(ours, saver))}
-            async with running(
-                store, lambda: _POLICY, runners, on_change=twokey.on_change
-            ):
-                yield stub, [twokey, bare, Poller(bare, store)]
+    async with both_agents(stub, refund_once, Twokey) as (twokey, store, graph):
+        bare = Bare(graph)
+        yield stub, [twokey, bare, Poller(bare, store)]
 
 
 async def _round(
@@ -294,10 +250,6 @@ async def _once(subject: Subject, stub: PaymentsStub, order: str) -> float:
         taken = await begun - decided
         await subject.wait_until_idle(order)
     return taken * 1000
-
-
-def _config(order: str) -> RunnableConfig:
-    return {"configurable": {"thread_id": order}}
 
 
 def _status(order: str) -> str:

@@ -18,43 +18,35 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, cast
 
-from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariableType] - its overloads are partial
-from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
-from langchain_core.runnables import RunnableConfig
-from langchain_core.tools import BaseTool
 from langgraph.types import Command
 
-from bench.payments_stub import Graph, PaymentsStub
+from bench.both_agents import (
+    AGENT,
+    ANA,
+    DAN,
+    POLICY,
+    both_agents,
+    click_on,
+    config_of,
+    run_of,
+)
+from bench.payments_stub import Graph, PaymentsStub, Reply
 from bench.stats import Figure, Measured, NotMeasured, plain, ratio
-from twokey.agent import ApprovalMiddleware, guarded
-from twokey.agent.scripted_model import ScriptedModel, calling
+from twokey.agent.scripted_model import calling
 from twokey.gateway.approvals.decisions import (
-    AccountKind,
     Approve,
     BatchDecided,
-    Click,
     Decided,
     Decision,
-    Reviewer,
 )
 from twokey.gateway.approvals.record import Approval
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.records import Person, RunRef
-from twokey.gateway.resume.checkpoints import open_checkpoints
-from twokey.gateway.resume.graphs import attached
-from twokey.gateway.resume.langgraph_local import LangGraphLocal
 from twokey.gateway.resume.worker import ThreadChange
-from twokey.gateway.running import running
 from twokey.gateway.service.reviews import ReviewService
-from twokey.gateway.store.open_store import open_store
 from twokey.gateway.store.store import Store
 from twokey.gateway.store.turn_opening import Listed
 
@@ -62,19 +54,6 @@ TITLE = "Many calls of one turn"
 ONE_BY_ONE_S, AT_ONCE_S = 3.0, 0.5
 """What must be reached with 56 calls."""
 
-_AGENT = "support"
-_POLICY = load_policy(
-    """
-version: 1
-defaults: {tier: approve, expires_in: 1h, channel: C0BENCH, reviewers: [U0ANA]}
-protect: {pending_per_agent: 10000, requests_per_10m: 100000}
-tools:
-  refund: {tier: approve}
-""",
-    "bench.yml",
-)
-_DAN = Person(team="T0", user="U0DAN", name="Dan")
-_ANA = Reviewer(team="T0", user="U0ANA", name="Ana", account=AccountKind.MEMBER)
 _TIMEOUT_S = 120.0
 
 
@@ -98,7 +77,10 @@ async def measure(*, is_quick: bool = False) -> Figure:
 async def measured(plan: Plan) -> Figure:
     """Do so as often as the plan says."""
     stub = PaymentsStub()
-    async with _both(stub, plan.calls) as (ours, bare):
+    async with both_agents(
+        stub, _refund_all(plan.calls), lambda store: Ours(store, stub, plan.calls)
+    ) as (ours, _, graph):
+        bare = Bare(graph, stub, plan.calls)
         ways = (
             ("one by one", ours.one_by_one),
             ("as one batch", ours.at_once),
@@ -152,7 +134,7 @@ class Ours:
         self._store = store
         self._stub = stub
         self._calls = calls
-        self._reviews = ReviewService(store, lambda: _POLICY)
+        self._reviews = ReviewService(store, lambda: POLICY)
         self._changes: asyncio.Queue[ThreadChange] = asyncio.Queue()
 
     def on_change(self, change: ThreadChange) -> None:
@@ -164,13 +146,8 @@ class Ours:
         approval = await self._asked(thread)
         began = time.perf_counter()
         for item in approval.items:
-            click = Click(
-                approval=approval.id,
-                index=item.index,
-                version=approval.version,
-                action_hash=item.action_hash,
-            )
-            outcome = await self._reviews.decide(click, Approve(), _ANA)
+            click = click_on(approval, item.index)
+            outcome = await self._reviews.decide(click, Approve(), ANA)
             if not isinstance(outcome, Decided):
                 raise NotMeasured(f"A call was not decided: {outcome!r}.")
         return await self._ended(approval, began)
@@ -178,17 +155,12 @@ class Ours:
     async def at_once(self, thread: str) -> float:
         """Approve all calls by one gesture; return the seconds until the run ended."""
         approval = await self._asked(thread)
-        click = Click(
-            approval=approval.id,
-            index=0,
-            version=approval.version,
-            action_hash=approval.digest,
-        )
+        click = click_on(approval).with_(action_hash=approval.digest)
         began = time.perf_counter()
         partition: dict[int, Decision | None] = {
             item.index: Approve() for item in approval.items
         }
-        outcome = await self._reviews.decide_batch(click, partition, _ANA)
+        outcome = await self._reviews.decide_batch(click, partition, ANA)
         if not isinstance(outcome, BatchDecided):
             raise NotMeasured(f"The batch was not decided: {outcome!r}.")
         return await self._ended(approval, began)
@@ -197,10 +169,8 @@ class Ours:
         """Let the agent ask, and return its approval."""
         for n in range(self._calls):
             self._stub.expect(f"{thread}-{n}")
-        await self._reviews.ask_agent(
-            _AGENT, thread, thread, requester=_DAN, origin=None
-        )
-        keys, run_ref = self._store.keys_of_tenant("default"), _run(thread)
+        await self._reviews.ask_agent(AGENT, thread, thread, requester=DAN, origin=None)
+        keys, run_ref = self._store.keys_of_tenant("default"), run_of(thread)
         listed: list[Listed] = []
         while not listed:
             change = await self._changes.get()
@@ -215,7 +185,7 @@ class Ours:
 
     async def _ended(self, approval: Approval, began: float) -> float:
         """Return the seconds until nothing of the run is left to do."""
-        keys, run_ref = self._store.keys_of_tenant("default"), _run(approval.thread)
+        keys, run_ref = self._store.keys_of_tenant("default"), run_of(approval.thread)
         while await self._store.approvals.has_open(keys, "default", run_ref):
             change = await self._changes.get()
             if change.error is not None:
@@ -249,26 +219,21 @@ class Bare:
 
     async def _resumed(self, thread: str, ids: Sequence[str]) -> None:
         answer: Command[Any] = Command(resume={one: {"type": "approve"} for one in ids})
-        await self._graph.ainvoke(answer, _config(thread))
+        await self._graph.ainvoke(answer, config_of(thread))
 
     async def _asked(self, thread: str) -> list[str]:
         for n in range(self._calls):
             self._stub.expect(f"{thread}-{n}")
         given = {"messages": [HumanMessage(thread)]}
-        stopped = await self._graph.ainvoke(given, _config(thread))
+        stopped = await self._graph.ainvoke(given, config_of(thread))
         asked = [one.id for one in stopped["__interrupt__"]]
         if len(asked) != self._calls:
             raise NotMeasured(f"LangChain asked {len(asked)} times.")
         return asked
 
 
-def _agent(
-    stub: PaymentsStub,
-    calls: int,
-    middleware: ApprovalMiddleware | HumanInTheLoopMiddleware[Any, Any, Any],
-    wrap: Callable[[BaseTool], BaseTool],
-) -> Graph:
-    """Return an agent that asks for all its refunds in one message."""
+def _refund_all(calls: int) -> Reply:
+    """Return a model's answers that ask for all refunds in one message."""
 
     def reply(messages: list[BaseMessage]) -> AIMessage:
         last = messages[-1]
@@ -282,41 +247,4 @@ def _agent(
             )
         )
 
-    make = cast("Callable[..., Graph]", create_agent)
-    return make(
-        ScriptedModel(reply=reply), tools=[wrap(stub.tool())], middleware=[middleware]
-    )
-
-
-@asynccontextmanager
-async def _both(stub: PaymentsStub, calls: int) -> AsyncGenerator[tuple[Ours, Bare]]:
-    """Start everything, with a worker that waits for jobs throughout."""
-    with TemporaryDirectory(prefix="tk-bench-") as folder:
-        data_dir = Path(folder)
-        async with (
-            open_store(None, data_dir) as store,
-            open_checkpoints(str(data_dir / "checkpoints.db")) as saver,
-        ):
-            theirs = HumanInTheLoopMiddleware(
-                {"refund": True}, interrupt_mode="per_call"
-            )
-            bare = Bare(
-                attached(_agent(stub, calls, theirs, lambda tool: tool), saver),
-                stub,
-                calls,
-            )
-            ours = Ours(store, stub, calls)
-            gated = _agent(stub, calls, ApprovalMiddleware(_AGENT), guarded)
-            runners = {_AGENT: LangGraphLocal(attached(gated, saver))}
-            async with running(
-                store, lambda: _POLICY, runners, on_change=ours.on_change
-            ):
-                yield ours, bare
-
-
-def _run(thread: str) -> RunRef:
-    return RunRef(agent=_AGENT, thread=thread)
-
-
-def _config(thread: str) -> RunnableConfig:
-    return {"configurable": {"thread_id": thread}}
+    return reply

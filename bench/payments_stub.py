@@ -43,7 +43,10 @@ class PaymentsStub:
         return StructuredTool.from_function(coroutine=self.refund, name="refund")
 
 
-def _reply(messages: list[BaseMessage]) -> AIMessage:
+Reply = Callable[[list[BaseMessage]], AIMessage]
+
+
+def refund_once(messages: list[BaseMessage]) -> AIMessage:
     """Refund the order that the user names, then end the run."""
     last = messages[-1]
     if not isinstance(last, HumanMessage):
@@ -55,6 +58,7 @@ def agent(
     stub: PaymentsStub,
     middleware: ApprovalMiddleware | HumanInTheLoopMiddleware[Any, Any, Any],
     wrap: Callable[[BaseTool], BaseTool],
+    reply: Reply = refund_once,
 ) -> Graph:
     """Return the shop's agent.
 
@@ -62,10 +66,11 @@ def agent(
         stub: whose tool it has.
         middleware: the gate under test.
         wrap: prepares the tool for this middleware, such as `guarded`.
+        reply: what its model answers.
     """
     make = cast("Callable[..., Graph]", create_agent)
     return make(
-        ScriptedModel(reply=_reply), tools=[wrap(stub.tool())], middleware=[middleware]
+        ScriptedModel(reply=reply), tools=[wrap(stub.tool())], middleware=[middleware]
     )
 
 

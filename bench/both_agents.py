@@ -1,0 +1,109 @@
+"""Run one agent behind Twokey and behind LangChain's own middleware, side by side.
+
+Both keep their threads in one SQLite file. Twokey has a durable Valkey, one reviewer
+who may decide everything, and a worker that waits for jobs throughout; LangChain's
+middleware is resumed in this process, which writes no record and no claim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Protocol, TypeVar
+
+from langchain.agents.middleware import HumanInTheLoopMiddleware
+from langchain_core.runnables import RunnableConfig
+
+from bench.payments_stub import Graph, PaymentsStub, Reply, agent
+from twokey.agent import ApprovalMiddleware, guarded
+from twokey.gateway.approvals.decisions import AccountKind, Click, Reviewer
+from twokey.gateway.approvals.record import Approval
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.records import Person, RunRef
+from twokey.gateway.resume.checkpoints import open_checkpoints
+from twokey.gateway.resume.graphs import attached
+from twokey.gateway.resume.langgraph_local import LangGraphLocal
+from twokey.gateway.resume.worker import ThreadChange
+from twokey.gateway.running import running
+from twokey.gateway.store.open_store import open_store
+from twokey.gateway.store.store import Store
+
+AGENT = "support"
+POLICY = load_policy(
+    """
+version: 1
+defaults: {tier: approve, expires_in: 1h, channel: C0BENCH, reviewers: [U0ANA]}
+protect: {pending_per_agent: 10000, requests_per_10m: 100000}
+tools:
+  refund: {tier: approve}
+""",
+    "bench.yml",
+)
+DAN = Person(team="T0", user="U0DAN", name="Dan")
+ANA = Reviewer(team="T0", user="U0ANA", name="Ana", account=AccountKind.MEMBER)
+
+
+class Ours(Protocol):
+    """What is done with Twokey; it is told what the worker did."""
+
+    def on_change(self, change: ThreadChange) -> None:
+        """Learn that a job was done with."""
+        ...
+
+
+OursT = TypeVar("OursT", bound=Ours)
+
+
+@asynccontextmanager
+async def both_agents(
+    stub: PaymentsStub, reply: Reply, make: Callable[[Store], OursT]
+) -> AsyncGenerator[tuple[OursT, Store, Graph]]:
+    """Start everything.
+
+    Args:
+        stub: whose tool both agents have.
+        reply: what the model of both answers.
+        make: returns what is done with Twokey, given its store.
+
+    Yields:
+        What was made, the store, and LangChain's graph.
+    """
+    with TemporaryDirectory(prefix="tk-bench-") as folder:
+        data_dir = Path(folder)
+        async with (
+            open_store(None, data_dir) as store,
+            open_checkpoints(str(data_dir / "checkpoints.db")) as saver,
+        ):
+            gated = agent(stub, ApprovalMiddleware(AGENT), guarded, reply)
+            theirs = HumanInTheLoopMiddleware(
+                {"refund": True}, interrupt_mode="per_call"
+            )
+            bare = agent(stub, theirs, lambda tool: tool, reply)
+            ours = make(store)
+            runners = {AGENT: LangGraphLocal(attached(gated, saver))}
+            async with running(
+                store, lambda: POLICY, runners, on_change=ours.on_change
+            ):
+                yield ours, store, attached(bare, saver)
+
+
+def run_of(thread: str) -> RunRef:
+    """Return the run of the agent in a thread."""
+    return RunRef(agent=AGENT, thread=thread)
+
+
+def config_of(thread: str) -> RunnableConfig:
+    """Return the config that names a thread of LangChain's agent."""
+    return {"configurable": {"thread_id": thread}}
+
+
+def click_on(approval: Approval, index: int = 0) -> Click:
+    """Return a click on one call of an approval as it stands."""
+    return Click(
+        approval=approval.id,
+        index=index,
+        version=approval.version,
+        action_hash=approval.items[index].action_hash,
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
+from tests.mutants.pauses import PAUSES_TABLE
 
 FENCES = "tests/resume/test_fences.py"
 
@@ -194,4 +195,5 @@ FENCES_TABLE = (
         "await self._change(item_id, compute)",
         "tests/service/test_cancelled_starts.py",
     ),
+    *PAUSES_TABLE,
 )

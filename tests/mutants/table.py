@@ -18,7 +18,6 @@ from tests.mutants.many_machines import MANY_MACHINES_TABLE
 from tests.mutants.metrics import METRICS_TABLE
 from tests.mutants.mutant import Mutant
 from tests.mutants.outages import OUTAGES_TABLE
-from tests.mutants.pauses import PAUSES_TABLE
 from tests.mutants.precedents import PRECEDENTS_TABLE
 from tests.mutants.questions import QUESTION_TABLE
 from tests.mutants.reach import REACH_TABLE
@@ -495,7 +494,6 @@ TABLE = (
     *LIFETIMES_TABLE,
     *MANY_MACHINES_TABLE,
     *METRICS_TABLE,
-    *PAUSES_TABLE,
     *PRECEDENTS_TABLE,
     *SCALE_TABLE,
     *CONNECTION_TABLE,

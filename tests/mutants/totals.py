@@ -82,13 +82,6 @@ TOTALS_TABLE = (
         "tests/agent/test_auto_approved.py",
     ),
     Mutant(
-        "failures: one is told also where no result is kept",
-        "agent/auto_approved.py",
-        "if not begun.keeps_result and went_well(result):",
-        "if not begun.keeps_result:",
-        "tests/agent/test_auto_approved.py",
-    ),
-    Mutant(
         "failures: one of a call that never was counts nothing",
         "gateway/service/auto_runs.py",
         "one.runs_unclaimed and (one.tool, one.tool_call_id) == reported",

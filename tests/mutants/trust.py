@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.mutants.auto_calls import AUTO_CALLS_TABLE
 from tests.mutants.mutant import Mutant
 
 FLOODS = "tests/bot/test_ingress.py"
@@ -262,34 +263,6 @@ TRUST_TABLE = (
         "tests/service/test_odd_calls.py",
     ),
     Mutant(
-        "a thread that an older version left before its step goes on",
-        "gateway/resume/langgraph_local.py",
-        "return message if former_steps.is_at(found) else None",
-        "return None",
-        "tests/resume/test_former_steps.py",
-    ),
-    Mutant(
-        "only a thread at the former step is asked again",
-        "gateway/resume/langgraph_local.py",
-        "return message if former_steps.is_at(found) else None",
-        "return message",
-        "tests/resume/test_former_steps.py",
-    ),
-    Mutant(
-        "an answer is kept with the verdicts on its calls",
-        "agent/middleware.py",
-        "return ExtendedModelResponse(model_response=answer, command=kept)",
-        "return answer",
-        "tests/agent/test_model_answers.py",
-    ),
-    Mutant(
-        "an answer without an id gets one before its turn is submitted",
-        "agent/middleware.py",
-        "        answer = model_answers.with_message_ids(answer)\n",
-        "",
-        "tests/agent/test_model_answers.py",
-    ),
-    Mutant(
         "a message that another one overtook is not given again",
         "gateway/resume/langgraph_local.py",
         "return bool([one async for one in of_key])",
@@ -496,4 +469,5 @@ TRUST_TABLE = (
         "false",
         ASKING,
     ),
+    *AUTO_CALLS_TABLE,
 )

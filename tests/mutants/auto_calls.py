@@ -1,0 +1,57 @@
+"""Break how turns are kept with their message, and how an auto call ends."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+AUTO_CALLS_TABLE: tuple[Mutant, ...] = (
+    Mutant(
+        "a thread that an older version left before its step goes on",
+        "gateway/resume/langgraph_local.py",
+        "return message if former_steps.is_at(found) else None",
+        "return None",
+        "tests/resume/test_former_steps.py",
+    ),
+    Mutant(
+        "only a thread at the former step is asked again",
+        "gateway/resume/langgraph_local.py",
+        "return message if former_steps.is_at(found) else None",
+        "return message",
+        "tests/resume/test_former_steps.py",
+    ),
+    Mutant(
+        "half of a character is the same as nothing",
+        "agent/canonical.py",
+        'return one == other and cast("str", one).isascii()',
+        "return one == other",
+        "tests/agent/test_same_arguments.py",
+    ),
+    Mutant(
+        "arguments of another type are other arguments",
+        "agent/canonical.py",
+        "if kind is not type(other) or depth > strict_json.MAX_DEPTH:",
+        "if depth > strict_json.MAX_DEPTH:",
+        "tests/agent/test_same_arguments.py",
+    ),
+    Mutant(
+        "an answer is kept with the verdicts on its calls",
+        "agent/middleware.py",
+        "return ExtendedModelResponse(model_response=answer, command=kept)",
+        "return answer",
+        "tests/agent/test_model_answers.py",
+    ),
+    Mutant(
+        "an answer without an id gets one before its turn is submitted",
+        "agent/middleware.py",
+        "        answer = model_answers.with_message_ids(answer)\n",
+        "",
+        "tests/agent/test_model_answers.py",
+    ),
+    Mutant(
+        "failures: one is told also where no result is kept",
+        "agent/auto_approved.py",
+        "if not begun.keeps_result and went_well(result):",
+        "if not begun.keeps_result:",
+        "tests/agent/test_auto_approved.py",
+    ),
+)

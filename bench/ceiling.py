@@ -9,6 +9,7 @@ after the answer, as whoever replaces the card has to.
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -33,8 +34,17 @@ return {'done'}
 
 
 @asynccontextmanager
-async def ceiling(store_url: str, secret: str, *, replies: bool) -> AsyncGenerator[str]:
-    """Serve while the block runs; yields the request URL."""
+async def ceiling(
+    store_url: str,
+    secret: str,
+    *,
+    replies: bool,
+    listener: socket.socket | None = None,
+) -> AsyncGenerator[str]:
+    """Serve while the block runs; yields the request URL.
+
+    ``listener`` is the socket that several such processes accept from.
+    """
     store = Store(store_url)
     async with AsyncExitStack() as opened:
         opened.push_async_callback(store.close)
@@ -43,7 +53,12 @@ async def ceiling(store_url: str, secret: str, *, replies: bool) -> AsyncGenerat
         runner = web.ServerRunner(web.Server(least.answer, access_log=None))
         opened.push_async_callback(runner.cleanup)
         await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        site = (
+            web.SockSite(runner, listener)
+            if listener
+            else web.TCPSite(runner, "127.0.0.1", 0)
+        )
+        await site.start()
         yield url_of(*runner.addresses[0][:2])
         await least.finish()
 

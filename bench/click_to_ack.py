@@ -82,6 +82,7 @@ async def measured(plan: Plan) -> Figure:
         "bolt": _Samples("default Bolt"),
         "one_script": _Samples("one script"),
         "one_script_and_reply": _Samples("one script and a reply"),
+        "two_of_one_script_and_reply": _Samples("two processes of that"),
     }
     size = 0
     with TemporaryDirectory(prefix="tk-bench-") as folder:
@@ -93,11 +94,12 @@ async def measured(plan: Plan) -> Figure:
                 size = len(clicks[-1].request.body)
                 await _round(store, sandbox, clicks[:count], plan, found, turn)
                 await _least(store, sandbox, clicks[:count], plan, found)
-                await _workers(store, sandbox, clicks[count:], found["two_workers"])
+                await _workers(store, sandbox, clicks[count:], found)
                 await ensure_decided(store, clicks)
     ours, bolts = found["twokey"], found["bolt"]
     workers = found["two_workers"].together()
     least, replying = found["one_script"], found["one_script_and_reply"]
+    two = found["two_of_one_script_and_reply"]
     alone, together = (ours.alone(), bolts.alone()), (ours.together(), bolts.together())
     return Figure(
         TITLE,
@@ -114,6 +116,7 @@ async def measured(plan: Plan) -> Figure:
             least.alone(),
             least.together(),
             replying.together(),
+            two.together(),
         ),
         (
             ratio(
@@ -135,7 +138,14 @@ async def measured(plan: Plan) -> Figure:
                 at_least=2.0,
                 limit=f"{os.cpu_count()} processors, shared with the load generator, "
                 "Slack and the store; "
-                + _limit(together[1], least.together(), replying.together()),
+                + _limit(together[1], least.together(), replying.together())
+                + f"; two processes of that: {two.together().at(0.5):.1f} /s = "
+                f"{two.together().at(0.5) / together[1].at(0.5):.2f}",
+            ),
+            ratio(
+                f"clicks/s: two workers / two bare processes, {MANY} connections",
+                workers,
+                two.together(),
             ),
             ratio(
                 f"clicks/s: Twokey / one script and a reply, {MANY} connections",
@@ -158,13 +168,21 @@ def _limit(bolt: Measured, least: Measured, replying: Measured | None = None) ->
 
 
 async def _workers(
-    store: Store, sandbox: Sandbox, clicks: Sequence[PreparedClick], found: _Samples
+    store: Store,
+    sandbox: Sandbox,
+    clicks: Sequence[PreparedClick],
+    found: dict[Name, _Samples],
 ) -> None:
-    """Measure two workers alone: their publisher must not be that of another bot."""
-    async with serving(_settings("two_workers", store, sandbox)) as url:
-        await _fired(url, clicks[:1], connections=1)
-        report = await _fired(url, clicks[1:], connections=MANY)
-    found.rates.append((report.per_second,))
+    """Measure two workers alone: their publisher must not be that of another bot.
+
+    Then two processes of the least that replies, with the same clicks.
+    """
+    names: tuple[Name, Name] = ("two_workers", "two_of_one_script_and_reply")
+    for name in names:
+        async with serving(_settings(name, store, sandbox)) as url:
+            await _fired(url, clicks[:1], connections=1)
+            report = await _fired(url, clicks[1:], connections=MANY)
+        found[name].rates.append((report.per_second,))
 
 
 async def _least(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import (
@@ -46,7 +47,13 @@ from twokey.gateway.service.reviews import ReviewService
 from twokey.gateway.store.store import Store
 
 Name = Literal[
-    "twokey", "two_workers", "gateway", "bolt", "one_script", "one_script_and_reply"
+    "twokey",
+    "two_workers",
+    "gateway",
+    "bolt",
+    "one_script",
+    "one_script_and_reply",
+    "two_of_one_script_and_reply",
 ]
 
 _START_S = 120.0
@@ -59,7 +66,8 @@ class ServerSettings:
     """Which server to run, with its store and its Slack.
 
     Attributes:
-        part: which process of several this is, as `worker_of` reads it; "" for all.
+        part: which process of several this is, as `worker_of` reads it; "" for all. Of
+            the least, the number of the socket that it accepts from.
         checkpoints: where a gateway keeps the threads of its agents.
         effects: the file in which its tool writes a line a call.
     """
@@ -127,6 +135,7 @@ async def main() -> None:
         "bolt": _bolt,
         "one_script": _one_script,
         "one_script_and_reply": _one_script_and_reply,
+        "two_of_one_script_and_reply": _two_of_one_script_and_reply,
     }
     async with runs[settings.name](settings) as url:
         print(url, flush=True)
@@ -223,7 +232,22 @@ def _one_script(settings: ServerSettings) -> AbstractAsyncContextManager[str]:
 def _one_script_and_reply(
     settings: ServerSettings,
 ) -> AbstractAsyncContextManager[str]:
-    return ceiling(settings.store_url, settings.signing_secret, replies=True)
+    listener = socket.socket(fileno=int(settings.part)) if settings.part else None
+    return ceiling(
+        settings.store_url, settings.signing_secret, replies=True, listener=listener
+    )
+
+
+@asynccontextmanager
+async def _two_of_one_script_and_reply(settings: ServerSettings) -> AsyncGenerator[str]:
+    """Serve the least that replies in two processes that share a port."""
+    async with AsyncExitStack() as opened:
+        listener = opened.enter_context(shared_listener("127.0.0.1", 0))
+        fd = listener.fileno()
+        child = replace(settings, name="one_script_and_reply", part=str(fd))
+        for _ in range(2):
+            await opened.enter_async_context(serving(child, fds=[fd]))
+        yield url_of(*listener.getsockname()[:2])
 
 
 if __name__ == "__main__":

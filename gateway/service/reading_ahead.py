@@ -104,9 +104,12 @@ class ReadingAhead(PolicyService):
             async for loaded in self._queue.waiting(MOST, part=self._part):
                 await self._keep(loaded, quiet)
             self._read_by = policy
-        found, self._place = await self._outbox.tail(self._place, block_ms=block_ms)
+        before = self._place
+        found, self._place = await self._outbox.tail(
+            before, block_ms=block_ms, name=EventName.APPROVAL_OPENED
+        )
         # Also after events of clicks: the next look takes many of them in one go.
-        if found:
+        if self._place != before:
             await asyncio.sleep(pause_s)
         for event in found:
             if self._is_opened(event):

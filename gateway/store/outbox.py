@@ -6,7 +6,7 @@ import logging
 from contextlib import suppress
 from typing import cast
 
-from twokey.gateway.approvals.events import Event
+from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.store.connection import (
     Argument,
     Connection,
@@ -124,12 +124,17 @@ class Outbox:
         return found[0].id if found else "0-0"
 
     async def tail(
-        self, after: str, *, block_ms: int, limit: int = 500
+        self,
+        after: str,
+        *,
+        block_ms: int,
+        limit: int = 500,
+        name: EventName | None = None,
     ) -> tuple[list[Event], str]:
         """Return what was announced after a place, and the place that was read to.
 
         Waits up to ``block_ms`` for the first event. Nothing is taken or acknowledged;
-        what is not an event is left out.
+        what is not an event is left out, and what has another name, if one is given.
         """
         reply = await self._conn.command(
             "XREAD", "COUNT", limit, "BLOCK", block_ms,
@@ -137,11 +142,14 @@ class Outbox:
         )  # fmt: skip
         found = first_stream(reply)
         read: list[Event] = []
+        # Each process that follows the outbox gets every event: it parses its own only.
+        wanted = f'"{name}"'.encode() if name else b""
         for entry in found:
             # Not counted as `_readable` does: the group that reads this event reports
             # it, once.
             with suppress(KeyError, ValueError):
-                read.append(_event(entry))
+                if wanted in entry.values["e"]:
+                    read.append(_event(entry))
         return read, found[-1].id if found else after
 
     async def _readable(self, found: list[Entry]) -> list[Event]:

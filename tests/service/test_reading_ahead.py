@@ -10,6 +10,7 @@ import pytest
 from tests.service.harness import ANA, ServiceHarness
 from tests.service.showing import at_once, shown
 from twokey.gateway.approvals.decisions import Approve, Click, Decided
+from twokey.gateway.approvals.events import Event
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.errors import CorruptRecord, NewerRecord, StoreUnavailable
 from twokey.gateway.policy.rules import Policy
@@ -70,6 +71,31 @@ async def test_what_is_opened_later_is_decided_in_one_step(
     await look(worker)
 
     assert isinstance(await at_once(worker, click), Decided)
+
+
+async def test_events_of_clicks_are_taken_many_at_a_time_and_not_parsed(
+    harness: ServiceHarness, worker: ReviewService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every process that answers follows them, and would parse each of them."""
+    click = await opened(harness, "t1")
+    await look(worker)
+    parsed, pauses = list[str](), list[float]()
+    plain = Event.model_validate_json
+
+    def parse(body: bytes) -> Event:
+        parsed.append(body.decode())
+        return plain(body)
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+
+    assert isinstance(await harness.reviews.decide(click, Approve(), ANA), Decided)
+    monkeypatch.setattr(Event, "model_validate_json", parse)
+    monkeypatch.setattr(asyncio, "sleep", pause)
+    await worker.reading_ahead.look(no_wait, block_ms=1, pause_s=0.3)
+    await worker.reading_ahead.look(no_wait, block_ms=1, pause_s=0.3)
+
+    assert (parsed, pauses) == ([], [0.3])
 
 
 async def test_what_another_process_decided_is_not_decided_again(

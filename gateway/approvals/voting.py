@@ -123,10 +123,12 @@ def vote(
     last = event_of(context, item, name, version).with_(reason=text)
     if lost:
         last = last.with_(data=last.data | {"no_longer": listed(lost)})
-    voted = Voted(approval=approval, index=item.index, have=count.have, need=count.need)
-    return pending_change(
-        context, approval, (*events, last), None if count.is_met else voted
-    )
+    voted = None
+    if not count.is_met:
+        voted = Voted(
+            approval=approval, index=item.index, have=count.have, need=count.need
+        )
+    return pending_change(context, approval, (*events, last), voted)
 
 
 def _has_outlived(context: DecisionContext) -> bool:

@@ -64,7 +64,7 @@ AS_SHOWN_TABLE = (
         "as shown: the step that decides remembers its request",
         DECIDING,
         "kept=(*([seen] if seen else []), ",
-        "kept=(",
+        "kept=(*[], ",
         CLICKS,
     ),
     Mutant(

@@ -46,7 +46,13 @@ from twokey.agent.result_sanitizer import restore_result
 from twokey.agent.tool_invocation import Handler
 from twokey.agent.tool_schemas import schema_of
 from twokey.agent.verdict_cache import VerdictCache
-from twokey.gateway.errors import LeaseLost, NotAllowed, StateUnknown, TwokeyError
+from twokey.gateway.errors import (
+    LeaseLost,
+    NotAllowed,
+    StateUnknown,
+    StoreUnavailable,
+    TwokeyError,
+)
 from twokey.gateway.protocol import run_context, strict_json
 from twokey.gateway.protocol.business_state import BusinessState
 from twokey.gateway.protocol.port import Gateway
@@ -88,6 +94,9 @@ class Caller:
     ) -> turns.TurnRecord:
         """Have the gateway evaluate the calls of a message; deny all on failure.
 
+        Twokey runs a thread again when the store is back. Who runs one by other means
+        is not asked to: its model is told, and can say so.
+
         Args:
             ref: the turn.
             calls: of its message, as the model wrote them.
@@ -95,9 +104,14 @@ class Caller:
             hints: those of the agent's code, by call id.
             ready: the calls, prepared.
             history: the messages of the agent, for the circuit breaker.
+
+        Raises:
+            StoreUnavailable: in a thread that Twokey runs; nothing ran.
+            LeaseLost: another process runs the thread now.
         """
         draft = turns.TurnDraft(calls, hints, ready, history)
-        if nesting.is_inside_tool(ref):
+        is_nested = nesting.is_inside_tool(ref)
+        if is_nested:
             _refuse_questions(draft)
         draft.add_states(await self._states(draft.proposed))
         if not draft.proposed:
@@ -112,7 +126,11 @@ class Caller:
         except LeaseLost:
             # No denial: another process owns the thread now and goes on with the turn.
             raise
-        except TwokeyError:
+        except TwokeyError as error:
+            # Inside a tool, the error would be that of the tool.
+            is_retried = run_context.current_run() is not None and not is_nested
+            if is_retried and isinstance(error, StoreUnavailable):
+                raise
             return draft.deny_all(ref.message_id, turns.UNREACHABLE)
         note = draft.record(ref.message_id, verdicts)
         # Not cached when the gateway was unreachable: the next attempt asks it again.

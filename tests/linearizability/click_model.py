@@ -15,7 +15,9 @@ from tests.linearizability.history import Operation
 
 _NEXT = {
     "pending": ("superseded",),
-    "authorized": ("executing",),
+    # A process died before the message of the call was kept, or the answer to the
+    # submission was lost with the store: the model is asked again (decision 0012).
+    "authorized": ("executing", "lapsed"),
     # Given back, ended with or without a result, or its process died.
     "executing": ("authorized", "executed", "in_doubt"),
     "in_doubt": ("executed",),
@@ -83,7 +85,7 @@ def _reaches(state: Clicked, status: str) -> bool:
             if after not in found:
                 found.add(after)
                 left.append(after)
-    # A call that ran is not started again.
-    if state.has_run and status == "authorized":
+    # A call that ran is not started again, and did not end without having run.
+    if state.has_run and status in {"authorized", "lapsed"}:
         return False
     return status in found

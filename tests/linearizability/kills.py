@@ -66,7 +66,8 @@ _END_S = 120.0
 _OPENED_S = 60.0
 """How long an agent may take to ask: the lease of a killed gateway has to end first."""
 _CLICK = aiohttp.ClientTimeout(total=5)
-_OVER = frozenset({"executed", "failed", "in_doubt", "superseded"})
+_ASKED_ANEW = frozenset({"superseded", "lapsed"})
+_OVER = _ASKED_ANEW | {"executed", "failed", "in_doubt"}
 _LOGGED = re.compile(
     r"click\.decided decision=\S+ outcome=(\S+) approval=(\S+) index=\S+ user=(\S+)"
 )
@@ -277,7 +278,7 @@ class _Run:
             approval = await self._opened()
             # Its agent was told that the gateway could not be reached and ended; or the
             # message that came in between superseded the call. A person asks again.
-            if approval and await self._decided(approval) != "superseded":
+            if approval and await self._decided(approval) not in _ASKED_ANEW:
                 return
 
     async def _ask(self, key: str) -> None:

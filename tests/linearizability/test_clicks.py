@@ -43,6 +43,8 @@ WON, LOST = click(ANA, 1, 4, "decided"), click(BEN, 1, 4, "stale")
         [click(ANA, 1), click(BEN, 1), read(9, "pending")],
         # Claimed, given back, claimed again.
         [WON, read(5, "executing", ANA), read(6, "authorized", ANA), effect(7)],
+        # The model is asked again, and people about what it calls now.
+        [WON, read(5, "authorized", ANA), read(6, "lapsed", ANA)],
     ],
 )
 def test_what_may_be_seen_has_an_order(history: list[Operation]) -> None:
@@ -55,6 +57,8 @@ def test_what_may_be_seen_has_an_order(history: list[Operation]) -> None:
         pytest.param([WON, read(5, "pending")], id="an acknowledged decision is lost"),
         pytest.param([WON, read(5, "authorized", BEN)], id="another one has won"),
         pytest.param([WON, click(BEN, 1, 4, "decided")], id="two have won"),
+        pytest.param([WON, effect(5), read(6, "lapsed", ANA)], id="it did run"),
+        pytest.param([read(5, "lapsed")], id="what nobody decided lapses"),
         pytest.param([effect(5), click(ANA, 6, 7, "decided")], id="nobody decided yet"),
         pytest.param(
             [LOST, read(5, "pending")], id="it was late, and nobody was first"

@@ -1,0 +1,58 @@
+"""A thread that Twokey runs is run again when its calls could not be submitted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.resume import sample_tools
+from tests.resume.resume_stack import AT_ONCE, Stack
+from twokey.agent import bridge
+from twokey.gateway.approvals.events import EventName
+from twokey.gateway.errors import StoreUnavailable
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.service.agents import AgentService
+
+REFUND = ("refund", {"order": "78291", "amount": 899.0})
+
+
+class Cut:
+    """Submissions that reach the store, whose answers do not come back."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, times: int) -> None:
+        self.left = times
+        self._submit = AgentService.submit
+        monkeypatch.setattr(AgentService, "submit", self._cut(self._submit))
+        monkeypatch.setattr(bridge, "FIRST_PAUSE_S", 0.001)
+
+    def _cut(self, submit: Any) -> Any:
+        async def cut(service: AgentService, turn: Any) -> Any:
+            verdicts = await submit(service, turn)
+            if self.left:
+                self.left -= 1
+                raise StoreUnavailable("The store does not answer.")
+            return verdicts
+
+        return cut
+
+
+async def test_a_call_is_asked_about_when_the_store_is_back(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut = Cut(monkeypatch, times=2 * bridge.PORT_TRIES)
+    async with stack.working(retries=AT_ONCE):
+        await stack.ask(REFUND)
+        [item] = await stack.asked()
+        await stack.decide(item)
+
+        assert await stack.words() == "refunded 78291 899"
+        await stack.idle()
+
+    assert cut.left == 0
+    assert len(sample_tools.ledger()) == 1
+    assert await stack.events(EventName.RUN_WAITING)
+    # What the lost answers were about ended; nobody can decide it any more.
+    states = [one.state for one in await stack.items()]
+    assert states.count(ItemState.EXECUTED) == 1
+    assert not {ItemState.PENDING, ItemState.AUTHORIZED} & set(states)

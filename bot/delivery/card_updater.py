@@ -366,7 +366,8 @@ class CardUpdater:
         is_last = entry.refusals > 1 or not entry.copies
         if is_over(approval) and is_last:
             await self._done(entry, entry.wanted)
-        elif place is not None:
+        else:
+            # Before its events are acknowledged, which do not wait for the card.
             await cards.mark_outdated(self.keys, self.tenant, approval.id)
 
     async def _queue_messages(

@@ -1,13 +1,14 @@
 """Read outbox events and the index of missing cards into the delivery queue.
 
-The store keeps the index of missing cards apart from the outbox, so no card waits for
-an event to be read or is lost with one. Events are read as they come and stay
-unacknowledged until they are posted. When the queue is full, events that call people
+The store keeps an index of missing cards apart from the outbox. An event that opens a
+card is acknowledged when that is posted, or stands in the index: so no card is lost
+with its event. Events are read as they come and stay unacknowledged until they are
+posted. When the queue is full, events that call people
 are still queued. Of the others only the card is updated, unless it is a notification;
 their thread replies follow, in order, when there is room.
 
 Memory is bounded. From `MOST_ENTRIES` on a card that is only missing waits in the index
-of missing cards, and its event is not kept: the index has it as well.
+of missing cards, and its event is not kept.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ class Feed:
         tenant: whose events to read; bots of other tenants have readers of their own.
         missing: returns up to so many approvals whose card is missing or outdated.
         mark_missed: lists those as missing of which no event will tell.
+        mark_missing: lists these as missing.
     """
 
     queue: OutboxQueue
@@ -49,7 +51,9 @@ class Feed:
     tenant: str
     missing: Callable[[int], Awaitable[Sequence[str]]]
     mark_missed: Callable[[], Awaitable[object]]
+    mark_missing: Callable[..., Awaitable[object]]
     _resume_from: str = field(default="", init=False)
+    _corrupt: int = field(default=0, init=False)
 
     async def start(self) -> None:
         """Queue what the previous publisher read and did not acknowledge."""
@@ -89,12 +93,18 @@ class Feed:
             self.queue.mark_outdated(approval)
 
     async def _take_up(self, page: Sequence[Event]) -> None:
-        free, done = self._free(), list[str]()
+        free, done, missing = self._free(), list[str](), list[str]()
+        if self.outbox.corrupt > self._corrupt:
+            # One that cannot be read may have opened a card, and is gone.
+            await self.mark_missed()
+            self._corrupt = self.outbox.corrupt
         for event in page:
             # Another tenant of the same shard has a consumer group of its own, so this
             # acknowledgement does not affect it.
-            is_indexed = _opens_a_card(event) and self._is_full()
-            if event.tenant != self.tenant or is_silent(event) or is_indexed:
+            if event.tenant != self.tenant or is_silent(event):
+                done.append(event.seq)
+            elif _opens_a_card(event) and self._is_full():
+                missing.append(event.approval)
                 done.append(event.seq)
             elif _is_urgent(event):
                 self.queue.add(event)
@@ -111,6 +121,8 @@ class Feed:
             else:
                 self.queue.add(event)
                 free -= 1
+        # In this order: after a crash in between, a card is listed and has its event.
+        await self.mark_missing(*missing)
         await self.outbox.done(*done)
 
     async def _catch_up(self) -> None:
@@ -143,5 +155,5 @@ def _is_urgent(event: Event) -> bool:
 
 
 def _opens_a_card(event: Event) -> bool:
-    """Return whether an event opens a card, which the index of missing cards lists."""
+    """Return whether an event opens a card that people decide on."""
     return event.name is EventName.APPROVAL_OPENED and not event.is_auto_approved

@@ -180,6 +180,9 @@ class Publisher:
             tenant=self._tenant,
             missing=partial(self._store.cards.outdated, self._keys, self._tenant),
             mark_missed=partial(mark_missed, self._store, self._keys, self._tenant),
+            mark_missing=partial(
+                self._store.cards.mark_outdated, self._keys, self._tenant
+            ),
         )
         scheduler = Scheduler(
             queue,

@@ -236,12 +236,13 @@ class CardStore(AttachedStore):
         reply = await self._conn.command("ZRANGE", key, 0, limit - 1)
         return [keys.unlisted(member) for member in cast("list[bytes]", reply or [])]
 
-    async def mark_outdated(self, keys: Keys, tenant: str, approval: str) -> None:
-        """Note that a card is missing or old, until it is drawn."""
+    async def mark_outdated(self, keys: Keys, tenant: str, *approvals: str) -> None:
+        """Note that cards are missing or old, until they are drawn."""
+        if not approvals:
+            return
         until_ms = await self._conn.now_ms() + KEEP_MS
-        await self._conn.command(
-            "ZADD", keys.outdated(tenant), until_ms, keys.listed(approval)
-        )
+        rows = [part for one in approvals for part in (until_ms, keys.listed(one))]
+        await self._conn.command("ZADD", keys.outdated(tenant), *rows)
 
     async def unmark(self, keys: Keys, tenant: str, approval: str) -> None:
         """Forget that a card is outdated: nothing on it can be decided."""

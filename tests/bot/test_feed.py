@@ -42,10 +42,19 @@ async def no_walk() -> None:
     return None
 
 
+async def no_list(*_: str) -> None:
+    return None
+
+
 def feed_of(outbox: Outbox) -> tuple[OutboxQueue, Feed]:
     queue = OutboxQueue(lambda: 0.0)
     return queue, Feed(
-        queue, outbox, tenant="default", missing=nothing, mark_missed=no_walk
+        queue,
+        outbox,
+        tenant="default",
+        missing=nothing,
+        mark_missed=no_walk,
+        mark_missing=no_list,
     )
 
 
@@ -153,19 +162,29 @@ async def test_cards_beyond_what_fits_in_memory_wait_in_the_index(
 ) -> None:
     monkeypatch.setattr(feed, "MOST_ENTRIES", 4)
     monkeypatch.setattr(feed, "_BLOCK_MS", 1)
-    index = [f"a{number}" for number in range(10)]
+    opened = [f"a{number}" for number in range(10)]
     queue = OutboxQueue(lambda: 0.0)
-    asked = list[int]()
+    asked, index, left = list[int](), list[str](), list[Event]()
 
     async def missing(limit: int) -> Sequence[str]:
         asked.append(limit)
         return index[: min(limit, 2)]
 
+    async def mark_missing(*approvals: str) -> None:
+        # Not acknowledged before: a crash in between loses no card.
+        left.extend((await outbox.left("test"))[0])
+        index.extend(approvals)
+
     reading = Feed(
-        queue, outbox, tenant="default", missing=missing, mark_missed=no_walk
+        queue,
+        outbox,
+        tenant="default",
+        missing=missing,
+        mark_missed=no_walk,
+        mark_missing=mark_missing,
     )
     await reading.start()
-    for name in index:
+    for name in opened:
         await outbox.put(about(name, CARD))
     await outbox.put(about("a9", VOTE))
 
@@ -175,8 +194,34 @@ async def test_cards_beyond_what_fits_in_memory_wait_in_the_index(
     assert len(asked) == 1, "a full queue asks for no more of them"
     events = [event.name for entry in queue for event in entry.events]
     assert events == [CARD] * 4 + [VOTE], "what calls people is kept"
-    left, _ = await outbox.left("test")
-    assert len(left) == 5
+    assert index == opened[4:]
+    assert [one.approval for one in left][:10] == opened
+    after, _ = await outbox.left("test")
+    assert len(after) == 5
+
+
+async def test_after_an_event_that_nobody_can_read_all_cards_are_looked_for(
+    outbox: Outbox, store: Store
+) -> None:
+    looks = list[int]()
+    queue, reading = feed_of(outbox)
+
+    async def walk() -> None:
+        looks.append(1)
+
+    reading.mark_missed = walk
+    await reading.start()
+    looks.clear()
+    key = store.keys_of_tenant("default").outbox
+    await store.conn.command("XADD", key, "*", "e", "{", "at", 1)
+    await outbox.put(about("a1", CARD))
+
+    await reading.read_new()
+    await outbox.put(about("a2", CARD))
+    await reading.read_new()
+
+    assert looks == [1]
+    assert [entry.key for entry in queue] == ["a1", "a2"]
 
 
 async def test_what_is_never_said_takes_no_room(outbox: Outbox) -> None:

@@ -299,4 +299,25 @@ SCALE_TABLE = (
         "        if False:\n",
         TURNS,
     ),
+    Mutant(
+        "a card beyond what fits in memory is listed before its event is gone",
+        "bot/delivery/feed.py",
+        "        await self.mark_missing(*missing)\n",
+        "",
+        "tests/bot/test_feed.py",
+    ),
+    Mutant(
+        "a card that Slack refuses is listed before its events are gone",
+        "bot/delivery/card_updater.py",
+        "        else:\n            # Before its events are acknowledged, which",
+        "        elif place:\n            # Before its events are acknowledged, which",
+        "tests/bot/test_undelivered.py",
+    ),
+    Mutant(
+        "after an event that nobody can read, cards are looked for",
+        "bot/delivery/feed.py",
+        "        if self.outbox.corrupt > self._corrupt:\n",
+        "        if False:\n",
+        "tests/bot/test_feed.py",
+    ),
 )

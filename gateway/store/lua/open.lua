@@ -1,7 +1,8 @@
 #!lua
 -- Open the approvals of one turn; idempotent: the same turn gets its first answer.
 -- What the policy alone decided opens authorized; it waits for nobody, so it counts
--- neither as waiting nor as asked, and no card of it is missed.
+-- neither as waiting nor as asked. A card is not listed as missing: the event of its
+-- opening stays in the outbox until it is posted, or listed.
 -- What the turn reserved counts from here on as its calls fared.
 -- include precedents.lua
 -- KEYS[1] turn        string  the turn's verdicts, after a line of its approvals; it is not
@@ -149,7 +150,6 @@ for index, approval in ipairs(approvals) do
   list_short(base, approval.id, now)
   know_short(base, approval.id, now, expires + 4 * keep)
   redis.call('ZADD', KEYS[3], expires, member)
-  if waits then redis.call('ZADD', KEYS[12], expires + keep, member) end
   for _, timer in ipairs(approval.timers) do
     redis.call('ZADD', KEYS[11], now + timer[2], approval.id .. ' ' .. timer[1])
   end

@@ -44,8 +44,8 @@ async def wrong_lifetimes(conn: Connection) -> list[str]:
         conn, [one for name in names if (one := _HEAD.fullmatch(name))]
     )
     threads = [name for name in names if ":tm:" in name]
-    runs = await _each(conn, [["HEXISTS", name, "run"] for name in threads])
-    needed |= {name for name, run in zip(threads, runs, strict=True) if run}
+    runs = await _each(conn, [["HMGET", name, "run", "open"] for name in threads])
+    needed |= {n for n, run in zip(threads, runs, strict=True) if any(listed(run))}
     leaked = [name for name in lives - needed if not is_permanent(name)]
     ending = needed & {*names} - lives
     return sorted(
@@ -95,7 +95,7 @@ def _needed_by(
     turn = stored.get("turn", b"").hex() or "-"
     schemas = codec.digests(stored)
     found |= {f"{base}schema:{one.removeprefix('sha256:')}" for one in schemas}
-    found |= {f"{base}{kind}:{run}" for kind in ("run", "open")}
+    found |= {f"{base}{kind}:{run}" for kind in ("run", "open", "tm")}
     # What a pending item uses counts until after its deadline, however long it is kept.
     decided = [index for index in open_ if stored[f"{index}:s"] != b"pending"]
     return found | {f"{base}turn:{turn}"} | _windows(stored, decided)

@@ -394,5 +394,4 @@ class ApprovalStore:
     async def has_open(self, keys: Keys, tenant: str, run_ref: RunRef) -> bool:
         """Return whether a call of a run is open, also if nothing happens by itself."""
         # Not the index of deadlines: a call in doubt is open and has no deadline.
-        listed = await self._conn.command("EXISTS", keys.open_of_run(tenant, run_ref))
-        return bool(listed)
+        return bool(await self.open_of_run(keys, tenant, run_ref))

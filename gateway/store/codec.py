@@ -5,7 +5,7 @@ again. What changes are fields of one hash (`head`): small ones, which scripts c
 and texts, such as an item's detail (``<i>:d``) once a decision has changed it. Where
 all are small, the server keeps the hash in one piece. Arguments stand in the record
 once, in the request, until an edit changes them. What the policy says of every such
-call stands apart, under its digest (``shared``).
+call stands apart, under its digest (``parts``).
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _APPROVAL_IN_HEAD = {"version", "rev", "created_at_ms", "acknowledged", "remarks
     *_TIMES.values(),
 }
 _TEXTS = {"d", "r", "late", "w", "acknowledged", "remarks", "inquiries", "uses"}
-_TEXTS.update(("format", "run", "turn", "of", "shared", "schemas"))
+_TEXTS.update(("format", "run", "turn", "of", "parts", "schemas"))
 _STATES = frozenset(ItemState)
 _DIGEST_BYTES = 32
 
@@ -124,7 +124,8 @@ def head(approval: Approval, items: Sequence[Item]) -> dict[str, str]:
     (``<i>:h``) are in hex here, and raw in the store.
     """
     fields = {field: getattr(approval, name) for field, name in _TIMES.items()}
-    fields["version"] = approval.version
+    # The first one, which most keep, has no field.
+    fields["version"] = approval.version if approval.version > 1 else 0
     found = {name: str(value) for name, value in fields.items() if value}
     for item in items:
         small = {field: getattr(item, name) for field, name in _NUMBERS.items()}
@@ -164,7 +165,7 @@ def states(head: Mapping[str, bytes]) -> dict[int, ItemState]:
 
 def digests(head: Mapping[str, bytes]) -> list[str]:
     """Return the digests of the parts that a stored approval shares, in order."""
-    raw = head.get("shared") or head.get("schemas", b"")
+    raw = head.get("parts") or head.get("schemas", b"")
     starts = range(0, len(raw), _DIGEST_BYTES)
     return [digest.from_raw(raw[at : at + _DIGEST_BYTES]) for at in starts]
 
@@ -266,7 +267,7 @@ def _together(
         {
             **record,
             "rev": number(head["rev"]),
-            "version": number(head["version"]),
+            "version": number(head.get("version", 1)),
             "created_at_ms": number(head["created"]),
             # Fields of zero are not written, see `head`; a missing one reads as 0.
             **{name: number(head.get(field)) for field, name in _TIMES.items()},

@@ -232,9 +232,9 @@ class Keys:
         return f"{self._base}:run:{_hashed(tenant, run_ref.agent, run_ref.thread)}"
 
     def open_of_run(self, tenant: str, run_ref: RunRef) -> str:
-        """Sorted set: approvals of a run in which an item is open, listed alike.
+        """Sorted set: approvals of a run in which an item is open, until format 13.
 
-        Scripts derive its name; it is gone when nothing of the run is open.
+        Since then they are a field of the thread's facts, see `run_list`.
         """
         # A hash holds no colon, so only the kind of the key is replaced.
         return self.run(tenant, run_ref).replace(":run:", ":open:")
@@ -247,7 +247,7 @@ class Keys:
         return self.run(tenant, run_ref).replace(":run:", ":answered:")
 
     def thread_facts(self, tenant: str, agent: str, thread: str) -> str:
-        """Hash: who asked in this thread, and where in Slack."""
+        """Hash: who asked in this thread, where in Slack, and what is open in it."""
         return f"{self._base}:tm:{_hashed(tenant, agent, thread)}"
 
     def questions(self, tenant: str, agent: str, thread: str) -> str:

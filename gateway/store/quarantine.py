@@ -9,13 +9,14 @@ from twokey.gateway.approvals import ending, timing
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.wire import TurnRef
-from twokey.gateway.store import codec
+from twokey.gateway.store import codec, run_list
 from twokey.gateway.store.agent_load import FAILED_MS
 from twokey.gateway.store.atomic_write import CHANGE, script_keys
 from twokey.gateway.store.connection import Connection, fields, milliseconds
 from twokey.gateway.store.jobs import Job
 from twokey.gateway.store.keys import KEEP_MS, Keys
 from twokey.gateway.store.script import event_texts
+from twokey.gateway.store.turn_opening import Listed
 
 
 async def quarantine(conn: Connection, keys: Keys, approval_id: str) -> None:
@@ -93,11 +94,11 @@ async def _mend_of(
     The script ends by it what the run and the turn keep: without it they would count
     the approval, and its schemas, as open for ever.
     """
-    listed = keys.listed(approval_id) + ref.ns.encode()
     # Believed only where the run itself lists the approval.
-    run = keys.open_of_run(tenant, ref.run_ref)
-    if await conn.command("ZSCORE", run, listed) is None:
+    listed = await run_list.open_of_run(conn, keys, tenant, ref.run_ref)
+    if Listed(approval_id, ref.ns) not in listed:
         return
+    run = keys.run(tenant, ref.run_ref)
     turn = keys.turn(digest.turn_key(tenant=tenant, **ref.names))
     run_hash, turn_hash = (bytes.fromhex(key.rpartition(":")[2]) for key in (run, turn))
     # A turn that has no key of its own is named in vain, which does no harm.

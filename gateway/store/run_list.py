@@ -6,6 +6,8 @@ hundred thousand earlier approvals as in a new one.
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Sequence
 from typing import cast
 
 from twokey.gateway.protocol.records import RunRef
@@ -16,6 +18,9 @@ from twokey.gateway.store.turn_opening import Listed
 
 SHORT_IDS = Script("short_ids", writes=False)
 
+_ROW = struct.Struct(">HI16sH")
+"""A row of what is open: six bytes of time, an id, and how long its namespace is."""
+
 _DAYS = 400
 """How old an approval may be that its short id finds: most end within a month."""
 
@@ -24,13 +29,12 @@ async def of_run(
     conn: Connection, keys: Keys, tenant: str, run_ref: RunRef, *, newest: int
 ) -> list[Listed]:
     """Return a run's approvals, oldest first; ``newest`` at most, 0 for all."""
-    lists = (keys.run(tenant, run_ref), keys.open_of_run(tenant, run_ref))
-    looks: list[list[Argument]] = [
-        ["ZRANGE", key, -newest, -1, "WITHSCORES"] for key in lists
-    ]
+    ended: list[Argument] = ["ZRANGE", keys.run(tenant, run_ref), -newest, -1]
     # In one MULTI: an approval that ends moves from one to the other.
-    ended, still_open = await conn.transaction(*looks)
-    rows = sorted([*_scored(ended), *_scored(still_open)])
+    found, *still_open = await conn.transaction(
+        [*ended, "WITHSCORES"], *_looks(keys, tenant, run_ref)
+    )
+    rows = sorted([*_scored(found), *_open(still_open)])
     return [Listed.read(keys, member) for _, member in rows[-newest:]]
 
 
@@ -38,8 +42,8 @@ async def open_of_run(
     conn: Connection, keys: Keys, tenant: str, run_ref: RunRef
 ) -> list[Listed]:
     """Return a run's approvals in which an item is open, oldest first."""
-    found = await conn.command("ZRANGE", keys.open_of_run(tenant, run_ref), 0, -1)
-    return listed(keys, found)
+    found = await conn.transaction(*_looks(keys, tenant, run_ref))
+    return [Listed.read(keys, member) for _, member in _open(found)]
 
 
 async def with_short_id(conn: Connection, keys: Keys, short: str) -> list[str]:
@@ -58,6 +62,35 @@ def ids(keys: Keys, reply: Reply) -> list[str]:
 def listed(keys: Keys, reply: Reply) -> list[Listed]:
     """Read the members of a run's lists."""
     return [Listed.read(keys, member) for member in cast("list[bytes]", reply or [])]
+
+
+def _looks(keys: Keys, tenant: str, run_ref: RunRef) -> list[list[Argument]]:
+    """Return the commands that read what is open, for `_open`."""
+    facts = keys.thread_facts(tenant, run_ref.agent, run_ref.thread)
+    return [
+        # Until format 13.
+        ["ZRANGE", keys.open_of_run(tenant, run_ref), 0, -1, "WITHSCORES"],
+        ["HGET", facts, "open"],
+    ]
+
+
+def _open(replies: Sequence[Reply]) -> list[tuple[float, bytes]]:
+    before, text = replies
+    return [*_scored(before), *open_rows(cast("bytes", text or b""))]
+
+
+def open_rows(text: bytes) -> list[tuple[float, bytes]]:
+    """Read what a run has open: when each was opened, and how it is listed.
+
+    See ``open_in`` in `lifetimes.lua`.
+    """
+    found, at = list[tuple[float, bytes]](), 0
+    while at + _ROW.size <= len(text):
+        high, low, approval, size = _ROW.unpack_from(text, at)
+        at += _ROW.size + size
+        ns = text[at - size : at]
+        found.append(((high << 32) + low, cast("bytes", approval) + ns))
+    return found
 
 
 def _scored(reply: Reply) -> list[tuple[float, bytes]]:

@@ -20,6 +20,7 @@ from twokey.gateway.store.script import Script
 
 REMEMBER = Script("remember")
 ASK = Script("ask")
+END_RUN = Script("end_run")
 
 _SEEN_MS = int(MESSAGE_LIFETIME.total_seconds() * 1000)
 # As for approvals: each attempt that is lost is somebody else's that went through.
@@ -217,9 +218,7 @@ class ThreadStore:
     async def end_run(self, keys: Keys, tenant: str, agent: str, thread: str) -> None:
         """Give a thread's facts a lifetime: its run has ended, or it was deleted."""
         key = keys.thread_facts(tenant, agent, thread)
-        # One MULTI: without its run, and without a lifetime, a thread's facts would
-        # stay for ever.
-        await self._conn.transaction(["HDEL", key, "run"], ["PEXPIRE", key, KEEP_MS])
+        await END_RUN(self._conn, facts=key, keep_ms=KEEP_MS)
 
     async def is_for(
         self, keys: Keys, tenant: str, message_key: str, agent: str

@@ -25,7 +25,7 @@ LIFETIMES_TABLE = (
     Mutant(
         "a run lists what is open in it, however old",
         "gateway/store/lua/lifetimes.lua",
-        "redis.call('EXISTS', open) == 0 and keep",
+        "#open_of(base, run) == 0 and keep",
         "keep",
         KEPT,
     ),
@@ -53,8 +53,8 @@ LIFETIMES_TABLE = (
     Mutant(
         "who asked is known while the run goes on",
         "gateway/store/lua/lifetimes.lua",
-        "  redis.call('PERSIST', facts)\n",
-        "  redis.call('PEXPIRE', facts, 2592000000)\n",
+        "'run', 'open')\n  end\n  redis.call('PERSIST', facts)\n",
+        "'run', 'open')\n  end\n  redis.call('PEXPIRE', facts, 2592000000)\n",
         "tests/clock/test_who_asked.py",
     ),
     Mutant(

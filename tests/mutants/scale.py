@@ -8,6 +8,7 @@ BOUNDED = "tests/service/test_bounded_reads.py"
 SEGMENTS = "tests/store/test_audit_segments.py"
 DERIVED = "tests/store/test_derived.py"
 PEOPLE = "tests/service/test_person_queues.py"
+OPEN = "tests/store/test_open_of_run.py"
 TURNS = "tests/service/test_turns_without_a_key.py"
 
 SCALE_TABLE = (
@@ -162,15 +163,15 @@ SCALE_TABLE = (
     Mutant(
         "a bot that lost its events looks at every open card",
         "bot/delivery/feed.py",
-        "            await self.mark_missed()\n",
-        "            pass\n",
+        "        if not await self.outbox.is_known():\n",
+        "        if False:\n",
         "tests/bot/test_missed_cards.py",
     ),
     Mutant(
         "an event that no index has is kept, however full the queue is",
         "bot/delivery/feed.py",
-        "is_indexed = _opens_a_card(event) and self._is_full()",
-        "is_indexed = self._is_full()",
+        "elif _opens_a_card(event) and self._is_full():",
+        "elif self._is_full():",
         "tests/bot/test_feed.py",
     ),
     Mutant(
@@ -319,5 +320,26 @@ SCALE_TABLE = (
         "        if self.outbox.corrupt > self._corrupt:\n",
         "        if False:\n",
         "tests/bot/test_feed.py",
+    ),
+    Mutant(
+        "facts of a thread live while something is open in it",
+        "gateway/store/lua/lifetimes.lua",
+        "live_on({facts}, not run and not open and keep)",
+        "live_on({facts}, not run and keep)",
+        OPEN,
+    ),
+    Mutant(
+        "what is open in a run tells nothing of who asked",
+        "gateway/store/lua/lifetimes.lua",
+        "redis.call('HLEN', facts) == redis.call('HEXISTS', facts, 'open')",
+        "redis.call('HLEN', facts) == 0",
+        OPEN,
+    ),
+    Mutant(
+        "what format 13 listed as open ends",
+        "gateway/store/lua/lifetimes.lua",
+        "if redis.call('ZREM', base .. 'open:' .. run, member) == 1 then",
+        "if false then",
+        OPEN,
     ),
 )

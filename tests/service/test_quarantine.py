@@ -81,14 +81,14 @@ async def test_its_run_is_not_open_for_ever(harness: ServiceHarness, of: bytes) 
     _, (verdict,) = await harness.submit(refund(900))
     approval = await harness.approval(verdict.item_id)
     keys, conn = harness.store.keys_of_tenant("default"), harness.store.conn
-    opened = keys.open_of_run("default", approval.run_ref)
-    assert await conn.command("ZCARD", opened) == 1
+    store = harness.store.approvals
+    assert await store.has_open(keys, "default", approval.run_ref)
     await conn.command("HSET", keys.head(approval.id), "run", of)
 
     await corrupt(harness, approval.id, "0:d", "{")
 
-    assert await conn.command("EXISTS", opened) == 0
-    assert await endless(harness, "schema:*", "turn:*", "run:*") == []
+    assert not await store.has_open(keys, "default", approval.run_ref)
+    assert await endless(harness, "schema:*", "turn:*", "run:*", "tm:*") == []
 
 
 async def test_damage_in_the_first_byte_of_what_is_packed_is_no_newer_version(

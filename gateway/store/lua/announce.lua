@@ -23,8 +23,6 @@ end
 -- Also when this end was announced before: a run that changed nothing ends at the checkpoint
 -- where the one before ended.
 if ARGV[1] == 'ended' then redis.call('HDEL', KEYS[1], 'run') end
-if not redis.call('HGET', KEYS[1], 'run') then
-  redis.call('PEXPIRE', KEYS[1], ARGV[5])
-end
+retain_facts(KEYS[1], ARGV[5])
 if is_new then return {'announced'} end
 return {'known'}

@@ -105,6 +105,65 @@ local function belongs_to(head)
   return to_hex(string.sub(run, 1, 16)), turn and to_hex(turn), string.sub(run, 17)
 end
 
+-- What a run has open stands in one field with the facts of its thread: a row for each
+-- approval, oldest first, of when it was opened, its id, how long its namespace is, and
+-- that. Returns rows of {id and namespace, when, where the row begins, where it ends}.
+local function open_in(facts)
+  local text, found, at = redis.call('HGET', facts, 'open') or '', {}, 1
+  while at + 23 <= #text do
+    local created, id, size = struct.unpack('>I6c16I2', text, at)
+    local ends = at + 23 + size
+    found[#found + 1] = {id .. string.sub(text, at + 24, ends), created, at, ends}
+    at = ends + 1
+  end
+  return found, text
+end
+
+-- The same of formats before 14, which had a sorted set for it, as well.
+local function open_of(base, run)
+  local found = {}
+  local before = redis.call('ZRANGE', base .. 'open:' .. run, 0, -1, 'WITHSCORES')
+  for index = 1, #before, 2 do
+    found[#found + 1] = {before[index], tonumber(before[index + 1])}
+  end
+  for _, row in ipairs(open_in(base .. 'tm:' .. run)) do found[#found + 1] = row end
+  return found
+end
+
+-- Facts of a thread live on while its run goes on or has something open.
+local function retain_facts(facts, keep)
+  local run, open = unpack(redis.call('HMGET', facts, 'run', 'open'))
+  live_on({facts}, not run and not open and keep)
+end
+
+-- Let an approval be open in its run.
+local function enter_run(facts, id, ns, created)
+  local row = struct.pack('>I6c16I2', created, listed(id), #ns) .. ns
+  redis.call('HSET', facts, 'open', (redis.call('HGET', facts, 'open') or '') .. row)
+  redis.call('PERSIST', facts)
+end
+
+-- Let it no longer be; return whether it was.
+local function leave_run(base, run, id, ns, keep)
+  local facts, member = base .. 'tm:' .. run, listed(id) .. ns
+  -- Of a format before 14.
+  if redis.call('ZREM', base .. 'open:' .. run, member) == 1 then return true end
+  local rows, text = open_in(facts)
+  for _, row in ipairs(rows) do
+    if row[1] == member then
+      local left = string.sub(text, 1, row[3] - 1) .. string.sub(text, row[4] + 1)
+      if left == '' then
+        redis.call('HDEL', facts, 'open')
+        retain_facts(facts, keep)
+      else
+        redis.call('HSET', facts, 'open', left)
+      end
+      return true
+    end
+  end
+  return false
+end
+
 -- After every write: keep an approval, and what its run needs while it is open. Where
 -- a damaged record names neither run nor turn, these keep the lifetimes that they have.
 local function retain(head, pinned, keep)
@@ -120,10 +179,7 @@ local function retain(head, pinned, keep)
   know_short(base, id, created, now_ms() + 4 * keep)
   local run, turn, ns = belongs_to(head)
   if needed or not run then return end
-  local open = base .. 'open:' .. run
-  -- Redis removes a sorted set with its last member, so EXISTS below says whether
-  -- anything of the run is still open.
-  local was_open = redis.call('ZREM', open, listed(id) .. ns) == 1
+  local was_open = leave_run(base, run, id, ns, keep)
   if was_open then
     redis.call('ZADD', base .. 'run:' .. run, created, listed(id) .. ns)
     -- Listed apart for a day: the run's next calls are shown beside such answers.
@@ -135,17 +191,18 @@ local function retain(head, pinned, keep)
     end
   end
   -- Until format 13 only schemas were shared.
-  for _, digests in ipairs({'shared', 'schemas'}) do
+  for _, digests in ipairs({'parts', 'schemas'}) do
     retain_shared(base, redis.call('HGET', head, digests) or '', keep, was_open)
   end
   if turn then retain_turn(base, base .. 'turn:' .. turn, keep) end
-  live_on({base .. 'run:' .. run}, redis.call('EXISTS', open) == 0 and keep)
+  live_on({base .. 'run:' .. run}, #open_of(base, run) == 0 and keep)
 end
 
 -- Keep the facts of a thread until its run has ended. What is "new" has none from
 -- before: whether the thread itself has a past, only who runs it can see.
 local function begin_run(facts)
-  if redis.call('EXISTS', facts) == 0 then
+  -- What is open in it tells nothing of who asked.
+  if redis.call('HLEN', facts) == redis.call('HEXISTS', facts, 'open') then
     redis.call('HSET', facts, 'run', 'new')
   elseif redis.call('HGET', facts, 'run') ~= 'new' then
     redis.call('HSET', facts, 'run', 'open')

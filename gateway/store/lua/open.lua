@@ -99,9 +99,11 @@ if held > 0 and (redis.call('ZCARD', KEYS[8]) + held > limits.waiting
 end
 
 local keep = tonumber(ARGV[1])
-local open = base .. 'open:' .. run
 -- Before this turn's own are added: these are what it may supersede.
-local older = redis.call('ZRANGE', open, 0, -1)
+local older, first = {}, now
+for index, row in ipairs(open_of(base, run)) do
+  older[index], first = row[1], math.min(first, row[2])
+end
 -- Where no bot works, nobody takes out what has ended.
 -- 100 at most, so that no single turn pays for a long list.
 for _, card in ipairs(redis.call('ZRANGEBYSCORE', KEYS[12], '-inf', now, 'LIMIT', 0, 100)) do
@@ -117,14 +119,14 @@ for index, approval in ipairs(approvals) do
   local head = KEYS[13 + 2 * index]
   local expires = now + approval.ttl_ms
   local waits = approval.state == 'pending'
-  redis.call('HSET', head, 'rev', 1, 'version', 1, 'n', #approval.hashes,
+  redis.call('HSET', head, 'rev', 1, 'n', #approval.hashes,
     'created', now, 'expires', expires, 'format', FORMAT, 'run', from_hex(run) .. approval.ns)
   if ARGV[2] ~= '' then
     redis.call('HSET', head, 'turn', from_hex(string.match(KEYS[1], '%x+$')))
   end
   redis.call('SET', KEYS[14 + 2 * index], ARGV[14 + index])
   local member = listed(approval.id)
-  redis.call('HSET', head, 'shared', from_hex(table.concat(approval.shared)))
+  redis.call('HSET', head, 'parts', from_hex(table.concat(approval.shared)))
   for _, digest in ipairs(approval.shared) do
     local key = base .. 'schema:' .. digest
     -- Compared and not only looked for, so that a damaged one is mended.
@@ -153,11 +155,10 @@ for index, approval in ipairs(approvals) do
   for _, timer in ipairs(approval.timers) do
     redis.call('ZADD', KEYS[11], now + timer[2], approval.id .. ' ' .. timer[1])
   end
-  redis.call('ZADD', open, now, member .. approval.ns)
+  enter_run(base .. 'tm:' .. run, approval.id, approval.ns, now)
 end
 if #approvals > 0 then
   -- What ended so long ago is kept no longer, unless something older is still open.
-  local first = redis.call('ZRANGE', open, 0, 0, 'WITHSCORES')[2]
   redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(' .. math.min(now - 4 * keep, first))
   redis.call('PERSIST', KEYS[2])
 end

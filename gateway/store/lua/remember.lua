@@ -13,7 +13,5 @@ if (redis.call('HGET', KEYS[1], 'facts') or '') ~= ARGV[1] then return {'moved'}
 if ARGV[3] ~= 'aside' then begin_run(KEYS[1]) end
 redis.call('HSET', KEYS[1], 'facts', ARGV[2])
 if ARGV[3] == 'open' then redis.call('HSET', KEYS[1], 'run', 'open') end
-if not redis.call('HGET', KEYS[1], 'run') then
-  redis.call('PEXPIRE', KEYS[1], ARGV[4])
-end
+retain_facts(KEYS[1], ARGV[4])
 return {'kept'}

@@ -1,0 +1,123 @@
+"""What a run has open stands with the facts of its thread, and keeps them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.service.harness import ANA, ServiceHarness
+from twokey.gateway.approvals.decisions import Reject
+from twokey.gateway.protocol.records import RunRef
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.store.connection import number
+from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.store import Store
+
+RUN = RunRef(agent="support", thread="t1")
+CALL: tuple[str, JsonObject] = ("process_refund", {"amount": 5})
+NO_END = -1
+
+
+@pytest.fixture
+def harness(store: Store) -> ServiceHarness:
+    return ServiceHarness(store)
+
+
+@pytest.fixture
+def keys(harness: ServiceHarness) -> Keys:
+    return harness.store.keys_of_tenant("default")
+
+
+async def opened(harness: ServiceHarness, ns: str) -> str:
+    _, (verdict,) = await harness.submit(CALL, ns=ns)
+    return verdict.item_id.rpartition(".")[0]
+
+
+async def still_open(harness: ServiceHarness, keys: Keys) -> list[tuple[str, str]]:
+    found = await harness.store.approvals.open_of_run(keys, "default", RUN)
+    return [(one.id, one.ns) for one in found]
+
+
+async def reject(harness: ServiceHarness, approval: str) -> None:
+    click = await harness.click_on(f"{approval}.0")
+    await harness.reviews.decide(click, Reject(reason="no"), ANA)
+
+
+async def life(harness: ServiceHarness, keys: Keys) -> int:
+    facts = keys.thread_facts("default", RUN.agent, RUN.thread)
+    return number(await harness.store.conn.command("PTTL", facts))
+
+
+async def test_it_is_listed_in_order_whatever_ends_first(
+    harness: ServiceHarness, keys: Keys
+) -> None:
+    names = ["tools:1", "tools:1|é", "tools:12"]
+    # The outermost agent's turn would supersede what is open inside of it.
+    rows = [(await opened(harness, ns), ns) for ns in names]
+    assert await still_open(harness, keys) == rows
+
+    await reject(harness, rows[1][0])
+    assert await still_open(harness, keys) == [rows[0], rows[2]]
+    listed = await harness.store.approvals.of_run(keys, "default", RUN)
+    assert [(one.id, one.ns) for one in listed] == rows
+
+    await opened(harness, "")
+    for approval, _ in rows[::2]:
+        assert (await harness.item(f"{approval}.0")).state == "superseded"
+
+
+async def test_facts_live_while_something_is_open(
+    harness: ServiceHarness, keys: Keys
+) -> None:
+    approval = await opened(harness, "")
+    threads = harness.store.threads
+    assert await life(harness, keys) == NO_END
+
+    await threads.end_run(keys, "default", RUN.agent, RUN.thread)
+    await threads.change(
+        keys, "default", RUN.agent, RUN.thread, lambda facts: facts, why="aside"
+    )
+    assert await life(harness, keys) == NO_END
+    await reject(harness, approval)
+
+    assert await life(harness, keys) > 0
+    assert not await harness.store.approvals.has_open(keys, "default", RUN)
+
+
+async def test_what_is_open_says_nothing_of_who_asked(
+    harness: ServiceHarness, keys: Keys
+) -> None:
+    approval = await opened(harness, "")
+    facts = keys.thread_facts("default", RUN.agent, RUN.thread)
+    await harness.store.conn.command("HDEL", facts, "facts")
+    threads = harness.store.threads
+
+    await threads.change(
+        keys, "default", RUN.agent, RUN.thread, lambda one: one, why="begin"
+    )
+    await threads.open_run(keys, "default", RUN.agent, RUN.thread, has_past=True)
+
+    found = await threads.facts(keys, "default", RUN.agent, RUN.thread)
+    assert found.is_partial
+    await threads.end_run(keys, "default", RUN.agent, RUN.thread)
+    await reject(harness, approval)
+
+
+async def test_what_the_version_before_listed_is_superseded_and_ends(
+    harness: ServiceHarness, keys: Keys
+) -> None:
+    """Until format 13 a sorted set of its own listed what a run had open."""
+    approval = await opened(harness, "")
+    conn, before = harness.store.conn, keys.open_of_run("default", RUN)
+    facts = keys.thread_facts("default", RUN.agent, RUN.thread)
+    created = (await harness.approval(f"{approval}.0")).created_at_ms
+    await conn.transaction(
+        ["HDEL", facts, "open"], ["ZADD", before, created, keys.listed(approval)]
+    )
+    assert await still_open(harness, keys) == [(approval, "")]
+    assert await harness.store.approvals.has_open(keys, "default", RUN)
+
+    newer = await opened(harness, "")
+
+    assert (await harness.item(f"{approval}.0")).state == "superseded"
+    assert await still_open(harness, keys) == [(newer, "")]
+    assert not await conn.command("EXISTS", before)

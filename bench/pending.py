@@ -51,6 +51,7 @@ _SCHEMA: JsonObject = {
     "required": ["order_id", "amount"],
 }
 _OWN_HEX = re.compile(rb"(?::|_)([0-9a-f]{8}|[0-9a-f]{32}|[0-9a-f]{64})$")
+_OF_DAY = re.compile(rb":ids:[0-9]+:[0-9a-f]$")
 _OF_ONE = re.compile(rb"^tk:\{s\d+\}:(a|b|p|turn|run|open|tm|short):")
 
 Command = tuple[bytes, ...]
@@ -156,6 +157,9 @@ async def commands_of(conn: Connection) -> list[Command]:
     for key in sorted(await keys_in(conn)):
         kind = _word(await conn.command("TYPE", key))
         read, write = _READ[kind]
+        if _OF_DAY.search(key):
+            # Each approval adds itself to the text that lists a day's.
+            write = b"APPEND"
         reply = await conn.command(*(key if one == b"" else one for one in read))
         found += [(write, key, *row) for row in _rows(kind, reply)]
         left_ms = number(await conn.command("PTTL", key))

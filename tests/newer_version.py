@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from twokey.gateway.approvals.events import Event
-from twokey.gateway.store import codec, message_format
+from twokey.gateway.store import codec, message_format, record_texts
 from twokey.gateway.store.jobs import Job
 from twokey.gateway.store.script import Script
 
@@ -27,8 +27,8 @@ def become_newer(patch: pytest.MonkeyPatch) -> None:
     Only this process changes: programs that it starts are of this version.
     """
     patch.setattr(codec, "FORMAT", codec.FORMAT + 1)
-    for name in ("pinned", "detail"):
-        patch.setattr(codec, name, _adding(getattr(codec, name), {NEW: 1}))
+    for module, name in ((codec, "pinned"), (record_texts, "detail")):
+        patch.setattr(module, name, _adding(getattr(module, name), {NEW: 1}))
     read: Callable[[bytes], dict[str, Any]] = getattr(codec, "_object")  # noqa: B009 - it is private
 
     def known(stored: bytes) -> dict[str, Any]:

@@ -83,6 +83,7 @@ async def quarantine(conn: Connection, keys: Keys, approval_id: str) -> None:
         # the last of its queue expires, and nobody can read it.
         queues="{}",
         assumed="{}",
+        kept="[]",
     )
 
 

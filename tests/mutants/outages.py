@@ -143,6 +143,8 @@ OUTAGES_TABLE = (
         "start = sum(_sort_key(one) <= place for one in matching) if place else 0",
         "start = ROWS if place else 0",
         "tests/bot/cards/test_home.py",
+    ),
+    Mutant(
         "a model is not told of an outage that its thread outlives",
         "agent/calls.py",
         "is_retried = run_context.current_run() is not None and not is_nested",

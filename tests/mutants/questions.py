@@ -53,8 +53,8 @@ QUESTION_TABLE = (
     Mutant(
         "a subagent with the name of the agent around it asks nobody",
         "agent/calls.py",
-        "if nesting.is_inside_tool(ref):",
-        "if False:",
+        "        if is_nested:\n",
+        "        if False:\n",
         "tests/resume/test_questions_of_deep_agents.py",
     ),
     Mutant(

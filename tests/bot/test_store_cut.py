@@ -145,6 +145,9 @@ async def test_who_clicked_is_not_told_that_nothing_was_recorded_where_it_may_be
         return await plain(source, keys, args, writes=writes)
 
     async with stack.running():
+        # One before it: else what is lost is that the server does not know the script.
+        first = await stack.card(await stack.refund("t0", amount=1))
+        await stack.actor("U0ANA").click(CHANNEL, str(first["ts"]), Action.APPROVE)
         verdict = await stack.refund()
         card = await stack.card(verdict)
         await stack.bot_is_quiet()

@@ -43,10 +43,13 @@ async def harness(
 
 
 @pytest.fixture
-def break_at_write(
+async def break_at_write(
     harness: ServiceHarness, monkeypatch: pytest.MonkeyPatch, lossy: Lossy
 ) -> None:
-    """Let the answer to the first change get lost."""
+    """Let the answer to the next change get lost."""
+    # One before it: else what is lost is that the server does not know the script.
+    click, _ = await harness.refund(1, thread="before")
+    await harness.reviews.times.acknowledge(click.approval, ANA)
     plain = harness.store.conn.evalsha
     left = [1]
 

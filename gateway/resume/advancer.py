@@ -18,7 +18,7 @@ thread, in any order, twice or after a crash, come to the same:
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import NoReturn
 
 from twokey.gateway.approvals.record import Approval
@@ -31,6 +31,7 @@ from twokey.gateway.errors import (
 from twokey.gateway.failures import log_failure
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.resume.answers import Answers, answers_for, asked_items, question_of
+from twokey.gateway.resume.asked_approvals import AskedApprovals
 from twokey.gateway.resume.classification import (
     CALL_LIMITS,
     AtBreakpoint,
@@ -68,6 +69,14 @@ class Advancer:
         self._agents = agents
         self._events = RunEvents(store)
         self._halts = Halts(store)
+        self._asked = AskedApprovals(store)
+
+    async def look(
+        self, at: ThreadRef, runner: Runner
+    ) -> tuple[ThreadState, Mapping[str, Approval]]:
+        """Read where a thread stands, and meanwhile the approvals it waits for."""
+        async with ahead(self._asked.read(at)) as reading:
+            return await runner.probe(at.thread), await reading
 
     async def begin(
         self,
@@ -104,13 +113,13 @@ class Advancer:
         runner: Runner,
         *,
         past_limits: bool = False,
-        seen: ThreadState | None = None,
+        seen: tuple[ThreadState, Mapping[str, Approval]] | None = None,
     ) -> ThreadState:
         """Advance a thread until it waits or ends; return where it stands.
 
         ``past_limits`` goes on with a thread that was stopped by a limit, because its
-        program asks for that. ``seen`` is where the thread stands, when the caller has
-        read that under this lease.
+        program asks for that. ``seen`` is what `look` returned under this lease, if
+        the caller has just asked for it.
 
         Raises:
             ThreadStuck: when an answer is not taken.
@@ -136,13 +145,13 @@ class Advancer:
         runner: Runner,
         *,
         past_limits: bool = False,
-        seen: ThreadState | None = None,
+        seen: tuple[ThreadState, Mapping[str, Approval]] | None = None,
     ) -> ThreadState:
         """Answer and nudge until nothing is left that can be done without a person."""
         sent: set[str] = set()
         stale, has_run = 0, False
-        state = seen or await runner.probe(at.thread)
-        async with ahead(self._answers(at, state)) as reading:
+        state, read = seen or await self.look(at, runner)
+        async with ahead(self._answers(at, state, read)) as reading:
             await self._store.threads.open_run(
                 at.keys, at.tenant, at.agent, at.thread, has_past=state.exists
             )
@@ -169,6 +178,7 @@ class Advancer:
                 await self._nudge(at, runner, state, past_limits=past_limits)
                 has_run = True
             else:
+                self._asked.note(at, state.pending)
                 return state
             state = await runner.probe(at.thread)
             if state.is_cut_off and has_run:
@@ -176,8 +186,13 @@ class Advancer:
                 await self._halt_at_breakpoint(at, state)
             found = await self._answers(at, state)
 
-    async def _answers(self, at: ThreadRef, state: ThreadState) -> Answers:
-        return await answers_for(self._store, at.agent, at.thread, state.pending)
+    async def _answers(
+        self,
+        at: ThreadRef,
+        state: ThreadState,
+        read: Mapping[str, Approval] | None = None,
+    ) -> Answers:
+        return await answers_for(self._store, at.agent, at.thread, state.pending, read)
 
     async def _nudge(
         self, at: ThreadRef, runner: Runner, state: ThreadState, *, past_limits: bool

@@ -119,19 +119,24 @@ def asked_items(pending: Sequence[PendingInterrupt]) -> frozenset[str]:
 
 
 async def answers_for(
-    store: Store, agent: str, thread: str, pending: Sequence[PendingInterrupt]
+    store: Store,
+    agent: str,
+    thread: str,
+    pending: Sequence[PendingInterrupt],
+    read: Mapping[str, Approval] | None = None,
 ) -> Answers:
     """Collect the answers of all decided items that this thread asks about.
 
     A question counts only when our own record says that its item belongs to this
     thread's run and to this hash: the question itself is the agent's word.
+    ``read`` are approvals by id that were just read.
 
     Raises:
         GraphError: when the agent gives itself another name than the settings do.
     """
     answers = Answers()
     # The calls of a turn share a card: it is read once, not once for each of them.
-    cards: dict[str, Approval | None] = {}
+    cards: dict[str, Approval | None] = {**(read or {})}
     for one in pending:
         question = question_of(one)
         if question is None:

@@ -298,12 +298,12 @@ class Worker:
         elif is_start:
             state = await self._advancer.forward(at, runner)
         else:
-            async with ahead(runner.probe(at.thread)) as probing:
+            async with ahead(self._advancer.look(at, runner)) as looking:
                 # Somebody dropped the run while this job was queued; only a new message
                 # takes it up.
                 if await self._store.stalled.is_dropped(at.keys, at.run):
                     return
-                seen = await probing
+                seen = await looking
             state = await self._advancer.forward(at, runner, seen=seen)
         if not self._runners.is_of_a_program(at.agent, at.thread):
             state = await self._interrupts.announce_or_end(at, runner, state)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -13,6 +14,7 @@ from langgraph.errors import GraphRecursionError
 from tests.service.harness import ANA, ServiceHarness
 from tests.streams import announced, audit_entries
 from twokey.gateway.approvals.decisions import Approve
+from twokey.gateway.approvals.record import approval_of
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.wire import APPROVAL_INTERRUPT, Verdict
@@ -20,6 +22,7 @@ from twokey.gateway.resume.advancer import MAX_STALE, Advancer, ThreadStuck
 from twokey.gateway.resume.classification import AtBreakpoint, ThreadHalted
 from twokey.gateway.resume.run_events import MAX_CHARS, RunEvents, ThreadRef
 from twokey.gateway.resume.runner import AnswerRefused, PendingInterrupt, ThreadState
+from twokey.gateway.store.atomic_write import Loaded
 from twokey.gateway.store.store import Store
 
 FINISHED = ThreadState(exists=True, checkpoint="c1", final_message="done")
@@ -246,3 +249,58 @@ async def test_last_words_are_told_once_a_checkpoint_and_never_cut_silently(
     assert second.data["text"] == "more"
     kept = await audit_entries(store.conn, at.keys)
     assert ["text" in one.data for one in kept] == [False, False]
+
+
+async def test_what_a_thread_waits_for_is_read_while_its_checkpoint_is(
+    harness: ServiceHarness,
+    advancer: Advancer,
+    at: ThreadRef,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _, [verdict] = await harness.submit(("process_refund", {"amount": 7}))
+    loads, before_answer, is_read = list[str](), list[str](), asyncio.Event()
+
+    def answered(one: Scripted) -> None:
+        before_answer.extend(loads)
+        one.state = FINISHED
+
+    runner = Scripted(asking([verdict]), answered)
+    await advancer.forward(at, runner)
+    await harness.reviews.decide(await harness.click(verdict), Approve(), ANA)
+    load, probe = harness.store.approvals.load, runner.probe
+
+    async def noted(approval_id: str) -> Loaded | None:
+        loads.append(approval_id)
+        found = await load(approval_id)
+        is_read.set()
+        return found
+
+    async def slow_probe(thread: str) -> ThreadState:
+        async with asyncio.timeout(30):
+            await is_read.wait()
+        return await probe(thread)
+
+    monkeypatch.setattr(harness.store.approvals, "load", noted)
+    monkeypatch.setattr(runner, "probe", slow_probe)
+
+    state = await advancer.forward(at, runner)
+
+    assert (state, runner.asked) == (FINISHED, ["resume 1"])
+    # The answer was found in what was read ahead.
+    assert before_answer == [approval_of(verdict.item_id)[0]]
+
+
+async def test_a_thread_that_asks_something_else_now_gets_no_answer_read_ahead(
+    harness: ServiceHarness, advancer: Advancer, at: ThreadRef
+) -> None:
+    _, [old] = await harness.submit(("process_refund", {"amount": 7}))
+    runner = Scripted(asking([old]))
+    await advancer.forward(at, runner)
+    await harness.reviews.decide(await harness.click(old), Approve(), ANA)
+    # Another process brought it forward.
+    _, [new] = await harness.submit(("process_refund", {"amount": 8}))
+    runner.state = asking([new])
+
+    await advancer.forward(at, runner)
+
+    assert runner.asked == []

@@ -25,7 +25,7 @@ LIFETIMES_TABLE = (
     Mutant(
         "a run lists what is open in it, however old",
         "gateway/store/lua/lifetimes.lua",
-        "#open_of(base, run) == 0 and keep",
+        "is_over and keep",
         "keep",
         KEPT,
     ),

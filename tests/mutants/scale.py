@@ -338,8 +338,8 @@ SCALE_TABLE = (
     Mutant(
         "what format 13 listed as open ends",
         "gateway/store/lua/lifetimes.lua",
-        "if redis.call('ZREM', base .. 'open:' .. run, member) == 1 then",
-        "if false then",
+        "'open:' .. run, listed(id) .. ns) == 1 then",
+        "'open:' .. run, listed(id) .. ns) == 2 then",
         OPEN,
     ),
 )

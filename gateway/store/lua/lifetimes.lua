@@ -107,16 +107,15 @@ end
 
 -- What a run has open stands in one field with the facts of its thread: a row for each
 -- approval, oldest first, of when it was opened, its id, how long its namespace is, and
--- that. Returns rows of {id and namespace, when, where the row begins, where it ends}.
+-- that. Returns rows of {id and namespace, when}.
 local function open_in(facts)
   local text, found, at = redis.call('HGET', facts, 'open') or '', {}, 1
   while at + 23 <= #text do
     local created, id, size = struct.unpack('>I6c16I2', text, at)
-    local ends = at + 23 + size
-    found[#found + 1] = {id .. string.sub(text, at + 24, ends), created, at, ends}
-    at = ends + 1
+    found[#found + 1] = {id .. string.sub(text, at + 24, at + 23 + size), created}
+    at = at + 24 + size
   end
-  return found, text
+  return found
 end
 
 -- The same of formats before 14, which had a sorted set for it, as well.
@@ -145,23 +144,22 @@ end
 
 -- Let it no longer be; return whether it was.
 local function leave_run(base, run, id, ns, keep)
-  local facts, member = base .. 'tm:' .. run, listed(id) .. ns
+  local facts = base .. 'tm:' .. run
   -- Of a format before 14.
-  if redis.call('ZREM', base .. 'open:' .. run, member) == 1 then return true end
-  local rows, text = open_in(facts)
-  for _, row in ipairs(rows) do
-    if row[1] == member then
-      local left = string.sub(text, 1, row[3] - 1) .. string.sub(text, row[4] + 1)
-      if left == '' then
-        redis.call('HDEL', facts, 'open')
-        retain_facts(facts, keep)
-      else
-        redis.call('HSET', facts, 'open', left)
-      end
-      return true
-    end
+  if redis.call('ZREM', base .. 'open:' .. run, listed(id) .. ns) == 1 then return true end
+  local text = redis.call('HGET', facts, 'open') or ''
+  -- Searched and not parsed: a run may have very much open, and an id is nowhere twice.
+  local row = struct.pack('>c16I2', listed(id), #ns) .. ns
+  local at = string.find(text, row, 7, true)
+  if not at then return false end
+  local left = string.sub(text, 1, at - 7) .. string.sub(text, at + #row)
+  if left == '' then
+    redis.call('HDEL', facts, 'open')
+    retain_facts(facts, keep)
+  else
+    redis.call('HSET', facts, 'open', left)
   end
-  return false
+  return true
 end
 
 -- After every write: keep an approval, and what its run needs while it is open. Where
@@ -195,7 +193,9 @@ local function retain(head, pinned, keep)
     retain_shared(base, redis.call('HGET', head, digests) or '', keep, was_open)
   end
   if turn then retain_turn(base, base .. 'turn:' .. turn, keep) end
-  live_on({base .. 'run:' .. run}, #open_of(base, run) == 0 and keep)
+  local is_over = redis.call('EXISTS', base .. 'open:' .. run) == 0
+    and redis.call('HEXISTS', base .. 'tm:' .. run, 'open') == 0
+  live_on({base .. 'run:' .. run}, is_over and keep)
 end
 
 -- Keep the facts of a thread until its run has ended. What is "new" has none from

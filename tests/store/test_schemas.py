@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.service.harness import ANA, ServiceHarness
+from tests.service.harness import ANA, EVE, ServiceHarness
 from tests.stored_records import pinned
-from twokey.gateway.approvals.decisions import Approve, Click, Reject
+from twokey.gateway.approvals.decisions import Approve, Click, Forbidden, Reject
 from twokey.gateway.errors import CorruptRecord
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.strict_json import JsonObject
@@ -133,3 +133,23 @@ async def test_the_next_approval_mends_a_damaged_schema(
 
     await harness.reviews.decide(click, Approve(), ANA)
     assert (await harness.item(f"{click.approval}.0")).state is ItemState.AUTHORIZED
+
+
+async def test_nobody_is_let_in_by_another_text_of_what_is_shared(
+    harness: ServiceHarness,
+) -> None:
+    """Whom a call needs stands in the part, so that has to be what its name says."""
+    click = await refund(harness, "one")
+    key = await schema_key(harness, click)
+    body = text(await harness.store.conn.command("HGET", key, "body"))
+    assert '"U0ANA"' in body
+    forged = body.replace('"U0ANA"', '"U0EVE"')
+    await harness.store.conn.command("HSET", key, "body", forged)
+    forget(harness)
+
+    with pytest.raises(CorruptRecord):
+        await harness.reviews.decide(click, Approve(), EVE)
+
+    await harness.store.conn.command("HSET", key, "body", body)
+    outcome = await harness.reviews.decide(click, Approve(), EVE)
+    assert isinstance(outcome, Forbidden)

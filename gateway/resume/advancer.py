@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import NoReturn
 
 from twokey.gateway.approvals.record import Approval
@@ -56,6 +57,21 @@ class ThreadStuck(GraphError):
     """A thread does not advance; trying again at once would not help."""
 
 
+@dataclass(frozen=True)
+class Seen:
+    """Where a thread stands, and what was read beside that under its lease.
+
+    Attributes:
+        state: of the thread.
+        read: approvals that it waits for, by id, as far as it is known which.
+        is_open: whether its run was opened before.
+    """
+
+    state: ThreadState
+    read: Mapping[str, Approval]
+    is_open: bool
+
+
 class Advancer:
     """Everything that is done to a thread; the caller holds its lease.
 
@@ -71,12 +87,14 @@ class Advancer:
         self._halts = Halts(store)
         self._asked = AskedApprovals(store)
 
-    async def look(
-        self, at: ThreadRef, runner: Runner
-    ) -> tuple[ThreadState, Mapping[str, Approval]]:
-        """Read where a thread stands, and meanwhile the approvals it waits for."""
-        async with ahead(self._asked.read(at)) as reading:
-            return await runner.probe(at.thread), await reading
+    async def look(self, at: ThreadRef, runner: Runner) -> Seen:
+        """Read where a thread stands, and meanwhile what the store has of it."""
+        opened = self._store.threads.is_run_open(
+            at.keys, at.tenant, at.agent, at.thread
+        )
+        async with ahead(self._asked.read(at)) as reading, ahead(opened) as opening:
+            state = await runner.probe(at.thread)
+            return Seen(state, await reading, await opening)
 
     async def begin(
         self,
@@ -113,7 +131,7 @@ class Advancer:
         runner: Runner,
         *,
         past_limits: bool = False,
-        seen: tuple[ThreadState, Mapping[str, Approval]] | None = None,
+        seen: Seen | None = None,
     ) -> ThreadState:
         """Advance a thread until it waits or ends; return where it stands.
 
@@ -145,16 +163,18 @@ class Advancer:
         runner: Runner,
         *,
         past_limits: bool = False,
-        seen: tuple[ThreadState, Mapping[str, Approval]] | None = None,
+        seen: Seen | None = None,
     ) -> ThreadState:
         """Answer and nudge until nothing is left that can be done without a person."""
         sent: set[str] = set()
         stale, has_run = 0, False
-        state, read = seen or await self.look(at, runner)
-        async with ahead(self._answers(at, state, read)) as reading:
-            await self._store.threads.open_run(
-                at.keys, at.tenant, at.agent, at.thread, has_past=state.exists
-            )
+        seen = seen or await self.look(at, runner)
+        state = seen.state
+        async with ahead(self._answers(at, state, seen.read)) as reading:
+            if not seen.is_open:
+                await self._store.threads.open_run(
+                    at.keys, at.tenant, at.agent, at.thread, has_past=state.exists
+                )
             found = await reading
         while True:
             # An answer whose question came back was refused for good: sending it again

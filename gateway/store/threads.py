@@ -188,6 +188,13 @@ class ThreadStore:
             "Too many people asked in this thread at once; nothing was kept. Ask again."
         )
 
+    async def is_run_open(
+        self, keys: Keys, tenant: str, agent: str, thread: str
+    ) -> bool:
+        """Return whether `open_run` was called for the run that goes on now."""
+        key = keys.thread_facts(tenant, agent, thread)
+        return text(await self._conn.command("HGET", key, "run")) == "open"
+
     async def open_run(
         self, keys: Keys, tenant: str, agent: str, thread: str, *, has_past: bool
     ) -> None:

@@ -262,12 +262,25 @@ async def test_an_agents_pause_ends_on_its_shard(tenant: Tenant) -> None:
     assert await freezes.unfreeze(BILLING, "T0/U0ANA")
 
     assert await freezes.frozen() == ()
-    # One that begins since then is not what was lifted.
-    later = pause.with_(at_ms=2**45)
+
+
+async def test_a_pause_that_begins_after_its_end_was_said_stays(
+    tenant: Tenant, away: Away
+) -> None:
+    keys = tenant.store.keys_of_agent("default", "billing")
+    freezes = FreezeService(tenant.store)
+    await freezes.freeze(BILLING, "T0/U0ANA", "why")
+    away.shards = {keys.shard}
+    with pytest.raises(FreezeIncomplete):
+        await freezes.unfreeze(BILLING, "T0/U0ANA")
+    away.shards = set()
+    later = Freeze(scope=BILLING, by="gateway", reason="10", at_ms=2**45, is_pause=True)
     await tenant.store.conn.command(
         "HSET", keys.frozen("default"), later.name, later.model_dump_json()
     )
+
     await SplitFreezes(tenant.store).spread()
+
     assert await freezes.frozen() == (later,)
 
 

@@ -152,20 +152,20 @@ async def test_who_is_cancelled_in_their_turn_keeps_no_other_from_it(
 ) -> None:
     harness = ServiceHarness(store)
     claims = await claims_of_batch(harness)
-    evalsha, writing = store.conn.evalsha, asyncio.Event()
+    evalsha, writing, slow = store.conn.evalsha, asyncio.Event(), asyncio.Event()
 
-    async def stuck(script: str, *args: Any, **options: Any) -> Any:
+    async def late(script: str, *args: Any, **options: Any) -> Any:
         if "-- ARGV[7] fields" in script:
             writing.set()
-            await asyncio.Future[None]()
+            await slow.wait()
         return await evalsha(script, *args, **options)
 
-    monkeypatch.setattr(store.conn, "evalsha", stuck)
+    monkeypatch.setattr(store.conn, "evalsha", late)
     first = asyncio.create_task(harness.agents.claim(claims[0]))
     others = [asyncio.create_task(harness.agents.claim(one)) for one in claims[1:]]
     await writing.wait()
-    monkeypatch.setattr(store.conn, "evalsha", evalsha)
     first.cancel()
+    slow.set()
 
     replies = await asyncio.gather(first, *others, return_exceptions=True)
 

@@ -128,8 +128,8 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         if not tracing_is_enabled():
             # Around a coroutine function LangChain puts LangSmith's wrapper, which
             # makes a task and two visits to a thread of each call, traced or not.
-            self.awrap_model_call = self._model_call_hook
-            self.awrap_tool_call = self._tool_call_hook
+            self.awrap_model_call = self._model_call_hook  # type: ignore[method-assign]  # as said above
+            self.awrap_tool_call = self._tool_call_hook  # type: ignore[method-assign]  # as said above
 
     @property
     def name(self) -> str:
@@ -241,7 +241,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         request: ModelRequest[Any],
         handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]],
     ) -> CoroutineType[Any, Any, ModelResponse[Any] | ExtendedModelResponse[Any]]:
-        return type(self).awrap_model_call(self, request, handler)
+        return type(self).awrap_model_call(self, request, handler)  # type: ignore[return-value]  # a coroutine function returns one
 
     @_with_known_signature
     def _tool_call_hook(
@@ -249,7 +249,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         request: ToolCallRequest,
         handler: Callable[[ToolCallRequest], Awaitable[ToolMessage | Command[Any]]],
     ) -> CoroutineType[Any, Any, ToolMessage | Command[Any]]:
-        return type(self).awrap_tool_call(self, request, handler)
+        return type(self).awrap_tool_call(self, request, handler)  # type: ignore[return-value]  # a coroutine function returns one
 
     @contextmanager
     def _tool_scope(self, request: ToolCallRequest) -> Generator[None]:

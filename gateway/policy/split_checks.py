@@ -24,7 +24,7 @@ def split_problems(policy: Policy) -> Iterator[ProblemAt]:
     """Yield what a tenant that is split by agent cannot have, with its next step."""
     for name, window in policy.windows.items():
         if window.by != PER_AGENT:
-            path = ("windows", name)
+            path: tuple[str | int, ...] = ("windows", name)
             counted = f"by {window.by!r}" if window.by else "for the whole tenant"
             text = f"{dotted(path)!r} is counted {counted} over all agents, and "
             text += f"{_SPLIT}; write 'by: {PER_AGENT}' for a total of each agent, "

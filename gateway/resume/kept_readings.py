@@ -22,7 +22,8 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.serde.types import INTERRUPT
 
-from twokey.gateway.store.fences import Lease, now_s
+from twokey.gateway.clock import now_s
+from twokey.gateway.store.fences import Lease
 
 KEPT_S: Final = 0.1
 """How long a reading is kept. A program may change its thread without a lease, and a

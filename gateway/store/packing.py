@@ -76,8 +76,9 @@ _THIRD = (
     b'"shared":0,"call":"call_","asked":{"args":{"amount":,"},"salt":"\x01","v":1}}]}'
 )
 
-_DICTIONARIES: Mapping[int, bytes] = {2: _SECOND, 3: _THIRD}
-_NEWEST = max(_DICTIONARIES)
+DICTIONARIES: Mapping[int, bytes] = {2: _SECOND, 3: _THIRD}
+"""By the format that a packed text begins with; none is taken out."""
+_NEWEST = max(DICTIONARIES)
 
 # JSON holds no control characters: these stand for as many bytes behind the text.
 _HEX = re.compile(rb"(?<![0-9a-f])(?:[0-9a-f]{64}|[0-9a-f]{32})(?![0-9a-f])")
@@ -90,7 +91,7 @@ _WITHOUT_HASHES = 2
 def packed(text: str) -> bytes:
     """Return a JSON text as it is stored: compressed where that is shorter."""
     whole = text.encode("utf-8")
-    dictionary, hashes = _DICTIONARIES[_NEWEST], list[bytes]()
+    dictionary, hashes = DICTIONARIES[_NEWEST], list[bytes]()
 
     def mark(found: re.Match[bytes]) -> bytes:
         hashes.append(bytes.fromhex(found[0].decode()))
@@ -117,7 +118,7 @@ def unpacked(stored: bytes) -> bytes:
     """
     if not stored or stored[0] in _PLAIN:
         return stored
-    dictionary = _DICTIONARIES.get(stored[0])
+    dictionary = DICTIONARIES.get(stored[0])
     if dictionary is None:
         # Junk that begins with a printable character is damaged, and nobody's version.
         if stored[0] >= ord(" "):

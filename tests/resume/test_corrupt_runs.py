@@ -100,13 +100,17 @@ async def test_a_failed_run_of_a_newer_version_is_left_as_it_is(stack: Stack) ->
 async def test_what_is_no_record_at_all_is_left_out(stack: Stack) -> None:
     other = await failed(stack)
     junk: list[str | bytes] = ["", "[]", "[" * 100_000, "{", "null", b"\xff"]
-    for number, body in enumerate(junk):
-        await stack.store.conn.command("HSET", stack.keys.stalled, f"r{number}", body)
+    runs = [
+        stack.keys.stalled_run("default", "shop", f"junk-{number}")
+        for number in range(len(junk))
+    ]
+    for run, body in zip(runs, junk, strict=True):
+        await stack.store.conn.command("HSET", stack.keys.stalled, run, body)
     await stack.store.conn.command("HSET", stack.keys.stalled, b"\xff", "{}")
 
     assert [one.id for one in await service(stack).all()] == [other]
-    assert await service(stack).find("r5") is None
-    assert await stack.store.conn.command("HEXISTS", stack.keys.stalled, "r5") == 0
+    assert await service(stack).find(runs[5]) is None
+    assert await stack.store.conn.command("HEXISTS", stack.keys.stalled, runs[5]) == 0
 
 
 async def test_every_failed_run_says_its_format(stack: Stack) -> None:

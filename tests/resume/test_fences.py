@@ -18,6 +18,7 @@ from tests.conftest import eventually
 from tests.resume import postgres_server, sample_tools
 from tests.resume.resume_stack import Stack, open_stack
 from tests.tcp_proxy import Proxy
+from twokey.gateway import clock
 from twokey.gateway.errors import LeaseLost, StoreUnavailable
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.resume import fence_tables, sqlite_writes
@@ -267,7 +268,7 @@ async def test_a_lease_ends_with_the_clock_that_counts_suspension(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at, moved = place(store), 0.0
-    real = fences.now_s
+    real = clock.now_s
     monkeypatch.setattr(fences, "now_s", lambda: real() + moved)
 
     async with store.threads.lease(at.keys, "default", "shop", "t1") as lease:

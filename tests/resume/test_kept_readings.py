@@ -11,6 +11,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.graph import START, StateGraph
 from langgraph.types import interrupt
 
+from twokey.gateway import clock
 from twokey.gateway.resume import kept_readings
 from twokey.gateway.resume.checkpoints import open_checkpoints
 from twokey.gateway.resume.fence_tables import SqliteFence
@@ -20,7 +21,6 @@ from twokey.gateway.resume.kept_readings import keeping
 from twokey.gateway.resume.langgraph_local import LangGraphLocal
 from twokey.gateway.resume.leases import under_lease
 from twokey.gateway.resume.run_events import ThreadRef
-from twokey.gateway.store import fences
 from twokey.gateway.store.store import Store
 
 CONFIG: RunnableConfig = {"configurable": {"thread_id": "t1", "checkpoint_ns": ""}}
@@ -103,7 +103,8 @@ async def answer(one: LangGraphLocal, *, number: int = 0) -> None:
 
 
 async def said(one: LangGraphLocal) -> list[str]:
-    return (await one.values("t1"))["said"]
+    values = await one.values("t1")
+    return cast("list[str]", values["said"])
 
 
 async def test_a_thread_is_read_once_to_be_answered(
@@ -170,7 +171,7 @@ async def test_a_reading_is_kept_for_a_moment_only(
     waits_s: float,
 ) -> None:
     one, late_s = run(asks), 0.0
-    now_s = fences.now_s()
+    now_s = clock.now_s()
     monkeypatch.setattr(kept_readings, "now_s", lambda: now_s + late_s)
     await begin(one)
 

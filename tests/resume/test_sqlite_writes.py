@@ -12,11 +12,12 @@ import pytest
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import empty_checkpoint
 
+from twokey.gateway.clock import now_s
 from twokey.gateway.errors import LeaseLost
 from twokey.gateway.resume.checkpoints import open_checkpoints
 from twokey.gateway.resume.fenced_saver import fenced
 from twokey.gateway.resume.sqlite import SqliteSaver
-from twokey.gateway.store.fences import Lease, holding, now_s
+from twokey.gateway.store.fences import Lease, holding
 
 
 async def _never(_lease: Lease, fence: int) -> int:

@@ -56,10 +56,15 @@ async def claim(self: ClaimService, request: ClaimRequest) -> ClaimReply:
 
 
 async def finish(
-    self: ClaimService, item_id: str, fence: int, result: Result | None
+    self: ClaimService,
+    item_id: str,
+    fence: int,
+    result: Result | None,
+    *,
+    has_begun: bool = True,
 ) -> bool:
     """Record a result, and perhaps die before the thread knows it."""
-    is_ours = await _finish(self, item_id, fence, result)
+    is_ours = await _finish(self, item_id, fence, result, has_begun=has_begun)
     die_at("finished")
     return is_ours
 

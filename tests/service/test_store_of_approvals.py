@@ -11,11 +11,12 @@ from tests.service.test_newer_records import written_by_newer
 from twokey.gateway.approvals.changes import Change
 from twokey.gateway.approvals.deadline_changes import acknowledge
 from twokey.gateway.approvals.decisions import Approve, Reject
+from twokey.gateway.clock import now_s
 from twokey.gateway.errors import LeaseLost, NewerRecord, StoreUnavailable
 from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.protocol.wire import Claimed
 from twokey.gateway.store.atomic_write import Loaded, Write
-from twokey.gateway.store.fences import Lease, holding, now_s
+from twokey.gateway.store.fences import Lease, holding
 from twokey.gateway.store.store import Store
 from twokey.gateway.store.turn_opening import Preconditions
 

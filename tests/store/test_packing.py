@@ -91,7 +91,7 @@ def test_hashes_come_back_and_take_no_more_than_their_bytes() -> None:
 
 def test_what_the_version_before_packed_is_read() -> None:
     """It had another dictionary, and no hashes behind the text."""
-    dictionary = packing._DICTIONARIES[2]
+    dictionary = packing.DICTIONARIES[2]
     deflate = zlib.compressobj(wbits=-15, zdict=dictionary)
     before = b"\x02" + deflate.compress(HASHES.encode()) + deflate.flush()
 

@@ -266,7 +266,7 @@ async def test_a_wait_costs_no_command_until_something_happens(
         (follower,) = [
             task
             for task in asyncio.all_tasks()
-            if "ThreadWatch._read" in str(task.get_coro())
+            if "ThreadWatch._read_all" in str(task.get_coro())
         ]
         # More waiters share the one reader of events.
         others = [

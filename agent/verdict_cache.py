@@ -40,6 +40,10 @@ class VerdictCache:
         self._edits: OrderedDict[tuple[RunRef, str], None] = OrderedDict()
         self._lock = Lock()
 
+    def __len__(self) -> int:
+        """Return how many turns are remembered."""
+        return len(self._turns)
+
     def put(self, ref: TurnRef, verdicts: Mapping[str, Verdict]) -> None:
         """Remember the verdicts on a turn."""
         with self._lock:
@@ -47,8 +51,14 @@ class VerdictCache:
             # verdict.
             known = (now_s(), dict(verdicts))
             self._turns[_turn(ref)] = known
-            while len(self._turns) > CACHE_SIZE:
+            # The new one stays: with it, there is always a first one to look at.
+            while len(self._turns) > 1 and self._is_first_of_no_use():
                 self._turns.popitem(last=False)
+
+    def _is_first_of_no_use(self) -> bool:
+        """Return whether the turn that was put first counts no longer, or is too many."""
+        at, _ = next(iter(self._turns.values()))
+        return len(self._turns) > CACHE_SIZE or now_s() - at >= CACHE_AGE_S
 
     def get(self, ref: TurnRef) -> dict[str, Verdict] | None:
         """Return the verdicts on a turn; None when this process did not submit it.

@@ -27,7 +27,7 @@ from tests.agent.agent_runner import (
     pay,
 )
 from tests.agent.fake_gateway import FakeGateway
-from twokey.agent import ApprovalMiddleware, connected, guarded
+from twokey.agent import ApprovalMiddleware, connected, guarded, verdict_cache
 from twokey.agent.scripted_model import calling, scripted
 from twokey.agent.system_prompt import with_note
 from twokey.agent.verdict_cache import CACHE_SIZE, VerdictCache
@@ -307,6 +307,25 @@ def test_a_process_remembers_the_newest_turns_only() -> None:
 
     assert book.get(refs[0]) is None
     assert book.get(refs[-1]) == {}
+
+
+def test_a_process_keeps_no_turn_that_counts_no_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    at_s = 100.0
+    monkeypatch.setattr(verdict_cache, "now_s", lambda: at_s)
+    book = VerdictCache()
+    refs = [
+        TurnRef(agent="a", thread="t", message_id=str(number)) for number in range(3)
+    ]
+
+    book.put(refs[0], {})
+    at_s += verdict_cache.CACHE_AGE_S
+    book.put(refs[1], {})
+    book.put(refs[2], {})
+
+    assert len(book) == 2
+    assert book.get(refs[1]) == {}
 
 
 @pytest.mark.parametrize("content", ["You help.", [{"type": "text", "text": "You"}]])

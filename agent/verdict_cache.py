@@ -56,7 +56,7 @@ class VerdictCache:
                 self._turns.popitem(last=False)
 
     def _is_first_of_no_use(self) -> bool:
-        """Return whether the turn that was put first counts no longer, or is too many."""
+        """Return whether the turn that was put first is outdated, or one too many."""
         at, _ = next(iter(self._turns.values()))
         return len(self._turns) > CACHE_SIZE or now_s() - at >= CACHE_AGE_S
 

@@ -74,7 +74,7 @@ _LONG_MS = 10 * 60 * 1000
 _EXPIRES = "45s"
 # Asked for more often, cards and replies would be more than Slack takes for a channel
 # (one a second), and events would wait for it.
-_ASK_S, _CLICK_S, _EDIT_S, _FREEZE_S, _RESTART_S = 5.0, 0.5, 15.0, 20.0, 30.0
+_ASK_S, _CLICK_S, _EDIT_S, _FREEZE_S, _RESTART_S = 8.0, 0.5, 15.0, 20.0, 30.0
 _FROZEN_S = 3.0
 RESTARTED = ("bot-2", "gateway-2")
 """The others run on: memory that grows slowly is seen in a process that lives long."""

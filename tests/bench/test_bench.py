@@ -41,7 +41,7 @@ async def test_the_way_from_click_to_acknowledgement_is_measured() -> None:
 
     ours, bolts, our_rate, bolts_rate, workers, least, *rates = figure.measured
     lengths = [len(one.rounds[0]) for one in figure.measured]
-    assert lengths == [5, 5, 1, 1, 1, 5, 1, 1]
+    assert lengths == [5, 5, 1, 1, 1, 5, 1, 1, 1]
     # Bolt's runner looks for the answer every 10 ms.
     assert bolts.at(0.0) > 10
     assert ours.at(0.0) > 0

@@ -50,7 +50,7 @@ async def test_the_way_from_click_to_acknowledgement_is_measured() -> None:
     assert workers.at(0.5) > 1
     assert least.at(0.0) > 0
     assert all(rate.at(0.5) > 1 for rate in rates)
-    assert [one.at_least for one in figure.ratios] == [None, 1.2, 2.0, None]
+    assert [one.at_least for one in figure.ratios] == [None, 1.2, 2.0, None, None]
     # The limits stand beside the figures.
     assert all("one script: " in one.limit for one in figure.ratios[:3])
 

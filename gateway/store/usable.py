@@ -89,4 +89,6 @@ def can_pass(error: StoreUnavailable | UnsafeStore) -> bool:
         return error.can_pass
     cause = error.__cause__
     is_passing = isinstance(cause, _PASSES) and not isinstance(cause, _STAYS)
+    # A master refuses writes until its replicas have told how far they are.
+    is_passing = is_passing or str(cause).startswith("NOREPLICAS")
     return is_passing or isinstance(error, NotConfirmed | Unanswered)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 
 from tests.bot.bot_stack import CHANNEL, Stack, says
@@ -11,6 +9,7 @@ from tests.bot.listeners.test_read_access import answer, private_call
 from twokey.bot.ids import Action
 from twokey.gateway.approvals.short_id import short_id
 from twokey.gateway.service.agents import AgentService
+from twokey.gateway.store import keys
 
 SAME = "145163ba"
 
@@ -18,12 +17,13 @@ SAME = "145163ba"
 @pytest.fixture
 def same_short_id(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let all approvals have one short id."""
-    numbers = itertools.count()
+    half = vars(keys)["_half"]
 
-    def token(_: int) -> str:
-        return f"{SAME}{next(numbers):024x}"
+    def same(turn_key: str) -> str:
+        return SAME + half(turn_key)[len(SAME) :]
 
-    monkeypatch.setattr("secrets.token_hex", token)
+    # The first approval of a turn is found by the turn's own hash.
+    monkeypatch.setattr(keys, "_half", same)
 
 
 async def test_what_a_card_shows_finds_its_approval(stack: Stack) -> None:

@@ -48,7 +48,8 @@ class Time:
         """Let it pass until cancelled."""
         while True:
             await asyncio.sleep(0.002)
-            term = cast("Any", stack.bot)._publisher._term
+            (publisher,) = cast("Any", stack.bot)._publishers
+            term = publisher._term
             if term is not None and not (self.is_working or term.scheduler.running):
                 stack.sandbox.control.advance(0.2)
                 term.scheduler.changed.set()

@@ -29,7 +29,7 @@ from twokey.gateway.protocol.wire import (
     ReconcileAnswer,
 )
 from twokey.gateway.resume.runner import PendingInterrupt
-from twokey.gateway.service.claiming import reconcile_answer
+from twokey.gateway.service.call_outcomes import reconcile_answer
 from twokey.gateway.store.store import Store
 
 logger = logging.getLogger(__name__)

@@ -30,7 +30,8 @@ from twokey.gateway.protocol.wire import (
     Verdict,
 )
 from twokey.gateway.service.auto_runs import AutoRunService
-from twokey.gateway.service.claiming import ClaimService, late_report, outcome_of
+from twokey.gateway.service.call_outcomes import late_report, outcome_of
+from twokey.gateway.service.claiming import ClaimService
 from twokey.gateway.service.submitting import Submitter
 from twokey.gateway.store.atomic_write import Loaded, Write
 from twokey.gateway.store.keys import shard_of_approval

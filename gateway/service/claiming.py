@@ -12,7 +12,6 @@ from twokey.gateway.approvals.policy_decision import PolicyDecision
 from twokey.gateway.approvals.record import Approval, Item, approval_of
 from twokey.gateway.approvals.resume_value import (
     ENDS_WITHOUT_REVIEW,
-    answer_for,
     end_reason,
 )
 from twokey.gateway.approvals.revoking import ask_in_new_state, revoke
@@ -22,24 +21,24 @@ from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.business_state import state_in, stateless_hash
 from twokey.gateway.protocol.records import Result
 from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.verbs import Finding
 from twokey.gateway.protocol.wire import (
     Busy,
-    CallOutcome,
     CheckState,
     Claimed,
     ClaimReply,
     ClaimRequest,
     Done,
-    FindingWord,
     InDoubt,
-    LateReport,
-    ReconcileAnswer,
     Refused,
     Reopened,
     StateNow,
 )
 from twokey.gateway.service.call_evaluation import CurrentEvaluation
+from twokey.gateway.service.call_outcomes import (
+    found_by_people,
+    last_finding,
+    requested_before,
+)
 from twokey.gateway.service.covering import standing_of
 from twokey.gateway.service.decided_by import evaluated_for_start
 from twokey.gateway.service.denials import freeze_message
@@ -167,7 +166,7 @@ class ClaimService(PolicyService):
     ) -> Write | ClaimReply:
         """Start an authorized call, unless its authorization holds no more."""
         approval, now_ms = loaded.approval, loaded.now_ms
-        # Also if the sweep comes late to write it down.
+        # Refused from this moment on, even if the sweep comes late to write it down.
         if 0 < item.lapses_at_ms <= now_ms:
             return _unclaimable(item.with_(state=ItemState.LAPSED))
         evaluated = await self._evaluate_now(loaded, item)
@@ -194,7 +193,8 @@ class ClaimService(PolicyService):
             return Write(
                 back, inputs={item.index: evaluated.used} if is_pending else {}
             )
-        # Last, so that it goes back to people if it has to. The script compares again.
+        # Last, so that a frozen call goes back to people when it has to. The script
+        # compares the freezes once more, because one may be set right now.
         if evaluated.freeze is not None:
             return Refused(reason=freeze_message(evaluated.freeze), state=item.state)
         return self._grant(loaded, item, request, standing)
@@ -204,8 +204,9 @@ class ClaimService(PolicyService):
     ) -> Write | ClaimReply:
         """Decide how a call that was started before continues."""
         approval, now_ms = loaded.approval, loaded.now_ms
-        if item.owner == request.owner:  # the same attempt; its answer was lost
-            return self._reply(item, request.owner)
+        # `owner` names one attempt, so this is the same claim asked again.
+        if item.owner == request.owner:
+            return self._reply(item, request.owner)  # its answer was lost
         cut = executing.shorten_claim(
             approval, item, lease_ms=self._store.lease_ms, now_ms=now_ms
         )
@@ -274,7 +275,8 @@ class ClaimService(PolicyService):
 
 
 def _busy(left_ms: int) -> Busy:
-    # A fifth of what is left: soon after a live owner's end, and seldom enough.
+    # A fifth of what is left: soon enough after a live owner's end, seldom enough for
+    # the store.
     return Busy(retry_after_s=min(0.5, max(0.05, left_ms / 5000)))
 
 
@@ -297,12 +299,6 @@ def _unclaimable(item: Item) -> ClaimReply:
             return Refused(reason=end_reason(item), state=state)
         case state:
             return Refused(reason=_NOT_AUTHORIZED, state=state)
-
-
-def requested_before(item: Item) -> str:
-    """Return the document of the request when only its state has changed."""
-    has_changed = item.edit is None and item.action != item.requested
-    return item.requested if has_changed else ""
 
 
 def _in_another_state(
@@ -328,67 +324,6 @@ def _in_another_state(
         return None
     return ask_in_new_state(
         loaded.approval, item, seen.state, evaluated, now_ms=loaded.now_ms
-    )
-
-
-def reconcile_answer(item: Item, word: FindingWord) -> ReconcileAnswer:
-    """Return what people found out about an execution in doubt, with their notes."""
-    # Not `observations_now`: after "run it again" the fence rises with the next start,
-    # and what people found is about the start before.
-    latest = max((one.fence for one in item.observations), default=0)
-    seen = [one for one in item.observations if one.fence == latest]
-    return ReconcileAnswer(
-        type=word,
-        item_id=item.id,
-        action_hash=digest.action_hash(item.requested),
-        message=" / ".join(one.note for one in seen if one.note),
-        by=seen[-1].by if seen else None,
-    )
-
-
-def found_by_people(item: Item) -> ReconcileAnswer | None:
-    """Return what people found out, unless the executor's own result is to be read."""
-    result = item.result
-    if item.finding is Finding.EXECUTED and not (result and result.ok):
-        return reconcile_answer(item, "executed")
-    if item.finding is Finding.SKIP and result is None:
-        return reconcile_answer(item, "skip")
-    return None
-
-
-def last_finding(item: Item) -> ReconcileAnswer | None:
-    """Return what people found at the last reconciliation; None without one."""
-    if item.finding is None:
-        return None
-    return reconcile_answer(item, item.finding.value)
-
-
-def late_report(item: Item) -> LateReport | None:
-    """Return what was reported after people had reconciled the call, or None."""
-    if item.late_result is None or item.finding is None:
-        return None
-    began_again = item.finding is Finding.RERUN and not item.observations_now
-    return LateReport(
-        item_id=item.id,
-        tool_call_id=item.ctx.tool_call_id,
-        ok=item.late_result.ok,
-        summary=item.late_result.summary,
-        is_apart=began_again,
-    )
-
-
-def outcome_of(item: Item) -> CallOutcome:
-    """Return the outcome of a held call, for repairing a turn that was cut off."""
-    return CallOutcome(
-        item_id=item.id,
-        tool_call_id=item.ctx.tool_call_id,
-        tool=item.tool,
-        state=item.state,
-        answer=answer_for(item),
-        edit=item.edit,
-        result=item.result,
-        reconcile_answer=found_by_people(item),
-        reconciled=last_finding(item),
     )
 
 

@@ -56,7 +56,7 @@ from twokey.gateway.protocol.wire import (
     Verdict,
     VerdictKind,
 )
-from twokey.gateway.service.claiming import (
+from twokey.gateway.service.call_outcomes import (
     found_by_people,
     last_finding,
     late_report,

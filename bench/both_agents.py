@@ -18,8 +18,7 @@ from langchain_core.runnables import RunnableConfig
 
 from bench.payments_stub import Graph, PaymentsStub, Reply, agent
 from twokey.agent import ApprovalMiddleware, guarded
-from twokey.gateway.approvals.decisions import AccountKind, Click, Reviewer
-from twokey.gateway.approvals.record import Approval
+from twokey.gateway.approvals.decisions import AccountKind, Reviewer
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.protocol.records import Person, RunRef
 from twokey.gateway.resume.checkpoints import open_checkpoints
@@ -97,13 +96,3 @@ def run_of(thread: str) -> RunRef:
 def config_of(thread: str) -> RunnableConfig:
     """Return the config that names a thread of LangChain's agent."""
     return {"configurable": {"thread_id": thread}}
-
-
-def click_on(approval: Approval, index: int = 0) -> Click:
-    """Return a click on one call of an approval as it stands."""
-    return Click(
-        approval=approval.id,
-        index=index,
-        version=approval.version,
-        action_hash=approval.items[index].action_hash,
-    )

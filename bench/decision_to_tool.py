@@ -30,13 +30,13 @@ from bench.both_agents import (
     DAN,
     POLICY,
     both_agents,
-    click_on,
     config_of,
     run_of,
 )
 from bench.disk import waits_for_the_disk
 from bench.payments_stub import Graph, PaymentsStub, refund_once
 from bench.stats import P95, Figure, Measured, plain, ratio
+from tests.approvals.builders import click_on
 from twokey.gateway.approvals.decisions import Approve, Decided
 from twokey.gateway.resume.worker import ThreadChange
 from twokey.gateway.service.reviews import ReviewService

@@ -31,12 +31,12 @@ from bench.both_agents import (
     DAN,
     POLICY,
     both_agents,
-    click_on,
     config_of,
     run_of,
 )
 from bench.payments_stub import Graph, PaymentsStub, Reply
 from bench.stats import Figure, Measured, NotMeasured, plain, ratio
+from tests.approvals.builders import click_on
 from twokey.agent.scripted_model import calling
 from twokey.gateway.approvals.decisions import (
     Approve,

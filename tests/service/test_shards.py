@@ -10,20 +10,18 @@ import pytest
 
 from tests.conftest import eventually
 from tests.service.harness import ANA, DAN, RULES
+from tests.service.held_calls import held_call, read
 from tests.streams import audit_entries
 from twokey.gateway.approvals.decisions import Approve, Click, Decided, Reject
 from twokey.gateway.approvals.events import EventName
-from twokey.gateway.approvals.record import Approval, approval_of
+from twokey.gateway.approvals.record import Approval
 from twokey.gateway.protocol.records import Result
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.wire import (
     Claimed,
     ClaimRequest,
-    ProposedCall,
     Refused,
-    Turn,
     TurnRef,
-    VerdictKind,
 )
 from twokey.gateway.running import running
 from twokey.gateway.service.agents import AgentService
@@ -52,32 +50,11 @@ class TenantSide:
             "support", thread, "hi", requester=DAN, origin=None
         )
         ref = TurnRef(agent="support", thread=thread, message_id="m1")
-        call = ProposedCall(
-            tool="process_refund", args={"amount": 1}, tool_call_id="c1"
-        )
-        (verdict,) = await self.agents.submit(Turn(ref=ref, calls=(call,)))
-        assert verdict.kind is VerdictKind.HOLD
-        approval_id, index = approval_of(verdict.item_id)
-        click = Click(
-            approval=approval_id,
-            index=index,
-            version=1,
-            action_hash=(await self.approval(approval_id)).items[index].action_hash,
-        )
-        claim = ClaimRequest(
-            item_id=verdict.item_id,
-            ref=ref,
-            tool=verdict.tool,
-            tool_call_id=verdict.tool_call_id,
-            owner="w",
-        )
-        return click, claim
+        return await held_call(self.agents, self.reviews, ref)
 
     async def approval(self, approval_id: str) -> Approval:
         """Read an approval."""
-        loaded = await self.reviews.read(approval_id)
-        assert loaded
-        return loaded.approval
+        return await read(self.reviews, approval_id)
 
     async def overdue(self, approval_id: str) -> None:
         """Move the clock: let an approval's deadline have passed."""

@@ -10,9 +10,10 @@ from datetime import timedelta
 import pytest
 
 from tests.service.harness import ANA, BEN, DAN, RULES
+from tests.service.held_calls import held_call, read
 from twokey.gateway.approvals.decisions import Approve, Click, Decided, Reject
 from twokey.gateway.approvals.events import EventName
-from twokey.gateway.approvals.record import Approval, approval_of
+from twokey.gateway.approvals.record import Approval
 from twokey.gateway.errors import NotAllowed
 from twokey.gateway.metrics.counts import Outcome
 from twokey.gateway.metrics.fold import Selection
@@ -52,31 +53,11 @@ class Tenant:
         """Let an agent ask for a call; return a click on it and its claim."""
         await self.reviews.ask_agent(agent, thread, "hi", requester=DAN, origin=None)
         ref = TurnRef(agent=agent, thread=thread, message_id=f"m{next(self._count)}")
-        call = ProposedCall(tool=tool, args={"amount": 1}, tool_call_id="c1")
-        (verdict,) = await self.agents.submit(Turn(ref=ref, calls=(call,)))
-        assert verdict.kind is VerdictKind.HOLD
-        approval_id, index = approval_of(verdict.item_id)
-        item = (await self.approval(approval_id)).items[index]
-        click = Click(
-            approval=approval_id,
-            index=index,
-            version=1,
-            action_hash=item.action_hash,
-        )
-        claim = ClaimRequest(
-            item_id=verdict.item_id,
-            ref=ref,
-            tool=verdict.tool,
-            tool_call_id=verdict.tool_call_id,
-            owner="w",
-        )
-        return click, claim
+        return await held_call(self.agents, self.reviews, ref, tool)
 
     async def approval(self, approval_id: str) -> Approval:
         """Read an approval."""
-        loaded = await self.reviews.read(approval_id)
-        assert loaded
-        return loaded.approval
+        return await read(self.reviews, approval_id)
 
 
 @pytest.fixture

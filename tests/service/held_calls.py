@@ -1,0 +1,47 @@
+"""Let an agent ask for one call that people have to decide."""
+
+from __future__ import annotations
+
+from twokey.gateway.approvals.decisions import Click
+from twokey.gateway.approvals.record import Approval, approval_of
+from twokey.gateway.protocol.wire import (
+    ClaimRequest,
+    ProposedCall,
+    Turn,
+    TurnRef,
+    VerdictKind,
+)
+from twokey.gateway.service.agents import AgentService
+from twokey.gateway.service.reviews import ReviewService
+
+
+async def held_call(
+    agents: AgentService,
+    reviews: ReviewService,
+    ref: TurnRef,
+    tool: str = "process_refund",
+) -> tuple[Click, ClaimRequest]:
+    """Submit a turn of one call; return a click on it and its claim."""
+    call = ProposedCall(tool=tool, args={"amount": 1}, tool_call_id="c1")
+    (verdict,) = await agents.submit(Turn(ref=ref, calls=(call,)))
+    assert verdict.kind is VerdictKind.HOLD
+    approval_id, index = approval_of(verdict.item_id)
+    item = (await read(reviews, approval_id)).items[index]
+    click = Click(
+        approval=approval_id, index=index, version=1, action_hash=item.action_hash
+    )
+    claim = ClaimRequest(
+        item_id=verdict.item_id,
+        ref=ref,
+        tool=verdict.tool,
+        tool_call_id=verdict.tool_call_id,
+        owner="w",
+    )
+    return click, claim
+
+
+async def read(reviews: ReviewService, approval_id: str) -> Approval:
+    """Read an approval that there is."""
+    loaded = await reviews.read(approval_id)
+    assert loaded
+    return loaded.approval

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from tests.bot.bot_stack import CHANNEL, Stack, says
@@ -11,13 +13,16 @@ from twokey.gateway.approvals.short_id import short_id
 from twokey.gateway.service.agents import AgentService
 from twokey.gateway.store import keys
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 SAME = "145163ba"
 
 
 @pytest.fixture
 def same_short_id(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let all approvals have one short id."""
-    half = vars(keys)["_half"]
+    half: Callable[[str], str] = vars(keys)["_half"]
 
     def same(turn_key: str) -> str:
         return SAME + half(turn_key)[len(SAME) :]

@@ -2,26 +2,39 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal, Self, TypeVar, cast
+from typing import (
+    Annotated,
+    Any,
+    Final,
+    Generic,
+    Self,
+    TypeAlias,
+    TypeVar,
+    cast,
+    get_args,
+)
 
 from langchain.agents.middleware.types import ToolCallRequest
 from langgraph.config import get_config
 from langgraph.types import interrupt
 from pydantic import (
     BaseModel,
+    ConfigDict,
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
     ValidationError,
-    create_model,
+    ValidationInfo,
     model_validator,
 )
 from pydantic_core import CoreSchema, core_schema
 
 from twokey.agent import turns
 from twokey.gateway.errors import BadJson
-from twokey.gateway.protocol import digest, edits, strict_json
+from twokey.gateway.protocol import edits, strict_json
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.verbs import Verb
 from twokey.gateway.protocol.wire import (
@@ -29,6 +42,7 @@ from twokey.gateway.protocol.wire import (
     RECONCILE_INTERRUPT,
     Answer,
     AnswerKind,
+    FindingWord,
     ReconcileAnswer,
     Verdict,
 )
@@ -44,10 +58,113 @@ _DECISIONS = {
     Verb.REJECT: AnswerKind.REJECT,
     Verb.RESPOND: AnswerKind.RESPOND,
 }
-KEPT = 1024
-"""How many models of answers this process keeps."""
-
 _ENDINGS = tuple(kind for kind in AnswerKind if kind not in _DECISIONS.values())
+_FINDINGS: Final[tuple[str, ...]] = get_args(FindingWord)
+
+
+@dataclass(frozen=True)
+class Expected(Generic[_A]):
+    """What an answer to one interrupt has to be.
+
+    No model for each interrupt: making one takes pydantic milliseconds and about a
+    hundred kilobytes, and a process asks about many calls. The one model of all of them
+    reads this in its validators.
+
+    Attributes:
+        model: of all answers of this kind.
+        item_id: the call that was asked about.
+        action_hash: of the request: an answer to this call before an edit is none.
+        kinds: what the answer may be.
+        args_schema: what the arguments of an edit have to fit; None when the tool
+            declares nothing.
+    """
+
+    model: type[_A]
+    item_id: str
+    action_hash: str
+    kinds: tuple[str, ...]
+    args_schema: JsonObject | None = None
+
+    def parse(self, answer: object) -> _A:
+        """Return a valid answer.
+
+        Raises:
+            ValidationError: when it is none.
+        """
+        return self.model.model_validate(answer, context=self)
+
+    def accepts(self, answer: object) -> bool:
+        """Return whether an answer is valid."""
+        try:
+            self.parse(answer)
+        except ValidationError:
+            return False
+        return True
+
+    def check(self, answer: Answer | ReconcileAnswer) -> None:
+        """Raise ValueError unless this is what was asked for."""
+        if answer.item_id != self.item_id or answer.action_hash != self.action_hash:
+            raise ValueError("this answers another call, or this one before an edit")
+        if answer.type not in self.kinds:
+            raise ValueError(f"`type` is one of {', '.join(self.kinds)}")
+
+    def json_schema(self) -> dict[str, Any]:
+        """Return the JSON Schema that a client sees."""
+        # A copy: whoever gets it may change it.
+        schema = copy.deepcopy(_json_schema(self.model))
+        at: dict[str, Any] = schema["properties"]
+        text = {"type": "string"}
+        at["type"] = {"enum": list(self.kinds), "title": "Type", **text}
+        at["item_id"] = {"const": self.item_id, "title": "Item Id", **text}
+        at["action_hash"] = {"const": self.action_hash, "title": "Action Hash", **text}
+        return schema
+
+    def form(self) -> type[Any]:
+        """Return what LangGraph validates an answer by and shows as its JSON Schema."""
+        return cast("type[Any]", Annotated[object, self])
+
+    def __get_pydantic_core_schema__(
+        self, _source: object, _handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        """Validate as `parse` does; what it raises goes on as it is."""
+        return core_schema.no_info_plain_validator_function(self.parse)
+
+    def __get_pydantic_json_schema__(
+        self, _schema: CoreSchema, _handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        """Return the JSON Schema that a client sees."""
+        return self.json_schema()
+
+
+_Context: TypeAlias = "ValidationInfo[Expected[Any] | None]"
+
+
+# Without docstrings: pydantic would show them to clients. An answer that is an object
+# already is checked like any other, since it may be that to another interrupt.
+class _ApprovalAnswer(Answer):
+    model_config = ConfigDict(title="ApprovalAnswer", revalidate_instances="always")
+
+    @model_validator(mode="after")
+    def _fits(self, info: _Context) -> Self:
+        expected = _expected(info)
+        expected.check(self)
+        _check(self, expected.args_schema)
+        return self
+
+
+class _ReconcileAnswer(ReconcileAnswer):
+    model_config = ConfigDict(title="ReconcileAnswer", revalidate_instances="always")
+
+    @model_validator(mode="after")
+    def _fits(self, info: _Context) -> Self:
+        _expected(info).check(self)
+        return self
+
+
+def _expected(info: _Context) -> Expected[Any]:
+    if info.context is None:
+        raise ValueError("nothing was asked")
+    return info.context
 
 
 def is_alone(request: ToolCallRequest) -> bool:
@@ -79,7 +196,7 @@ def request_decision(
     interrupts may then be saved before ours and must stay there. So LangGraph gets
     only the JSON Schema of our model, which it does not validate them by.
     """
-    model = answer_model(verdict)
+    expected = expected_answer(verdict)
     question: JsonObject = {
         "type": APPROVAL_INTERRUPT,
         "v": 1,
@@ -90,10 +207,10 @@ def request_decision(
         "action_hash": verdict.action_hash,
         "allow": [str(verb) for verb in verdict.allow],
     }
-    # With the model itself, LangGraph would refuse the saved answers of the tool.
-    schema = _json_schema(model) if is_again else answer_form(model)
-    answer = _interrupt(question, model, schema)
-    return _latest(answer, model)
+    # With the form, LangGraph would refuse the saved answers of the tool.
+    schema = expected.json_schema() if is_again else expected.form()
+    answer = _interrupt(question, expected, schema)
+    return _latest(answer, expected)
 
 
 def request_reconciliation(verdict: Verdict) -> ReconcileAnswer:
@@ -106,8 +223,8 @@ def request_reconciliation(verdict: Verdict) -> ReconcileAnswer:
         "action_hash": verdict.action_hash,
         "allow": ["executed", "rerun", "skip"],
     }
-    model = _reconcile_model(verdict.item_id, verdict.action_hash)
-    return _interrupt(question, model, answer_form(model))
+    expected = _expected_finding(verdict)
+    return _interrupt(question, expected, expected.form())
 
 
 def drop_findings(verdict: Verdict) -> None:
@@ -117,25 +234,29 @@ def drop_findings(verdict: Verdict) -> None:
     so nothing reads the saved finding, and the next interrupt would be given it.
     """
     saved = _saved_answers()
-    model = _reconcile_model(verdict.item_id, verdict.action_hash)
+    expected = _expected_finding(verdict)
     # In place: it is LangGraph's own list, from which the next `interrupt` reads.
-    saved[:] = [each for each in saved if not _is_valid(each, model)]
+    saved[:] = [each for each in saved if not expected.accepts(each)]
 
 
-def answer_model(verdict: Verdict) -> type[Answer]:
-    """Return the model that accepts only answers to this interrupt."""
-    schema = verdict.args_schema
-    return _answer_model(
+def expected_answer(verdict: Verdict) -> Expected[Answer]:
+    """Return what answers to this interrupt have to be."""
+    kinds = (*(_DECISIONS[verb] for verb in verdict.allow), *_ENDINGS)
+    return Expected(
+        _ApprovalAnswer,
         verdict.item_id,
         verdict.action_hash,
-        tuple(verdict.allow),
-        # As bytes: the arguments of a cached function must be hashable.
-        None if schema is None else digest.canonical(schema),
+        tuple(kind.value for kind in kinds),
+        verdict.args_schema,
     )
 
 
+def _expected_finding(verdict: Verdict) -> Expected[ReconcileAnswer]:
+    return Expected(_ReconcileAnswer, verdict.item_id, verdict.action_hash, _FINDINGS)
+
+
 def _interrupt(
-    question: JsonObject, model: type[_A], schema: type[Any] | dict[str, Any]
+    question: JsonObject, expected: Expected[_A], schema: type[Any] | dict[str, Any]
 ) -> _A:
     errors: list[str] = []
     while True:
@@ -143,14 +264,14 @@ def _interrupt(
             {**question, "errors": list(errors)}, response_schema=schema
         )
         try:
-            return model.model_validate(answer)
+            return expected.parse(answer)
         except ValidationError as error:
             # Not raised: an invalid answer that was saved is replayed by each resume,
             # and would stop the thread each time.
             errors = [str(problem["msg"])[:300] for problem in error.errors()]
 
 
-def _latest(answer: Answer, model: type[Answer]) -> Answer:
+def _latest(answer: Answer, expected: Expected[Answer]) -> Answer:
     """Return the last answer to this interrupt, and remove its duplicates.
 
     LangGraph saves the answers to a task even when the task then fails or is
@@ -162,13 +283,13 @@ def _latest(answer: Answer, model: type[Answer]) -> Answer:
     """
     saved = _saved_answers()
     # By content: the answers to the tool's own interrupts are in the same list.
-    places = [at for at, each in enumerate(saved) if _is_valid(each, model)]
+    places = [at for at, each in enumerate(saved) if expected.accepts(each)]
     if not places:
         return answer
     saved[places[0]] = saved[places[-1]]
     for at in reversed(places[1:]):
         del saved[at]
-    return model.model_validate(saved[places[0]])
+    return expected.parse(saved[places[0]])
 
 
 def _saved_answers() -> list[object]:
@@ -178,17 +299,9 @@ def _saved_answers() -> list[object]:
     return cast("list[object]", resume) if isinstance(resume, list) else []
 
 
-def _is_valid(answer: object, model: type[Answer | ReconcileAnswer]) -> bool:
-    try:
-        model.model_validate(answer)
-    except ValidationError:
-        return False
-    return True
-
-
-@lru_cache(maxsize=KEPT)
+@lru_cache(maxsize=2)
 def _json_schema(model: type[BaseModel]) -> dict[str, Any]:
-    """Return the JSON Schema of a model, made once: each pause shows it again."""
+    """Return the JSON Schema of a model, made once: each pause shows it."""
     schema = model.model_json_schema()
     # In place of each reference: pydantic takes no schema with references to its own
     # definitions from a class.
@@ -206,63 +319,6 @@ def _inlined(schema: object, named: Mapping[str, Any]) -> object:
     if name in named:
         return _inlined(named[name], named)
     return {key: _inlined(value, named) for key, value in members.items()}
-
-
-@lru_cache(maxsize=KEPT)
-def answer_form(model: type[BaseModel]) -> type[Any]:
-    """Return what LangGraph validates an answer by and shows as its JSON Schema.
-
-    LangGraph makes the JSON Schema of a model at each pause. A turn of many calls
-    pauses each of them again whenever one is answered, so this one is made once.
-    """
-
-    class Form:
-        @classmethod
-        def __get_pydantic_core_schema__(
-            cls, _source: object, _handler: GetCoreSchemaHandler
-        ) -> CoreSchema:
-            # What the model raises goes on as it is.
-            return core_schema.no_info_plain_validator_function(model.model_validate)
-
-        @classmethod
-        def __get_pydantic_json_schema__(
-            cls, _schema: CoreSchema, _handler: GetJsonSchemaHandler
-        ) -> dict[str, Any]:
-            return _json_schema(model)
-
-    return Form
-
-
-@lru_cache(maxsize=KEPT)
-def _answer_model(
-    item_id: str, action_hash: str, allow: tuple[Verb, ...], schema: bytes | None
-) -> type[Answer]:
-    kinds = tuple(_DECISIONS[verb] for verb in allow) + _ENDINGS
-    parsed = None if schema is None else strict_json.parse_object(schema)
-
-    class Bound(Answer):
-        @model_validator(mode="after")
-        def _is_complete(self) -> Self:
-            _check(self, parsed)
-            return self
-
-    # As literals, so that an answer to another call, or to this one before an edit, is
-    # no answer here.
-    fields: dict[str, Any] = {
-        "type": (Literal[kinds], ...),
-        "item_id": (Literal[item_id], ...),
-        "action_hash": (Literal[action_hash], ...),
-    }
-    return create_model("ApprovalAnswer", __base__=Bound, **fields)
-
-
-@lru_cache(maxsize=KEPT)
-def _reconcile_model(item_id: str, action_hash: str) -> type[ReconcileAnswer]:
-    fields: dict[str, Any] = {
-        "item_id": (Literal[item_id], ...),
-        "action_hash": (Literal[action_hash], ...),
-    }
-    return create_model("ReconcileAnswer", __base__=ReconcileAnswer, **fields)
 
 
 def _check(answer: Answer, schema: JsonObject | None) -> None:

@@ -2,7 +2,9 @@
 
 ``python -m tests.linearizability --operations 100000`` does it on a server of its own.
 ``--kills 10000`` has people click so many approvals while masters, replicas, Sentinels,
-bots and gateways are killed. It ends with 1 when no order explains what was recorded.
+bots and gateways are killed, and accounts for each of them; SIGUSR1 ends it early.
+``--kept FOLDER`` checks again what such a run left. It ends with 1 when no order
+explains what was recorded, or nothing explains that an approved call did not run.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.linearizability import kills
@@ -20,6 +23,7 @@ from tests.linearizability.approval_model import ApprovalModel
 from tests.linearizability.checker import violations
 from tests.linearizability.click_model import ClickModel
 from tests.linearizability.history import Operation, by_key
+from tests.linearizability.reconciliation import reconciled, report, unexplained
 from tests.linearizability.recording import PROCESSES, record, with_time
 from twokey.gateway.store.engine import EmbeddedEngine
 
@@ -34,7 +38,10 @@ def main() -> int:
     parser.add_argument("--redis", help="use this server, whose data is added to")
     parser.add_argument("--kills", type=int, help="decide so often under kill -9")
     parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--kept", type=Path, help="check what is in this folder")
     given = parser.parse_args()
+    if given.kept:
+        return _checked(*kills.kept(given.kept))
     if given.kills:
         return _killed(given.kills, given.minutes * 60)
     folder = Path(tempfile.mkdtemp(prefix="tk-lin-"))
@@ -63,17 +70,25 @@ def _killed(decisions: int, within_s: float) -> int:
     found = asyncio.run(
         kills.record(folder, decisions=decisions, within_s=within_s, say=_say)
     )
-    recorded = time.monotonic()
-    wrong = violations(found.history, ClickModel())
-    checked = time.monotonic()
+    _say(f"recorded in {time.monotonic() - began:.1f} s")
+    _say(f"{len(found.threads)} approvals under kill -9 of {dict(found.killed)}")
+    return _checked(found.history, found.threads)
+
+
+def _checked(history: Sequence[Operation], threads: Mapping[str, str]) -> int:
+    """Check and account for what people clicked and what came of it."""
+    began = time.monotonic()
+    wrong = violations(history, ClickModel())
     for one in wrong:
         _say(str(one))
-    _say(f"{len(found.threads)} approvals under kill -9 of {dict(found.killed)}")
-    names = Counter(f"{one.name} {one.output}" for one in found.history)
-    _say(f"{len(found.history)} operations: {dict(names)}")
-    _say(f"recorded in {recorded - began:.1f} s, checked in {checked - recorded:.1f} s")
+    names = Counter(f"{one.name} {one.output}" for one in history)
+    _say(f"{len(history)} operations: {dict(names)}")
+    _say(f"checked in {time.monotonic() - began:.1f} s")
     _say(f"{len(wrong)} approvals are not linearizable" if wrong else "linearizable")
-    return 1 if wrong else 0
+    accounts = reconciled(history, threads)
+    for line in report(accounts):
+        _say(line)
+    return 1 if wrong or unexplained(accounts) else 0
 
 
 def _recorded(url: str, folder: Path, operations: int, seed: int) -> list[Operation]:

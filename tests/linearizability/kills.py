@@ -10,24 +10,34 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import os
 import re
+import signal
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Sequence,
+)
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from itertools import cycle
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import aiohttp
 
 from tests.linearizability.clicking import Card, Clicker
-from tests.linearizability.history import Operation
+from tests.linearizability.history import Operation, read_history, write_history
+from tests.linearizability.killing import kill_nodes, kill_servers, revive
+from tests.linearizability.reconciliation import Fate, reconciled
 from tests.linearizability.servers import Server
 from tests.linearizability.shop_agent import AGENT, EFFECTS, effects
-from tests.races.test_failovers import Kills
 from tests.resume import postgres_server
 from tests.topologies import SentinelSet, free_port, programs, until
 from twokey.gateway.approvals.record import Approval
@@ -53,10 +63,10 @@ SETTINGS = """
 agents: {shop: {graph: "tests.linearizability.shop_agent:graph"}}
 policy: policy.yml
 """
+_HISTORY, _THREADS = "history.jsonl", "threads.json"
 AT_ONCE = 120
 """Threads that are under way at a moment."""
 _DAN = Person(team="T0SANDBOX", user="U0DAN", name="Dan")
-_KILL_EVERY_S = 8.0
 _ASK_AGAIN_S = 0.1
 _LOOK_AGAIN_S = 1.0
 """Rather long: all who wait look, and the processors are for those who work."""
@@ -81,11 +91,13 @@ class Recorded:
 
     Attributes:
         threads: by the id of its approval.
+        calls: approvals by the id that the model gave the call.
         clicks: approval, person, and when it was sent.
     """
 
     history: list[Operation] = field(default_factory=list[Operation])
     threads: dict[str, str] = field(default_factory=dict[str, str])
+    calls: dict[str, str] = field(default_factory=dict[str, str])
     clicks: list[tuple[str, str, int]] = field(
         default_factory=list[tuple[str, str, int]]
     )
@@ -97,42 +109,61 @@ async def record(
 ) -> Recorded:
     """Let so many threads ask and be decided, while processes are killed.
 
-    What is not begun within the time is left out.
+    What is not begun within the time, or before a signal SIGUSR1, is left out. All that
+    was recorded is in the folder afterwards, also when this fails.
 
     Raises:
         NoPostgres: there is none.
     """
     found = Recorded()
+    is_enough = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, is_enough.set)
     async with _started(folder) as whole:
         killing = asyncio.gather(
-            _kill_servers(whole, found.killed), _kill_nodes(whole, found.killed)
+            kill_servers(whole.bots, whole.gateways, found.killed),
+            kill_nodes(whole.sentinels, found.killed, say),
         )
         numbers = iter(range(decisions))
         ends = time.monotonic() + within_s
 
         async def people() -> None:
             for number in numbers:
-                if time.monotonic() > ends:
+                if is_enough.is_set() or time.monotonic() > ends:
                     return
                 await _Run(whole, found, f"t{number}").decided()
                 if number % _SAY_EVERY == 0:
                     say(f"{number} decided, killed: {dict(found.killed)}")
 
         try:
-            await asyncio.gather(*(people() for _ in range(AT_ONCE)))
+            try:
+                await asyncio.gather(*(people() for _ in range(AT_ONCE)))
+            finally:
+                killing.cancel()
+                await asyncio.gather(killing, return_exceptions=True)
+            await asyncio.to_thread(whole.heal)
+            await _look_at_ends(whole, found, found.threads)
+            await _decide_what_lapsed(whole, found)
         finally:
-            killing.cancel()
-            await asyncio.gather(killing, return_exceptions=True)
-        await asyncio.to_thread(whole.heal)
-        await _look_at_ends(whole, found)
-    logs = [line for one in whole.servers for line in one.lines]
-    found.history += clicks_of(found.clicks, [(one.at, one.text) for one in logs])
-    # Of a thread's approvals the newest one runs.
-    ids = {thread: approval for approval, thread in found.threads.items()}
-    found.history += [
-        replace(one, key=ids[one.key]) for one in effects(folder / "effects")
-    ]
+            _complete(found, folder, whole.servers)
     return found
+
+
+def _complete(found: Recorded, folder: Path, servers: Sequence[Server]) -> None:
+    """Add clicks and effects to what was read, and keep all of it in files."""
+    logs = [line for one in servers for line in one.lines]
+    found.history += clicks_of(found.clicks, [(one.at, one.text) for one in logs])
+    found.history += [
+        replace(one, key=found.calls.get(one.key, one.key))
+        for one in effects(folder / "effects")
+    ]
+    write_history(folder / _HISTORY, found.history)
+    (folder / _THREADS).write_text(json.dumps(found.threads), "ascii")
+
+
+def kept(folder: Path) -> tuple[list[Operation], dict[str, str]]:
+    """Return the history and the threads that a run left in its folder."""
+    threads = cast("dict[str, str]", json.loads((folder / _THREADS).read_bytes()))
+    return read_history(folder / _HISTORY), threads
 
 
 def clicks_of(
@@ -221,41 +252,12 @@ async def _started(folder: Path) -> AsyncGenerator[_Whole]:
         urls = cycle(f"http://127.0.0.1:{port}/slack/events" for port in ports)
         clicker = Clicker(sandbox, store, SECRET)
         whole = _Whole(store, sentinels, bots, gateways, urls, clicker, http)
-        reviving = asyncio.create_task(_revive(whole))
+        reviving = asyncio.create_task(revive(whole.servers))
         try:
             yield whole
         finally:
             reviving.cancel()
             await asyncio.gather(reviving, return_exceptions=True)
-
-
-async def _kill_servers(whole: _Whole, killed: Counter[str]) -> None:
-    names = [
-        name
-        for pair in zip(whole.bots, whole.gateways, strict=True)
-        for name in zip(("bot", "gateway"), pair, strict=True)
-    ]
-    for kind, one in cycle(names):
-        await asyncio.sleep(_KILL_EVERY_S)
-        await asyncio.shield(asyncio.to_thread(one.kill))
-        killed[kind] += 1
-
-
-async def _revive(whole: _Whole) -> None:
-    """Start again what ended by itself, as whatever runs services does."""
-    while True:
-        await asyncio.sleep(_LOOK_AGAIN_S)
-        for one in whole.servers:
-            if one.has_ended:
-                await asyncio.shield(asyncio.to_thread(one.start))
-
-
-async def _kill_nodes(whole: _Whole, killed: Counter[str]) -> None:
-    kills = Kills(whole.sentinels, whole.sentinels.master)
-    while True:
-        await asyncio.sleep(_KILL_EVERY_S)
-        await asyncio.shield(asyncio.to_thread(kills.kill_one))
-        killed["node of the store"] = kills.killed
 
 
 @dataclass
@@ -281,6 +283,12 @@ class _Run:
             if approval and await self._decided(approval) not in _ASKED_ANEW:
                 return
 
+    async def decided_anew(self) -> None:
+        """Click on what comes by itself, if anything does."""
+        while approval := await self._opened():
+            if await self._decided(approval) not in _ASKED_ANEW:
+                return
+
     async def _ask(self, key: str) -> None:
         await self._reviews.ask_agent(
             AGENT, self.thread, self.thread,
@@ -289,6 +297,7 @@ class _Run:
 
     async def _decided(self, approval: Approval) -> str:
         self.found.threads[approval.id] = self.thread
+        self.found.calls[approval.items[0].ctx.tool_call_id] = approval.id
         clicker = self.whole.clicker
         card: Card | None = None
         while True:
@@ -342,9 +351,23 @@ async def look(store: Store, found: Recorded, approval: str) -> str:
     return item.state.value
 
 
-async def _look_at_ends(whole: _Whole, found: Recorded) -> None:
+async def _decide_what_lapsed(whole: _Whole, found: Recorded) -> None:
+    """Click on what models asked again, as what was approved could not run."""
+    lapsed = [
+        one.thread
+        for one in reconciled(found.history, found.threads)
+        if one.fate is Fate.LAPSED
+    ]
+    before = set(found.threads)
+    await asyncio.gather(*(_Run(whole, found, one).decided_anew() for one in lapsed))
+    await _look_at_ends(whole, found, set(found.threads) - before)
+
+
+async def _look_at_ends(
+    whole: _Whole, found: Recorded, approvals: Iterable[str]
+) -> None:
     """Wait until every call is over; read each before and after."""
-    left, ends = [*found.threads], time.monotonic() + _END_S
+    left, ends = [*approvals], time.monotonic() + _END_S
     while left and time.monotonic() < ends:
         states = [await look(whole.store, found, one) for one in left]
         pairs = zip(left, states, strict=True)

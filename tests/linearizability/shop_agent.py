@@ -6,11 +6,12 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, cast
+from uuid import uuid4
 
 from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariableType] - its overloads are partial
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
-from langchain_core.tools import tool
+from langchain_core.tools import InjectedToolCallId, tool
 from langgraph.pregel import Pregel
 
 from tests.linearizability.history import Operation
@@ -22,10 +23,10 @@ EFFECTS = "LINEARIZABILITY_EFFECTS"
 
 
 @tool
-def refund(order: str) -> str:
+def refund(order: str, call_id: Annotated[str, InjectedToolCallId]) -> str:
     """Give money back."""
     # One append of one short line, so that those of two processes do not mix.
-    line = f"{order} {time.monotonic_ns()}\n"
+    line = f"{call_id} {order} {time.monotonic_ns()}\n"
     file = os.open(os.environ[EFFECTS], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
         os.write(file, line.encode())
@@ -35,11 +36,11 @@ def refund(order: str) -> str:
 
 
 def effects(path: Path) -> list[Operation]:
-    """Return every effect as an operation of one moment on its thread's approval."""
+    """Return every effect as an operation of one moment on the call that had it."""
     found: list[Operation] = []
     for line in path.read_text("ascii").splitlines() if path.exists() else ():
-        order, at = line.split()
-        found.append(Operation(order, "effect", (), int(at), int(at)))
+        call, order, at = line.split()
+        found.append(Operation(call, "effect", (order,), int(at), int(at)))
     return found
 
 
@@ -47,7 +48,8 @@ def _reply(messages: list[BaseMessage]) -> AIMessage:
     last = messages[-1]
     if not isinstance(last, HumanMessage):
         return AIMessage("Done.")
-    return calling(("refund", {"order": str(last.text)}, "call-1"))
+    # As models do: a call that is asked for again has another id.
+    return calling(("refund", {"order": str(last.text)}, f"call-{uuid4().hex}"))
 
 
 def graph() -> Pregel[Any, Any, Any, Any]:

@@ -49,8 +49,8 @@ class Kills:
             # In a thread: it waits for processes, and decisions go on meanwhile.
             await asyncio.shield(asyncio.to_thread(self.kill_one))
 
-    def kill_one(self) -> None:
-        """Kill a master, or else any node, and wait until all is whole again."""
+    def kill_one(self) -> Node:
+        """Kill a master, or else any node; return it when all is whole again."""
         # Every second time a master: it is what a failover is about.
         is_master = self.killed % 2 == 0
         node = self._master() if is_master else self._random.choice(self._whole.nodes)
@@ -60,6 +60,7 @@ class Kills:
             until(lambda: self._master() is not node, "another master is there")
         node.start()
         until(self._whole.is_whole, "all of it is whole again")
+        return node
 
 
 async def acknowledged(work: Callable[[], Awaitable[Found]]) -> Found:

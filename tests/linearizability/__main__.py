@@ -15,15 +15,16 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.linearizability import kills
 from tests.linearizability.approval_model import ApprovalModel
+from tests.linearizability.audited import contradictions, timelines
 from tests.linearizability.checker import violations
 from tests.linearizability.click_model import ClickModel
 from tests.linearizability.history import Operation, by_key
 from tests.linearizability.reconciliation import reconciled, report, unexplained
+from tests.linearizability.recorded import Recorded, kept
 from tests.linearizability.recording import PROCESSES, record, with_time
 from twokey.gateway.store.engine import EmbeddedEngine
 
@@ -41,7 +42,7 @@ def main() -> int:
     parser.add_argument("--kept", type=Path, help="check what is in this folder")
     given = parser.parse_args()
     if given.kept:
-        return _checked(*kills.kept(given.kept))
+        return _checked(kept(given.kept))
     if given.kills:
         return _killed(given.kills, given.minutes * 60)
     folder = Path(tempfile.mkdtemp(prefix="tk-lin-"))
@@ -71,24 +72,27 @@ def _killed(decisions: int, within_s: float) -> int:
         kills.record(folder, decisions=decisions, within_s=within_s, say=_say)
     )
     _say(f"recorded in {time.monotonic() - began:.1f} s")
-    _say(f"{len(found.threads)} approvals under kill -9 of {dict(found.killed)}")
-    return _checked(found.history, found.threads)
+    return _checked(found)
 
 
-def _checked(history: Sequence[Operation], threads: Mapping[str, str]) -> int:
+def _checked(found: Recorded) -> int:
     """Check and account for what people clicked and what came of it."""
     began = time.monotonic()
-    wrong = violations(history, ClickModel())
+    wrong = violations(found.history, ClickModel())
     for one in wrong:
         _say(str(one))
-    names = Counter(f"{one.name} {one.output}" for one in history)
-    _say(f"{len(history)} operations: {dict(names)}")
+    _say(f"{len(found.threads)} approvals under kill -9 of {found.killed}")
+    names = Counter(f"{one.name} {one.output}" for one in found.history)
+    _say(f"{len(found.history)} operations: {dict(names)}")
     _say(f"checked in {time.monotonic() - began:.1f} s")
     _say(f"{len(wrong)} approvals are not linearizable" if wrong else "linearizable")
-    accounts = reconciled(history, threads)
-    for line in report(accounts):
+    accounts = reconciled(found.history, found.threads)
+    for line in report(accounts, timelines(found.moments, found.deaths)):
         _say(line)
-    return 1 if wrong or unexplained(accounts) else 0
+    differing = contradictions(accounts, found.moments)
+    for line in differing:
+        _say(line)
+    return 1 if wrong or unexplained(accounts) or differing else 0
 
 
 def _recorded(url: str, folder: Path, operations: int, seed: int) -> list[Operation]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+import time
 from collections.abc import Callable, Sequence
 from itertools import cycle
 
+from tests.linearizability.audited import Death
 from tests.linearizability.servers import Server
 from tests.races.test_failovers import Kills
 from tests.topologies import SentinelSet, until
@@ -16,9 +17,9 @@ _LOOK_AGAIN_S = 1.0
 
 
 async def kill_servers(
-    bots: Sequence[Server], gateways: Sequence[Server], killed: Counter[str]
+    bots: Sequence[Server], gateways: Sequence[Server], deaths: list[Death]
 ) -> None:
-    """Kill a bot, then a gateway, and so on; count them."""
+    """Kill a bot, then a gateway, and so on."""
     names = [
         name
         for pair in zip(bots, gateways, strict=True)
@@ -26,8 +27,9 @@ async def kill_servers(
     ]
     for kind, one in cycle(names):
         await asyncio.sleep(_KILL_EVERY_S)
+        at = _now_ms()
         await asyncio.shield(asyncio.to_thread(one.kill))
-        killed[kind] += 1
+        deaths.append(Death(kind, at))
 
 
 async def revive(servers: Sequence[Server]) -> None:
@@ -40,27 +42,30 @@ async def revive(servers: Sequence[Server]) -> None:
 
 
 async def kill_nodes(
-    nodes: SentinelSet, killed: Counter[str], say: Callable[[str], object]
+    nodes: SentinelSet, deaths: list[Death], say: Callable[[str], object]
 ) -> None:
-    """Kill the master every second time, else any node; count each as what it was."""
+    """Kill the master every second time, else any node; note each as what it was."""
     kills = Kills(nodes, nodes.master)
 
-    def kill() -> str:
+    def kill() -> Death:
         until(nodes.is_whole, "all of the store is whole before the next one dies")
-        master = nodes.master()
+        master, at = nodes.master(), _now_ms()
         node = kills.kill_one()
         if node is master:
-            return "master"
-        return "Sentinel" if node in nodes.sentinels else "replica"
+            return Death("master", at)
+        return Death("Sentinel" if node in nodes.sentinels else "replica", at)
 
     while True:
         await asyncio.sleep(_KILL_EVERY_S)
         try:
-            killed[await asyncio.shield(asyncio.to_thread(kill))] += 1
+            deaths.append(await asyncio.shield(asyncio.to_thread(kill)))
         except AssertionError as late:
             # A busy machine takes longer: what is dead is started, and killing goes on.
             say(f"the store is not whole: {late}")
-            killed["node, not whole within a minute"] += 1
             for node in nodes.nodes:
                 if not node.is_running:
                     await asyncio.to_thread(node.start)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

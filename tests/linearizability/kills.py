@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import os
 import re
 import signal
@@ -25,20 +24,23 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import cycle
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import TypeVar
 
 import aiohttp
 
+from tests.linearizability.audited import Moment
 from tests.linearizability.clicking import Card, Clicker
-from tests.linearizability.history import Operation, read_history, write_history
+from tests.linearizability.history import Operation
 from tests.linearizability.killing import kill_nodes, kill_servers, revive
 from tests.linearizability.reconciliation import Fate, reconciled
+from tests.linearizability.recorded import Recorded
 from tests.linearizability.servers import Server
 from tests.linearizability.shop_agent import AGENT, EFFECTS, effects
 from tests.resume import postgres_server
+from tests.streams import audit_entries
 from tests.topologies import SentinelSet, free_port, programs, until
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.errors import StoreUnavailable
@@ -63,7 +65,6 @@ SETTINGS = """
 agents: {shop: {graph: "tests.linearizability.shop_agent:graph"}}
 policy: policy.yml
 """
-_HISTORY, _THREADS = "history.jsonl", "threads.json"
 AT_ONCE = 120
 """Threads that are under way at a moment."""
 _DAN = Person(team="T0SANDBOX", user="U0DAN", name="Dan")
@@ -73,8 +74,9 @@ _LOOK_AGAIN_S = 1.0
 _SAY_EVERY = 100
 _END_S = 120.0
 """How long calls may go on after the last decision: leases have to end first."""
-_OPENED_S = 60.0
-"""How long an agent may take to ask: the lease of a killed gateway has to end first."""
+_OPENED_S = 240.0
+"""How long an agent may take to ask: leases of gateways that are killed one after the
+other have to end first, and a person who asks again sooner asks twice."""
 _CLICK = aiohttp.ClientTimeout(total=5)
 _ASKED_ANEW = frozenset({"superseded", "lapsed"})
 _OVER = _ASKED_ANEW | {"executed", "failed", "in_doubt"}
@@ -83,25 +85,6 @@ _LOGGED = re.compile(
 )
 
 Found = TypeVar("Found")
-
-
-@dataclass
-class Recorded:
-    """What was asked and what was seen, and what was killed meanwhile.
-
-    Attributes:
-        threads: by the id of its approval.
-        calls: approvals by the id that the model gave the call.
-        clicks: approval, person, and when it was sent.
-    """
-
-    history: list[Operation] = field(default_factory=list[Operation])
-    threads: dict[str, str] = field(default_factory=dict[str, str])
-    calls: dict[str, str] = field(default_factory=dict[str, str])
-    clicks: list[tuple[str, str, int]] = field(
-        default_factory=list[tuple[str, str, int]]
-    )
-    killed: Counter[str] = field(default_factory=Counter[str])
 
 
 async def record(
@@ -120,8 +103,8 @@ async def record(
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, is_enough.set)
     async with _started(folder) as whole:
         killing = asyncio.gather(
-            kill_servers(whole.bots, whole.gateways, found.killed),
-            kill_nodes(whole.sentinels, found.killed, say),
+            kill_servers(whole.bots, whole.gateways, found.deaths),
+            kill_nodes(whole.sentinels, found.deaths, say),
         )
         numbers = iter(range(decisions))
         ends = time.monotonic() + within_s
@@ -132,7 +115,7 @@ async def record(
                     return
                 await _Run(whole, found, f"t{number}").decided()
                 if number % _SAY_EVERY == 0:
-                    say(f"{number} decided, killed: {dict(found.killed)}")
+                    say(f"{number} decided, killed: {found.killed}")
 
         try:
             try:
@@ -143,6 +126,7 @@ async def record(
             await asyncio.to_thread(whole.heal)
             await _look_at_ends(whole, found, found.threads)
             await _decide_what_lapsed(whole, found)
+            found.moments += await _audited(whole.store)
         finally:
             _complete(found, folder, whole.servers)
     return found
@@ -156,14 +140,7 @@ def _complete(found: Recorded, folder: Path, servers: Sequence[Server]) -> None:
         replace(one, key=found.calls.get(one.key, one.key))
         for one in effects(folder / "effects")
     ]
-    write_history(folder / _HISTORY, found.history)
-    (folder / _THREADS).write_text(json.dumps(found.threads), "ascii")
-
-
-def kept(folder: Path) -> tuple[list[Operation], dict[str, str]]:
-    """Return the history and the threads that a run left in its folder."""
-    threads = cast("dict[str, str]", json.loads((folder / _THREADS).read_bytes()))
-    return read_history(folder / _HISTORY), threads
+    found.keep(folder)
 
 
 def clicks_of(
@@ -373,6 +350,12 @@ async def _look_at_ends(
         pairs = zip(left, states, strict=True)
         left = [one for one, state in pairs if state not in _OVER]
         await asyncio.sleep(_LOOK_AGAIN_S)
+
+
+async def _audited(store: Store) -> list[Moment]:
+    keys = store.keys_of_tenant("default")
+    entries = await acknowledged(lambda: audit_entries(store.conn, keys))
+    return [Moment(one.approval, one.name.value, one.at_ms) for one in entries]
 
 
 async def acknowledged(work: Callable[[], Awaitable[Found]]) -> Found:

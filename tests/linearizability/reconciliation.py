@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from types import MappingProxyType
 
 from tests.linearizability.history import Operation, by_key
 
@@ -40,6 +41,9 @@ _EXPLAINED = frozenset({
     Fate.RAN, Fate.RAN_IN_DOUBT, Fate.ENDED_IN_DOUBT, Fate.SUPERSEDED,
     Fate.LAPSED_ASKED_ANEW,
 })  # fmt: skip
+
+
+_UNKNOWN: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -95,8 +99,15 @@ def reconciled(
     ]
 
 
-def report(accounts: Sequence[Account]) -> list[str]:
-    """Return what is to be printed: counts, then each call without an effect."""
+def report(
+    accounts: Sequence[Account], timelines: Mapping[str, str] = _UNKNOWN
+) -> list[str]:
+    """Return what is to be printed: counts, then each call without an effect.
+
+    Args:
+        accounts: of all approvals.
+        timelines: what happened to an approval and around it, by its id.
+    """
     counts = Counter(one.fate for one in accounts)
     lines = [f"{counts[fate]:6} {fate}" for fate in Fate if counts[fate]]
     per_thread = Counter(_runs_of_threads(accounts).values())
@@ -105,7 +116,12 @@ def report(accounts: Sequence[Account]) -> list[str]:
     lost = [one for one in confirmed if not one.fate.is_explained]
     lines.append(f"{len(confirmed)} confirmed to a person; without an explanation: "
                  f"{len(lost)}")  # fmt: skip
-    lines += [f"  {one}" for one in accounts if not one.effects]
+    for one in accounts:
+        if not one.effects:
+            lines.append(f"  {one}")
+            # Of what nobody decided there is nothing to explain.
+            if one.by and one.approval in timelines:
+                lines.append(f"    {timelines[one.approval]}")
     return lines
 
 

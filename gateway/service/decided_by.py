@@ -15,6 +15,7 @@ from typing import Final
 from weakref import WeakKeyDictionary
 
 from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.clock import now_s
 from twokey.gateway.policy.effects import reads_moment
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.service.call_evaluation import CurrentEvaluation, evaluate_now
@@ -23,6 +24,9 @@ from twokey.gateway.store.store import Store
 
 MOST_KEPT: Final = 2_000
 """Of how many calls it is kept at most."""
+
+KEPT_S: Final = 60.0
+"""How long it is kept: a call that did not start by then may start elsewhere."""
 
 
 @dataclass
@@ -39,11 +43,19 @@ class Asked:
         self.policy, self.evaluated = policy, evaluated
 
 
+@dataclass(frozen=True)
+class _Kept:
+    policy: Policy
+    action_hash: str
+    evaluation: CurrentEvaluation
+    at_s: float
+
+
 class DecidedBy:
     """What the policy said of calls when they were decided, by their action hash."""
 
     def __init__(self) -> None:
-        self._by_item = OrderedDict[str, tuple[Policy, str, CurrentEvaluation]]()
+        self._by_item = OrderedDict[str, _Kept]()
         # Event loops of several threads share one store.
         self._lock = threading.Lock()
 
@@ -52,21 +64,27 @@ class DecidedBy:
         policy = by.policy
         if policy is None:
             return
+        at_s = now_s()
         with self._lock:
             for index, one in by.evaluated.items():
                 item = approval.items[index]
                 if item.may_run and lasts(policy, item, one) and not _is_shared(one):
-                    self._by_item[item.id] = (policy, item.action_hash, one)
+                    kept = _Kept(policy, item.action_hash, one, at_s)
+                    self._by_item[item.id] = kept
                     self._by_item.move_to_end(item.id)
-            while len(self._by_item) > MOST_KEPT:
+            while self._by_item and self._has_one_too_many(at_s):
                 self._by_item.popitem(last=False)
+
+    def _has_one_too_many(self, at_s: float) -> bool:
+        oldest = next(iter(self._by_item.values()))
+        return len(self._by_item) > MOST_KEPT or at_s - oldest.at_s >= KEPT_S
 
     def find(self, policy: Policy, item: Item) -> CurrentEvaluation | None:
         """Return what this very policy said of a call, if it is the same call."""
         kept = self._by_item.get(item.id)
-        if kept is None or kept[0] is not policy or kept[1] != item.action_hash:
+        if kept is None or kept.policy is not policy:
             return None
-        return kept[2]
+        return kept.evaluation if kept.action_hash == item.action_hash else None
 
 
 _KEPT = WeakKeyDictionary[Store, DecidedBy]()

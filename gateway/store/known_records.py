@@ -22,6 +22,11 @@ from twokey.gateway.store.schemas import Parts, SchemaStore
 MOST_BYTES: Final = 8_000_000
 """How much memory what is remembered takes at most, about."""
 
+KEPT_S: Final = 300.0
+"""How long is remembered what is neither read nor written. What this process has no
+more to do with, because another one decides it or runs it, would stay for ever in a
+process that has little to do."""
+
 _RECORD, _ITEM = 5_000, 8_000
 """About how many bytes a parsed record takes, and each item of it: many times more than
 the fields that are stored of them, which are packed."""
@@ -35,6 +40,7 @@ class _Known:
     pinned: bytes
     loaded: Loaded
     at_s: float
+    used_s: float
 
     @property
     def size(self) -> int:
@@ -92,7 +98,8 @@ class KnownRecords:
         else:
             approval = codec.approval(approval_id, head, pinned, parts)
         loaded = Loaded(approval, now_ms)
-        self._remember(_Known(head, pinned, loaded, self._clock()))
+        at_s = self._clock()
+        self._remember(_Known(head, pinned, loaded, at_s, at_s))
         return loaded
 
     def latest(self, approval_id: str) -> Loaded | None:
@@ -123,7 +130,8 @@ class KnownRecords:
         for i, rows in written.uses.items():
             if rows.encode() != head.get(f"{i}:w", b"[]"):
                 head[f"{i}:w"] = rows.encode()
-        self._remember(_Known(head, known.pinned, written.loaded, self._clock()))
+        at_s = self._clock()
+        self._remember(_Known(head, known.pinned, written.loaded, at_s, at_s))
 
     def renewed(self, approval_id: str, index: int, until_ms: int) -> None:
         """Remember until when a claim stands, which no other number tells."""
@@ -134,7 +142,8 @@ class KnownRecords:
         item = approval.items[index].with_(claimed_until_ms=until_ms)
         loaded = replace(known.loaded, approval=approval.replacing(item))
         head = {**known.head, f"{index}:u": str(until_ms).encode()}
-        self._remember(replace(known, head=head, loaded=loaded))
+        used_s = self._clock()
+        self._remember(replace(known, head=head, loaded=loaded, used_s=used_s))
 
     def forget(self, approval_id: str) -> None:
         """Forget an approval, of which nothing is known any more."""
@@ -147,8 +156,12 @@ class KnownRecords:
             self._forget(approval_id)
             self._by_id[approval_id] = known
             self.bytes += known.size
-            while self.bytes > MOST_BYTES:
-                self._forget(next(iter(self._by_id)))
+            since_s = known.used_s - KEPT_S
+            while self._by_id:
+                first, oldest = next(iter(self._by_id.items()))
+                if self.bytes <= MOST_BYTES and oldest.used_s >= since_s:
+                    break
+                self._forget(first)
 
     def _forget(self, approval_id: str) -> None:
         known = self._by_id.pop(approval_id, None)

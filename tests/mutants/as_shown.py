@@ -273,9 +273,23 @@ AS_SHOWN_TABLE = (
     Mutant(
         "what another policy said lets no call start",
         DECIDED_BY,
-        "kept[0] is not policy or ",
+        "kept is None or kept.policy is not policy",
+        "kept is None",
+        STARTING,
+    ),
+    Mutant(
+        "by what a call was decided that does not start is not kept for ever",
+        DECIDED_BY,
+        " or at_s - oldest.at_s >= KEPT_S",
         "",
         STARTING,
+    ),
+    Mutant(
+        "records that a process has no more to do with are forgotten",
+        "gateway/store/known_records.py",
+        " and oldest.used_s >= since_s",
+        "",
+        "tests/store/test_known_records.py",
     ),
     Mutant(
         "what other calls have a part in is asked again when a call starts",

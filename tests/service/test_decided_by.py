@@ -10,7 +10,14 @@ from tests.service.harness import ANA, POLICY, ServiceHarness, claim_of
 from tests.service.windowed import refund, windowed
 from twokey.gateway.approvals.decisions import Approve, Decision, Edit
 from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.wire import Claimed, ClaimRequest, Refused
+from twokey.gateway.protocol.wire import (
+    Claimed,
+    ClaimRequest,
+    Refused,
+    TurnRef,
+    Verdict,
+)
+from twokey.gateway.service import decided_by
 from twokey.gateway.store.freezes import FreezeScope, ScopeKind
 from twokey.gateway.store.store import Store
 
@@ -52,6 +59,36 @@ async def test_a_call_that_was_just_decided_starts_without_another_evaluation(
 
     assert isinstance(reply, Claimed)
     assert evaluated == []
+
+
+def _claim(submitted: tuple[TurnRef, tuple[Verdict, ...]]) -> ClaimRequest:
+    ref, (verdict,) = submitted
+    return claim_of(ref, verdict)
+
+
+async def test_by_what_a_call_was_decided_is_kept_for_a_minute(
+    store: Store, evaluated: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness = ServiceHarness(store)
+    at_s = [100.0]
+    monkeypatch.setattr(decided_by, "now_s", lambda: at_s[0])
+    early, later, last = [
+        await harness.submit((REFUND, {"amount": 20}), thread=f"t{number}")
+        for number in range(3)
+    ]
+    for pause_s, (_, (verdict,)) in (
+        (0.0, early),
+        (decided_by.KEPT_S / 2, later),
+        (decided_by.KEPT_S / 2, last),
+    ):
+        at_s[0] += pause_s
+        await harness.reviews.decide(await harness.click(verdict), Approve(), ANA)
+    evaluated.clear()
+
+    assert isinstance(await harness.agents.claim(_claim(later)), Claimed)
+    assert evaluated == []
+    assert isinstance(await harness.agents.claim(_claim(early)), Claimed)
+    assert evaluated != []
 
 
 async def test_so_does_one_that_was_decided_as_it_was_shown(

@@ -192,6 +192,27 @@ async def test_what_was_read_longest_ago_is_forgotten_first(
     assert known.bytes <= known_records.MOST_BYTES
 
 
+async def test_what_nobody_uses_is_forgotten_after_a_while(
+    harness: ServiceHarness, store: Store
+) -> None:
+    ids = [(await authorized(harness))[1].partition(".")[0] for _ in range(4)]
+    at_s = [100.0]
+    known = KnownRecords(SchemaStore(store.conn), clock=lambda: at_s[0])
+    await load_many(store.conn, known, KEYS, ids[:3])
+
+    at_s[0] += known_records.KEPT_S / 2
+    known.renewed(ids[1], 0, 1)
+    at_s[0] += known_records.KEPT_S / 2 + 1
+    await load_many(store.conn, known, KEYS, ids[3:])
+
+    found = [known.latest(one) is not None for one in ids]
+    assert found == [False, True, False, True]
+    held = known.bytes
+    known.forget(ids[1])
+    known.forget(ids[3])
+    assert held > known.bytes == 0
+
+
 async def test_what_is_remembered_takes_no_more_memory_than_it_counts(
     harness: ServiceHarness, store: Store
 ) -> None:

@@ -45,7 +45,7 @@ TABLE = (
     Mutant(
         "an answer answers one question",
         "agent/interrupts.py",
-        "    return _latest(answer, model)\n",
+        "    return _latest(answer, expected)\n",
         "    return answer\n",
         "tests/agent/test_answered_before.py",
     ),

@@ -165,7 +165,7 @@ async def _restore(store: Store, saved: dict[bytes, bytes]) -> None:
 async def _recorded(store: Store, clicks: Sequence[Click]) -> list[tuple[bytes, ...]]:
     """Decide one by one; return the command by which each decision was written."""
     found: list[tuple[bytes, ...]] = []
-    began_ms = await store.conn.now_ms()
+    began_ms = await store.conn.now_ms("")
     reviews = ReviewService(store, lambda: _POLICY)
     place = unquote(urlsplit(store.conn.url).path)
     reader, writer = await asyncio.open_unix_connection(place, limit=_LINE_LIMIT)
@@ -186,7 +186,7 @@ async def _recorded(store: Store, clicks: Sequence[Click]) -> list[tuple[bytes, 
         writer.close()
     if len({one[1] for one in found}) != 1:
         raise NotMeasured("The decisions were written by different scripts.")
-    read_ms = range(began_ms, await store.conn.now_ms() + 1)
+    read_ms = range(began_ms, await store.conn.now_ms("") + 1)
     return [
         tuple(_NOW if _is_time(one, read_ms) else one for one in row) for row in found
     ]
@@ -227,7 +227,7 @@ async def _raw(store: Store, scripts: Sequence[tuple[bytes, ...]]) -> float:
     """Return how many of the scripts a second the server runs for a plain client."""
     async with _connections(store, DECIDERS) as clients:
         # A script refuses what was computed from an old reading.
-        now = str(await store.conn.now_ms()).encode()
+        now = str(await store.conn.now_ms("")).encode()
         waiting = iter(
             [tuple(now if one is _NOW else one for one in row) for row in scripts]
         )

@@ -75,7 +75,7 @@ async def _end_many(store: Store, count: int) -> None:
     run = keys.run(TENANT, RunRef(agent=AGENT, thread=_LONG))
     if number(await store.conn.command("EXISTS", run)) == 0:
         raise NotMeasured("The thread does not list what has ended in it.")
-    now_ms = await store.conn.now_ms()
+    now_ms = await store.conn.now_ms("")
     for start in range(0, count, _BATCH):
         rows: list[Argument] = []
         for one in range(start, min(start + _BATCH, count)):

@@ -45,7 +45,7 @@ async def check_once(ctx: ListenerContext) -> None:
 
 async def _check(ctx: ListenerContext, standing: Approval) -> None:
     item = standing.items[0]
-    now_ms = await ctx.service.store.conn.now_ms()
+    now_ms = await ctx.now_ms()
     users = dict.fromkeys(vote.by.user for vote in item.votes_now)
     people = [await ctx.reviewer_of(user, ctx.team, item) for user in users]
     # Slack's answers may be a minute old: the oldest of them counts.

@@ -98,6 +98,16 @@ class ListenerContext:
         """Return the keys of the tenant's own shard: of what is of no approval."""
         return self.service.store.keys_of_tenant(self.config.tenant)
 
+    async def now_ms(self, approval: str = "") -> int:
+        """Return the time by the clock of an approval's shard, or the tenant's own.
+
+        Raises:
+            StoreUnavailable: it does not answer.
+        """
+        store = self.service.store
+        keys = store.keys_of_approval(approval) or self.keys
+        return await store.conn.now_ms(keys.outbox)
+
     async def shown_at(self, channel: str, ts: str) -> str:
         """Return which approval a message in Slack shows; "" for none."""
         store = self.service.store

@@ -54,7 +54,7 @@ async def outdated_cards(
     # returned again when it becomes outdated once more.
     before = dict(named)
     named.clear()
-    now_ms = await service.store.conn.now_ms()
+    now_ms = await service.store.conn.now_ms(keys.outbox)
     named[_LOOKED] = str(now_ms)
     # The first check is of all pending approvals, since no bot may have run before; so
     # is one after quiet hours or a turn of people on call ended. Others are only of

@@ -47,7 +47,9 @@ async def announce_digest(demo: DemoStack, tenant: str) -> bool:
     service = demo.stack.twokey.reviews
     settings = MetricsSettings(channel=CHANNEL)
     reports = MetricsReports(service, settings, tenant=tenant, reader="demo")
-    now_ms = await service.store.conn.now_ms()
+    now_ms = await service.store.conn.now_ms(
+        service.store.keys_of_tenant(tenant).outbox
+    )
     week = Selection(since_ms=now_ms - _WEEK_MS, until_ms=now_ms + 1)
     # Each start of the demo may post one.
     return await reports.announce_digest(week, ZoneInfo("UTC"), f"demo {now_ms}")

@@ -87,13 +87,18 @@ def free_port() -> int:
 
 
 class Node:
-    """One server process; it keeps its port and folder when it is started again."""
+    """One server process; it keeps its port and folder when it is started again.
+
+    Attributes:
+        env: what the process finds in its environment, from its next start on.
+    """
 
     def __init__(
         self, program: str, folder: Path, settings: dict[str, str], *words: str
     ) -> None:
         self.port = free_port()
         self.folder = folder
+        self.env: dict[str, str] = {}
         self._program = program
         self._settings = {"port": str(self.port), "bind": "127.0.0.1", **settings}
         self._words = words
@@ -132,7 +137,7 @@ class Node:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 cwd=self.folder,
-                env={"LC_ALL": "C"},
+                env={"LC_ALL": "C", **self.env},
             )
         until(lambda: self.ask("PING") == b"PONG", f"{self.address} answers")
 

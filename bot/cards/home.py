@@ -198,7 +198,7 @@ def _own(
         team: the workspace.
         now_ms: the time.
     """
-    waiting = most_urgent(own, now_ms)
+    waiting = most_urgent(own)
     if not waiting:
         return []
     # At least one, however full the list above is: else nobody would learn that they

@@ -24,7 +24,6 @@ from twokey.bot.cards.listing import (
 )
 from twokey.bot.cards.votes import counted_votes
 from twokey.gateway.approvals.record import Approval, Item
-from twokey.gateway.approvals.timing import is_over
 from twokey.gateway.protocol.records import Record
 from twokey.gateway.protocol.tiers import Tier, join
 from twokey.gateway.protocol.verbs import Verb
@@ -148,14 +147,14 @@ def page_of(
 
     Args:
         queue: the approvals that wait for this person, in any order.
-        now_ms: the time; what is past its time is left out.
+        now_ms: the time.
         user: the person.
         chosen: what they want to see; the last page where there are fewer.
         calls: how many calls of each approval wait for them; all that wait where it
             says nothing.
     """
     chosen = chosen or HomeFilter()
-    waiting = most_urgent(queue, now_ms)
+    waiting = most_urgent(queue)
     counts = {one.id: len(pending(one)) for one in waiting} | dict(calls or {})
     matching = [one for one in waiting if _matches(one, chosen, user, now_ms)]
     start = _start(matching, chosen.after)
@@ -196,10 +195,13 @@ def _mark_before(matching: Sequence[Approval], index: int) -> str:
     return mark_of(matching[index - 1]) if index > 0 else ""
 
 
-def most_urgent(queue: Iterable[Approval], now_ms: int) -> list[Approval]:
-    """Return what of a queue waits still, the most urgent first."""
-    waiting = (one for one in queue if pending(one) and not is_over(one, now_ms))
-    return sorted(waiting, key=_sort_key)
+def most_urgent(queue: Iterable[Approval]) -> list[Approval]:
+    """Return what of a queue waits, the most urgent first.
+
+    Whose time is over was left out when it was read, by the clock of its shard: another
+    clock, which is ahead, would hide what can be decided still.
+    """
+    return sorted((one for one in queue if pending(one)), key=_sort_key)
 
 
 def pending(approval: Approval) -> list[Item]:

@@ -222,7 +222,7 @@ class Collector:
         return loaded.approval if loaded else None
 
     async def _age_s(self, approval: Approval) -> float:
-        now_ms = await self.store.now_ms()
+        now_ms = await self.store.now_ms(self.updater.keys)
         return max(0.0, (now_ms - approval.created_at_ms) / 1000)
 
 

@@ -65,7 +65,7 @@ class MetricsReports:
             StoreUnavailable: when the store does not answer.
             LeaseLost: another bot publishes now.
         """
-        now_ms = await self._service.store.conn.now_ms()
+        now_ms = await self._service.store.conn.now_ms(self._keys.outbox)
         alert, digest = self._settings.alert, self._settings.digest
         if digest is not None:
             await self._digest(digest, datetime.fromtimestamp(now_ms / 1000, UTC))

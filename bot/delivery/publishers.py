@@ -123,6 +123,7 @@ def publishers_of(  # noqa: PLR0913 - what a bot is made of
         slack,
         seal_key=config.seal_key,
         team=me.team,
+        tenant=config.tenant,
         changed=home.changed.set,
     )
 

@@ -39,10 +39,11 @@ class SeededDefects:
         *,
         seal_key: bytes,
         team: str,
+        tenant: str,
         changed: Callable[[], None],
     ) -> None:
         self._seeded = service.seeded_defects
-        self._conn = service.store.conn
+        self._store, self._tenant = service.store, tenant
         self._slack = slack
         self._seal_key = seal_key
         self._team = team
@@ -54,7 +55,8 @@ class SeededDefects:
         Raises:
             StoreUnavailable: when the store does not answer.
         """
-        now_ms = await self._conn.now_ms()
+        own = self._store.keys_of_tenant(self._tenant)
+        now_ms = await self._store.conn.now_ms(own.outbox)
         await self._seeded.show_if_due(await self._seeded.read(), now_ms)
         seeded = await self._seeded.read()
         shown = seeded.card

@@ -329,7 +329,7 @@ async def _result_of(ctx: ListenerContext, call: _Call, outcome: Outcome) -> Res
         # A rejection by its requester withdraws a call.
         is_no = state in {ItemState.REJECTED, ItemState.WITHDRAWN}
         return call.result(Came.REJECTED if is_no else Came.APPROVED)
-    now_ms = await ctx.service.store.conn.now_ms()
+    now_ms = await ctx.now_ms(call.seen.approval)
     came = Came.COUNTED if isinstance(outcome, Voted) else Came.NOT_DONE
     return call.result(came, outcome_text(outcome, now_ms=now_ms))
 

@@ -156,7 +156,7 @@ async def _show_page(
 async def _target(
     ctx: ListenerContext, card: SeededCard, sealed: Sealed, purpose: str
 ) -> Target:
-    now_ms = await ctx.service.store.conn.now_ms()
+    now_ms = await ctx.now_ms()
     return Target(card.shown, sealed.index, purpose, now_ms, ctx.keys)
 
 

@@ -35,7 +35,7 @@ async def stats_command(ctx: ListenerContext, command: Command, _: str) -> AckBo
         UserFacingError: says why not.
     """
     await ctx.require_member(command.who, OUTSIDER)
-    since_ms = await ctx.service.store.conn.now_ms() - DAYS * _DAY_MS
+    since_ms = await ctx.now_ms() - DAYS * _DAY_MS
     try:
         async with asyncio.timeout(_WITHIN_S):
             metrics = await ctx.service.statistics.metrics(Selection(since_ms=since_ms))

@@ -164,7 +164,7 @@ class OrphanFinder:
             found += is_orphan is True
             if is_orphan is None:
                 left.add(thread)
-        young_ms = await self._store.conn.now_ms() - LEFT_MS
+        young_ms = await self._store.conn.now_ms(self._keys_of(agent).outbox) - LEFT_MS
         await outbox.done(
             *(
                 one.seq

@@ -100,7 +100,7 @@ class Retries:
                     return None
                 continue
             # The store's clock: other processes compare these times with theirs.
-            now_ms = await self._store.conn.now_ms()
+            now_ms = await self._store.conn.now_ms(at.keys.retry)
             after = failed_again(
                 before or _first_failure(at, now_ms),
                 diagnosis,
@@ -180,7 +180,7 @@ class Retries:
                 queue = self._store.queue(at.keys)
                 await queue.later(delivery, delay_ms=jittered(_UNSERVED_PARKED_MS))
                 return
-            now_ms = await self._store.conn.now_ms()
+            now_ms = await self._store.conn.now_ms(at.keys.retry)
             after = _unserved(before or _first_failure(at, now_ms), now_ms, why).with_(
                 jobs=_still_to_do(before, delivery, delivery.job)
             )
@@ -205,7 +205,7 @@ class Retries:
             is_waiting = before.state is RunState.WAITING
             if not is_ours or not (is_waiting or before.can_pass) or not before.jobs:
                 continue
-            now_ms = await self._store.conn.now_ms()
+            now_ms = await self._store.conn.now_ms(keys.retry)
             if before.next_ms and before.next_ms <= now_ms < before.next_ms + _START_MS:
                 continue  # it is being tried right now
             after = before.with_(next_ms=now_ms)
@@ -214,7 +214,7 @@ class Retries:
 
     async def forget_old(self, keys: Keys) -> None:
         """Forget runs of a shard that nobody advanced as long as approvals are kept."""
-        before_ms = await self._store.conn.now_ms() - KEEP_MS
+        before_ms = await self._store.conn.now_ms(keys.retry) - KEEP_MS
         for run in await self._stalled.began_before(keys, before_ms):
             with suppress(NewerRecord):
                 await self._forget(keys, run, before_ms)

@@ -79,7 +79,7 @@ class ThirdPartyInterrupts:
         # An id of its own: other jobs of the thread bring it forward.
         job = Job.to_resume(at.tenant, at.agent, at.thread).with_(id="question")
         known = await self._interrupts.all(at.keys, job)
-        now_ms = await self._conn.now_ms()
+        now_ms = await self._conn.now_ms(at.keys.retry)
         due: list[PendingInterrupt] = []
         for one in foreign:
             question = known.get(one.id)
@@ -138,7 +138,7 @@ class ThirdPartyInterrupts:
     ) -> ThreadState:
         """End the run, unless it asks something else that may be answered still."""
         if len(due) < len(state.pending):
-            now_ms = await self._conn.now_ms()
+            now_ms = await self._conn.now_ms(at.keys.retry)
             await self._interrupts.arm(at.keys, job, now_ms + AGAIN_MS)
             return state
         # Before the question is marked as ended: killed in between, it is due once

@@ -58,7 +58,9 @@ class FreezeService(TenantService):
             StoreUnavailable: when it is not known to be stopped.
         """
         # A tenant that is split asks its shards, of which any may be away.
-        now_ms = await self._store.conn.now_ms() if self._split is None else 0
+        now_ms = 0
+        if self._split is None:
+            now_ms = await self._store.conn.now_ms(self._own.outbox)
         freeze = Freeze(scope=scope, by=by, reason=reason, at_ms=now_ms)
         event = self._event(EventName.FREEZE_SET, scope, by, on_behalf_of, gesture)
         event = event.with_(reason=reason)

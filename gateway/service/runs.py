@@ -125,7 +125,8 @@ class RunService(PolicyService):
         Raises:
             StoreUnavailable: when it is not known to be tried.
         """
-        stalled, now_ms = self._store.stalled, await self._store.conn.now_ms()
+        stalled, keys = self._store.stalled, self._keys_of(run.agent)
+        now_ms = await self._store.conn.now_ms(keys.retry)
         after = run.with_(
             state=RunState.WAITING,
             attempts=0,

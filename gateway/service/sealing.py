@@ -52,7 +52,7 @@ async def seal(store: Store, keys: Keys, folder: Path) -> None:
     # Again with each look: a process may have ended before it did so.
     if sealed.number:
         await log.trim_to((sealed.last[0], sealed.last[1] + 1))
-    now_ms = await store.conn.now_ms()
+    now_ms = await store.conn.now_ms(keys.audit)
     oldest_ms = now_ms - int(store.audit_kept.total_seconds() * 1000)
     is_due = await _is_due(store, keys, sealed, now_ms)
     if not is_due and not await _is_over(folder, keys, sealed, oldest_ms):

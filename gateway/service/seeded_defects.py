@@ -51,7 +51,8 @@ class SeededDefectService(PolicyService):
         seeded = await self.read()
         if seeded.card is None or not seeded.ts or seeded.answer:
             return None
-        loaded = Loaded(seeded.card.shown, await self._store.conn.now_ms())
+        now_ms = await self._store.conn.now_ms(self._own.outbox)
+        loaded = Loaded(seeded.card.shown, now_ms)
         is_over = loaded.now_ms >= loaded.approval.expires_at_ms
         return None if is_over else loaded
 

@@ -129,7 +129,7 @@ class StandingService(PolicyService):
         Raises:
             StoreUnavailable: when it is not known to be opened.
         """
-        now_ms = await self._store.conn.now_ms()
+        now_ms = await self._store.conn.now_ms(self._own.outbox)
         bounds = self.bounds(approval, index, chosen, now_ms)
         if isinstance(bounds, str):
             return bounds

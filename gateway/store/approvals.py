@@ -337,7 +337,9 @@ class ApprovalStore:
 
         ``skip`` leaves out the first ones, which the caller has to leave alone.
         """
-        now_ms = await self._conn.now_ms()
+        # Of its own clock: by one that is ahead, what is not overdue yet would be
+        # listed, and written again, with each look.
+        now_ms = await self._conn.now_ms(keys.expiry)
         reply = await self._conn.command(
             "ZRANGEBYSCORE", keys.expiry, 0, now_ms, "LIMIT", skip, limit
         )

@@ -99,7 +99,8 @@ class AuditLog:
 
         Not where it is sealed, which drops what stands in files.
         """
-        oldest_ms = await self._conn.now_ms() - int(kept.total_seconds() * 1000)
+        now_ms = await self._conn.now_ms(self._keys.audit)
+        oldest_ms = now_ms - int(kept.total_seconds() * 1000)
         await self.trim_to((max(0, oldest_ms), 0))
 
     async def trim_to(self, first: EntryId) -> None:

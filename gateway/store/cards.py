@@ -240,9 +240,10 @@ class CardStore(AttachedStore):
         """Note that cards are missing or old, until they are drawn."""
         if not approvals:
             return
-        until_ms = await self._conn.now_ms() + KEEP_MS
+        key = keys.outdated(tenant)
+        until_ms = await self._conn.now_ms(key) + KEEP_MS
         rows = [part for one in approvals for part in (until_ms, keys.listed(one))]
-        await self._conn.command("ZADD", keys.outdated(tenant), *rows)
+        await self._conn.command("ZADD", key, *rows)
 
     async def unmark(self, keys: Keys, tenant: str, approval: str) -> None:
         """Forget that a card is outdated: nothing on it can be decided."""

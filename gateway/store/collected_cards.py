@@ -24,9 +24,9 @@ _ALONE = ""
 class CollectedCardStore(AttachedStore):
     """Collected cards of all shards."""
 
-    async def now_ms(self) -> int:
-        """Return the time by the store's clock."""
-        return await self._conn.now_ms()
+    async def now_ms(self, keys: Keys) -> int:
+        """Return the time by the clock of a shard."""
+        return await self._conn.now_ms(keys.outbox)
 
     async def collect(
         self, keys: Keys, card: str, members: Sequence[str], *, group: str

@@ -117,13 +117,19 @@ class Connection:
             [reply] = await self._ask([words])
         return _converted(words, reply)
 
-    async def now_ms(self) -> int:
-        """Return the server's time, by which all that is kept is dated.
+    async def now_ms(self, near: str) -> int:
+        """Return the time of a server, by which all that it keeps is dated.
+
+        Args:
+            near: a key. Servers of a cluster have clocks of their own, and what one
+                has kept is compared with its own; it also answers while others do not.
 
         Raises:
             StoreUnavailable: when the server did not answer.
         """
-        return milliseconds(await self.command("TIME"))
+        # TIME names no key: the one beside it leads both to the server that has it.
+        _, time = await self.transaction(["EXISTS", near], ["TIME"])
+        return milliseconds(time)
 
     async def transaction(self, *commands: Sequence[Argument]) -> list[Reply]:
         """Run commands as one MULTI/EXEC, so that they see one state.

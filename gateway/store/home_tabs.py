@@ -57,9 +57,9 @@ class HomeTabStore:
         settings: str = "",
     ) -> HomeTab:
         """Note that somebody uses their tab, and with which settings."""
-        now_ms = await self._conn.now_ms()
-        tab = HomeTab(used_at_ms=now_ms, settings=settings)
         key = keys.home_tabs(tenant)
+        now_ms = await self._conn.now_ms(key)
+        tab = HomeTab(used_at_ms=now_ms, settings=settings)
         # Its own field: what another process shows meanwhile is not overwritten.
         await self._conn.transaction(
             ["HSET", key, user, tab.model_dump_json()], ["PEXPIRE", key, OPEN_MS]

@@ -56,7 +56,7 @@ class Outbox:
 
     async def put(self, event: Event) -> None:
         """Announce something that changes no approval, such as a finished run."""
-        at_ms = await self._conn.now_ms()
+        at_ms = await self._conn.now_ms(self._keys.outbox)
         await self._conn.keep(*announcement(self._keys, event, event, at_ms))
 
     async def unfinished(

@@ -147,7 +147,7 @@ async def trim_outbox(conn: Connection, keys: Keys) -> Backlog:
     if groups:
         # Compared as numbers: as texts "9-0" would come after "10-0".
         needs = min(one.needs for one in groups)
-        oldest_ms, index = min(needs, (await _young_ms(conn), 0))
+        oldest_ms, index = min(needs, (await _young_ms(conn, keys), 0))
         first = f"{oldest_ms}-{index}"
         await conn.command("XTRIM", keys.outbox, "MINID", "~", first, "LIMIT", _TRIMMED)
     return await backlog(conn, keys)
@@ -160,7 +160,7 @@ async def backlog(conn: Connection, keys: Keys) -> Backlog:
     last = min(groups, key=lambda one: one.needs, default=None)
     # A reader that is up to date is not to blame for what is kept for those that look
     # on.
-    if last is None or last.needs[0] >= await _young_ms(conn):
+    if last is None or last.needs[0] >= await _young_ms(conn, keys):
         return Backlog(events)
     return Backlog(events, last.name)
 
@@ -172,8 +172,8 @@ async def longest_backlog(conn: Connection, shards: Sequence[Keys]) -> Backlog:
     return max(found, key=lambda one: (bool(one.problem), one.events))
 
 
-async def _young_ms(conn: Connection) -> int:
-    return max(0, await conn.now_ms() - int(_KEPT.total_seconds() * 1000))
+async def _young_ms(conn: Connection, keys: Keys) -> int:
+    return max(0, await conn.now_ms(keys.outbox) - int(_KEPT.total_seconds() * 1000))
 
 
 async def reader_states(conn: Connection, keys: Keys) -> list[ReaderState]:

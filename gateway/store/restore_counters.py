@@ -69,7 +69,7 @@ class RestoreCounterStore:
     async def add(self, keys: Keys, tenant: str, checkpoints: str) -> int:
         """Raise a counter by one; return it."""
         key = keys.restore_counters(tenant)
-        now = await self._conn.now_ms()
+        now = await self._conn.now_ms(key)
         replies = await self._conn.keep(
             ["HINCRBY", key, checkpoints, 1], ["HSET", key, checkpoints + _AT, now]
         )

@@ -20,7 +20,7 @@ class SpotCheckCounter:
         What is counted and then not asked, because the process ends in between, is
         lost: people are asked about fewer calls, never about more.
         """
-        now_ms = await self._conn.now_ms()
+        now_ms = await self._conn.now_ms(keys.outbox)
         key = keys.spot_checks(tenant, now_ms // _DAY_MS)
         count, _ = await self._conn.transaction(
             ["INCR", key], ["PEXPIRE", key, 2 * _DAY_MS]

@@ -38,10 +38,9 @@ class StandingStore:
 
     async def drop_overdue(self, keys: Keys, tenant: str) -> None:
         """Take those whose time is over from the list, in whatever state they are."""
-        now_ms = await self._conn.now_ms()
-        await self._conn.command(
-            "ZREMRANGEBYSCORE", keys.standing(tenant), "-inf", now_ms
-        )
+        key = keys.standing(tenant)
+        now_ms = await self._conn.now_ms(key)
+        await self._conn.command("ZREMRANGEBYSCORE", key, "-inf", now_ms)
 
     async def confirm(self, keys: Keys, approval: str, *, asked_ms: int) -> bool:
         """Note when Slack confirmed the givers' roles; False when it has ended.

@@ -56,7 +56,7 @@ class TimerStore:
 
         ``skip`` leaves out the first ones, which the caller has to leave alone.
         """
-        now_ms = await self._conn.now_ms()
+        now_ms = await self._conn.now_ms(keys.timers)
         reply = await self._conn.command(
             "ZRANGEBYSCORE", keys.timers, 0, now_ms, "LIMIT", skip, limit
         )

@@ -57,6 +57,7 @@ async def look(stack: Stack) -> None:
             slack,
             seal_key=config.seal_key,
             team=TEAM,
+            tenant=config.tenant,
             changed=lambda: None,
         ).look()
 
@@ -215,7 +216,7 @@ async def test_a_restart_goes_on_where_it_was(stack: Stack) -> None:
 
 
 async def test_the_next_one_is_planned_and_not_shown_at_once(stack: Stack) -> None:
-    now_ms = await stack.store.conn.now_ms()
+    now_ms = await stack.store.conn.now_ms("")
     await look(stack)
 
     seeded = await stack.store.seeded.read(stack.keys, "default")

@@ -48,7 +48,7 @@ async def test_people_are_asked_when_the_night_ends_and_when_their_turn_begins(
     store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(publisher, "_REDRAW_AT_LEAST_S", 1)
-    now = utc(await store.conn.now_ms())
+    now = utc(await store.conn.now_ms(""))
     zone = zone_of(23, now.hour)
     day = (now - timedelta(days=1)).date().isoformat()
     policy = POLICY.replace(ROLE, NIGHT) + TURNS

@@ -138,8 +138,8 @@ STANDING_TABLE = (
     Mutant(
         "standing: one that is not opened yet stays listed",
         "gateway/store/standing.py",
-        '"ZREMRANGEBYSCORE", keys.standing(tenant), "-inf", now_ms',
-        '"ZREMRANGEBYSCORE", keys.standing(tenant), "-inf", "+inf"',
+        '"ZREMRANGEBYSCORE", key, "-inf", now_ms',
+        '"ZREMRANGEBYSCORE", key, "-inf", "+inf"',
         ENDS,
     ),
     Mutant(

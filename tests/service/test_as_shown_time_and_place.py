@@ -80,13 +80,13 @@ async def test_the_end_of_its_time_is_that_of_the_store(
     assert clock.now_s == 0
     _, (verdict,) = await harness.submit(("process_refund", {"amount": 9}))
     conn, keys = harness.store.conn, harness.store.keys_of_tenant("default")
-    ends_ms = await conn.now_ms() + 300
+    ends_ms = await conn.now_ms("") + 300
     head = keys.head(f"{verdict.item_id.rpartition('.')[0]}")
     await conn.command("HSET", head, "expires", ends_ms)
     click = await shown_again(harness, verdict)
 
     async def is_over() -> bool:
-        return await conn.now_ms() >= ends_ms
+        return await conn.now_ms("") >= ends_ms
 
     await eventually(is_over)
 
@@ -116,7 +116,7 @@ async def test_a_clock_that_went_wrong_dates_nothing(
 ) -> None:
     click = await shown(harness)
     clock.now_s = wrong_s
-    before_ms = await harness.store.conn.now_ms()
+    before_ms = await harness.store.conn.now_ms("")
 
     assert await at_once(harness.reviews, click) is None
     outcome = await harness.reviews.decide(click, Approve(), ANA)
@@ -124,7 +124,7 @@ async def test_a_clock_that_went_wrong_dates_nothing(
     assert isinstance(outcome, Decided)
     decision = outcome.approval.items[0].decision
     assert decision
-    assert before_ms <= decision.at_ms <= await harness.store.conn.now_ms()
+    assert before_ms <= decision.at_ms <= await harness.store.conn.now_ms("")
 
 
 async def test_what_was_shown_long_ago_is_dated_as_of_now(
@@ -213,7 +213,7 @@ async def test_a_delegation_that_was_withdrawn_or_has_ended_is_none(
 
     # A row that ended stays in the hash until the next change of it.
     await delegations.delegate(BEN.person, "U0EVE", AN_HOUR)
-    ended = await conn.now_ms() - 1
+    ended = await conn.now_ms("") - 1
     await conn.command("HSET", KEYS.delegations("default"), "U0X", f"U0ANA {ended}")
     assert isinstance(await at_once(harness.reviews, second, place=HERE), Decided)
 

@@ -112,7 +112,7 @@ async def test_a_window_forgets_so_many_uses_at_a_look_and_never_counts_too_litt
     store: Store, keys: Keys
 ) -> None:
     window = keys.window("default", "refunds", "r")
-    past, now_ms = 25_000, await store.conn.now_ms()
+    past, now_ms = 25_000, await store.conn.now_ms("")
     rows: list[Argument] = []
     for index in range(past):
         rows += [now_ms - past + index, f"call{index} 2"]

@@ -73,7 +73,7 @@ async def test_totals_of_one_reading_start_from_one_sum(store: Store) -> None:
     uses = [one.usage.uses for one in await read_calls(store, harness.policy, calls)]
     [window] = {use.window for of_call in uses for use in of_call}
     # More than one look at a window forgets.
-    past, now_ms = 15_000, await store.conn.now_ms()
+    past, now_ms = 15_000, await store.conn.now_ms("")
     rows = [
         word for n in range(past) for word in (now_ms - past + n, f"call{n} 1000000")
     ]

@@ -230,7 +230,7 @@ async def test_without_slacks_word_of_now_nothing_is_covered(
     assert not await is_covered(harness, refund(5, "o1"))
 
     found = await standing_now(harness, standing)
-    now_ms = await harness.store.conn.now_ms()
+    now_ms = await harness.store.conn.now_ms("")
     await harness.reviews.standing.confirm(found, [ANA], asked_ms=now_ms)
 
     assert await is_covered(harness, refund(5, "o2"))
@@ -288,7 +288,7 @@ async def test_one_that_is_not_opened_yet_stays_listed(
     harness: ServiceHarness,
 ) -> None:
     store, keys = harness.store, harness.store.keys_of_tenant("default")
-    now_ms = await store.conn.now_ms()
+    now_ms = await store.conn.now_ms("")
     await store.standing.add(keys, "default", "ap_s0_1", until_ms=now_ms + 60_000)
     await store.standing.add(keys, "default", "ap_s0_2", until_ms=now_ms - 1)
 

@@ -240,7 +240,7 @@ async def test_a_run_counts_in_the_period_in_which_it_ends(
     harness: ServiceHarness,
 ) -> None:
     conn, keys = harness.store.conn, harness.store.keys_of_tenant("default")
-    now_ms = await conn.now_ms()
+    now_ms = await conn.now_ms("")
     for name, at_ms in (("run.started", now_ms - 5_000), ("run.finished", now_ms)):
         event = {"name": name, "tenant": "default", "agent": "a", "thread": "t"}
         body = json.dumps(event)

@@ -51,7 +51,7 @@ async def write(
     store: Store, keys: Keys, names: list[str], *, age_ms: int = 2 * 3_600_000
 ) -> None:
     """Write entries as of some time ago, each about an approval."""
-    at_ms = await store.conn.now_ms() - age_ms
+    at_ms = await store.conn.now_ms("") - age_ms
     rows: list[list[Argument]] = []
     for name in names:
         event = Event(name=EventName.APPROVAL_OPENED, tenant="default", approval=name)
@@ -118,7 +118,7 @@ async def test_what_is_sealed_leaves_the_store_and_is_read_as_before(
     assert await listed(log.newest(350)) == NAMES[:1100][::-1][:350]
     # From the middle of a segment on, and up to a time.
     assert await listed(log.entries(after=whole[599].seq)) == NAMES[600:1100]
-    since_ms = await store.conn.now_ms() - 3_600_000
+    since_ms = await store.conn.now_ms("") - 3_600_000
     assert await listed(log.entries(since_ms=since_ms)) == NAMES[1000:1100]
     assert await listed(log.entries(until_ms=since_ms)) == NAMES[:1000]
     assert await log.end() == now[-1].seq

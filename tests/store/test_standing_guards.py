@@ -75,7 +75,7 @@ async def test_what_moved_since_it_was_read_opens_nothing(
 
 async def test_what_is_over_opens_nothing(harness: ServiceHarness) -> None:
     standing = await allowed(harness)
-    await field(harness, standing, "0:l", await harness.store.conn.now_ms() - 1)
+    await field(harness, standing, "0:l", await harness.store.conn.now_ms("") - 1)
 
     assert await opened(harness, standing) is None
 
@@ -112,7 +112,7 @@ async def test_what_slack_did_not_confirm_lately_opens_nothing(
     harness: ServiceHarness,
 ) -> None:
     standing = await allowed(harness)
-    now_ms = await harness.store.conn.now_ms()
+    now_ms = await harness.store.conn.now_ms("")
     await field(harness, standing, "0:t", now_ms - CHECKED_FOR_MS - 1)
     assert await opened(harness, standing) is None
 

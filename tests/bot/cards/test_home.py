@@ -113,13 +113,16 @@ def test_only_calls_that_wait_count() -> None:
     assert _order(batch, _scored(1, "ap_one")) == ["ap_one", "ap_batch"]
 
 
-def test_what_is_decided_or_late_is_not_listed() -> None:
+def test_what_is_decided_is_not_listed() -> None:
     done = an_approval(in_state(a_refund(), ItemState.EXECUTED))
 
     assert "Waiting for you: 0" in readable(_view(done)["blocks"])
-    assert "Waiting for you: 0" in readable(
-        _view(an_approval(), now_ms=LATER)["blocks"]
-    )
+
+
+def test_what_waits_by_the_clock_of_its_shard_is_listed_by_any_other_clock() -> None:
+    found = readable(_view(an_approval(), now_ms=LATER)["blocks"])
+
+    assert "Waiting for you: 1" in found
 
 
 def test_calls_are_counted_and_not_cards() -> None:

@@ -47,6 +47,7 @@ from twokey.gateway.service.process_check import (
 )
 from twokey.gateway.service.reviews import ReviewService
 from twokey.gateway.store.processes import ProcessInfo
+from twokey.gateway.store.usable import until_usable
 
 logger = logging.getLogger(__name__)
 
@@ -220,7 +221,7 @@ class SlackBot:
         is_answering = config.mode is SlackMode.HTTP and self._worker.answers
         metrics = MetricsEndpoint(self._service, clock=self._clock)
         if self._peer is None:
-            await metrics.begin()
+            await until_usable(metrics.begin, self._service.store.conn.url)
         return Ingress(
             signing_secret=config.signing_secret if is_answering else "",
             nonces=StoreNonces(self._service.store, config.tenant),
@@ -292,11 +293,34 @@ class SlackBot:
         }
         return {name: value for name, value in found.items() if value}
 
+    async def _late(self) -> list[str]:
+        """Return what is not published in time, and which shards do not answer.
+
+        Raises:
+            StoreUnavailable: none of them answers.
+        """
+        parts = self._publishers
+        found = await asyncio.gather(
+            *(one.problem() for one in parts), return_exceptions=True
+        )
+        away = list[str]()
+        for part, problem in zip(parts, found, strict=True):
+            if isinstance(problem, StoreUnavailable):
+                away.append(part.shard)
+            elif isinstance(problem, BaseException):
+                raise problem
+        if parts and len(away) == len(parts):
+            raise StoreUnavailable("No shard answers.")
+        said = [one for one in found if isinstance(one, str) and one]
+        if away:
+            some = f"{', '.join(away)} of {len(parts)} shards"
+            said.append(f"{some} of the store do not answer.")
+        return said
+
     async def _problems(self) -> list[str]:
         problems: list[str] = []
         try:
-            found = [await one.problem() for one in self._publishers]
-            problems += filter(None, found)
+            problems += await self._late()
             if self._peer is not None:
                 problems += await self._peer.problems()
         except StoreUnavailable:

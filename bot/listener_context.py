@@ -13,6 +13,7 @@ from typing import LiteralString
 
 from twokey.bot.blocks import notice
 from twokey.bot.bot_token import BotToken
+from twokey.bot.cards.away_parts import incomplete
 from twokey.bot.cards.frame import Frame
 from twokey.bot.config import BotConfig
 from twokey.bot.home_updates import HomeUpdates
@@ -29,6 +30,7 @@ from twokey.gateway.approvals.membership import click_again
 from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.errors import StoreUnavailable
 from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.service.away_parts import AwayParts
 from twokey.gateway.service.reviews import ReviewService
 from twokey.gateway.service.voters import Voters
 from twokey.gateway.store.freezes import FreezeScope
@@ -108,13 +110,21 @@ class ListenerContext:
         keys = store.keys_of_approval(approval) or self.keys
         return await store.conn.now_ms(keys.outbox)
 
-    async def shown_at(self, channel: str, ts: str) -> str:
-        """Return which approval a message in Slack shows; "" for none."""
-        store = self.service.store
-        for keys in store.parts_of(self.config.tenant):
-            if shown := await store.cards.shown_at(keys, channel, ts):
-                return shown
-        return ""
+    def away_parts(self) -> AwayParts:
+        """Return what notes which shards a list leaves out, none so far."""
+        return AwayParts(self.service.store.parts_of(self.config.tenant))
+
+    def incomplete(self, away: AwayParts) -> Label | None:
+        """Return what a list says of shards that it leaves out; None for none."""
+        if not away.shards:
+            return None
+        store, tenant = self.service.store, self.config.tenant
+        agents = [
+            agent
+            for agent in self.config.agents
+            if store.keys_of_agent(tenant, agent).shard in away.shards
+        ]
+        return incomplete(away.shards, away.parts, agents)
 
     def frame(self, approval: Approval, now_ms: int) -> Frame:
         """Return what the cards and modals of an approval are made with."""

@@ -14,6 +14,7 @@ from twokey.bot.manifest import DIRECT_MESSAGES, SCOPES
 from twokey.bot.web import Slack, SlackBody, SlackError, SlackRefused, text_at
 from twokey.cli.check import Check, State
 from twokey.cli.command_context import CommandContext
+from twokey.cli.freeze_checks import check_freezes
 from twokey.cli.reviewer_checks import check_people
 from twokey.cli.store_access import open_configured
 from twokey.gateway.approvals.requirement import Notify
@@ -81,15 +82,8 @@ async def run_checks(
     else:
         yield Check("policy", State.GOOD, policy.digest)
     yield await _run_check("secret", _secret(settings))
-    store = await _run_check("store", _store(settings))
-    yield store
-    # What depends on a bad check is left out: it would only repeat the same cause.
-    if store.state is State.GOOD:
-        if policy:
-            yield await _run_check("waiting", _waiting(settings, policy))
-        yield await _run_check("processes", _processes(settings))
-        yield await _run_check("outbox", _outbox(settings))
-        yield await _run_check("audit", _audit(settings))
+    async for check in _store_checks(settings, policy):
+        yield check
     yield await _run_check("checkpoints", _checkpoints(settings))
     for name, agent in settings.agents.items():
         yield await _run_check(f"agent {name}", _graph(settings, agent, policy))
@@ -102,6 +96,24 @@ async def run_checks(
     if channels and not post:
         text = f"not tried: {', '.join(channels)}; 'twokey doctor --post' tries them."
         yield Check("channels", State.SKIPPED, text)
+
+
+async def _store_checks(
+    settings: Settings, policy: Policy | None
+) -> AsyncGenerator[Check]:
+    store = await _run_check("store", _store(settings))
+    yield store
+    # Also where servers are away: that is when a freeze may not be everywhere.
+    if settings.split_by_agent:
+        yield await _run_check("freezes", check_freezes(settings))
+    # What depends on a bad check is left out: it would only repeat the same cause.
+    if store.state is not State.GOOD:
+        return
+    if policy:
+        yield await _run_check("waiting", _waiting(settings, policy))
+    yield await _run_check("processes", _processes(settings))
+    yield await _run_check("outbox", _outbox(settings))
+    yield await _run_check("audit", _audit(settings))
 
 
 async def _run_check(name: str, work: Awaitable[str]) -> Check:

@@ -82,6 +82,7 @@ def home(  # noqa: PLR0913 - facts of one tab, each by name
     until_ms: int = 0,
     is_complete: bool = True,
     looked_at: int = 0,
+    left_out: Label | None = None,
     own: Sequence[Approval] = (),
     troubles: Mapping[str, str] = _NO_TROUBLE,
     manual: Sequence[Block] = (),
@@ -97,11 +98,12 @@ def home(  # noqa: PLR0913 - facts of one tab, each by name
         until_ms: until when the tab shows changes by itself.
         is_complete: False when Slack left open what the person may decide.
         looked_at: how many were looked at, when there may be more; else 0.
+        left_out: what is said of shards of the store that do not answer.
         own: those that this person asked for or changed, and may only end.
         troubles: approval id to Slack's word for why its card is missing or old.
         manual: what stands at the end.
     """
-    at_least = " or more" if looked_at else ""
+    at_least = " or more" if looked_at or left_out else ""
     blocks = [
         header(label(f"Waiting for you: {page.calls}{at_least}")),
         section(_as_of(until_ms, now_ms), accessory=_refresh(), block_id=AS_OF),
@@ -116,12 +118,15 @@ def home(  # noqa: PLR0913 - facts of one tab, each by name
             is_alone = group.count == 1
             blocks += _row(frame, row, why=why, names_agent=is_alone)
             row += 1
-    blocks += _nothing(page, is_known=is_complete and not looked_at)
+    is_known = is_complete and not (looked_at or left_out)
+    blocks += _nothing(page, is_known=is_known)
     blocks += pager(page)
     if not is_complete:
         blocks.append(section(_INCOMPLETE))
     if looked_at:
         blocks.append(section(template(_CUT, count=looked_at)))
+    if left_out:
+        blocks.append(section(left_out))
     blocks += _own(own, row, key=key, team=team, now_ms=now_ms)
     blocks.append(_past())
     return home_view([*blocks, *manual], callback_id=View.HOME)

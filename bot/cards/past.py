@@ -18,7 +18,7 @@ from twokey.bot.ids import Input, View
 from twokey.bot.inputs import input_block, text_input
 from twokey.bot.objects import Block
 from twokey.bot.text import fit
-from twokey.bot.text_types import Template, label, template, untrusted
+from twokey.bot.text_types import Label, Template, label, template, untrusted
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.protocol.records import Person
@@ -56,6 +56,7 @@ class Past:
         is_mine: whether only this person's decisions were looked for.
         is_cut: whether older ones were not looked at.
         is_complete: False when Slack left open what the person may read.
+        left_out: what is said of shards of the store that do not answer.
     """
 
     rows: Sequence[tuple[Event, Approval]]
@@ -63,6 +64,7 @@ class Past:
     is_mine: bool = False
     is_cut: bool = False
     is_complete: bool = True
+    left_out: Label | None = None
 
 
 def item_of(event: Event, approval: Approval) -> Item | None:
@@ -92,7 +94,8 @@ def _values(item: Item) -> str:
 def past_blocks(past: Past) -> list[Block]:
     """Return a line for each decision, and what is to be said of the list."""
     blocks = [_row(event, approval) for event, approval in past.rows]
-    if not blocks:
+    # What nobody could look at may have some.
+    if not (blocks or past.left_out):
         blocks.append(section(_nothing(past)))
     if past.is_cut:
         blocks.append(
@@ -112,6 +115,8 @@ def past_blocks(past: Past) -> list[Block]:
                 )
             )
         )
+    if past.left_out:
+        blocks.append(section(past.left_out))
     return blocks
 
 

@@ -89,6 +89,11 @@ class Publisher:
         self._tenant = dispatcher.updater.tenant
         self._term: _LeaseTerm | None = None
 
+    @property
+    def shard(self) -> str:
+        """Return the shard that it publishes."""
+        return self._keys.shard
+
     async def problem(self) -> str:
         """Return what is not delivered in time, as a sentence; "" for nothing.
 
@@ -123,6 +128,7 @@ class Publisher:
                 logger.debug("publisher.standby shard=%s", self._keys.shard)
             except StoreUnavailable as error:
                 logger.warning("publisher.store_unavailable why=%s", error)
+                self._on_events()  # lists lack what is in this shard, and say so
             except Exception as error:  # noqa: BLE001 - nothing may end publishing
                 log_failure(logger, error, "publisher.failed_and_leads_again")
             await wait_until_set(stop, _RETRY_S)

@@ -118,8 +118,9 @@ async def _list(ctx: ListenerContext, command: Command, _: str) -> AckBody:
     await ctx.require_member(command.who, OUTSIDER)
     found: dict[str, Loaded] = {}
     is_unknown = False
-    mine, looked_at = await waiting.concerning(ctx, command.user)
-    here = await waiting.waiting(ctx)
+    away = ctx.away_parts()
+    mine, looked_at = await waiting.concerning(ctx, command.user, away)
+    here = await waiting.waiting(ctx, away)
     for loaded in {one.approval.id: one for one in (*mine, *here)}.values():
         access = await access_to(ctx, command, loaded.approval)
         is_unknown = is_unknown or (access.is_unknown and not access.is_given)
@@ -129,7 +130,8 @@ async def _list(ctx: ListenerContext, command: Command, _: str) -> AckBody:
     shown = [await ctx.service.as_of_now(one) for one in listed[:_MAX_LISTED]]
     lines = [f"• {line(one.approval)}" for one in shown]
     is_cut = len(here) >= MAX_QUEUE
-    if not lines and not (is_cut or looked_at):
+    left_out = ctx.incomplete(away)
+    if not lines and not (is_cut or looked_at or left_out):
         lines.append(to_mrkdwn(_NOTHING))
     if len(listed) > _MAX_LISTED:
         lines.append(f"… and {len(listed) - _MAX_LISTED} more.")
@@ -139,6 +141,8 @@ async def _list(ctx: ListenerContext, command: Command, _: str) -> AckBody:
         lines.append(to_mrkdwn(template(_CUT_HERE, count=len(here))))
     if is_unknown:
         lines.append(to_mrkdwn(_MAYBE_MORE))
+    if left_out:
+        lines.append(to_mrkdwn(left_out))
     return {"text": "\n".join(lines)}
 
 

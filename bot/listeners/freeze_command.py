@@ -27,6 +27,7 @@ from twokey.bot.text_types import label, slash_command, template, untrusted
 from twokey.gateway.approvals.decisions import Forbidden, Gesture, Reviewer
 from twokey.gateway.errors import FreezeIncomplete
 from twokey.gateway.service.reviewer_freezes import MAX_REASON
+from twokey.gateway.service.split_freezes import FreezesSeen, IncompleteFreeze
 from twokey.gateway.store.freezes import Freeze, FreezeScope, ScopeKind
 
 logger = logging.getLogger(__name__)
@@ -92,13 +93,33 @@ async def list_freezes(ctx: ListenerContext, command: Command, _: str) -> AckBod
         UserFacingError: says why not.
     """
     await ctx.require_member(command.who, _OUTSIDER)
-    found = await ctx.service.freezes.frozen()
-    if not found:
+    seen = await ctx.service.freezes.look()
+    if not (seen.freezes or seen.incomplete or seen.away):
         return {
             "text": to_mrkdwn(template("Nothing is frozen, and no agent is paused."))
         }
-    blocks = first_rows([*map(_row, found)], _LISTED)
-    return {"text": f"Frozen or paused: {len(found)}.", "blocks": blocks}
+    blocks = first_rows([*map(_row, seen.freezes)], _LISTED)
+    blocks += [section(untrusted(_partly(one, seen))) for one in seen.incomplete]
+    if seen.away:
+        blocks.append(section(label(_unseen(seen))))
+    return {"text": f"Frozen or paused: {len(seen.freezes)}.", "blocks": blocks}
+
+
+def _partly(freeze: IncompleteFreeze, seen: FreezesSeen) -> str:
+    lacking = f"{', '.join(freeze.lacking)} of {seen.parts} shards lack this"
+    if freeze.is_set:
+        what = f"{freeze.name}: {lacking} freeze, so calls there may still start."
+    else:
+        what = f"{freeze.name}: unfrozen, and {lacking}, so calls there do not start."
+    return f"⚠️ {fit(what, MAX_REASON)} A gateway that runs completes it in seconds."
+
+
+def _unseen(seen: FreezesSeen) -> str:
+    return (
+        f"⚠️ Incomplete: {', '.join(seen.away)} of {seen.parts} shards do not answer. "
+        "Something may be frozen or paused there that is not listed, and what is "
+        "listed may be missing there."
+    )
 
 
 def _row(freeze: Freeze) -> list[Block]:

@@ -23,12 +23,14 @@ from twokey.bot.cards.home_manual import manual
 from twokey.bot.cards.queue import HomeFilter, page_of
 from twokey.bot.limits import PUBLISH
 from twokey.bot.listener_context import ListenerContext
-from twokey.bot.listeners.person_queue import queue_of
+from twokey.bot.listeners.person_queue import PersonQueue, queue_of
 from twokey.bot.objects import Block
+from twokey.bot.text_types import Label
 from twokey.bot.web import RateLimited, SlackError, SlackRefused, text_at
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.errors import StoreUnavailable
 from twokey.gateway.failures import log_failure
+from twokey.gateway.service.away_parts import AwayParts
 from twokey.gateway.store.atomic_write import Loaded
 from twokey.gateway.store.home_tabs import HomeTab, ShownTab
 
@@ -54,7 +56,11 @@ async def show(ctx: ListenerContext, user: str) -> None:
         try:
             for _ in range(_TRIES):
                 await ctx.home.wait_for_limit()
-                if await _published(ctx, user, {}, is_requested=True):
+                away = ctx.away_parts()
+                is_published = await _published(ctx, user, away, {}, is_requested=True)
+                if away.shards:
+                    ctx.home.changed.set()  # what it lacks is added when it is back
+                if is_published:
                     return
         except (SlackError, StoreUnavailable) as error:
             logger.warning("home.unpublished user=%s why=%s", user, error)
@@ -86,21 +92,27 @@ async def _follow_changes(ctx: ListenerContext) -> None:
         return
     # Read once for all of them: people of one role have the same queue.
     read: dict[str, Loaded] = {}
+    # One that does not answer is waited for once.
+    away = ctx.away_parts()
     for user in users:
         async with ctx.home.next_update(user) as is_mine:
             # Otherwise another turn of this person waits, and shows all there is.
-            if is_mine and not await _followed(ctx, user, read):
+            if is_mine and not await _followed(ctx, user, away, read):
                 ctx.home.changed.set()
+    if away.shards:
+        ctx.home.changed.set()
 
 
-async def _followed(ctx: ListenerContext, user: str, read: dict[str, Loaded]) -> bool:
+async def _followed(
+    ctx: ListenerContext, user: str, away: AwayParts, read: dict[str, Loaded]
+) -> bool:
     """Bring one open tab up to date; False when it has to be tried again.
 
     Raises:
         StoreUnavailable: the store does not answer.
     """
     try:
-        return await _published(ctx, user, read, is_requested=False)
+        return await _published(ctx, user, away, read, is_requested=False)
     except SlackRefused as error:
         # It would be refused again: the person has left, or the tab was switched off.
         logger.warning("home.forgotten user=%s why=%s", user, error)
@@ -112,7 +124,12 @@ async def _followed(ctx: ListenerContext, user: str, read: dict[str, Loaded]) ->
 
 
 async def _published(
-    ctx: ListenerContext, user: str, read: dict[str, Loaded], *, is_requested: bool
+    ctx: ListenerContext,
+    user: str,
+    away: AwayParts,
+    read: dict[str, Loaded],
+    *,
+    is_requested: bool,
 ) -> bool:
     """Publish one tab; False when it has to be made again.
 
@@ -123,7 +140,8 @@ async def _published(
     tabs, tenant = ctx.service.store.home_tabs, ctx.config.tenant
     # The hash before the tab is made: whatever is published in between is newer.
     tab, before, now_ms = await tabs.tab(ctx.keys, tenant, user)
-    view = await _view(ctx, user, tab, read, now_ms=now_ms, is_requested=is_requested)
+    found = await queue_of(ctx, user, away, read, is_glance=not is_requested)
+    view = await _view(ctx, user, tab, found, ctx.incomplete(away), now_ms=now_ms)
     content = _content(view)
     if not is_requested and content == before.content:
         return True
@@ -154,13 +172,12 @@ async def _view(
     ctx: ListenerContext,
     user: str,
     tab: HomeTab,
-    read: dict[str, Loaded],
+    found: PersonQueue,
+    left_out: Label | None,
     *,
     now_ms: int,
-    is_requested: bool,
 ) -> Block:
     """Return a person's queue, and below it how this works."""
-    found = await queue_of(ctx, user, read, is_glance=not is_requested)
     chosen = filter_of(tab)
     page = page_of(
         found.mine, now_ms=now_ms, user=user, chosen=chosen, calls=found.calls
@@ -180,6 +197,7 @@ async def _view(
         until_ms=tab.until_ms,
         is_complete=found.is_complete,
         looked_at=found.looked_at,
+        left_out=left_out,
         own=found.own,
         troubles=await _troubles(ctx, page.approvals),
         manual=manual(ctx.service.channel, ctx.config.command),

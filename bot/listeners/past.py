@@ -73,8 +73,9 @@ async def _past(
     rows: list[tuple[Event, Approval]] = []
     known: dict[str, Access] = {}
     is_cut = False
+    away = ctx.away_parts()
     past = PastDecisions(ctx.service.store, tenant=ctx.config.tenant)
-    async for event, approval in past.newest():
+    async for event, approval in past.newest(away=away):
         if len(rows) == MAX_PAST or time.monotonic() - began > _WITHIN_S:
             is_cut = True
             break
@@ -87,4 +88,11 @@ async def _past(
         if is_theirs or known[approval.id].is_given:
             rows.append((event, approval))
     is_unknown = any(one.is_unknown and not one.is_given for one in known.values())
-    return Past(rows, words, is_mine, is_cut, is_complete=not is_unknown)
+    return Past(
+        rows,
+        words,
+        is_mine,
+        is_cut,
+        is_complete=not is_unknown,
+        left_out=ctx.incomplete(away),
+    )

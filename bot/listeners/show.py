@@ -23,6 +23,10 @@ _NOT_FOUND = template(
     "There is no such approval among those that you can decide, that you asked for, or "
     "that have their card in this channel. Try again in the channel of the card."
 )
+_NOT_THERE = template(
+    "There is no such approval among those that can be looked at now. Please try again "
+    "in a moment."
+)
 _SHOW_WHICH: LiteralString = (
     "Write `{command} show` and the id of an approval: the {chars} characters that its "
     "card shows below its title, such as `145163ba`."
@@ -57,23 +61,33 @@ async def show(ctx: ListenerContext, command: Command, rest: str) -> AckBody:
     if found and len(found["digits"]) < SHORT_CHARS:
         short = template(_TOO_SHORT, typed=code(typed), chars=SHORT_CHARS)
         return {"text": to_mrkdwn(short)}
-    loaded = await waiting.read_typed(ctx, typed, found["digits"]) if found else []
-    return {"text": await _shown(ctx, command, typed, loaded)}
+    away = ctx.away_parts()
+    digits = found["digits"] if found else ""
+    loaded = await waiting.read_typed(ctx, typed, digits, away) if found else []
+    text = await _shown(ctx, command, typed, loaded, is_whole=not away.shards)
+    left_out = ctx.incomplete(away)
+    return {"text": f"{text}\n{to_mrkdwn(left_out)}" if left_out else text}
 
 
 async def _shown(
-    ctx: ListenerContext, command: Command, typed: str, found: list[Loaded]
+    ctx: ListenerContext,
+    command: Command,
+    typed: str,
+    found: list[Loaded],
+    *,
+    is_whole: bool,
 ) -> str:
     """Return a text about those of these approvals that the person may read.
 
     "Not found" is also the answer for the others, and they make no id ambiguous: the
-    difference would tell which ids exist.
+    difference would tell which ids exist. It is not said where a shard does not answer.
     """
     access = [await access_to(ctx, command, one.approval) for one in found]
     given = [one for one, may in zip(found, access, strict=True) if may.is_given]
     if not given:
         is_unknown = any(may.is_unknown for may in access)
-        return to_mrkdwn(_NOT_SHOWN if is_unknown else _NOT_FOUND)
+        not_found = _NOT_FOUND if is_whole else _NOT_THERE
+        return to_mrkdwn(_NOT_SHOWN if is_unknown else not_found)
     now = [(await ctx.service.as_of_now(one)).approval for one in given]
     if len(now) == 1:
         return line(now[0])

@@ -26,6 +26,10 @@ _TOO_LONG = template(
     "There is too much to count before Slack stops waiting. Ask the gateway's "
     "operator for the output of `twokey stats`."
 )
+_AWAY = template(
+    "A part of the store does not answer, so the numbers cannot be counted. Please try "
+    "again in a moment."
+)
 
 
 async def stats_command(ctx: ListenerContext, command: Command, _: str) -> AckBody:
@@ -36,11 +40,17 @@ async def stats_command(ctx: ListenerContext, command: Command, _: str) -> AckBo
     """
     await ctx.require_member(command.who, OUTSIDER)
     since_ms = await ctx.now_ms() - DAYS * _DAY_MS
+    away = ctx.away_parts()
     try:
         async with asyncio.timeout(_WITHIN_S):
-            metrics = await ctx.service.statistics.metrics(Selection(since_ms=since_ms))
+            metrics = await ctx.service.statistics.metrics(
+                Selection(since_ms=since_ms), away=away
+            )
     except TimeoutError:
         return {"text": _TOO_LONG.text}
+    if away.shards:
+        # No part of the numbers: a rate without some of the agents would mislead.
+        return {"text": _AWAY.text}
     if metrics.total.is_empty or not metrics.tools:
         return {"text": _NOTHING.text}
     title = template("*The last {n} days* · all agents", n=DAYS)

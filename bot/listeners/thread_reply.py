@@ -47,6 +47,7 @@ from twokey.gateway.failures import log_failure
 from twokey.gateway.protocol import questions
 from twokey.gateway.protocol.records import Person
 from twokey.gateway.protocol.verbs import Verb
+from twokey.gateway.service.away_parts import of_each
 from twokey.gateway.store.atomic_write import Loaded
 
 logger = logging.getLogger(__name__)
@@ -98,10 +99,10 @@ async def handle_thread_reply(ctx: ListenerContext, mention: Mention) -> bool:
     """Answer a message under a card; False when it is under none."""
     if mention.thread_ts == mention.ts:
         return False
-    shown = await ctx.shown_at(mention.channel, mention.thread_ts)
-    if not shown:
-        return False
     try:
+        shown = await _shown_at(ctx, mention.channel, mention.thread_ts)
+        if not shown:
+            return False
         # Recorded before the acknowledgement: Slack repeats an answer that was lost
         # with this process, and the second one changes nothing.
         answered = await _answered(ctx, mention, shown)
@@ -116,6 +117,26 @@ async def handle_thread_reply(ctx: ListenerContext, mention: Mention) -> bool:
     if await ctx.is_first(mention.event_id):
         ctx.tasks.later(_reply(ctx, mention, shown, answered), name="reply")
     return True
+
+
+async def _shown_at(ctx: ListenerContext, channel: str, ts: str) -> str:
+    """Return which approval a message in Slack shows; "" for none.
+
+    Raises:
+        StoreUnavailable: none shows it that answers, and not all answer.
+    """
+    store, away = ctx.service.store, ctx.away_parts()
+    parts = store.parts_of(ctx.config.tenant)
+    found = await of_each(
+        parts, lambda keys: store.cards.shown_at(keys, channel, ts), away
+    )
+    shown = next(filter(None, found), "")
+    if away.shards and not shown:
+        raise StoreUnavailable(
+            f"Which approval the message shows may be in {', '.join(away.shards)}, "
+            "which did not answer; try again."
+        )
+    return shown
 
 
 async def _reply(

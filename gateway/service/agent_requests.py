@@ -6,6 +6,7 @@ import secrets
 
 from twokey.gateway.approvals.record import Origin
 from twokey.gateway.protocol.records import Person
+from twokey.gateway.service.away_parts import of_each
 from twokey.gateway.service.tenant_service import PolicyService
 from twokey.gateway.store.jobs import Job, JobKind
 from twokey.gateway.store.threads import ThreadFacts
@@ -67,7 +68,7 @@ class AgentRequests(PolicyService):
     async def was_asked(self, message_key: str) -> bool:
         """Return whether a message was kept for an agent."""
         threads = self._store.threads
-        for keys in self._parts:
-            if await threads.was_asked(keys, self._tenant, message_key):
-                return True
-        return False
+        found = await of_each(
+            self._parts, lambda keys: threads.was_asked(keys, self._tenant, message_key)
+        )
+        return any(found)

@@ -26,10 +26,12 @@ from twokey.gateway.errors import CorruptRecord
 from twokey.gateway.policy.batch_rules import BatchRule
 from twokey.gateway.policy.effective_rules import EffectiveRules
 from twokey.gateway.policy.rules import Policy
+from twokey.gateway.service.away_parts import AwayParts, of_each
 from twokey.gateway.service.collected_decisions import CollectedDecisions
 from twokey.gateway.service.tenant_service import PolicyService
 from twokey.gateway.service.voters import Voters
 from twokey.gateway.store.atomic_write import Loaded
+from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.store import Store
 
 
@@ -71,15 +73,22 @@ class CollectedCardService(PolicyService):
         shows = [one.approval for one in seen]
         return Loaded(collected(card, shows, left=left), now_ms)
 
-    async def read_short(self, short: str) -> list[Loaded]:
-        """Return the records of the tenant's collected cards with a short id."""
+    async def read_short(
+        self, short: str, *, away: AwayParts | None = None
+    ) -> list[Loaded]:
+        """Return the records of the tenant's collected cards with a short id.
+
+        Parts of the tenant that do not answer are left out where ``away`` can tell.
+        """
         approvals = self._store.approvals
-        found = [
-            await self.read(one)
-            for keys in self._parts
-            for one in await approvals.with_short_id(keys, short)
-        ]
-        return [one for one in found if one is not None]
+
+        async def read(keys: Keys) -> list[Loaded]:
+            ids = await approvals.with_short_id(keys, short)
+            found = [await self.read(one) for one in ids]
+            return [one for one in found if one is not None]
+
+        found = await of_each(self._parts, read, away)
+        return [loaded for of_part in found for loaded in of_part]
 
     async def decide(
         self,

@@ -10,7 +10,8 @@ from twokey.gateway.approvals.decisions import Gesture
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.approvals.standing import FROZEN, bounds_of
-from twokey.gateway.service.split_freezes import SplitFreezes
+from twokey.gateway.errors import StoreUnavailable
+from twokey.gateway.service.split_freezes import FreezesSeen, SplitFreezes
 from twokey.gateway.service.standing_ends import end_those
 from twokey.gateway.service.tenant_service import TenantService
 from twokey.gateway.store.freezes import (
@@ -96,10 +97,28 @@ class FreezeService(TenantService):
         return await self._store.freezes.lift(self._own, self._tenant, scope, event)
 
     async def frozen(self) -> tuple[Freeze, ...]:
-        """Return everything that is frozen or paused, oldest first."""
+        """Return everything that is frozen or paused, oldest first.
+
+        Raises:
+            StoreUnavailable: when a shard of the tenant does not answer.
+        """
+        seen = await self.look()
+        if seen.away:
+            raise StoreUnavailable(
+                f"{', '.join(seen.away)} of {seen.parts} shards did not answer, so "
+                "something may be frozen that is not known here; try again."
+            )
+        return seen.freezes
+
+    async def look(self) -> FreezesSeen:
+        """Return what is frozen or paused, and what of it is incomplete.
+
+        Raises:
+            StoreUnavailable: when the store does not answer.
+        """
         if self._split is not None:
-            return await self._split.all()
-        return await self._store.freezes.all(self._own, self._tenant)
+            return await self._split.look()
+        return FreezesSeen(await self._store.freezes.all(self._own, self._tenant))
 
     async def _end_standing(self, scope: FreezeScope) -> None:
         def is_stopped(standing: Approval) -> bool:

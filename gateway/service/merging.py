@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import heapq
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, aclosing
 from typing import Any, TypeVar
 
 Row = TypeVar("Row")
+
+
+async def all_of(asked: Sequence[Awaitable[Row]]) -> list[Row]:
+    """Return what all of these return, waited for at the same time.
+
+    Raises what one of them raises, once all of them have ended: none goes on behind
+    the back of its caller, also of one that is cancelled.
+    """
+    found = await asyncio.gather(*asked, return_exceptions=True)
+    for one in found:
+        if isinstance(one, BaseException):
+            raise one
+    return [one for one in found if not isinstance(one, BaseException)]
 
 
 async def merged(
@@ -37,8 +51,8 @@ async def merged(
                 heapq.heappush(heap, (key(row), number, row))
                 return
 
-        for number in range(len(streams)):
-            await read(number)
+        # At once: each asks a server of its own, or one that takes several together.
+        await all_of([read(number) for number in range(len(streams))])
         while heap:
             _, number, row = heapq.heappop(heap)
             yield row

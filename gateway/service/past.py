@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator
 from twokey.gateway.approvals.events import BY_GATEWAY, Event, EventName
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.service import tenant_log
+from twokey.gateway.service.away_parts import AwayParts
 from twokey.gateway.service.tenant_service import TenantService
 
 MAX_ENTRIES = 2000
@@ -30,17 +31,22 @@ class PastDecisions(TenantService):
     """What people of one tenant decided, and what nobody decided in time."""
 
     async def newest(
-        self, limit: int = MAX_ENTRIES
+        self, limit: int = MAX_ENTRIES, *, away: AwayParts | None = None
     ) -> AsyncGenerator[tuple[Event, Approval]]:
         """Yield decisions on calls that are still kept, each with its approval.
 
         Calls that the policy let run are left out: nobody decided them.
 
+        Args:
+            limit: how many entries are looked at.
+            away: parts of the tenant that do not answer, which are left out.
+
         Raises:
             StoreUnavailable: when the store does not answer.
         """
         seen: dict[str, Approval | None] = {}
-        async for event in tenant_log.newest(self._store, self._tenant, limit):
+        log = tenant_log.newest(self._store, self._tenant, limit, away=away)
+        async for event in log:
             if not _is_decision(event):
                 continue
             if event.approval not in seen:

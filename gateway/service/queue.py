@@ -8,6 +8,7 @@ from contextlib import aclosing
 from twokey.gateway.approvals.decisions import Reviewer
 from twokey.gateway.approvals.lifecycle import ApprovalState
 from twokey.gateway.approvals.timing import end_of, is_over
+from twokey.gateway.service.away_parts import AwayParts, of_each
 from twokey.gateway.service.merging import merged
 from twokey.gateway.service.tenant_service import TenantService
 from twokey.gateway.store.atomic_write import Loaded
@@ -27,7 +28,11 @@ class ReviewQueue(TenantService):
     """What waits for people of one tenant, whatever else its shards are busy with."""
 
     async def waiting(
-        self, limit: int = MAX_QUEUE, *, part: Keys | None = None
+        self,
+        limit: int = MAX_QUEUE,
+        *,
+        part: Keys | None = None,
+        away: AwayParts | None = None,
     ) -> AsyncGenerator[Loaded]:
         """Yield approvals with an item that waits for a person, the soonest due first.
 
@@ -37,12 +42,14 @@ class ReviewQueue(TenantService):
         Args:
             limit: how many.
             part: the only part of the tenant to look at; None for all.
+            away: parts that do not answer, which are left out.
 
         Raises:
             StoreUnavailable: when the store does not answer.
         """
         parts = self._parts if part is None else (part,)
-        rows = merged([self._waiting(keys, limit) for keys in parts], _due)
+        each = [(keys, self._waiting(keys, limit)) for keys in parts]
+        rows = merged(_answering(each, away), _due)
         left = limit
         async with aclosing(rows):
             async for loaded in rows:
@@ -60,18 +67,27 @@ class ReviewQueue(TenantService):
                 if self._waits(loaded):
                     yield loaded
 
-    async def groups(self) -> frozenset[str]:
+    async def groups(self, *, away: AwayParts | None = None) -> frozenset[str]:
         """Return the user groups that something waits for.
+
+        Args:
+            away: parts that do not answer, which are left out.
 
         Raises:
             StoreUnavailable: when the store does not answer.
         """
         queues = self._store.person_queues
-        found = [await queues.groups(keys, self._tenant) for keys in self._parts]
+        found = await of_each(
+            self._parts, lambda keys: queues.groups(keys, self._tenant), away
+        )
         return frozenset[str]().union(*found)
 
     async def concerning(
-        self, people: Iterable[Reviewer], read: dict[str, Loaded] | None = None
+        self,
+        people: Iterable[Reviewer],
+        read: dict[str, Loaded] | None = None,
+        *,
+        away: AwayParts | None = None,
     ) -> AsyncGenerator[Loaded]:
         """Yield what waits and what one of these may decide, or asked for.
 
@@ -84,6 +100,7 @@ class ReviewQueue(TenantService):
         Args:
             people: as resolved now; those whom they stand in for have to be among them.
             read: what was read a moment ago, by id; what is read is added.
+            away: parts that do not answer, which are left out.
 
         Raises:
             StoreUnavailable: when the store does not answer.
@@ -94,9 +111,10 @@ class ReviewQueue(TenantService):
         }
         users = {one.user for one in actors}
         known = dict[str, Loaded]() if read is None else read
-        rows = merged(
-            [self._concerning(keys, users, groups, known) for keys in self._parts], _due
-        )
+        each = [
+            (keys, self._concerning(keys, users, groups, known)) for keys in self._parts
+        ]
+        rows = merged(_answering(each, away), _due)
         async with aclosing(rows):
             async for loaded in rows:
                 yield loaded
@@ -122,15 +140,25 @@ class ReviewQueue(TenantService):
                 yield found
             place = page.next
 
-    async def read_short(self, short: str) -> list[Loaded]:
+    async def read_short(
+        self, short: str, *, away: AwayParts | None = None
+    ) -> list[Loaded]:
         """Return the tenant's approvals with a short id; nearly always one.
+
+        Args:
+            short: the id.
+            away: parts that do not answer, which are left out.
 
         Raises:
             StoreUnavailable: when the store does not answer.
         """
         approvals = self._store.approvals
-        found = [await approvals.with_short_id(keys, short) for keys in self._parts]
-        return await self.read_each(one for ids in found for one in ids)
+
+        async def read(keys: Keys) -> list[Loaded]:
+            return await self.read_each(await approvals.with_short_id(keys, short))
+
+        found = await of_each(self._parts, read, away)
+        return [loaded for of_part in found for loaded in of_part]
 
     async def read_each(self, approval_ids: Iterable[str]) -> list[Loaded]:
         """Return those of these approvals that are there and can be read."""
@@ -144,6 +172,12 @@ class ReviewQueue(TenantService):
             and approval.state is ApprovalState.OPEN
             and not is_over(approval, loaded.now_ms)
         )
+
+
+def _answering(
+    each: Iterable[tuple[Keys, AsyncGenerator[Loaded]]], away: AwayParts | None
+) -> list[AsyncGenerator[Loaded]]:
+    return [rows if away is None else away.rows(keys, rows) for keys, rows in each]
 
 
 def _due(loaded: Loaded) -> tuple[int, str]:

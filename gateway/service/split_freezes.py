@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
 
 from twokey.gateway.approvals.events import Event
 from twokey.gateway.errors import FreezeIncomplete, StoreUnavailable
@@ -22,6 +24,44 @@ logger = logging.getLogger(__name__)
 
 # Each attempt that fails had somebody else's change of the same freeze in between.
 _ATTEMPTS = 8
+
+# Together less than Slack waits for a command: a shard that hangs must not keep a
+# freeze from the others.
+_READ_S, _APPLY_S = 0.6, 1.2
+
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True)
+class IncompleteFreeze:
+    """A freeze, or its end, that some shards have and others lack.
+
+    Attributes:
+        name: what is frozen, such as ``tool refund``.
+        is_set: whether it was frozen; False where it was unfrozen.
+        lacking: the shards that answer and lack it.
+    """
+
+    name: str
+    is_set: bool
+    lacking: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class FreezesSeen:
+    """What is frozen or paused, as far as shards answer.
+
+    Attributes:
+        freezes: of any shard, oldest first.
+        incomplete: what has not reached every shard.
+        away: the shards that do not answer.
+        parts: how many shards the tenant has.
+    """
+
+    freezes: tuple[Freeze, ...]
+    incomplete: tuple[IncompleteFreeze, ...] = ()
+    away: tuple[str, ...] = ()
+    parts: int = 1
 
 
 class SplitFreezes(TenantService):
@@ -45,18 +85,37 @@ class SplitFreezes(TenantService):
         """
         return await self._change(scope, None, event)
 
-    async def all(self) -> tuple[Freeze, ...]:
-        """Return what is frozen or paused in any shard, oldest first.
+    async def look(self) -> FreezesSeen:
+        """Return what is frozen or paused in any shard, and what is incomplete.
 
         Raises:
-            StoreUnavailable: when a shard does not answer.
+            StoreUnavailable: when no shard answers.
         """
+        parts = await self._read_some()
+        incomplete = _incomplete(parts)
+        if incomplete:
+            # A change that is made now reaches one shard after the other.
+            parts = await self._read_some()
+            before = {(one.name, one.is_set) for one in incomplete}
+            incomplete = [
+                one for one in _incomplete(parts) if (one.name, one.is_set) in before
+            ]
         found: dict[str, Freeze] = {}
-        for keys in self._parts:
-            part = await self._store.freeze_changes.read(keys, self._tenant)
+        for part in parts.values():
             for name, one in part.frozen.items():
                 found.setdefault(name, one)
-        return tuple(sorted(found.values(), key=lambda one: one.at_ms))
+        return FreezesSeen(
+            freezes=tuple(sorted(found.values(), key=lambda one: one.at_ms)),
+            incomplete=tuple(incomplete),
+            away=tuple(sorted(one.shard for one in self._parts if one not in parts)),
+            parts=len(self._parts),
+        )
+
+    async def _read_some(self) -> dict[Keys, PartFreezes]:
+        parts = await self._read()
+        if not parts:
+            raise StoreUnavailable("No shard of the store answers.")
+        return parts
 
     async def spread(self) -> None:
         """Make the newest change of each freeze in every shard that lacks it.
@@ -82,9 +141,7 @@ class SplitFreezes(TenantService):
         self, scope: FreezeScope, freeze: Freeze | None, event: Event
     ) -> bool:
         for _ in range(_ATTEMPTS):
-            parts = await self._read()
-            if not parts:
-                raise StoreUnavailable("No shard of the store answers.")
+            parts = await self._read_some()
             change, is_new = self._made(parts, scope, freeze, event)
             if change is None:
                 return False
@@ -154,7 +211,7 @@ class SplitFreezes(TenantService):
         """Return what the shards have that answer."""
         replies = await asyncio.gather(
             *(
-                self._store.freeze_changes.read(one, self._tenant)
+                _in_time(self._store.freeze_changes.read(one, self._tenant), _READ_S)
                 for one in self._parts
             ),
             return_exceptions=True,
@@ -169,9 +226,36 @@ class SplitFreezes(TenantService):
 
     async def _apply(self, keys: Keys, change: FreezeChange) -> str:
         # What there is to tell is told once: by the tenant's own shard.
-        return await self._store.freeze_changes.apply(
+        applied = self._store.freeze_changes.apply(
             keys, self._tenant, change, is_told=keys is self._parts[0]
         )
+        return await _in_time(applied, _APPLY_S)
+
+
+async def _in_time(asked: Awaitable[Found], within_s: float) -> Found:
+    """Wait for a shard, and for one that hangs no longer than others can wait."""
+    try:
+        async with asyncio.timeout(within_s):
+            return await asked
+    except TimeoutError:
+        raise StoreUnavailable(f"There was no answer within {within_s} s.") from None
+
+
+def _incomplete(parts: Mapping[Keys, PartFreezes]) -> list[IncompleteFreeze]:
+    found: list[IncompleteFreeze] = []
+    for name in sorted({name for part in parts.values() for name in part.changes}):
+        newest = _newest(parts.values(), name)
+        is_set = newest is not None and newest.freeze is not None
+        # By what it stops, and not by the change: how a freeze ended is not kept for
+        # ever, and a shard without it that stops nothing lacks nothing.
+        lacking = sorted(
+            keys.shard
+            for keys, part in parts.items()
+            if (name in part.frozen) != is_set
+        )
+        if lacking:
+            found.append(IncompleteFreeze(name, is_set, tuple(lacking)))
+    return found
 
 
 def _newest(parts: Iterable[PartFreezes], name: str) -> FreezeChange | None:

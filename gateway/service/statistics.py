@@ -9,6 +9,7 @@ from datetime import UTC, tzinfo
 from twokey.gateway.metrics.fold import EVERYTHING, Metrics, Selection
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.service import tenant_log
+from twokey.gateway.service.away_parts import AwayParts
 from twokey.gateway.service.tenant_service import PolicyService, TenantService
 from twokey.gateway.store.readers import Backlog, longest_backlog
 from twokey.gateway.store.store import Store
@@ -33,6 +34,7 @@ class StatisticsService(TenantService):
         zone: tzinfo = UTC,
         *,
         has_runs: bool = True,
+        away: AwayParts | None = None,
     ) -> Metrics:
         """Return what happened in a period, from the audit log.
 
@@ -41,6 +43,7 @@ class StatisticsService(TenantService):
             zone: whose days and hours.
             has_runs: whether runs are asked for: the log is then read from a week
                 before, where they may have begun.
+            away: parts of the tenant that do not answer, which are left out.
 
         Raises:
             StoreUnavailable: when there is no store.
@@ -53,6 +56,7 @@ class StatisticsService(TenantService):
             since_ms=max(0, selected.since_ms - (RUNS_BEGAN_MS if has_runs else 0)),
             # The log is found by the time of its entries; `Metrics` asks each event.
             until_ms=None if until_ms is None else until_ms + _SLACK_MS,
+            away=away,
         )
         async for event in log:
             found.add(event)

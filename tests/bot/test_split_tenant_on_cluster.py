@@ -13,17 +13,19 @@ from langgraph.checkpoint.memory import InMemorySaver
 from redis.crc import key_slot
 
 from bench.payments_stub import refunding_agent
-from tests.bot.bot_stack import CHANNEL, DAN, RULES
+from tests.bot.bot_stack import CHANNEL, DAN, RULES, Reviewer
+from tests.bot.listeners.test_modals import block_of
 from tests.conftest import eventually
-from tests.topologies import Cluster, until
+from tests.topologies import Cluster, Node, until
 from twokey.bot.app import SlackBot
 from twokey.bot.config import BotConfig
-from twokey.bot.ids import Action
+from twokey.bot.ids import Action, Input
 from twokey.gateway.config import SlackMode
 from twokey.gateway.errors import FreezeIncomplete
 from twokey.gateway.resume.graphs import attached
 from twokey.gateway.resume.langgraph_local import LangGraphLocal
 from twokey.gateway.running import running
+from twokey.gateway.service.exporting import Exporter
 from twokey.gateway.service.reviews import ReviewService
 from twokey.gateway.store.freezes import FreezeScope, ScopeKind
 from twokey.gateway.store.keys import Keys
@@ -99,9 +101,31 @@ class SplitStack:
 
         await eventually(are_read)
 
+    async def home(self, *shows: str) -> None:
+        """Open Ana's Home tab, and wait until it shows all of these words."""
+        ana = self.sandbox.person("U0ANA")
+        await ana.open_home()
+
+        def is_shown(state: JsonObject) -> bool | None:
+            found = json.dumps(state.get("home"), ensure_ascii=False)
+            return all(word in found for word in shows) or None
+
+        await ana.wait_for(is_shown, 60)
+
     def refunded(self) -> list[str]:
         """Return the orders for which the tool ran."""
         return self.effects.read_text().split() if self.effects.exists() else []
+
+
+def gone_master(stack: SplitStack, cluster: Cluster) -> Node:
+    """Return a master with runs of an agent that is not the tenant's own."""
+    own = key_slot(stack.store.keys_of_tenant(TENANT).outbox.encode())
+    slots = [key_slot(stack.keys_of(agent).outbox.encode()) for agent in AGENTS]
+    return next(
+        found
+        for slot in slots
+        if (found := cluster.master_of(slot)) is not cluster.master_of(own)
+    )
 
 
 @pytest.fixture
@@ -143,13 +167,7 @@ async def test_a_freeze_is_incomplete_while_a_master_is_away_and_spreads_then(
     stack: SplitStack, cluster: Cluster
 ) -> None:
     cards = {agent: await stack.asked(agent, f"o-{agent}") for agent in AGENTS}
-    own = key_slot(stack.store.keys_of_tenant(TENANT).outbox.encode())
-    gone = next(
-        cluster.master_of(slot)
-        for agent in AGENTS
-        if cluster.master_of(slot := key_slot(stack.keys_of(agent).outbox.encode()))
-        is not cluster.master_of(own)
-    )
+    gone = gone_master(stack, cluster)
     gone.kill()
 
     with pytest.raises(FreezeIncomplete, match="did not answer"):
@@ -172,3 +190,112 @@ async def test_a_freeze_is_incomplete_while_a_master_is_away_and_spreads_then(
     assert stack.refunded() == []
     await stack.says("frozen", "wrong refunds")
     assert await stack.reviews.freezes.unfreeze(EVERYTHING, "T0/U0ANA")
+
+
+@pytest.mark.parametrize("way", ["killed", "hung"])
+async def test_lists_show_what_is_there_while_a_master_is_away(
+    stack: SplitStack, cluster: Cluster, way: str
+) -> None:
+    cards = {agent: await stack.asked(agent, f"o-{agent}") for agent in AGENTS}
+    ids = {
+        one.approval.agent: one.approval.id.rpartition("_")[2][:8]
+        for one in await stack.reviews.waiting()
+    }
+    gone = gone_master(stack, cluster)
+    away = {
+        agent
+        for agent in AGENTS
+        if cluster.master_of(key_slot(stack.keys_of(agent).outbox.encode())) is gone
+    }
+    there = next(agent for agent in AGENTS if agent not in away)
+    await stack.home("Waiting for you: 3")
+    if way == "killed":
+        gone.kill()
+    else:
+        gone.pause()
+
+    left_out = f"of {SHARDS} shards of the store do not answer, so calls of"
+    lacks = [left_out, *away]
+    await stack.says("list", ids[there], *lacks)
+    await stack.says(f"show {ids[there]}", ids[there], *lacks)
+    for agent in away:
+        await stack.says(f"show {ids[agent]}", "that can be looked at now", *lacks)
+    await stack.says("frozen", "Something may be frozen or paused there")
+    await stack.says("stats", "the numbers cannot be counted")
+    await stack.home(f"Waiting for you: {3 - len(away)} or more", *lacks)
+    await stack.approve(cards[there])
+
+    async def has_run() -> bool:
+        return stack.refunded() == [f"o-{there}"]
+
+    await eventually(has_run)
+    await stack.says("history", ids[there], *lacks)
+    await stack.says("mine", ids[there], *lacks)
+    await stack.says("freeze tool process_refund why", "shards, and", "did not answer")
+    if way == "killed":
+        gone.start()
+    else:
+        gone.resume()
+    await asyncio.to_thread(until, cluster.is_whole, "the master is back")
+
+    # The tab is brought up to date by itself.
+    ana = stack.sandbox.person("U0ANA")
+    await ana.wait_for(
+        lambda state: 'Waiting for you: 2"' in json.dumps(state.get("home")) or None, 60
+    )
+
+    async def is_everywhere() -> bool:
+        found = [
+            await stack.store.freezes.all(keys, TENANT)
+            for keys in stack.store.parts_of(TENANT)
+        ]
+        return all(found)
+
+    await eventually(is_everywhere)
+
+
+async def test_every_gesture_reaches_the_runs_of_every_agent(stack: SplitStack) -> None:
+    ana = stack.sandbox.person("U0ANA")
+    store = stack.store
+    for agent in AGENTS:
+        # Edited, and so approved.
+        card = await stack.asked(agent, f"edit-{agent}")
+        await stack.home("Waiting for you: 1", agent)
+        [loaded] = await stack.reviews.waiting()
+        short = loaded.approval.id.rpartition("_")[2][:8]
+        await stack.says(f"show {short}", short)
+        await Reviewer(ana).click(CHANNEL, str(card["ts"]), Action.EDIT)
+        view = await ana.wait_for_view()
+        await ana.submit({block_of(view, "amount"): "12"})
+
+        async def is_edited(order: str = f"edit-{agent}") -> bool:
+            return order in stack.refunded()
+
+        await eventually(is_edited)
+        # Rejected.
+        card = await stack.asked(agent, f"no-{agent}")
+        await ana.click(CHANNEL, str(card["ts"]), Action.REJECT)
+        await ana.wait_for_view()
+        await ana.submit({Input.REASON: "not today"})
+
+        async def is_rejected() -> bool:
+            return await stack.reviews.waiting() == []
+
+        await eventually(is_rejected)
+        await stack.says("history", "rejected by", f"no-{agent}")
+        # Stopped, and let go on.
+        scope = FreezeScope(kind=ScopeKind.AGENT, name=agent)
+        await stack.says(f"freeze agent {agent} why", f"The agent {agent} is frozen")
+        keys = stack.keys_of(agent)
+        assert str(scope) in [one.name for one in await store.freezes.all(keys, TENANT)]
+        await stack.says("frozen", f"agent {agent}")
+        await stack.says(f"unfreeze agent {agent}", f"The agent {agent} may run again")
+    assert not [one for one in stack.refunded() if one.startswith("no-")]
+    # The queue of somebody is handed on, and counts for each agent.
+    await stack.says("delegate @ben 1h", "may decide in your place")
+    rows = [one async for one in Exporter(store, tenant=TENANT).rows()]
+    names = [(row["name"], row.get("agent")) for row in rows]
+    for agent in AGENTS:
+        assert ("item.edited", agent) in names
+        assert ("item.rejected", agent) in names
+        assert ("freeze.set", agent) in names

@@ -8,6 +8,9 @@ TENANT = "tests/service/test_split_tenant.py"
 FREEZES = "tests/service/test_split_freezes.py"
 POLICY = "tests/policy/test_split_checks.py"
 SETTING = "tests/store/test_split_tenants.py"
+AWAY = "tests/service/test_away_parts.py"
+CLOCKS = "tests/clock/test_clocks_of_masters.py"
+START = "tests/resume/test_failover_at_start.py"
 
 SPLIT_TABLE = (
     Mutant(
@@ -156,5 +159,54 @@ SPLIT_TABLE = (
         "if shards == 1:",
         "if False:",
         SETTING,
+    ),
+    Mutant(
+        "a list names the shards that it leaves out",
+        "gateway/service/away_parts.py",
+        "            self.shards.add(keys.shard)\n",
+        "",
+        AWAY,
+    ),
+    Mutant(
+        "a shard that hangs is not waited for",
+        "gateway/service/away_parts.py",
+        "async with asyncio.timeout(ANSWERS_WITHIN_S):",
+        "async with asyncio.timeout(None):",
+        AWAY,
+    ),
+    Mutant(
+        "the tenant's own shard is never left out",
+        "gateway/service/away_parts.py",
+        "for keys in parts[1:]",
+        "for keys in parts",
+        AWAY,
+    ),
+    Mutant(
+        "an incomplete freeze is listed",
+        "gateway/service/split_freezes.py",
+        "if (name in part.frozen) != is_set",
+        "if False",
+        AWAY,
+    ),
+    Mutant(
+        "a shard that hangs keeps a freeze from no other",
+        "gateway/service/split_freezes.py",
+        "async with asyncio.timeout(within_s):",
+        "async with asyncio.timeout(None):",
+        AWAY,
+    ),
+    Mutant(
+        "each shard is asked for its own time",
+        "gateway/store/connection.py",
+        '["EXISTS", near], ["TIME"]',
+        '["EXISTS", ""], ["TIME"]',
+        CLOCKS,
+    ),
+    Mutant(
+        "a failover while a process registers does not end its start",
+        "gateway/service/process_check.py",
+        "await until_usable(registration.enter, store.conn.url)",
+        "await registration.enter()",
+        START,
     ),
 )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
-from typing import Any
+from collections.abc import AsyncGenerator
 
 import pytest
 
 from tests.conftest import eventually
+from tests.service.away_shards import AwayShards
 from tests.service.harness import ANA, RULES
 from tests.service.test_split_tenant import AGENTS, SHARDS, Tenant
 from tests.streams import audit_entries
@@ -19,7 +19,6 @@ from twokey.gateway.protocol.wire import Claimed, ClaimRequest, Refused
 from twokey.gateway.running import running
 from twokey.gateway.service.freezing import FreezeService
 from twokey.gateway.service.split_freezes import SplitFreezes
-from twokey.gateway.store.connection import Reply
 from twokey.gateway.store.freezes import Freeze, FreezeScope, ScopeKind
 from twokey.gateway.store.store import Store
 
@@ -35,35 +34,9 @@ async def tenant(store: Store) -> AsyncGenerator[Tenant]:
     await split.close()
 
 
-class Away:
-    """Shards of which nothing answers, as if their master were down."""
-
-    def __init__(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.shards: set[str] = set()
-        conn = store.conn
-        evalsha, transaction = conn.evalsha, conn.transaction
-
-        async def script(
-            source: str, keys: Sequence[str], args: Any, **options: Any
-        ) -> list[Reply]:
-            self._look(keys[0])
-            return await evalsha(source, keys, args, **options)
-
-        async def commands(*words: Any) -> list[Reply]:
-            self._look(str(words[0][1]))
-            return await transaction(*words)
-
-        monkeypatch.setattr(conn, "evalsha", script)
-        monkeypatch.setattr(conn, "transaction", commands)
-
-    def _look(self, key: str) -> None:
-        if any(f"{{{shard}}}" in key for shard in self.shards):
-            raise StoreUnavailable("away")
-
-
 @pytest.fixture
-def away(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> Away:
-    return Away(tenant.store, monkeypatch)
+def away(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> AwayShards:
+    return AwayShards(tenant.store, monkeypatch)
 
 
 async def approved(tenant: Tenant) -> list[ClaimRequest]:
@@ -128,7 +101,7 @@ async def test_a_freeze_of_one_agent_stops_that_agent_alone(tenant: Tenant) -> N
 
 @pytest.mark.parametrize("shard", [f"s{n}" for n in range(SHARDS)])
 async def test_a_freeze_that_a_shard_lacks_is_not_acknowledged_and_spreads(
-    tenant: Tenant, away: Away, shard: str
+    tenant: Tenant, away: AwayShards, shard: str
 ) -> None:
     away.shards = {shard}
     freezes = FreezeService(tenant.store)
@@ -149,7 +122,7 @@ async def test_a_freeze_that_a_shard_lacks_is_not_acknowledged_and_spreads(
 
 
 async def test_to_say_it_again_makes_a_freeze_complete(
-    tenant: Tenant, away: Away
+    tenant: Tenant, away: AwayShards
 ) -> None:
     away.shards, freezes = {"s1"}, FreezeService(tenant.store)
     with pytest.raises(FreezeIncomplete):
@@ -164,7 +137,7 @@ async def test_to_say_it_again_makes_a_freeze_complete(
 
 
 async def test_a_freeze_that_no_shard_took_is_no_freeze(
-    tenant: Tenant, away: Away
+    tenant: Tenant, away: AwayShards
 ) -> None:
     away.shards = {f"s{n}" for n in range(SHARDS)}
 
@@ -179,7 +152,7 @@ async def test_a_freeze_that_no_shard_took_is_no_freeze(
 
 @pytest.mark.parametrize("shard", [f"s{n}" for n in range(SHARDS)])
 async def test_the_end_of_a_freeze_that_a_shard_lacks_spreads_and_stays(
-    tenant: Tenant, away: Away, shard: str
+    tenant: Tenant, away: AwayShards, shard: str
 ) -> None:
     freezes = FreezeService(tenant.store)
     await freezes.freeze(EVERYTHING, "T0/U0ANA", "why")
@@ -197,7 +170,7 @@ async def test_the_end_of_a_freeze_that_a_shard_lacks_spreads_and_stays(
 
 
 async def test_a_freeze_and_its_end_are_both_told_though_their_shard_was_away(
-    tenant: Tenant, away: Away
+    tenant: Tenant, away: AwayShards
 ) -> None:
     own = tenant.store.keys_of_tenant("default").shard
     away.shards, freezes = {own}, FreezeService(tenant.store)
@@ -265,7 +238,7 @@ async def test_an_agents_pause_ends_on_its_shard(tenant: Tenant) -> None:
 
 
 async def test_a_pause_that_begins_after_its_end_was_said_stays(
-    tenant: Tenant, away: Away
+    tenant: Tenant, away: AwayShards
 ) -> None:
     keys = tenant.store.keys_of_agent("default", "billing")
     freezes = FreezeService(tenant.store)
@@ -285,7 +258,7 @@ async def test_a_pause_that_begins_after_its_end_was_said_stays(
 
 
 async def test_a_gateway_makes_a_freeze_complete(
-    tenant: Tenant, away: Away, monkeypatch: pytest.MonkeyPatch
+    tenant: Tenant, away: AwayShards, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("twokey.gateway.running.SPREAD_S", 0.02)
     away.shards = {"s3"}

@@ -20,6 +20,7 @@ from tests.bot.samples import (
     an_item,
     in_state,
 )
+from twokey.bot.cards.away_parts import incomplete
 from twokey.bot.cards.home import home
 from twokey.bot.cards.home_manual import manual
 from twokey.bot.cards.queue import HomeFilter, Page, mark_of, page_of, whole_line
@@ -34,9 +35,9 @@ PAST = "[Decided by me]  [History]\n"
 AS_OF = "m:As of <!date^1795255200^{date_short_pretty} {time}|2026-11-21 10:00 UTC>.\n"
 
 
-def _view(*queue: Any, now_ms: int = NOW) -> Any:
+def _view(*queue: Any, now_ms: int = NOW, **more: Any) -> Any:
     page = page_of(queue, now_ms=now_ms)
-    return home(page, key=KEY, team=TEAM, now_ms=now_ms)
+    return home(page, key=KEY, team=TEAM, now_ms=now_ms, **more)
 
 
 def test_an_empty_queue_is_a_good_thing() -> None:
@@ -123,6 +124,16 @@ def test_what_waits_by_the_clock_of_its_shard_is_listed_by_any_other_clock() -> 
     found = readable(_view(an_approval(), now_ms=LATER)["blocks"])
 
     assert "Waiting for you: 1" in found
+
+
+def test_shards_that_do_not_answer_are_told_and_nothing_is_called_empty() -> None:
+    said = incomplete({"s1", "s2"}, 8, ["billing"])
+
+    found = readable(_view(left_out=said)["blocks"])
+
+    assert "Waiting for you: 0 or more" in found
+    assert "2 of 8 shards of the store do not answer, so calls of billing" in found
+    assert "Enjoy the quiet" not in found
 
 
 def test_calls_are_counted_and_not_cards() -> None:

@@ -1,0 +1,26 @@
+"""Say that a list lacks what is in shards that do not answer."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from twokey.bot.text import fit
+from twokey.bot.text_types import Label, label
+
+_AGENTS_CHARS = 300
+
+
+def incomplete(shards: Collection[str], of: int, agents: Sequence[str]) -> Label:
+    """Return what a list says of what it lacks.
+
+    Args:
+        shards: those that do not answer.
+        of: how many the tenant has.
+        agents: those whose calls are there, as far as they are known here.
+    """
+    names = fit(", ".join(agents), _AGENTS_CHARS)
+    whose = f"{names}, and of other agents there," if names else "some agents"
+    return label(
+        f"⚠️ Incomplete: {len(shards)} of {of} shards of the store do not answer, so "
+        f"calls of {whose} may be missing."
+    )

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 
-from twokey.gateway.errors import StoreUnavailable
 from twokey.gateway.resume.recovery import Recovery
 from twokey.gateway.resume.restore_detection import (
     ALIVE_MS,
@@ -16,14 +14,13 @@ from twokey.gateway.resume.runners import Runners
 from twokey.gateway.service.recovering import RecoveryService
 from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.store import Store
+from twokey.gateway.store.usable import until_usable
 
 logger = logging.getLogger(__name__)
 
 TICK_S = 5.0
 """How often the restore counters rise and are compared."""
 HOURLY_S = 3600.0
-PATIENCE_S, RETRY_S = 30.0, 0.5
-"""How long a start waits for a store that is away, and how soon it asks again."""
 
 
 class RecoveryLoop:
@@ -47,23 +44,18 @@ class RecoveryLoop:
         }
         self._records = RecoveryService(store, tenant=tenant)
         self._recovery = Recovery(store, runners, tenant=tenant)
+        self._url = store.conn.url
         self._ticks_left = 0
 
     async def begin(self) -> None:
         """Doubt what a restored store says, before anything of it is carried out.
 
+        A store that is away is waited for, as when it was opened.
+
         Raises:
-            StoreUnavailable: when the store does not answer for `PATIENCE_S`.
+            StoreUnavailable: when the store does not answer in time.
         """
-        ends_s = asyncio.get_running_loop().time() + PATIENCE_S
-        while True:
-            try:
-                return await self._compare()
-            except StoreUnavailable as error:
-                if asyncio.get_running_loop().time() >= ends_s:
-                    raise
-                logger.warning("recovery.waiting error=%s", error)
-            await asyncio.sleep(RETRY_S)
+        await until_usable(self._compare, self._url)
 
     async def tick(self) -> None:
         """Detect a loss, and compare store and checkpoints when that is due."""

@@ -14,12 +14,14 @@ import secrets
 import socket
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 
 from twokey.gateway.errors import SettingsError, StoreUnavailable
 from twokey.gateway.failures import log_failure
 from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.processes import AgentCheckpoints, Processes, ProcessInfo
 from twokey.gateway.store.store import Store
+from twokey.gateway.store.usable import until_usable
 
 logger = logging.getLogger(__name__)
 
@@ -156,16 +158,19 @@ async def registered(
 ) -> AsyncGenerator[Registration]:
     """Be one of the processes of a tenant while the block runs.
 
+    A store that is away is waited for, as when it was opened.
+
     Raises:
         SettingsError: when it does not fit with the others; says what to do.
-        StoreUnavailable: when the store does not answer.
+        StoreUnavailable: when the store does not answer in time.
     """
     keys = store.keys_of_tenant(process.tenant)
     registration = Registration(store, keys, process)
-    await registration.enter()
+    await until_usable(registration.enter, store.conn.url)
     beating = asyncio.create_task(registration.stay())
     try:
-        for problem in await unserved(store, keys):
+        looked = partial(unserved, store, keys)
+        for problem in await until_usable(looked, store.conn.url):
             logger.warning("agent.unserved why=%s", problem)
         yield registration
     finally:

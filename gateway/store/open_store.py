@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from twokey.gateway.store.durability import ensure_durable
 from twokey.gateway.store.engine import EmbeddedEngine
@@ -13,7 +12,7 @@ from twokey.gateway.store.loading import until_loaded
 from twokey.gateway.store.shard_count import ensure_shards
 from twokey.gateway.store.split_tenants import ensure_split, require_shards
 from twokey.gateway.store.store import Store
-from twokey.gateway.store.usable import until_usable
+from twokey.gateway.store.usable import shown, until_usable
 
 ENGINE_FOLDER = "valkey"
 """Where in the data folder the embedded server keeps its files."""
@@ -59,10 +58,9 @@ async def open_store(
         split = (tenant,) if split_by_agent else ()
         store = Store(url, shards=shards, engine=engine, split=split)
         opened.push_async_callback(store.close)
-        where = _shown(url)
 
         async def check() -> None:
-            await until_loaded(store.conn, where)
+            await until_loaded(store.conn, shown(url))
             await ensure_durable(store.conn, insecure_dev=insecure_dev)
             await ensure_shards(store.conn, shards)
             own = store.keys_of_tenant(tenant)
@@ -70,13 +68,7 @@ async def open_store(
 
         # The embedded one has just been started: nobody else brings it back.
         if waits and engine is None:
-            await until_usable(check, where)
+            await until_usable(check, url)
         else:
             await check()
         yield store
-
-
-def _shown(url: str) -> str:
-    """Return an address for the log, without a user's name or password."""
-    parts = urlsplit(url)
-    return parts.netloc.rpartition("@")[2] or parts.path

@@ -10,6 +10,8 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Awaitable, Callable
+from typing import TypeVar
+from urllib.parse import urlsplit
 
 from redis.exceptions import (
     AuthenticationError,
@@ -50,12 +52,18 @@ _PASSES = (
 _STAYS = (AuthenticationError, ssl.SSLCertVerificationError)
 
 
-async def until_usable(check: Callable[[], Awaitable[None]], where: str) -> None:
-    """Check a store until it can be used; say now and then why it cannot yet.
+Found = TypeVar("Found")
+
+
+async def until_usable(step: Callable[[], Awaitable[Found]], url: str) -> Found:
+    """Do a step of a start until the store answers; say now and then why it does not.
 
     Args:
-        check: raises what is wrong.
-        where: the store, as the log names it; without a password.
+        step: raises what is wrong; it may be done again, whatever of it was done.
+        url: of the store; the log names its servers, and no password.
+
+    Returns:
+        What the step returns.
 
     Raises:
         UnsafeStore: what is wrong does not end by itself, or has not in time.
@@ -64,7 +72,7 @@ async def until_usable(check: Callable[[], Awaitable[None]], where: str) -> None
     began, said = now_s(), -_SAY_EVERY_S
     while True:
         try:
-            await check()
+            return await step()
         except (StoreUnavailable, UnsafeStore) as error:
             waited_s = now_s() - began
             if not can_pass(error) or waited_s >= USABLE_WITHIN_S:
@@ -73,14 +81,18 @@ async def until_usable(check: Callable[[], Awaitable[None]], where: str) -> None
                 said = waited_s
                 logger.warning(
                     "store.waiting where=%s seconds=%.0f of=%.0f why=%s",
-                    where,
+                    shown(url),
                     waited_s,
                     USABLE_WITHIN_S,
                     " ".join(str(error).split()),
                 )
             await asyncio.sleep(_LOOK_S)
-        else:
-            return
+
+
+def shown(url: str) -> str:
+    """Return an address for the log, without a user's name or password."""
+    parts = urlsplit(url)
+    return parts.netloc.rpartition("@")[2] or parts.path
 
 
 def can_pass(error: StoreUnavailable | UnsafeStore) -> bool:

@@ -107,7 +107,7 @@ SCALE_TABLE = (
     Mutant(
         "a remote server that loads is waited for",
         "gateway/store/open_store.py",
-        "            await until_loaded(store.conn, where)\n",
+        "            await until_loaded(store.conn, shown(url))\n",
         "",
         "tests/store/test_loading.py",
     ),

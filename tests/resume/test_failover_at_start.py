@@ -1,0 +1,108 @@
+"""A start that loses the store at any of its steps waits for it and goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from tests.bot.bot_stack import RULES, Stack
+from twokey.gateway.embed import Twokey
+from twokey.gateway.errors import StoreUnavailable
+from twokey.gateway.store import usable
+from twokey.gateway.store.connection import Connection
+from twokey.gateway.store.multiplexed import Command, Reply
+from twokey.gateway.store.store import Store
+from twokey.sandbox.server import Sandbox
+
+
+class Failover:
+    """A store of which one call of the task that starts fails.
+
+    Attributes:
+        asked: how many calls there were.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, at: int = 0) -> None:
+        self.asked = 0
+        mine, ask = asyncio.current_task(), Connection._ask  # pyright: ignore[reportPrivateUsage] - the lowest of all ways to ask
+
+        async def failing(conn: Connection, commands: Sequence[Command]) -> list[Reply]:
+            # Loops in the background are not part of the start.
+            if asyncio.current_task() is mine:
+                self.asked += 1
+                if self.asked == at:
+                    raise RedisConnectionError("No master at the moment.")
+            return await ask(conn, commands)
+
+        monkeypatch.setattr(Connection, "_ask", failing)
+
+
+@pytest.fixture(autouse=True)
+def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(usable, "_LOOK_S", 0.0)
+
+
+def waits(caplog: pytest.LogCaptureFixture) -> int:
+    return caplog.text.count("store.waiting")
+
+
+async def test_a_gateway_starts_whichever_call_fails(
+    store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def starts(at: int) -> int:
+        with pytest.MonkeyPatch.context() as patch:
+            failover = Failover(patch, at)
+            async with Twokey(
+                policy=RULES, url=store.conn.url, data_dir=tmp_path, insecure_dev=True
+            ):
+                return failover.asked
+
+    # The second start, which finds everything as later ones do.
+    await starts(0)
+    count = await starts(0)
+
+    assert count >= 8
+    for at in range(1, count + 1):
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            await starts(at)
+        assert waits(caplog) == 1, at
+
+
+async def test_a_bot_starts_whichever_call_fails(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def starts(at: int) -> int:
+        with pytest.MonkeyPatch.context() as patch:
+            failover = Failover(patch, at)
+            async with stack.running():
+                return failover.asked
+
+    async with Sandbox() as sandbox:
+        stack = Stack(sandbox, store)
+        await starts(0)
+        count = await starts(0)
+        assert count >= 3
+        for at in range(1, count + 1):
+            caplog.clear()
+            with caplog.at_level(logging.WARNING):
+                await starts(at)
+            assert waits(caplog) == 1, at
+
+
+async def test_a_start_gives_up_in_time(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(usable, "USABLE_WITHIN_S", 0.0)
+    Failover(monkeypatch, 8)
+
+    with pytest.raises(StoreUnavailable, match="does not answer"):
+        async with Twokey(
+            policy=RULES, url=store.conn.url, data_dir=tmp_path, insecure_dev=True
+        ):
+            pass

@@ -13,10 +13,11 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 from twokey.gateway.approvals.emoji import JOINER, SEQUENCE, STYLE
-from twokey.gateway.approvals.invisible_characters import has_hidden, is_hidden, mark
+from twokey.gateway.approvals.invisible_characters import is_hidden, mark
 
 ELLIPSIS = "…"
 EMPTY = "⟦empty⟧"
@@ -35,6 +36,9 @@ _TAIL = 4  # one part in four of a cut excerpt is its end
 
 # A run of blank lines or spaces pushes what follows out of sight.
 _RUN = re.compile(r"(?P<lines>\n(?:[ \t]*\n){3,})|[ \t]{81,}")
+_LONGEST_WITHOUT_RUN = 80  # characters, where none of them is a line break
+_PRINTABLE = re.compile(r"[ -~\n\t]*")
+_BREAKS = re.compile(r"[\n\t]")
 _ONE_LINE = str.maketrans({"\n": mark("\n"), "\t": mark("\t")})
 _MRKDWN = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 
@@ -67,16 +71,37 @@ def reveal(text: str) -> str:
     blank lines or spaces. Newline and tab stay. Doing it twice changes nothing more.
     """
     if _is_usual(text):
-        return _RUN.sub(_run, text)
+        return _RUN.sub(_run, text) if _may_have_runs(text) else text
     return "".join(piece.shown for piece in pieces(text))
 
 
 def _is_usual(text: str) -> bool:
     """Return whether a text can be revealed without a walk over its letters.
 
-    Runs of blanks are ASCII as well and still have to be marked.
+    Each character of it is a letter by itself, and shown as it is. Runs of blanks
+    still have to be marked.
     """
-    return text.isascii() and not has_hidden(text)
+    if _PRINTABLE.fullmatch(text):
+        return True
+    # A set, because a text has few different characters.
+    return all(map(_stands_alone, set(text)))
+
+
+@lru_cache(maxsize=4096)
+def _stands_alone(character: str) -> bool:
+    """Return whether a character hides nothing, and never joins the one before it.
+
+    In each emoji of several characters there is one that does.
+    """
+    return not (is_hidden(character) or _may_join(character))
+
+
+def _may_have_runs(text: str) -> bool:
+    return len(text) > _LONGEST_WITHOUT_RUN or "\n" in text
+
+
+def _has_runs(text: str) -> bool:
+    return _may_have_runs(text) and _RUN.search(text) is not None
 
 
 def excerpt(text: str, limit: int) -> Excerpt:
@@ -96,6 +121,8 @@ def excerpt(text: str, limit: int) -> Excerpt:
     total = len(text)
     if total <= limit and _is_usual(text) and len(usual := reveal(text)) <= limit:
         return Excerpt(usual, total, total, complete=True)
+    if total > limit and _is_usual(text) and not _has_runs(text):
+        return _cut(text, limit)
     # Stops at the limit: a text of a megabyte is not walked to its end, which once held
     # up every other card for seconds.
     whole = _taken(pieces(text), limit)
@@ -123,9 +150,12 @@ def fit(text: str, limit: int) -> str:
     if limit < len(EMPTY):
         raise ValueError(f"A label needs {len(EMPTY)} characters or more, not {limit}.")
     if len(text) <= limit and _is_usual(text):
-        usual = reveal(text).translate(_ONE_LINE)
+        usual = reveal(text)
+        usual = usual.translate(_ONE_LINE) if _BREAKS.search(usual) else usual
         if len(usual) <= limit:
             return usual or EMPTY
+    elif _is_usual(text) and not (_has_runs(text) or _BREAKS.search(text, 0, limit)):
+        return text[: limit - len(ELLIPSIS)] + ELLIPSIS
     kept: list[_Piece] = []
     size = 0
     for length, shown in pieces(text):
@@ -137,6 +167,15 @@ def fit(text: str, limit: int) -> str:
             head = _taken(kept, limit - len(ELLIPSIS))
             return "".join(piece.shown for piece in head) + ELLIPSIS
     return "".join(piece.shown for piece in kept) or EMPTY
+
+
+def _cut(text: str, limit: int) -> Excerpt:
+    """Return the head and the tail of a text in which each character stands alone."""
+    total = len(text)
+    room = limit - len(_gap(total))
+    tail = room // _TAIL
+    parts = (text[: room - tail], _gap(total - room), text[total - tail :])
+    return Excerpt("".join(parts), room, total, complete=False)
 
 
 def escape_mrkdwn(text: str) -> str:

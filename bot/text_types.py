@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import lru_cache
 from string import Formatter
 from typing import Final, LiteralString, TypeAlias, final
 
@@ -81,9 +82,7 @@ class Template:
         Raises:
             ValueError: a name is missing, unused or formatted.
         """
-        parts = [*Formatter().parse(fmt)]
-        named = {name for _, name, _, _ in parts if name is not None}
-        plain = all(not (spec or conversion) for _, _, spec, conversion in parts)
+        named, plain = _places(fmt)
         # A format such as {x:>9} or {x!r} could make something else of a checked
         # reference.
         if named != refs.keys() or not plain:
@@ -97,6 +96,15 @@ class Template:
             for name, ref in refs.items()
         }
         object.__setattr__(self, "text", fmt.format_map(shown))
+
+
+# Each sentence of the code is looked through once.
+@lru_cache(maxsize=1024)
+def _places(fmt: str) -> tuple[frozenset[str], bool]:
+    """Return the names in a format, and whether they stand there without a format."""
+    parts = [*Formatter().parse(fmt)]
+    named = frozenset(name for _, name, _, _ in parts if name is not None)
+    return named, all(not (spec or conversion) for _, _, spec, conversion in parts)
 
 
 Plain: TypeAlias = Untrusted | Label

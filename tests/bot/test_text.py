@@ -352,7 +352,12 @@ def _nothing_is(text: str) -> bool:
     return False
 
 
-USUAL = st.text(st.characters(codec="ascii") | st.sampled_from("\n\t  "), max_size=300)
+USUAL = st.text(
+    st.characters(codec="ascii")
+    | st.sampled_from("\n\t  ")
+    | st.sampled_from("éß—…⏳🔑漢"),
+    max_size=300,
+)
 
 
 @given(USUAL, st.integers(80, 200))

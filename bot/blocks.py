@@ -165,7 +165,7 @@ def button(
     spoken = fit((accessibility_label or text).text, limits.BUTTON)
     return block_object(
         "button",
-        action_id=action_id,
+        action_id=str(action_id),
         text=plain_text(text, limits.BUTTON),
         value=value,
         style=style,
@@ -176,7 +176,7 @@ def button(
 
 def overflow(action_id: str, options: Sequence[Block]) -> Block:
     """Make the "⋯" menu of two to five acts; Slack gives it no label of its own."""
-    return block_object("overflow", action_id=action_id, options=[*options])
+    return block_object("overflow", action_id=str(action_id), options=[*options])
 
 
 def box(text: str) -> Block:

@@ -53,7 +53,7 @@ def text_input(
         )
     return block_object(
         "plain_text_input",
-        action_id=action_id,
+        action_id=str(action_id),
         initial_value=initial or None,
         multiline=multiline,
         max_length=max_length,
@@ -66,7 +66,7 @@ def number_input(action_id: str, *, decimal: bool, initial: str | None = None) -
     """Make a box for a number; numbers are decimal strings, as Slack returns them."""
     return block_object(
         "number_input",
-        action_id=action_id,
+        action_id=str(action_id),
         is_decimal_allowed=decimal,
         initial_value=initial,
     )
@@ -74,12 +74,12 @@ def number_input(action_id: str, *, decimal: bool, initial: str | None = None) -
 
 def date_input(action_id: str, *, initial: str | None = None) -> Block:
     """Make a calendar; dates are ``YYYY-MM-DD``, as Slack returns them."""
-    return block_object("datepicker", action_id=action_id, initial_date=initial)
+    return block_object("datepicker", action_id=str(action_id), initial_date=initial)
 
 
 def time_input(action_id: str, *, initial: str | None = None) -> Block:
     """Make a clock; times are ``HH:mm``, as Slack returns them."""
-    return block_object("timepicker", action_id=action_id, initial_time=initial)
+    return block_object("timepicker", action_id=str(action_id), initial_time=initial)
 
 
 def moment_input(action_id: str, *, initial: int | None = None) -> Block:
@@ -88,7 +88,7 @@ def moment_input(action_id: str, *, initial: int | None = None) -> Block:
     Slack shows it in the time zone of the person who looks at it.
     """
     return block_object(
-        "datetimepicker", action_id=action_id, initial_date_time=initial
+        "datetimepicker", action_id=str(action_id), initial_date_time=initial
     )
 
 
@@ -103,7 +103,7 @@ def select(
     offered = _distinct(options)
     return block_object(
         "static_select",
-        action_id=action_id,
+        action_id=str(action_id),
         options=[*offered],
         initial_option=_one(offered, initial),
         placeholder=_placeholder(placeholder),
@@ -120,7 +120,7 @@ def multi_select(
     offered = _distinct(options)
     return block_object(
         "multi_static_select",
-        action_id=action_id,
+        action_id=str(action_id),
         options=[*offered],
         initial_options=[_one(offered, value) for value in initial] or None,
     )
@@ -133,7 +133,7 @@ def checkboxes(
     offered = _distinct(options)
     return block_object(
         "checkboxes",
-        action_id=action_id,
+        action_id=str(action_id),
         options=[*offered],
         initial_options=[*offered] if are_ticked else None,
     )
@@ -146,7 +146,7 @@ def radio_buttons(
     offered = _distinct(options)
     return block_object(
         "radio_buttons",
-        action_id=action_id,
+        action_id=str(action_id),
         options=[*offered],
         initial_option=_one(offered, initial),
     )

@@ -16,6 +16,9 @@ from twokey.gateway.protocol.strict_json import JsonObject
 
 HIDDEN = "•••••• (hidden by policy)"
 
+# NaN and Infinity are none, but `json.loads` reads them.
+_STARTS_OF_JSON = frozenset('[{"-0123456789tfnNI')
+
 
 class Argument(Record):
     """One argument as it may be shown: a redacted place reads as hidden."""
@@ -34,6 +37,9 @@ class Argument(Record):
         """Return whether this text would, unquoted, read as another kind of value."""
         if self.is_redacted or not isinstance(self.value, str):
             return False
+        # Most texts begin as no JSON does: they are not parsed to find that out.
+        if self.value.lstrip()[:1] not in _STARTS_OF_JSON:
+            return self.value == HIDDEN
         try:
             json.loads(self.value)
         except ValueError:

@@ -370,7 +370,7 @@ class Approval(Record):
     def is_batch(self) -> bool:
         """Return whether its card is for several calls, also if one is left of them."""
         first = next(iter(self.items))
-        return len(self.items) > 1 or approval_of(first.id)[0] != self.id
+        return len(self.items) > 1 or first.id.rpartition(".")[0] != self.id
 
     def replacing(self, *items: Item, **changes: object) -> Approval:
         """Return a copy in which these items stand at their own index."""

@@ -188,11 +188,24 @@ def bounded(action: JsonObject) -> str:
 
 
 def action_args(document: str) -> JsonObject:
-    """Return the arguments that an action document says to run."""
-    args = parse_object(document)["args"]
-    if not isinstance(args, dict):
+    """Return the arguments that an action document says to run.
+
+    Raises:
+        BadJson: when it is not strict JSON with such arguments.
+    """
+    _ensure_args(document)
+    return cast("JsonObject", json.loads(document)["args"])
+
+
+@lru_cache(maxsize=128)
+def _ensure_args(document: str) -> None:
+    """Parse an action document strictly, once: drawing a card asks for it many times.
+
+    Only the text is remembered, of 64 KiB at most (`bounded`), and not what it says:
+    that could be changed.
+    """
+    if not isinstance(parse_object(document)["args"], dict):
         raise BadJson("the arguments are not an object", "/args")
-    return args
 
 
 def canonical_args(document: str) -> str:

@@ -82,8 +82,8 @@ COLLECTED_TABLE = (
     Mutant(
         "the last call on a shared card has its buttons",
         "gateway/approvals/record.py",
-        "len(self.items) > 1 or approval_of",
-        "len(self.items) > 1 or self.id != self.id and approval_of",
+        "len(self.items) > 1 or first.id",
+        "len(self.items) > 1 or self.id != self.id and first.id",
         FAULTS,
     ),
     Mutant(

@@ -7,9 +7,11 @@ one thread of an agent share an entry as well. Nothing here does I/O.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
+from heapq import heappop, heappush
+from itertools import count
 from typing import NamedTuple
 
 from twokey.bot.blocks import Message
@@ -117,6 +119,7 @@ class QueueEntry:
     Attributes:
         key: approval id, agent and thread, or what is frozen.
         approval: its id; "" for none.
+        number: counts the entries in the order in which they were queued.
         is_auto_approved: the card is a notification, and comes last.
         summary_channel: where one message summarises many notifications; "" for none.
         events: read and not acknowledged, oldest first.
@@ -157,6 +160,7 @@ class QueueEntry:
 
     key: str
     approval: str
+    number: int = 0
     is_auto_approved: bool = False
     summary_channel: str = ""
     events: list[Event] = field(default_factory=list[Event])
@@ -230,6 +234,10 @@ class QueueEntry:
         return Urgency.NEEDS_PEOPLE if needs_people else calm
 
 
+_Rank = tuple[Urgency, int, int]
+"""The lowest goes first, and of equal entries the oldest one."""
+
+
 class OutboxQueue:
     """All entries of one shard, in the order in which they were queued.
 
@@ -240,6 +248,9 @@ class OutboxQueue:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._entries: dict[str, QueueEntry] = {}
+        self._numbers = count(1)
+        self._heap: list[tuple[_Rank, QueueEntry]] = []
+        self._ranks: dict[str, _Rank] = {}
         self._summaries: dict[str, QueueEntry] = {}
 
     def __len__(self) -> int:
@@ -270,6 +281,7 @@ class OutboxQueue:
         if event.name is EventName.APPROVAL_OPENED and entry.place is None:
             entry.is_new, entry.channel_of_card = True, event.channel
         entry.events.append(event)
+        self._rank(entry)
 
     def redraw(self, approval: str) -> None:
         """Make a card due again: what it shows is outdated."""
@@ -280,6 +292,7 @@ class OutboxQueue:
         shared = self._wanted(QueueEntry(card, card))
         shared.events += entry.events
         entry.events.clear()
+        self._rank(shared)
 
     def mark_outdated(self, approval: str) -> None:
         """Queue a card that is missing or may be outdated, unless it is queued."""
@@ -291,7 +304,7 @@ class OutboxQueue:
         entry = self._entries.get(fresh.key)
         if entry is None:
             entry = self._entries[fresh.key] = fresh
-            entry.since = self._clock()
+            entry.since, entry.number = self._clock(), next(self._numbers)
         # A counter and not a flag: an event that arrives while Slack updates the card
         # must make the card due again after that update.
         entry.wanted += 1
@@ -301,14 +314,27 @@ class OutboxQueue:
         # failure: a busy approval would otherwise retry without a pause in an outage.
         if not entry.failures:
             entry.not_before = 0.0
+        self._rank(entry)
         return entry
 
+    def _rank(self, entry: QueueEntry) -> None:
+        """Put an entry where it belongs among those that wait; see `most_urgent`."""
+        # A card that Slack keeps refusing goes behind its equals, so that it does not
+        # use up the rate limit of cards that Slack would accept.
+        rank = (entry.urgency, entry.refusals, entry.number)
+        if not entry.is_busy and self._ranks.get(entry.key) != rank:
+            self._ranks[entry.key] = rank
+            heappush(self._heap, (rank, entry))
+
     def drop_done(self, entry: QueueEntry) -> None:
-        """Remove an entry that has nothing left to post."""
+        """Remove an entry that has nothing left to post; any other one waits again."""
         # A busy entry may get events while its task runs. If it were removed, the next
         # event would queue a second entry with the same key, and both would post.
-        if entry.is_done and not entry.is_busy:
+        if not entry.is_done:
+            self._rank(entry)
+        elif not entry.is_busy:
             self._entries.pop(entry.key, None)
+            self._ranks.pop(entry.key, None)
             if entry.summary_channel:
                 for one in [one for one, at in self._summaries.items() if at is entry]:
                     del self._summaries[one]
@@ -334,12 +360,31 @@ class OutboxQueue:
         return len(waiting) >= NOTIFICATIONS_AT_ONCE
 
     def waiting(self) -> list[QueueEntry]:
-        """Return the entries that no task works on, most urgent first."""
+        """Return the entries that no task works on, in the order of `most_urgent`."""
         found = [entry for entry in self if not entry.is_busy]
-        # `sorted` is stable, so the oldest goes first among equals. A card that Slack
-        # keeps refusing goes behind its equals, so that it does not use up the rate
-        # limit of cards that Slack would accept.
+        # `sorted` is stable, so the oldest goes first among equals.
         return sorted(found, key=lambda entry: (entry.urgency, entry.refusals))
+
+    def most_urgent(self) -> Generator[QueueEntry]:
+        """Go through the entries that no task works on, most urgent first.
+
+        Of many entries only those are looked at that are asked for: after a burst of
+        events, each card would else be found by sorting all of them. Close it; what is
+        busy by then waits no more.
+        """
+        seen: list[QueueEntry] = []
+        try:
+            while self._heap:
+                rank, entry = heappop(self._heap)
+                # An entry whose rank has changed stands in the heap once more.
+                if self._ranks.get(entry.key) == rank:
+                    del self._ranks[entry.key]
+                    if not entry.is_busy:
+                        seen.append(entry)
+                        yield entry
+        finally:
+            for entry in seen:
+                self._rank(entry)
 
 
 def _entry(event: Event) -> QueueEntry:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -73,21 +74,22 @@ class Scheduler:
     def start_due(self) -> float:
         """Start a task for each due entry; return the seconds until the next is due."""
         soonest, now = _MAX_SLEEP_S, self.clock()
-        for entry in self.queue.waiting():
-            # `break` and not `continue`: entries come most urgent first, and an entry
-            # without a free slot must not be overtaken by a less urgent one.
-            if not self._has_slot(entry.urgency):
-                break
-            wait_s = entry.due_at - now
-            call = self.next_call(entry)
-            if wait_s <= 0 and call is not None:
-                # Taken before the task starts. If the task took it, two tasks started
-                # in one pass could both count on the last token.
-                wait_s = self.limits.take(*call, keep=_reserve(entry, call))
-            if wait_s <= 0:
-                self._start(entry, call)
-            else:
-                soonest = min(soonest, wait_s)
+        with closing(self.queue.most_urgent()) as waiting:
+            for entry in waiting:
+                # `break` and not `continue`: entries come most urgent first, and an
+                # entry without a free slot must not be overtaken by a less urgent one.
+                if not self._has_slot(entry.urgency):
+                    break
+                wait_s = entry.due_at - now
+                call = self.next_call(entry)
+                if wait_s <= 0 and call is not None:
+                    # Taken before the task starts. If the task took it, two tasks
+                    # started in one pass could both count on the last token.
+                    wait_s = self.limits.take(*call, keep=_reserve(entry, call))
+                if wait_s <= 0:
+                    self._start(entry, call)
+                else:
+                    soonest = min(soonest, wait_s)
         return soonest
 
     def overdue_s(self) -> float:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from contextlib import closing
 from dataclasses import dataclass, field
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from twokey.bot.delivery.outbox_queue import Call, OutboxQueue, QueueEntry
 from twokey.bot.delivery.scheduler import AT_ONCE, Scheduler
@@ -61,17 +64,20 @@ class Stand:
         return 0.0
 
     def add(self, name: EventName, key: str) -> None:
-        is_words = name is WORDS
-        event = Event(
-            name=name,
-            tenant="default",
-            agent="a" if is_words else "",
-            thread=key if is_words else "",
-            approval="" if is_words else key,
-            channel="C1",
-        )
-        self.queue.add(event)
+        self.queue.add(event_of(name, key))
         self.scheduler.changed.set()
+
+
+def event_of(name: EventName, key: str) -> Event:
+    is_words = name is WORDS
+    return Event(
+        name=name,
+        tenant="default",
+        agent="a" if is_words else "",
+        thread=key if is_words else "",
+        approval="" if is_words else key,
+        channel="C1",
+    )
 
 
 @pytest.fixture
@@ -97,6 +103,56 @@ async def test_600_topics_that_are_due_are_all_worked_on(stand: Stand) -> None:
     running.cancel()
     assert len(stand.started) == 600
     assert stand.scheduler.overdue_s() == 0
+
+
+async def test_of_a_long_queue_no_more_is_looked_at_than_can_start(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a burst of clicks, each card would else be found by sorting all of them."""
+    for number in range(2_000):
+        stand.add(VOTE, f"ap_{number}")
+    looked_at, plain = 0, QueueEntry.urgency.fget
+    assert plain is not None
+
+    def urgency(entry: QueueEntry) -> object:
+        nonlocal looked_at
+        looked_at += 1
+        return plain(entry)
+
+    monkeypatch.setattr(QueueEntry, "urgency", property(urgency))
+    stand.is_gated = True
+    stand.scheduler.start_due()
+
+    assert len(stand.scheduler.running) == AT_ONCE - 1
+    assert looked_at < 20
+    await stand.scheduler.finish(0.0)
+
+
+@given(st.data())
+def test_what_changes_while_it_waits_keeps_its_place_by_urgency(
+    data: st.DataObject,
+) -> None:
+    queue = OutboxQueue(lambda: 0.0)
+    steps = st.sampled_from([CARD, WORDS, VOTE, HISTORY, "redraw", "work", "look"])
+
+    for step in data.draw(st.lists(steps, max_size=30)):
+        key = str(data.draw(st.integers(0, 4)))
+        if step == "redraw":
+            queue.redraw(key)
+        elif step in {"work", "look"}:
+            with closing(queue.most_urgent()) as waiting:
+                entry = next(waiting, None)
+                if step == "work" and entry is not None:
+                    entry.is_busy = True
+            if step == "work" and entry is not None:
+                entry.refusals += data.draw(st.integers(0, 1))
+                entry.events, entry.is_busy = [], False
+                queue.drop_done(entry)
+        else:
+            queue.add(event_of(EventName(step), key))
+
+        with closing(queue.most_urgent()) as waiting:
+            assert [*waiting] == queue.waiting()
 
 
 ENDS = (0.0, 0.05, RuntimeError("broken"))

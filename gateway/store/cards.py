@@ -12,7 +12,7 @@ from twokey.gateway.errors import NotConfirmed, StoreUnavailable
 from twokey.gateway.protocol.records import Record
 from twokey.gateway.store.card_copies import AttachedStore, CardCopy, copies_in
 from twokey.gateway.store.collected_cards import IN
-from twokey.gateway.store.connection import Argument, fields, number, text
+from twokey.gateway.store.connection import fields, number, text
 from twokey.gateway.store.keys import (
     DRAFT_MS,
     KEEP_MS,
@@ -30,6 +30,7 @@ _MENTIONED = "asked "
 _NOTHING: dict[str, str] = {}
 
 FORGET_CARD_MESSAGE = Script("forget_card_message")
+CARD_SHOWN = Script("card_shown")
 
 
 class CardPlace(Record):
@@ -211,24 +212,18 @@ class CardStore(AttachedStore):
         meantime. What the card shows is then not known, so it has to be drawn again.
         With copies, which are drawn after it, it stays listed as missing or old.
         """
-        key = keys.card(approval)
-        # Read before the write, which would hide that somebody else showed a newer one.
-        before = number(await self._conn.command("HGET", key, "rev"))
-        shown = {
-            "rev": str(rev),
-            "display": display_digest,
-            "decision": decision_digest,
-        }
-        await self._attach(keys, approval, newest=shown)
-        if before > rev:
-            await self.mark_outdated(keys, tenant, approval)
-        else:
-            # Only a card that is up to date is missed no longer.
-            listed = keys.listed(approval)
-            drawn: list[list[Argument]] = [["ZREM", keys.outdated(tenant), listed]]
-            await self._conn.transaction(
-                ["HDEL", key, "trouble"], *([] if has_copies else drawn)
-            )
+        await CARD_SHOWN(
+            self._conn,
+            record=keys.head(approval),
+            card=keys.card(approval),
+            outdated=keys.outdated(tenant),
+            approval=approval,
+            rev=rev,
+            display=display_digest,
+            decision=decision_digest,
+            has_copies=has_copies,
+            keep_ms=KEEP_MS,
+        )
 
     async def outdated(self, keys: Keys, tenant: str, limit: int) -> list[str]:
         """Return approvals whose card is missing or may be old; soonest gone first."""

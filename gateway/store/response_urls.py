@@ -10,6 +10,9 @@ from __future__ import annotations
 
 from twokey.gateway.store.connection import Connection, text
 from twokey.gateway.store.keys import RESPONSE_URL_MS, KeptText, Keys
+from twokey.gateway.store.script import Script
+
+TAKE_URL = Script("take_url")
 
 USES = 4
 """One of the five is left for a private reply to the click."""
@@ -32,21 +35,9 @@ class ResponseUrlStore:
         await self._conn.command("SET", kept.key, kept.text, "PX", kept.keep_ms)
 
     async def take(self, keys: Keys, channel: str, ts: str) -> str:
-        """Return the URL of a message for one post; "" when there is none.
-
-        For the one process that publishes. A click at the same moment may leave the
-        older URL in place: both replace the same message.
-        """
-        key = keys.response_url(channel, ts)
-        left, _, url = text(await self._conn.command("GET", key)).partition(" ")
-        if not url:
-            return ""
-        if left == "1":
-            await self._conn.command("DEL", key)
-        else:
-            again = f"{int(left) - 1} {url}"
-            await self._conn.command("SET", key, again, "XX", "KEEPTTL")
-        return url
+        """Return the URL of a message for one post; "" when there is none."""
+        word, *url = await TAKE_URL(self._conn, url=keys.response_url(channel, ts))
+        return text(url[0]) if text(word) == "taken" else ""
 
     async def forget(self, keys: Keys, channel: str, ts: str) -> None:
         """Forget the URL of a message: Slack did not take it."""

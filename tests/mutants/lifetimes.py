@@ -17,7 +17,7 @@ LIFETIMES_TABLE = (
     ),
     Mutant(
         "the place of a card is known as long as its approval",
-        "gateway/store/lua/attach.lua",
+        "gateway/store/lua/lifetimes.lua",
         "if left == -1 then",
         "if false then",
         KEPT,

@@ -16,12 +16,5 @@ for field, body in pairs(cjson.decode(ARGV[3])) do
   redis.call('HSET', KEYS[2], field, body)
 end
 for index = 3, #KEYS do redis.call('SET', KEYS[index], ARGV[1]) end
-local left = redis.call('PTTL', KEYS[1])
-local keys = {unpack(KEYS, 2)}
--- -1: the approval is open and lives on. -2 is no approval; then keep_ms counts.
-if left == -1 then
-  live_on(keys)
-else
-  live_on(keys, left > 0 and left or ARGV[4])
-end
+live_as_long_as(KEYS[1], {unpack(KEYS, 2)}, ARGV[4])
 return {'done'}

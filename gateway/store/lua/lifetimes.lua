@@ -19,6 +19,17 @@ local function live_on(keys, keep)
   end
 end
 
+-- Give keys the lifetime of the approval that they belong to.
+local function live_as_long_as(record, keys, keep)
+  local left = redis.call('PTTL', record)
+  -- -1: the approval is open and lives on. -2 is no approval; then keep counts.
+  if left == -1 then
+    live_on(keys)
+  else
+    live_on(keys, left > 0 and left or keep)
+  end
+end
+
 -- Split the key of an approval's head: the shard's base and the id.
 local function split(record)
   return string.match(record, '^(.+:)%a:([^:]+)$')

@@ -1,0 +1,24 @@
+#!lua
+-- Note what a card shows, and whether it is up to date with that.
+-- KEYS[1] record     hash the head of the approval
+-- KEYS[2] card       hash where the card stands, and what it shows
+-- KEYS[3] outdated   zset the tenant's approvals whose card is missing or old
+-- ARGV[1] approval   text its id
+-- ARGV[2] rev        int  of the approval, as the card shows it
+-- ARGV[3] display    text digest of the card's blocks
+-- ARGV[4] decision   text digest of what it says that the waiting calls need
+-- ARGV[5] has_copies int  1: copies are drawn after it, so it stays listed; else 0
+-- ARGV[6] keep_ms    int  lifetime when the record is not there, milliseconds
+-- Returns:
+--   {"shown"}
+--   {"older"}  another publisher showed a newer rev before; it has to be drawn again
+local before = tonumber(redis.call('HGET', KEYS[2], 'rev')) or 0
+redis.call('HSET', KEYS[2], 'rev', ARGV[2], 'display', ARGV[3], 'decision', ARGV[4])
+live_as_long_as(KEYS[1], {KEYS[2]}, ARGV[6])
+if before > tonumber(ARGV[2]) then
+  redis.call('ZADD', KEYS[3], now_ms() + tonumber(ARGV[6]), listed(ARGV[1]))
+  return {'older'}
+end
+redis.call('HDEL', KEYS[2], 'trouble')
+if ARGV[5] == '0' then redis.call('ZREM', KEYS[3], listed(ARGV[1])) end
+return {'shown'}

@@ -18,6 +18,7 @@ from concurrent.futures import Future
 from typing import Any, Protocol, TypeVar
 
 from twokey.gateway.errors import LeaseLost, NotAllowed, StoreUnavailable, TwokeyError
+from twokey.gateway.uncancelled import begun, waited_for
 
 PORT_TIMEOUT_S = 10.0
 """How long one question to the gateway may take before it counts as unreachable."""
@@ -44,6 +45,10 @@ class Shell(Protocol):
         """Let time pass."""
         ...
 
+    def begin(self, work: Coroutine[Any, Any, None]) -> None:
+        """Begin what nobody waits for; it ends with the loop that it runs on."""
+        ...
+
 
 class Awaiting:
     """A shell for code that runs on an event loop."""
@@ -56,6 +61,10 @@ class Awaiting:
         """Yield to the loop meanwhile."""
         await asyncio.sleep(seconds)
 
+    def begin(self, work: Coroutine[Any, Any, None]) -> None:
+        """Begin it on the caller's loop, whose end closes the store as well."""
+        begun(work)
+
 
 class Blocking:
     """A shell for code without an event loop; its coroutines never suspend."""
@@ -67,6 +76,10 @@ class Blocking:
     async def sleep(self, seconds: float) -> None:
         """Block this thread meanwhile."""
         time.sleep(seconds)  # noqa: ASYNC251 - to block is what this shell is for
+
+    def begin(self, work: Coroutine[Any, Any, None]) -> None:
+        """Begin it on the background loop."""
+        spawn(_kept(work))
 
 
 def drive(work: Coroutine[Any, Any, T]) -> T:
@@ -110,6 +123,11 @@ async def ask_with_retries(
             pause *= 3
     # The last attempt is outside of the loop, so that its error is the one raised.
     return await shell.ask(question)
+
+
+async def _kept(work: Coroutine[Any, Any, None]) -> None:
+    # A loop itself keeps no task from being collected.
+    await waited_for(begun(work))
 
 
 async def _in_time(question: Callable[[], Coroutine[Any, Any, T]]) -> T:

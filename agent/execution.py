@@ -26,6 +26,7 @@ from twokey.agent.heartbeats import heartbeats, stands
 from twokey.agent.held_call import HeldCall, authorized_args
 from twokey.agent.interrupts import drop_findings, request_reconciliation
 from twokey.agent.nested_edits import collect_edits
+from twokey.agent.unrecorded import report
 from twokey.gateway.clock import now_s
 from twokey.gateway.errors import (
     NotAllowed,
@@ -327,18 +328,21 @@ async def _run_once(
 async def _finish(
     held: HeldCall, claimed: Claimed, gateway: Gateway, shell: Shell, result: Result
 ) -> None:
-    """Record the result; when that fails the gateway shows the item as in doubt."""
+    """Record the result, later where the gateway is away."""
+    item_id, fence = held.verdict.item_id, claimed.fence
     try:
         is_ours = await ask_with_retries(
-            shell, lambda: gateway.finish(held.verdict.item_id, claimed.fence, result)
+            shell, lambda: gateway.finish(item_id, fence, result)
         )
     except TwokeyError as error:
         # Not raised: the tool has run, and the model has to read what it returned. A
         # second run would be worse than a missing record.
-        log_failure(logger, error, "execution.unrecorded item=%s", held.verdict.item_id)
+        log_failure(logger, error, "execution.unrecorded item=%s", item_id)
+        if not isinstance(error, NotAllowed):
+            shell.begin(report(item_id, fence, result, gateway))
         return
     if not is_ours:
-        logger.warning("execution.finished_late item=%s", held.verdict.item_id)
+        logger.warning("execution.finished_late item=%s", item_id)
 
 
 async def _release(

@@ -189,6 +189,13 @@ FENCES_TABLE = (
         "tests/agent/test_once.py",
     ),
     Mutant(
+        "a result that the gateway did not take is reported again",
+        "agent/execution.py",
+        "shell.begin(report(item_id, fence, result, gateway))",
+        "pass",
+        "tests/agent/test_unrecorded.py",
+    ),
+    Mutant(
         "an end is recorded though its caller is cancelled",
         "gateway/service/claiming.py",
         "await waited_for(begun(self._change(item_id, compute)))",

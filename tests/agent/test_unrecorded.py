@@ -1,0 +1,93 @@
+"""What a tool returned while the gateway was away is reported when it is back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from langgraph.checkpoint.memory import InMemorySaver
+
+from tests.agent.agent_runner import FREE, Effects, Runner, build, pay
+from tests.agent.fake_gateway import FakeGateway
+from tests.conftest import eventually
+from twokey.agent import unrecorded
+from twokey.gateway.errors import NotAllowed
+from twokey.gateway.protocol.records import Result
+from twokey.gateway.protocol.states import ItemState
+
+CALL = "ap0.0"
+RESULT = Result(ok=True, summary="")
+
+
+@pytest.fixture(autouse=True)
+def short_pauses_between_reports(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unrecorded, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(unrecorded, "LONGEST_PAUSE_S", 0.02)
+
+
+async def ran_while_away(
+    runner: Runner, memory: InMemorySaver, effects: Effects
+) -> FakeGateway:
+    """Run a payment whose end the gateway does not take."""
+    gateway = FakeGateway(FREE)
+    graph = build(gateway, effects.tools(), pay(), saver=memory)
+    await runner.say(graph, "pay")
+    gateway.approve(CALL)
+    gateway.down.add("finish")
+    await runner.resume(graph, gateway)
+    assert effects.paid == [(10, "ada")]
+    return gateway
+
+
+async def test_its_process_reports_it_until_the_gateway_has_it(
+    runner: Runner, memory: InMemorySaver, effects: Effects
+) -> None:
+    gateway = await ran_while_away(runner, memory, effects)
+    asked = gateway.calls["finish"]
+
+    async def is_asked_again() -> bool:
+        return gateway.calls["finish"] > asked + 1
+
+    await eventually(is_asked_again)
+    assert gateway.only().state is ItemState.EXECUTING
+    gateway.down.discard("finish")
+
+    async def is_recorded() -> bool:
+        return gateway.only().state is ItemState.EXECUTED
+
+    await eventually(is_recorded)
+    assert effects.paid == [(10, "ada")]
+
+
+async def test_it_changes_nothing_that_people_said_meanwhile(
+    runner: Runner, memory: InMemorySaver, effects: Effects, caplog: Any
+) -> None:
+    gateway = await ran_while_away(runner, memory, effects)
+    gateway.lose_owner(CALL)
+    gateway.reconcile(CALL, "skip")
+    state = gateway.only().state
+
+    gateway.down.discard("finish")
+
+    async def is_answered() -> bool:
+        return f"execution.finished_late item={CALL}" in caplog.messages
+
+    await eventually(is_answered)
+    assert gateway.only().state is state
+
+
+async def test_a_refusal_and_the_end_of_the_time_end_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    gateway = FakeGateway(FREE)
+
+    async def refuse(*_: object) -> bool:
+        raise NotAllowed("no")
+
+    monkeypatch.setattr(gateway, "finish", refuse)
+    await unrecorded.report(CALL, 1, RESULT, gateway)
+    monkeypatch.setattr(unrecorded, "REPORT_FOR_S", 0.0)
+    await unrecorded.report(CALL, 1, RESULT, gateway)
+
+    told = [one for one in caplog.messages if "execution.never_recorded" in one]
+    assert len(told) == 2

@@ -62,12 +62,9 @@ def parsed(value: JsonValue) -> JsonValue:
         BadJson: when the value is not strict JSON.
     """
     try:
-        text = _written(value, 0)
-        text.encode("utf-8")  # raises for half of a surrogate pair
+        return _read_back(value, 0)
     except (_Odd, UnicodeEncodeError):
         return parse(rfc8785.dumps(accept(value)))
-    # Our own text of plain types: no key stands in it twice, and its numbers are exact.
-    return cast("JsonValue", json.loads(text))
 
 
 class _Odd(Exception):
@@ -107,6 +104,32 @@ def _written(value: object, depth: int) -> str:
         if kind is int
         else rfc8785.dumps(cast("float", value)).decode("ascii")
     )
+
+
+def _read_back(value: object, depth: int) -> JsonValue:
+    """Return what `_written` parses to, without the text: a call is read ten times."""
+    if depth > MAX_DEPTH:
+        raise _Odd
+    kind = type(value)
+    if kind is str:
+        text = cast("str", value)
+        if not text.isascii():
+            text.encode("utf-8")  # raises for half of a surrogate pair
+        return text
+    if kind is dict:
+        members = cast("dict[str, object]", value)
+        return {key: _read_back(members[key], depth + 1) for key in _ordered(members)}
+    if kind is list:
+        elements = cast("list[object]", value)
+        return [_read_back(one, depth + 1) for one in elements]
+    if value is None or kind is bool:
+        return cast("JsonValue", value)
+    if not is_exact(value):
+        raise _Odd
+    if kind is int:
+        return cast("int", value)
+    # 1.0 is written as 1, and a text of ours is no other number.
+    return cast("float", json.loads(rfc8785.dumps(cast("float", value))))
 
 
 def _ordered(members: dict[str, object]) -> list[str]:

@@ -31,7 +31,10 @@ class AutoRunService(PolicyService):
         Raises:
             LeaseLost: the thread is run by somebody else now.
         """
-        calls, turn_key = self._store.auto_runs, self._turn_key(progress.ref)
+        calls = self._store.auto_runs
+        if not calls.is_kept:
+            return CallBegun(keeps_result=False)
+        turn_key = self._turn_key(progress.ref)
         keys = self._keys_of(progress.ref.run_ref.agent)
         if progress.verb != "begin":
             await calls.note(keys, turn_key, progress.verb, progress.tool_call_id)

@@ -20,9 +20,6 @@ from twokey.gateway.approvals.requirement import Requirement, SpotCheck
 from twokey.gateway.errors import BadJson
 from twokey.gateway.policy.evaluate import Evaluation
 from twokey.gateway.policy.fields import is_channel
-from twokey.gateway.protocol import digest
-from twokey.gateway.protocol.business_state import with_state
-from twokey.gateway.protocol.strict_json import accept_object
 from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.protocol.wire import (
     ProposedCall,
@@ -33,6 +30,7 @@ from twokey.gateway.protocol.wire import (
     args_hash,
 )
 from twokey.gateway.service import denials
+from twokey.gateway.service.call_documents import document_of, is_small
 from twokey.gateway.service.cleared import Opened, cleared, covered, opened_events
 from twokey.gateway.store.threads import ThreadFacts
 
@@ -141,12 +139,15 @@ def propose(evaluated: Sequence[EvaluatedCall], source: Source) -> Proposal:
     authorized: dict[tuple[str, int], _Rows] = {}
     for position, one in enumerate(evaluated):
         refusal = _refusal(one, seen)
-        document = "" if refusal else _document(one, source)
-        if refusal or not document:
+        is_auto = not refusal and one.evaluation.tier is Tier.AUTO
+        # No document is kept of a call that runs at once.
+        is_plain = is_auto and is_small(one.call, source.tenant, source.turn.ref)
+        document = "" if refusal or is_plain else _document(one, source)
+        if refusal or not (document or is_plain):
             reason = refusal or "The call is too large or is not strict JSON."
             verdicts[position] = _verdict(one, VerdictKind.DENY, reason=reason)
             events.append(_refused(one, source, reason))
-        elif one.evaluation.tier is Tier.AUTO:
+        elif is_auto:
             verdicts[position] = _verdict(one, VerdictKind.RUN)
             events.append(_event(one, source, EventName.CALL_RAN))
         elif key := _authorized_with(one):
@@ -239,18 +240,10 @@ def _refusal(one: EvaluatedCall, seen: Counter[str]) -> str:
 
 
 def _document(one: EvaluatedCall, source: Source) -> str:
-    try:
-        document = digest.action_document(
-            tool=one.call.tool,
-            args=accept_object(one.call.args),
-            ctx=_context(one, source).as_dict(),
-            salt=source.salt(),
-        )
-        # Calls of tier notify have no approver, so no precondition is bound.
-        state = None if one.evaluation.tier is Tier.NOTIFY else one.call.state
-        return document if state is None else with_state(document, state)
-    except BadJson:
-        return ""
+    # Calls of tier notify have no approver, so no precondition is bound.
+    is_bound = one.evaluation.tier is not Tier.NOTIFY
+    ctx = _context(one, source)
+    return document_of(one.call, ctx, source.salt, with_state=is_bound)
 
 
 def _approval(channel: str, rows: _Rows, source: Source) -> Approval:

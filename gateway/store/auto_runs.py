@@ -43,6 +43,11 @@ class AutoRunStore:
     def __init__(self, conn: Connection) -> None:
         self._conn = conn
 
+    @property
+    def is_kept(self) -> bool:
+        """Return whether anything is kept of a call that begins now."""
+        return current() is not None
+
     async def begin(
         self, keys: Keys, turn_key: str, call: str, *, repeats: bool
     ) -> Begun:

@@ -39,7 +39,7 @@ from twokey.agent.execution import (
 from twokey.agent.grants import grant_scope, recheck_of
 from twokey.agent.held_call import HeldCall
 from twokey.agent.messages import ITEM_KEY
-from twokey.agent.nested_edits import collect_edits
+from twokey.agent.nested_edits import collect_edits, report_edits
 from twokey.agent.prepared_calls import PreparedCall, Toolbox
 from twokey.agent.result_codec import ToolResult
 from twokey.agent.result_sanitizer import restore_result
@@ -381,6 +381,7 @@ class Caller:
         if not records:
             return presented
         self.cache.put_edits(run_ref, records)
+        report_edits(records)
         return result_codec.with_state(
             presented, {"twokey_edits": messages.dump_records(records)}
         )

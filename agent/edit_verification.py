@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
-from twokey.agent import messages, nesting, turns
+from langchain.agents.middleware.types import ToolCallRequest
+
+from twokey.agent import messages, nested_edits, nesting, turns
 from twokey.agent.bridge import ask_with_retries
 from twokey.agent.calls import Caller
 from twokey.gateway.errors import BadJson, NotAllowed, ThreadUnavailable, TwokeyError
@@ -97,6 +99,22 @@ async def missed_edits(caller: Caller, state: Mapping[str, Any]) -> list[EditRec
     caller.cache.put_edits(run_ref, found)
     known = _named_edits(state)
     return [record for record in found if record not in known]
+
+
+async def report_edits(caller: Caller, request: ToolCallRequest) -> None:
+    """Report to an outer agent the edits that a call of this one comes after.
+
+    Raises:
+        ThreadUnavailable: when the gateway cannot say; see `confirm_edits`.
+    """
+    state = cast("Mapping[str, Any]", request.state)
+    nested_edits.report_edits((await confirm_edits(caller, state)).made)
+    message = turns.requesting_message(state, request.tool_call["id"] or "")
+    has_siblings = message is not None and len(message.tool_calls) > 1
+    if has_siblings and request.tool is not None and request.tool.return_direct:
+        # Siblings that ran before a pause stand in no state yet, and where all calls
+        # return directly, no model call follows that would see them there.
+        nested_edits.report_edits(await missed_edits(caller, state))
 
 
 async def ask_gateway(

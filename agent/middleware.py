@@ -2,12 +2,12 @@
 
 ``before_agent`` repairs a turn that was cut off, ``wrap_model_call`` adds edits to the
 model's input and submits the calls of its answer, ``wrap_tool_call`` waits for approval
-and executes, ``after_agent`` reports edits to the outer agent. Synchronous and
-asynchronous hooks share one core.
+and executes. Both report people's edits to an agent whose tool this agent is.
+Synchronous and asynchronous hooks share one core.
 
-The verdicts on an answer are part of the step that keeps the answer: a hook
-``after_model`` would be a step of its own, with a checkpoint of its own, for each
-answer (docs/decisions/0012).
+The verdicts on an answer are part of the step that keeps the answer, and edits are
+reported where they become known: hooks ``after_model`` and ``after_agent`` would be
+steps of their own, each with a checkpoint of its own (docs/decisions/0012).
 """
 
 from __future__ import annotations
@@ -60,6 +60,7 @@ from twokey.agent.interrupt_on import (
 )
 from twokey.agent.prepared_calls import Toolbox
 from twokey.agent.result_codec import ToolResult
+from twokey.agent.tool_invocation import Handler
 from twokey.agent.turns import TwokeyState
 from twokey.agent.verdict_cache import VerdictCache
 from twokey.gateway.errors import TwokeyError
@@ -180,7 +181,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
             return handler(changed)
 
         with self._tool_scope(request):
-            return _as_hook(drive(self._caller(Blocking()).call(request, run)))
+            return _as_hook(drive(self._call(Blocking(), request, run)))
 
     async def awrap_tool_call(
         self,
@@ -193,7 +194,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
             return await handler(changed)
 
         with self._tool_scope(request):
-            return _as_hook(await self._caller(Awaiting()).call(request, run))
+            return _as_hook(await self._call(Awaiting(), request, run))
 
     def wrap_model_call(
         self,
@@ -218,22 +219,6 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         with tool_starts.checked(self.agent):
             answer = await handler(prepared)
         return await self._submit_answer(Awaiting(), request, answer)
-
-    def after_agent(
-        self,
-        state: AgentState[Any],
-        runtime: Runtime[Any],  # noqa: ARG002 - LangChain passes it by this name
-    ) -> None:
-        """Report the edits of this run to an agent whose tool this agent is."""
-        drive(self._after_agent(Blocking(), state))
-
-    async def aafter_agent(
-        self,
-        state: AgentState[Any],
-        runtime: Runtime[Any],  # noqa: ARG002 - LangChain passes it by this name
-    ) -> None:
-        """Report the edits of this run to an agent whose tool this agent is."""
-        await self._after_agent(Awaiting(), state)
 
     @_with_known_signature
     def _model_call_hook(
@@ -278,6 +263,15 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         repaired = await repair.repair_history(caller, state)
         return repair.merge_update(repaired, {**changes, **edits})
 
+    async def _call(
+        self, shell: Shell, request: ToolCallRequest, run: Handler
+    ) -> ToolResult:
+        caller = self._caller(shell)
+        if nested_edits.is_nested():
+            # Before the call, which must not be undone where the gateway cannot say.
+            await edit_verification.report_edits(caller, request)
+        return await caller.call(request, run)
+
     async def _submit_answer(
         self, shell: Shell, request: ModelRequest[Any], answer: ModelResponse[Any]
     ) -> ModelResponse[Any] | ExtendedModelResponse[Any]:
@@ -304,14 +298,10 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
                 history=turn.history,
             )
         kept: Command[Any] = Command(
-            update={"twokey_turn": note.model_dump(mode="json")}
+            # State is written with every checkpoint, and read with the same defaults.
+            update={"twokey_turn": note.model_dump(mode="json", exclude_defaults=True)}
         )
         return ExtendedModelResponse(model_response=answer, command=kept)
-
-    async def _after_agent(self, shell: Shell, state: AgentState[Any]) -> None:
-        if nested_edits.is_nested():
-            found = await edit_verification.confirm_edits(self._caller(shell), state)
-            nested_edits.report(found.made)
 
     def _hints(
         self, calls: Sequence[ToolCall], context: HintContext
@@ -331,6 +321,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         self._tools.learn(request.tools)
         caller = self._caller(shell)
         found = await edit_verification.confirm_edits(caller, request.state)
+        nested_edits.report_edits(found.made)
         late = await late_reports.fetch_reports(caller, request.messages)
         # Edits first: restating defuses every mark, also that of a late report.
         stated = messages.restate_edits(request.messages, found.made, found.unknown)

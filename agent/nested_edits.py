@@ -1,4 +1,10 @@
-"""Collect edits to calls of nested agents, and report them to the outer agent."""
+"""Collect edits to calls of nested agents, and report them to the outer agent.
+
+A nested agent reports an edit where it learns of it: before each model call those that
+its state names, after a call that one of its own. An outer tool that goes on after a
+pause starts from the beginning and knows nothing of earlier reports, and its agent may
+end without another model call; so what state names is reported before each call, too.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +36,7 @@ def is_nested() -> bool:
     return _inside.get() is not None
 
 
-def report(records: Sequence[EditRecord]) -> None:
+def report_edits(records: Sequence[EditRecord]) -> None:
     """Report edits to the outer agent, if there is one."""
     found = _inside.get()
     if found is not None:

@@ -26,12 +26,13 @@ DELEGATE = calling(
 
 
 def _inner(
-    gateway: FakeGateway, effects: Effects, *replies: AIMessage
+    gateway: FakeGateway, effects: Effects, *replies: AIMessage, is_direct: bool = False
 ) -> tuple[Any, ScriptedModel]:
     model = scripted(list(replies))
+    tools = effects.tools()
     graph = create_agent(
         model,
-        effects.tools(),
+        [one.model_copy(update={"return_direct": is_direct}) for one in tools],
         middleware=[ApprovalMiddleware("payer", gateway=gateway)],
     )
     return graph, model
@@ -226,3 +227,61 @@ async def test_an_edit_is_not_told_twice_when_siblings_settle_one_by_one(
     result = next(message for message in read if isinstance(message, ToolMessage))
     assert result.text.count("[twokey:") == 1
     assert str(read).count("[twokey:edited]") == 2
+
+
+@pytest.mark.parametrize("first", ["c1", "c2"])
+async def test_an_agent_that_ends_with_its_tools_tells_of_the_edits_to_all_of_them(
+    runner: Runner, memory: InMemorySaver, effects: Effects, first: str
+) -> None:
+    """No model call follows that would see what ran before the second pause."""
+    gateway = FakeGateway(TIERS)
+    both = calling(
+        ("pay", {"amount": 1, "to": "ada"}, "c1"),
+        ("pay", {"amount": 1, "to": "bob"}, "c2"),
+    )
+    inner, _ = _inner(gateway, effects, both, is_direct=True)
+    delegate = _delegating({"pay them": inner}, is_async=runner.is_async)
+    graph, _ = _outer(
+        gateway, [delegate], memory, calling(("delegate", {"job": "pay them"}, "d1"))
+    )
+    await runner.say(graph, "pay them")
+    for call_id in sorted(["c1", "c2"], key=lambda one: one != first):
+        item = item_of(gateway, call_id)
+        gateway.edit(item.id, {**item.args, "amount": 7})
+        await runner.resume(graph, gateway)
+
+    state = await runner.state(graph)
+
+    told = [one.record.executed["to"] for one in edit_messages(state.values)]
+    assert sorted(effects.paid) == [(7, "ada"), (7, "bob")]
+    assert sorted(map(str, told)) == ["ada", "bob"]
+    assert by_call(state.values)["d1"].text.count("[twokey:edited]") == 2
+
+
+async def test_an_edit_before_a_pause_is_told_where_the_last_call_ends_the_agent(
+    runner: Runner, memory: InMemorySaver, effects: Effects
+) -> None:
+    gateway = FakeGateway(TIERS)
+    two_steps = [pay(1, "ada", "c1"), calling(("look_up", {"query": "q"}, "c2"))]
+    model = scripted(two_steps)
+    pay_tool, look_up = effects.tools()
+    inner = create_agent(
+        model,
+        [pay_tool, look_up.model_copy(update={"return_direct": True})],
+        middleware=[ApprovalMiddleware("payer", gateway=gateway)],
+    )
+    delegate = _delegating({"pay ada": inner}, is_async=runner.is_async)
+    graph, _ = _outer(
+        gateway, [delegate], memory, calling(("delegate", {"job": "pay ada"}, "d1"))
+    )
+    await runner.say(graph, "pay ada")
+    gateway.edit(item_of(gateway, "c1").id, {"amount": 0.5, "to": "ada"})
+    await runner.resume(graph, gateway)
+    gateway.approve(item_of(gateway, "c2").id)
+
+    end = await runner.resume(graph, gateway)
+
+    told = by_call(end)["d1"].text
+    assert effects.paid == [(0.5, "ada")]
+    assert told.count("[twokey:edited]") == 1
+    assert told.endswith("found q")

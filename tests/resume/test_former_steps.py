@@ -23,6 +23,13 @@ class Killed(Exception):
     """The process died here."""
 
 
+class OlderAtItsEnd(ApprovalMiddleware):
+    """The middleware as it was when a run ended with a step of its own."""
+
+    async def aafter_agent(self, state: Any, runtime: Any) -> None:
+        raise Killed
+
+
 class Older(ApprovalMiddleware):
     """The middleware as it was when it submitted a turn by a step of its own."""
 
@@ -87,10 +94,25 @@ async def test_a_thread_that_another_middleware_ended_stays_as_it_is(
         left = calling(("look_up", {"order": "2"}, "c2"))
         await graph.aupdate_state(
             {"configurable": {"thread_id": "t1"}},
-            {"messages": [left]},
-            as_node="ApprovalMiddleware.after_agent",
+            {"messages": [left], "jump_to": "end"},
+            as_node="model",
         )
 
         state = await runner.probe("t1")
 
     assert state.is_finished
+
+
+async def test_a_thread_that_stands_before_the_former_last_step_has_ended(
+    stack: Stack,
+) -> None:
+    """That step kept nothing, so the answer before it is the last one."""
+    saver = InMemorySaver()
+    with connected(AgentService(stack.store, lambda: RULES)):
+        with pytest.raises(Killed):
+            await _runner(OlderAtItsEnd, saver).start("t1", "look", key="k")
+
+        state = await _runner(ApprovalMiddleware, saver).probe("t1")
+
+    assert state.is_finished
+    assert (state.final_message, state.taken) == ("done", "k")

@@ -9,8 +9,8 @@ run in a thread of its own, on one SQLite checkpointer:
   and stored in a durable Valkey, with an audit entry, before its tool runs.
 - Twokey, weighed: the same, with a rule over a counting window for each call.
 - one write: hooks in the places of Twokey's that do nothing but one durable write a
-  turn. LangGraph makes a step with a checkpoint of each hook before and after the
-  agent, so nothing that keeps what Twokey keeps is faster.
+  turn. LangGraph makes a step with a checkpoint of a hook before the agent, so nothing
+  that keeps what Twokey keeps is faster.
 
 The model takes no time, so this is the worst case for a ratio: a real model takes
 about a second a turn, beside which all of these are negligible.
@@ -27,7 +27,7 @@ from tempfile import TemporaryDirectory
 from typing import Annotated, Any, NotRequired, cast
 
 from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariableType] - its overloads are partial
-from langchain.agents.middleware import AgentMiddleware, HumanInTheLoopMiddleware
+from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain.agents.middleware.types import (
     AgentState,
     ExtendedModelResponse,
@@ -121,13 +121,16 @@ class _Noted(AgentState[Any]):
     bench_turn: NotRequired[Annotated[dict[str, Any], PrivateStateAttr]]
 
 
-class OneWrite(AgentMiddleware[AgentState[Any], Any, Any]):
-    """The hooks of `ApprovalMiddleware`, each of which does as little as it can."""
+class OneWrite(ApprovalMiddleware):
+    """The very hooks of `ApprovalMiddleware`, each of which does as little as it can.
+
+    It is derived from it, so that LangChain calls them in the same way.
+    """
 
     state_schema = _Noted
 
     def __init__(self, store: Store) -> None:
-        super().__init__()
+        super().__init__("support")
         self._store = store
 
     async def abefore_agent(
@@ -156,9 +159,6 @@ class OneWrite(AgentMiddleware[AgentState[Any], Any, Any]):
     ) -> ToolMessage | Command[Any]:
         """Call the tool."""
         return await handler(request)
-
-    async def aafter_agent(self, state: AgentState[Any], runtime: Runtime[Any]) -> None:
-        """Do nothing, as a step of the graph."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,6 +124,17 @@ class AsShownService(PolicyService):
         while self.bytes > MOST_BYTES:
             self._forget(next(iter(self._by_id)))
 
+    def moved(self, approval_id: str, at_ms: int) -> None:
+        """Forget an approval that changed then, unless it was read since.
+
+        Args:
+            approval_id: of the approval.
+            at_ms: when it changed, in milliseconds of the store.
+        """
+        shown = self._by_id.get(approval_id)
+        if shown is not None and shown.loaded.now_ms <= at_ms:
+            self._forget(approval_id)
+
     def find(self, approval_id: str) -> Loaded | None:
         """Return an approval as it was shown last, under the policy of now.
 

@@ -105,13 +105,16 @@ class ReadingAhead(PolicyService):
                 await self._keep(loaded, quiet)
             self._read_by = policy
         before = self._place
-        found, self._place = await self._outbox.tail(
-            before, block_ms=block_ms, name=EventName.APPROVAL_OPENED
+        opened, moved, self._place = await self._outbox.changes(
+            before, block_ms=block_ms
         )
+        # Decided by another process, above all: it would stay until there is no room.
+        for approval_id, at_ms in moved.items():
+            self._kept.moved(approval_id, at_ms)
         # Also after events of clicks: the next look takes many of them in one go.
         if self._place != before:
             await asyncio.sleep(pause_s)
-        for event in found:
+        for event in opened:
             if self._is_opened(event):
                 await self._read(event.approval, quiet)
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import re
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import cast
+from typing import NamedTuple, cast
 
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.store.connection import (
@@ -29,6 +31,25 @@ from twokey.gateway.store.readers import (
 )
 
 logger = logging.getLogger(__name__)
+
+
+_OPENED = f'"{EventName.APPROVAL_OPENED}"'.encode()
+_APPROVAL = re.compile(rb'"approval":"([^"]+)"')
+"""Which approval an event is about. No text can hold it: its quotes are escaped."""
+
+
+class Changes(NamedTuple):
+    """What became of approvals since a place in the outbox.
+
+    Attributes:
+        opened: events of those that were opened.
+        moved: when the others changed last, by their ids: milliseconds of the store.
+        place: that was read to.
+    """
+
+    opened: list[Event]
+    moved: dict[str, int]
+    place: str
 
 
 class Outbox:
@@ -124,33 +145,37 @@ class Outbox:
         return found[0].id if found else "0-0"
 
     async def tail(
-        self,
-        after: str,
-        *,
-        block_ms: int,
-        limit: int = 500,
-        name: EventName | None = None,
+        self, after: str, *, block_ms: int, limit: int = 500
     ) -> tuple[list[Event], str]:
         """Return what was announced after a place, and the place that was read to.
 
         Waits up to ``block_ms`` for the first event. Nothing is taken or acknowledged;
-        what is not an event is left out, and what has another name, if one is given.
+        what is not an event is left out.
         """
+        found = await self._after(after, block_ms, limit)
+        return _events(found), found[-1].id if found else after
+
+    async def changes(self, after: str, *, block_ms: int, limit: int = 500) -> Changes:
+        """Return what became of approvals after a place; waits as `tail` does."""
+        found = await self._after(after, block_ms, limit)
+        # Each process that answers gets every event: it parses what it reads alone.
+        opened: list[Entry] = []
+        moved: dict[str, int] = {}
+        for entry in found:
+            body = entry.values.get("e", b"")
+            if _OPENED in body:
+                opened.append(entry)
+            elif named := _APPROVAL.search(body):
+                moved[named[1].decode()] = entry_id(entry.id)[0]
+        place = found[-1].id if found else after
+        return Changes(_events(opened), moved, place)
+
+    async def _after(self, after: str, block_ms: int, limit: int) -> list[Entry]:
         reply = await self._conn.command(
             "XREAD", "COUNT", limit, "BLOCK", block_ms,
             "STREAMS", self._keys.outbox, after,
         )  # fmt: skip
-        found = first_stream(reply)
-        read: list[Event] = []
-        # Each process that follows the outbox gets every event: it parses its own only.
-        wanted = f'"{name}"'.encode() if name else b""
-        for entry in found:
-            # Not counted as `_readable` does: the group that reads this event reports
-            # it, once.
-            with suppress(KeyError, ValueError):
-                if wanted in entry.values["e"]:
-                    read.append(_event(entry))
-        return read, found[-1].id if found else after
+        return first_stream(reply)
 
     async def _readable(self, found: list[Entry]) -> list[Event]:
         read: list[Event] = []
@@ -187,6 +212,17 @@ def announcement(
         ["XADD", keys.outbox, "*", "e", outbox_event.model_dump_json(), "at", at_ms],
         ["XADD", keys.audit, "*", "e", audit_event.model_dump_json(), "at", at_ms],
     ]
+
+
+def _events(found: Sequence[Entry]) -> list[Event]:
+    """Read events; what is none is left out."""
+    read: list[Event] = []
+    for entry in found:
+        # Not counted as `_readable` does: the group that reads this event reports it,
+        # once.
+        with suppress(KeyError, ValueError):
+            read.append(_event(entry))
+    return read
 
 
 def _event(entry: Entry) -> Event:

@@ -275,6 +275,7 @@ def test_an_answer_that_was_valid_elsewhere_is_checked_again() -> None:
     assert one.accepts(parsed)
     assert not other.accepts(parsed)
     assert not one.accepts(parsed.with_(type=AnswerKind.EDIT))
+    assert not one.accepts(parsed.with_(message=7))
     with pytest.raises(ValidationError, match="nothing was asked"):
         type(parsed).model_validate(answer)
 

@@ -250,6 +250,20 @@ AS_SHOWN_TABLE = (
         "tests/service/test_executions.py tests/service/test_newer_records.py",
     ),
     Mutant(
+        "reading ahead: what another process decided is not kept",
+        AHEAD,
+        "            self._kept.moved(approval_id, at_ms)",
+        "            pass",
+        "tests/service/test_reading_ahead.py",
+    ),
+    Mutant(
+        "reading ahead: what was read since it changed is kept",
+        "gateway/service/as_shown.py",
+        " and shown.loaded.now_ms <= at_ms",
+        "",
+        "tests/service/test_reading_ahead.py",
+    ),
+    Mutant(
         "reading ahead: another policy is noticed",
         AHEAD,
         "if policy is not self._read_by:",

@@ -111,6 +111,35 @@ async def test_what_another_process_decided_is_not_decided_again(
     assert await harness.jobs() == 1
 
 
+async def test_what_another_process_decided_takes_no_memory_here(
+    harness: ServiceHarness, worker: ReviewService
+) -> None:
+    clicks = [await opened(harness, f"t{number}") for number in range(3)]
+    await look(worker)
+    held = worker.as_shown.bytes
+    for click in clicks[:2]:
+        assert isinstance(await harness.reviews.decide(click, Approve(), ANA), Decided)
+
+    await look(worker)
+
+    assert 0 < worker.as_shown.bytes < held
+    assert isinstance(await at_once(worker, clicks[2]), Decided)
+    assert worker.as_shown.bytes == 0
+
+
+async def test_what_was_read_after_it_changed_is_kept(harness: ServiceHarness) -> None:
+    click = await shown(harness)
+    kept = harness.reviews.as_shown
+    loaded = await harness.store.approvals.load(click.approval)
+    assert loaded is not None
+
+    kept.moved(click.approval, loaded.now_ms - 60_000)
+
+    assert kept.find(click.approval) is not None
+    kept.moved(click.approval, loaded.now_ms)
+    assert kept.find(click.approval) is None
+
+
 async def test_two_workers_that_read_ahead_have_one_winner(
     harness: ServiceHarness, worker: ReviewService
 ) -> None:

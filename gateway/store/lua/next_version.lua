@@ -46,10 +46,7 @@ local function has_moved(change, now, added)
     return true
   end
   -- The rev alone would let a sweep end a call whose owner sent a heartbeat meanwhile.
-  for field, value in pairs(change.as_read) do
-    if string.sub(field, -2) == ':h' then value = from_hex(value) end
-    if (redis.call('HGET', head, field) or '') ~= value then return true end
-  end
+  if differs(head, change.as_read) then return true end
   -- Compared here and not by the caller, who may be paused before the write arrives. What
   -- computes again finds the deadline over, and says so.
   if change.before_ms > 0 and now >= change.before_ms then return true end
@@ -138,7 +135,7 @@ local function write_version(change, now)
   if change.fires ~= '' then redis.call('ZREM', change.timers, id .. ' ' .. change.fires) end
   -- A corrupt record may hold no number; any new rev makes what others have read of it
   -- stale.
-  redis.call('HSET', head, 'rev', (tonumber(change.rev) or 0) + 1)
+  change.fields.rev = (tonumber(change.rev) or 0) + 1
   write_fields(head, change.fields)
   move_uses(change, now)
   local corrupt = redis.call('HEXISTS', head, 'quarantined') == 1

@@ -17,9 +17,12 @@ local function from_hex(text)
 end
 
 -- An approval stands in sorted sets by the random half of its id, raw: one that waits is
--- in half a dozen of them.
+-- in half a dozen of them, so what was worked out is kept for the rest of the script.
+local LISTED = {}
 local function listed(id)
-  return from_hex(string.match(id, '[^_]*$'))
+  local found = LISTED[id] or from_hex(string.match(id, '[^_]*$'))
+  LISTED[id] = found
+  return found
 end
 
 -- Return the id that `listed` was made of; the shard is that of the keys.
@@ -92,18 +95,50 @@ local MOST_ANSWERED = 10
 -- is written.
 local MAX_READING_MS = 10000
 
+-- How many fields one command names: Lua passes about 8,000 arguments at most.
+local MOST_FIELDS = 1000
+
+-- Call a command with a key and these arguments, in as few calls as there can be.
+local function call_with(command, key, arguments)
+  for at = 1, #arguments, MOST_FIELDS do
+    local last = math.min(#arguments, at + MOST_FIELDS - 1)
+    redis.call(command, key, unpack(arguments, at, last))
+  end
+end
+
 -- Write fields of a hash, and delete those that are false. A hash comes in hex.
 local function write_fields(key, fields)
+  local written, deleted = {}, {}
   for field, value in pairs(fields) do
     -- False and not null: cjson decodes null to a value that Lua takes for true.
     if not value then
-      redis.call('HDEL', key, field)
-    elseif string.sub(field, -2) == ':h' then
-      redis.call('HSET', key, field, from_hex(value))
+      deleted[#deleted + 1] = field
     else
-      redis.call('HSET', key, field, value)
+      if string.sub(field, -2) == ':h' then value = from_hex(value) end
+      written[#written + 1] = field
+      written[#written + 1] = value
     end
   end
+  call_with('HDEL', key, deleted)
+  call_with('HSET', key, written)
+end
+
+-- Return whether a field of a hash is not what these say; "" is for one that is not there,
+-- and a hash comes in hex.
+local function differs(key, fields)
+  local names = {}
+  for field in pairs(fields) do names[#names + 1] = field end
+  for at = 1, #names, MOST_FIELDS do
+    local last = math.min(#names, at + MOST_FIELDS - 1)
+    local found = redis.call('HMGET', key, unpack(names, at, last))
+    for index, value in ipairs(found) do
+      local field = names[at + index - 1]
+      local wanted = fields[field]
+      if string.sub(field, -2) == ':h' then wanted = from_hex(wanted) end
+      if (value or '') ~= wanted then return true end
+    end
+  end
+  return false
 end
 
 -- What an agent asks people for is counted in steps of so long, each under the moment

@@ -21,7 +21,7 @@ from twokey.gateway.store.changing_many import change_many, load_many
 from twokey.gateway.store.connection import Connection, Reply, number, text
 from twokey.gateway.store.effect_turns import EffectTurns
 from twokey.gateway.store.group_commit import Row, Rows, computed
-from twokey.gateway.store.keys import KEEP_MS, Keys, shard_of_approval
+from twokey.gateway.store.keys import KEEP_MS, Keys, keys_of_shard, shard_of_approval
 from twokey.gateway.store.known_records import KnownRecords
 from twokey.gateway.store.packing import packed
 from twokey.gateway.store.pending import PendingIndex
@@ -158,7 +158,9 @@ class ApprovalStore:
         shard = shard_of_approval(approval_id)
         if shard is None:
             return None
-        found = await load_many(self._conn, self._known, Keys(shard), [approval_id])
+        found = await load_many(
+            self._conn, self._known, keys_of_shard(shard), [approval_id]
+        )
         return found.get(approval_id)
 
     async def change(
@@ -194,7 +196,7 @@ class ApprovalStore:
         shard = shard_of_approval(approval_id)
         if shard is None:
             return None
-        keys = Keys(shard)
+        keys = keys_of_shard(shard)
         if not in_turn:
             return await self._change(keys, approval_id, compute, seen)
         # Only an optimization: what is written is compared in any case.
@@ -214,7 +216,7 @@ class ApprovalStore:
             StoreUnavailable: when it is not known to be written.
         """
         shard = shard_of_approval(seen.approval.id)
-        return shard is not None and await self._write(Keys(shard), seen, what)
+        return shard is not None and await self._write(keys_of_shard(shard), seen, what)
 
     async def _write(self, keys: Keys, seen: Loaded, what: Write) -> bool:
         written = await write(self._conn, keys, seen, what)
@@ -291,7 +293,7 @@ class ApprovalStore:
         shard = shard_of_approval(approval_id)
         if shard is None:
             return False
-        keys = Keys(shard)
+        keys = keys_of_shard(shard)
         reply = await HEARTBEAT(
             self._conn,
             head=keys.head(approval_id),

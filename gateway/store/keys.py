@@ -372,6 +372,12 @@ class Keys:
         return f"{self._base}:seen_by:{approval}"
 
 
+@lru_cache(maxsize=256)
+def keys_of_shard(shard: str) -> Keys:
+    """Return the keys of a shard, made once: a click asks for them five times."""
+    return Keys(shard)
+
+
 def _half(turn_key: str) -> str:
     return turn_key.removeprefix("sha256:")[:HALF]
 

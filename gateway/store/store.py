@@ -27,6 +27,7 @@ from twokey.gateway.store.jobs import JobQueue
 from twokey.gateway.store.keys import (
     LEASE_MS,
     Keys,
+    keys_of_shard,
     shard_of_agent,
     shard_of_approval,
     shard_of_run,
@@ -117,7 +118,7 @@ class Store:
         its processes, requests of Slack, Home tabs and delegations; what belongs to an
         agent's runs is in `keys_of_agent`.
         """
-        return Keys(shard_of_tenant(tenant, self.shards))
+        return keys_of_shard(shard_of_tenant(tenant, self.shards))
 
     def keys_of_agent(self, tenant: str, agent: str) -> Keys:
         """Return the keys of the shard in which an agent's runs are.
@@ -127,7 +128,7 @@ class Store:
             agent: the outermost agent of the runs: one inside its tools is with it.
         """
         if tenant in self._split:
-            return Keys(shard_of_agent(tenant, agent, self.shards))
+            return keys_of_shard(shard_of_agent(tenant, agent, self.shards))
         return self.keys_of_tenant(tenant)
 
     def parts_of(self, tenant: str) -> tuple[Keys, ...]:
@@ -145,16 +146,16 @@ class Store:
     def keys_of_approval(self, approval: str) -> Keys | None:
         """Return the keys of an approval's shard; None for what is not its id."""
         shard = shard_of_approval(approval)
-        return Keys(shard) if shard else None
+        return keys_of_shard(shard) if shard else None
 
     def keys_of_run(self, run: str) -> Keys | None:
         """Return the keys of the shard of a failed run; None for what is not its id."""
         shard = shard_of_run(run)
-        return Keys(shard) if shard else None
+        return keys_of_shard(shard) if shard else None
 
     def every_shard(self) -> list[Keys]:
         """Return the keys of all shards, for readers and sweepers."""
-        return [Keys(f"s{index}") for index in range(self.shards)]
+        return [keys_of_shard(f"s{index}") for index in range(self.shards)]
 
     def queue(self, keys: Keys) -> JobQueue:
         """Return the resume jobs of a shard."""

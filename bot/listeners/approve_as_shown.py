@@ -8,8 +8,6 @@ does not write, the click is looked at as any other.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from twokey.bot.ids import Action, BadSeal, unseal, verify
 from twokey.bot.interactions import Clicked
 from twokey.bot.listener_context import ListenerContext
@@ -17,6 +15,8 @@ from twokey.bot.listeners.verify_click import Target, log_outcome
 from twokey.gateway.approvals.decisions import Approve, Outcome
 from twokey.gateway.service.as_shown import Place
 from twokey.gateway.store.cards import seen_request
+
+_APPROVE = Approve()
 
 
 async def approve_as_shown(
@@ -50,23 +50,22 @@ async def approve_as_shown(
     reviewer = await ctx.reviewer_alone(*clicked.who, target.item)
     if reviewer is None:
         return None
-    place = Place(action.channel, action.message_ts, reviewer.user)
-    if not is_seen:
-        place = replace(
-            place,
-            seen=seen_request(ctx.keys, clicked.digest),
-            kept=ctx.kept_with(clicked),
-        )
-    decision = Approve()
+    place = Place(
+        action.channel,
+        action.message_ts,
+        reviewer.user,
+        seen=None if is_seen else seen_request(ctx.keys, clicked.digest),
+        kept=() if is_seen else ctx.kept_with(clicked),
+    )
     outcome = await ctx.service.as_shown.decide(
         target.click(clicked.digest),
-        decision,
+        _APPROVE,
         reviewer.with_(gesture=clicked.gesture),
         place=place,
     )
     if outcome is None:
         return None
-    log_outcome(target, outcome, decision.kind, reviewer)
+    log_outcome(target, outcome, _APPROVE.kind, reviewer)
     return outcome, target.now_ms
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from twokey.gateway.approvals.decisions import AccountKind, Reviewer
 from twokey.gateway.approvals.membership import (
@@ -12,7 +13,7 @@ from twokey.gateway.approvals.membership import (
     unresolved_roles,
 )
 from twokey.gateway.approvals.requirement import Notify, Requirement, Role, Vote
-from twokey.gateway.protocol.records import Person, Record
+from twokey.gateway.protocol.records import Person
 
 _ACCOUNT_REASONS = {
     AccountKind.GUEST: "Guests cannot decide approvals.",
@@ -28,7 +29,8 @@ _EDITED = (
 )
 
 
-class Tally(Record):
+@dataclass(frozen=True, slots=True)
+class Tally:
     """How far a quorum is.
 
     Attributes:

@@ -102,6 +102,9 @@ class Requirement(Record):
     @property
     def roles(self) -> tuple[Role, ...]:
         """Return every role whose holders may vote, each name once."""
+        # As nearly all have it: a decision asks twenty times.
+        if not self.also and len(self.of) == 1:
+            return self.of
         named = {role.name: role for part in self.parts for role in part.of}
         return tuple(named.values())
 

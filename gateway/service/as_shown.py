@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from twokey.gateway.approvals import deciding
@@ -22,6 +22,7 @@ from twokey.gateway.approvals.decisions import (
     Outcome,
     Reviewer,
 )
+from twokey.gateway.approvals.record import Item
 from twokey.gateway.clock import now_s
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.service.call_evaluation import CurrentEvaluation
@@ -107,7 +108,7 @@ class AsShownService(PolicyService):
         approval = loaded.approval
         self._forget(approval.id)
         lasting = {
-            index: one
+            index: _with_own_requirement(approval.items[index], one)
             for index, one in evaluated.items()
             if lasts(policy, approval.items[index], one)
         }
@@ -195,7 +196,7 @@ class AsShownService(PolicyService):
         write = _write(result, click.index, evaluated, place)
         if not await self._store.approvals.write_once(loaded, write):
             return None
-        by = Asked(shown.policy, {click.index: evaluated})
+        by = Asked(shown.policy, {click.index: evaluated}, is_lasting=True)
         decided_by(self._store).keep(by, result.approval)
         return result.outcome(click.index)
 
@@ -213,6 +214,17 @@ class AsShownService(PolicyService):
         shown = self._by_id.pop(approval_id, None)
         if shown is not None:
             self.bytes -= shown.size
+
+
+def _with_own_requirement(item: Item, one: CurrentEvaluation) -> CurrentEvaluation:
+    """Return an evaluation that asks for the very people that its item asks for.
+
+    Where they are equal: a decision compares them three times, by identity first.
+    """
+    own, now = item.requirement, one.policy_now
+    if own is now.requirement or own != now.requirement:
+        return one
+    return replace(one, policy_now=now.with_(requirement=own))
 
 
 def _write(

@@ -31,12 +31,16 @@ KEPT_S: Final = 60.0
 
 @dataclass
 class Asked:
-    """Which policy was asked about calls last, and what it said of each, by index."""
+    """Which policy was asked about calls last, and what it said of each, by index.
+
+    ``is_lasting`` when `lasts` was asked of all of them, and they do.
+    """
 
     policy: Policy | None = None
     evaluated: Mapping[int, CurrentEvaluation] = field(
         default_factory=dict[int, CurrentEvaluation]
     )
+    is_lasting: bool = False
 
     def note(self, policy: Policy, evaluated: Mapping[int, CurrentEvaluation]) -> None:
         """Take what a policy said, in place of what one said before."""
@@ -68,7 +72,9 @@ class DecidedBy:
         with self._lock:
             for index, one in by.evaluated.items():
                 item = approval.items[index]
-                if item.may_run and lasts(policy, item, one) and not _is_shared(one):
+                if not item.may_run or _is_shared(one):
+                    continue
+                if by.is_lasting or lasts(policy, item, one):
                     kept = _Kept(policy, item.action_hash, one, at_s)
                     self._by_item[item.id] = kept
                     self._by_item.move_to_end(item.id)
@@ -92,7 +98,8 @@ _KEPT = WeakKeyDictionary[Store, DecidedBy]()
 
 def decided_by(store: Store) -> DecidedBy:
     """Return what is kept beside a store: its services do not know each other."""
-    return _KEPT.setdefault(store, DecidedBy())
+    found = _KEPT.get(store)
+    return _KEPT.setdefault(store, DecidedBy()) if found is None else found
 
 
 async def evaluated_for_start(

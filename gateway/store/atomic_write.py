@@ -285,8 +285,8 @@ def _json(value: object) -> str:
 
 def resume_job(approval: Approval) -> Job:
     """Return the job that brings the agent of an approval back."""
-    run_ref = approval.run_ref
-    return Job.to_resume(approval.tenant, run_ref.agent, run_ref.thread)
+    run = approval.nested_in or approval
+    return Job.to_resume(approval.tenant, run.agent, run.thread)
 
 
 def _keys_of(keys: Keys, approval: Approval) -> dict[str, str]:

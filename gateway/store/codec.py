@@ -128,12 +128,14 @@ def head(approval: Approval, items: Sequence[Item]) -> dict[str, str]:
     fields["version"] = approval.version if approval.version > 1 else 0
     found = {name: str(value) for name, value in fields.items() if value}
     for item in items:
-        small = {field: getattr(item, name) for field, name in _NUMBERS.items()}
-        small |= {"s": item.state, "o": item.owner}
-        small["h"] = item.action_hash.removeprefix("sha256:")
-        found |= {
-            f"{item.index}:{key}": str(value) for key, value in small.items() if value
-        }
+        index = item.index
+        for field, name in _NUMBERS.items():
+            if value := getattr(item, name):
+                found[f"{index}:{field}"] = str(value)
+        found[f"{index}:s"] = str(item.state)
+        if item.owner:
+            found[f"{index}:o"] = item.owner
+        found[f"{index}:h"] = item.action_hash.removeprefix("sha256:")
     return found
 
 

@@ -54,17 +54,20 @@ def rows_of(keys: Keys, approval: Approval) -> list[Row]:
 
 def _members_of(approval: Approval) -> list[Members]:
     """Return the users and groups of the queues that an approval belongs in."""
-    users, groups, asked = set[str](), set[str](), set[str]()
-    asked.update(one.user for one in approval.principals)
-    asked.update([approval.requester.user] if approval.requester else [])
     waiting = [item for item in approval.items if item.is_pending]
-    for item in waiting:
-        users.update(user for role in item.requirement.roles for user in role.users)
-        groups.update(one for role in item.requirement.roles for one in role.usergroups)
-        asked.update(one.user for one in item.principals)
-        asked.update([item.edit.by.user] if item.edit else [])
     if not waiting:
         return []
+    users, groups = set[str](), set[str]()
+    asked = {one.user for one in approval.principals}
+    if approval.requester:
+        asked.add(approval.requester.user)
+    for item in waiting:
+        for role in item.requirement.roles:
+            users.update(role.users)
+            groups.update(role.usergroups)
+        asked.update([one.user for one in item.principals])
+        if item.edit:
+            asked.add(item.edit.by.user)
     found: list[Members] = [([user], []) for user in sorted(asked)]
     if users or groups:
         found.append((sorted(users), sorted(groups)))

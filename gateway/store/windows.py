@@ -90,6 +90,8 @@ def held_in(keys: Keys, windows: Sequence[str]) -> ItemUses:
 
 def as_rows(uses: Sequence[Use]) -> str:
     """Return uses as scripts read them: an array of {window, use, within_ms}."""
+    if not uses:
+        return "[]"
     return json.dumps([[use.window, use.use, use.within_ms] for use in uses])
 
 

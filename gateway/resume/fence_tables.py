@@ -231,6 +231,7 @@ class SqliteFence:
     ) -> CheckpointTuple | None:
         """Read a checkpoint with one change of threads."""
         own = cast("AsyncSqliteSaver", saver)
+        await own.setup()
         async with own.lock:
             return await in_thread(own, _read_from_sqlite, config)
 

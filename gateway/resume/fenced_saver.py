@@ -41,7 +41,7 @@ from twokey.gateway.resume.fence_tables import (
     SqliteFence,
     fence_of,
 )
-from twokey.gateway.resume.kept_readings import KeptReadings
+from twokey.gateway.resume.kept_readings import KeptReadings, note
 from twokey.gateway.store.fences import Lease, current
 
 logger = logging.getLogger(__name__)
@@ -90,19 +90,13 @@ class FencedSaver(BaseCheckpointSaver[Any]):
     @override
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Read a checkpoint, once the database knows the reader's fence."""
-        lease, fence = current(), self.twokey_fence
-        if lease is None:
-            return await super().aget_tuple(config)
-        if kept := self.twokey_readings.take(lease, config):
+        lease = current()
+        if lease and (kept := self.twokey_readings.take(lease, config)):
             return kept
-        if isinstance(fence, SqliteFence):
-            found = await self._read_sqlite(lease, fence, config)
-        else:
-            # Before the read: from then on no older holder can write what this read
-            # would miss.
-            await self._introduce()
-            found = await super().aget_tuple(config)
-        self.twokey_readings.keep(lease, config, found)
+        found = await self._read(lease, config)
+        note(found)
+        if lease:
+            self.twokey_readings.keep(lease, config, found)
         return found
 
     @override
@@ -172,6 +166,19 @@ class FencedSaver(BaseCheckpointSaver[Any]):
             lease.check()
             self.twokey_readings.forget(lease)
         super().put_writes(config, writes, task_id, task_path)
+
+    async def _read(
+        self, lease: Lease | None, config: RunnableConfig
+    ) -> CheckpointTuple | None:
+        fence = self.twokey_fence
+        if isinstance(fence, SqliteFence):
+            if lease is None:
+                return await fence.read(self, config)
+            return await self._read_sqlite(lease, fence, config)
+        # Before the read: from then on no older holder can write what this read would
+        # miss.
+        await self._introduce()
+        return await super().aget_tuple(config)
 
     async def _read_sqlite(
         self, lease: Lease, fence: SqliteFence, config: RunnableConfig

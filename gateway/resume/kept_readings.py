@@ -29,17 +29,33 @@ KEPT_S: Final = 0.1
 """How long a reading is kept. A program may change its thread without a lease, and a
 run should notice that as it did before."""
 
-_is_kept: ContextVar[bool] = ContextVar("twokey_reading_is_kept", default=False)
+
+@dataclass(slots=True)
+class Reading:
+    """What was read last of a place; None before that, or where nothing is."""
+
+    found: CheckpointTuple | None = None
+
+
+_reading: ContextVar[Reading | None] = ContextVar("twokey_reading", default=None)
 
 
 @contextmanager
-def keeping() -> Generator[None]:
+def keeping() -> Generator[Reading]:
     """Keep what is read inside the block for the run that comes next."""
-    token = _is_kept.set(True)
+    reading = Reading()
+    token = _reading.set(reading)
     try:
-        yield
+        yield reading
     finally:
-        _is_kept.reset(token)
+        _reading.reset(token)
+
+
+def note(found: CheckpointTuple | None) -> None:
+    """Tell who keeps readings, if anybody does, what was read."""
+    reading = _reading.get()
+    if reading is not None:
+        reading.found = found
 
 
 @dataclass(frozen=True)
@@ -61,13 +77,14 @@ class KeptReadings:
         self, lease: Lease, config: RunnableConfig, found: CheckpointTuple | None
     ) -> None:
         """Keep a reading, if it was asked for and the run may have it."""
-        if _is_kept.get() and found is not None and _is_plain(found):
+        if _reading.get() is not None and found is not None and _is_plain(found):
             self._by_lease[lease] = _Kept(_place(config), found, now_s())
 
     def take(self, lease: Lease, config: RunnableConfig) -> CheckpointTuple | None:
         """Return what was read of this place a moment ago, to one caller only."""
         kept = self._by_lease.get(lease)
-        if _is_kept.get() or kept is None or kept.place != _place(config):
+        is_keeping = _reading.get() is not None
+        if is_keeping or kept is None or kept.place != _place(config):
             return None
         if config.get("configurable", {}).get("checkpoint_id"):
             return None

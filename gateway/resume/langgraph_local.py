@@ -13,17 +13,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, cast
 
-from langchain_core.messages import (
-    AIMessage,
-    BaseMessage,
-    HumanMessage,
-    RemoveMessage,
-    ToolMessage,
-)
+from langchain_core.messages import HumanMessage, RemoveMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.errors import UnknownInterruptError, is_invalid_resume
-from langgraph.types import Command, Interrupt, PregelTask, StateSnapshot, StreamMode
+from langgraph.types import Command, StateSnapshot, StreamMode
 
 from twokey.gateway.errors import GraphError
 from twokey.gateway.protocol.run_context import excepting
@@ -32,13 +26,12 @@ from twokey.gateway.resume import former_steps
 from twokey.gateway.resume.fenced_saver import fenced_graph
 from twokey.gateway.resume.graphs import Graph, as_graph, attached
 from twokey.gateway.resume.kept_readings import keeping
-from twokey.gateway.resume.runner import AnswerRefused, PendingInterrupt, ThreadState
+from twokey.gateway.resume.known_pauses import KnownPauses
+from twokey.gateway.resume.runner import AnswerRefused, ThreadState
+from twokey.gateway.resume.thread_states import INPUT_KEY, state_of
 
 AGENT_KEY = "twokey_agent"
 """Checkpoint metadata: name of the agent whose thread it is."""
-
-INPUT_KEY = "twokey_input"
-"""Checkpoint metadata: key of the input that the thread was last started with."""
 
 _OURS = ("checkpoint_ns", "checkpoint_id", "checkpoint_map")
 """What names a place in a thread: a config of the user's must not move it."""
@@ -78,6 +71,7 @@ class LangGraphLocal:
         self._ungated = ungated
         self._given: RunnableConfig = config or {}
         self._context = context
+        self._pauses = KnownPauses()
         self._chunks: asyncio.Queue[object] | None = None
         self._stream_options: dict[str, Any] = {}
 
@@ -96,10 +90,17 @@ class LangGraphLocal:
 
     async def probe(self, thread: str) -> ThreadState:
         """Read where a thread stands; a step right after it need not read again."""
-        with keeping():
+        with keeping() as reading:
+            if thread in self._pauses:
+                with _asynchronous(self._saver):
+                    found = await self._saver.aget_tuple(_config(thread))
+                paused = self._pauses.again(thread, found)
+                if paused is not None:
+                    return paused
             snapshot = await self._snapshot(thread)
-        state = _state(snapshot)
+        state = state_of(snapshot)
         if await self._former_step(thread, snapshot) is None:
+            self._pauses.keep(thread, reading.found, state)
             return state
         return replace(state, has_tasks=True, is_cut_off=True)
 
@@ -198,6 +199,7 @@ class LangGraphLocal:
         return message if former_steps.is_at(found) else None
 
     async def _run(self, thread: str, given: object, key: str) -> None:
+        self._pauses.forget(thread)
         with excepting(self._ungated):
             await self._invoke(given, self._step_config(thread, key))
 
@@ -299,71 +301,3 @@ def _config(thread: str) -> RunnableConfig:
 
 def _configurable(thread: str) -> dict[str, str]:
     return {"thread_id": thread, "checkpoint_ns": ""}
-
-
-def _state(snapshot: StateSnapshot) -> ThreadState:
-    if snapshot.metadata is None:
-        return ThreadState(exists=False)
-    metadata = cast("Mapping[str, object]", snapshot.metadata)
-    configurable = snapshot.config.get("configurable", {})
-    return ThreadState(
-        exists=True,
-        pending=tuple(pending_of(one) for one in snapshot.interrupts),
-        has_tasks=bool(snapshot.tasks),
-        is_cut_off=_is_cut_off(snapshot),
-        checkpoint=str(configurable.get("checkpoint_id", "")),
-        taken=str(metadata.get(INPUT_KEY, "")),
-        final_message=_final_message(snapshot.values),
-    )
-
-
-def _is_cut_off(snapshot: StateSnapshot) -> bool:
-    """Return True if work is left that no answer would advance.
-
-    Tasks that have all ended are such work, too: their process died before it wrote
-    the checkpoint that follows from what they came to.
-    """
-    tasks = snapshot.tasks
-    if not any(task.interrupts for task in tasks):
-        return bool(tasks)
-    return any(_waits_for_nobody(task, snapshot) for task in tasks)
-
-
-def _waits_for_nobody(task: PregelTask, snapshot: StateSnapshot) -> bool:
-    """Return True if a task has not ended and no answer would bring it forward.
-
-    A result of None says nothing by itself: a task may end with it. Those that ended
-    are no longer among the next ones.
-    """
-    has_ended = task.result is not None or task.name not in snapshot.next
-    return not task.interrupts and not has_ended
-
-
-def pending_of(interrupt: Interrupt) -> PendingInterrupt:
-    """Return an open question as the worker reads it."""
-    schema: object = interrupt.response_schema
-    return PendingInterrupt(
-        id=interrupt.id,
-        value=interrupt.value,
-        schema=cast("JsonObject", schema) if isinstance(schema, dict) else None,
-    )
-
-
-def _final_message(values: object) -> str:
-    """Return the last text since the last person spoke: the model's, else a tool's."""
-    if not isinstance(values, Mapping):
-        return ""
-    messages = cast("Mapping[str, object]", values).get("messages")
-    if not isinstance(messages, Sequence) or isinstance(messages, str):
-        return ""
-    from_a_tool = ""
-    for message in reversed(cast("Sequence[object]", messages)):
-        if not isinstance(message, BaseMessage) or isinstance(message, HumanMessage):
-            break
-        text = str(message.text).strip()
-        if isinstance(message, AIMessage) and text:
-            return text
-        if isinstance(message, ToolMessage):
-            # An agent may end with a tool's answer (return_direct).
-            from_a_tool = from_a_tool or text
-    return from_a_tool

@@ -31,11 +31,12 @@ from twokey.gateway.failures import log_failure
 from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.resume.answers import answers_for, asked_items
-from twokey.gateway.resume.langgraph_local import AGENT_KEY, pending_of
+from twokey.gateway.resume.langgraph_local import AGENT_KEY
 from twokey.gateway.resume.leases import under_lease
 from twokey.gateway.resume.run_events import ThreadRef
 from twokey.gateway.resume.runner import PendingInterrupt, ThreadState
 from twokey.gateway.resume.runners import Runners
+from twokey.gateway.resume.thread_states import pending_of
 from twokey.gateway.resume.waiting_threads import INTERRUPT, CannotList, waiting_threads
 from twokey.gateway.service.recovering import RecoveryService
 from twokey.gateway.store.jobs import Job

@@ -26,13 +26,14 @@ from twokey.gateway.resume.advancer import Advancer
 from twokey.gateway.resume.answers import answers_for, asked_items
 from twokey.gateway.resume.classification import ThreadHalted
 from twokey.gateway.resume.diagnosis import diagnose
-from twokey.gateway.resume.langgraph_local import LangGraphLocal, pending_of
+from twokey.gateway.resume.langgraph_local import LangGraphLocal
 from twokey.gateway.resume.leases import under_lease
 from twokey.gateway.resume.retries import Retries
 from twokey.gateway.resume.run_events import ThreadRef
 from twokey.gateway.resume.runner import PendingInterrupt, ThreadState
 from twokey.gateway.resume.runners import Runners
 from twokey.gateway.resume.strict_state import strict_serializer
+from twokey.gateway.resume.thread_states import pending_of
 from twokey.gateway.resume.thread_watch import (
     LOOK_S,
     SOON_S,
@@ -125,9 +126,8 @@ class ThreadRuns:
         async with self._watch.of(at.agent, at.thread) as changes:
             found = await self._ready(at, asked)
             with suppress(TimeoutError):
-                # 0 has asked once, above, and waits for nothing.
                 async with asyncio.timeout(timeout_s if timeout_s != 0 else None):
-                    while not found and timeout_s != 0:
+                    while not found and timeout_s != 0:  # 0 has asked once, above
                         await next_change(changes)
                         found = await self._ready(at, asked)
             return found

@@ -21,6 +21,7 @@ from twokey.gateway.resume.kept_readings import keeping
 from twokey.gateway.resume.langgraph_local import LangGraphLocal
 from twokey.gateway.resume.leases import under_lease
 from twokey.gateway.resume.run_events import ThreadRef
+from twokey.gateway.store.fences import current
 from twokey.gateway.store.store import Store
 
 CONFIG: RunnableConfig = {"configurable": {"thread_id": "t1", "checkpoint_ns": ""}}
@@ -73,13 +74,14 @@ def at(store: Store) -> ThreadRef:
 
 @pytest.fixture
 def readings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Note each reading of the database."""
+    """Note each reading of the database under a lease."""
     made: list[str] = []
     for name in ("read", "raise_and_read"):
         plain = getattr(SqliteFence, name)
 
         def noted(*args: object, _name: str = name, _plain: Any = plain) -> object:
-            made.append(_name)
+            if current() is not None:
+                made.append(_name)
             return _plain(*args)
 
         monkeypatch.setattr(SqliteFence, name, noted)

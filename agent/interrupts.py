@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import (
     Annotated,
     Any,
@@ -22,7 +20,6 @@ from langchain.agents.middleware.types import ToolCallRequest
 from langgraph.config import get_config
 from langgraph.types import interrupt
 from pydantic import (
-    BaseModel,
     ConfigDict,
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
@@ -35,6 +32,7 @@ from pydantic_core import CoreSchema, core_schema
 from twokey.agent import turns
 from twokey.gateway.errors import BadJson
 from twokey.gateway.protocol import edits, strict_json
+from twokey.gateway.protocol.answer_schema import answer_schema
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.verbs import Verb
 from twokey.gateway.protocol.wire import (
@@ -110,14 +108,12 @@ class Expected(Generic[_A]):
 
     def json_schema(self) -> dict[str, Any]:
         """Return the JSON Schema that a client sees."""
+        kind = Answer if issubclass(self.model, Answer) else ReconcileAnswer
+        schema = answer_schema(
+            kind, types=self.kinds, item_id=self.item_id, action_hash=self.action_hash
+        )
         # A copy: whoever gets it may change it.
-        schema = copy.deepcopy(_json_schema(self.model))
-        at: dict[str, Any] = schema["properties"]
-        text = {"type": "string"}
-        at["type"] = {"enum": list(self.kinds), "title": "Type", **text}
-        at["item_id"] = {"const": self.item_id, "title": "Item Id", **text}
-        at["action_hash"] = {"const": self.action_hash, "title": "Action Hash", **text}
-        return schema
+        return copy.deepcopy(schema)
 
     def form(self) -> type[Any]:
         """Return what LangGraph validates an answer by and shows as its JSON Schema."""
@@ -297,28 +293,6 @@ def _saved_answers() -> list[object]:
     scratchpad = get_config().get("configurable", {}).get(_SCRATCHPAD)
     resume: object = getattr(scratchpad, "resume", None)
     return cast("list[object]", resume) if isinstance(resume, list) else []
-
-
-@lru_cache(maxsize=2)
-def _json_schema(model: type[BaseModel]) -> dict[str, Any]:
-    """Return the JSON Schema of a model, made once: each pause shows it."""
-    schema = model.model_json_schema()
-    # In place of each reference: pydantic takes no schema with references to its own
-    # definitions from a class.
-    named: dict[str, Any] = schema.pop("$defs", {})
-    return cast("dict[str, Any]", _inlined(schema, named))
-
-
-def _inlined(schema: object, named: Mapping[str, Any]) -> object:
-    if isinstance(schema, list):
-        return [_inlined(one, named) for one in cast("list[object]", schema)]
-    if not isinstance(schema, dict):
-        return schema
-    members = cast("dict[str, object]", schema)
-    name = str(members.get("$ref", "")).removeprefix("#/$defs/")
-    if name in named:
-        return _inlined(named[name], named)
-    return {key: _inlined(value, named) for key, value in members.items()}
 
 
 def _check(answer: Answer, schema: JsonObject | None) -> None:

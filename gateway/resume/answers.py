@@ -19,12 +19,14 @@ from twokey.gateway.approvals.resume_value import answer_for, unknown_answer
 from twokey.gateway.errors import CorruptRecord, GraphError
 from twokey.gateway.failures import log_failure
 from twokey.gateway.protocol import digest
+from twokey.gateway.protocol.answer_schema import takes
 from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.wire import (
     APPROVAL_INTERRUPT,
     RECONCILE_INTERRUPT,
+    Answer,
     FindingWord,
     ReconcileAnswer,
 )
@@ -170,7 +172,7 @@ async def answers_for(
         answer = _answer(question, item)
         if answer is None:
             continue
-        if fits(answer, one.schema):
+        if _is_taken(question, answer, one.schema):
             # After a revocation the same answer is a new one, and not a refused one.
             times = item.revoked.times if item.revoked else 0
             answers.add(question, answer, times=times)
@@ -193,6 +195,16 @@ def fits(answer: JsonObject, schema: JsonObject | None) -> bool:
         return bool(validator.is_valid(answer))
     except _NO_SCHEMA:
         return True
+
+
+def _is_taken(
+    question: Question, answer: JsonObject, schema: JsonObject | None
+) -> bool:
+    """Return whether the schema of one of our questions takes an answer to it."""
+    is_approval = question.kind == APPROVAL_INTERRUPT
+    kind = Answer if is_approval else ReconcileAnswer
+    known = None if schema is None else takes(schema, kind, answer)
+    return fits(answer, schema) if known is None else known
 
 
 def _answer(question: Question, item: Item) -> JsonObject | None:

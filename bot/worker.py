@@ -7,7 +7,6 @@ as well: counters begin with a process, so only one process may count.
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import socket
@@ -19,15 +18,12 @@ from typing import cast
 import aiohttp
 
 from twokey.gateway.errors import StoreUnavailable
+from twokey.gateway.garbage_collection import spare_what_is_there
 
 _TIMEOUT = aiohttp.ClientTimeout(total=5.0)
 _LESS_URGENT = 5
 """By how much the priority of a process that only publishes is lowered: beside workers
 on busy processors it still gets a quarter of what one of them gets."""
-
-_NEW_OBJECTS = 20_000
-"""How many objects Python makes before it looks for unreachable ones. By default it
-looks after 700, some dozen times in a second of clicks, which leave next to nothing."""
 
 _AWAY = "The process that publishes cards does not answer."
 
@@ -76,8 +72,7 @@ def prepare_process(worker: Worker) -> None:
     Who answers goes before who publishes, since Slack waits for an answer. What was
     imported is never looked through for unreachable objects.
     """
-    gc.freeze()
-    gc.set_threshold(_NEW_OBJECTS, *gc.get_threshold()[1:])
+    spare_what_is_there()
     if not worker.answers:
         os.nice(_LESS_URGENT)
 

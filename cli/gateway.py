@@ -11,6 +11,7 @@ from twokey.cli.command_context import CommandContext, command_context
 from twokey.cli.start_options import InsecureDev, configure_logs
 from twokey.cli.stop_signals import until_stopped
 from twokey.gateway.embed import Twokey
+from twokey.gateway.garbage_collection import spare_what_is_there
 
 EXAMPLES = start_options.EXAMPLES
 
@@ -25,6 +26,7 @@ async def _gateway(command: CommandContext, *, insecure_dev: bool) -> None:
     configure_logs(command, settings, insecure_dev=insecure_dev)
     async with Twokey(settings, insecure_dev=insecure_dev) as twokey:
         names = ", ".join(settings.agents) or "nobody"
+        spare_what_is_there()
         await until_stopped(
             twokey.reload,
             twokey.store,

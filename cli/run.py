@@ -16,6 +16,7 @@ from twokey.cli.stack import ensure_configured, open_stack
 from twokey.cli.start_options import InsecureDev, configure_logs
 from twokey.cli.stop_signals import until_stopped
 from twokey.gateway.config import DEFAULT_FILE
+from twokey.gateway.garbage_collection import spare_what_is_there
 from twokey.gateway.logs import write_logs
 
 PAGE_PORT = 8765
@@ -62,6 +63,7 @@ async def _run(command: CommandContext, *, insecure_dev: bool) -> None:
     async with open_stack(settings, insecure_dev=insecure_dev) as stack:
         twokey, team = stack.twokey, stack.bot.team_id
         agents = ", ".join(settings.agents) or "none in twokey.yml"
+        spare_what_is_there()
 
         # Printed only once signals are handled: a script may wait for these lines and
         # then stop the process at once.
@@ -86,6 +88,7 @@ async def _run_in_sandbox(command: CommandContext, port: int) -> None:
         # Those of the demo are about its sample agent; here other agents run.
         suggestions=(),
     ) as demo:
+        spare_what_is_there()
         url = f"{demo.sandbox.url}/?user={REQUESTER}"
         agents = ", ".join(settings.agents) or "none in twokey.yml"
         console.good(f"A local Slack: {typer.style(url, bold=True)}")

@@ -27,6 +27,11 @@ def flush_ms() -> float:
     return median(taken)
 
 
+def durable_writes_ms(count: int) -> float:
+    """Return how long the disk takes for so many writes one after the other, in ms."""
+    return count * flush_ms()
+
+
 def waits_for_the_disk(what: str, count: int) -> str:
     """Say what the writes that are waited for cost by themselves."""
     one = flush_ms()

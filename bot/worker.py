@@ -25,6 +25,10 @@ _LESS_URGENT = 5
 """By how much the priority of a process that only publishes is lowered: beside workers
 on busy processors it still gets a quarter of what one of them gets."""
 
+_NEW_OBJECTS = 20_000
+"""How many objects Python makes before it looks for unreachable ones. By default it
+looks after 700, some dozen times in a second of clicks, which leave next to nothing."""
+
 _AWAY = "The process that publishes cards does not answer."
 
 
@@ -72,7 +76,7 @@ def prepare_process(worker: Worker) -> None:
     Who answers goes before who publishes, since Slack waits for an answer. What was
     imported is never looked through for unreachable objects.
     """
-    spare_what_is_there()
+    spare_what_is_there(_NEW_OBJECTS)
     if not worker.answers:
         os.nice(_LESS_URGENT)
 

@@ -31,6 +31,12 @@ async def test_the_way_from_decision_to_tool_is_measured() -> None:
     assert twokey.at(0.0) > 0
     # The first of the two decisions comes 118 ms after a poll, so 382 before the next.
     assert poller.at(1.0) > 380
+    # Beside the figure stands what it cannot go below, measured in the same run.
+    alone, by_poll, *_ = figure.ratios
+    assert f"a bare resume in this run ({bare.at(0.5):.1f} ms)" in alone.limit
+    assert "3 durable writes" in alone.limit
+    most = float(by_poll.limit.rpartition(" ")[2])
+    assert 1 < most < poller.at(0.5) / bare.at(0.5)
 
 
 @smoke

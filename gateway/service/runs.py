@@ -7,6 +7,7 @@ from collections.abc import Callable
 from twokey.gateway.approvals.decisions import Forbidden, Gesture, Reviewer
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.approvals.quorum import is_among, no_member
+from twokey.gateway.errors import NewerRecord
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.service.agents import AgentService
@@ -17,6 +18,7 @@ from twokey.gateway.store.jobs import DeadLetter, Job
 from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.stalled import HALTED, RunState, StalledRun
 from twokey.gateway.store.store import Store
+from twokey.gateway.store.threads import ThreadFacts
 
 RETRIED = "retried"
 """Value of `StalledRun.announced` after a person retried the run."""
@@ -56,7 +58,12 @@ async def run_event(
 
 
 async def _where_to_tell(store: Store, keys: Keys, run: StalledRun) -> tuple[str, str]:
-    facts = await store.threads.facts(keys, run.tenant, run.agent, run.thread)
+    try:
+        facts = await store.threads.facts(keys, run.tenant, run.agent, run.thread)
+    except NewerRecord:
+        # Who may run the thread is another matter: that it waits is kept and listed by
+        # this version, too, and told where a card is.
+        facts = ThreadFacts()
     if facts.origin is not None:
         return facts.origin.channel, facts.origin.thread_ts
     run_ref = RunRef(agent=run.agent, thread=run.thread)

@@ -99,3 +99,29 @@ async def test_a_run_that_nobody_serves_is_forgotten_with_its_job(
 
     assert not await is_kept(stack)
     assert await queue.depth() == 0
+
+
+async def test_a_thread_of_a_newer_version_is_listed_as_waiting(stack: Stack) -> None:
+    queue, retries = stack.store.queue(stack.keys), Retries(stack.store)
+    await queue.prepare()
+    await queue.put(RESUME)
+    # Packed in a way that a later version knows.
+    facts = stack.keys.thread_facts("default", "shop", "t1")
+    await stack.store.conn.command("HSET", facts, "facts", b"\x1fpacked")
+    await stack.store.conn.command("EXPIRE", facts, 3600)
+
+    for _ in range(2):
+        taken = await queue.take("another", block_ms=1)
+        assert taken
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("twokey.gateway.resume.retries.UNSERVED_S", 0.0)
+            await retries.requeue_unserved(
+                place(stack), taken, "A newer version wrote it."
+            )
+        await stack.store.conn.command(
+            "ZADD", stack.keys.retry, "XX", 0, RESUME.model_dump_json()
+        )
+        await queue.requeue_due()
+
+    [listed] = await stack.reviews.runs.all()
+    assert (listed.thread, listed.is_listed) == ("t1", True)

@@ -10,11 +10,12 @@ FENCES = "tests/resume/test_fences.py"
 ONCE = "tests/resume/test_auto_runs_once.py"
 
 CUT_OFF = "tests/resume/test_cut_off.py"
+KNOWN_PAUSES = "tests/resume/test_known_pauses.py"
 
 FENCES_TABLE = (
     Mutant(
         "results without their checkpoint are work that was cut off",
-        "gateway/resume/langgraph_local.py",
+        "gateway/resume/thread_states.py",
         "        return bool(tasks)\n",
         "        pass\n",
         CUT_OFF,
@@ -85,8 +86,8 @@ FENCES_TABLE = (
     Mutant(
         "a new holder's fence is known before it reads",
         "gateway/resume/fenced_saver.py",
-        "            await self._introduce()\n            found = await super()",
-        "            found = await super()",
+        "        await self._introduce()\n        return await super()",
+        "        return await super()",
         FENCES,
     ),
     Mutant(
@@ -103,6 +104,48 @@ FENCES_TABLE = (
         " and found is not None and _is_plain(found)",
         " and found is not None",
         "tests/resume/test_kept_readings.py",
+    ),
+    Mutant(
+        "a thread waits as before by its checkpoint",
+        "gateway/resume/known_pauses.py",
+        '            or pause.state.checkpoint != found.checkpoint["id"]\n',
+        "",
+        KNOWN_PAUSES,
+    ),
+    Mutant(
+        "a thread waits as before by the tasks that ask",
+        "gateway/resume/known_pauses.py",
+        "            or pause.askers != questions.keys()\n",
+        "",
+        KNOWN_PAUSES,
+    ),
+    Mutant(
+        "what is beside a question is worked out",
+        "gateway/resume/known_pauses.py",
+        "list | tuple):\n            return None\n",
+        "list | tuple):\n            continue\n",
+        KNOWN_PAUSES,
+    ),
+    Mutant(
+        "a schema that is none of ours is looked at",
+        "gateway/protocol/answer_schema.py",
+        "    if schema != ours:\n        return None\n",
+        "",
+        "tests/protocol/test_answer_schema.py",
+    ),
+    Mutant(
+        "an answer to another question is not sent",
+        "gateway/protocol/answer_schema.py",
+        '        and answer["action_hash"] == action_hash\n',
+        "",
+        "tests/protocol/test_answer_schema.py",
+    ),
+    Mutant(
+        "what is unreachable at a start does not stay",
+        "gateway/garbage_collection.py",
+        "    gc.collect()\n",
+        "",
+        "tests/cli/test_garbage_collection.py",
     ),
     Mutant(
         "a new holder's fence is known before it reads from SQLite",

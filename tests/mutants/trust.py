@@ -250,7 +250,7 @@ TRUST_TABLE = (
     ),
     Mutant(
         "a call that had not asked yet is not lost when its process dies",
-        "gateway/resume/langgraph_local.py",
+        "gateway/resume/thread_states.py",
         "    return any(_waits_for_nobody(task, snapshot) for task in tasks)\n",
         "    return bool(tasks) and not snapshot.interrupts\n",
         "tests/resume/test_cut_off.py",

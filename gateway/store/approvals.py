@@ -158,9 +158,8 @@ class ApprovalStore:
         shard = shard_of_approval(approval_id)
         if shard is None:
             return None
-        found = await load_many(
-            self._conn, self._known, keys_of_shard(shard), [approval_id]
-        )
+        keys = keys_of_shard(shard)
+        found = await load_many(self._conn, self._known, keys, [approval_id])
         return found.get(approval_id)
 
     async def change(

@@ -198,7 +198,7 @@ class SlackBot:
             self._tasks,
             answers=self._worker.answers,
             clock=self._clock,
-            quiet=self._clicks_first.quiet,
+            first=self._clicks_first,
         )
         stop = asyncio.Event()
         running = [

@@ -14,6 +14,10 @@ from contextlib import contextmanager
 QUIET_S = 0.01
 """How long nothing has to be answered before cards are drawn."""
 
+ELSEWHERE_S = 0.05
+"""The same where other processes answer: what they did is read from the outbox, and is
+some milliseconds old by then."""
+
 AT_MOST_S = 1.0
 """How long cards wait at most. From then on they are drawn beside the answers, until
 there is a quiet moment: a load that never pauses must not keep cards as they were."""
@@ -42,6 +46,13 @@ class ClicksFirst:
             self._answering -= 1
             self._quiet_at = self._clock() + QUIET_S
 
+    def answered_elsewhere(self) -> None:
+        """Note that another process answered a click; there may be more of them.
+
+        It has processors of its own, or shares them: nobody knows here.
+        """
+        self._quiet_at = self._clock() + ELSEWHERE_S
+
     def wait_s(self) -> float:
         """Return how long other work has to wait before it asks again; 0: no more."""
         now = self._clock()
@@ -57,6 +68,14 @@ class ClicksFirst:
         """Wait until there is time for something else."""
         while wait_s := self.wait_s():  # noqa: ASYNC110 - an event would be set every click
             await asyncio.sleep(wait_s)
+
+    async def gather(self) -> None:
+        """Let clicks of other processes come together that are read in one go.
+
+        Shorter than `quiet`: who reads of them is the one who notes them.
+        """
+        if self.wait_s():
+            await asyncio.sleep(QUIET_S)
 
 
 async def at_once() -> None:

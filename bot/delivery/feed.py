@@ -44,6 +44,7 @@ class Feed:
         missing: returns up to so many approvals whose card is missing or outdated.
         mark_missed: lists those as missing of which no event will tell.
         mark_missing: lists these as missing.
+        clicked: called for events of what people did in Slack.
     """
 
     queue: OutboxQueue
@@ -52,6 +53,7 @@ class Feed:
     missing: Callable[[int], Awaitable[Sequence[str]]]
     mark_missed: Callable[[], Awaitable[object]]
     mark_missing: Callable[..., Awaitable[object]]
+    clicked: Callable[[], None] = lambda: None
     _resume_from: str = field(default="", init=False)
     _corrupt: int = field(default=0, init=False)
 
@@ -80,6 +82,8 @@ class Feed:
         # Deferred events first (`_catch_up`), so that the replies of one entry keep
         # their order.
         page = await self.outbox.take(_CONSUMER, block_ms=block_ms, limit=_PAGE)
+        if any(event.request_digest for event in page):
+            self.clicked()
         await self._take_up(page)
         await self._queue_outdated()
         return bool(page)

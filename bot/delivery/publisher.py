@@ -66,6 +66,8 @@ class Publisher:
         report: announces what is due of metrics, and shows seeded defects.
         on_events: called after new events, by the one process that publishes.
         quiet: waits until there is time to publish.
+        gather: waits until there is time to read what happened.
+        clicked: called for events of what people did in Slack.
     """
 
     def __init__(
@@ -77,8 +79,12 @@ class Publisher:
         report: Callable[[], Awaitable[None]],
         on_events: Callable[[], None] = lambda: None,
         quiet: Callable[[], Awaitable[None]] = at_once,
+        gather: Callable[[], Awaitable[None]] = at_once,
+        clicked: Callable[[], None] = lambda: None,
     ) -> None:
         self._quiet = quiet
+        self._gather = gather
+        self._clicked = clicked
         self._on_events = on_events
         self._outdated = outdated
         self._report = report
@@ -189,6 +195,7 @@ class Publisher:
             mark_missing=partial(
                 self._store.cards.mark_outdated, self._keys, self._tenant
             ),
+            clicked=self._clicked,
         )
         scheduler = Scheduler(
             queue,
@@ -208,7 +215,7 @@ class Publisher:
         while not term.is_over:
             term.scheduler.changed.set()
             # Not after each click: what comes meanwhile is read in one go.
-            await self._quiet()
+            await self._gather()
             if await term.feed.read_new():
                 term.happened.set()
                 self._on_events()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from functools import partial
 
+from twokey.bot.clicks_first import ClicksFirst
 from twokey.bot.config import BotConfig
 from twokey.bot.delivery.card_copies import CopyUpdater
 from twokey.bot.delivery.card_publisher import CardPublisher
@@ -40,7 +41,7 @@ def publishers_of(  # noqa: PLR0913 - what a bot is made of
     *,
     answers: bool,
     clock: Callable[[], float],
-    quiet: Callable[[], Awaitable[None]],
+    first: ClicksFirst,
 ) -> list[Publisher]:
     """Return the publishers of a tenant, that of its own shard first.
 
@@ -56,7 +57,7 @@ def publishers_of(  # noqa: PLR0913 - what a bot is made of
         tasks: for what comes after a card was posted.
         answers: whether clicks come to this process.
         clock: seconds, never going backwards.
-        quiet: waits until there is time to publish.
+        first: knows when there is time to publish.
     """
     store = service.store
     reader = f"slack:{config.tenant}"
@@ -112,7 +113,10 @@ def publishers_of(  # noqa: PLR0913 - what a bot is made of
             ),
             report=report,
             on_events=home.changed.set,
-            quiet=quiet,
+            quiet=first.quiet,
+            # Who answers knows of each click before it is in the outbox.
+            gather=first.quiet if answers else first.gather,
+            clicked=(lambda: None) if answers else first.answered_elsewhere,
         )
 
     reports = MetricsReports(

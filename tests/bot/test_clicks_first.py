@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.bot.bot_stack import CHANNEL, Stack
 from twokey.bot import app
-from twokey.bot.clicks_first import AT_MOST_S, QUIET_S, ClicksFirst
+from twokey.bot.app import SlackBot
+from twokey.bot.clicks_first import AT_MOST_S, ELSEWHERE_S, QUIET_S, ClicksFirst
 from twokey.bot.ids import Action
+from twokey.bot.worker import Part, Worker
+from twokey.gateway.approvals.decisions import Outcome
 from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.store.atomic_write import Loaded
+from twokey.gateway.service.reviews import ReviewService
 
 A_MOMENT_S = QUIET_S / 10
 
@@ -115,18 +120,18 @@ async def test_a_click_on_its_way_through_the_bot_goes_first(
         made.append(ClicksFirst(clock))
         return made[-1]
 
-    plain = stack.reviews.as_shown.find
+    plain = stack.reviews.as_shown.decide
 
-    def find(approval_id: str) -> Loaded | None:
+    async def decide(*given: Any, **named: Any) -> Outcome | None:
         waits.extend(one.wait_s() > 0 for one in made)
-        return plain(approval_id)
+        return await plain(*given, **named)
 
     monkeypatch.setattr(app, "ClicksFirst", make)
     async with stack.running():
         verdict = await stack.refund()
         card = await stack.card(verdict)
         await stack.bot_is_quiet()
-        monkeypatch.setattr(stack.reviews.as_shown, "find", find)
+        monkeypatch.setattr(stack.reviews.as_shown, "decide", decide)
 
         await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
 
@@ -134,3 +139,68 @@ async def test_a_click_on_its_way_through_the_bot_goes_first(
         await stack.drawn(verdict)
     assert waits
     assert all(waits)
+
+
+def test_cards_wait_for_the_clicks_of_other_processes_too(
+    first: ClicksFirst, clock: Clock
+) -> None:
+    first.answered_elsewhere()
+    assert first.wait_s() == pytest.approx(ELSEWHERE_S)
+
+    clock.now += 2 * ELSEWHERE_S
+
+    assert first.wait_s() == 0
+
+
+def test_clicks_elsewhere_hold_up_cards_for_a_bounded_time(
+    first: ClicksFirst, clock: Clock
+) -> None:
+    first.answered_elsewhere()
+    assert first.wait_s() > 0
+    clock.now += AT_MOST_S
+
+    first.answered_elsewhere()
+
+    assert first.wait_s() == 0
+
+
+async def test_who_reads_of_clicks_waits_less_than_who_draws_cards() -> None:
+    first = ClicksFirst(asyncio.get_running_loop().time)
+    first.answered_elsewhere()
+
+    await first.gather()
+
+    assert first.wait_s() > 0
+
+
+async def test_a_publisher_lets_clicks_at_other_processes_go_first(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    noted = list[str]()
+
+    class Noting(ClicksFirst):
+        def answered_elsewhere(self) -> None:
+            super().answered_elsewhere()
+            noted.append("waits" if self.wait_s() else "goes on")
+
+    monkeypatch.setattr(app, "ClicksFirst", Noting)
+    health = str(tmp_path / "health")
+    answering = ReviewService(stack.store, lambda: stack.policy)
+    async with (
+        SlackBot(
+            stack.config, stack.reviews, worker=Worker(Part.PUBLISHES, None, health)
+        ),
+        SlackBot(
+            stack.config, answering, worker=Worker(Part.ANSWERS, None, health)
+        ) as bot,
+    ):
+        stack.sandbox.deliver_http(bot.url)
+        verdict = await stack.refund()
+        card = await stack.card(verdict)
+        assert noted == []
+
+        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+
+        await stack.drawn(verdict)
+        assert (await stack.approval(verdict)).items[0].state is ItemState.AUTHORIZED
+    assert noted == ["waits"]

@@ -189,8 +189,8 @@ AS_SHOWN_TABLE = (
     Mutant(
         "as shown: the place of a click is compared",
         CLICKED,
-        "place = Place(action.channel, action.message_ts, reviewer.user)",
-        'place = Place("", "", reviewer.user)',
+        "        action.channel,\n        action.message_ts,\n",
+        '        "",\n        "",\n',
         CLICKS,
     ),
     Mutant(
@@ -308,15 +308,15 @@ AS_SHOWN_TABLE = (
     Mutant(
         "what other calls have a part in is asked again when a call starts",
         DECIDED_BY,
-        " and not _is_shared(one)",
+        " or _is_shared(one)",
         "",
         STARTING,
     ),
     Mutant(
         "what depends on the moment is asked again when a call starts",
         DECIDED_BY,
-        "and lasts(policy, item, one) and",
-        "and",
+        "if by.is_lasting or lasts(policy, item, one):",
+        "if True:",
         STARTING,
     ),
     Mutant(

@@ -16,7 +16,7 @@ SPLIT_TABLE = (
     Mutant(
         "the runs of an agent are where its name says",
         "gateway/store/store.py",
-        "return Keys(shard_of_agent(tenant, agent, self.shards))",
+        "return keys_of_shard(shard_of_agent(tenant, agent, self.shards))",
         "return self.keys_of_tenant(tenant)",
         TENANT,
     ),

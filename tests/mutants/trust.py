@@ -201,8 +201,8 @@ TRUST_TABLE = (
     Mutant(
         "a decision brings back the agent outside",
         "gateway/store/atomic_write.py",
-        "Job.to_resume(approval.tenant, run_ref.agent, run_ref.thread)",
-        "Job.to_resume(approval.tenant, approval.agent, run_ref.thread)",
+        "Job.to_resume(approval.tenant, run.agent, run.thread)",
+        "Job.to_resume(approval.tenant, approval.agent, run.thread)",
         "tests/service/test_inside.py",
     ),
     Mutant(

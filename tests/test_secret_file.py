@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from twokey.gateway.errors import SettingsError
-from twokey.gateway.secret_file import load_or_create_secret
+from twokey.gateway.secret_file import load_or_create_secret, parse_secrets
 
 
 @pytest.fixture
@@ -52,6 +52,13 @@ def test_a_secret_that_others_can_use_is_refused(path: Path, mode: int) -> None:
 
     with pytest.raises(SettingsError, match="chmod 600"):
         load_or_create_secret(path)
+
+
+def test_a_secret_that_is_none_is_not_repeated() -> None:
+    with pytest.raises(SettingsError, match="has 7 characters") as refused:
+        parse_secrets(f"{'a' * 64}, hunter2")
+
+    assert "hunter2" not in str(refused.value)
 
 
 @pytest.mark.parametrize("size", [0, 31, 33])

@@ -13,6 +13,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from tests.agent.agent_runner import FREE, Effects, Runner, build, by_call, pay
 from tests.agent.fake_gateway import FakeGateway
 from twokey.agent import edit_messages, edited_view
+from twokey.agent.messages import INSIDE_KEY
 from twokey.agent.scripted_model import calling
 from twokey.gateway.protocol.records import EditRecord
 
@@ -140,6 +141,20 @@ async def test_the_spellings_of_the_providers_show_what_ran_too(
     assert json.loads(openai["arguments"]) == new
     function = model.additional_kwargs["tool_calls"][0]["function"]
     assert json.loads(function["arguments"]) == new
+
+
+async def test_an_edit_inside_a_call_is_no_edit_of_the_call(
+    memory: InMemorySaver, effects: Effects
+) -> None:
+    end = await _edited(Runner(is_async=True), memory, effects, pay(899, "ada"))
+    (edit,) = edit_messages(end)
+    inside = {INSIDE_KEY: [edit.record.model_dump(mode="json")]}
+    result = ToolMessage("done", tool_call_id="c1", additional_kwargs=inside)
+    asking = pay(1, "bo")
+
+    shown, _ = edited_view([asking, result])
+
+    assert shown == asking
 
 
 async def test_a_call_id_that_comes_again_changes_only_the_call_that_was_edited(

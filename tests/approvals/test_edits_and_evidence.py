@@ -138,6 +138,28 @@ def test_an_edit_without_a_record_is_neither_confirmed_nor_denied() -> None:
     assert record.by.name not in words
 
 
+def test_a_model_does_not_choose_which_argument_is_read_first() -> None:
+    args: JsonObject = {"note": "x", "amount": 5, "to": "ada"}
+
+    by_name = evidence.arguments(args)
+    by_policy = evidence.arguments(args, order=["to"])
+
+    assert [one.name for one in by_name] == ["amount", "note", "to"]
+    assert [one.name for one in by_policy] == ["to", "amount", "note"]
+
+
+def test_a_change_of_a_hidden_value_is_shown_as_a_change() -> None:
+    before: JsonObject = {"card": "4242", "amount": 5}
+    after: JsonObject = {"card": "9999", "amount": 5}
+
+    [(name, old, new)] = evidence.differences(before, after, ["args.card"])
+
+    assert name == "card"
+    assert old is not None
+    assert new is not None
+    assert old.text == new.text == evidence.HIDDEN
+
+
 def test_a_change_of_type_is_a_visible_difference() -> None:
     (text,) = evidence.differences({"n": 1}, {"n": "1"})
     (number,) = evidence.differences({"n": 1}, {"n": 1.0})

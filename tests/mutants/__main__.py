@@ -1,12 +1,15 @@
 """Break the core in every way of the table, and see that a test notices.
 
 Runs on copies of the tree, one for each processor:
-``python -m tests.mutants [WORDS OF A PROMISE]``.
+``python -m tests.mutants [--rows FROM-TO] [WORDS OF A PROMISE]``. A whole run takes
+hours: ``--rows 392-`` goes on where an earlier one ended.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -21,13 +24,15 @@ from tests.mutants.table import TABLE
 
 ROOT = Path(__file__).parents[2]
 
+_NOTICED_BY = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
+
 
 class DidNotRun(Exception):
     """The tests of a mutant neither passed nor failed."""
 
 
-def survives(mutant: Mutant, tree: Path) -> bool:
-    """Say whether the tests pass although the code is broken.
+def noticed_by(mutant: Mutant, tree: Path) -> str:
+    """Return the test that fails as the code is broken; "" when all of them pass.
 
     Raises:
         DidNotRun: when that cannot be said.
@@ -49,24 +54,32 @@ def survives(mutant: Mutant, tree: Path) -> bool:
         path.write_text(source, encoding="utf-8")
     if run.returncode > 1:
         raise DidNotRun(f"The tests did not run:\n{run.stdout[-2000:]}{run.stderr}")
-    return run.returncode == 0
+    if run.returncode == 0:
+        return ""
+    found = _NOTICED_BY.search(run.stdout)
+    return found[1] if found else "pytest"
 
 
 def main() -> int:
     """Run the table; return 1 when one was not noticed or not tried."""
-    wanted = " ".join(sys.argv[1:])
-    chosen = [mutant for mutant in TABLE if wanted in mutant.promise]
+    given = _arguments().parse_args()
+    wanted = " ".join(given.words)
+    chosen = [
+        (number, mutant)
+        for number, mutant in enumerate(TABLE, start=1)
+        if wanted in mutant.promise and number in given.rows
+    ]
     jobs = min(os.cpu_count() or 1, max(len(chosen), 1))
     with tempfile.TemporaryDirectory(prefix="tk-mutants-") as folder:
         trees = SimpleQueue[Path]()
         for number in range(jobs):
             trees.put(_copied(Path(folder) / f"tree{number}"))
 
-        def is_missed(mutant: Mutant) -> bool:
+        def is_missed(row: tuple[int, Mutant]) -> bool:
             # A tree is broken in one way at a time.
             tree = trees.get()
             try:
-                return report(mutant, tree)
+                return report(*row, tree)
             finally:
                 trees.put(tree)
 
@@ -76,21 +89,47 @@ def main() -> int:
     return 1 if missed else 0
 
 
+def _arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.mutants",
+        description="Break the core in every listed way; a test has to notice each.",
+    )
+    parser.add_argument(
+        "--rows",
+        type=_rows,
+        default=range(1, len(TABLE) + 1),
+        metavar="FROM-TO",
+        help="only these rows, such as 7, 392-400 or 392-; the first is 1",
+    )
+    parser.add_argument("words", nargs="*", help="only rows with this in their promise")
+    return parser
+
+
+def _rows(text: str) -> range:
+    first, dash, last = text.partition("-")
+    if not dash:
+        last = first
+    return range(int(first), int(last or len(TABLE)) + 1)
+
+
 def _copied(tree: Path) -> Path:
     ignore = shutil.ignore_patterns(".venv", ".git", "__pycache__", ".*_cache")
     return Path(shutil.copytree(ROOT, tree, symlinks=True, ignore=ignore))
 
 
-def report(mutant: Mutant, tree: Path) -> bool:
+def report(number: int, mutant: Mutant, tree: Path) -> bool:
     """Run one mutant and print a line about it; return whether nobody noticed it."""
     began, why = time.monotonic(), ""
     try:
-        word = "MISSED " if survives(mutant, tree) else "noticed"
+        # Which test it is, so that one that fails for another reason is seen.
+        why = noticed_by(mutant, tree)
+        word = "noticed" if why else "MISSED "
     except DidNotRun as error:
         # The rows after it are tried all the same: a whole run takes hours.
-        word, why = "NOT RUN", f"{error}\n"
+        word, why = "NOT RUN", str(error)
     took = f"{time.monotonic() - began:.0f} s"
-    sys.stdout.write(f"{word}  {mutant.promise}  ({mutant.path}, {took})\n{why}")
+    line = f"{number} {word}  {mutant.promise}  ({mutant.path}, {took}) {why}"
+    sys.stdout.write(f"{line.rstrip()}\n")
     sys.stdout.flush()
     return word != "noticed"
 

@@ -6,6 +6,7 @@ from tests.mutants.mutant import Mutant
 
 PRELUDE = "gateway/store/lua/prelude.lua"
 KEPT = "tests/clock/test_kept_while_needed.py"
+OPEN_OF_RUN = "tests/store/test_open_of_run.py"
 
 LIFETIMES_TABLE = (
     Mutant(
@@ -23,18 +24,18 @@ LIFETIMES_TABLE = (
         KEPT,
     ),
     Mutant(
-        "a run lists what is open in it, however old",
+        "a run lists what ended in it while something is open in it",
         "gateway/store/lua/lifetimes.lua",
         "is_over and keep",
         "keep",
-        KEPT,
+        OPEN_OF_RUN,
     ),
     Mutant(
         "a turn has its first answer while a call of it is open",
         "gateway/store/lua/lifetimes.lua",
         "  live_on({turn}, not needed and keep)",
         "  live_on({turn}, keep)",
-        KEPT,
+        "tests/service/test_turns_without_a_key.py",
     ),
     Mutant(
         "what a doubt uses counts until it is reconciled",
@@ -51,11 +52,18 @@ LIFETIMES_TABLE = (
         "tests/agent/test_forged_edits.py",
     ),
     Mutant(
-        "who asked is known while the run goes on",
+        "who asked is known while a question waits",
         "gateway/store/lua/lifetimes.lua",
         "'run', 'open')\n  end\n  redis.call('PERSIST', facts)\n",
         "'run', 'open')\n  end\n  redis.call('PEXPIRE', facts, 2592000000)\n",
         "tests/clock/test_who_asked.py",
+    ),
+    Mutant(
+        "who asked is known while the run goes on",
+        "gateway/store/lua/lifetimes.lua",
+        "live_on({facts}, not run and not open and keep)",
+        "live_on({facts}, not open and keep)",
+        OPEN_OF_RUN,
     ),
     Mutant(
         "where people are forgotten nobody approves alone",

@@ -17,6 +17,7 @@ from tests.mutants.lifetimes import LIFETIMES_TABLE
 from tests.mutants.many_machines import MANY_MACHINES_TABLE
 from tests.mutants.metrics import METRICS_TABLE
 from tests.mutants.mutant import Mutant
+from tests.mutants.never_happens import NEVER_HAPPENS_TABLE
 from tests.mutants.outages import OUTAGES_TABLE
 from tests.mutants.precedents import PRECEDENTS_TABLE
 from tests.mutants.questions import QUESTION_TABLE
@@ -42,13 +43,6 @@ FREEZES = "tests/service/test_freezes.py"
 ATTENTION = "tests/service/test_attention.py"
 
 TABLE = (
-    Mutant(
-        "an answer answers one question",
-        "agent/interrupts.py",
-        "    return _latest(answer, expected)\n",
-        "    return answer\n",
-        "tests/agent/test_answered_before.py",
-    ),
     Mutant(
         "half of a policy's file is not taken",
         POLICY_FILE,
@@ -497,4 +491,5 @@ TABLE = (
     *PRECEDENTS_TABLE,
     *SCALE_TABLE,
     *CONNECTION_TABLE,
+    *NEVER_HAPPENS_TABLE,
 )

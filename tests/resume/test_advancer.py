@@ -304,3 +304,20 @@ async def test_a_thread_that_asks_something_else_now_gets_no_answer_read_ahead(
     await advancer.forward(at, runner)
 
     assert runner.asked == []
+
+
+async def test_a_thread_goes_on_without_a_record_that_is_damaged_while_it_waits(
+    harness: ServiceHarness, advancer: Advancer, at: ThreadRef
+) -> None:
+    def answered(one: Scripted) -> None:
+        one.state = FINISHED
+
+    _, [verdict] = await harness.submit(("process_refund", {"amount": 7}))
+    runner = Scripted(asking([verdict]), answered)
+    await advancer.forward(at, runner)
+    approval, _ = approval_of(verdict.item_id)
+    await harness.store.conn.command("SET", at.keys.pinned(approval), "{}")
+
+    state = await advancer.forward(at, runner)
+
+    assert (state, runner.asked) == (FINISHED, ["resume 1"])

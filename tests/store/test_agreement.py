@@ -9,7 +9,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from tests.conftest import eventually
 from twokey.gateway.store import agreement, cluster
-from twokey.gateway.store.agreement import Watch
+from twokey.gateway.store.agreement import Watch, majority
 from twokey.gateway.store.cluster import Cluster, Slots
 from twokey.gateway.store.node import Node
 from twokey.gateway.store.server_address import cluster_addresses
@@ -37,6 +37,29 @@ async def test_a_look_that_fails_is_not_the_last_one(
     watch.stop()
 
     assert [one.message.split()[0] for one in caplog.records] == ["watch.failed"]
+
+
+async def test_one_that_answers_first_with_old_news_is_outvoted() -> None:
+    async def old() -> str:
+        return "old master"
+
+    async def new() -> str:
+        await asyncio.sleep(0)
+        return "new master"
+
+    assert await majority([old(), new(), new()]) == "new master"
+
+
+async def test_where_most_are_silent_one_answer_is_taken() -> None:
+    async def silent() -> str:
+        raise RedisConnectionError("away")
+
+    async def told() -> str:
+        return "master"
+
+    assert await majority([silent(), told(), silent()]) == "master"
+    with pytest.raises(RedisConnectionError, match="No server says"):
+        await majority([silent(), silent()])
 
 
 async def test_two_refreshes_close_each_master_that_was_replaced_once(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+
 import pytest
 
 from tests.service.harness import ANA, ServiceHarness
@@ -11,6 +14,7 @@ from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.store.connection import number
 from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.store import Store
+from twokey.gateway.store.threads import ThreadFacts
 
 RUN = RunRef(agent="support", thread="t1")
 CALL: tuple[str, JsonObject] = ("process_refund", {"amount": 5})
@@ -81,6 +85,41 @@ async def test_facts_live_while_something_is_open(
 
     assert await life(harness, keys) > 0
     assert not await harness.store.approvals.has_open(keys, "default", RUN)
+
+
+async def test_facts_end_after_a_run_that_is_given_up(
+    harness: ServiceHarness, keys: Keys
+) -> None:
+    threads = harness.store.threads
+    await threads.open_run(keys, "default", RUN.agent, RUN.thread, has_past=False)
+    assert await life(harness, keys) == NO_END
+
+    await threads.end_run(keys, "default", RUN.agent, RUN.thread)
+
+    assert await life(harness, keys) > 0
+    assert not await threads.is_run_open(keys, "default", RUN.agent, RUN.thread)
+
+
+async def test_of_people_who_come_at_once_nobody_is_forgotten(
+    harness: ServiceHarness, keys: Keys
+) -> None:
+    threads = harness.store.threads
+
+    def joined(number: int) -> Callable[[ThreadFacts], ThreadFacts]:
+        person = ANA.person.with_(user=f"U0P{number}")
+        return lambda facts: facts.joined([person])
+
+    await asyncio.gather(
+        *(
+            threads.change(
+                keys, "default", RUN.agent, RUN.thread, joined(number), why="aside"
+            )
+            for number in range(5)
+        )
+    )
+
+    found = await threads.facts(keys, "default", RUN.agent, RUN.thread)
+    assert {one.user for one in found.principals} == {f"U0P{n}" for n in range(5)}
 
 
 async def test_what_is_open_says_nothing_of_who_asked(

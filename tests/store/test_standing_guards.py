@@ -14,6 +14,7 @@ from twokey.gateway.approvals.standing import CHECKED_FOR_MS, used
 from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.store.atomic_write import Loaded, Write
+from twokey.gateway.store.connection import number
 from twokey.gateway.store.store import Store
 from twokey.gateway.store.turn_opening import OpenedTurn, Preconditions
 
@@ -106,6 +107,32 @@ async def test_a_claim_is_not_written_over_a_revocation(
     assert found is ItemState.LAPSED
     assert read == [ItemState.AUTHORIZED, ItemState.LAPSED]
     assert (await harness.item(verdict.item_id)).state is ItemState.AUTHORIZED
+
+
+async def test_of_two_bots_the_one_that_asked_slack_later_knows_better(
+    harness: ServiceHarness,
+) -> None:
+    standing = await allowed(harness)
+    keys = harness.store.keys_of_tenant("default")
+    now_ms = await harness.store.conn.now_ms()
+
+    for asked_ms in (now_ms, now_ms - 1):
+        confirmed = await harness.store.standing.confirm(
+            keys, standing.id, asked_ms=asked_ms
+        )
+        assert confirmed
+
+    head = keys.head(standing.id)
+    found = number(await harness.store.conn.command("HGET", head, "checked"))
+    assert found == now_ms
+
+
+async def test_what_has_ended_is_not_confirmed(harness: ServiceHarness) -> None:
+    standing = await allowed(harness)
+    await harness.reviews.standing.revoke(standing.id, ANA)
+    keys = harness.store.keys_of_tenant("default")
+
+    assert not await harness.store.standing.confirm(keys, standing.id, asked_ms=1)
 
 
 async def test_what_slack_did_not_confirm_lately_opens_nothing(

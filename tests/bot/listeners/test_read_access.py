@@ -100,6 +100,18 @@ async def test_who_may_decide_or_asked_reads_it_anywhere(stack: Stack) -> None:
         assert short in await answer(stack, "U0CHLOE", "list")
 
 
+async def test_somebody_with_the_requesters_id_elsewhere_did_not_ask(
+    stack: Stack,
+) -> None:
+    other = Person(team="T0OTHER", user="U0EVE", name="eve")
+    async with stack.running():
+        approval = (await stack.approval(await private_call(stack, other))).id
+
+        shown = await answer(stack, "U0EVE", f"show {approval}")
+
+        assert "no such approval" in shown
+
+
 async def test_a_list_that_may_be_incomplete_says_so(stack: Stack) -> None:
     async with stack.running():
         approval = (await stack.approval(await private_call(stack))).id

@@ -67,10 +67,10 @@ def text_length(value: ReadOnlyJSON) -> int:
         here = waiting.pop()
         if isinstance(here, Mapping):
             for key, inner in here.items():
-                if isinstance(inner, str):
-                    total += len(inner) if key in _COUNTED else 0
-                else:
+                if not isinstance(inner, str):
                     waiting.append(inner)
+                elif key in _COUNTED:
+                    total += len(inner)
         elif isinstance(here, Sequence) and not isinstance(here, str):
             waiting.extend(here)
     return total

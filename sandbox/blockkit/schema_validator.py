@@ -1,11 +1,11 @@
-"""Validate a payload against a schema; yield each violation with its JSON pointer."""
+"""Validate a payload against a schema; return violations with JSON pointers."""
 
 import math
 from collections.abc import Mapping, Sequence
 from typing import assert_never
 
 from twokey.sandbox.blockkit.jsontypes import ReadOnlyJSON
-from twokey.sandbox.blockkit.problem import Violation, Violations, step
+from twokey.sandbox.blockkit.problem import Violation, step
 from twokey.sandbox.blockkit.shape import (
     Choice,
     Flag,
@@ -21,152 +21,167 @@ from twokey.sandbox.blockkit.shape import (
 )
 
 _SHOWN = 40
+_TAG = ("type",)
 
 
-def violations(shape: Shape, value: ReadOnlyJSON, pointer: str = "") -> Violations:
-    """Yield each place where `value` is not of `shape`, from the outside in.
+_NOTHING: Sequence[Violation] = ()
+
+
+def violations(shape: Shape, value: ReadOnlyJSON) -> Sequence[Violation]:
+    """Return each place where `value` is not of `shape`, from the outside in.
 
     A record's own rules run only when its fields are sound. The walk goes no deeper
-    than the shape does, so that hostile nesting costs nothing.
+    than the shape does, so that hostile nesting costs nothing. The bot validates each
+    message that it sends, so pointers are put together for violations alone.
     """
     match shape:
         case Str():
-            yield from _string(shape, value, pointer)
-        case Choice():
-            yield from _choice(shape, value, pointer)
-        case Whole():
-            yield from _whole(shape, value, pointer)
-        case Number():
-            yield from _number(shape, value, pointer)
-        case Flag():
-            yield from _flag(value, pointer)
-        case Many():
-            yield from _many(shape, value, pointer)
-        case Record():
-            yield from _record(shape, value, pointer)
+            return _string(shape, value)
         case Tagged():
-            yield from _tagged(shape, value, pointer)
+            return _tagged(shape, value)
+        case Record():
+            return _record(shape, value)
+        case Many():
+            return _many(shape, value)
         case Nullable(inner):
-            yield from () if value is None else violations(inner, value, pointer)
+            return _NOTHING if value is None else violations(inner, value)
+        case _:
+            return _scalar(shape, value)
+
+
+def _scalar(
+    shape: Flag | Choice | Whole | Number, value: ReadOnlyJSON
+) -> Sequence[Violation]:
+    match shape:
+        case Flag():
+            return _flag(value)
+        case Choice():
+            return _choice(shape, value)
+        case Whole():
+            return _whole(shape, value)
+        case Number():
+            return _number(shape, value)
         case _:
             assert_never(shape)
 
 
-def _string(shape: Str, value: ReadOnlyJSON, pointer: str) -> Violations:
+def _one(message: str, *path: str | int) -> Sequence[Violation]:
+    return [Violation("".join(step("", key) for key in path), message)]
+
+
+def _string(shape: Str, value: ReadOnlyJSON) -> Sequence[Violation]:
     if not isinstance(value, str):
-        yield Violation(pointer, f"must be a string, not {_name(value)}")
-        return
+        return _one(f"must be a string, not {_name(value)}")
     if not is_encodable(value):
-        yield Violation(pointer, "holds a lone surrogate, which UTF-8 cannot carry")
-    elif len(value) < shape.least:
-        yield Violation(
-            pointer, f"must have at least {shape.least} characters, has {len(value)}"
-        )
-    elif len(value) > shape.most:
-        yield Violation(
-            pointer, f"must have at most {shape.most} characters, has {len(value)}"
-        )
-    elif shape.form and (wanted := shape.form(value)):
-        yield Violation(pointer, f"must be {wanted}")
-
-
-def _choice(shape: Choice, value: ReadOnlyJSON, pointer: str) -> Violations:
-    if not isinstance(value, str) or value not in shape.words:
-        yield Violation(
-            pointer, f"must be one of {_listed(shape.words)}, not {_shown(value)}"
-        )
-
-
-def _flag(value: ReadOnlyJSON, pointer: str) -> Violations:
-    if not isinstance(value, bool):
-        yield Violation(pointer, f"must be true or false, not {_name(value)}")
-
-
-def _whole(shape: Whole, value: ReadOnlyJSON, pointer: str) -> Violations:
-    if not isinstance(value, int) or isinstance(value, bool):
-        yield Violation(pointer, f"must be an integer, not {_name(value)}")
-    elif value < shape.least:
-        yield Violation(pointer, f"must be at least {shape.least}, is {value}")
-    elif shape.most is not None and value > shape.most:
-        yield Violation(pointer, f"must be at most {shape.most}, is {value}")
-
-
-def _number(shape: Number, value: ReadOnlyJSON, pointer: str) -> Violations:
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        yield Violation(pointer, f"must be a number, not {_name(value)}")
-    elif not _is_finite(value):
-        yield Violation(pointer, "must be a finite number")
-    elif shape.is_positive and value <= 0:
-        yield Violation(pointer, f"must be greater than 0, is {value}")
-
-
-def _many(shape: Many, value: ReadOnlyJSON, pointer: str) -> Violations:
-    if isinstance(value, str) or not isinstance(value, Sequence):
-        yield Violation(pointer, f"must be an array, not {_name(value)}")
-        return
+        return _one("holds a lone surrogate, which UTF-8 cannot carry")
     if len(value) < shape.least:
-        yield Violation(
-            pointer, f"must have at least {shape.least} items, has {len(value)}"
-        )
+        return _one(f"must have at least {shape.least} characters, has {len(value)}")
+    if len(value) > shape.most:
+        return _one(f"must have at most {shape.most} characters, has {len(value)}")
+    if shape.form and (wanted := shape.form(value)):
+        return _one(f"must be {wanted}")
+    return _NOTHING
+
+
+def _choice(shape: Choice, value: ReadOnlyJSON) -> Sequence[Violation]:
+    if not isinstance(value, str) or value not in shape.words:
+        return _one(f"must be one of {_listed(shape.words)}, not {_shown(value)}")
+    return _NOTHING
+
+
+def _flag(value: ReadOnlyJSON) -> Sequence[Violation]:
+    if not isinstance(value, bool):
+        return _one(f"must be true or false, not {_name(value)}")
+    return _NOTHING
+
+
+def _whole(shape: Whole, value: ReadOnlyJSON) -> Sequence[Violation]:
+    if not isinstance(value, int) or isinstance(value, bool):
+        return _one(f"must be an integer, not {_name(value)}")
+    if value < shape.least:
+        return _one(f"must be at least {shape.least}, is {value}")
+    if shape.most is not None and value > shape.most:
+        return _one(f"must be at most {shape.most}, is {value}")
+    return _NOTHING
+
+
+def _number(shape: Number, value: ReadOnlyJSON) -> Sequence[Violation]:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return _one(f"must be a number, not {_name(value)}")
+    if not _is_finite(value):
+        return _one("must be a finite number")
+    if shape.is_positive and value <= 0:
+        return _one(f"must be greater than 0, is {value}")
+    return _NOTHING
+
+
+def _many(shape: Many, value: ReadOnlyJSON) -> Sequence[Violation]:
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        return _one(f"must be an array, not {_name(value)}")
+    found: list[Violation] = []
+    if len(value) < shape.least:
+        found += _one(f"must have at least {shape.least} items, has {len(value)}")
     if shape.most is not None and len(value) > shape.most:
-        yield Violation(
-            pointer, f"must have at most {shape.most} items, has {len(value)}"
-        )
-        return
+        found += _one(f"must have at most {shape.most} items, has {len(value)}")
+        return found
     for index, item in enumerate(value):
-        yield from violations(shape.item, item, step(pointer, index))
+        if inside := violations(shape.item, item):
+            found += _below(index, inside)
+    return found
 
 
 def _record(
-    shape: Record, value: ReadOnlyJSON, pointer: str, tag: frozenset[str] = frozenset()
-) -> Violations:
+    shape: Record, value: ReadOnlyJSON, tag: Sequence[str] = ()
+) -> Sequence[Violation]:
     if not isinstance(value, Mapping):
-        yield Violation(pointer, f"must be an object, not {_name(value)}")
-        return
-    found = [*_keys(shape, value, pointer, tag)]
-    for key, inner in (*shape.required.items(), *shape.optional.items()):
-        if key in value:
-            found += violations(inner, value[key], step(pointer, key))
-    yield from found
+        return _one(f"must be an object, not {_name(value)}")
+    found = _keys(shape, value, tag)
+    for fields in (shape.required, shape.optional):
+        for key, inner in fields.items():
+            if key in value and (inside := violations(inner, value[key])):
+                found += _below(key, inside)
     if not found:
-        for rule in shape.rules:
-            yield from (violation.below(pointer) for violation in rule(value))
+        found = [one for rule in shape.rules for one in rule(value)]
+    return found
 
 
-def _keys(shape: Record, value: Node, pointer: str, tag: frozenset[str]) -> Violations:
+def _keys(shape: Record, value: Node, tag: Sequence[str]) -> list[Violation]:
+    found: list[Violation] = []
     for key in shape.required:
         if key not in value:
-            yield Violation(step(pointer, key), "is required and missing")
-    known = shape.required.keys() | shape.optional.keys() | tag
+            found += _one("is required and missing", key)
     for key in value:
-        if key not in known:
-            yield Violation(
-                step(pointer, key), f"unknown key; known are {_listed(sorted(known))}"
-            )
+        if not (key in shape.required or key in shape.optional or key in tag):
+            known = sorted({*shape.required, *shape.optional, *tag})
+            found += _one(f"unknown key; known are {_listed(known)}", key)
+    return found
 
 
-def _tagged(shape: Tagged, value: ReadOnlyJSON, pointer: str) -> Violations:
+def _tagged(shape: Tagged, value: ReadOnlyJSON) -> Sequence[Violation]:
     if not isinstance(value, Mapping):
-        yield Violation(pointer, f"must be {shape.noun} object, not {_name(value)}")
-        return
+        return _one(f"must be {shape.noun} object, not {_name(value)}")
     kind = value.get("type")
-    where = step(pointer, "type")
+    if isinstance(kind, str) and kind in shape.variants:
+        return _record(shape.variants[kind], value, _TAG)
     if "type" not in value:
-        yield Violation(where, "is required and missing")
-    elif isinstance(kind, str) and kind in shape.variants:
-        yield from _record(shape.variants[kind], value, pointer, frozenset({"type"}))
-    elif isinstance(kind, str) and kind in shape.refused:
-        yield Violation(where, shape.refused[kind])
-    else:
-        yield Violation(
-            where,
-            f"{_shown(kind)} is not {shape.noun} we know here; "
-            f"known are {_listed(sorted(shape.variants))}",
-        )
+        return _one("is required and missing", "type")
+    if isinstance(kind, str) and kind in shape.refused:
+        return _one(shape.refused[kind], "type")
+    return _one(
+        f"{_shown(kind)} is not {shape.noun} we know here; "
+        f"known are {_listed(sorted(shape.variants))}",
+        "type",
+    )
+
+
+def _below(key: str | int, inside: Sequence[Violation]) -> list[Violation]:
+    return [one.below(step("", key)) for one in inside]
 
 
 def is_encodable(text: str) -> bool:
     """Return whether a string survives the way to Slack as UTF-8."""
+    if text.isascii():
+        return True
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -34,7 +34,7 @@ from twokey.gateway.policy.batch_rules import BatchRule
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.store import keys as store_keys
-from twokey.gateway.store.collected_cards import CollectedCardStore
+from twokey.gateway.store.collected_cards import ALONE, CollectedCardStore
 
 logger = logging.getLogger(__name__)
 
@@ -68,12 +68,14 @@ class Collector:
         updater: posts and updates cards.
         store: which approvals share a card.
         rule: returns the policy's rule by which a call may share a card, if any.
+        collects: returns whether the policy has such rules at all.
         queue: of the publisher that leads; see `begin`.
     """
 
     updater: CardUpdater
     store: CollectedCardStore
     rule: Callable[[Approval], BatchRule | None]
+    collects: Callable[[], bool]
     queue: OutboxQueue | None = None
     _waiting: dict[str, _Waiting] = field(default_factory=dict[str, _Waiting])
     # Two members that are due at the same moment would each begin a card.
@@ -92,8 +94,13 @@ class Collector:
         queue = self.queue
         if queue is None or entry.place is not None or entry.is_auto_approved:
             return False
+        keys = self.updater.keys
+        card = await self.store.card_of(keys, entry.approval)
+        # Most approvals have a card of their own, and most policies collect none.
+        if card == ALONE or (card is None and not self.collects()):
+            self._waiting.pop(entry.approval, None)
+            return False
         async with self._lock:
-            keys = self.updater.keys
             card = await self.store.card_of(keys, entry.approval)
             if card is None:
                 if await self._waits(entry):

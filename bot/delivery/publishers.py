@@ -100,7 +100,12 @@ def publishers_of(  # noqa: PLR0913 - what a bot is made of
             store,
             QueueSender(
                 updater,
-                Collector(updater, store.collected_cards, service.collected_cards.rule),
+                Collector(
+                    updater,
+                    store.collected_cards,
+                    service.collected_cards.rule,
+                    service.collected_cards.is_used,
+                ),
                 channel=lambda: service.channel,
             ),
             outdated=partial(

@@ -54,6 +54,10 @@ class CollectedCardService(PolicyService):
         is_without = rule is not None and rule.by == "task" and not approval.task
         return None if is_without else rule
 
+    def is_used(self) -> bool:
+        """Return whether the policy lets any call share a card."""
+        return any(rule.batch for _, rule in self._policy().tool_rules())
+
     async def read(
         self,
         card: str,

@@ -17,7 +17,7 @@ from twokey.gateway.store.keys import KEEP_MS, Keys
 
 # Fields of the hash of a card.
 MEMBERS, GROUP, IN = "members", "group", "in"
-_ALONE = ""
+ALONE = ""
 """What ``in`` holds of an approval that left: it is not collected again."""
 
 
@@ -59,7 +59,7 @@ class CollectedCardStore(AttachedStore):
         found = await self._conn.command("HMGET", keys.card(approval), IN, "at")
         card, own = cast("list[bytes | None]", found)
         if own is not None:
-            return _ALONE
+            return ALONE
         return None if card is None else text(card)
 
     async def members(self, keys: Keys, card: str) -> tuple[list[str], int]:
@@ -90,7 +90,7 @@ class CollectedCardStore(AttachedStore):
 
     async def leave(self, keys: Keys, approval: str) -> None:
         """Give an approval a card of its own, now and later."""
-        await self._attach(keys, approval, newest={IN: _ALONE})
+        await self._attach(keys, approval, newest={IN: ALONE})
 
     async def tells(self, keys: Keys, card: str, event: str, seq: str) -> bool:
         """Return whether this event is the one of its name that a card tells of.

@@ -317,7 +317,9 @@ def dispatcher_of(
         posted=ignored,
         clock=asyncio.get_running_loop().time,
     )
-    collector = Collector(updater, stack.store.collected_cards, lambda _: None)
+    collector = Collector(
+        updater, stack.store.collected_cards, lambda _: None, lambda: False
+    )
     return QueueSender(updater, collector, channel=str)
 
 

@@ -24,6 +24,7 @@ from bench import (
     decision_cost,
     decision_in_crowd,
     decision_to_tool,
+    drawn_clicks,
     help_time,
     many_calls,
     peer_work,
@@ -50,6 +51,7 @@ class _Measure(Protocol):
 
 FIGURES: dict[str, _Measure] = {
     "click_to_ack": click_to_ack.measure,
+    "drawn_clicks": drawn_clicks.measure,
     "decision_to_tool": decision_to_tool.measure,
     "decision_in_crowd": decision_in_crowd.measure,
     "auto_call": auto_call.measure,

@@ -26,7 +26,7 @@ from tempfile import TemporaryDirectory
 from bench.clicks import PreparedClick, ensure_decided, prepare
 from bench.load import Report, fire
 from bench.progress import progress
-from bench.serve import Name, ServerSettings, serving
+from bench.serve import Name, serving, settings_of
 from bench.stats import Figure, Measured, NotMeasured, ratio
 from twokey.gateway.store.open_store import open_store
 from twokey.gateway.store.store import Store
@@ -179,7 +179,7 @@ async def _workers(
     """
     names: tuple[Name, Name] = ("two_workers", "two_of_one_script_and_reply")
     for name in names:
-        async with serving(_settings(name, store, sandbox)) as url:
+        async with serving(settings_of(name, store, sandbox)) as url:
             await _fired(url, clicks[:1], connections=1)
             report = await _fired(url, clicks[1:], connections=MANY)
         found[name].rates.append((report.per_second,))
@@ -196,7 +196,7 @@ async def _least(
     first, rest = clicks[:1], clicks[1:]
     names: tuple[Name, Name] = ("one_script", "one_script_and_reply")
     for name in names:
-        async with serving(_settings(name, store, sandbox)) as url:
+        async with serving(settings_of(name, store, sandbox)) as url:
             await _fired(url, first, connections=1)
             report = await _fired(url, rest[: plan.alone], connections=1)
             found[name].alone_ms.append(tuple(report.taken_ms))
@@ -214,8 +214,8 @@ async def _round(
 ) -> None:
     first, rest = clicks[:1], clicks[1:]
     async with (
-        serving(_settings("twokey", store, sandbox)) as twokey,
-        serving(_settings("bolt", store, sandbox)) as bolt,
+        serving(settings_of("twokey", store, sandbox)) as twokey,
+        serving(settings_of("bolt", store, sandbox)) as bolt,
     ):
         # Who goes first changes, so that nobody always has the warmer machine.
         both: list[tuple[Name, str]] = [("twokey", twokey), ("bolt", bolt)]
@@ -242,13 +242,3 @@ async def _fired(
     if report.statuses != {"200": len(clicks)}:
         raise NotMeasured(f"Not every click at {url!r} got 200: {report.statuses}.")
     return report
-
-
-def _settings(name: Name, store: Store, sandbox: Sandbox) -> ServerSettings:
-    return ServerSettings(
-        name=name,
-        store_url=store.conn.url,
-        api_url=sandbox.api_url,
-        bot_token=sandbox.bot_token,
-        signing_secret=sandbox.signing_secret,
-    )

@@ -45,6 +45,7 @@ from twokey.gateway.running import running
 from twokey.gateway.service.reading_ahead import MOST
 from twokey.gateway.service.reviews import ReviewService
 from twokey.gateway.store.store import Store
+from twokey.sandbox.server import Sandbox
 
 Name = Literal[
     "twokey",
@@ -80,6 +81,17 @@ class ServerSettings:
     part: str = ""
     checkpoints: str = ""
     effects: str = ""
+
+
+def settings_of(name: Name, store: Store, sandbox: Sandbox) -> ServerSettings:
+    """Return the settings of a server on this store and this Slack."""
+    return ServerSettings(
+        name=name,
+        store_url=store.conn.url,
+        api_url=sandbox.api_url,
+        bot_token=sandbox.bot_token,
+        signing_secret=sandbox.signing_secret,
+    )
 
 
 @asynccontextmanager

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench import __main__ as command
-from bench import click_to_ack, decision_cost, decision_to_tool, load
+from bench import click_to_ack, decision_cost, decision_to_tool, drawn_clicks, load
 from bench.clicks import ensure_decided, prepare
 from bench.stats import Figure, Measured, NotMeasured, percentile, ratio, table
 from twokey.gateway.store.store import Store
@@ -59,6 +59,16 @@ async def test_the_way_from_click_to_acknowledgement_is_measured() -> None:
     assert [one.at_least for one in figure.ratios] == [None, 1.2, 2.0, None, None]
     # The limits stand beside the figures.
     assert all("one script: " in one.limit for one in figure.ratios[:3])
+
+
+@smoke
+async def test_clicks_are_measured_until_their_cards_are_drawn() -> None:
+    figure = await drawn_clicks.measured(rounds=1, count=25)
+
+    both, answered, bolts = (one.at(0.5) for one in figure.measured)
+    assert 1 < both < answered
+    assert bolts > 1
+    assert all(one.target == "" for one in figure.ratios)
 
 
 @smoke

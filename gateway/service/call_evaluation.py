@@ -223,14 +223,6 @@ async def read_calls(
     ]
 
 
-async def evaluate_now(
-    store: Store, policy: Policy, approval: Approval, item: Item, args: JsonObject
-) -> CurrentEvaluation:
-    """Evaluate an item with these arguments by this policy, as of now."""
-    [found] = await read_calls(store, policy, [WaitingCall(approval, item, args)])
-    return found.evaluated()
-
-
 def _usage(policy: Policy, keys: Keys, call: WaitingCall) -> CallUsage:
     item = call.item
     if item.bounds is not None:

@@ -17,6 +17,7 @@ from twokey.gateway.approvals.resume_value import (
 from twokey.gateway.approvals.revoking import ask_in_new_state, revoke
 from twokey.gateway.errors import BadJson, CorruptRecord
 from twokey.gateway.failures import log_failure
+from twokey.gateway.policy.rules import Policy
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.business_state import state_in, stateless_hash
 from twokey.gateway.protocol.records import Result
@@ -40,12 +41,13 @@ from twokey.gateway.service.call_outcomes import (
     requested_before,
 )
 from twokey.gateway.service.covering import standing_of
-from twokey.gateway.service.decided_by import evaluated_for_start
 from twokey.gateway.service.denials import freeze_message
 from twokey.gateway.service.spot_checks import with_spot_check
+from twokey.gateway.service.starting_together import StartingTogether
 from twokey.gateway.service.tenant_service import PolicyService
 from twokey.gateway.store.atomic_write import Loaded, Write
 from twokey.gateway.store.freezes import names_of
+from twokey.gateway.store.store import Store
 from twokey.gateway.uncancelled import begun, waited_for
 
 logger = logging.getLogger(__name__)
@@ -68,6 +70,12 @@ class ClaimService(PolicyService):
     does not hold any more is taken back in the same step that refuses the claim.
     """
 
+    def __init__(
+        self, store: Store, policy: Callable[[], Policy], *, tenant: str = "default"
+    ) -> None:
+        super().__init__(store, policy, tenant=tenant)
+        self._together = StartingTogether(store)
+
     async def claim(self, request: ClaimRequest) -> ClaimReply:
         """Grant one execution of an authorized call, checked against our record.
 
@@ -80,7 +88,8 @@ class ClaimService(PolicyService):
         async def compute(loaded: Loaded, item: Item) -> Write | ClaimReply:
             return await self._claimed(loaded, item, request)
 
-        found = await self._change(request.item_id, compute)
+        with self._together.starts(request.item_id):
+            found = await self._change(request.item_id, compute)
         if found is None:
             return Refused(reason=_NOT_OURS)
         if not isinstance(found, Write):
@@ -249,7 +258,7 @@ class ClaimService(PolicyService):
         return Write(change, unfrozen=names, is_fenced=True, standing=standing)
 
     async def _evaluate_now(self, loaded: Loaded, item: Item) -> CurrentEvaluation:
-        return await evaluated_for_start(self._store, self._policy(), loaded, item)
+        return await self._together.evaluated(self._policy(), loaded, item)
 
     def _reply(self, item: Item, owner: str) -> ClaimReply:
         """Return how a claim stands after it was written."""

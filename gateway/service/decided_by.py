@@ -18,7 +18,7 @@ from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.clock import now_s
 from twokey.gateway.policy.effects import reads_moment
 from twokey.gateway.policy.rules import Policy
-from twokey.gateway.service.call_evaluation import CurrentEvaluation, evaluate_now
+from twokey.gateway.service.call_evaluation import CurrentEvaluation
 from twokey.gateway.store.atomic_write import Loaded
 from twokey.gateway.store.store import Store
 
@@ -102,17 +102,15 @@ def decided_by(store: Store) -> DecidedBy:
     return _KEPT.setdefault(store, DecidedBy()) if found is None else found
 
 
-async def evaluated_for_start(
+def decided_just_now(
     store: Store, policy: Policy, loaded: Loaded, item: Item
-) -> CurrentEvaluation:
-    """Return what the policy says of a call that is to start now."""
+) -> CurrentEvaluation | None:
+    """Return by what a call was decided that is to start now, if this is known."""
     # Only where nobody read the record: then a change is made of it, in which the store
     # compares record and freezes, and no refusal.
-    if loaded.remembered is not None:
-        found = decided_by(store).find(policy, item)
-        if found is not None:
-            return found
-    return await evaluate_now(store, policy, loaded.approval, item, item.args)
+    if loaded.remembered is None:
+        return None
+    return decided_by(store).find(policy, item)
 
 
 def lasts(policy: Policy, item: Item, one: CurrentEvaluation) -> bool:

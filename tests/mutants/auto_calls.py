@@ -48,6 +48,20 @@ AUTO_CALLS_TABLE: tuple[Mutant, ...] = (
         "tests/agent/test_model_answers.py",
     ),
     Mutant(
+        "calls that start together are read again after a write",
+        "gateway/service/starting_together.py",
+        "return found.policy is policy and found.read_s == loaded.read_s",
+        "return found.policy is policy",
+        "tests/service/test_starting_together.py",
+    ),
+    Mutant(
+        "calls that start together are held to the policy of now",
+        "gateway/service/starting_together.py",
+        "return found.policy is policy and found.read_s == loaded.read_s",
+        "return found.read_s == loaded.read_s",
+        "tests/service/test_starting_together.py",
+    ),
+    Mutant(
         "an outer agent is told of an edit to a call that ends the inner one",
         "agent/calls.py",
         "        report_edits(records)\n",

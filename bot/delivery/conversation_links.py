@@ -34,7 +34,7 @@ class ConversationLinks:
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._known: dict[Origin, str] = {}
+        self._known: dict[tuple[str, str], str] = {}
         self._clock = clock
         self._not_before = 0.0
 
@@ -45,7 +45,8 @@ class ConversationLinks:
         """
         if origin is None or origin.channel.startswith(_DIRECT):
             return ""
-        if origin not in self._known:
+        place = origin.channel, origin.thread_ts
+        if place not in self._known:
             if self._clock() < self._not_before:
                 return ""
             found = await _permalink(slack, origin)
@@ -55,8 +56,8 @@ class ConversationLinks:
             # A full cache is simply emptied: each entry costs one call.
             if len(self._known) >= _KEPT:
                 self._known.clear()
-            self._known[origin] = found
-        return self._known[origin]
+            self._known[place] = found
+        return self._known[place]
 
 
 async def _permalink(slack: Slack, origin: Origin) -> str | None:

@@ -72,7 +72,7 @@ _ASK_AGAIN_S = 0.1
 _LOOK_AGAIN_S = 1.0
 """Rather long: all who wait look, and the processors are for those who work."""
 _SAY_EVERY = 100
-_END_S = 120.0
+_END_S = 240.0
 """How long calls may go on after the last decision: leases have to end first."""
 _OPENED_S = 240.0
 """How long an agent may take to ask: leases of gateways that are killed one after the

@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from tests.linearizability import kills
+from tests.linearizability.audited import contradictions
 from tests.linearizability.checker import violation, violations
 from tests.linearizability.click_model import ClickModel
 from tests.linearizability.history import NEVER, Operation, Value
+from tests.linearizability.reconciliation import reconciled, unexplained
 from tests.resume.postgres_server import NoPostgres
 
 ANA, BEN = "U0ANA", "U0BEN"
@@ -113,6 +115,9 @@ async def test_clicks_have_an_order_while_store_bots_and_gateways_are_killed(
     told = [str(one) for one in violations(found.history, ClickModel())]
 
     assert not told, "\n".join(told[:3])
+    accounts = reconciled(found.history, found.threads)
+    assert not unexplained(accounts)
+    assert not contradictions(accounts, found.moments)
     ran = [one for one in found.history if one.name == "effect"]
     assert 0 < len(ran) <= len(found.threads)
     assert any(one.output == "decided" for one in found.history)

@@ -322,8 +322,8 @@ AS_SHOWN_TABLE = (
     Mutant(
         "nobody is refused by what a call was decided by",
         DECIDED_BY,
-        "    if loaded.remembered is not None:\n",
-        "    if True:\n",
+        "    if loaded.remembered is None:\n",
+        "    if False:\n",
         STARTING,
     ),
 )

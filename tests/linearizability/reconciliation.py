@@ -21,7 +21,7 @@ class Fate(StrEnum):
 
     RAN = "ran once, and its end is recorded"
     RAN_IN_DOUBT = "ran once; its end was not recorded, so it is in doubt"
-    ENDED_IN_DOUBT = "did not run; its process died after the claim, so it is in doubt"
+    ENDED_IN_DOUBT = "did not run; in doubt: its process or the store died as it began"
     SUPERSEDED = "did not run: superseded before anybody decided"
     LAPSED_ASKED_ANEW = "approved, did not run: lapsed, and people were asked again"
     LAPSED = "approved, did not run: lapsed, and nobody was asked again"

@@ -21,7 +21,9 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
+from typing import cast
 
 from bench.clicks import PreparedClick, ensure_decided, prepare
 from bench.load import Report, fire
@@ -60,6 +62,8 @@ class _Samples:
     name: str
     alone_ms: list[tuple[float, ...]] = field(default_factory=list[tuple[float, ...]])
     rates: list[tuple[float, ...]] = field(default_factory=list[tuple[float, ...]])
+    machine_ms: list[float] = field(default_factory=list[float])
+    store_ms: list[float] = field(default_factory=list[float])
 
     def alone(self) -> Measured:
         return Measured(f"{self.name}, 1 connection", "ms", tuple(self.alone_ms))
@@ -67,6 +71,11 @@ class _Samples:
     def together(self) -> Measured:
         name = f"{self.name}, {MANY} connections"
         return Measured(name, "/s", tuple(self.rates))
+
+    def cost(self) -> str:
+        """Return what a click costs all processors, and how much of it the store."""
+        machine_ms, store_ms = median(self.machine_ms), median(self.store_ms)
+        return f"{machine_ms:.2f} ms, {store_ms:.2f} of it in the store"
 
 
 async def measure(*, is_quick: bool = False) -> Figure:
@@ -140,7 +149,8 @@ async def measured(plan: Plan) -> Figure:
                 "Slack and the store; "
                 + _limit(together[1], least.together(), replying.together())
                 + f"; two processes of that: {two.together().at(0.5):.1f} /s = "
-                f"{two.together().at(0.5) / together[1].at(0.5):.2f}",
+                f"{two.together().at(0.5) / together[1].at(0.5):.2f}; "
+                + _processor_time(found["two_workers"], two, together[1]),
             ),
             ratio(
                 f"clicks/s: two workers / two bare processes, {MANY} connections",
@@ -167,6 +177,22 @@ def _limit(bolt: Measured, least: Measured, replying: Measured | None = None) ->
     return "; ".join(texts)
 
 
+def _processor_time(ours: _Samples, bare: _Samples, bolt: Measured) -> str:
+    """Return what a click may cost the whole machine to reach the target, and costs."""
+    may_ms = 1000 * (os.cpu_count() or 1) / (2 * bolt.at(0.5))
+    return (
+        f"for twice an empty listener all processors have {may_ms:.2f} ms a click, "
+        f"load and Slack included; a click costs them {ours.cost()}, one of two bare "
+        f"processes {bare.cost()}"
+    )
+
+
+async def _store_s(store: Store) -> float:
+    """Return for how many seconds the store has worked."""
+    info = cast("dict[str, float]", await store.conn.command("INFO", "cpu"))
+    return info["used_cpu_user"] + info["used_cpu_sys"]
+
+
 async def _workers(
     store: Store,
     sandbox: Sandbox,
@@ -181,8 +207,12 @@ async def _workers(
     for name in names:
         async with serving(settings_of(name, store, sandbox)) as url:
             await _fired(url, clicks[:1], connections=1)
+            before_s, count = await _store_s(store), len(clicks) - 1
             report = await _fired(url, clicks[1:], connections=MANY)
+            store_s = await _store_s(store) - before_s
         found[name].rates.append((report.per_second,))
+        found[name].machine_ms.append(1000 * report.processor_s / count)
+        found[name].store_ms.append(1000 * store_s / count)
 
 
 async def _least(

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from urllib.parse import urlsplit
 
+from bench.processors import used_s
 from bench.stats import NotMeasured
 
 ANSWER_S = 10.0
@@ -38,11 +39,13 @@ class Report:
         taken_ms: of each request, in the order of the answers.
         seconds: from the first request to the last answer.
         statuses: how often each HTTP status was answered, by its number as text.
+        processor_s: what all processors of the machine worked meanwhile, for all.
     """
 
     taken_ms: list[float]
     seconds: float
     statuses: dict[str, int]
+    processor_s: float = 0.0
 
     @property
     def per_second(self) -> float:
@@ -94,17 +97,17 @@ async def _fired(url: str, requests: list[Request], connections: int) -> Report:
     opened = [await asyncio.open_connection(host, port) for _ in range(connections)]
     taken_ms: list[float] = []
     statuses: Counter[str] = Counter()
-    started = time.perf_counter()
+    started, worked = time.perf_counter(), used_s()
     await asyncio.gather(
         *(
             _client(reader, writer, waiting, taken_ms, statuses)
             for reader, writer in opened
         )
     )
-    seconds = time.perf_counter() - started
+    seconds, worked = time.perf_counter() - started, used_s() - worked
     for _, writer in opened:
         writer.close()
-    return Report(taken_ms, seconds, dict(statuses))
+    return Report(taken_ms, seconds, dict(statuses), worked)
 
 
 async def _client(

@@ -59,6 +59,7 @@ async def test_the_way_from_click_to_acknowledgement_is_measured() -> None:
     assert [one.at_least for one in figure.ratios] == [None, 1.2, 2.0, None, None]
     # The limits stand beside the figures.
     assert all("one script: " in one.limit for one in figure.ratios[:3])
+    assert "a click costs them" in figure.ratios[2].limit
 
 
 @smoke

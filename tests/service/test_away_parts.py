@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 
 import pytest
 
+from tests.patience import WAIT_S
 from tests.service.away_shards import AwayShards
 from tests.service.harness import ANA
 from tests.service.test_split_tenant import AGENTS, SHARDS, Tenant
@@ -60,7 +62,8 @@ async def test_a_queue_has_what_is_there_and_names_the_shard_that_is_away(
     away.shards, away.hangs = {gone}, hangs
     queue, found = tenant.reviews.queue, left_out(tenant)
 
-    waiting = [one.approval.id async for one in queue.waiting(away=found)]
+    async with asyncio.timeout(WAIT_S):
+        waiting = [one.approval.id async for one in queue.waiting(away=found)]
     mine = [one.approval.id async for one in queue.concerning([ANA], away=found)]
     groups = await queue.groups(away=found)
     short = [
@@ -94,7 +97,8 @@ async def test_a_shard_that_hangs_is_waited_for_once_in_a_look(
 
     monkeypatch.setattr(away, "look", counting)
     for _ in range(3):
-        assert [one async for one in tenant.reviews.queue.waiting(away=found)]
+        async with asyncio.timeout(WAIT_S):
+            assert [one async for one in tenant.reviews.queue.waiting(away=found)]
 
     assert asked == 1
 
@@ -204,7 +208,8 @@ async def test_a_shard_that_hangs_keeps_a_freeze_from_no_other(
     away.shards, away.hangs = {"s2"}, True
 
     with pytest.raises(FreezeIncomplete) as error:
-        await FreezeService(tenant.store).freeze(EVERYTHING, "T0/U0ANA", "why")
+        async with asyncio.timeout(WAIT_S):
+            await FreezeService(tenant.store).freeze(EVERYTHING, "T0/U0ANA", "why")
 
     assert error.value.missing == ("s2",)
     away.shards = set()

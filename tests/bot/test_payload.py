@@ -261,6 +261,7 @@ def test_an_opened_home_tab_names_the_person() -> None:
         (payload.block_action, CLICK, "actions", None, "actions"),
         (payload.block_action, CLICK, "actions", [], "actions"),
         (payload.block_action, CLICK, "actions", "xx", "actions"),
+        (payload.block_action, CLICK, "actions", CLICK["actions"] * 2, "actions"),
         (payload.block_action, CLICK, "actions.0", "x", "actions.0"),
         (payload.block_action, CLICK, "actions.0.value", 3, "actions.0.value"),
         (payload.block_action, CLICK, "trigger_id", None, "trigger_id"),

@@ -52,11 +52,11 @@ LIFETIMES_TABLE = (
         "tests/agent/test_forged_edits.py",
     ),
     Mutant(
-        "who asked is known while a question waits",
+        "who asked is known until the run begins",
         "gateway/store/lua/lifetimes.lua",
         "'run', 'open')\n  end\n  redis.call('PERSIST', facts)\n",
         "'run', 'open')\n  end\n  redis.call('PEXPIRE', facts, 2592000000)\n",
-        "tests/clock/test_who_asked.py",
+        OPEN_OF_RUN,
     ),
     Mutant(
         "who asked is known while the run goes on",

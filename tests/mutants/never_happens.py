@@ -81,6 +81,14 @@ AUTHORIZED: tuple[Mutant, ...] = (
         "tests/agent/test_forgery.py",
     ),
     Mutant(
+        "kept arguments are made of what the model wrote",
+        TURNS,
+        "return plain(row.args) if row.original_hash == wire.args_hash(written)"
+        " else None",
+        "return plain(row.args)",
+        "tests/agent/test_forgery.py",
+    ),
+    Mutant(
         "an answer answers one question",
         "agent/interrupts.py",
         "    return _latest(answer, expected)\n",
@@ -107,6 +115,13 @@ AUTHORIZED: tuple[Mutant, ...] = (
         'ConfigDict(title="ApprovalAnswer", revalidate_instances="always")',
         'ConfigDict(title="ApprovalAnswer")',
         "tests/agent/test_bad_answers.py",
+    ),
+    Mutant(
+        "of two calls with one id none runs",
+        TURNS,
+        '.count(call["id"]) != 1:',
+        '.count(call["id"]) < 1:',
+        "tests/agent/test_forgery.py",
     ),
     Mutant(
         "a call whose state cannot be read is not proposed",
@@ -262,6 +277,13 @@ BY_PEOPLE: tuple[Mutant, ...] = (
         "() if reviewer.account is AccountKind.UNKNOWN else actors",
         "actors",
         "tests/approvals/test_membership.py",
+    ),
+    Mutant(
+        "a payload with two actions decides nothing",
+        "bot/payload.py",
+        "    if len(actions) != 1:\n",
+        "    if not actions:\n",
+        "tests/bot/test_payload.py",
     ),
     Mutant(
         "somebody with the requester's id elsewhere is not the requester",

@@ -12,6 +12,7 @@ from twokey.gateway.approvals.decisions import Reject
 from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.store.connection import number
+from twokey.gateway.store.jobs import Job, JobKind
 from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.store import Store
 from twokey.gateway.store.threads import ThreadFacts
@@ -98,6 +99,28 @@ async def test_facts_end_after_a_run_that_is_given_up(
 
     assert await life(harness, keys) > 0
     assert not await threads.is_run_open(keys, "default", RUN.agent, RUN.thread)
+
+
+async def test_facts_live_from_the_moment_on_that_somebody_asks(
+    harness: ServiceHarness, keys: Keys
+) -> None:
+    threads = harness.store.threads
+    place = keys, "default", RUN.agent, RUN.thread
+    await threads.open_run(*place, has_past=False)
+    await threads.end_run(*place)
+    assert await life(harness, keys) > 0
+    asked = Job(
+        kind=JobKind.START,
+        tenant="default",
+        agent=RUN.agent,
+        thread=RUN.thread,
+        input="hi",
+    )
+
+    await threads.ask(keys, asked, "m1", lambda facts: facts.asked_by(ANA.person))
+
+    # However long it takes until a process runs it.
+    assert await life(harness, keys) == NO_END
 
 
 async def test_of_people_who_come_at_once_nobody_is_forgotten(

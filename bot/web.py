@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import Mapping
-from typing import Protocol, cast
+from http import HTTPStatus
+from typing import NamedTuple, cast
 from urllib.parse import urlsplit
 
 import aiohttp
-from slack_sdk.errors import SlackApiError, SlackClientError
 from slack_sdk.web.async_client import AsyncWebClient
+from slack_sdk.web.internal_utils import get_user_agent
 
 from twokey.gateway.errors import TwokeyError
 
@@ -68,26 +70,12 @@ ABOUT_THE_BLOCKS = frozenset(
 """Refusals of what a message shows; a plainer one may be taken."""
 
 
-class _Response(Protocol):
-    """What we use of the SDK's response, with types (its own are partial)."""
+class _Response(NamedTuple):
+    """What Slack answered; ``body`` is empty for what is no JSON object."""
 
-    data: object
-    status_code: int
+    body: SlackBody
+    status: int
     headers: Mapping[str, str]
-
-
-class _Sdk(Protocol):
-    """What we use of the SDK's client, with types."""
-
-    async def api_call(
-        self,
-        api_method: str,
-        *,
-        http_verb: str,
-        json: dict[str, object] | None,
-        params: dict[str, str] | None,
-        headers: dict[str, str] | None,
-    ) -> _Response: ...
 
 
 class SlackError(TwokeyError):
@@ -134,7 +122,8 @@ class Slack:
     """Slack's Web API through one shared connection pool.
 
     Nothing is tried again here: whether a call may be repeated, only its caller
-    knows. (The SDK's own retry repeats ``chat.postMessage`` after a lost answer.)
+    knows. (The SDK's own retry repeats ``chat.postMessage`` after a lost answer.) The
+    calls are the session's own, since those of the SDK take twice the processor time.
 
     Args:
         token: the bot's.
@@ -157,8 +146,11 @@ class Slack:
             # answer.
             retry_handlers=[],
         )
-        self._sdk = cast("_Sdk", self.client)
         self._session = session
+        self._headers = {
+            "Authorization": f"Bearer {token}",
+            "User-Agent": get_user_agent(),
+        }
         self.token_error = ""
 
     async def call(self, method: str, **arguments: object) -> SlackBody:
@@ -170,11 +162,11 @@ class Slack:
         # Left out and not sent as null, which Slack does not take for absent
         # everywhere.
         given = {key: value for key, value in arguments.items() if value is not None}
-        return _body(await self._response(method, json=given))
+        return (await self._response(method, json=given)).body
 
     async def ask(self, method: str, **arguments: str) -> SlackBody:
         """Call a method that only reads and takes a query; raises as `call` does."""
-        return _body(await self._response(method, params=arguments))
+        return (await self._response(method, params=arguments)).body
 
     async def test(self) -> tuple[SlackBody, frozenset[str]]:
         """Return what ``auth.test`` says, and the scopes that were granted.
@@ -183,15 +175,15 @@ class Slack:
             RateLimited, SlackRefused, SlackNoResponse: see there.
         """
         response = await self._response("auth.test", json={})
-        scopes = _header(response, "x-oauth-scopes").split(",")
+        scopes = response.headers.get("x-oauth-scopes", "").split(",")
         found = frozenset(scope.strip() for scope in scopes if scope.strip())
-        return _body(response), found
+        return response.body, found
 
     async def open_socket(self, app_token: str) -> str:
         """Return an address for one Socket Mode connection; raises as `call` does."""
         headers = {"Authorization": f"Bearer {app_token}"}
         response = await self._response("apps.connections.open", headers=headers)
-        return str(_body(response).get("url", ""))
+        return str(response.body.get("url", ""))
 
     async def respond(self, url: str, body: Mapping[str, object]) -> None:
         """Post to the ``response_url`` of a payload; raises as `call` does."""
@@ -233,29 +225,44 @@ class Slack:
     ) -> _Response:
         try:
             async with asyncio.timeout(TIMEOUT_S):
-                response = await self._sdk.api_call(
-                    method,
-                    http_verb="GET" if params is not None else "POST",
-                    json=json,
-                    params=params,
-                    headers=headers,
-                )
-        except SlackApiError as error:
-            failure = _failure_of(method, error)
-            # A call with headers of its own uses the app-level token (`open_socket`),
-            # which says nothing of the bot's.
-            if headers is None and isinstance(failure, SlackRefused):
-                # Any other refusal shows that the token works.
-                is_token = failure.error in TOKEN_ERRORS
-                self.token_error = failure.error if is_token else ""
-            raise failure from error
-        except (aiohttp.ClientError, SlackClientError, OSError, TimeoutError) as error:
+                response = await self._sent(method, json, params, headers or {})
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise SlackNoResponse(
                 method, f"no answer ({type(error).__name__})"
             ) from error
-        if headers is None:
-            self.token_error = ""
+        is_taken = response.status == HTTPStatus.OK and bool(response.body.get("ok"))
+        failure = None if is_taken else _failure_of(method, response)
+        # A call with headers of its own uses the app-level token (`open_socket`), which
+        # says nothing of the bot's. Any other answer shows that the token works.
+        if headers is None and (is_taken or isinstance(failure, SlackRefused)):
+            error = failure.error if isinstance(failure, SlackRefused) else ""
+            self.token_error = error if error in TOKEN_ERRORS else ""
+        if failure is not None:
+            raise failure
         return response
+
+    async def _sent(
+        self,
+        method: str,
+        body: dict[str, object] | None,
+        params: dict[str, str] | None,
+        headers: dict[str, str],
+    ) -> _Response:
+        verb = "GET" if params is not None else "POST"
+        # Without the charset Slack adds a warning to its answer.
+        kind = {"Content-Type": "application/json;charset=utf-8"} if body else {}
+        async with self._session.request(
+            verb,
+            f"{self.client.base_url}{method}",
+            json=body,
+            params=params,
+            headers=self._headers | kind | headers,
+            # As the SDK found it in the environment.
+            proxy=self.client.proxy,
+        ) as response:
+            return _Response(
+                _object(await response.read()), response.status, response.headers
+            )
 
 
 def text_at(reply: SlackBody, *path: str) -> str:
@@ -268,23 +275,18 @@ def text_at(reply: SlackBody, *path: str) -> str:
     return node if isinstance(node, str) else ""
 
 
-def _body(response: _Response) -> SlackBody:
-    data = response.data
-    return cast("SlackBody", data) if isinstance(data, dict) else {}
+def _object(answer: bytes) -> SlackBody:
+    """Return the JSON object of an answer; of anything else, an empty one."""
+    try:
+        found: object = json.loads(answer)
+    except ValueError:
+        # From a proxy, or from a Slack in trouble.
+        return {}
+    return cast("SlackBody", found) if isinstance(found, dict) else {}
 
 
-def _header(response: _Response, name: str) -> str:
-    found = (value for key, value in response.headers.items() if key.lower() == name)
-    return next(found, "")
-
-
-def _failure_of(method: str, error: SlackApiError) -> SlackError:
-    answer = cast("object", error.response)  # pyright: ignore[reportUnknownMemberType] - the SDK leaves it open
-    if not (hasattr(answer, "data") and hasattr(answer, "status_code")):
-        # An answer that is no JSON: from a proxy, or from a Slack in trouble.
-        return SlackNoResponse(method, "an answer that is no JSON")
-    response = cast("_Response", answer)
-    body, status = _body(response), response.status_code
+def _failure_of(method: str, response: _Response) -> SlackError:
+    body, status = response.body, response.status
     name = str(body.get("error", ""))
     # Slack documents both spellings, beside the status.
     if status == _TOO_MANY or name in {"ratelimited", "rate_limited"}:
@@ -299,6 +301,6 @@ def _failure_of(method: str, error: SlackApiError) -> SlackError:
 def _retry_after(response: _Response) -> float:
     try:
         # At least a second: "0" would be asked again at once, without a pause.
-        return max(1.0, float(_header(response, "retry-after")))
+        return max(1.0, float(response.headers.get("retry-after", "")))
     except ValueError:
         return _WAIT_S

@@ -147,6 +147,25 @@ async def test_what_a_card_says_follows_no_redirect() -> None:
     assert len(paths) == 1
 
 
+async def test_a_call_says_whose_it_is_and_how_it_is_written() -> None:
+    """Without the charset Slack warns; without the agent it cannot tell who calls."""
+    sent: list[web.BaseRequest] = []
+
+    async def handle(request: web.Request) -> web.Response:
+        sent.append(request)
+        return web.json_response({"ok": True})
+
+    async with slack_that(handle) as (slack, _):
+        await slack.call("chat.postMessage", channel="C1", text="x")
+        await slack.open_socket("xapp-1")
+
+    call, socket = (one.headers for one in sent)
+    assert call["Content-Type"] == "application/json;charset=utf-8"
+    assert call["Authorization"].startswith("Bearer xoxb-")
+    assert "slackclient" in call["User-Agent"]
+    assert socket["Authorization"] == "Bearer xapp-1"
+
+
 async def test_nothing_is_tried_again_by_itself() -> None:
     count = 0
 

@@ -114,7 +114,7 @@ async def test_of_two_bots_the_one_that_asked_slack_later_knows_better(
 ) -> None:
     standing = await allowed(harness)
     keys = harness.store.keys_of_tenant("default")
-    now_ms = await harness.store.conn.now_ms()
+    now_ms = await harness.store.conn.now_ms("")
 
     for asked_ms in (now_ms, now_ms - 1):
         confirmed = await harness.store.standing.confirm(

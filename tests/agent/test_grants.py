@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from typing import Annotated, Any
+from uuid import uuid4
 
 import pytest
 from langchain_core.tools import BaseTool, StructuredTool, tool
 from langgraph.prebuilt import InjectedState
 
 from twokey.agent import Grant, grant, guarded
-from twokey.agent.grants import grant_scope
+from twokey.agent.grants import grant_scope, is_granted_start
 from twokey.agent.tool_messages import failure_text
 from twokey.gateway.errors import NotAllowed, NotStarted
 from twokey.gateway.gates.gate import is_guarded
@@ -67,6 +68,19 @@ def test_a_grant_for_another_tool_and_no_grant_do_not_run() -> None:
         pay.invoke({"amount": 1})
     with pytest.raises(NotAllowed, match="no grant"):
         grant()
+
+
+def test_a_grant_clears_the_first_start_of_its_tool_and_no_other() -> None:
+    args, first, second = {"amount": 1}, uuid4(), uuid4()
+
+    with grant_scope(_grant(args)):
+        assert not is_granted_start("look_up", args, second)
+        assert not is_granted_start("pay", {"amount": 2}, second)
+        assert is_granted_start("pay", args, first)
+        # LangChain may ask twice about one start.
+        assert is_granted_start("pay", args, first)
+        assert not is_granted_start("pay", args, second)
+    assert not is_granted_start("pay", args, first)
 
 
 async def test_a_grant_that_leaked_into_a_task_is_closed_with_its_execution() -> None:

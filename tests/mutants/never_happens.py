@@ -50,7 +50,7 @@ AUTHORIZED: tuple[Mutant, ...] = (
         GRANTS,
         "return use.started == run_id",
         "return True",
-        "tests/agent/test_tool_starts.py",
+        "tests/agent/test_grants.py",
     ),
     Mutant(
         "a tool that no gate cleared does not start",

@@ -127,7 +127,7 @@ class OneWrite(ApprovalMiddleware):
     It is derived from it, so that LangChain calls them in the same way.
     """
 
-    state_schema = _Noted
+    state_schema = _Noted  # type: ignore[assignment]  # it keeps less than the middleware
 
     def __init__(self, store: Store) -> None:
         super().__init__("support")

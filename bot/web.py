@@ -235,8 +235,8 @@ class Slack:
         # A call with headers of its own uses the app-level token (`open_socket`), which
         # says nothing of the bot's. Any other answer shows that the token works.
         if headers is None and (is_taken or isinstance(failure, SlackRefused)):
-            error = failure.error if isinstance(failure, SlackRefused) else ""
-            self.token_error = error if error in TOKEN_ERRORS else ""
+            told = failure.error if isinstance(failure, SlackRefused) else ""
+            self.token_error = told if told in TOKEN_ERRORS else ""
         if failure is not None:
             raise failure
         return response

@@ -105,6 +105,5 @@ def _questions(found: CheckpointTuple) -> dict[tuple[str, str], Interrupt] | Non
         for one in cast("list[object]", value):
             if not isinstance(one, Interrupt):
                 return None
-            question = cast("Interrupt", one)
-            questions[task, question.id] = question
+            questions[task, one.id] = one
     return questions

@@ -30,14 +30,14 @@ answers = st.builds(
 )
 
 
-def inlined(schema: Any, named: dict[str, Any]) -> Any:
+def inlined(schema: object, named: dict[str, Any]) -> Any:
     if isinstance(schema, list):
-        return [inlined(one, named) for one in cast("list[Any]", schema)]
+        return [inlined(one, named) for one in cast("list[object]", schema)]
     if not isinstance(schema, dict):
         return schema
-    members = cast("dict[str, Any]", schema)
+    members = cast("dict[str, object]", schema)
     if "$ref" in members:
-        return inlined(named[members["$ref"].rpartition("/")[2]], named)
+        return inlined(named[str(members["$ref"]).rpartition("/")[2]], named)
     return {key: inlined(value, named) for key, value in members.items()}
 
 
@@ -54,7 +54,8 @@ def of_a_model(kinds: list[AnswerKind]) -> JsonObject:
     }
     model: Any = create_model("ApprovalAnswer", __base__=Bound, **fields)
     schema = model.model_json_schema()
-    return inlined(schema, schema.pop("$defs", {}))
+    shown: JsonObject = inlined(schema, schema.pop("$defs", {}))
+    return shown
 
 
 def test_threads_that_an_older_version_paused_have_the_same_schema() -> None:

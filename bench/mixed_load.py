@@ -72,10 +72,14 @@ _LONG_MS = 10 * 60 * 1000
 """Shorter lifetimes are those of leases and waits, which stay as they are."""
 
 _EXPIRES = "45s"
-# A message to the agent makes four to five posts in the channel and a freeze two, about
-# 37 a minute. With a message every five seconds it is more than the 42 that a bot sends
-# (`bot.limits`), and ever more events of replies wait unacknowledged.
-_ASK_S, _CLICK_S, _EDIT_S, _FREEZE_S, _RESTART_S = 8.0, 0.5, 15.0, 20.0, 30.0
+ASK_S = 8.0
+"""How long between two messages to the agent.
+
+One makes four to five posts in the channel and a freeze two, about 37 a minute. With a
+message every five seconds it is more than the 42 that a bot sends (`bot.limits`), and
+ever more events of replies wait unacknowledged.
+"""
+_CLICK_S, _EDIT_S, _FREEZE_S, _RESTART_S = 0.5, 15.0, 20.0, 30.0
 _FROZEN_S = 3.0
 RESTARTED = ("bot-2", "gateway-2")
 """The others run on: memory that grows slowly is seen in a process that lives long."""
@@ -92,6 +96,7 @@ class Plan:
         seconds: for how long it is sampled, once the system is steady.
         sample_s: how long between two samples.
         kept_s: how long is kept here what the product keeps for a month.
+        ask_s: how long between two messages to the agent.
         seed: of all dice.
         log: gets each sample as a line of JSON, so that a run can be looked into.
     """
@@ -99,6 +104,7 @@ class Plan:
     seconds: float
     sample_s: float = 30.0
     kept_s: int = 60
+    ask_s: float = ASK_S
     seed: int = 0
     log: Path | None = None
 
@@ -201,7 +207,7 @@ async def run(plan: Plan, folder: Path) -> tuple[list[Sample], Counter[str]]:
         loops = [
             asyncio.create_task(_repeat(do, pause_s, dice))
             for do, pause_s in (
-                (load.ask, _ASK_S),
+                (load.ask, plan.ask_s),
                 (load.click, _CLICK_S),
                 (load.edit, _EDIT_S),
                 (load.freeze, _FREEZE_S),

@@ -12,7 +12,8 @@ from bench.mixed_load import Plan, run
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 async def test_a_loaded_system_is_sampled(tmp_path: Path) -> None:
-    samples, done = await run(Plan(seconds=4.0, sample_s=1.0, kept_s=8), tmp_path)
+    plan = Plan(seconds=4.0, sample_s=1.0, kept_s=8, ask_s=1.0)
+    samples, done = await run(plan, tmp_path)
 
     assert len(samples) >= 2
     assert all(one.found["memory of the store, kB"] > 100 for one in samples)

@@ -36,7 +36,8 @@ async def test_the_way_from_decision_to_tool_is_measured() -> None:
     assert f"a bare resume in this run ({bare.at(0.5):.1f} ms)" in alone.limit
     assert "3 durable writes" in alone.limit
     most = float(by_poll.limit.rpartition(" ")[2])
-    assert 1 < most < poller.at(0.5) / bare.at(0.5)
+    # Printed without decimals, so up to a half above.
+    assert 1 < most <= poller.at(0.5) / bare.at(0.5) + 0.5
 
 
 @smoke

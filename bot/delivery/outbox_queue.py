@@ -227,9 +227,9 @@ class QueueEntry:
             return self.messages[0].urgency if self.messages else Urgency.HISTORY
         if self.copy_due is not None:
             return self.copy_due.urgency
-        needs_people = any(event.name in NEEDS_PEOPLE for event in self.events)
         if self.is_new and not self.is_auto_approved:
             return Urgency.NEW_CARD
+        needs_people = any(event.name in NEEDS_PEOPLE for event in self.events)
         calm = Urgency.HISTORY if self.is_auto_approved else Urgency.CARD_UPDATE
         return Urgency.NEEDS_PEOPLE if needs_people else calm
 
@@ -281,7 +281,9 @@ class OutboxQueue:
         if event.name is EventName.APPROVAL_OPENED and entry.place is None:
             entry.is_new, entry.channel_of_card = True, event.channel
         entry.events.append(event)
-        self._rank(entry)
+        # No other event raises it: one card may have very many.
+        if event.name in NEEDS_PEOPLE or event.name is EventName.APPROVAL_OPENED:
+            self._rank(entry)
 
     def redraw(self, approval: str) -> None:
         """Make a card due again: what it shows is outdated."""
@@ -305,6 +307,7 @@ class OutboxQueue:
         if entry is None:
             entry = self._entries[fresh.key] = fresh
             entry.since, entry.number = self._clock(), next(self._numbers)
+        is_due = entry.is_card_due and entry.copy_due is None
         # A counter and not a flag: an event that arrives while Slack updates the card
         # must make the card due again after that update.
         entry.wanted += 1
@@ -314,7 +317,9 @@ class OutboxQueue:
         # failure: a busy approval would otherwise retry without a pause in an outage.
         if not entry.failures:
             entry.not_before = 0.0
-        self._rank(entry)
+        # What was due before is as urgent as it was.
+        if not is_due or entry.key not in self._ranks:
+            self._rank(entry)
         return entry
 
     def _rank(self, entry: QueueEntry) -> None:

@@ -105,27 +105,44 @@ async def test_600_topics_that_are_due_are_all_worked_on(stand: Stand) -> None:
     assert stand.scheduler.overdue_s() == 0
 
 
+@pytest.fixture
+def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[QueueEntry]:
+    """Note each entry whose urgency is worked out."""
+    found: list[QueueEntry] = []
+    plain: property = vars(QueueEntry)["urgency"]
+
+    def urgency(entry: QueueEntry) -> object:
+        found.append(entry)
+        return plain.__get__(entry)
+
+    monkeypatch.setattr(QueueEntry, "urgency", property(urgency))
+    return found
+
+
 async def test_of_a_long_queue_no_more_is_looked_at_than_can_start(
-    stand: Stand, monkeypatch: pytest.MonkeyPatch
+    stand: Stand, looked_at: list[QueueEntry]
 ) -> None:
     """After a burst of clicks, each card would else be found by sorting all of them."""
     for number in range(2_000):
         stand.add(VOTE, f"ap_{number}")
-    looked_at = 0
-    plain: property = vars(QueueEntry)["urgency"]
-
-    def urgency(entry: QueueEntry) -> object:
-        nonlocal looked_at
-        looked_at += 1
-        return plain.__get__(entry)
-
-    monkeypatch.setattr(QueueEntry, "urgency", property(urgency))
+    looked_at.clear()
     stand.is_gated = True
     stand.scheduler.start_due()
 
     assert len(stand.scheduler.running) == AT_ONCE - 1
-    assert looked_at < 20
+    assert len(looked_at) < 20
     await stand.scheduler.finish(0.0)
+
+
+def test_of_one_card_each_event_is_not_looked_at_for_each_later_one(
+    looked_at: list[QueueEntry],
+) -> None:
+    """An urgency goes through all events of its entry."""
+    queue = OutboxQueue(lambda: 0.0)
+    for _ in range(2_000):
+        queue.add(event_of(HISTORY, "ap_1"))
+
+    assert len(looked_at) < 5
 
 
 @given(st.data())

@@ -42,6 +42,15 @@ async def _paused(
     return gateway, graph
 
 
+async def _swap_and_approve(runner: Runner, graph: Any, gateway: FakeGateway) -> Any:
+    """Write other arguments into the waiting call, approve it, and resume."""
+    message = (await runner.state(graph)).values["messages"][1]
+    swapped = pay(10_000, "mallory").model_copy(update={"id": message.id})
+    gateway.approve("ap0.0")
+    await _rewrite(runner, graph, {"messages": [swapped]}, "model")
+    return await runner.run(graph, None)
+
+
 async def test_a_removed_middleware_runs_nothing_and_loses_nothing(
     runner: Runner, saver: Any, effects: Effects
 ) -> None:
@@ -91,12 +100,8 @@ async def test_arguments_swapped_before_the_approval_do_not_run(
     runner: Runner, saver: Any, effects: Effects
 ) -> None:
     gateway, graph = await _paused(runner, saver, effects)
-    message = (await runner.state(graph)).values["messages"][1]
-    swapped = pay(10_000, "mallory").model_copy(update={"id": message.id})
-    gateway.approve("ap0.0")
 
-    await _rewrite(runner, graph, {"messages": [swapped]}, "model")
-    end = await runner.run(graph, None)
+    end = await _swap_and_approve(runner, graph, gateway)
 
     assert effects.paid == []
     assert "not cleared" in by_call(end)["c1"].text
@@ -107,15 +112,11 @@ async def test_arguments_swapped_beside_kept_ones_do_not_run(
 ) -> None:
     spelled = calling(("pay", {"amount": "10", "to": "ada"}, "c1"))
     gateway, graph = await _paused(runner, saver, effects, spelled)
-    values = (await runner.state(graph)).values
+    kept = (await runner.state(graph)).values["twokey_turn"]
     # What its tool reads is kept beside what the model wrote.
-    assert values["twokey_turn"]["args"]["c1"]["args"]["amount"] == 10
-    message = values["messages"][1]
-    swapped = pay(10_000, "mallory").model_copy(update={"id": message.id})
-    gateway.approve("ap0.0")
+    assert kept["args"]["c1"]["args"]["amount"] == 10
 
-    await _rewrite(runner, graph, {"messages": [swapped]}, "model")
-    end = await runner.run(graph, None)
+    end = await _swap_and_approve(runner, graph, gateway)
 
     assert effects.paid == []
     assert "not cleared" in by_call(end)["c1"].text

@@ -1,8 +1,8 @@
 """Priority queue, in memory, of cards and messages to post to Slack.
 
 All events about one approval share an entry: one call updates the card to the newest
-state, however many events arrived, and thread replies follow in order. All events about
-one thread of an agent share an entry as well. Nothing here does I/O.
+state, however many events arrived, and thread replies follow in order. So do events
+about one thread of an agent. Nothing here does I/O.
 """
 
 from __future__ import annotations
@@ -201,8 +201,7 @@ class QueueEntry:
     @property
     def due_at(self) -> float:
         """Return the earliest time of the next call."""
-        # Messages need not wait for a card that Slack refuses: `is_card_next` lets them
-        # pass until `card_at`.
+        # Messages do not wait for a card that Slack refuses (`is_card_next`).
         times = [self.card_at] if self.is_card_due else []
         times += [self.messages[0].not_before] if self.messages else []
         return max(self.not_before, min(times, default=0.0))
@@ -308,8 +307,7 @@ class OutboxQueue:
             entry = self._entries[fresh.key] = fresh
             entry.since, entry.number = self._clock(), next(self._numbers)
         is_due = entry.is_card_due and entry.copy_due is None
-        # A counter and not a flag: an event that arrives while Slack updates the card
-        # must make the card due again after that update.
+        # Counted: an event while Slack updates the card makes it due again afterwards.
         entry.wanted += 1
         entry.copy_due = None  # the card comes first
         entry.may_have_url = True
@@ -373,9 +371,8 @@ class OutboxQueue:
     def most_urgent(self) -> Generator[QueueEntry]:
         """Go through the entries that no task works on, most urgent first.
 
-        Of many entries only those are looked at that are asked for: after a burst of
-        events, each card would else be found by sorting all of them. Close it; what is
-        busy by then waits no more.
+        Only what is asked for is looked at: after a burst, each card would else be
+        found by sorting all entries. Close it; what is busy by then waits no more.
         """
         seen: list[QueueEntry] = []
         try:

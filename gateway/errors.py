@@ -123,6 +123,20 @@ class NewerRecord(StoreUnavailable):
         )
 
 
+class NotVerified(TwokeyError):
+    """A signed text does not prove what it claims; nothing of it may be used.
+
+    Attributes:
+        reason: one word for programs and for the log of security events.
+        problem: the same in words; holds nothing that was signed.
+    """
+
+    def __init__(self, reason: str, problem: str) -> None:
+        self.reason = reason
+        self.problem = problem
+        super().__init__(f"This signed text was refused ({reason}): {problem}.")
+
+
 class UnsafeStore(TwokeyError):
     """The store would lose acknowledged decisions, so Twokey will not use it.
 

@@ -1,0 +1,269 @@
+"""Receipts: signed proof that exactly one call may run, for whoever runs it.
+
+A receipt is a DSSE envelope around an in-toto Statement v1. Its subject is the hash of
+the action document, so it fits one call with its arguments and no other. It is made by
+the gateway after it has verified what people signed, it lives for minutes, and whoever
+verifies it needs public keys and nothing else: no store, no network.
+
+The order of the checks is that of `verify_receipt`, and the single use comes last:
+a receipt that is refused for another reason stays usable.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Literal, Protocol
+
+from pydantic import Field, ValidationError
+
+from twokey.gateway.errors import BadJson, NotVerified
+from twokey.gateway.protocol.digest import action_document, action_hash, canonical
+from twokey.gateway.protocol.dsse import parse_envelope, verified
+from twokey.gateway.protocol.public_keys import PublicKey
+from twokey.gateway.protocol.records import Record
+from twokey.gateway.protocol.strict_json import JsonObject, parse_object
+from twokey.gateway.protocol.tiers import Tier
+
+PAYLOAD_TYPE = "application/vnd.in-toto+json"
+STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
+PREDICATE_TYPE = "https://twokey.dev/decision/v1"
+
+LIFETIME_S = 15 * 60
+"""How long a receipt may live; the gateway renews it while the call may still run."""
+
+SKEW_S = 30
+"""How far the clocks of the gateway and of who verifies may differ."""
+
+_MAX_NAME = 200
+
+
+class Effect(StrEnum):
+    """What a call does to the world, from least to most.
+
+    ``read`` changes nothing, ``reversible`` can be taken back, ``irreversible`` cannot.
+    A tool without a class of its own counts as irreversible.
+    """
+
+    READ = "read"
+    REVERSIBLE = "reversible"
+    IRREVERSIBLE = "irreversible"
+
+
+class Grant(StrEnum):
+    """Why a call may run: a decision of people, or the policy alone."""
+
+    APPROVE = "approve"
+    EDIT = "edit"
+    POLICY = "policy"
+
+
+class Approver(Record):
+    """A person whose signed decision counts, without the name."""
+
+    team: str
+    user: str
+    role: str = ""
+    at: int
+    slack_request: str
+
+
+class BatchPlace(Record):
+    """Where the call stood on a card of several."""
+
+    digest: str
+    index: int = Field(ge=0)
+    n: int = Field(ge=1)
+
+
+class Receipt(Record):
+    """What a receipt says. Times are seconds since 1970.
+
+    ``call`` has the context and the salt of the action document: with the tool and
+    the arguments of the real call they give its hash.
+    """
+
+    decision: Grant
+    jti: str = Field(pattern=r"^[0-9a-f]{32}$")
+    aud: str
+    iat: int
+    nbf: int
+    exp: int
+    approval: str
+    item: str
+    version: int
+    tier: Tier
+    effect: Effect
+    policy: str
+    display: str
+    original: str = ""
+    edit: tuple[JsonObject, ...] = ()
+    batch: BatchPlace | None = None
+    idempotency_key: str
+    approvers: tuple[Approver, ...]
+    ctx: dict[str, str]
+    salt: str = Field(pattern=r"^[0-9a-f]{32}$")
+
+
+class _Digest(Record):
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+
+
+class _Subject(Record):
+    name: str
+    digest: _Digest
+
+
+class Statement(Record):
+    """The in-toto statement around a receipt: its subject is the action's hash."""
+
+    type_: Literal["https://in-toto.io/Statement/v1"] = Field(alias="_type")
+    subject: tuple[_Subject]
+    predicateType: Literal["https://twokey.dev/decision/v1"]  # noqa: N815 - in-toto
+    predicate: Receipt
+
+
+class Ledger(Protocol):
+    """Remembers which receipts were used."""
+
+    def use(self, jti: str, expires_at_s: int) -> bool:
+        """Record the use of a receipt; return False when it was recorded before.
+
+        Two calls at the same time must not both get True, and what was recorded must
+        survive a crash until the receipt's end.
+        """
+        ...
+
+
+def statement(receipt: Receipt, digest: str) -> bytes:
+    """Return the bytes that are signed: a receipt for the action of this hash."""
+    return canonical(
+        {
+            "_type": STATEMENT_TYPE,
+            "subject": [
+                {
+                    "name": receipt.item,
+                    "digest": {"sha256": digest.removeprefix("sha256:")},
+                }
+            ],
+            "predicateType": PREDICATE_TYPE,
+            "predicate": receipt.model_dump(mode="json"),
+        }
+    )
+
+
+def verify_receipt(
+    text: str,
+    *,
+    tool: str,
+    args: JsonObject,
+    keys: Sequence[PublicKey],
+    audience: str,
+    ledger: Ledger,
+    now_s: float,
+    needs_people: bool = False,
+) -> Receipt:
+    """Return what a receipt says, if it lets exactly this call run now, and once.
+
+    Args:
+        text: the receipt as the agent passed it on.
+        tool: name of the tool that is about to run.
+        args: the arguments that it is about to run with.
+        keys: the gateway's public keys: the one in use and older ones.
+        audience: the name under which the gateway knows who runs the tool.
+        ledger: remembers receipts that were used.
+        now_s: seconds since 1970.
+        needs_people: refuse a receipt of a call that the policy alone let run.
+
+    Raises:
+        NotVerified: with one of ``missing``, ``malformed``, ``signature_wrong``,
+            ``type_wrong``, ``audience_wrong``, ``too_long``, ``not_yet``, ``expired``,
+            ``nobody_decided``, ``call_differs``, ``used``.
+    """
+    if not text:
+        raise NotVerified("missing", "the call came without a receipt")
+    receipt, digest = read_receipt(text, keys)
+    if receipt.aud != audience:
+        raise NotVerified(
+            "audience_wrong",
+            f"it is for {receipt.aud[:_MAX_NAME]!r}, and this is {audience!r}",
+        )
+    _check_time(receipt, now_s)
+    if needs_people and (receipt.decision is Grant.POLICY or not receipt.approvers):
+        raise NotVerified("nobody_decided", "no person has decided about this call")
+    if _hash_of(tool, args, receipt) != digest:
+        raise NotVerified(
+            "call_differs", "it was given for another tool, or for other arguments"
+        )
+    # Last: whatever is refused above stays usable for the call that it belongs to.
+    if not ledger.use(receipt.jti, receipt.exp + SKEW_S):
+        raise NotVerified("used", "a call has already run with it")
+    return receipt
+
+
+def read_receipt(text: str, keys: Sequence[PublicKey]) -> tuple[Receipt, str]:
+    """Return what a receipt says and the action's hash, if one of the keys signed it.
+
+    Nothing of it is compared with a call or a clock: for auditors.
+
+    Raises:
+        NotVerified: ``malformed``, ``signature_wrong`` or ``type_wrong``.
+    """
+    envelope = parse_envelope(text)
+    payload, key = verified(envelope, payload_type=PAYLOAD_TYPE, keys=keys)
+    # One text for one receipt: a log of receipts must not hold two texts of one, and a
+    # changed hint or padding shows that somebody touched it.
+    [*signatures] = envelope.signatures
+    if (
+        len(signatures) != 1
+        or signatures[0].keyid != key.label
+        or not _is_canonical(envelope.payload, signatures[0].sig)
+        or text != envelope.to_text()
+    ):
+        raise NotVerified("malformed", "it is not written as the gateway writes it")
+    try:
+        found = Statement.model_validate(parse_object(payload))
+    except (BadJson, ValidationError) as error:
+        raise NotVerified("type_wrong", "it is no receipt of this version") from error
+    [subject] = found.subject
+    if subject.name != found.predicate.item:
+        raise NotVerified("malformed", "its subject is another call")
+    return found.predicate, f"sha256:{subject.digest.sha256}"
+
+
+_BASE64 = re.compile(
+    r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/][AQgw]==|[A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=)?"
+)
+
+
+def _is_canonical(*encoded: str) -> bool:
+    """Return whether each is the only base64 text of its bytes (RFC 4648, 3.5)."""
+    return all(_BASE64.fullmatch(one) for one in encoded)
+
+
+def _check_time(receipt: Receipt, now_s: float) -> None:
+    if receipt.exp - receipt.iat > LIFETIME_S or receipt.exp <= receipt.nbf:
+        raise NotVerified(
+            "too_long", f"it has to live for more than 0 and at most {LIFETIME_S} s"
+        )
+    if now_s < receipt.nbf - SKEW_S:
+        raise NotVerified(
+            "not_yet", f"it is valid in {receipt.nbf - now_s:.0f} s; compare the clocks"
+        )
+    if now_s >= receipt.exp + SKEW_S:
+        raise NotVerified(
+            "expired", f"it has ended {now_s - receipt.exp:.0f} s ago; claim again"
+        )
+
+
+def _hash_of(tool: str, args: JsonObject, receipt: Receipt) -> str:
+    try:
+        document = action_document(
+            tool=tool, args=args, ctx=receipt.ctx, salt=receipt.salt
+        )
+    except BadJson as error:
+        raise NotVerified(
+            "call_differs", "the arguments are not strict JSON"
+        ) from error
+    return action_hash(document)

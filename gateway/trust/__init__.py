@@ -1,0 +1,1 @@
+"""Keys, signatures and sealed texts: what of the store and the agent is believed."""

@@ -1,0 +1,93 @@
+"""Encrypt what is stored: one data key for each approval, wrapped by another key.
+
+AES-256-GCM with a random nonce of 12 bytes (NIST SP 800-38D). The associated data names
+the place of a text, so that it decrypts nowhere else. A data key encrypts the texts of
+one approval, far below the 2^32 that one key may (section 8.3). Whoever deletes the
+wrapped data key has erased what it encrypted.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from twokey.gateway.errors import NotVerified
+
+KEY_BYTES = 32
+_NONCE_BYTES = 12
+_KEY_ID_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an encrypted text belongs: it decrypts for this place only."""
+
+    tenant: str
+    approval: str
+    field: str
+    rev: int = 0
+
+    @property
+    def associated(self) -> bytes:
+        """Return the place as bytes in which no two places are equal."""
+        parts = (self.tenant, self.approval, self.field, str(self.rev))
+        encoded = [part.encode() for part in parts]
+        # With its length before each: a separator alone could stand in a name.
+        joined = b"".join(b"%d:%b" % (len(part), part) for part in encoded)
+        return b"twokey/v1/text\x00" + joined
+
+
+@dataclass(frozen=True, slots=True)
+class WrappingKeys:
+    """Keys that wrap data keys, by their ids: the one in use, then older ones."""
+
+    current: str
+    _keys: Mapping[str, bytes] = field(repr=False)
+
+    def new_data_key(self, tenant: str, approval: str) -> tuple[bytes, bytes]:
+        """Return a new data key, and the same wrapped, for the store."""
+        key = os.urandom(KEY_BYTES)
+        return key, self.wrap(key, tenant, approval)
+
+    def wrap(self, data_key: bytes, tenant: str, approval: str) -> bytes:
+        """Return a data key, encrypted with the key in use, and that key's id."""
+        id_ = bytes.fromhex(self.current)
+        place = Place(tenant, approval, "data key")
+        return id_ + encrypt(self._keys[self.current], data_key, place)
+
+    def unwrap(self, wrapped: bytes, tenant: str, approval: str) -> bytes:
+        """Return a data key.
+
+        Raises:
+            NotVerified: ``key_unknown`` when its key is gone, ``changed`` when it is
+                not the one that was wrapped for this approval.
+        """
+        id_, rest = wrapped[:_KEY_ID_BYTES].hex(), wrapped[_KEY_ID_BYTES:]
+        if id_ not in self._keys:
+            raise NotVerified("key_unknown", f"the key {id_!r} is not configured")
+        return decrypt(self._keys[id_], rest, Place(tenant, approval, "data key"))
+
+
+def encrypt(key: bytes, text: bytes, place: Place) -> bytes:
+    """Return nonce, ciphertext and tag: 28 bytes more than the text."""
+    nonce = os.urandom(_NONCE_BYTES)
+    return nonce + AESGCM(key).encrypt(nonce, text, place.associated)
+
+
+def decrypt(key: bytes, encrypted: bytes, place: Place) -> bytes:
+    """Return a text that was encrypted with this key for this place.
+
+    Raises:
+        NotVerified: ``changed``.
+    """
+    nonce, rest = encrypted[:_NONCE_BYTES], encrypted[_NONCE_BYTES:]
+    try:
+        return AESGCM(key).decrypt(nonce, rest, place.associated)
+    except (InvalidTag, ValueError) as error:
+        raise NotVerified(
+            "changed", "it was changed, or belongs to another place or key"
+        ) from error

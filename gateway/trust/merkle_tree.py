@@ -1,0 +1,187 @@
+"""The Merkle tree of a log that only grows (RFC 9162 section 2).
+
+A leaf is hashed with the byte 0 before it and a node with the byte 1, so that no node
+passes for a leaf. Hashes are 32 bytes of SHA-256.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+EMPTY_ROOT = hashlib.sha256().digest()
+
+
+def leaf_hash(entry: bytes) -> bytes:
+    """Return the hash of an entry as the tree holds it."""
+    return hashlib.sha256(b"\x00" + entry).digest()
+
+
+def node_hash(left: bytes, right: bytes) -> bytes:
+    """Return the hash of two neighbours."""
+    return hashlib.sha256(b"\x01" + left + right).digest()
+
+
+class MerkleTree:
+    """A tree of leaf hashes to which leaves are added at the end.
+
+    It keeps the hash of every complete subtree, two for each leaf, so that a root and
+    a proof take as many steps as the logarithm of the size.
+    """
+
+    def __init__(self) -> None:
+        self._levels: list[list[bytes]] = [[]]
+
+    @property
+    def size(self) -> int:
+        """Return the number of leaves."""
+        return len(self._levels[0])
+
+    def append(self, leaf: bytes) -> None:
+        """Add the hash of a leaf."""
+        self._levels[0].append(leaf)
+        level = 0
+        while len(self._levels[level]) % 2 == 0:
+            *_, left, right = self._levels[level]
+            level += 1
+            if level == len(self._levels):
+                self._levels.append([])
+            self._levels[level].append(node_hash(left, right))
+
+    def root(self, size: int | None = None) -> bytes:
+        """Return the root of the first leaves, of all when no number is given.
+
+        Raises:
+            ValueError: when there are fewer leaves.
+        """
+        size = self._bounded(size)
+        return self._subtree(0, size) if size else EMPTY_ROOT
+
+    def inclusion_proof(self, index: int, size: int | None = None) -> list[bytes]:
+        """Return the hashes that prove a leaf of the first ones (section 2.1.3).
+
+        Raises:
+            ValueError: when there is no such leaf among them.
+        """
+        size = self._bounded(size)
+        if not 0 <= index < size:
+            raise ValueError(f"There is no leaf {index} among {size}.")
+        return self._path(index, 0, size)
+
+    def consistency_proof(self, first: int, size: int | None = None) -> list[bytes]:
+        """Return the hashes that prove an earlier tree is the beginning of a later one.
+
+        Section 2.1.4. Empty for equal sizes, and for a first tree without leaves, of
+        which there is nothing to prove.
+
+        Raises:
+            ValueError: when the first is larger than the second.
+        """
+        size = self._bounded(size)
+        if not 0 <= first <= size:
+            raise ValueError(f"A tree of {first} is no beginning of one of {size}.")
+        if first in {0, size}:
+            return []
+        return self._subproof(first, 0, size, is_whole=True)
+
+    def _bounded(self, size: int | None) -> int:
+        if size is None:
+            return self.size
+        if not 0 <= size <= self.size:
+            raise ValueError(f"There are {self.size} leaves and not {size}.")
+        return size
+
+    def _subtree(self, start: int, end: int) -> bytes:
+        """Return the root of a range; `start` is a multiple of its largest subtree."""
+        count = end - start
+        level = (count - 1).bit_length()
+        if count == 1 << level:
+            return self._levels[level][start >> level]
+        middle = start + _split(count)
+        return node_hash(self._subtree(start, middle), self._subtree(middle, end))
+
+    def _path(self, index: int, start: int, end: int) -> list[bytes]:
+        if end - start == 1:
+            return []
+        middle = start + _split(end - start)
+        if index < middle:
+            return [*self._path(index, start, middle), self._subtree(middle, end)]
+        return [*self._path(index, middle, end), self._subtree(start, middle)]
+
+    def _subproof(
+        self, first: int, start: int, end: int, *, is_whole: bool
+    ) -> list[bytes]:
+        if first == end - start:
+            return [] if is_whole else [self._subtree(start, end)]
+        half = _split(end - start)
+        middle = start + half
+        if first <= half:
+            inner = self._subproof(first, start, middle, is_whole=is_whole)
+            return [*inner, self._subtree(middle, end)]
+        inner = self._subproof(first - half, middle, end, is_whole=False)
+        return [*inner, self._subtree(start, middle)]
+
+
+def root_of(leaves: Sequence[bytes]) -> bytes:
+    """Return the root over leaf hashes."""
+    tree = MerkleTree()
+    for leaf in leaves:
+        tree.append(leaf)
+    return tree.root()
+
+
+def is_included(
+    leaf: bytes, index: int, size: int, proof: Sequence[bytes], root: bytes
+) -> bool:
+    """Return whether a proof shows this leaf at this place (section 2.1.3.2)."""
+    if not 0 <= index < size or len(leaf) != len(EMPTY_ROOT):
+        return False
+    place, last, found = index, size - 1, leaf
+    for part in proof:
+        if last == 0:
+            return False
+        if place % 2 == 1 or place == last:
+            found = node_hash(part, found)
+            while place % 2 == 0 and place != 0:
+                place, last = place >> 1, last >> 1
+        else:
+            found = node_hash(found, part)
+        place, last = place >> 1, last >> 1
+    return last == 0 and found == root
+
+
+def is_consistent(
+    first: int, size: int, proof: Sequence[bytes], first_root: bytes, root: bytes
+) -> bool:
+    """Return whether a tree is the beginning of another (section 2.1.4.2).
+
+    Of a tree without leaves nothing is proven: every tree begins with it.
+    """
+    if not 0 < first <= size:
+        return False
+    if first == size:
+        return not proof and first_root == root
+    if not proof:
+        return False
+    # A first tree that is one complete subtree is not repeated in the proof.
+    path = [first_root, *proof] if first & (first - 1) == 0 else list(proof)
+    place, last = first - 1, size - 1
+    while place % 2 == 1:
+        place, last = place >> 1, last >> 1
+    old = new = path[0]
+    for part in path[1:]:
+        if last == 0:
+            return False
+        if place % 2 == 1 or place == last:
+            old, new = node_hash(part, old), node_hash(part, new)
+            while place % 2 == 0 and place != 0:
+                place, last = place >> 1, last >> 1
+        else:
+            new = node_hash(new, part)
+        place, last = place >> 1, last >> 1
+    return last == 0 and old == first_root and new == root
+
+
+def _split(count: int) -> int:
+    """Return the largest power of two below a number of leaves."""
+    return 1 << ((count - 1).bit_length() - 1)

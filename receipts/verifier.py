@@ -1,0 +1,111 @@
+"""One place that knows the keys, the audience and the ledger of who runs a tool."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from typing import ParamSpec, TypeVar, cast
+
+from twokey.gateway.errors import BadJson, NotVerified
+from twokey.gateway.protocol.public_keys import PublicKey, parse_public_key
+from twokey.gateway.protocol.receipts import Ledger, Receipt, verify_receipt
+from twokey.gateway.protocol.strict_json import JsonObject, accept_object
+
+_Params = ParamSpec("_Params")
+_Result = TypeVar("_Result")
+
+PARAMETER = "receipt"
+"""The keyword with which a guarded function gets its receipt."""
+
+
+class Verifier:
+    """Verifies receipts for one audience.
+
+    Args:
+        audience: the name under which the gateway knows who runs the tools.
+        keys: public keys of the gateway, as `twokey keys list` prints them: the one in
+            use, and older ones while calls still wait under them.
+        ledger: remembers which receipts were used.
+        needs_people: refuse receipts of calls that the policy alone let run.
+
+    Raises:
+        SettingsError: when a key is not a whole public key, or there is none.
+    """
+
+    def __init__(
+        self,
+        *,
+        audience: str,
+        keys: Iterable[str | PublicKey],
+        ledger: Ledger,
+        needs_people: bool = False,
+    ) -> None:
+        self._audience = audience
+        self._keys = tuple(
+            parse_public_key(key) if isinstance(key, str) else key for key in keys
+        )
+        self._ledger = ledger
+        self._needs_people = needs_people
+
+    def verify(self, text: str, *, tool: str, args: JsonObject) -> Receipt:
+        """Return the receipt that lets this call run now; it is used up by this.
+
+        Raises:
+            NotVerified: says in one word why nothing may run (`verify_receipt`).
+        """
+        return verify_receipt(
+            text,
+            tool=tool,
+            args=args,
+            keys=self._keys,
+            audience=self._audience,
+            ledger=self._ledger,
+            now_s=time.time(),  # noqa: TID251 - there is no store here to ask
+            needs_people=self._needs_people,
+        )
+
+    def guarded(self, function: Callable[_Params, _Result]) -> Callable[..., _Result]:
+        """Return a function that runs only with a receipt for exactly this call.
+
+        It takes the same keywords and one more, ``receipt``, which the function itself
+        does not get. The tool is called by the function's name, and its arguments are
+        the keywords that were given: they have to be those of the approved call.
+        Functions and coroutine functions are both possible.
+        """
+        name = function.__name__
+
+        def check(args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+            text = kwargs.pop(PARAMETER, "")
+            if args:
+                raise NotVerified(
+                    "call_differs", f"{name} has to be called with keywords"
+                )
+            try:
+                given = accept_object(kwargs)
+            except BadJson as error:
+                raise NotVerified(
+                    "call_differs", "the arguments are not strict JSON"
+                ) from error
+            self.verify(text if isinstance(text, str) else "", tool=name, args=given)
+
+        called = cast("Callable[..., _Result]", function)
+        if inspect.iscoroutinefunction(function):
+            awaited = cast("Callable[..., Awaitable[object]]", function)
+
+            @functools.wraps(function)
+            async def guarded_coroutine(*args: object, **kwargs: object) -> object:
+                # In a thread: the ledger waits for the disk.
+                await asyncio.to_thread(check, args, kwargs)
+                return await awaited(*args, **kwargs)
+
+            return cast("Callable[..., _Result]", guarded_coroutine)
+
+        @functools.wraps(function)
+        def guarded_function(*args: object, **kwargs: object) -> _Result:
+            check(args, kwargs)
+            return called(*args, **kwargs)
+
+        return guarded_function

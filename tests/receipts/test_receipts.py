@@ -1,0 +1,380 @@
+"""A receipt lets exactly one call run, once, and nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from tests.receipts.sample_receipts import (
+    ARGS,
+    AUDIENCE,
+    CTX,
+    KEY,
+    NOW_S,
+    TOOL,
+    digest_of,
+    receipt,
+    signed,
+)
+from twokey.gateway.errors import NotVerified
+from twokey.gateway.protocol.dsse import enveloped, pae, parse_envelope
+from twokey.gateway.protocol.public_keys import PublicKey
+from twokey.gateway.protocol.receipts import (
+    PAYLOAD_TYPE,
+    Effect,
+    Grant,
+    Receipt,
+    statement,
+    verify_receipt,
+)
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.trust.signing_key import SigningKey
+
+OTHER = SigningKey.from_seed("twokey/gateway", bytes(32))
+
+
+@dataclass
+class Ledger:
+    """Remembers in memory what was used."""
+
+    used: set[str] = field(default_factory=set[str])
+
+    def use(self, jti: str, expires_at_s: int) -> bool:
+        assert expires_at_s > 0
+        is_new = jti not in self.used
+        self.used.add(jti)
+        return is_new
+
+
+def verify(text: str, **changes: Any) -> Receipt:
+    fields: dict[str, Any] = {
+        "tool": TOOL,
+        "args": ARGS,
+        "keys": [KEY.public],
+        "audience": AUDIENCE,
+        "ledger": Ledger(),
+        "now_s": NOW_S + 1,
+        **changes,
+    }
+    return verify_receipt(text, **fields)
+
+
+def reason(text: str, **changes: Any) -> str:
+    """Return why a receipt was refused; its ledger stays empty unless it was used."""
+    ledger = changes.setdefault("ledger", Ledger())
+    with pytest.raises(NotVerified) as refused:
+        verify(text, **changes)
+    if refused.value.reason != "used":
+        assert not ledger.used
+    return refused.value.reason
+
+
+def test_a_receipt_lets_its_call_run_once() -> None:
+    ledger = Ledger()
+
+    found = verify(signed(), ledger=ledger)
+
+    assert (found.decision, found.effect) == (Grant.APPROVE, Effect.IRREVERSIBLE)
+    assert [one.user for one in found.approvers] == ["U0ANA"]
+    assert reason(signed(), ledger=ledger) == "used"
+
+
+def test_an_older_key_still_verifies_while_it_is_configured() -> None:
+    keys = [OTHER.public, KEY.public]
+
+    assert verify(signed(), keys=keys).item == "apr_1:0"
+
+
+def test_a_receipt_of_the_policy_alone_is_for_those_who_accept_it() -> None:
+    text = signed(receipt(decision=Grant.POLICY, approvers=()))
+
+    assert verify(text).decision is Grant.POLICY
+    assert reason(text, needs_people=True) == "nobody_decided"
+
+
+def test_numbers_are_compared_as_json_compares_them() -> None:
+    text = signed(digest=digest_of(args={"amount": 1}))
+
+    assert verify(text, args={"amount": 1.0}).item == "apr_1:0"
+
+
+CALLS: list[tuple[str, dict[str, Any]]] = [
+    ("another tool", {"tool": "send_email"}),
+    ("the tool in capitals", {"tool": TOOL.upper()}),
+    ("no tool", {"tool": ""}),
+    ("another amount", {"args": {**ARGS, "amount": "121.00"}}),
+    ("a number for a text", {"args": {**ARGS, "amount": 120.0}}),
+    ("one argument more", {"args": {**ARGS, "note": ""}}),
+    ("one argument less", {"args": {"order_id": "A-1042"}}),
+    ("no arguments", {"args": {}}),
+    ("null for an argument", {"args": {**ARGS, "amount": None}}),
+    ("another spelling", {"args": {**ARGS, "order_id": "A-1042 "}}),
+    ("a lookalike", {"args": {**ARGS, "order_id": "\u0410-1042"}}),
+    ("not JSON", {"args": {**ARGS, "amount": float("nan")}}),
+    ("half a surrogate pair", {"args": {**ARGS, "order_id": "\ud800"}}),
+    ("too large", {"args": {"order_id": "x" * 70_000}}),
+]
+
+
+@pytest.mark.parametrize("change", [one for _, one in CALLS], ids=[n for n, _ in CALLS])
+def test_another_call_is_refused(change: dict[str, Any]) -> None:
+    assert reason(signed(), **change) == "call_differs"
+
+
+TIMES: list[tuple[dict[str, int], float, str]] = [
+    ({}, NOW_S - 31, "not_yet"),
+    ({}, 0, "not_yet"),
+    ({}, NOW_S + 930, "expired"),
+    ({}, NOW_S + 10**9, "expired"),
+    ({"exp": NOW_S + 901}, NOW_S, "too_long"),
+    ({"exp": NOW_S + 10**12}, NOW_S, "too_long"),
+    ({"exp": NOW_S}, NOW_S, "too_long"),
+    ({"exp": NOW_S - 1}, NOW_S, "too_long"),
+    ({"iat": NOW_S - 900, "exp": NOW_S + 1}, NOW_S, "too_long"),
+    ({"nbf": NOW_S + 100}, NOW_S, "not_yet"),
+]
+
+
+@pytest.mark.parametrize(("change", "now_s", "why"), TIMES)
+def test_a_receipt_out_of_its_time_is_refused(
+    change: dict[str, int], now_s: float, why: str
+) -> None:
+    assert reason(signed(receipt(**change)), now_s=now_s) == why
+
+
+def test_clocks_may_differ_by_half_a_minute() -> None:
+    assert verify(signed(), now_s=NOW_S - 30)
+    assert verify(signed(), now_s=NOW_S + 929)
+
+
+def _retyped(payload_type: str) -> str:
+    return signed(payload_type=payload_type)
+
+
+def _with(change: Callable[[JsonObject], object]) -> str:
+    """Return a receipt whose signed statement was changed before it was signed."""
+    body: JsonObject = json.loads(statement(receipt(), digest_of()))
+    change(body)
+    return KEY.envelope(PAYLOAD_TYPE, json.dumps(body).encode())
+
+
+def _resigned(change: Callable[[dict[str, Any]], object]) -> str:
+    """Return a receipt whose envelope was changed after it was signed."""
+    envelope: dict[str, Any] = json.loads(signed())
+    change(envelope)
+    return json.dumps(envelope, separators=(",", ":"))
+
+
+def _two_signatures() -> str:
+    body = statement(receipt(), digest_of())
+    message = pae(PAYLOAD_TYPE, body)
+    both = [(key.public.label, key.sign(message)) for key in (KEY, OTHER)]
+    return enveloped(PAYLOAD_TYPE, body, both).to_text()
+
+
+def _moved_signature() -> str:
+    """Return another receipt with the signature of this one."""
+    mine, other = (json.loads(signed(receipt(jti=one * 32))) for one in "ab")
+    return json.dumps(
+        {**other, "signatures": mine["signatures"]}, separators=(",", ":")
+    )
+
+
+TEXTS: list[tuple[str, Callable[[], str], str]] = [
+    ("nothing", lambda: "", "missing"),
+    ("a word", lambda: "approved", "malformed"),
+    ("null", lambda: "null", "malformed"),
+    ("an empty object", lambda: "{}", "malformed"),
+    ("a list of receipts", lambda: f"[{signed()}]", "malformed"),
+    ("two of them", lambda: signed() * 2, "malformed"),
+    ("half of one", lambda: signed()[:500], "malformed"),
+    ("very long", lambda: " " * 300_000 + signed(), "malformed"),
+    ("deeply nested", lambda: "[" * 100_000, "malformed"),
+    ("a key twice", lambda: '{"payload":"",' + signed()[1:], "malformed"),
+    ("blanks around it", lambda: f" {signed()}", "malformed"),
+    ("a line after it", lambda: signed() + "\n", "malformed"),
+    ("a field more", lambda: _resigned(lambda e: e.update(note=1)), "malformed"),
+    (
+        "no signature",
+        lambda: _resigned(lambda e: e.update(signatures=[])),
+        "malformed",
+    ),
+    (
+        "an empty signature",
+        lambda: _resigned(lambda e: e["signatures"][0].update(sig="")),
+        "signature_wrong",
+    ),
+    (
+        "a hint changed",
+        lambda: _resigned(lambda e: e["signatures"][0].update(keyid="x")),
+        "malformed",
+    ),
+    (
+        "seventeen signatures",
+        lambda: _resigned(lambda e: e.update(signatures=e["signatures"] * 17)),
+        "malformed",
+    ),
+    (
+        "its signature twice",
+        lambda: _resigned(lambda e: e.update(signatures=e["signatures"] * 2)),
+        "malformed",
+    ),
+    ("another's signature beside", _two_signatures, "malformed"),
+    ("a signature moved", _moved_signature, "signature_wrong"),
+    ("another key of that name", lambda: signed(key=OTHER), "signature_wrong"),
+    ("another type", lambda: _retyped("application/json"), "type_wrong"),
+    ("no type", lambda: _retyped(""), "type_wrong"),
+    (
+        "a type changed after signing",
+        lambda: _resigned(lambda e: e.update(payloadType="application/json")),
+        "signature_wrong",
+    ),
+    (
+        "another predicate",
+        lambda: _with(lambda b: b.update(predicateType="https://slsa.dev/provenance")),
+        "type_wrong",
+    ),
+    (
+        "another statement",
+        lambda: _with(lambda b: b.update(_type="https://in-toto.io/Statement/v0.1")),
+        "type_wrong",
+    ),
+    ("no subject", lambda: _with(lambda b: b.update(subject=[])), "type_wrong"),
+    (
+        "two subjects",
+        lambda: _with(lambda b: b.update(subject=[*_subjects(b), *_subjects(b)])),
+        "type_wrong",
+    ),
+    (
+        "a subject of another call",
+        lambda: _with(lambda b: _subjects(b)[0].update(name="apr_2:0")),
+        "malformed",
+    ),
+    (
+        "a rejection",
+        lambda: _with(lambda b: _predicate(b).update(decision="reject")),
+        "type_wrong",
+    ),
+    (
+        "no decision",
+        lambda: _with(lambda b: _predicate(b).pop("decision")),
+        "type_wrong",
+    ),
+    (
+        "a field that is not known",
+        lambda: _with(lambda b: _predicate(b).update(until="forever")),
+        "type_wrong",
+    ),
+    (
+        "a text for a time",
+        lambda: _with(lambda b: _predicate(b).update(exp="never")),
+        "type_wrong",
+    ),
+    (
+        "an id that is none",
+        lambda: _with(lambda b: _predicate(b).update(jti="")),
+        "type_wrong",
+    ),
+    (
+        "a salt that is none",
+        lambda: _with(lambda b: _predicate(b).update(salt="")),
+        "type_wrong",
+    ),
+    (
+        "another audience",
+        lambda: signed(receipt(aud="deployments")),
+        "audience_wrong",
+    ),
+    ("no audience", lambda: signed(receipt(aud="")), "audience_wrong"),
+    (
+        "an audience that begins alike",
+        lambda: signed(receipt(aud=AUDIENCE + ".test")),
+        "audience_wrong",
+    ),
+    ("another salt", lambda: signed(receipt(salt="00" * 16)), "call_differs"),
+    (
+        "another thread",
+        lambda: signed(receipt(ctx={**CTX, "thread": "t-2"})),
+        "call_differs",
+    ),
+    (
+        "another tenant",
+        lambda: signed(receipt(ctx={**CTX, "tenant": "acme"})),
+        "call_differs",
+    ),
+]
+
+
+def _subjects(body: JsonObject) -> list[Any]:
+    found = body["subject"]
+    assert isinstance(found, list)
+    return found
+
+
+def _predicate(body: JsonObject) -> dict[str, Any]:
+    found = body["predicate"]
+    assert isinstance(found, dict)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("make", "why"), [one[1:] for one in TEXTS], ids=[one[0] for one in TEXTS]
+)
+def test_a_misused_receipt_is_refused(make: Callable[[], str], why: str) -> None:
+    assert reason(make()) == why
+
+
+def test_enough_misuses_are_tried() -> None:
+    assert len(TEXTS) + len(CALLS) + len(TIMES) >= 60
+
+
+@pytest.mark.parametrize("keys", [[], [OTHER.public]], ids=["none", "another"])
+def test_no_receipt_holds_without_its_key(keys: list[PublicKey]) -> None:
+    assert reason(signed(), keys=keys) == "signature_wrong"
+
+
+def test_every_flipped_bit_is_refused() -> None:
+    text = signed().encode()
+
+    accepted = [
+        (place, bit)
+        for place in range(len(text))
+        for bit in range(8)
+        if not _is_refused(_flipped(text, place, bit))
+    ]
+
+    assert accepted == []
+
+
+def _flipped(text: bytes, place: int, bit: int) -> bytes:
+    changed = bytearray(text)
+    changed[place] ^= 1 << bit
+    return bytes(changed)
+
+
+def _is_refused(text: bytes) -> bool:
+    ledger = Ledger()
+    try:
+        verify(text.decode("utf-8", "surrogateescape"), ledger=ledger)
+    except NotVerified:
+        return not ledger.used
+    return False
+
+
+def test_an_unused_receipt_stays_usable_after_it_was_refused() -> None:
+    ledger = Ledger()
+    text = signed()
+
+    assert reason(text, ledger=ledger, tool="send_email") == "call_differs"
+    assert verify(text, ledger=ledger)
+
+
+def test_the_envelope_is_one_of_the_format() -> None:
+    found = parse_envelope(signed())
+
+    assert found.payloadType == "application/vnd.in-toto+json"
+    assert found.signatures[0].keyid == KEY.public.label

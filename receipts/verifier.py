@@ -9,7 +9,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import ParamSpec, TypeVar, cast
 
-from twokey.gateway.errors import BadJson, NotVerified
+from twokey.gateway.errors import BadJson, NotVerified, SettingsError
 from twokey.gateway.protocol.public_keys import PublicKey, parse_public_key
 from twokey.gateway.protocol.receipts import Ledger, Receipt, verify_receipt
 from twokey.gateway.protocol.strict_json import JsonObject, accept_object
@@ -47,6 +47,11 @@ class Verifier:
         self._keys = tuple(
             parse_public_key(key) if isinstance(key, str) else key for key in keys
         )
+        if not self._keys:
+            raise SettingsError(
+                "A verifier needs a public key of the gateway; copy the lines that "
+                "`twokey keys list` prints."
+            )
         self._ledger = ledger
         self._needs_people = needs_people
 

@@ -1,0 +1,96 @@
+"""An encrypted text is read only where it belongs, and only while its key exists."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from twokey.gateway.errors import NotVerified
+from twokey.gateway.trust.derived_keys import Purpose, derived_key, key_id_of
+from twokey.gateway.trust.encryption import Place, WrappingKeys, decrypt, encrypt
+
+HERE = Place("default", "apr_1", "arguments", 3)
+OLD, NEW = {"0a0b0c0d": b"o" * 32}, {"01020304": b"n" * 32}
+TEXTS = st.binary(max_size=200)
+
+
+@given(TEXTS, st.binary(min_size=32, max_size=32))
+def test_a_text_is_read_with_its_key_at_its_place(text: bytes, key: bytes) -> None:
+    encrypted = encrypt(key, text, HERE)
+
+    assert decrypt(key, encrypted, HERE) == text
+    assert len(encrypted) == len(text) + 28
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        Place("acme", "apr_1", "arguments", 3),
+        Place("default", "apr_2", "arguments", 3),
+        Place("default", "apr_1", "reason", 3),
+        Place("default", "apr_1", "arguments", 2),
+        # The same letters with their borders elsewhere.
+        Place("defaul", "tapr_1", "arguments", 3),
+        Place("default", "apr_1a", "rguments", 3),
+    ],
+)
+def test_a_text_that_was_moved_is_refused(place: Place) -> None:
+    encrypted = encrypt(b"k" * 32, b"text", HERE)
+
+    with pytest.raises(NotVerified, match="changed"):
+        decrypt(b"k" * 32, encrypted, place)
+
+
+def test_every_flipped_bit_is_refused() -> None:
+    encrypted = encrypt(b"k" * 32, b"text", HERE)
+
+    for place in range(len(encrypted)):
+        for bit in range(8):
+            changed = bytearray(encrypted)
+            changed[place] ^= 1 << bit
+            with pytest.raises(NotVerified, match="changed"):
+                decrypt(b"k" * 32, bytes(changed), HERE)
+
+
+@pytest.mark.parametrize("length", [0, 5, 12, 27])
+def test_a_text_that_was_cut_is_refused(length: int) -> None:
+    with pytest.raises(NotVerified, match="changed"):
+        decrypt(b"k" * 32, encrypt(b"k" * 32, b"text", HERE)[:length], HERE)
+
+
+def test_equal_texts_are_encrypted_differently() -> None:
+    assert encrypt(b"k" * 32, b"text", HERE) != encrypt(b"k" * 32, b"text", HERE)
+
+
+def test_a_data_key_outlives_the_rotation_of_what_wraps_it() -> None:
+    before = WrappingKeys("0a0b0c0d", OLD)
+    during = WrappingKeys("01020304", {**NEW, **OLD})
+    after = WrappingKeys("01020304", NEW)
+    key, wrapped = before.new_data_key("default", "apr_1")
+    again = during.wrap(during.unwrap(wrapped, "default", "apr_1"), "default", "apr_1")
+
+    assert after.unwrap(again, "default", "apr_1") == key
+    with pytest.raises(NotVerified, match="key_unknown"):
+        after.unwrap(wrapped, "default", "apr_1")
+
+
+def test_a_data_key_of_another_approval_is_refused() -> None:
+    keys = WrappingKeys("0a0b0c0d", OLD)
+    _, wrapped = keys.new_data_key("default", "apr_1")
+
+    with pytest.raises(NotVerified, match="changed"):
+        keys.unwrap(wrapped, "default", "apr_2")
+
+
+def test_no_key_stands_in_a_representation() -> None:
+    assert "ooo" not in repr(WrappingKeys("0a0b0c0d", OLD))
+
+
+def test_keys_of_two_purposes_have_nothing_in_common() -> None:
+    secret = b"s" * 32
+    keys = {derived_key(secret, purpose) for purpose in Purpose}
+    ids = {key_id_of(secret, purpose) for purpose in Purpose}
+
+    assert len(keys) == len(ids) == len(Purpose)
+    assert not any(bytes.fromhex(one) in key for one in ids for key in keys)

@@ -1,0 +1,51 @@
+"""A public key is read whole or not at all."""
+
+from __future__ import annotations
+
+import pytest
+
+from twokey.gateway.errors import SettingsError
+from twokey.gateway.protocol.public_keys import parse_public_key
+from twokey.gateway.trust.signing_key import SigningKey
+
+KEY = SigningKey.from_seed("twokey/gateway", bytes(range(32)))
+TEXT = KEY.public.text
+
+
+def test_what_is_printed_is_read() -> None:
+    assert parse_public_key(f" {TEXT}\n") == KEY.public
+
+
+def test_a_private_key_is_in_no_representation() -> None:
+    assert bytes(range(32)).hex() not in repr(KEY)
+    assert "private" not in repr(KEY).lower()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "twokey/gateway",
+        TEXT[:-4],
+        TEXT + "A",
+        TEXT.replace("gateway", "bot"),
+        "twokey/" + TEXT,
+        TEXT.upper(),
+        TEXT.replace("+", "-", 1),
+        TEXT.rpartition("+")[0] + "+AAAA",
+        "é" + TEXT,
+    ],
+)
+def test_a_mistyped_key_is_refused(text: str) -> None:
+    with pytest.raises(SettingsError, match="twokey keys list"):
+        parse_public_key(text)
+
+
+def test_another_bit_is_another_key() -> None:
+    head, _, encoded = TEXT.rpartition("+")
+    for place, letter in enumerate(encoded.rstrip("=")):
+        changed = (
+            encoded[:place] + ("A" if letter != "A" else "B") + encoded[place + 1 :]
+        )
+        with pytest.raises(SettingsError):
+            parse_public_key(f"{head}+{changed}")

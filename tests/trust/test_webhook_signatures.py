@@ -1,0 +1,90 @@
+"""A webhook is accepted from who signed it, while it is new, and as it was sent."""
+
+from __future__ import annotations
+
+import pytest
+
+from twokey.gateway.errors import NotVerified
+from twokey.gateway.trust.signing_key import SigningKey
+from twokey.gateway.trust.webhook_signatures import (
+    Message,
+    headers,
+    parse_webhook_secret,
+    verify_webhook,
+)
+
+NOW_S = 1_800_000_000
+SECRET, OTHER = b"a" * 32, b"b" * 32
+KEY = SigningKey.from_seed("twokey/gateway", bytes(range(32)))
+MESSAGE = Message("evt_1", NOW_S, '{"é":1}'.encode())
+
+
+def test_any_of_several_keys_is_accepted() -> None:
+    signed = headers(MESSAGE, [OTHER, SECRET, KEY])
+
+    for key in (SECRET, OTHER, KEY.public):
+        found = verify_webhook(signed, MESSAGE.body, keys=[key], now_s=NOW_S)
+        assert found == MESSAGE
+
+
+def test_headers_have_no_case() -> None:
+    signed = {name.title(): it for name, it in headers(MESSAGE, [SECRET]).items()}
+
+    assert verify_webhook(signed, MESSAGE.body, keys=[SECRET], now_s=NOW_S)
+
+
+@pytest.mark.parametrize(
+    ("change", "now_s", "why"),
+    [
+        ({}, NOW_S + 301, "expired"),
+        ({}, NOW_S - 301, "not_yet"),
+        ({"webhook-timestamp": str(NOW_S + 1)}, NOW_S, "signature_wrong"),
+        ({"webhook-timestamp": f" {NOW_S}"}, NOW_S, "malformed"),
+        ({"webhook-timestamp": "18e8"}, NOW_S, "malformed"),
+        ({"webhook-timestamp": "\u0661" * 10}, NOW_S, "malformed"),
+        ({"webhook-timestamp": ""}, NOW_S, "malformed"),
+        ({"webhook-id": "evt_2"}, NOW_S, "signature_wrong"),
+        ({"webhook-id": f"evt_1.{NOW_S}"}, NOW_S, "malformed"),
+        ({"webhook-id": ""}, NOW_S, "malformed"),
+        ({"webhook-signature": ""}, NOW_S, "signature_wrong"),
+        ({"webhook-signature": "v1,"}, NOW_S, "signature_wrong"),
+        ({"webhook-signature": "v1,é"}, NOW_S, "signature_wrong"),
+        ({"webhook-signature": "v2,AAAA"}, NOW_S, "signature_wrong"),
+    ],
+)
+def test_a_changed_webhook_is_refused(
+    change: dict[str, str], now_s: float, why: str
+) -> None:
+    signed = headers(MESSAGE, [SECRET]) | change
+
+    with pytest.raises(NotVerified, match=why):
+        verify_webhook(signed, MESSAGE.body, keys=[SECRET], now_s=now_s)
+
+
+def test_another_body_or_key_is_refused() -> None:
+    signed = headers(MESSAGE, [SECRET])
+
+    with pytest.raises(NotVerified, match="signature_wrong"):
+        verify_webhook(signed, MESSAGE.body + b" ", keys=[SECRET], now_s=NOW_S)
+    with pytest.raises(NotVerified, match="signature_wrong"):
+        verify_webhook(signed, MESSAGE.body, keys=[OTHER, KEY.public], now_s=NOW_S)
+
+
+def test_a_shared_secret_is_not_taken_for_a_public_key() -> None:
+    # Whoever knows a public key must not pass for its owner by using it as a secret.
+    signed = headers(MESSAGE, [KEY.public.raw])
+    as_v1a = {
+        **signed,
+        "webhook-signature": signed["webhook-signature"].replace("v1,", "v1a,"),
+    }
+
+    for one in (signed, as_v1a):
+        with pytest.raises(NotVerified, match="signature_wrong"):
+            verify_webhook(one, MESSAGE.body, keys=[KEY.public], now_s=NOW_S)
+
+
+@pytest.mark.parametrize("text", ["whsec_?", "whsec_AAAA", "whsec_" + "A" * 100])
+def test_a_secret_that_is_none_is_refused_without_being_shown(text: str) -> None:
+    with pytest.raises(NotVerified) as refused:
+        parse_webhook_secret(text)
+    assert text not in str(refused.value)

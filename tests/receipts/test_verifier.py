@@ -14,7 +14,6 @@ from tests.receipts.sample_receipts import ARGS, AUDIENCE, KEY, receipt, signed
 from twokey.gateway.errors import NotVerified, SettingsError
 from twokey.receipts import Grant, SqliteLedger, Verifier
 
-
 FRESH = object()
 """Stands for a receipt that is valid when the test runs."""
 

@@ -1,0 +1,262 @@
+"""The signing keys of one role, each in a file of its own.
+
+A role signs with its newest key. Older ones verify until they are retired; then their
+secret is removed, and what they signed verifies only where old signatures count (the
+audit log). So a key is replaced without a moment in which what waits is refused:
+`rotate`, let everybody have the new public key, `retire` the old one.
+
+A file appears whole or not at all, and only its owner can read it.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from pathlib import Path
+
+from pydantic import AwareDatetime, Field, ValidationError
+
+from twokey.gateway.errors import SettingsError
+from twokey.gateway.protocol.public_keys import PublicKey, parse_public_key
+from twokey.gateway.protocol.records import Record
+from twokey.gateway.trust.signing_key import SigningKey
+
+_SUFFIX = ".key.json"
+_SEED_BYTES = 32
+
+
+class Role(StrEnum):
+    """Who signs what, each in a process of its own.
+
+    ``bot`` signs what people decide, ``gateway`` receipts, ``audit`` the heads of the
+    audit log.
+    """
+
+    BOT = "bot"
+    GATEWAY = "gateway"
+    AUDIT = "audit"
+
+
+class KeyState(StrEnum):
+    """What a key is used for."""
+
+    SIGNS = "signs"
+    VERIFIES = "verifies"
+    RETIRED = "retired"
+
+
+class _File(Record):
+    """What a key file holds; the seed of a retired key is gone."""
+
+    v: int = 1
+    public: str
+    created_at: AwareDatetime
+    retired_at: AwareDatetime | None = None
+    seed: str = Field(default="", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A key as a list shows it."""
+
+    public: PublicKey
+    state: KeyState
+    created_at: datetime
+    retired_at: datetime | None
+
+
+class KeyFolder:
+    """The keys of a role.
+
+    Args:
+        folder: of all keys; those of the role are in a folder in it.
+        role: whose they are.
+    """
+
+    def __init__(self, folder: Path, role: Role) -> None:
+        self._folder = folder / role
+        self._role = role
+
+    def listed(self) -> list[Key]:
+        """Return all keys, the newest first.
+
+        Raises:
+            SettingsError: when a file cannot be read, or others may read it.
+        """
+        found = sorted(
+            ((file.created_at, file.public, file) for file in self._files()),
+            reverse=True,
+        )
+        keys: list[Key] = []
+        for _, text, file in found:
+            state = KeyState.RETIRED
+            if file.seed:
+                has_newer = any(one.state is KeyState.SIGNS for one in keys)
+                state = KeyState.VERIFIES if has_newer else KeyState.SIGNS
+            public = parse_public_key(text)
+            keys.append(Key(public, state, file.created_at, file.retired_at))
+        return keys
+
+    def signing_key(self) -> SigningKey:
+        """Return the key that signs.
+
+        Raises:
+            SettingsError: also when there is none.
+        """
+        for key in self.listed():
+            if key.state is KeyState.SIGNS:
+                return self._signing(self._read(self._path(key.public)))
+        raise SettingsError(
+            f"There is no key for {self._role!r} in {str(self._folder)!r}; run: "
+            f"twokey keys create {self._role}"
+        )
+
+    def verifying(self) -> tuple[PublicKey, ...]:
+        """Return the public keys whose new signatures count, the signing one first."""
+        return tuple(
+            key.public for key in self.listed() if key.state is not KeyState.RETIRED
+        )
+
+    def create(self, now: datetime) -> PublicKey:
+        """Make the first key of the role.
+
+        Raises:
+            SettingsError: when there is one that signs.
+        """
+        if any(key.state is KeyState.SIGNS for key in self.listed()):
+            raise SettingsError(
+                f"{self._role!r} has a key already; to replace it run: "
+                f"twokey keys rotate {self._role}"
+            )
+        return self._new(now)
+
+    def rotate(self, now: datetime) -> PublicKey:
+        """Make a new key that signs from now on; older ones go on to verify.
+
+        Raises:
+            SettingsError: when there is none yet.
+        """
+        self.signing_key()
+        return self._new(now)
+
+    def retire(self, label: str, now: datetime) -> PublicKey:
+        """Remove the secret of a key that no longer signs.
+
+        Args:
+            label: its name and id, or its id, as `twokey keys list` shows them.
+            now: the time.
+
+        Raises:
+            SettingsError: when there is no such key, or it signs.
+        """
+        found = [
+            key
+            for key in self.listed()
+            if label in {key.public.label, key.public.id.hex(), key.public.text}
+        ]
+        if not found:
+            raise SettingsError(
+                f"{self._role!r} has no key {label!r}; see: twokey keys list"
+            )
+        [key] = found
+        if key.state is KeyState.SIGNS:
+            raise SettingsError(
+                f"The key {key.public.label} signs for {self._role!r}; first run: "
+                f"twokey keys rotate {self._role}"
+            )
+        path = self._path(key.public)
+        file = self._read(path).with_(seed="", retired_at=key.retired_at or now)
+        self._write(path, file, replaces=True)
+        return key.public
+
+    def _new(self, now: datetime) -> PublicKey:
+        seed = secrets.token_bytes(_SEED_BYTES)
+        public = SigningKey.from_seed(f"twokey/{self._role}", seed).public
+        # Never before an older key, whatever the clock says: the newest signs.
+        step = timedelta(microseconds=1)
+        times = [key.created_at + step for key in self.listed()]
+        file = _File(
+            public=public.text,
+            created_at=max(now, *times) if times else now,
+            seed=seed.hex(),
+        )
+        self._write(self._path(public), file)
+        return public
+
+    def _files(self) -> Iterator[_File]:
+        if not self._folder.exists():
+            return
+        for path in sorted(self._folder.glob(f"*{_SUFFIX}")):
+            yield self._read(path)
+
+    def _path(self, public: PublicKey) -> Path:
+        return self._folder / f"{public.id.hex()}{_SUFFIX}"
+
+    def _read(self, path: Path) -> _File:
+        try:
+            descriptor = os.open(path, os.O_RDONLY)
+            with os.fdopen(descriptor, "rb") as file:
+                # Of the open file: another process may replace what the path names.
+                mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+                data = file.read()
+        except OSError as error:
+            raise SettingsError(
+                f"The key {str(path)!r} cannot be read: {error.strerror}."
+            ) from error
+        found = self._parsed(data)
+        if found is None:
+            raise SettingsError(
+                f"The key {str(path)!r} is damaged; bring it back from a backup, or "
+                "move it away and make another."
+            )
+        if found.seed and mode & 0o077:
+            raise SettingsError(
+                f"The key {str(path)!r} can be used by other users of this machine; "
+                f"run: chmod 600 {path}"
+            )
+        return found
+
+    def _parsed(self, data: bytes) -> _File | None:
+        """Return what a file says; None when it is damaged.
+
+        Without an error, which could show a part of the secret.
+        """
+        try:
+            found = _File.model_validate_json(data)
+            public = parse_public_key(found.public)
+            is_whole = not found.seed or self._signing(found).public == public
+        except (ValidationError, ValueError, SettingsError):
+            return None
+        return found if is_whole else None
+
+    def _signing(self, file: _File) -> SigningKey:
+        name = parse_public_key(file.public).name
+        return SigningKey.from_seed(name, bytes.fromhex(file.seed))
+
+    def _write(self, path: Path, file: _File, *, replaces: bool = False) -> None:
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+            # With its mode from the first moment on.
+            descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            try:
+                with os.fdopen(descriptor, "wb") as opened:
+                    opened.write(file.model_dump_json().encode() + b"\n")
+                    opened.flush()
+                    os.fsync(opened.fileno())
+                if replaces:
+                    draft.replace(path)
+                else:
+                    os.link(draft, path)
+            finally:
+                draft.unlink(missing_ok=True)
+        except OSError as error:
+            raise SettingsError(
+                f"The key {str(path)!r} cannot be written: {error.strerror}. Make "
+                "'keys_folder' a folder that this user can write."
+            ) from error

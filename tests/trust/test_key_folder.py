@@ -1,0 +1,124 @@
+"""A role's keys are made, replaced without a gap, and retired."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from twokey.gateway.errors import SettingsError
+from twokey.gateway.trust.key_folder import KeyFolder, KeyState, Role
+
+NOW = datetime(2026, 11, 26, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> KeyFolder:
+    return KeyFolder(tmp_path / "keys", Role.GATEWAY)
+
+
+def states(keys: KeyFolder) -> list[KeyState]:
+    return [one.state for one in keys.listed()]
+
+
+def test_a_new_role_has_no_key_and_is_told_how_to_get_one(keys: KeyFolder) -> None:
+    assert keys.listed() == []
+    assert keys.verifying() == ()
+    for ask in (keys.signing_key, lambda: keys.rotate(NOW)):
+        with pytest.raises(SettingsError, match="twokey keys create gateway"):
+            ask()
+
+
+def test_the_first_key_signs(keys: KeyFolder) -> None:
+    public = keys.create(NOW)
+
+    signature = keys.signing_key().sign(b"text")
+
+    assert public.has_signed(b"text", signature)
+    assert keys.verifying() == (public,)
+    with pytest.raises(SettingsError, match="twokey keys rotate gateway"):
+        keys.create(NOW)
+
+
+def test_an_older_key_verifies_until_it_is_retired(keys: KeyFolder) -> None:
+    old = keys.create(NOW)
+    new = keys.rotate(NOW + timedelta(days=1))
+
+    assert states(keys) == [KeyState.SIGNS, KeyState.VERIFIES]
+    assert keys.verifying() == (new, old)
+    assert keys.signing_key().public == new
+
+    keys.retire(old.id.hex(), NOW + timedelta(days=2))
+
+    assert states(keys) == [KeyState.SIGNS, KeyState.RETIRED]
+    assert keys.verifying() == (new,)
+    # Its public key stays, for what it has signed in the audit log.
+    assert keys.listed()[1].public == old
+
+
+def test_a_retired_key_has_no_secret_left(keys: KeyFolder, tmp_path: Path) -> None:
+    old = keys.create(NOW)
+    [path] = (tmp_path / "keys" / "gateway").iterdir()
+    seed = path.read_text().partition('"seed":"')[2][:64]
+    keys.rotate(NOW)
+
+    keys.retire(old.label, NOW)
+    keys.retire(old.label, NOW + timedelta(days=9))
+
+    texts = [one.read_text() for one in (tmp_path / "keys" / "gateway").iterdir()]
+    assert len(seed) == 64
+    assert not any(seed in text for text in texts)
+    assert keys.listed()[1].retired_at == NOW
+
+
+def test_the_key_that_signs_is_not_retired(keys: KeyFolder) -> None:
+    public = keys.create(NOW)
+
+    with pytest.raises(SettingsError, match="first run: twokey keys rotate"):
+        keys.retire(public.label, NOW)
+    with pytest.raises(SettingsError, match="has no key 'other'"):
+        keys.retire("other", NOW)
+
+
+def test_a_clock_that_went_back_does_not_bring_back_an_older_key(
+    keys: KeyFolder,
+) -> None:
+    keys.create(NOW)
+    for day in range(1, 6):
+        new = keys.rotate(NOW - timedelta(days=day))
+        assert keys.signing_key().public == new
+
+
+def test_keys_are_files_of_their_owner_alone(keys: KeyFolder, tmp_path: Path) -> None:
+    keys.create(NOW)
+    folder = tmp_path / "keys" / "gateway"
+    [path] = folder.iterdir()
+
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert path.stat().st_mode & 0o777 == 0o600
+
+    path.chmod(0o640)
+    with pytest.raises(SettingsError, match="chmod 600"):
+        keys.signing_key()
+
+
+@pytest.mark.parametrize("change", ["", "{", '{"public":"x"}', "seed", "public"])
+def test_a_damaged_key_is_named_and_not_shown(
+    keys: KeyFolder, tmp_path: Path, change: str
+) -> None:
+    keys.create(NOW)
+    [path] = (tmp_path / "keys" / "gateway").iterdir()
+    text = path.read_text()
+    seed = text.partition('"seed":"')[2][:64]
+    if change == "seed":
+        change = text.replace(seed, seed[::-1])
+    elif change == "public":
+        change = text.replace("gateway", "bot")
+    path.write_text(change)
+
+    with pytest.raises(SettingsError) as refused:
+        keys.listed()
+    assert "is damaged" in str(refused.value)
+    assert seed not in str(refused.value)
+    assert seed[::-1] not in str(refused.value)

@@ -1,0 +1,221 @@
+"""Answer the questions of agents over HTTP.
+
+A request goes through the same steps: its key, what the key may do, a strict reading of
+the body, whose calls it is about, and the service. Every refusal is a problem (RFC
+9457) with a sentence that says what to do.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from aiohttp import web
+from pydantic import ValidationError
+
+from twokey.gateway.api.api_keys import ApiKey, ApiKeys
+from twokey.gateway.errors import BadJson, TwokeyError
+from twokey.gateway.failures import log_failure
+from twokey.gateway.protocol import http_api
+from twokey.gateway.protocol.call_progress import CallEnd, CallProgress
+from twokey.gateway.protocol.http_api import (
+    MAX_BODY_BYTES,
+    OPERATIONS,
+    PROBLEM_TYPE,
+    EditsQuestion,
+    Finish,
+    Heartbeat,
+    History,
+    LateReportsQuestion,
+    NoteQuestion,
+    Operation,
+    ProblemKind,
+    Release,
+    kind_of,
+    problem,
+)
+from twokey.gateway.protocol.port import Gateway
+from twokey.gateway.protocol.strict_json import parse
+from twokey.gateway.protocol.wire import ClaimRequest, Turn, TurnRef
+
+logger = logging.getLogger(__name__)
+
+
+class Refusal(Exception):
+    """A request is answered with a problem."""
+
+    def __init__(self, kind: ProblemKind, detail: str) -> None:
+        self.kind = kind
+        self.detail = detail
+        super().__init__(detail)
+
+
+Ask = Callable[[Gateway, Any], Awaitable[Any]]
+
+_ASK: dict[str, Ask] = {
+    "submit": lambda port, turn: port.submit(turn),
+    "claim": lambda port, request: port.claim(request),
+    "heartbeat": lambda port, it: port.heartbeat(it.item_id, it.fence),
+    "finish": lambda port, it: port.finish(it.item_id, it.fence, it.result),
+    "release": lambda port, it: port.release(
+        it.item_id, it.fence, has_begun=it.has_begun
+    ),
+    "report_progress": lambda port, progress: port.report_progress(progress),
+    "ended": lambda port, end: port.ended(end),
+    "outcomes": lambda port, ref: port.outcomes(ref),
+    "supersede": lambda port, ref: port.supersede(ref),
+    "history": lambda port, it: port.history(it.run, it.within),
+    "edits_known": lambda port, it: port.edits_known(it.ref, it.edits),
+    "late_reports": lambda port, it: port.late_reports(it.ref, it.item_ids),
+    "note": lambda port, it: port.note(it.agent),
+}
+"""How each operation asks the port."""
+
+
+@dataclass(frozen=True)
+class Api:
+    """The HTTP side of a gateway.
+
+    Attributes:
+        keys: checks API keys.
+        port_of: returns the gateway of a tenant.
+        agent_of: returns the agent of an item of a tenant, None where there is none.
+    """
+
+    keys: ApiKeys
+    port_of: Callable[[str], Gateway]
+    agent_of: Callable[[str, str], Awaitable[str | None]]
+
+    def application(self) -> web.Application:
+        """Return the aiohttp application."""
+        app = web.Application(client_max_size=MAX_BODY_BYTES)
+        for operation in OPERATIONS:
+            app.router.add_post(operation.path, self._handler(operation))
+        return app
+
+    def _handler(
+        self, operation: Operation[Any, Any]
+    ) -> Callable[[web.Request], Awaitable[web.Response]]:
+        async def handle(request: web.Request) -> web.Response:
+            try:
+                answer = await self._answer(operation, request)
+            except Refusal as refused:
+                return _refused(refused.kind, refused.detail)
+            except TwokeyError as error:
+                kind = kind_of(error)
+                if kind is http_api.UNAVAILABLE:
+                    log_failure(logger, error, "api.unavailable")
+                return _refused(kind, str(error))
+            return web.Response(body=answer, content_type="application/json")
+
+        return handle
+
+    async def _answer(
+        self, operation: Operation[Any, Any], request: web.Request
+    ) -> bytes:
+        key = await self._key(request)
+        if operation.scope not in key.scopes:
+            raise Refusal(
+                http_api.FORBIDDEN,
+                f"The key {key.name!r} lacks the scope {operation.scope!r}.",
+            )
+        question = await _question(operation, request)
+        await self._check(key, question)
+        answer = await _ASK[operation.name](self.port_of(key.tenant), question)
+        return operation.answer.dump_json(answer)
+
+    async def _key(self, request: web.Request) -> ApiKey:
+        kind, _, text = request.headers.get("Authorization", "").partition(" ")
+        found = await self.keys.check(text) if kind.lower() == "bearer" else None
+        if found is None:
+            raise Refusal(
+                http_api.UNAUTHENTICATED,
+                "Send 'Authorization: Bearer tk_…' with a key that is valid now; "
+                "`twokey api-keys create` makes one.",
+            )
+        return found
+
+    async def _check(self, key: ApiKey, question: object) -> None:
+        """Refuse a question about another's calls."""
+        for agent in _agents(question):
+            if not key.may_be(agent):
+                raise Refusal(
+                    http_api.FORBIDDEN,
+                    f"The key {key.name!r} does not speak for the agent {agent!r}.",
+                )
+        for tool in _tools(question):
+            if not key.may_use(tool):
+                raise Refusal(
+                    http_api.FORBIDDEN,
+                    f"The key {key.name!r} may not use the tool {tool!r}.",
+                )
+        item = _item(question)
+        if item is not None:
+            agent = await self.agent_of(key.tenant, item)
+            # One answer for what does not exist and what is another's: ids of others
+            # are not told apart.
+            if agent is None or not key.may_be(agent):
+                raise Refusal(http_api.NOT_FOUND, "There is no such call for this key.")
+
+
+async def _question(operation: Operation[Any, Any], request: web.Request) -> object:
+    try:
+        body = await request.read()
+    except web.HTTPRequestEntityTooLarge as error:
+        raise Refusal(
+            http_api.TOO_LARGE, f"A request may have {MAX_BODY_BYTES} bytes."
+        ) from error
+    try:
+        return operation.question.validate_python(parse(body))
+    except BadJson as error:
+        raise Refusal(http_api.MALFORMED, str(error)) from error
+    except ValidationError as error:
+        # Without what it holds: that may be an argument.
+        first = error.errors(include_input=False, include_url=False)[0]
+        place = ".".join(map(str, first["loc"])) or "the whole"
+        raise Refusal(
+            http_api.MALFORMED, f"The body does not fit at {place}: {first['msg']}."
+        ) from error
+
+
+def _agents(question: object) -> Iterable[str]:
+    match question:
+        case Turn() | CallProgress() | CallEnd() | ClaimRequest():
+            ref = question.ref
+        case EditsQuestion() | LateReportsQuestion():
+            ref = question.ref
+        case TurnRef():
+            ref = question
+        case History():
+            return (question.run.agent,)
+        case NoteQuestion():
+            return (question.agent,)
+        case _:
+            return ()
+    # Of the run around it, too: what waits there can be ended by its name.
+    return (ref.agent, ref.run_ref.agent)
+
+
+def _tools(question: object) -> Iterable[str]:
+    match question:
+        case Turn():
+            return (call.tool for call in question.calls)
+        case ClaimRequest() | CallProgress() | CallEnd():
+            return (question.tool,)
+        case _:
+            return ()
+
+
+def _item(question: object) -> str | None:
+    match question:
+        case ClaimRequest() | Heartbeat() | Finish() | Release():
+            return question.item_id
+        case _:
+            return None
+
+
+def _refused(kind: ProblemKind, detail: str) -> web.Response:
+    body = problem(kind, detail).model_dump_json()
+    return web.Response(text=body, status=kind.status, content_type=PROBLEM_TYPE)

@@ -1,0 +1,253 @@
+"""An agent in another process asks, waits, runs and reports over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from datetime import timedelta
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.api.api_stack import ApiStack, serving
+from tests.service.harness import ANA, ServiceHarness, claim_of
+from twokey.agent.http_gateway import HttpGateway
+from twokey.gateway.approvals.decisions import Approve, Edit
+from twokey.gateway.errors import NotAllowed, SettingsError, StoreUnavailable
+from twokey.gateway.protocol.http_api import OPERATIONS, Scope
+from twokey.gateway.protocol.records import Result
+from twokey.gateway.protocol.wire import (
+    Claimed,
+    Done,
+    ProposedCall,
+    Refused,
+    Turn,
+    TurnRef,
+    VerdictKind,
+)
+from twokey.gateway.store.store import Store
+
+REF = TurnRef(agent="support", thread="t1", message_id="m1")
+
+
+def turn(ref: TurnRef = REF, tool: str = "process_refund") -> Turn:
+    call = ProposedCall(tool=tool, args={"amount": 899}, tool_call_id="c1")
+    return Turn(ref=ref, calls=(call,))
+
+
+@pytest.fixture
+async def stack(store: Store) -> AsyncGenerator[ApiStack]:
+    async with serving(ServiceHarness(store)) as found:
+        yield found
+
+
+async def test_an_approved_call_runs_once(stack: ApiStack) -> None:
+    async with stack.gateway() as gateway:
+        (verdict,) = await gateway.submit(turn())
+        claim = claim_of(REF, verdict)
+        before = await gateway.claim(claim)
+        click = await stack.harness.click(verdict)
+        decided = await stack.harness.reviews.decide(click, Approve(), ANA)
+        claimed = await gateway.claim(claim)
+        assert isinstance(claimed, Claimed)
+        kept = await gateway.heartbeat(verdict.item_id, claimed.fence)
+        result = Result(ok=True, summary="refunded")
+        is_recorded = await gateway.finish(verdict.item_id, claimed.fence, result)
+        after = await gateway.claim(claim)
+
+    assert verdict.kind is VerdictKind.HOLD
+    assert isinstance(before, Refused)
+    assert decided
+    assert (kept, is_recorded) == (True, True)
+    assert isinstance(after, Done)
+    assert after.result == result
+
+
+async def test_the_agent_is_told_what_a_person_changed(stack: ApiStack) -> None:
+    async with stack.gateway() as gateway:
+        (verdict,) = await gateway.submit(turn())
+        click = await stack.harness.click(verdict)
+        await stack.harness.reviews.decide(click, Edit(args={"amount": 100}), ANA)
+        claimed = await gateway.claim(claim_of(REF, verdict))
+
+    assert isinstance(claimed, Claimed)
+    assert claimed.edit is not None
+    assert claimed.edit.executed == {"amount": 100}
+    assert claimed.edit.by.user == "U0ANA"
+
+
+async def test_the_same_turn_gets_the_same_verdicts(stack: ApiStack) -> None:
+    async with stack.gateway() as gateway:
+        assert await gateway.submit(turn()) == await gateway.submit(turn())
+
+
+async def test_every_other_question_is_answered(stack: ApiStack) -> None:
+    async with stack.gateway() as gateway:
+        (verdict,) = await gateway.submit(turn())
+        outcomes = await gateway.outcomes(REF)
+        note = await gateway.note("support")
+        history = await gateway.history(REF.run_ref)
+        known = await gateway.edits_known(REF, {"sha256:0": verdict.item_id})
+        late = await gateway.late_reports(REF, [verdict.item_id])
+        await gateway.supersede(REF)
+        (ended,) = await gateway.outcomes(REF)
+
+    assert [one.item_id for one in outcomes] == [verdict.item_id]
+    assert "process_refund" in note.gated_tools
+    assert (history, known.made, late) == ((), frozenset(), ())
+    assert ended.state == "superseded"
+
+
+NEVER = "tk_" + "0" * 16 + "_" + "0" * 64
+
+
+@pytest.mark.parametrize("key", ["x", NEVER, NEVER.upper(), f"{NEVER}0"])
+async def test_without_a_valid_key_nothing_is_answered(
+    stack: ApiStack, key: str
+) -> None:
+    async with httpx.AsyncClient(base_url=stack.url) as client:
+        for operation in OPERATIONS:
+            reply = await client.post(
+                operation.path, headers={"Authorization": f"Bearer {key}"}
+            )
+            assert reply.status_code == 401
+            assert reply.headers["Content-Type"].startswith("application/problem+json")
+            assert "twokey api-keys create" in reply.json()["detail"]
+
+
+async def test_a_key_ends(stack: ApiStack) -> None:
+    key = stack.key(lives=timedelta(minutes=1))
+    async with stack.gateway(key) as gateway:
+        await gateway.note("support")
+        stack.now += timedelta(minutes=1)
+        with pytest.raises(NotAllowed, match="valid now"):
+            await gateway.note("support")
+
+
+async def test_a_changed_secret_is_refused(stack: ApiStack) -> None:
+    key = stack.key()
+    async with stack.gateway(key[:-1] + ("0" if key[-1] != "0" else "1")) as gateway:
+        with pytest.raises(NotAllowed):
+            await gateway.note("support")
+
+
+async def test_a_key_speaks_for_its_agents_alone(stack: ApiStack) -> None:
+    other = stack.key(agents=["billing"])
+    async with stack.gateway() as mine, stack.gateway(other) as theirs:
+        (verdict,) = await mine.submit(turn())
+        claim = claim_of(REF, verdict)
+        inside = TurnRef(
+            agent="billing", thread="t2", message_id="m", nested_in=REF.run_ref
+        )
+        for ask in (
+            theirs.submit(turn()),
+            theirs.claim(claim),
+            theirs.outcomes(REF),
+            theirs.supersede(REF),
+            theirs.supersede(inside),
+            theirs.history(REF.run_ref),
+            theirs.note("support"),
+        ):
+            with pytest.raises(NotAllowed, match="does not speak for"):
+                await ask
+        for ask in (
+            theirs.heartbeat(verdict.item_id, 1),
+            theirs.finish(verdict.item_id, 1, Result(ok=True, summary="")),
+            theirs.release(verdict.item_id, 1),
+            theirs.heartbeat("no such id", 1),
+        ):
+            with pytest.raises(NotAllowed, match="no such call"):
+                await ask
+
+
+async def test_a_key_of_another_tenant_sees_nothing(stack: ApiStack) -> None:
+    other = stack.key(agents=["*"], tenant="acme")
+    async with stack.gateway() as mine, stack.gateway(other) as theirs:
+        (verdict,) = await mine.submit(turn())
+        for ask in (
+            theirs.claim(claim_of(REF, verdict)),
+            theirs.heartbeat(verdict.item_id, 1),
+        ):
+            with pytest.raises(NotAllowed, match="no such call"):
+                await ask
+        assert await theirs.outcomes(REF) == ()
+
+
+async def test_a_key_uses_its_tools_alone(stack: ApiStack) -> None:
+    key = stack.key(tools=["look_up_order"])
+    async with stack.gateway(key) as gateway:
+        with pytest.raises(NotAllowed, match="may not use the tool"):
+            await gateway.submit(turn())
+        (verdict,) = await gateway.submit(turn(tool="look_up_order"))
+
+    assert verdict.kind is VerdictKind.RUN
+
+
+@pytest.mark.parametrize("scope", list(Scope))
+async def test_a_key_does_what_its_scopes_say(stack: ApiStack, scope: Scope) -> None:
+    key = stack.key(scopes=[scope])
+    async with httpx.AsyncClient(base_url=stack.url) as client:
+        for operation in OPERATIONS:
+            reply = await client.post(
+                operation.path, headers={"Authorization": f"Bearer {key}"}
+            )
+            expected = 400 if operation.scope is scope else 403
+            assert (operation.name, reply.status_code) == (operation.name, expected)
+
+
+BODIES: list[Any] = [
+    b"",
+    b"null",
+    b"[]",
+    b"{}",
+    b'{"ref":1}',
+    b'{"a":1,"a":2}',
+    b"[" * 100_000,
+    b'{"ref":{"agent":"support","thread":"t","message_id":"m"},"calls":NaN}',
+    b"\xff\xfe",
+    b"1" * 5000,
+]
+
+
+@pytest.mark.parametrize("body", BODIES)
+async def test_a_body_that_cannot_be_read_is_refused(
+    stack: ApiStack, body: bytes
+) -> None:
+    async with httpx.AsyncClient(base_url=stack.url) as client:
+        for operation in OPERATIONS:
+            reply = await client.post(
+                operation.path,
+                content=body,
+                headers={"Authorization": f"Bearer {stack.key()}"},
+            )
+            assert (operation.name, reply.status_code) == (operation.name, 400)
+            assert reply.json()["type"].endswith("/malformed")
+
+
+async def test_a_body_that_is_too_large_is_refused(stack: ApiStack) -> None:
+    async with httpx.AsyncClient(base_url=stack.url) as client:
+        reply = await client.post(
+            "/v1/submit",
+            content=b" " * (4 * 1024 * 1024 + 1),
+            headers={"Authorization": f"Bearer {stack.key()}"},
+        )
+
+    assert reply.status_code == 413
+
+
+async def test_a_gateway_that_is_away_is_an_outage(stack: ApiStack) -> None:
+    away = HttpGateway("http://127.0.0.1:9", stack.key())
+    with pytest.raises(StoreUnavailable, match="did not answer"):
+        await away.note("support")
+
+
+@pytest.mark.parametrize(
+    "url", ["", "gateway.example", "http://gateway.example", "ftp://x", "https://"]
+)
+def test_a_key_does_not_travel_in_the_clear(url: str) -> None:
+    with pytest.raises(SettingsError, match="cannot be used"):
+        HttpGateway(url, "tk_secret")
+
+
+def test_no_key_stands_in_a_representation() -> None:
+    assert "tk_secret" not in repr(HttpGateway("https://gateway.example", "tk_secret"))

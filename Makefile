@@ -88,7 +88,7 @@ check: $(VENV)/.dev
 	@$(BIN)/lint-imports
 	@$(BIN)/loq check
 	@$(BIN)/codespell
-	@$(BIN)/interrogate --quiet agent bot cli gateway sandbox src
+	@$(BIN)/interrogate --quiet agent bot cli gateway receipts sandbox src
 	@$(BIN)/mypy
 	@$(BIN)/pyright
 	@$(BIN)/zizmor --offline --quiet --no-progress .github

@@ -153,10 +153,10 @@ class Api:
                 )
         item = _item(question)
         if item is not None:
-            agent = await self.agent_of(key.tenant, item)
+            owner = await self.agent_of(key.tenant, item)
             # One answer for what does not exist and what is another's: ids of others
             # are not told apart.
-            if agent is None or not key.may_be(agent):
+            if owner is None or not key.may_be(owner):
                 raise Refusal(http_api.NOT_FOUND, "There is no such call for this key.")
 
 

@@ -150,14 +150,14 @@ async def test_a_key_speaks_for_its_agents_alone(stack: ApiStack) -> None:
         ):
             with pytest.raises(NotAllowed, match="does not speak for"):
                 await ask
-        for ask in (
+        for asked in (
             theirs.heartbeat(verdict.item_id, 1),
             theirs.finish(verdict.item_id, 1, Result(ok=True, summary="")),
             theirs.release(verdict.item_id, 1),
             theirs.heartbeat("no such id", 1),
         ):
             with pytest.raises(NotAllowed, match="no such call"):
-                await ask
+                await asked
 
 
 async def test_a_key_of_another_tenant_sees_nothing(stack: ApiStack) -> None:

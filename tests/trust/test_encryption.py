@@ -31,7 +31,7 @@ def test_a_text_is_read_with_its_key_at_its_place(text: bytes, key: bytes) -> No
         Place("default", "apr_1", "reason", 3),
         Place("default", "apr_1", "arguments", 2),
         # The same letters with their borders elsewhere.
-        Place("defaul", "tapr_1", "arguments", 3),
+        Place("defaulta", "pr_1", "arguments", 3),
         Place("default", "apr_1a", "rguments", 3),
     ],
 )

@@ -20,6 +20,7 @@ import aiohttp
 from aiohttp import web
 
 from bench.stats import NotMeasured
+from bench.store_secrets import SECRETS
 from twokey.bot.form import interaction_of
 from twokey.bot.ingress import request_digest, signature_problem
 from twokey.bot.listening import url_of
@@ -45,7 +46,7 @@ async def ceiling(
 
     ``listener`` is the socket that several such processes accept from.
     """
-    store = Store(store_url)
+    store = Store(store_url, secrets=SECRETS)
     async with AsyncExitStack() as opened:
         opened.push_async_callback(store.close)
         session = await opened.enter_async_context(aiohttp.ClientSession())

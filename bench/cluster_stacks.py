@@ -28,6 +28,7 @@ from bench.processors import used_s
 from bench.progress import progress
 from bench.serve import ServerSettings, serving
 from bench.stats import MEDIAN, Figure, Measured, NotMeasured, ratio
+from bench.store_secrets import SECRETS
 from tests.resume import postgres_server
 from tests.resume.postgres_server import NoPostgres, fresh_database
 from tests.topologies import Cluster, programs
@@ -85,7 +86,7 @@ async def measured(plan: Plan) -> Figure:
                         work = _Work(store, fresh_database(postgres), place / "1.txt")
                         ones.append(await work.done(1, plan.threads))
                     with Cluster(program, place / "cluster") as cluster:
-                        store = Store(cluster.url)
+                        store = Store(cluster.url, secrets=SECRETS)
                         work = _Work(store, fresh_database(postgres), place / "2.txt")
                         try:
                             twos.append(await work.done(2, plan.threads))

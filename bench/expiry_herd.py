@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.stats import MEDIAN, P95, NotMeasured, percentile
+from bench.store_secrets import SECRETS
 from twokey.gateway.approvals.decisions import (
     AccountKind,
     Approve,
@@ -152,7 +153,7 @@ async def _main(count: int) -> None:
         tempfile.TemporaryDirectory(prefix="tk-herd-") as folder,
         EmbeddedEngine(Path(folder)) as engine,
     ):
-        store = Store(engine.url)
+        store = Store(engine.url, secrets=SECRETS)
         try:
             herd = await measure(store, count=count)
         finally:

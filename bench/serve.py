@@ -32,6 +32,7 @@ from bench.ceiling import ceiling
 from bench.clicks import AGENT, POLICY, bot_config
 from bench.payments_stub import refunding_agent
 from bench.stats import NotMeasured
+from bench.store_secrets import SECRETS
 from twokey.bot.app import SlackBot
 from twokey.bot.ids import Action
 from twokey.bot.ingress import EVENTS_PATH
@@ -157,7 +158,7 @@ async def main() -> None:
 @asynccontextmanager
 async def _twokey(settings: ServerSettings) -> AsyncGenerator[str]:
     """Serve our bot, whole: ingress, listeners, publisher."""
-    store = Store(settings.store_url)
+    store = Store(settings.store_url, secrets=SECRETS)
     config = bot_config(
         bot_token=settings.bot_token,
         signing_secret=settings.signing_secret,
@@ -204,7 +205,7 @@ async def _two_workers(settings: ServerSettings) -> AsyncGenerator[str]:
 @asynccontextmanager
 async def _gateway(settings: ServerSettings) -> AsyncGenerator[str]:
     """Run agents, without Slack."""
-    store = Store(settings.store_url)
+    store = Store(settings.store_url, secrets=SECRETS)
     graph = refunding_agent(Path(settings.effects))
     try:
         async with open_checkpoints(settings.checkpoints) as saver:

@@ -47,7 +47,8 @@ async def _opened(settings: Settings) -> AsyncGenerator[Store]:
         async with open_configured(settings, insecure_dev=True) as store:
             yield store
         return
-    store = Store(url, shards=settings.shards, split=[settings.tenant])
+    secrets, split = settings.secret_keys(), [settings.tenant]
+    store = Store(url, secrets=secrets, shards=settings.shards, split=split)
     try:
         kept = settings.shards
         with suppress(StoreUnavailable):

@@ -23,6 +23,7 @@ async def open_configured(
     async with open_store(
         settings.store_url,
         settings.data_dir,
+        secrets=settings.secret_keys(),
         shards=settings.shards,
         tenant=settings.tenant,
         split_by_agent=settings.split_by_agent,

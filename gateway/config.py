@@ -44,11 +44,7 @@ from twokey.gateway.logs import LogSettings
 from twokey.gateway.metrics_settings import MetricsSettings
 from twokey.gateway.retention import RetentionSettings
 from twokey.gateway.retrying import RetrySettings
-from twokey.gateway.secret_file import (
-    load_old_secret,
-    load_or_create_secret,
-    parse_secrets,
-)
+from twokey.gateway.secret_file import folder_secrets, parse_secrets
 from twokey.gateway.text_file import read_text
 from twokey.gateway.validation_errors import dotted, sentence
 
@@ -279,8 +275,7 @@ class Settings(_AsWritten):
         """
         if self.secret is not None:
             return parse_secrets(self.secret.get_secret_value())
-        key = load_or_create_secret(self.data_dir / "secret.key")
-        return (key, *load_old_secret(self.data_dir / "secret.old.key"))
+        return folder_secrets(self.data_dir)
 
     def slack_problems(self) -> tuple[str, ...]:
         """Return which secrets the Slack mode needs and lacks, with next steps."""

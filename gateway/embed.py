@@ -55,6 +55,7 @@ class Twokey:
         triage: asked what the policy puts to it; None is what the settings name.
         policy: a policy, or the path of its file, which is followed when it changes.
         url: the store's address; None is an embedded server in ``data_dir``.
+        secrets: all processes on one store have the same; none: those in ``data_dir``.
         shards, split_by_agent: see ``docs/machines.md``; never changed.
         data_dir: where the embedded server and the checkpoints live.
         checkpoints: a SQLite file or ``postgresql://`` URL instead of that.
@@ -82,6 +83,7 @@ class Twokey:
         triage: Triage | None = None,
         policy: Policy | Path | None = None,
         url: str | None = None,
+        secrets: Sequence[bytes] = (),
         shards: int = 1,
         split_by_agent: bool = False,
         data_dir: Path = Path(".twokey"),
@@ -98,14 +100,15 @@ class Twokey:
         self._policy = policy_of(settings, policy, is_split=split_by_agent)
         self._audit = settings.audit if settings else (AUDIT_KEPT, audit_folder)
         if settings is not None:
-            data_dir, tenant = settings.data_dir, settings.tenant
+            data_dir, secrets = settings.data_dir, settings.secret_keys()
             url, slots, retries = settings.store_url, settings.workers, settings.retries
             ungated = {name: one.ungated for name, one in settings.agents.items()}
             shards, split_by_agent = settings.shards, settings.split_by_agent
+            tenant = settings.tenant
             checkpoints = settings.checkpoints.get_secret_value()
-        self._open_store = partial(open_store, url, data_dir, shards=shards,
-            tenant=tenant, split_by_agent=split_by_agent, insecure_dev=insecure_dev,
-        )  # fmt: skip
+        self._open_store = partial(open_store, url, data_dir, secrets=secrets,
+            shards=shards, tenant=tenant, split_by_agent=split_by_agent,
+            insecure_dev=insecure_dev)  # fmt: skip
         self._checkpoints = checkpoints or str(data_dir / "checkpoints.sqlite")
         self._tenant, self._slots, self._retries = tenant, slots, retries
         self._runners, self._ungated = Runners(), ungated or {}
@@ -171,7 +174,7 @@ class Twokey:
     def connected(self) -> AbstractContextManager[None]:
         """Connect the agents that are run inside the block by other means.
 
-        Twokey does not resume their threads; the process that runs them does.
+        The process that runs their threads resumes them.
         """
         ungated = {tool for tools in self._ungated.values() for tool in tools}
         return connected(self.service, ungated=ungated)
@@ -202,9 +205,8 @@ class Twokey:
         that was restarted has to run the thread again to go on with it.
 
         Args:
-            graph: a compiled graph, a `StateGraph`, or a function that returns one;
-                the graph's own checkpointer is used when it has one, with whatever
-                serializer that has (ours builds only types that the state declares).
+            graph: a compiled graph, a `StateGraph`, or a function that returns one; its
+                own checkpointer is used (ours builds only types of the state).
             input: what the graph takes, such as ``{"messages": [...]}``.
             thread_id: names the thread; the same for ever.
             agent: the agent's name, as ``ApprovalMiddleware(agent)`` has it.
@@ -218,8 +220,7 @@ class Twokey:
                 get it too, however long the wait was.
 
         Returns:
-            The thread's final state. When it rests on a question that is not
-            Twokey's, that stands under ``__interrupt__``.
+            The thread's final state; ``__interrupt__`` in it is a question of others.
 
         Raises:
             TimeoutError: when it takes longer; the thread goes on all the same.
@@ -334,8 +335,7 @@ class Twokey:
         For graphs that a program runs itself, inside `connected`.
 
         Args:
-            interrupts: ``result["__interrupt__"]``, or the ``interrupts`` of the
-                thread's state.
+            interrupts: of the graph's result, or of the thread's state.
             thread_id: the thread.
             agent: the agent's name.
             timeout_s: how long to wait for the first answer; None is for ever.
@@ -354,8 +354,8 @@ class Twokey:
     ) -> None:
         """Delete a thread, and end what waits in it, inside its tools too.
 
-        The cards say that the conversation moved on; a later click is refused. What
-        runs now is not stopped. A thread that is not there is no error.
+        The cards say that the conversation moved on. What runs now is not stopped. A
+        thread that is not there is no error.
 
         Args:
             graph: as for `run`.

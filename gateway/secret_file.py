@@ -46,6 +46,18 @@ def load_old_secret(path: Path) -> tuple[bytes, ...]:
         return (_load(path),) if path.exists() else ()
 
 
+def folder_secrets(folder: Path) -> tuple[bytes, ...]:
+    """Return the secrets in a data folder: the one in use, then the one before.
+
+    The first caller creates the one in use.
+
+    Raises:
+        SettingsError: when a file is not one of 32 bytes that only its owner can use.
+    """
+    key = load_or_create_secret(folder / "secret.key")
+    return (key, *load_old_secret(folder / "secret.old.key"))
+
+
 def load_or_create_secret(path: Path) -> bytes:
     """Return the secret of a file; the first caller creates it.
 

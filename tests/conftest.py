@@ -13,6 +13,7 @@ import pytest
 
 from tests.lifetimes import wrong_lifetimes
 from tests.patience import WAIT_S, be_patient
+from tests.store_secrets import SECRETS
 from tests.topologies import Cluster, SentinelSet, programs
 from twokey.gateway.store.connection import Connection
 from twokey.gateway.store.engine import EmbeddedEngine
@@ -66,7 +67,7 @@ async def make_durable(url: str) -> None:
 @pytest.fixture
 async def store(valkey_url: str) -> AsyncGenerator[Store]:
     """Give an empty store; afterwards each key lives as long as it is needed."""
-    opened = Store(valkey_url, lease_ms=2000)
+    opened = Store(valkey_url, secrets=SECRETS, lease_ms=2000)
     await opened.conn.command("FLUSHALL")
     yield opened
     wrong = await wrong_lifetimes(opened.conn)

@@ -75,11 +75,11 @@ class Connection:
     claims alive and serves synchronous agents (`twokey.agent.bridge`). A connection
     belongs to one loop, where all callers share it: see `twokey.gateway.store.node`.
 
-    A burst waits for its turn instead of failing (many clicks at once must not end in
-    errors). Commands are tried again after a broken connection, so the caller has to
-    make them safe to repeat: scripts check before they write.
+    A burst waits for its turn instead of failing. Commands are tried again after a
+    broken connection, so the caller has to make them safe to repeat.
 
     Attributes:
+        secrets: what seals texts of this store: the one in use, then older ones.
         confirmed_by: how many replicas must have what a script writes before its reply
             counts.
         resent: how often something was sent again, and may have been done before.
@@ -87,6 +87,7 @@ class Connection:
 
     def __init__(self, url: str, *, is_embedded: bool = False) -> None:
         self.url = url
+        self.secrets: tuple[bytes, ...] = ()
         self.confirmed_by = self.resent = 0
         self._hint = _EMBEDDED_HINT if is_embedded else _HINT
         self._servers: dict[asyncio.AbstractEventLoop, _Servers] = {}
@@ -343,8 +344,7 @@ def text(reply: Reply) -> str:
     """Return a bulk reply as text; "" for none."""
     if reply is None:
         return ""
-    # Strict: a text that is not UTF-8 is not ours, and raises ValueError for its
-    # reader.
+    # Strict: what is not UTF-8 is not ours, and raises ValueError for its reader.
     return reply.decode("utf-8") if isinstance(reply, bytes) else str(reply)
 
 

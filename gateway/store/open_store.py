@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
+from twokey.gateway.secret_file import folder_secrets
 from twokey.gateway.store.durability import ensure_durable
 from twokey.gateway.store.engine import EmbeddedEngine
 from twokey.gateway.store.loading import until_loaded
@@ -23,6 +24,7 @@ async def open_store(
     url: str | None,
     data_dir: Path,
     *,
+    secrets: Sequence[bytes] = (),
     shards: int = 1,
     tenant: str = "default",
     split_by_agent: bool = False,
@@ -36,6 +38,8 @@ async def open_store(
     Args:
         url: address of a Redis-protocol server; None for the embedded one.
         data_dir: the folder whose ``valkey`` folder the embedded server keeps.
+        secrets: what seals the texts that decide, the same for all processes of one
+            store; none are those in the data folder.
         shards: how many shards tenants are spread over; fixed for a data set.
         tenant: whose records this process works on.
         split_by_agent: whether that tenant is split; fixed for a tenant.
@@ -56,7 +60,8 @@ async def open_store(
             engine = EmbeddedEngine(data_dir / ENGINE_FOLDER)
             url = (await opened.enter_async_context(engine)).url
         split = (tenant,) if split_by_agent else ()
-        store = Store(url, shards=shards, engine=engine, split=split)
+        secrets = secrets or folder_secrets(data_dir)
+        store = Store(url, secrets=secrets, shards=shards, engine=engine, split=split)
         opened.push_async_callback(store.close)
 
         async def check() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from datetime import timedelta
 from pathlib import Path
 
@@ -53,6 +53,8 @@ class Store:
 
     Args:
         url: ``redis://``, ``rediss://`` or ``unix://`` address.
+        secrets: what seals the texts that decide: the one in use, then older ones. All
+            processes of one store have the same.
         shards: how many shards tenants are spread over; fixed for a data set.
         lease_ms: life of leases, claims and deliveries without a heartbeat.
         engine: the embedded server behind the URL, when there is one.
@@ -69,12 +71,14 @@ class Store:
         self,
         url: str,
         *,
+        secrets: Sequence[bytes],
         shards: int = 1,
         lease_ms: int = LEASE_MS,
         engine: EmbeddedEngine | None = None,
         split: Collection[str] = (),
     ) -> None:
         self.conn = Connection(url, is_embedded=engine is not None)
+        self.conn.secrets = tuple(secrets)
         self._engine = engine
         self.shards = shards
         self._split = frozenset(split)

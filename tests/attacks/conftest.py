@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.bot.bot_stack import Stack
+from tests.store_secrets import SECRETS
 from twokey.bot import limits
 from twokey.bot.limits import POST, UPDATE, Rate
 from twokey.gateway.config import SlackMode
@@ -27,7 +28,7 @@ async def patient_stack(store: Store, valkey_url: str) -> AsyncIterator[Stack]:
 
     For calls whose cards take seconds to draw on a busy machine.
     """
-    opened = Store(valkey_url)
+    opened = Store(valkey_url, secrets=SECRETS)
     async with Sandbox() as sandbox:
         yield Stack(sandbox, opened)
     await opened.close()

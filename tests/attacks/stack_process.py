@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from tests.resume import sample_tools
+from tests.store_secrets import SECRETS
 from twokey.bot.app import SlackBot
 from twokey.bot.config import BotConfig
 from twokey.bot.store_nonces import StoreNonces
@@ -88,7 +89,7 @@ async def main(
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     rules = load_policy(POLICY, "policy.yml")
-    store = Store(url, lease_ms=LEASE_MS)
+    store = Store(url, secrets=SECRETS, lease_ms=LEASE_MS)
     config = BotConfig(
         bot_token=bot_token,
         mode=SlackMode.HTTP,

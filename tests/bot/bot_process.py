@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.store_secrets import SECRETS
 from twokey.bot.app import SlackBot
 from twokey.bot.config import BotConfig
 from twokey.gateway.approvals.decisions import Outcome
@@ -43,7 +44,7 @@ async def work(
     """Serve Slack until SIGTERM, or until the chosen death."""
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    store = Store(store_url, lease_ms=2000)
+    store = Store(store_url, secrets=SECRETS, lease_ms=2000)
     service = Dying(store, lambda: policy)
     service.left = int(left)
     config = BotConfig(

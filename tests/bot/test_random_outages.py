@@ -28,6 +28,7 @@ from tests.bot.bot_stack import Stack
 from tests.conftest import eventually
 from tests.resume import sample_tools
 from tests.resume.resume_stack import ANA, DAN, RULES
+from tests.store_secrets import SECRETS
 from tests.streams import announced
 from twokey.bot.cards.reply_texts import agent_answer
 from twokey.bot.cards.run_state import RUN_TEXTS
@@ -290,7 +291,7 @@ async def play(
 ) -> tuple[Shop, dict[str, str]]:
     """Play runs through random outages; return how each ended."""
     outages = Outages(random.Random(seed))  # noqa: S311 - a test's plan
-    store = Store(stack.store.conn.url, lease_ms=LEASE_MS)
+    store = Store(stack.store.conn.url, secrets=SECRETS, lease_ms=LEASE_MS)
     store.retries = SCALED
     shop_ = Shop(stack, outages)
     async with open_checkpoints(str(tmp_path / "checkpoints.db")) as saver:

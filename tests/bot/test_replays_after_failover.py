@@ -10,6 +10,7 @@ import pytest
 
 from tests.bot.bot_stack import CHANNEL, TEAM, Stack
 from tests.bot.signed import post, signed_headers
+from tests.store_secrets import SECRETS
 from tests.topologies import Node, SentinelSet, until
 from twokey.bot.ids import COMMAND
 from twokey.gateway.errors import NotConfirmed
@@ -27,7 +28,7 @@ TOOL = FreezeScope(kind=ScopeKind.TOOL, name="send_email")
 @pytest.fixture
 async def stack(sentinel_set: SentinelSet) -> AsyncIterator[Stack]:
     """Give a stack whose store is a Sentinel set."""
-    store = Store(sentinel_set.url, lease_ms=2000)
+    store = Store(sentinel_set.url, secrets=SECRETS, lease_ms=2000)
     await ensure_durable(store.conn)
     async with Sandbox() as sandbox:
         yield Stack(sandbox, store)

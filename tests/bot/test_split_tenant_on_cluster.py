@@ -16,6 +16,7 @@ from bench.payments_stub import refunding_agent
 from tests.bot.bot_stack import CHANNEL, DAN, RULES, Reviewer
 from tests.bot.listeners.test_modals import block_of
 from tests.conftest import eventually
+from tests.store_secrets import SECRETS
 from tests.topologies import Cluster, Node, until
 from twokey.bot.app import SlackBot
 from twokey.bot.config import BotConfig
@@ -134,7 +135,7 @@ async def stack(cluster: Cluster, tmp_path: Path) -> AsyncGenerator[SplitStack]:
         # A shard that is away stops no other.
         node.ask("CONFIG", "SET", "cluster-require-full-coverage", "no")
     async with AsyncExitStack() as opened:
-        store = Store(cluster.url, shards=SHARDS, split=[TENANT])
+        store = Store(cluster.url, secrets=SECRETS, shards=SHARDS, split=[TENANT])
         opened.push_async_callback(store.close)
         sandbox = await opened.enter_async_context(Sandbox())
         made = SplitStack(store, sandbox, tmp_path / "effects")

@@ -13,6 +13,7 @@ import pytest
 
 from tests.bot.bot_stack import CHANNEL, Stack
 from tests.conftest import eventually
+from tests.store_secrets import SECRETS
 from twokey.bot.ids import Action
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.store.connection import Argument, Reply
@@ -92,7 +93,7 @@ async def wire(store: Store, tmp_path: Path) -> AsyncIterator[Wire]:
 @pytest.fixture
 async def stack(wire: Wire) -> AsyncIterator[Stack]:
     """Give a stack that reaches its store over the wire."""
-    over = Store(wire.url, lease_ms=2000)
+    over = Store(wire.url, secrets=SECRETS, lease_ms=2000)
     async with Sandbox() as sandbox:
         yield Stack(sandbox, over)
     await over.close()

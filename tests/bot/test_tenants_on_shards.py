@@ -15,6 +15,7 @@ from redis.crc import key_slot
 from bench.payments_stub import refunding_agent
 from tests.bot.bot_stack import CHANNEL, DAN, RULES, is_card_of
 from tests.conftest import eventually
+from tests.store_secrets import SECRETS
 from tests.topologies import Cluster
 from twokey.bot.app import SlackBot
 from twokey.bot.config import BotConfig
@@ -93,7 +94,7 @@ async def stacks(cluster: Cluster, tmp_path: Path) -> AsyncGenerator[list[Tenant
     async with AsyncExitStack() as opened:
         made: list[TenantStack] = []
         for tenant in TENANTS:
-            store = Store(cluster.url, shards=SHARDS)
+            store = Store(cluster.url, secrets=SECRETS, shards=SHARDS)
             opened.push_async_callback(store.close)
             sandbox = await opened.enter_async_context(Sandbox())
             made.append(TenantStack(store, tenant, sandbox, tmp_path / tenant))

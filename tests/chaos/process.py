@@ -11,6 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from tests.chaos.agent import AGENT, EFFECTS, graph
+from tests.store_secrets import SECRETS
 from twokey.bot.app import SlackBot
 from twokey.bot.config import BotConfig
 from twokey.gateway.config import PolicySource, SlackMode
@@ -46,7 +47,7 @@ async def _work(settings: Settings) -> None:
     """Work until SIGTERM."""
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    store = Store(settings.store, lease_ms=settings.lease_ms)
+    store = Store(settings.store, secrets=SECRETS, lease_ms=settings.lease_ms)
     store.keep_audit(settings.audit_kept, None)
     policy = PolicyFile(PolicySource(path=Path(settings.policy)))
     async with followed(policy, store, tenant="default"):

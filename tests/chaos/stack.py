@@ -19,6 +19,7 @@ from tests.chaos.agent import POLICY
 from tests.chaos.process import Settings
 from tests.forked import FORKS
 from tests.resume import postgres_server
+from tests.store_secrets import SECRETS
 from tests.tcp_proxy import Proxy
 from twokey.bot.ingress import EVENTS_PATH
 from twokey.gateway.retention import AUDIT_KEPT
@@ -171,7 +172,7 @@ async def running(
         postgres = opening.enter_context(postgres_server.running())
         engine = opening.enter_context(EmbeddedEngine(folder / "store"))
         sandbox = await opening.enter_async_context(Sandbox())
-        store = Store(engine.url, lease_ms=lease_ms)
+        store = Store(engine.url, secrets=SECRETS, lease_ms=lease_ms)
         opening.push_async_callback(store.close)
         stack = Stack(folder, store, sandbox, engine, postgres)
         stack.set_policy("3h")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.service.away_shards import AwayShards
+from tests.store_secrets import SECRETS
 from twokey.cli import freeze_checks
 from twokey.cli.freeze_checks import check_freezes
 from twokey.cli.main import run
@@ -28,7 +29,7 @@ split_by_agent: true
 
 @pytest.fixture
 async def split(store: Store) -> AsyncGenerator[Store]:
-    opened = Store(store.conn.url, shards=4, split=["default"])
+    opened = Store(store.conn.url, secrets=SECRETS, shards=4, split=["default"])
     yield opened
     await opened.close()
 

@@ -13,6 +13,7 @@ import typer
 from typer.testing import CliRunner
 
 from tests.bot.strategies import CANARY
+from tests.store_secrets import SECRETS
 from tests.streams import announced
 from twokey.cli import jobs
 from twokey.cli.command_context import CommandContext
@@ -56,7 +57,7 @@ class Shell:
         """Do something in the store, as a gateway would."""
 
         async def done() -> None:
-            store = Store(self._url)
+            store = Store(self._url, secrets=SECRETS)
             at = ThreadRef(store.keys_of_tenant("default"), "default", "shop", "t1")
             await work(store, at)
             await store.close()

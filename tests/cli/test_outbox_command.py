@@ -12,6 +12,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from tests.store_secrets import SECRETS
 from twokey.cli import outbox
 from twokey.cli.command_context import CommandContext
 from twokey.cli.main import add
@@ -48,7 +49,7 @@ class Shell:
         """Do something in the store, as a bot would."""
 
         async def done() -> None:
-            store = Store(self._url)
+            store = Store(self._url, secrets=SECRETS)
             await work(store)
             await store.close()
 

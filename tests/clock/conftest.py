@@ -16,6 +16,7 @@ from redis.exceptions import RedisError
 
 from tests.clock import faketime
 from tests.lifetimes import wrong_lifetimes
+from tests.store_secrets import SECRETS
 from twokey.gateway.store.engine import EmbeddedEngine
 from twokey.gateway.store.server_process import server_command
 from twokey.gateway.store.store import Store
@@ -111,7 +112,7 @@ async def store(
     clock: Clock,
 ) -> AsyncGenerator[Store]:
     """Give an empty store; afterwards each key lives as long as it is needed."""
-    opened = Store(moved_server[0], lease_ms=2000)
+    opened = Store(moved_server[0], secrets=SECRETS, lease_ms=2000)
     await opened.conn.command("FLUSHALL")
     yield opened
     wrong = await wrong_lifetimes(opened.conn)

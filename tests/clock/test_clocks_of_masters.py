@@ -13,6 +13,7 @@ from tests.clock import faketime
 from tests.conftest import eventually
 from tests.service.harness import ANA
 from tests.service.test_split_tenant import AGENTS, SHARDS, Tenant
+from tests.store_secrets import SECRETS
 from tests.topologies import Cluster, programs
 from twokey.gateway.approvals.decisions import Approve, Decided
 from twokey.gateway.policy.load import load_policy
@@ -62,7 +63,7 @@ async def tenant_of(
     with cluster:
         for node in cluster.nodes:
             node.ask("CONFIG", "SET", "cluster-require-full-coverage", "no")
-        store = Store(cluster.url, shards=SHARDS, split=["default"])
+        store = Store(cluster.url, secrets=SECRETS, shards=SHARDS, split=["default"])
         try:
             yield Tenant(store), cluster
         finally:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import cast
 
 from tests.clock.conftest import Clock
+from tests.store_secrets import SECRETS
 from twokey.gateway.store.engine import EmbeddedEngine
 from twokey.gateway.store.store import Store
 
@@ -16,7 +17,7 @@ async def test_a_server_that_starts_meanwhile_shows_the_real_time(
     clock.move(days=31)
 
     async with EmbeddedEngine(tmp_path / "other") as engine:
-        other = Store(engine.url)
+        other = Store(engine.url, secrets=SECRETS)
         shown, moved = await _seconds(other), await _seconds(store)
         await other.close()
 

@@ -17,6 +17,7 @@ from tests.conformance.oracle import PAID, differences
 from tests.conformance.scenes import Cell, Choice, Failure, Scene
 from tests.conformance.topologies import TOPOLOGIES
 from tests.resume.resume_stack import ANA, DAN
+from tests.store_secrets import SECRETS
 from twokey.gateway.approvals.decisions import (
     Approve,
     Click,
@@ -142,7 +143,7 @@ class Player:
 @asynccontextmanager
 async def quick_store(url: str, *_: object, **__: object) -> AsyncGenerator[Store]:
     """Open a store whose claims are in doubt soon after their owner died."""
-    store = Store(url, lease_ms=LEASE_MS)
+    store = Store(url, secrets=SECRETS, lease_ms=LEASE_MS)
     store.retries = RetrySettings(first=timedelta(milliseconds=50))
     try:
         yield store

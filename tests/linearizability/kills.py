@@ -40,6 +40,7 @@ from tests.linearizability.recorded import Recorded
 from tests.linearizability.servers import Server
 from tests.linearizability.shop_agent import AGENT, EFFECTS, effects
 from tests.resume import postgres_server
+from tests.store_secrets import SECRETS
 from tests.streams import audit_entries
 from tests.topologies import SentinelSet, free_port, programs, until
 from twokey.gateway.approvals.record import Approval
@@ -210,7 +211,7 @@ async def _started(folder: Path) -> AsyncGenerator[_Whole]:
             "SLACK_BOT_TOKEN": sandbox.bot_token,
             "SLACK_SIGNING_SECRET": sandbox.signing_secret,
         }
-        store = Store(sentinels.url)
+        store = Store(sentinels.url, secrets=SECRETS)
         opened.push_async_callback(store.close)
         await ensure_durable(store.conn)
 

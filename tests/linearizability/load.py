@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tests.linearizability.client import PEOPLE, Client, Seen
 from tests.linearizability.history import Recorder
+from tests.store_secrets import SECRETS
 from twokey.gateway.errors import StoreUnavailable
 from twokey.gateway.store.durability import ensure_durable
 from twokey.gateway.store.store import Store
@@ -37,7 +38,7 @@ def serve(url: str, name: str, folder: str, seed: int, connection: Connection) -
 async def _serve(
     url: str, name: str, folder: Path, seed: int, connection: Connection
 ) -> None:
-    store = Store(url, lease_ms=LEASE_MS)
+    store = Store(url, secrets=SECRETS, lease_ms=LEASE_MS)
     recorder = Recorder(folder / f"{name}-{os.getpid()}.jsonl")
     dice = random.Random(f"{name} {seed}")  # noqa: S311 - no secret
     # As every program does at its start: it learns whether replicas have to confirm.

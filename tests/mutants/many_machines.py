@@ -61,8 +61,8 @@ MANY_MACHINES_TABLE = (
     Mutant(
         "the setting of shards reaches the store",
         "gateway/store/open_store.py",
-        "Store(url, shards=shards, engine=engine, split=split)",
-        "Store(url, engine=engine, split=split)",
+        "Store(url, secrets=secrets, shards=shards, engine=engine, split=split)",
+        "Store(url, secrets=secrets, engine=engine, split=split)",
         COUNT,
     ),
     Mutant(

@@ -6,6 +6,7 @@ import asyncio
 from multiprocessing.connection import Connection
 
 from tests.service.standing import allowing_policy
+from tests.store_secrets import SECRETS
 from twokey.gateway.protocol.wire import ProposedCall, Turn, TurnRef
 from twokey.gateway.service.agents import AgentService
 from twokey.gateway.store.store import Store
@@ -21,7 +22,7 @@ def serve(url: str, name: str, connection: Connection) -> None:
 
 
 async def _serve(url: str, name: str, connection: Connection) -> None:
-    store, policy = Store(url), allowing_policy()
+    store, policy = Store(url, secrets=SECRETS), allowing_policy()
     agents = AgentService(store, lambda: policy)
     await store.conn.command("PING")
     connection.send({})

@@ -13,6 +13,7 @@ import pytest
 from tests.races.interleaver import Interleaver
 from tests.races.store_kill import until_killed
 from tests.service.harness import ANA, BEN, ServiceHarness
+from tests.store_secrets import SECRETS
 from tests.streams import audit_entries
 from twokey.gateway.approvals.decisions import (
     Approve,
@@ -270,7 +271,7 @@ async def test_a_store_that_is_killed_has_a_batch_decision_whole_or_not_at_all(
     folder, in_the_middle = tmp_path / "valkey", 0
     for number in range(KILLS):
         with EmbeddedEngine(folder) as engine:
-            store = Store(engine.url)
+            store = Store(engine.url, secrets=SECRETS)
             harness = ServiceHarness(store)
             batches = [(await opened(harness, f"t{number}-{n}"))[1] for n in range(4)]
             assert engine.pid is not None
@@ -280,7 +281,7 @@ async def test_a_store_that_is_killed_has_a_batch_decision_whole_or_not_at_all(
             )
             await store.close()
         with EmbeddedEngine(folder) as engine:
-            store = Store(engine.url)
+            store = Store(engine.url, secrets=SECRETS)
             harness = ServiceHarness(store)
             for batch, outcome in zip(batches, outcomes, strict=True):
                 after = await harness.approval(batch.items[0].id)

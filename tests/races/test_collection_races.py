@@ -13,6 +13,7 @@ from tests.races.interleaver import Interleaver
 from tests.races.store_kill import until_killed
 from tests.races.test_batch_races import KILLS, ROUNDS
 from tests.service.harness import ANA, BEN, ServiceHarness
+from tests.store_secrets import SECRETS
 from tests.streams import audit_entries
 from twokey.gateway.approvals.collection_deciding import Choice, SeenCollection
 from twokey.gateway.approvals.decisions import (
@@ -189,7 +190,7 @@ async def test_a_store_that_is_killed_has_a_decision_whole_or_not_at_all(
     folder, in_the_middle = tmp_path / "valkey", 0
     for number in range(KILLS):
         with EmbeddedEngine(folder) as engine:
-            store = Store(engine.url)
+            store = Store(engine.url, secrets=SECRETS)
             harness = ServiceHarness(store)
             collections = [
                 await opened(harness, f"t{number}-{n}", SIZE) for n in range(4)
@@ -204,7 +205,7 @@ async def test_a_store_that_is_killed_has_a_decision_whole_or_not_at_all(
             )
             await store.close()
         with EmbeddedEngine(folder) as engine:
-            store = Store(engine.url)
+            store = Store(engine.url, secrets=SECRETS)
             harness = ServiceHarness(store)
             for clicks, outcome in zip(collections, outcomes, strict=True):
                 found = await verbs(harness, clicks, ANA)

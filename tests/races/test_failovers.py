@@ -17,6 +17,7 @@ import pytest
 
 from tests.service.harness import ANA
 from tests.service.test_shards import TENANTS, TenantSide
+from tests.store_secrets import SECRETS
 from tests.streams import audit_entries
 from tests.topologies import Cluster, Node, SentinelSet, Topology, until
 from twokey.gateway.approvals.decisions import Approve
@@ -122,7 +123,7 @@ async def nothing_is_lost(store: Store, kills: Kills) -> None:
 async def test_sentinels_replace_masters_and_no_decision_is_lost_or_doubled(
     sentinel_set: SentinelSet,
 ) -> None:
-    store = Store(sentinel_set.url, shards=3, lease_ms=2000)
+    store = Store(sentinel_set.url, secrets=SECRETS, shards=3, lease_ms=2000)
 
     await nothing_is_lost(store, Kills(sentinel_set, sentinel_set.master))
 
@@ -130,7 +131,7 @@ async def test_sentinels_replace_masters_and_no_decision_is_lost_or_doubled(
 async def test_a_cluster_replaces_masters_and_no_decision_is_lost_or_doubled(
     replicated_cluster: Cluster,
 ) -> None:
-    store = Store(replicated_cluster.url, shards=3, lease_ms=2000)
+    store = Store(replicated_cluster.url, secrets=SECRETS, shards=3, lease_ms=2000)
     slots = itertools.cycle([0, 6000, 12000])
     kills = Kills(replicated_cluster, lambda: replicated_cluster.master_of(next(slots)))
 

@@ -31,6 +31,7 @@ from tests.service.harness import (
     person,
     still_members,
 )
+from tests.store_secrets import SECRETS
 from tests.streams import audit_entries
 from twokey.gateway.approvals.decisions import (
     Approve,
@@ -124,7 +125,7 @@ class Lifecycle(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.loop = asyncio.new_event_loop()
-        self.store = Store(self.url, lease_ms=60_000)
+        self.store = Store(self.url, secrets=SECRETS, lease_ms=60_000)
         self.harness = ServiceHarness(self.store, SAME_BY)
         self.known: list[Expected] = []
         self.steps = 0

@@ -13,6 +13,7 @@ import pytest
 
 from tests.races.interleaver import Choose, Interleaver, every_order
 from tests.service.harness import ANA, BEN, POLICY, ServiceHarness
+from tests.store_secrets import SECRETS
 from tests.streams import audit_entries
 from twokey.gateway.approvals.decisions import Approve, Outcome
 from twokey.gateway.approvals.events import EventName
@@ -202,12 +203,12 @@ async def test_a_killed_store_keeps_precedents_with_their_decisions(
     items: list[str] = []
     for _ in range(KILLS):
         with EmbeddedEngine(folder) as engine:
-            store = Store(engine.url)
+            store = Store(engine.url, secrets=SECRETS)
             items += await decide_until_killed(store, engine)
             await store.close()
 
     with EmbeddedEngine(folder) as engine:
-        store = Store(engine.url)
+        store = Store(engine.url, secrets=SECRETS)
         harness = ServiceHarness(store, ONCE)
         keys, fold = store.keys_of_tenant("default"), PrecedentFold()
         effects: set[str] = set()

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.service.harness import ANA, ServiceHarness
+from tests.store_secrets import SECRETS
 from tests.streams import audit_entries
 from twokey.gateway.approvals.decisions import Approve, Click, Decided, Stale
 from twokey.gateway.errors import StoreUnavailable
@@ -30,7 +31,7 @@ async def test_no_acknowledged_decision_is_lost_when_valkey_is_killed(
     acknowledged: set[str] = set()
     for round_ in range(KILLS):
         with EmbeddedEngine(folder) as engine:
-            store = Store(engine.url)
+            store = Store(engine.url, secrets=SECRETS)
             harness = ServiceHarness(store)
             clicks = [
                 (await harness.refund(thread=f"t{round_}-{n}"))[0]
@@ -41,7 +42,7 @@ async def test_no_acknowledged_decision_is_lost_when_valkey_is_killed(
             await store.close()
 
     with EmbeddedEngine(folder) as engine:
-        store = Store(engine.url)
+        store = Store(engine.url, secrets=SECRETS)
         harness = ServiceHarness(store)
         states = [(await harness.item(f"{one}.0")).state for one in acknowledged]
         audit = await audit_entries(store.conn, store.keys_of_tenant("default"))

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.service.harness import ANA, ServiceHarness, claim_of
+from tests.store_secrets import SECRETS
 from tests.streams import audit_entries
 from twokey.gateway.approvals.decisions import Approve, Click, Decision
 from twokey.gateway.approvals.events import EventName
@@ -35,7 +36,7 @@ SIZE = 56
 @pytest.fixture
 async def elsewhere(store: Store) -> AsyncGenerator[ServiceHarness]:
     """Give a gateway of another process over the same store."""
-    opened = Store(store.conn.url, lease_ms=2000)
+    opened = Store(store.conn.url, secrets=SECRETS, lease_ms=2000)
     yield ServiceHarness(opened)
     await opened.close()
 

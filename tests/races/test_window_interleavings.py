@@ -19,6 +19,7 @@ from tests.levels import examples
 from tests.races.interleaver import Choose, Interleaver, every_order
 from tests.service.harness import ANA, BEN, ServiceHarness
 from tests.service.windowed import refund, refunded, windowed
+from tests.store_secrets import SECRETS
 from twokey.gateway.approvals.decisions import Approve, Click, Edit, Reject
 from twokey.gateway.approvals.record import Item
 from twokey.gateway.protocol.states import ItemState
@@ -196,7 +197,7 @@ def test_several_at_once_in_any_order(
     turns = iter(order)
 
     async def once() -> None:
-        store = Store(valkey_url)
+        store = Store(valkey_url, secrets=SECRETS)
         await play(store, begun, deeds, lambda width: next(turns, 0) % width)
         await store.close()
 

@@ -9,6 +9,7 @@ import pytest
 
 from tests.service.harness import ANA, BEN, ServiceHarness
 from tests.service.windowed import refund, refunded, windowed, windowed_policy
+from tests.store_secrets import SECRETS
 from twokey.gateway.approvals.decisions import Approve, Edit, Outcome
 from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.protocol.wire import (
@@ -43,7 +44,7 @@ def call(amount: float, customer: str, place: int = 0) -> ProposedCall:
 async def test_of_ten_900s_under_a_limit_of_1000_one_stays_below_escalate(
     store: Store, valkey_url: str, spread: str
 ) -> None:
-    stores = [Store(valkey_url) for _ in range(AT_ONCE)]
+    stores = [Store(valkey_url, secrets=SECRETS) for _ in range(AT_ONCE)]
 
     async def race(customer: str) -> list[Verdict]:
         if spread == "turn":

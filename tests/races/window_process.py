@@ -6,6 +6,7 @@ import asyncio
 from multiprocessing.connection import Connection
 
 from tests.service.windowed import refund, windowed_policy
+from tests.store_secrets import SECRETS
 from twokey.gateway.protocol.wire import ProposedCall, Turn, TurnRef, Verdict
 from twokey.gateway.service.agents import AgentService
 from twokey.gateway.store.store import Store
@@ -25,7 +26,7 @@ def serve(url: str, name: str, calls: int, connection: Connection) -> None:
 
 
 async def _serve(url: str, name: str, calls: int, connection: Connection) -> None:
-    store, policy = Store(url), windowed_policy()
+    store, policy = Store(url, secrets=SECRETS), windowed_policy()
     agents = AgentService(store, lambda: policy)
 
     async def ask(agent: str, thread: str, customer: str) -> Verdict:

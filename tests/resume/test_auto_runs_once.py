@@ -14,6 +14,7 @@ from langchain_core.tools import BaseTool, tool
 from langgraph.types import interrupt
 
 from tests.resume import sample_tools
+from tests.store_secrets import SECRETS
 from twokey.agent import grant, tool_messages
 from twokey.gateway.errors import LeaseLost
 from twokey.gateway.policy.load import load_policy
@@ -140,7 +141,7 @@ class Stage:
 async def stage(store: Store, tmp_path: Path) -> AsyncGenerator[Stage]:
     # Who was replaced finds out when they write, and not before: these leases are
     # renewed later than any test takes.
-    patient = Store(store.conn.url, lease_ms=120_000)
+    patient = Store(store.conn.url, secrets=SECRETS, lease_ms=120_000)
     async with _opened(patient, tmp_path / "checkpoints.db") as opened:
         yield opened
     await patient.close()

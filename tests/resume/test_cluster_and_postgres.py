@@ -11,6 +11,7 @@ from redis.crc import key_slot
 
 from tests.resume import sample_tools
 from tests.resume.resume_stack import Stack
+from tests.store_secrets import SECRETS
 from tests.topologies import Cluster, until
 from twokey.gateway.errors import StoreUnavailable
 from twokey.gateway.resume.checkpoints import open_checkpoints
@@ -27,7 +28,7 @@ THREADS = 6
 @asynccontextmanager
 async def gateway(cluster: Cluster, postgres: str) -> AsyncGenerator[Stack]:
     """Run a gateway with a store and checkpoints of its own connections."""
-    store = Store(cluster.url, shards=3, lease_ms=2000)
+    store = Store(cluster.url, secrets=SECRETS, shards=3, lease_ms=2000)
     await ensure_durable(store.conn)
     async with open_checkpoints(postgres) as saver:
         runner = LangGraphLocal(attached(sample_tools.graph(), saver), agent="shop")

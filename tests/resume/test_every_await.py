@@ -24,6 +24,7 @@ from tests.conftest import eventually
 from tests.resume import sample_tools
 from tests.resume.postgres_server import fresh_database
 from tests.resume.resume_stack import POLICY, Stack
+from tests.store_secrets import SECRETS
 from twokey.gateway.approvals.decisions import Approve, Reconcile
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.policy.load import load_policy
@@ -88,7 +89,7 @@ class Halt:
 @asynccontextmanager
 async def gateway(url: str, database: str) -> AsyncGenerator[Stack]:
     """Open a gateway with connections of its own; nobody works in it yet."""
-    store = Store(url, lease_ms=LEASE_MS)
+    store = Store(url, secrets=SECRETS, lease_ms=LEASE_MS)
     async with open_checkpoints(database) as saver:
         runner = LangGraphLocal(attached(sample_tools.graph(ping), saver), agent="shop")
         stack = Stack(store, runner, saver)

@@ -17,6 +17,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from tests.conftest import eventually
 from tests.resume import postgres_server, sample_tools
 from tests.resume.resume_stack import Stack, open_stack
+from tests.store_secrets import SECRETS
 from tests.tcp_proxy import Proxy
 from twokey.gateway import clock
 from twokey.gateway.errors import LeaseLost, StoreUnavailable
@@ -246,7 +247,7 @@ async def test_a_holder_that_is_cut_off_from_the_store_stops_by_its_own_clock(
     store: Store,
 ) -> None:
     async with Proxy(store.conn.url) as cut:
-        away = Store(cut.url, lease_ms=400)
+        away = Store(cut.url, secrets=SECRETS, lease_ms=400)
         ended = asyncio.Event()
 
         async def work() -> None:

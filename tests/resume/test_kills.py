@@ -13,6 +13,7 @@ from tests.conftest import eventually
 from tests.resume import sample_tools
 from tests.resume.processes import LEASE_MS, killed, worker
 from tests.resume.resume_stack import Stack, open_stack
+from tests.store_secrets import SECRETS
 from twokey.gateway.approvals.decisions import Reconcile
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.protocol.states import ItemState
@@ -29,7 +30,7 @@ EMAIL = ("email", {"to": "ana@example.org"})
 @pytest.fixture
 async def stack(store: Store, tmp_path: Path) -> AsyncGenerator[Stack]:
     """Give a stack whose leases are as short as those of the processes."""
-    quick = Store(store.conn.url, lease_ms=LEASE_MS)
+    quick = Store(store.conn.url, secrets=SECRETS, lease_ms=LEASE_MS)
     async with open_stack(quick, tmp_path / "checkpoints.db") as opened:
         yield opened
     await quick.close()

@@ -13,6 +13,7 @@ import pytest
 from tests.conftest import eventually
 from tests.resume import sample_tools
 from tests.resume.resume_stack import Stack, open_stack
+from tests.store_secrets import SECRETS
 from twokey.gateway.approvals.decisions import Reconcile
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.verbs import Finding
@@ -51,7 +52,7 @@ async def test_a_killed_store_loses_no_decision_and_the_worker_finds_it_again(
     first, second = (EmbeddedEngine(tmp_path / "valkey") for _ in range(2))
     async with AsyncExitStack() as engines:
         await first.__aenter__()
-        store = Store(first.url, lease_ms=1000)
+        store = Store(first.url, secrets=SECRETS, lease_ms=1000)
         async with open_stack(store, tmp_path / "checkpoints.db") as stack:
             async with stack.working():
                 await stack.ask(REFUND)

@@ -11,6 +11,7 @@ import pytest
 from tests.conftest import eventually
 from tests.resume import sample_tools
 from tests.resume.resume_stack import Stack, open_stack
+from tests.store_secrets import SECRETS
 from twokey.gateway.approvals.decisions import Decided, Stale
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.errors import ThreadUnavailable
@@ -25,7 +26,7 @@ EMAIL = ("email", {"to": "ana@example.org"})
 @pytest.fixture
 async def second(stack: Stack, tmp_path: Path) -> AsyncGenerator[Stack]:
     """Give another process's view of the same stack."""
-    store = Store(stack.store.conn.url, lease_ms=2000)
+    store = Store(stack.store.conn.url, secrets=SECRETS, lease_ms=2000)
     async with open_stack(store, tmp_path / "checkpoints.db") as opened:
         yield opened
     await store.close()
@@ -82,7 +83,7 @@ async def test_a_tool_that_outlives_every_lease_is_run_once(
     store: Store, tmp_path: Path
 ) -> None:
     # A busy machine stops a process for as long as a short lease.
-    stacks = [Store(store.conn.url, lease_ms=3000) for _ in range(2)]
+    stacks = [Store(store.conn.url, secrets=SECRETS, lease_ms=3000) for _ in range(2)]
     place = tmp_path / "checkpoints.db"
     async with (
         open_stack(stacks[0], place) as stack,
@@ -149,7 +150,7 @@ async def test_only_one_at_a_time_runs_a_thread(stack: Stack) -> None:
 
 
 async def test_work_stops_when_its_lease_is_lost(store: Store) -> None:
-    quick = Store(store.conn.url, lease_ms=150)
+    quick = Store(store.conn.url, secrets=SECRETS, lease_ms=150)
     at = ThreadRef(quick.keys_of_tenant("default"), "default", "shop", "t1")
     ends: list[str] = []
 

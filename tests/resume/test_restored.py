@@ -14,6 +14,7 @@ from langgraph.checkpoint.base import CheckpointTuple
 from tests.conftest import eventually
 from tests.resume import sample_tools
 from tests.resume.resume_stack import Stack, open_stack
+from tests.store_secrets import SECRETS
 from twokey.gateway.approvals.decisions import Reconcile
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.approvals.recovering import RESTORED
@@ -32,7 +33,7 @@ RAN = "refunded 78291 899"
 async def on_disk(folder: Path) -> AsyncGenerator[Stack]:
     """Open a gateway whose store and checkpoints are files."""
     async with EmbeddedEngine(folder / "valkey") as engine:
-        store = Store(engine.url, lease_ms=1000)
+        store = Store(engine.url, secrets=SECRETS, lease_ms=1000)
         async with open_stack(store, folder / "checkpoints.sqlite") as stack:
             yield stack
         await store.close()
@@ -191,7 +192,7 @@ async def test_two_stores_share_checkpoints_without_doubting_each_other(
         EmbeddedEngine(tmp_path / "valkey") as engine,
         open_checkpoints(str(tmp_path / "checkpoints.sqlite")) as saver,
     ):
-        other = Store(engine.url)
+        other = Store(engine.url, secrets=SECRETS)
         both = [RestoreDetector(one, saver) for one in (store, other)]
         for detector in both * 3:
             assert await detector.compare() is Consistency.SAME

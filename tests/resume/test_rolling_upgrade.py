@@ -12,6 +12,7 @@ from tests.newer_version import become_newer
 from tests.resume import sample_tools
 from tests.resume.processes import worker
 from tests.resume.resume_stack import Stack, open_stack
+from tests.store_secrets import SECRETS
 from tests.streams import announced
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.errors import NewerRecord
@@ -33,7 +34,7 @@ def refund(thread: str) -> tuple[str, dict[str, object]]:
 @pytest.fixture
 async def shared(store: Store, tmp_path: Path) -> AsyncGenerator[Stack]:
     """Give a gateway on a file of checkpoints that other processes use as well."""
-    quick = Store(store.conn.url, lease_ms=1000)
+    quick = Store(store.conn.url, secrets=SECRETS, lease_ms=1000)
     async with open_stack(quick, tmp_path / "shared.db") as opened:
         yield opened
     await quick.close()

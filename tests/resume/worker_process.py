@@ -18,6 +18,7 @@ from langchain.agents.middleware.types import ToolCallRequest
 from tests.conftest import eventually
 from tests.resume.resume_stack import Stack, open_stack
 from tests.resume.sample_tools import DIE, die_at
+from tests.store_secrets import SECRETS
 from twokey.agent.calls import Caller
 from twokey.agent.result_codec import ToolResult
 from twokey.agent.tool_invocation import Handler
@@ -102,7 +103,7 @@ async def main(url: str, checkpoints: str, lease_ms: int) -> None:
     ClaimService.finish = finish  # type: ignore[method-assign]  # as above
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    store = Store(url, lease_ms=lease_ms)
+    store = Store(url, secrets=SECRETS, lease_ms=lease_ms)
     async with open_stack(store, Path(checkpoints)) as stack, stack.working():
         if os.environ.get(DIE) == "second_question":
             die_before_a_second_question(stack)

@@ -11,6 +11,7 @@ from tests.patience import WAIT_S
 from tests.service.away_shards import AwayShards
 from tests.service.harness import ANA
 from tests.service.test_split_tenant import AGENTS, SHARDS, Tenant
+from tests.store_secrets import SECRETS
 from twokey.gateway.approvals.decisions import Click, Reject
 from twokey.gateway.errors import AuditUnreadable, FreezeIncomplete, StoreUnavailable
 from twokey.gateway.service import away_parts
@@ -26,7 +27,9 @@ EVERYTHING = FreezeScope(kind=ScopeKind.TENANT)
 
 @pytest.fixture
 async def tenant(store: Store) -> AsyncGenerator[Tenant]:
-    split = Store(store.conn.url, shards=SHARDS, lease_ms=2000, split=["default"])
+    split = Store(
+        store.conn.url, secrets=SECRETS, shards=SHARDS, lease_ms=2000, split=["default"]
+    )
     yield Tenant(split)
     await split.close()
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.service.harness import ANA, BEN, CHLOE, POLICY, ServiceHarness, still_members
+from tests.store_secrets import SECRETS
 from tests.streams import announced
 from twokey.gateway.approvals.decisions import Approve, Changed, Edit, Reject
 from twokey.gateway.approvals.events import Event, EventName
@@ -314,7 +315,7 @@ async def test_a_call_that_was_given_back_meanwhile_is_evaluated_before_it_runs(
     assert isinstance(first, Claimed)
     change(harness, (REFUND, "process_refund: {tier: deny}"))
     evalsha = store.conn.evalsha
-    of_first = Store(store.conn.url, lease_ms=2000)
+    of_first = Store(store.conn.url, secrets=SECRETS, lease_ms=2000)
 
     async def given_back_before(*args: Any, **options: Any) -> Any:
         monkeypatch.setattr(store.conn, "evalsha", evalsha)

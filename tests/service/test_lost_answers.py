@@ -9,6 +9,7 @@ import pytest
 
 from tests.service.harness import ANA, ServiceHarness
 from tests.store.wire import Scripted, through
+from tests.store_secrets import SECRETS
 from tests.streams import audit_entries
 from twokey.gateway.approvals.changes import Change
 from twokey.gateway.approvals.events import EventName
@@ -37,7 +38,7 @@ async def harness(
     store: Store, lossy: Lossy, tmp_path: Path
 ) -> AsyncGenerator[ServiceHarness]:
     async with Scripted(tmp_path, through(store.conn.url, lossy.pass_on)) as wire:
-        over = Store(wire.url, lease_ms=2000)
+        over = Store(wire.url, secrets=SECRETS, lease_ms=2000)
         yield ServiceHarness(over)
         await over.close()
 

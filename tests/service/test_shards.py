@@ -11,6 +11,7 @@ import pytest
 from tests.conftest import eventually
 from tests.service.harness import ANA, DAN, RULES
 from tests.service.held_calls import held_call, read
+from tests.store_secrets import SECRETS
 from tests.streams import audit_entries
 from twokey.gateway.approvals.decisions import Approve, Click, Decided, Reject
 from twokey.gateway.approvals.events import EventName
@@ -71,7 +72,7 @@ class TenantSide:
 
 @pytest.fixture
 async def sides(store: Store) -> AsyncGenerator[tuple[TenantSide, ...]]:
-    spread = Store(store.conn.url, shards=3, lease_ms=2000)
+    spread = Store(store.conn.url, secrets=SECRETS, shards=3, lease_ms=2000)
     yield tuple(TenantSide(spread, tenant) for tenant in TENANTS)
     await spread.close()
 

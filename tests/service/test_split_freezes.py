@@ -11,6 +11,7 @@ from tests.conftest import eventually
 from tests.service.away_shards import AwayShards
 from tests.service.harness import ANA, RULES
 from tests.service.test_split_tenant import AGENTS, SHARDS, Tenant
+from tests.store_secrets import SECRETS
 from tests.streams import audit_entries
 from twokey.gateway.approvals.decisions import Approve
 from twokey.gateway.approvals.events import EventName
@@ -29,7 +30,9 @@ BILLING = FreezeScope(kind=ScopeKind.AGENT, name="billing")
 
 @pytest.fixture
 async def tenant(store: Store) -> AsyncGenerator[Tenant]:
-    split = Store(store.conn.url, shards=SHARDS, lease_ms=2000, split=["default"])
+    split = Store(
+        store.conn.url, secrets=SECRETS, shards=SHARDS, lease_ms=2000, split=["default"]
+    )
     yield Tenant(split)
     await split.close()
 

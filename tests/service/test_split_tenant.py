@@ -11,6 +11,7 @@ import pytest
 
 from tests.service.harness import ANA, BEN, DAN, RULES
 from tests.service.held_calls import held_call, read
+from tests.store_secrets import SECRETS
 from twokey.gateway.approvals.decisions import Approve, Click, Decided, Reject
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.approvals.record import Approval
@@ -62,7 +63,9 @@ class Tenant:
 
 @pytest.fixture
 async def tenant(store: Store) -> AsyncGenerator[Tenant]:
-    split = Store(store.conn.url, shards=SHARDS, lease_ms=2000, split=["default"])
+    split = Store(
+        store.conn.url, secrets=SECRETS, shards=SHARDS, lease_ms=2000, split=["default"]
+    )
     yield Tenant(split)
     await split.close()
 

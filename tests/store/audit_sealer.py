@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.store_secrets import SECRETS
 from twokey.gateway.service import sealing
 from twokey.gateway.store import audit_log
 from twokey.gateway.store.store import Store
@@ -45,7 +46,7 @@ async def _seal(url: str, folder: Path, at: int) -> None:
         _cut(os, name, left)
     _cut(sealing, "SEAL", left, is_async=True)
     _cut(audit_log.AuditLog, "trim_to", left, is_async=True)
-    store = Store(url)
+    store = Store(url, secrets=SECRETS)
     store.audit_folder = folder
     await sealing.seal(store, store.keys_of_tenant("default"), folder)
     await store.close()

@@ -13,6 +13,7 @@ from redis.exceptions import NoScriptError, RedisError
 
 from tests.conftest import eventually
 from tests.service.harness import ANA, ServiceHarness
+from tests.store_secrets import SECRETS
 from tests.topologies import DURABLE, Cluster, Node, SentinelSet, until
 from twokey.gateway.approvals.decisions import Approve, Decided
 from twokey.gateway.approvals.events import Event, EventName
@@ -222,7 +223,7 @@ async def test_who_gives_up_takes_it_from_nobody_else() -> None:
 @pytest.fixture
 async def replicated(sentinel_set: SentinelSet) -> AsyncGenerator[Store]:
     """Give a store that waits for replicas, as it is opened by the product."""
-    store = Store(sentinel_set.url, lease_ms=2000)
+    store = Store(sentinel_set.url, secrets=SECRETS, lease_ms=2000)
     await ensure_durable(store.conn)
     yield store
     await store.close()
@@ -247,7 +248,7 @@ async def test_a_decision_is_not_acknowledged_before_a_replica_has_it(
     with pytest.raises(NotConfirmed):
         await harness.reviews.decide(click, Approve(), ANA)
     # The master has it by now. On a new connection, too, that is no acknowledgement.
-    again = Store(sentinel_set.url, lease_ms=2000)
+    again = Store(sentinel_set.url, secrets=SECRETS, lease_ms=2000)
     again.conn.confirmed_by = 1
     with pytest.raises(NotConfirmed):
         await ServiceHarness(again).reviews.decide(click, Approve(), ANA)
@@ -363,7 +364,7 @@ async def test_what_was_acknowledged_survives_the_death_of_its_master(
 async def test_each_shard_of_a_cluster_waits_for_a_replica_of_its_own(
     replicated_cluster: Cluster,
 ) -> None:
-    store = Store(replicated_cluster.url, shards=3, lease_ms=2000)
+    store = Store(replicated_cluster.url, secrets=SECRETS, shards=3, lease_ms=2000)
     await ensure_durable(store.conn)
     assert store.conn.confirmed_by == 1
     harness = ServiceHarness(store)

@@ -11,6 +11,7 @@ import pytest
 from tests.conftest import eventually
 from tests.service.harness import ANA, ServiceHarness, claim_of
 from tests.service.showing import shown
+from tests.store_secrets import SECRETS
 from twokey.gateway.approvals.decisions import (
     Approve,
     Decision,
@@ -54,7 +55,7 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 async def as_stored(store: Store, approval_id: str) -> object:
     """Read a record as another process does."""
-    other = Store(store.conn.url)
+    other = Store(store.conn.url, secrets=SECRETS)
     try:
         loaded = await other.approvals.load(approval_id)
     finally:

@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 from tests.store.wire import Scripted, through
+from tests.store_secrets import SECRETS
 from twokey.gateway.store.store import Store
 
 DIGEST = "sha256:" + "5" * 64
@@ -33,7 +34,7 @@ async def test_a_request_whose_record_was_not_confirmed_is_still_new(
 
     broken, whole = through(valkey_url, lose_the_first), through(valkey_url, _as_it_is)
     async with Scripted(tmp_path, broken, whole) as wire:
-        over = Store(wire.url, lease_ms=2000)
+        over = Store(wire.url, secrets=SECRETS, lease_ms=2000)
         keys = over.keys_of_tenant("default")
 
         assert await over.cards.is_first(keys, DIGEST)

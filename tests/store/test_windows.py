@@ -18,6 +18,7 @@ from hypothesis.stateful import (
 )
 
 from tests.levels import examples
+from tests.store_secrets import SECRETS
 from twokey.gateway.policy.windows import MAX_MICRO
 from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.store import windows
@@ -57,7 +58,7 @@ class Sliding(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.loop = asyncio.new_event_loop()
-        self.store = Store(self.url)
+        self.store = Store(self.url, secrets=SECRETS)
         self.keys = self.store.keys_of_tenant("default")
         self.model = Model()
         self.turns = 0

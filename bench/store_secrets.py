@@ -1,0 +1,5 @@
+"""The secrets by which the measured processes seal what they store."""
+
+from __future__ import annotations
+
+SECRETS = (b"the secret of what is measured",)

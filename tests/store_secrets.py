@@ -1,0 +1,5 @@
+"""The secrets by which the processes of tests seal what they store."""
+
+from __future__ import annotations
+
+SECRETS = (b"the secret of all tests: 32 bytes",)

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from twokey.bot.cards.mentions import copies_for, mentions_for
 from twokey.bot.delivery.decision_digest import policy_decision_digest
 from twokey.bot.reach import with_unreachable
+from twokey.gateway.service.reading_ahead import Quiet, at_once
 from twokey.gateway.service.reviews import ReviewService
 from twokey.gateway.store.atomic_write import Loaded
 from twokey.gateway.store.cards import CardStore
@@ -32,6 +33,8 @@ async def outdated_cards(
     seal_key: bytes,
     resolved: Callable[[Loaded], Awaitable[Loaded]],
     named: MutableMapping[str, str],
+    *,
+    quiet: Quiet = at_once,
 ) -> list[str]:
     """Return the approvals whose cards have to be redrawn, a bounded number.
 
@@ -45,6 +48,7 @@ async def outdated_cards(
         named: for each approval, the policy decision and the people it was last
             returned for; updated. A card is returned once for these, so that one that
             Slack refuses is not redrawn for ever.
+        quiet: waits until there is time to evaluate one more.
 
     Raises:
         StoreUnavailable: when the store does not answer.
@@ -62,9 +66,9 @@ async def outdated_cards(
     looked_ms = int(before.get(_LOOKED, "0"))
     is_whole = not looked_ms or service.reach.changed_ms(now_ms) > looked_ms
     looked_at = await (
-        service.reevaluated_waiting(keys)
+        service.reevaluated_waiting(keys, quiet=quiet)
         if is_whole
-        else service.reevaluated(part=keys)
+        else service.reevaluated(part=keys, quiet=quiet)
     )
     for loaded in looked_at:
         place = await cards.place(keys, loaded.approval.id)

@@ -115,6 +115,7 @@ def publishers_of(  # noqa: PLR0913 - what a bot is made of
                 keys,
                 config.seal_key,
                 groups.resolved,
+                quiet=first.quiet,
             ),
             report=report,
             on_events=home.changed.set,

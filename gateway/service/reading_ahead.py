@@ -40,6 +40,10 @@ Quiet = Callable[[], Awaitable[None]]
 """Waits until there is time."""
 
 
+async def at_once() -> None:
+    """Wait for nothing."""
+
+
 class ReadingAhead(PolicyService):
     """Keeps what waits for people as if this process had shown it.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 
 from twokey.gateway.approvals import deciding, reporting
 from twokey.gateway.approvals.batch_deciding import (
@@ -41,7 +41,7 @@ from twokey.gateway.service.gesture_evaluation import evaluate_partition
 from twokey.gateway.service.inquiries import InquiryService
 from twokey.gateway.service.queue import MAX_QUEUE, ReviewQueue
 from twokey.gateway.service.reach import Reach, Rotations
-from twokey.gateway.service.reading_ahead import ReadingAhead
+from twokey.gateway.service.reading_ahead import Quiet, ReadingAhead, at_once
 from twokey.gateway.service.reevaluation import (
     depends_on_others,
     edits_add_up,
@@ -306,39 +306,52 @@ class ReviewService(AgentRequests):
             return await self.collected_cards.read(approval_id, self.as_of_now)
         return None if loaded is None else await self.as_of_now(loaded)
 
-    async def reevaluated_waiting(self, part: Keys | None = None) -> list[Loaded]:
+    async def reevaluated_waiting(
+        self, part: Keys | None = None, *, quiet: Quiet = at_once
+    ) -> list[Loaded]:
         """Return waiting approvals as of now; what is due soonest comes first.
 
-        With a ``part`` of the tenant, those of it alone.
+        With a ``part`` of the tenant, those of it alone; ``quiet`` is waited for before
+        each.
         """
-        return [
+        policy = self._policy()
+        found = [
             await self.as_of_now(one)
-            async for one in self.queue.waiting(MAX_QUEUE, part=part)
+            async for one in _calmly(self.queue.waiting(MAX_QUEUE, part=part), quiet)
         ]
+        self._note_shown(policy, part)
+        return found
 
     async def reevaluated(
-        self, limit: int = MAX_REEVALUATED, *, part: Keys | None = None
+        self,
+        limit: int = MAX_REEVALUATED,
+        *,
+        part: Keys | None = None,
+        quiet: Quiet = at_once,
     ) -> list[Loaded]:
         """Return waiting approvals whose calls depend on others, soonest due first.
 
-        Those of another policy are among them once; ``limit`` bounds what it costs.
-        With a ``part`` of the tenant, only those of it are looked at.
+        Those of another policy are among them, unless all were returned under it;
+        ``limit`` bounds what it costs. With a ``part`` of the tenant, only those of it
+        are looked at; ``quiet`` is waited for before each.
         """
-        policy, place = self._policy(), part.shard if part else ""
-        is_new = policy.digest != self._shown_by.get(place, "")
+        policy = self._policy()
+        is_new = policy.digest != self._shown_by.get(_place(part), "")
         if not (policy.windows or asks_for_precedents(policy) or is_new):
             return []
+        waiting = self.queue.waiting(MAX_QUEUE if is_new else limit, part=part)
         found = [
             await self.as_of_now(loaded)
-            async for loaded in self.queue.waiting(
-                MAX_QUEUE if is_new else limit, part=part
-            )
+            async for loaded in _calmly(waiting, quiet)
             if depends_on_others(policy, loaded.approval)
             or (is_new and loaded.approval.policy_digest != policy.digest)
         ]
-        # After all were read: if the store fails in between, the next look starts over.
-        self._shown_by[place] = policy.digest
+        self._note_shown(policy, part)
         return found
+
+    def _note_shown(self, policy: Policy, part: Keys | None) -> None:
+        # After all were read: if the store fails in between, the next look starts over.
+        self._shown_by[_place(part)] = policy.digest
 
     async def preview(
         self, approval: Approval, index: int, args: JsonObject
@@ -352,3 +365,13 @@ class ReviewService(AgentRequests):
             self.store, self._policy(), approval, index, Edit(args=args)
         )
         return evaluated.policy_now if evaluated else None
+
+
+def _place(part: Keys | None) -> str:
+    return part.shard if part else ""
+
+
+async def _calmly(rows: AsyncGenerator[Loaded], quiet: Quiet) -> AsyncGenerator[Loaded]:
+    async for one in rows:
+        await quiet()
+        yield one

@@ -210,7 +210,7 @@ async def test_a_bot_that_was_away_finds_the_cards_that_are_evaluated_otherwise(
 async def test_a_click_counts_as_evaluated_now_whatever_its_card_shows(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def nothing(*_: object) -> list[str]:
+    async def nothing(*_: object, **__: object) -> list[str]:
         return []
 
     monkeypatch.setattr(publishers, "outdated_cards", nothing)

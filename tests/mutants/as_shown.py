@@ -285,6 +285,13 @@ AS_SHOWN_TABLE = (
         "tests/bot/test_clicks_first.py",
     ),
     Mutant(
+        "clicks first: a look at all that waits leaves time for clicks",
+        "gateway/service/reviews.py",
+        "        await quiet()\n",
+        "",
+        "tests/service/test_dead_ends.py",
+    ),
+    Mutant(
         "what another policy said lets no call start",
         DECIDED_BY,
         "kept is None or kept.policy is not policy",

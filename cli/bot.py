@@ -17,6 +17,8 @@ from twokey.cli.stop_signals import until_stopped
 from twokey.cli.store_access import open_configured
 from twokey.gateway.policy_file import PolicyFile, followed
 from twokey.gateway.service.reviews import ReviewService
+from twokey.gateway.trust.key_folder import Role
+from twokey.gateway.trust.keyring import Keyring
 
 EXAMPLES = start_options.EXAMPLES
 
@@ -59,8 +61,9 @@ async def _bot(command: CommandContext, worker: str, *, insecure_dev: bool) -> N
     if worker:
         config = bot_workers.config_of(config)
     prepare_process(mine)
+    keyring = Keyring.of(settings, Role.BOT)
     async with open_configured(
-        settings, insecure_dev=insecure_dev, waits=True
+        settings, insecure_dev=insecure_dev, waits=True, keyring=keyring
     ) as store:
         reviews = ReviewService(store, policy, tenant=tenant)
         async with (

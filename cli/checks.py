@@ -15,6 +15,7 @@ from twokey.bot.web import Slack, SlackBody, SlackError, SlackRefused, text_at
 from twokey.cli.check import Check, State
 from twokey.cli.command_context import CommandContext
 from twokey.cli.freeze_checks import check_freezes
+from twokey.cli.keys import check_keys
 from twokey.cli.reviewer_checks import check_people
 from twokey.cli.store_access import open_configured
 from twokey.gateway.approvals.requirement import Notify
@@ -30,6 +31,7 @@ from twokey.gateway.service.reevaluation import dead_ends
 from twokey.gateway.store.connection import number
 from twokey.gateway.store.durability import ensure_durable
 from twokey.gateway.store.readers import longest_backlog
+from twokey.gateway.trust.keyring import Keyring
 
 _MAX_NAMED = 3
 """How many calls a sentence names."""
@@ -82,6 +84,7 @@ async def run_checks(
     else:
         yield Check("policy", State.GOOD, policy.digest)
     yield await _run_check("secret", _secret(settings))
+    yield await _run_check("keys", _keys(settings))
     async for check in _store_checks(settings, policy):
         yield check
     yield await _run_check("checkpoints", _checkpoints(settings))
@@ -166,6 +169,10 @@ async def _secret(settings: Settings) -> str:
     # folder can be written is then known, too.
     settings.secret_keys()
     return "TWOKEY_SECRET" if settings.secret else str(settings.data_dir / "secret.key")
+
+
+async def _keys(settings: Settings) -> str:
+    return check_keys(Keyring.of(settings))
 
 
 async def _store(settings: Settings) -> str:

@@ -12,6 +12,7 @@ from pydantic import SecretStr
 from twokey.cli.stack import Stack, open_stack
 from twokey.gateway.config import Settings, SlackMode
 from twokey.gateway.errors import SettingsError
+from twokey.gateway.key_settings import KeySettings
 from twokey.sandbox.records import Suggestion
 from twokey.sandbox.server import Sandbox
 from twokey.sandbox.workspace import Workspace
@@ -110,7 +111,8 @@ async def open_demo_stack(
 def _isolated(settings: Settings, data_dir: Path) -> Settings:
     """Keep a sandbox away from the store and the checkpoints of production."""
     checkpoints = SecretStr(str(data_dir.absolute() / "checkpoints.sqlite"))
-    return settings.model_copy(update={"redis_url": None, "checkpoints": checkpoints})
+    apart = {"redis_url": None, "checkpoints": checkpoints, "keys": KeySettings()}
+    return settings.model_copy(update=apart)
 
 
 def _made(folder: Path) -> Path:

@@ -12,6 +12,8 @@ from twokey.cli.start_options import InsecureDev, configure_logs
 from twokey.cli.stop_signals import until_stopped
 from twokey.gateway.embed import Twokey
 from twokey.gateway.garbage_collection import spare_what_is_there
+from twokey.gateway.trust.key_folder import Role
+from twokey.gateway.trust.keyring import Keyring
 
 EXAMPLES = start_options.EXAMPLES
 
@@ -24,7 +26,8 @@ def gateway(ctx: typer.Context, *, insecure_dev: InsecureDev = False) -> None:
 async def _gateway(command: CommandContext, *, insecure_dev: bool) -> None:
     settings = command.settings()
     configure_logs(command, settings, insecure_dev=insecure_dev)
-    async with Twokey(settings, insecure_dev=insecure_dev) as twokey:
+    keyring = Keyring.of(settings, Role.GATEWAY, Role.AUDIT)
+    async with Twokey(settings, insecure_dev=insecure_dev, keyring=keyring) as twokey:
         names = ", ".join(settings.agents) or "nobody"
         spare_what_is_there()
         await until_stopped(

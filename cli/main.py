@@ -59,6 +59,7 @@ COMMANDS = {
     "outbox": {"outbox": "See who reads the outbox, and drop a reader that is gone."},
     "repair": {"repair": "Repair what lost or restored data left behind."},
     "manifest": {"manifest": "Print the manifest of the Slack app, or check one."},
+    "keys": {"keys": "Make, rotate, retire and list the keys that Twokey signs with."},
     "audit": {"audit": "Read the audit log."},
     "stats": {"stats": "Count calls by what people did, and how long they waited."},
     "policy": {"policy": "Check a policy, say what it asks, or try it on past calls."},

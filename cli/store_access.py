@@ -11,13 +11,18 @@ from twokey.cli.command_context import CommandContext
 from twokey.gateway.config import Settings
 from twokey.gateway.store.open_store import open_store
 from twokey.gateway.store.store import Store
+from twokey.gateway.trust.keyring import Keyring
 
 T = TypeVar("T")
 
 
 @asynccontextmanager
 async def open_configured(
-    settings: Settings, *, insecure_dev: bool = False, waits: bool = False
+    settings: Settings,
+    *,
+    insecure_dev: bool = False,
+    waits: bool = False,
+    keyring: Keyring | None = None,
 ) -> AsyncGenerator[Store]:
     """Open the store that the settings name; see `open_store`."""
     async with open_store(
@@ -29,6 +34,7 @@ async def open_configured(
         split_by_agent=settings.split_by_agent,
         insecure_dev=insecure_dev,
         waits=waits,
+        keyring=keyring,
     ) as store:
         store.keep_audit(*settings.audit)
         yield store

@@ -40,6 +40,7 @@ from twokey.gateway.environment import (
     secrets_in,
 )
 from twokey.gateway.errors import SettingsError
+from twokey.gateway.key_settings import KeySettings
 from twokey.gateway.logs import LogSettings
 from twokey.gateway.metrics_settings import MetricsSettings
 from twokey.gateway.retention import RetentionSettings
@@ -167,6 +168,7 @@ class _AsWritten(_Model):
     slack: SlackSettings = SlackSettings()
     log: LogSettings = LogSettings()
     metrics: MetricsSettings = MetricsSettings()
+    keys: KeySettings = KeySettings()
 
 
 class SettingsFile(_AsWritten):
@@ -212,6 +214,7 @@ class Settings(_AsWritten):
         retries: how long a run that fails is retried.
         slack: how to reach Slack.
         metrics: which digest and alerts the bot posts, and where.
+        keys: where the signing keys are, and others' public keys.
         log: what ``twokey run`` and its parts write to stderr, and how.
         slack_secrets: tokens and the signing secret.
         secret: keys from the environment that seal buttons, the one in use first.
@@ -348,7 +351,11 @@ def _resolved(
     short = {name: AgentSettings(graph=ref) for name, ref in settings.graphs.items()}
     data_dir, folder = base / settings.data_dir.expanduser(), settings.audit_folder
     return Settings(
-        **{name: getattr(settings, name) for name in _AsWritten.model_fields},
+        **{
+            name: getattr(settings, name)
+            for name in _AsWritten.model_fields.keys() - {"keys"}
+        },
+        keys=settings.keys.below(base),
         folder=base,
         agents={
             name: agent.model_copy(update={"graph": _absolute(agent.graph, base)})

@@ -45,6 +45,7 @@ from twokey.gateway.service.reviews import ReviewService
 from twokey.gateway.store.open_store import open_store
 from twokey.gateway.store.store import Store
 from twokey.gateway.triage.asking import Triage, require_triage
+from twokey.gateway.trust.keyring import Keyring, own_keyring
 
 
 class Twokey:
@@ -65,6 +66,7 @@ class Twokey:
         audit_folder: of sealed parts of the audit log; None: all is in the store.
         ungated: agent to names of tools that may start ungated; `connected`: them all.
         insecure_dev: accept a store that would lose acknowledged decisions.
+        keyring: signing keys; None: all roles sign here, with keys of ``data_dir``.
 
     Attributes:
         store: the open store.
@@ -94,6 +96,7 @@ class Twokey:
         audit_folder: Path | None = None,
         ungated: Mapping[str, Collection[str]] | None = None,
         insecure_dev: bool = False,
+        keyring: Keyring | None = None,
     ) -> None:
         self._settings, self._stack = settings, AsyncExitStack()
         self._triage = triage and require_triage(triage, "what was given")
@@ -106,9 +109,10 @@ class Twokey:
             shards, split_by_agent = settings.shards, settings.split_by_agent
             tenant = settings.tenant
             checkpoints = settings.checkpoints.get_secret_value()
+        keyring = keyring or own_keyring(settings, data_dir)
         self._open_store = partial(open_store, url, data_dir, secrets=secrets,
             shards=shards, tenant=tenant, split_by_agent=split_by_agent,
-            insecure_dev=insecure_dev)  # fmt: skip
+            insecure_dev=insecure_dev, keyring=keyring)  # fmt: skip
         self._checkpoints = checkpoints or str(data_dir / "checkpoints.sqlite")
         self._tenant, self._slots, self._retries = tenant, slots, retries
         self._runners, self._ungated = Runners(), ungated or {}
@@ -124,11 +128,11 @@ class Twokey:
             GraphError: when an agent of the settings cannot be loaded.
         """
         async with AsyncExitStack() as stack:
-            self.store = await stack.enter_async_context(self._open_store())
+            enter = stack.enter_async_context
+            self.store = await enter(self._open_store())
             self.store.retries = self._retries or self.store.retries
-            self._saver = self._runners.saver = await stack.enter_async_context(
-                open_checkpoints(self._checkpoints)
-            )
+            self._saver = await enter(open_checkpoints(self._checkpoints))
+            self._runners.saver = self._saver
             self.store.keep_audit(*self._audit)
             if self._settings is not None:
                 self._runners.serve(await load_runners(self._settings, self._saver))
@@ -137,23 +141,14 @@ class Twokey:
             process = await gateway_process(
                 self._saver, self._checkpoints, tenant=self._tenant, serves=serves
             )
-            joined = registered(self.store, process)
-            self._registration = await stack.enter_async_context(joined)
+            self._registration = await enter(registered(self.store, process))
             if isinstance(self._policy, PolicyFile):
-                watched = followed(self._policy, self.store, tenant=self._tenant)
-                await stack.enter_async_context(watched)
+                await enter(followed(self._policy, self.store, tenant=self._tenant))
             watch = ThreadWatch(self.store, *self.store.parts_of(self._tenant))
-            self.service = await stack.enter_async_context(
-                running(
-                    self.store,
-                    self._policy,
-                    self._runners,
-                    tenant=self._tenant,
-                    triage=self._triage,
-                    slots=self._slots,
-                    on_change=watch.notify,
-                )
-            )
+            self.service = await enter(running(
+                self.store, self._policy, self._runners, tenant=self._tenant,
+                triage=self._triage, slots=self._slots, on_change=watch.notify,
+            ))  # fmt: skip
             self.reviews = ReviewService(self.store, self._policy, tenant=self._tenant)
             self._calls = PendingCalls(self.store, self.service, tenant=self._tenant)
             self._threads = ThreadRuns(self.store, self.service, self._runners, watch)

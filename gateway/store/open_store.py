@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 from twokey.gateway.secret_file import folder_secrets
@@ -14,13 +15,14 @@ from twokey.gateway.store.shard_count import ensure_shards
 from twokey.gateway.store.split_tenants import ensure_split, require_shards
 from twokey.gateway.store.store import Store
 from twokey.gateway.store.usable import shown, until_usable
+from twokey.gateway.trust.keyring import Keyring
 
 ENGINE_FOLDER = "valkey"
 """Where in the data folder the embedded server keeps its files."""
 
 
 @asynccontextmanager
-async def open_store(
+async def open_store(  # noqa: PLR0913 - what a process says of its store, by name
     url: str | None,
     data_dir: Path,
     *,
@@ -30,6 +32,7 @@ async def open_store(
     split_by_agent: bool = False,
     insecure_dev: bool = False,
     waits: bool = True,
+    keyring: Keyring | None = None,
 ) -> AsyncGenerator[Store]:
     """Open the store behind a URL, or the embedded one of a data folder.
 
@@ -45,15 +48,18 @@ async def open_store(
         split_by_agent: whether that tenant is split; fixed for a tenant.
         insecure_dev: accept a server that would lose acknowledged decisions.
         waits: wait for a server that is away for a while, see `until_usable`.
+        keyring: the signing keys of this process; those that are missing are made.
 
     Raises:
         StoreUnavailable: when there is no server, or none in time.
         UnsafeStore: when it would lose acknowledged decisions.
         SettingsError: when the store was set up with another number of shards, or the
-            tenant with the other way to split it.
+            tenant with the other way to split it, or a signing key cannot be used.
     """
     if split_by_agent:
         require_shards(shards)
+    if keyring is not None:
+        keyring.make_missing(datetime.now(UTC))  # noqa: TID251 - no store yet
     async with AsyncExitStack() as opened:
         engine: EmbeddedEngine | None = None
         if url is None:
@@ -62,6 +68,7 @@ async def open_store(
         split = (tenant,) if split_by_agent else ()
         secrets = secrets or folder_secrets(data_dir)
         store = Store(url, secrets=secrets, shards=shards, engine=engine, split=split)
+        store.keyring = keyring
         opened.push_async_callback(store.close)
 
         async def check() -> None:

@@ -46,6 +46,7 @@ from twokey.gateway.store.standing import StandingStore
 from twokey.gateway.store.threads import ThreadStore
 from twokey.gateway.store.timers import TimerStore
 from twokey.gateway.store.windows import WindowStore
+from twokey.gateway.trust.keyring import Keyring
 
 
 class Store:
@@ -65,6 +66,8 @@ class Store:
         audit_folder: where sealed segments of the audit log are; None: all of it stays
             in the store.
         retries: how long a run that fails is retried.
+        keyring: what this process signs with, and whose signatures it believes; None:
+            decisions are neither signed nor verified, and no receipts are issued.
     """
 
     def __init__(
@@ -86,6 +89,7 @@ class Store:
         self.audit_kept = AUDIT_KEPT
         self.audit_folder: Path | None = None
         self.retries = RetrySettings()
+        self.keyring: Keyring | None = None
         self.approvals = ApprovalStore(self.conn, lease_ms=lease_ms)
         self.threads = ThreadStore(self.conn, lease_ms=lease_ms)
         self.cards = CardStore(self.conn)

@@ -10,10 +10,12 @@ A file appears whole or not at all, and only its owner can read it.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -112,7 +114,7 @@ class KeyFolder:
             if key.state is KeyState.SIGNS:
                 return self._signing(self._read(self._path(key.public)))
         raise SettingsError(
-            f"There is no key for {self._role!r} in {str(self._folder)!r}; run: "
+            f"There is no key for {self._role.value!r} in {str(self._folder)!r}; run: "
             f"twokey keys create {self._role}"
         )
 
@@ -130,10 +132,24 @@ class KeyFolder:
         """
         if any(key.state is KeyState.SIGNS for key in self.listed()):
             raise SettingsError(
-                f"{self._role!r} has a key already; to replace it run: "
+                f"{self._role.value!r} has a key already; to replace it run: "
                 f"twokey keys rotate {self._role}"
             )
         return self._new(now)
+
+    def create_first(self, now: datetime) -> PublicKey | None:
+        """Make the first key of the role; None when there is one already.
+
+        Of several processes that start at once, one makes it.
+
+        Raises:
+            SettingsError: when the folder cannot be read or written.
+        """
+        # Without the lock where there is one: every start after the first.
+        if self.listed():
+            return None
+        with self._locked():
+            return None if self.listed() else self._new(now)
 
     def rotate(self, now: datetime) -> PublicKey:
         """Make a new key that signs from now on; older ones go on to verify.
@@ -161,13 +177,13 @@ class KeyFolder:
         ]
         if not found:
             raise SettingsError(
-                f"{self._role!r} has no key {label!r}; see: twokey keys list"
+                f"{self._role.value!r} has no key {label!r}; see: twokey keys list"
             )
         [key] = found
         if key.state is KeyState.SIGNS:
             raise SettingsError(
-                f"The key {key.public.label} signs for {self._role!r}; first run: "
-                f"twokey keys rotate {self._role}"
+                f"The key {key.public.label} signs for {self._role.value!r}; "
+                f"first run: twokey keys rotate {self._role}"
             )
         path = self._path(key.public)
         file = self._read(path).with_(seed="", retired_at=key.retired_at or now)
@@ -257,6 +273,23 @@ class KeyFolder:
                 draft.unlink(missing_ok=True)
         except OSError as error:
             raise SettingsError(
-                f"The key {str(path)!r} cannot be written: {error.strerror}. Make "
-                "'keys_folder' a folder that this user can write."
+                f"The key {str(path)!r} cannot be written: {error.strerror}. Name "
+                "with 'keys: {folder: …}' a folder that this user can write."
             ) from error
+
+    @contextmanager
+    def _locked(self) -> Generator[None]:
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            descriptor = os.open(self._folder, os.O_RDONLY)
+        except OSError as error:
+            raise SettingsError(
+                f"The keys in {str(self._folder)!r} cannot be written: "
+                f"{error.strerror}. Name with 'keys: {{folder: …}}' a folder that this "
+                "user can write."
+            ) from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)

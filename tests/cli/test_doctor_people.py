@@ -96,6 +96,7 @@ async def test_the_doctor_is_content_when_everything_is_there(
         "settings",
         "policy",
         "secret",
+        "keys",
         "store",
         "checkpoints",
         "audit",

@@ -1,0 +1,175 @@
+"""Make, rotate, retire and list signing keys."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+from pydantic import JsonValue
+
+from twokey.cli import console
+from twokey.cli.command_context import command_context
+from twokey.cli.console import AsJson
+from twokey.cli.examples import examples
+from twokey.gateway.errors import SettingsError
+from twokey.gateway.protocol.public_keys import PublicKey
+from twokey.gateway.trust.key_folder import Key, KeyFolder, KeyState, Role
+from twokey.gateway.trust.keyring import Keyring
+
+ABOUT = """Make, rotate, retire and list the keys that Twokey signs with.
+
+\b
+Three roles sign, each with keys of its own (Ed25519, one file for each key):
+  bot      each decision, at the moment in which Slack says who made it
+  gateway  a receipt for each call that may run, after it verified the decisions
+  audit    the state of the audit log, so that nobody can change it later
+
+'twokey run' makes all three at its first start, 'twokey bot' and 'twokey gateway' make
+their own. On one machine they find each other's public keys in the same folder. On
+several, copy each public key (a line of 'twokey keys list') to where it is verified:
+the bot's into the gateway's twokey.yml ('keys: {bot: [...]}'), and the gateway's to
+those who run the tools. A secret key never leaves its machine.
+
+To replace a key without a gap: rotate, copy the new public key to everybody who
+verifies, and retire the old one once what it signed has run or has lapsed.
+"""
+
+group = typer.Typer(help=ABOUT, no_args_is_help=True, rich_markup_mode=None)
+
+RoleName = Annotated[Role, typer.Argument(metavar="ROLE", help="bot, gateway, audit.")]
+
+_MARKS = {
+    KeyState.SIGNS: "signs",
+    KeyState.VERIFIES: "verifies what it signed",
+    KeyState.RETIRED: "retired",
+}
+
+
+@group.command(
+    epilog=examples(
+        ("twokey keys create bot", "where the bot runs, before its first start"),
+        ("twokey keys create gateway", "where the gateway runs"),
+    )
+)
+def create(ctx: typer.Context, role: RoleName) -> None:
+    """Make the first key of a role, and print its public key."""
+    public = _folder(ctx, role).create(datetime.now(UTC))
+    console.good(f"The {role} signs with {public.label}.")
+    _hand_over(role, public)
+
+
+@group.command(
+    epilog=examples(
+        ("twokey keys rotate gateway", "a new key signs; the old one still verifies"),
+    )
+)
+def rotate(ctx: typer.Context, role: RoleName) -> None:
+    """Make a new key that signs from now on; older ones go on to verify.
+
+    A process that runs uses it within a second.
+    """
+    public = _folder(ctx, role).rotate(datetime.now(UTC))
+    console.good(f"The {role} signs with {public.label} from now on.")
+    _hand_over(role, public)
+
+
+@group.command(
+    epilog=examples(
+        ("twokey keys retire bot 1f0c2a9b", "what this key signed counts no more"),
+    )
+)
+def retire(
+    ctx: typer.Context,
+    role: RoleName,
+    key: Annotated[
+        str, typer.Argument(metavar="KEY", help="Its id, from 'twokey keys list'.")
+    ],
+) -> None:
+    """Remove the secret of a key that no longer signs.
+
+    Calls that were approved under it and have not run are refused from then on. Its
+    public key stays, for what it signed in the audit log.
+    """
+    public = _folder(ctx, role).retire(key, datetime.now(UTC))
+    console.good(f"{public.label} is retired; its secret is gone.")
+    console.note(f"Take it out of 'keys: {{{role}: [...]}}' wherever it is named.")
+
+
+@group.command(
+    "list",
+    epilog=examples(
+        ("twokey keys list", "every key, with the public key to hand to others"),
+        ("twokey keys list --json", "the same for a machine"),
+    ),
+)
+def listed(ctx: typer.Context, *, json: AsJson = False) -> None:
+    """List the keys of this machine, and those of others in the settings."""
+    keyring = Keyring.of(command_context(ctx).settings())
+    found = {role: KeyFolder(keyring.folder, role).listed() for role in Role}
+    known = {role: keyring.known(role) for role in Role}
+    if json:
+        rows: list[JsonValue] = [
+            _row(role, key) for role in Role for key in found[role]
+        ]
+        rows += [
+            {"role": role, "public": key.text, "state": "known"}
+            for role in Role
+            for key in known[role]
+        ]
+        console.as_json(rows)
+        return
+    for role in Role:
+        for key in found[role]:
+            since = key.retired_at or key.created_at
+            typer.echo(f"{role:<8} {_MARKS[key.state]} since {since:%Y-%m-%d %H:%M}Z")
+            typer.echo(f"         {key.public.text}")
+        for public in known[role]:
+            typer.echo(f"{role:<8} of another process, by 'keys: {{{role}: [...]}}'")
+            typer.echo(f"         {public.text}")
+        if not (found[role] or known[role]):
+            console.note(f"{role:<8} no key; 'twokey keys create {role}' makes one.")
+
+
+def _folder(ctx: typer.Context, role: Role) -> KeyFolder:
+    return KeyFolder(Keyring.of(command_context(ctx).settings()).folder, role)
+
+
+def _hand_over(role: Role, public: PublicKey) -> None:
+    console.note("Its public key, for those who verify (it is no secret):")
+    typer.echo(public.text)
+    if role is Role.BOT:
+        console.note("Of a gateway on another machine: keys: {bot: [<this line>]}")
+    elif role is Role.GATEWAY:
+        console.note(
+            "Of a tool: Verifier(keys=[<this line>], ...), see docs/receipts.md"
+        )
+
+
+def _row(role: Role, key: Key) -> dict[str, JsonValue]:
+    return {
+        "role": role,
+        "public": key.public.text,
+        "id": key.public.id.hex(),
+        "state": key.state,
+        "created_at": key.created_at.isoformat(),
+        "retired_at": key.retired_at.isoformat() if key.retired_at else None,
+    }
+
+
+def check_keys(keyring: Keyring) -> str:
+    """Return which keys there are, for ``twokey doctor``.
+
+    Raises:
+        SettingsError: when a key cannot be read, or no approved call could run.
+    """
+    found = {role: keyring.verifying(role) for role in Role}
+    if not any(found.values()):
+        return "none yet; 'twokey run', 'twokey bot' and 'twokey gateway' make theirs"
+    if not found[Role.BOT]:
+        raise SettingsError(
+            "No public key of the bot is known here, so no call that people approve "
+            "could run. 'twokey keys list' prints it where the bot runs; write it "
+            "here: keys: {bot: [<that line>]}"
+        )
+    return ", ".join(f"{role} {len(keys)}" for role, keys in found.items() if keys)

@@ -1,0 +1,156 @@
+"""The signing keys that a process uses, and the public keys that it believes.
+
+A process signs with the keys of its own roles. Whose signatures it accepts is written
+in its folder, where it shares one with the others, and in the settings, where it does
+not. A key that is made, rotated or retired counts within a second, without a restart.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from twokey.gateway.clock import now_s
+from twokey.gateway.config import Settings
+from twokey.gateway.errors import SettingsError
+from twokey.gateway.failures import log_failure
+from twokey.gateway.protocol.public_keys import PublicKey, parse_public_key
+from twokey.gateway.trust.key_folder import KeyFolder, Role
+from twokey.gateway.trust.signing_key import SigningKey
+
+logger = logging.getLogger(__name__)
+
+FOLDER = "keys"
+"""Where in the data folder the keys are, if the settings say nothing else."""
+
+_LOOK_S = 1.0
+"""How long a look at the folder counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    looked_s: float
+    changed_ns: int
+    signing: SigningKey | None
+    verifying: tuple[PublicKey, ...]
+
+
+class Keyring:
+    """The keys of one process.
+
+    Args:
+        folder: of the keys of all roles.
+        makes: roles whose first key this process makes, if there is none.
+        known: public keys of other processes, by role, beside those of the folder.
+        clock: seconds that only go forward.
+
+    Raises:
+        SettingsError: when one of the known keys is not a whole public key.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        makes: Iterable[Role] = (),
+        known: Mapping[Role, Iterable[str]] | None = None,
+        clock: Callable[[], float] = now_s,
+    ) -> None:
+        self.folder = folder
+        self._makes = tuple(makes)
+        self._others = {
+            role: tuple(map(parse_public_key, texts))
+            for role, texts in (known or {}).items()
+        }
+        self._clock = clock
+        self._found: dict[Role, _Found] = {}
+
+    @classmethod
+    def of(cls, settings: Settings, *makes: Role) -> Keyring:
+        """Return the keys that the settings name, for a process of these roles."""
+        keys = settings.keys
+        return cls(
+            keys.folder or settings.data_dir / FOLDER,
+            makes=makes,
+            known={
+                Role.BOT: keys.bot,
+                Role.GATEWAY: keys.gateway,
+                Role.AUDIT: keys.audit,
+            },
+        )
+
+    def make_missing(self, now: datetime) -> tuple[PublicKey, ...]:
+        """Make the first key of each role of this process; return those made now.
+
+        Raises:
+            SettingsError: when the folder cannot be read or written.
+        """
+        made = [self._folder_of(role).create_first(now) for role in self._makes]
+        return tuple(key for key in made if key is not None)
+
+    def signing(self, role: Role) -> SigningKey:
+        """Return the key with which this process signs for a role.
+
+        Raises:
+            SettingsError: when it has none.
+        """
+        found = self._look(role)
+        # Asked again, so that the error names the folder and what to run.
+        return found.signing or self._folder_of(role).signing_key()
+
+    def verifying(self, role: Role) -> tuple[PublicKey, ...]:
+        """Return the public keys whose signatures count for a role."""
+        return (*self._look(role).verifying, *self.known(role))
+
+    def known(self, role: Role) -> tuple[PublicKey, ...]:
+        """Return the public keys of a role that the settings name."""
+        return self._others.get(role, ())
+
+    def _look(self, role: Role) -> _Found:
+        found, at_s = self._found.get(role), self._clock()
+        if found is not None and at_s - found.looked_s < _LOOK_S:
+            return found
+        changed_ns = _changed_ns(self.folder / role)
+        if found is not None and found.changed_ns == changed_ns:
+            found = _Found(at_s, changed_ns, found.signing, found.verifying)
+        else:
+            found = self._read(role, at_s, changed_ns, found)
+        self._found[role] = found
+        return found
+
+    def _read(
+        self, role: Role, at_s: float, changed_ns: int, before: _Found | None
+    ) -> _Found:
+        folder = self._folder_of(role)
+        try:
+            verifying = folder.verifying()
+            signing = folder.signing_key() if verifying else None
+        except SettingsError as error:
+            if before is None:
+                raise
+            # A process that runs goes on with what it has read; the next look tries
+            # again.
+            log_failure(logger, error, "keys.unreadable role=%s", role)
+            return _Found(at_s, -1, before.signing, before.verifying)
+        return _Found(at_s, changed_ns, signing, verifying)
+
+    def _folder_of(self, role: Role) -> KeyFolder:
+        return KeyFolder(self.folder, role)
+
+
+def _changed_ns(folder: Path) -> int:
+    """Return when files of a folder were last added or replaced; 0: there is none."""
+    try:
+        return folder.stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+def own_keyring(settings: Settings | None, data_dir: Path) -> Keyring:
+    """Return the keys of a process in which every role signs."""
+    if settings is not None:
+        return Keyring.of(settings, *Role)
+    return Keyring(data_dir / FOLDER, makes=Role)

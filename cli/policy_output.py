@@ -42,6 +42,8 @@ def explanation_rows(
     yield "tier", _tier(evaluation.tier)
     for reason in evaluation.reasons:
         yield "because", reason
+    if evaluation.effect_class is not None:
+        yield "effect", evaluation.effect_class
     for rule in evaluation.fired:
         yield "rule", _rule(rule)
     if evaluation.triage is not None:

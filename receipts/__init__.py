@@ -15,7 +15,8 @@ gateway, a store or a network; of this package's requirements only `cryptography
 from __future__ import annotations
 
 from twokey.gateway.errors import NotVerified
-from twokey.gateway.protocol.receipts import Effect, Grant, Ledger, Receipt
+from twokey.gateway.protocol.effect import Effect
+from twokey.gateway.protocol.receipts import Grant, Ledger, Receipt
 from twokey.receipts.sqlite_ledger import SqliteLedger
 from twokey.receipts.verifier import Verifier
 

@@ -42,11 +42,17 @@ from twokey.bot.text_types import (
 from twokey.gateway.approvals.collected import is_collected
 from twokey.gateway.approvals.lifecycle import ApprovalState
 from twokey.gateway.approvals.record import Approval
+from twokey.gateway.protocol.effect import Effect, gravest
 from twokey.sandbox.blockkit import limits
 from twokey.sandbox.blockkit.payload_rules import text_length
 
 _CALLED = 60
 _PLACES = 2
+_EFFECTS = {
+    Effect.READ: template("Only reads"),
+    Effect.REVERSIBLE: template("Can be undone"),
+    Effect.IRREVERSIBLE: template("⚠️ *Cannot be undone*"),
+}
 _MANY = 10
 """From how many requests of the agent in ten minutes on a card says so."""
 
@@ -116,7 +122,7 @@ def _origin(frame: Frame) -> Block:
 
 def _time(frame: Frame) -> list[Block]:
     approval = frame.approval
-    sentence: list[Template | Plain] = _how_many(approval)
+    sentence: list[Template | Plain] = [*_effect(approval), *_how_many(approval)]
     if is_collected(approval):
         sentence.append(template("Each call is a request of its own."))
     if approval.escalated_at_ms:
@@ -147,6 +153,15 @@ def reviewers(frame: Frame) -> list[Block]:
     return [
         section(joined(" ", [sentence, whom.named]), block_id=frame.block_id("people"))
     ]
+
+
+def _effect(approval: Approval) -> list[Template | Plain]:
+    """Say whether it can be taken back, where the policy has said so of its tools."""
+    said = [item.effect_class for item in approval.items]
+    if not any(said):
+        return []
+    # Of a tool without a class nobody knows that it can.
+    return [_EFFECTS[gravest(one or Effect.IRREVERSIBLE for one in said)]]
 
 
 def _how_many(approval: Approval) -> list[Template | Plain]:

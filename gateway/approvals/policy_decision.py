@@ -7,6 +7,7 @@ from typing import Any
 from twokey.gateway.approvals.precedents import Past
 from twokey.gateway.approvals.preview import Preview
 from twokey.gateway.approvals.requirement import Requirement, Role
+from twokey.gateway.protocol.effect import Effect
 from twokey.gateway.protocol.records import Record
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.tiers import Tier
@@ -37,6 +38,8 @@ class PolicyDecisionFields(Record):
             stands behind "|".
         requires_reason: the decisions that need a reason.
         asks_on_failure: a call that failed is in doubt until people reconcile it.
+        effect_class: what the tool does to the world; None: nobody said, and it counts
+            as irreversible.
         idempotent: an execution in doubt may be repeated under the same key.
         is_question: its arguments are questions to people; it never runs.
         is_standing: its arguments are the bounds of a standing approval; it never runs.
@@ -58,6 +61,7 @@ class PolicyDecisionFields(Record):
     formats: tuple[str, ...] = ()
     requires_reason: tuple[Verb, ...] = ()
     asks_on_failure: bool = False
+    effect_class: Effect | None = None
     idempotent: bool = False
     is_question: bool = False
     is_standing: bool = False

@@ -23,6 +23,7 @@ from twokey.gateway.policy.schema_mistakes import mistake
 from twokey.gateway.policy.similar_checks import similar_problems
 from twokey.gateway.policy.totals import hides
 from twokey.gateway.policy.type_check import AMOUNTS, path_problem, rule_problem
+from twokey.gateway.protocol.effect import gravest
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.tiers import Tier, join
 from twokey.gateway.validation_errors import Path, ProblemAt, dotted, near
@@ -282,6 +283,8 @@ def _tool_problems(
     base_tier = listed.tier if listed is not None else None
     given = [rule.tier for rule in rules if rule.tier is not None]
     floor = join(policy.defaults.tier if base_tier is None else base_tier, *given)
+    said = [rule.effect for rule in rules if rule.effect]
+    floor = join(floor, policy.effects.get(gravest(said), floor))
     schemas = [rule.args_schema for rule in rules if rule.args_schema is not None]
     if schemas:
         # The narrower schema: it is the one that arguments are checked against.

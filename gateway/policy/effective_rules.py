@@ -12,6 +12,7 @@ from twokey.gateway.policy.requirements import joined, required
 from twokey.gateway.policy.rules import AgentRule, Policy, RaiseRule, ToolRule
 from twokey.gateway.policy.tier_rules import WaitingRule
 from twokey.gateway.policy.triage_rules import TriageRule
+from twokey.gateway.protocol.effect import Effect, gravest
 from twokey.gateway.protocol.tiers import Tier, join
 from twokey.gateway.protocol.verbs import Verb
 
@@ -53,6 +54,30 @@ class EffectiveRules:
 
     def tier(self) -> tuple[Tier, tuple[str, ...]]:
         """Return the tier before any rule of ``raise``, and where it comes from."""
+        tier, reasons = self._asked_for()
+        least = self._policy.effects.get(self.effect, tier)
+        if join(tier, least) is tier:
+            return tier, reasons
+        said = f"without an effect counts as {self.effect} and"
+        if self.effect_class is not None:
+            said = f"whose effect is {self.effect}"
+        text = f"A tool {said} needs {least} at least."
+        return least, (*reasons, text)
+
+    @property
+    def effect_class(self) -> Effect | None:
+        """Return what the policy says that the tool does to the world."""
+        # For one agent it can be graver, never less: the tool stays the same.
+        said = [one.effect for one in (self._listed, self._narrow) if one.effect]
+        return gravest(said) if said else None
+
+    @property
+    def effect(self) -> Effect:
+        """Return as what the tool counts."""
+        return self.effect_class or Effect.IRREVERSIBLE
+
+    def _asked_for(self) -> tuple[Tier, tuple[str, ...]]:
+        """Return the tier that is listed, or that this run of the agent asks for."""
         tier, reasons = self._floor()
         asked = self._requested_tier
         if asked is None:

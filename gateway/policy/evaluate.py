@@ -94,7 +94,7 @@ def evaluate(
     raised = fired(
         policy,
         rules.raising(),
-        {"agent": agent, "tool": tool},
+        {"agent": agent, "tool": tool, "effect": rules.effect},
         args,
         facts,
         redact=redact,
@@ -128,6 +128,7 @@ def evaluate(
         totals=rules.first.totals,
         formats=_formats(rules.first.description or "", rules.first.totals),
         requires_reason=rules.requires_reason(),
+        effect_class=rules.effect_class,
         idempotent=bool(rules.first.idempotent),
         asks_on_failure=rules.first.on_failure == "ask",
         can_cover=rules.first.allow_similar is not None and tier is Tier.APPROVE,

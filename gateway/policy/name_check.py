@@ -24,7 +24,7 @@ from twokey.gateway.validation_errors import near
 MACROS = frozenset({"all", "exists", "exists_one", "filter"})
 """The macros that go through a list; ``map`` could make lists of any size."""
 
-CALL = ("agent", "tool")
+CALL = ("agent", "effect", "tool")
 """What ``call`` has."""
 
 SAME = ("same_done_24h", "same_rejected_24h")

@@ -55,6 +55,7 @@ from twokey.gateway.policy.similar_rules import SimilarRule
 from twokey.gateway.policy.tier_rules import TierRules, WaitingRule
 from twokey.gateway.policy.triage_rules import TriageRule
 from twokey.gateway.protocol import digest
+from twokey.gateway.protocol.effect import Effect
 from twokey.gateway.protocol.records import Record
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.tiers import Tier
@@ -234,8 +235,9 @@ class ToolRule(Record):
     ``link`` an address with such places that cards show; ``preview`` names an e-mail or
     a SQL statement; ``redact`` hides values on cards and changes nothing that is hashed
     or run. ``totals`` names arguments that the card of many calls adds up.
-    ``same_by`` names the arguments that two calls share when the second is the first
-    one again; without it these are all arguments.
+    ``effect`` says whether it only reads or can be taken back; of one that says nothing
+    it is assumed that it cannot. ``same_by`` names the arguments that two calls share
+    when the second is the first one again; without it these are all arguments.
     ``notify`` says how people learn of its cards, whatever their role and tier say.
     ``batch`` lets calls of several requests share a card. ``allow_similar`` lets people
     give standing approvals, within its bounds.
@@ -252,6 +254,7 @@ class ToolRule(Record):
     preview: Preview | None = None
     args_schema: JsonObject | None = None
     requires_reason: ReasonsFor | None = None
+    effect: Effect | None = None
     idempotent: StrictBool | None = None
     redact: tuple[ArgsPath, ...] = ()
     totals: Totals = ()
@@ -294,6 +297,7 @@ class Policy(Record):
     windows: dict[WindowName, WindowRule] = Field(default_factory=dict)
     requirements: dict[RequirementName, RequirementRule] = Field(default_factory=dict)
     tiers: TierRules = TierRules()
+    effects: dict[Effect, Tier] = Field(default_factory=dict[Effect, Tier])
     tools: dict[ExactName, ToolRule] = Field(default_factory=dict)
     agents: dict[ExactName, AgentRule] = Field(default_factory=dict)
     protect: Protection = Protection()

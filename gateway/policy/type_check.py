@@ -160,7 +160,7 @@ def _facts(
     expression: Expression, number: int, text: str, now_ms: int
 ) -> dict[str, object]:
     return {
-        "call": {"agent": text, "tool": text},
+        "call": {"agent": text, "effect": text, "tool": text},
         "now": utc(now_ms),
         "recent": {
             name: min(number, MOST_KEPT) if name in SAME else number for name in RECENT

@@ -21,6 +21,7 @@ from pydantic import Field, ValidationError
 from twokey.gateway.errors import BadJson, NotVerified
 from twokey.gateway.protocol.digest import action_document, action_hash, canonical
 from twokey.gateway.protocol.dsse import parse_envelope, verified
+from twokey.gateway.protocol.effect import Effect
 from twokey.gateway.protocol.public_keys import PublicKey
 from twokey.gateway.protocol.records import Record
 from twokey.gateway.protocol.strict_json import JsonObject, parse_object
@@ -37,18 +38,6 @@ SKEW_S = 30
 """How far the clocks of the gateway and of who verifies may differ."""
 
 _MAX_NAME = 200
-
-
-class Effect(StrEnum):
-    """What a call does to the world, from least to most.
-
-    ``read`` changes nothing, ``reversible`` can be taken back, ``irreversible`` cannot.
-    A tool without a class of its own counts as irreversible.
-    """
-
-    READ = "read"
-    REVERSIBLE = "reversible"
-    IRREVERSIBLE = "irreversible"
 
 
 class Grant(StrEnum):

@@ -24,7 +24,7 @@ _OF_RECORD = ("policy_digest", "channel")
 _OF_ITEM = (
     *("tool", "tier", "requirement", "allow", "authorization_ms", SCHEMA),
     *("redact", "totals", "formats", "requires_reason", "asks_on_failure"),
-    *("idempotent", "is_question", "is_standing", "can_cover"),
+    *("effect_class", "idempotent", "is_question", "is_standing", "can_cover"),
 )
 
 Shared = Mapping[int, JsonObject]

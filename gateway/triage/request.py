@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from twokey.gateway.approvals.evidence import Argument, arguments, shortened
 from twokey.gateway.approvals.policy_decision import PolicyDecision
+from twokey.gateway.protocol.effect import Effect
 from twokey.gateway.protocol.records import Record
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.tiers import Tier
@@ -28,6 +29,7 @@ class TriageRequest(Record):
         tool: name of the tool; written by a model, so untrusted.
         tier: what the call needs without triage.
         reasons: why, as sentences of ours.
+        effect: what the tool does to the world.
         description: the policy's line for the card; holds untrusted values.
         arguments: what would run, redacted by the policy; untrusted. A value is as
             it would run, or text when it is shortened.
@@ -40,6 +42,7 @@ class TriageRequest(Record):
     tool: str
     tier: Tier
     reasons: tuple[str, ...] = ()
+    effect: Effect = Effect.IRREVERSIBLE
     description: str = ""
     arguments: tuple[Argument, ...] = ()
     left_out: int = 0
@@ -68,6 +71,7 @@ def request_of(
         tool=shortened(tool, MAX_NAME),
         tier=decision.tier,
         reasons=decision.reasons,
+        effect=decision.effect_class or Effect.IRREVERSIBLE,
         description=shortened(decision.summary, MAX_VALUE),
         arguments=shown,
         left_out=len(every) - len(shown),

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from twokey.gateway.protocol.digest import action_document, action_hash
+from twokey.gateway.protocol.effect import Effect
 from twokey.gateway.protocol.receipts import (
     PAYLOAD_TYPE,
     Approver,
-    Effect,
     Grant,
     Receipt,
     statement,

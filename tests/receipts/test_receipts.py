@@ -22,10 +22,10 @@ from tests.receipts.sample_receipts import (
 )
 from twokey.gateway.errors import NotVerified
 from twokey.gateway.protocol.dsse import enveloped, pae, parse_envelope
+from twokey.gateway.protocol.effect import Effect
 from twokey.gateway.protocol.public_keys import PublicKey
 from twokey.gateway.protocol.receipts import (
     PAYLOAD_TYPE,
-    Effect,
     Grant,
     Receipt,
     statement,

@@ -38,6 +38,7 @@ from twokey.gateway.approvals.requirement import (
 )
 from twokey.gateway.policy.fields import MAX_LINK
 from twokey.gateway.protocol.business_state import BusinessState, with_state
+from twokey.gateway.protocol.effect import Effect
 from twokey.gateway.protocol.questions import Answered
 from twokey.gateway.protocol.records import Person, Result
 from twokey.gateway.protocol.states import ItemState
@@ -73,6 +74,7 @@ def _fullest(
         triage=TriageResult(raised_to=Tier.ESCALATE, rationale=long),
         tier=Tier.ESCALATE,
         totals=("args.n|eur", "args.n", "args.n|usd"),
+        effect_class=Effect.IRREVERSIBLE,
         requirement=TWO.with_(
             approvals=20, of=(*MANY, *TWO.of), at_least={"r" * 200: 3, "s" * 64: 9}
         ),

@@ -1,0 +1,36 @@
+"""A card says whether what it asks for can be taken back, where the policy says so."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.bot.readable import readable
+from tests.bot.samples import an_approval, an_item, frame
+from twokey.bot.cards.approval import card
+from twokey.gateway.protocol.effect import Effect
+
+SAID = ("Only reads", "Can be undone", "Cannot be undone")
+
+
+def shown(*effects: Effect | None) -> list[str]:
+    items = [an_item(index=n, effect_class=one) for n, one in enumerate(effects)]
+    text = readable(list(card(frame(an_approval(*items))).blocks))
+    return [one for one in SAID if one in text]
+
+
+@pytest.mark.parametrize(
+    ("effects", "said"),
+    [
+        ([Effect.READ], ["Only reads"]),
+        ([Effect.REVERSIBLE], ["Can be undone"]),
+        ([Effect.IRREVERSIBLE], ["Cannot be undone"]),
+        ([Effect.READ, Effect.REVERSIBLE], ["Can be undone"]),
+        # Nobody said of the second one that it can be taken back.
+        ([Effect.READ, None], ["Cannot be undone"]),
+        ([None, None], []),
+    ],
+)
+def test_the_card_says_the_gravest_effect_of_its_calls(
+    effects: list[Effect | None], said: list[str]
+) -> None:
+    assert shown(*effects) == said

@@ -10,6 +10,7 @@ from twokey.cli import console, start_options
 from twokey.cli.command_context import CommandContext, command_context
 from twokey.cli.start_options import InsecureDev, configure_logs
 from twokey.cli.stop_signals import until_stopped
+from twokey.gateway.api.serving import serving_api
 from twokey.gateway.embed import Twokey
 from twokey.gateway.garbage_collection import spare_what_is_there
 from twokey.gateway.trust.key_folder import Role
@@ -27,11 +28,16 @@ async def _gateway(command: CommandContext, *, insecure_dev: bool) -> None:
     settings = command.settings()
     configure_logs(command, settings, insecure_dev=insecure_dev)
     keyring = Keyring.of(settings, Role.GATEWAY, Role.AUDIT)
-    async with Twokey(settings, insecure_dev=insecure_dev, keyring=keyring) as twokey:
+    async with (
+        Twokey(settings, insecure_dev=insecure_dev, keyring=keyring) as twokey,
+        serving_api(settings, twokey.store, twokey.service) as url,
+    ):
         names = ", ".join(settings.agents) or "nobody"
         spare_what_is_there()
-        await until_stopped(
-            twokey.reload,
-            twokey.store,
-            ready=lambda: console.good(f"The gateway runs for {names}."),
-        )
+
+        def say() -> None:
+            console.good(f"The gateway runs for {names}.")
+            if url:
+                console.good(f"Agents in other processes reach it at {url}.")
+
+        await until_stopped(twokey.reload, twokey.store, ready=say)

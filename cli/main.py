@@ -63,6 +63,9 @@ COMMANDS = {
     "audit": {"audit": "Read the audit log."},
     "stats": {"stats": "Count calls by what people did, and how long they waited."},
     "policy": {"policy": "Check a policy, say what it asks, or try it on past calls."},
+    "api_keys": {
+        "api-keys": "Make, list and revoke API keys for agents in other processes."
+    },
     "adopt": {"adopt": "Replace lost checkpoints by those of the settings."},
     "version": {"version": "Print the version of Twokey and of Python."},
 }
@@ -157,7 +160,8 @@ def _list(app: typer.Typer, module: str, texts: Mapping[str, str]) -> None:
 def add(app: typer.Typer, name: str, module: ModuleType) -> None:
     """Add the commands of a module, or its group of commands."""
     if hasattr(module, "group"):
-        app.add_typer(module.group, name=name)
+        [command] = COMMANDS[name]
+        app.add_typer(module.group, name=command)
         return
     for command in COMMANDS[name]:
         app.command(command, epilog=module.EXAMPLES)(getattr(module, command))

@@ -70,6 +70,8 @@ async def _run(command: CommandContext, *, insecure_dev: bool) -> None:
         def say() -> None:
             console.good(f"Twokey runs in workspace {team}.")
             console.good(f"Agents: {agents}. Ctrl+C stops it; approvals stay.")
+            if stack.api_url:
+                console.good(f"Agents in other processes reach it at {stack.api_url}.")
 
         await until_stopped(twokey.reload, twokey.store, ready=say)
 

@@ -10,6 +10,7 @@ from pydantic import SecretStr
 
 from twokey.bot.app import SlackBot
 from twokey.bot.config import BotConfig
+from twokey.gateway.api.serving import serving_api
 from twokey.gateway.config import Settings
 from twokey.gateway.embed import Twokey
 from twokey.gateway.errors import SettingsError
@@ -26,10 +27,11 @@ _NEXT = (
 
 @dataclass(frozen=True)
 class Stack:
-    """A running gateway and the bot that speaks for it."""
+    """A running gateway, the bot that speaks for it, and the URL of its HTTP API."""
 
     twokey: Twokey
     bot: SlackBot
+    api_url: str = ""
 
 
 @asynccontextmanager
@@ -48,8 +50,9 @@ async def open_stack(
         # is there.
         Twokey(settings, insecure_dev=insecure_dev) as twokey,
         SlackBot(config, twokey.reviews) as bot,
+        serving_api(settings, twokey.store, twokey.service) as url,
     ):
-        yield Stack(twokey, bot)
+        yield Stack(twokey, bot, url)
 
 
 def ensure_configured(settings: Settings) -> None:

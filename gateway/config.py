@@ -25,6 +25,7 @@ from pydantic import (
     ValidationError,
 )
 
+from twokey.gateway.api_settings import ApiSettings
 from twokey.gateway.documents import (
     BadDocument,
     Document,
@@ -169,6 +170,7 @@ class _AsWritten(_Model):
     log: LogSettings = LogSettings()
     metrics: MetricsSettings = MetricsSettings()
     keys: KeySettings = KeySettings()
+    api: ApiSettings = ApiSettings()
 
 
 class SettingsFile(_AsWritten):
@@ -215,6 +217,7 @@ class Settings(_AsWritten):
         slack: how to reach Slack.
         metrics: which digest and alerts the bot posts, and where.
         keys: where the signing keys are, and others' public keys.
+        api: how agents in other processes reach the gateway.
         log: what ``twokey run`` and its parts write to stderr, and how.
         slack_secrets: tokens and the signing secret.
         secret: keys from the environment that seal buttons, the one in use first.
@@ -350,12 +353,11 @@ def _resolved(
         )
     short = {name: AgentSettings(graph=ref) for name, ref in settings.graphs.items()}
     data_dir, folder = base / settings.data_dir.expanduser(), settings.audit_folder
+    as_written = {name: getattr(settings, name) for name in _AsWritten.model_fields}
     return Settings(
-        **{
-            name: getattr(settings, name)
-            for name in _AsWritten.model_fields.keys() - {"keys"}
-        },
+        **{name: as_written[name] for name in as_written.keys() - {"keys", "api"}},
         keys=settings.keys.below(base),
+        api=settings.api.below(base),
         folder=base,
         agents={
             name: agent.model_copy(update={"graph": _absolute(agent.graph, base)})

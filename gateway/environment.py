@@ -29,6 +29,7 @@ VARIABLES: Final[Mapping[str, tuple[str, ...]]] = {
     "TWOKEY_SLACK_API_URL": ("slack", "api_url"),
     "TWOKEY_SLACK_FALLBACK_CHANNEL": ("slack", "fallback_channel"),
     "TWOKEY_SLACK_TEAM": ("slack", "team"),
+    "TWOKEY_API_LISTEN": ("api", "listen"),
     "TWOKEY_LOG_LEVEL": ("log", "level"),
     "TWOKEY_LOG_FORMAT": ("log", "format"),
 }

@@ -1,131 +1,99 @@
-"""API keys of agents: what a key may do, and how a presented one is checked.
-
-A key is ``tk_<id>_<secret>``. What is kept of it is its id, a hash of the secret with a
-key of the gateway's own (so that a copy of the list is of no use), what it may do, and
-until when. No key can decide about a call.
-"""
+"""Check the API keys that requests present."""
 
 from __future__ import annotations
 
-import hashlib
-import hmac
-import re
-import secrets
-from collections.abc import Awaitable, Callable, Collection
-from datetime import datetime
-from typing import NamedTuple
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
-from pydantic import AwareDatetime, Field
+from twokey.gateway.store.api_keys import FoundKey
+from twokey.gateway.trust.api_keys import ApiKey, PresentedKey, is_right, presented
+from twokey.gateway.trust.seals import SealKeys
 
-from twokey.gateway.protocol.http_api import Scope
-from twokey.gateway.protocol.records import Record
+logger = logging.getLogger(__name__)
 
-_TEXT = re.compile(r"tk_([0-9a-f]{16})_([0-9a-f]{64})", re.ASCII)
-_ID_BYTES, _SECRET_BYTES = 8, 32
+FRESH_S = 1.0
+"""For how long a key that was read counts as it was: a revoked key ends within that."""
 
+MOST_KNOWN = 10_000
+"""How many keys are remembered."""
 
-class ApiKey(Record):
-    """What is kept of a key; empty ``agents`` or ``tools`` are none, "*" is all."""
-
-    id: str
-    name: str
-    tenant: str
-    agents: frozenset[str]
-    tools: frozenset[str] = frozenset({"*"})
-    scopes: frozenset[Scope] = frozenset(Scope)
-    created_at: AwareDatetime
-    expires_at: AwareDatetime
-    hash: str = Field(repr=False)
-
-    def may_be(self, agent: str) -> bool:
-        """Return whether the key speaks for an agent."""
-        return bool(self.agents & {agent, "*"})
-
-    def may_use(self, tool: str) -> bool:
-        """Return whether the key may propose and run calls of a tool."""
-        return bool(self.tools & {tool, "*"})
+Find = Callable[[str], Awaitable[FoundKey | None]]
 
 
-class NewKey(NamedTuple):
-    """A new key: what is kept, and the text that is shown once."""
-
-    kept: ApiKey
-    text: str
-
-
-def new_api_key(
-    pepper: bytes,
-    *,
-    name: str,
-    tenant: str,
-    agents: Collection[str],
-    now: datetime,
-    expires_at: datetime,
-    tools: Collection[str] = ("*",),
-    scopes: Collection[Scope] = tuple(Scope),
-) -> NewKey:
-    """Make a key.
-
-    Args:
-        pepper: the gateway's key for hashes of API keys.
-        name: for people who read the list.
-        tenant: whose agents it speaks for.
-        agents: their names, "*" for all.
-        now: the time.
-        expires_at: when it ends.
-        tools: names of those whose calls it may propose and run, "*" for all.
-        scopes: what it may do.
-    """
-    id_ = secrets.token_hex(_ID_BYTES)
-    secret = secrets.token_hex(_SECRET_BYTES)
-    kept = ApiKey(
-        id=id_,
-        name=name,
-        tenant=tenant,
-        agents=frozenset(agents),
-        tools=frozenset(tools),
-        scopes=frozenset(scopes),
-        created_at=now,
-        expires_at=expires_at,
-        hash=_hash(pepper, id_, secret),
-    )
-    return NewKey(kept, f"tk_{id_}_{secret}")
+@dataclass(frozen=True)
+class _Known:
+    found: FoundKey
+    read_s: float
 
 
 class ApiKeys:
     """Checks presented keys.
 
     Args:
-        pepper: the gateway's key for hashes of API keys.
+        seals: the gateway's keys for API keys.
         find: returns what is kept of a key by its id, None for one that is not.
-        now: returns the time by the store's clock.
+        clock_s: a clock of this process that never goes back.
     """
 
     def __init__(
         self,
-        pepper: bytes,
-        find: Callable[[str], Awaitable[ApiKey | None]],
-        now: Callable[[], Awaitable[datetime]],
+        seals: SealKeys,
+        find: Find,
+        *,
+        clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._pepper = pepper
+        self._seals = seals
         self._find = find
-        self._now = now
+        self._clock_s = clock_s
+        self._known: dict[str, _Known] = {}
+        self._revoked: set[str] = set()
 
     async def check(self, text: str) -> ApiKey | None:
-        """Return what a presented key may do; None when it is not valid now."""
-        found = _TEXT.fullmatch(text)
-        if found is None:
-            return None
-        id_, secret = found.groups()
-        kept = await self._find(id_)
-        # Compared also where there is none: the time must not tell which ids exist.
-        expected = kept.hash if kept is not None else "0" * 64
-        is_right = hmac.compare_digest(_hash(self._pepper, id_, secret), expected)
-        if kept is None or not is_right or kept.id != id_:
-            return None
-        return kept if await self._now() < kept.expires_at else None
+        """Return what a presented key may do; None when it is not valid now.
 
+        Raises:
+            StoreUnavailable: when the store does not answer.
+        """
+        key = presented(text)
+        if key is None:
+            return None
+        known = await self._kept(key)
+        kept = None if known is None else known.found.key
+        if known is None or kept is None or not is_right(self._seals, key, kept):
+            # The same work as for a key that is known.
+            if kept is None:
+                is_right(self._seals, key, None)
+            return None
+        # By the clock of the store: that of this machine may be wrong.
+        passed_s = self._clock_s() - known.read_s
+        left_s = (kept.expires_at - known.found.now).total_seconds()
+        return kept if passed_s < left_s else None
 
-def _hash(pepper: bytes, id_: str, secret: str) -> str:
-    # Keyed and fast: the secret has 256 random bits, so nothing can be guessed.
-    return hmac.new(pepper, f"{id_}:{secret}".encode(), hashlib.sha256).hexdigest()
+    async def _kept(self, key: PresentedKey) -> _Known | None:
+        known = self._known.get(key.id)
+        now_s = self._clock_s()
+        if known is None or now_s - known.read_s >= FRESH_S:
+            self._known.pop(key.id, None)
+            found = await self._find(key.id)
+            if found is None or self._is_revoked(found.key):
+                return None
+            # Before the reading, so that what is remembered is never older.
+            known = _Known(found, now_s)
+            if len(self._known) >= MOST_KNOWN:
+                del self._known[next(iter(self._known))]
+            self._known[key.id] = known
+        return known
+
+    def _is_revoked(self, key: ApiKey) -> bool:
+        """Return whether a key was revoked, also when it is said that it was not."""
+        if key.revoked_at is not None:
+            if len(self._revoked) < MOST_KNOWN:
+                self._revoked.add(key.id)
+            return True
+        if key.id not in self._revoked:
+            return False
+        # An older sealed copy was put back into the store.
+        logger.error("security.api_key id=%r reason=replayed", key.id)
+        return True

@@ -15,7 +15,7 @@ from typing import Any
 from aiohttp import web
 from pydantic import ValidationError
 
-from twokey.gateway.api.api_keys import ApiKey, ApiKeys
+from twokey.gateway.api.api_keys import ApiKeys
 from twokey.gateway.errors import BadJson, TwokeyError
 from twokey.gateway.failures import log_failure
 from twokey.gateway.protocol import http_api
@@ -39,6 +39,7 @@ from twokey.gateway.protocol.http_api import (
 from twokey.gateway.protocol.port import Gateway
 from twokey.gateway.protocol.strict_json import parse
 from twokey.gateway.protocol.wire import ClaimRequest, Turn, TurnRef
+from twokey.gateway.trust.api_keys import ApiKey
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +56,8 @@ class Refusal(Exception):
 Ask = Callable[[Gateway, Any], Awaitable[Any]]
 
 _ASK: dict[str, Ask] = {
-    "submit": lambda port, turn: port.submit(turn),
+    # Whatever the agent says of itself: no job of the gateway reaches its process.
+    "submit": lambda port, turn: port.submit(turn.with_(resumes_itself=True)),
     "claim": lambda port, request: port.claim(request),
     "heartbeat": lambda port, it: port.heartbeat(it.item_id, it.fence),
     "finish": lambda port, it: port.finish(it.item_id, it.fence, it.result),

@@ -83,6 +83,9 @@ class EventName(StrEnum):
     SEEDED_SHOWN = "seeded.shown"
     SEEDED_ANSWERED = "seeded.answered"
     SEEDED_EXPIRED = "seeded.expired"
+    # In the audit log alone.
+    API_KEY_CREATED = "api_key.created"
+    API_KEY_REVOKED = "api_key.revoked"
 
 
 BY_GATEWAY = "twokey"

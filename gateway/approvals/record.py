@@ -291,10 +291,11 @@ class Approval(Record):
     included; 0 when nobody counted. ``expires_at_ms`` is when the first of the calls
     that wait expires; `timing.end_of` is the end of each. All times are Unix
     milliseconds of the store's clock.
-    ``nested_in`` is the run around an agent that runs inside another one's tool;
-    ``answered`` is what people answered that run before.
+    ``nested_in`` is the run around an agent that runs inside another one's tool, and
+    ``answered`` what people answered that run before.
     ``uses`` and ``checked_at_ms``, when Slack last confirmed its givers' roles, are of
-    a standing approval. ``task`` is what the agent says it is part of.
+    a standing approval. ``task`` is what the agent says it is part of. An agent that
+    ``resumes_itself`` runs in a process of its own, and no job brings it back.
     """
 
     id: str
@@ -320,6 +321,7 @@ class Approval(Record):
     policy_digest: str
     says: str = ""
     task: str = ""
+    resumes_itself: bool = False
     answered: tuple[Answered, ...] = ()
     recent_requests: int = 0
     remarks: tuple[Remark, ...] = ()
@@ -392,8 +394,7 @@ def approval_of(item: str) -> tuple[str, int]:
         ValueError: when the text is not an item id.
     """
     approval, dot, index = item.rpartition(".")
-    # isascii, because isdigit is true of digits that int() reads and no id has, such as
-    # "٣".
+    # isascii, because isdigit is true of digits that int() reads and no id has: "٣".
     if not (dot and approval and index.isascii() and index.isdigit()):
         raise ValueError(f"{item[:80]!r} is not an item id")
     return approval, int(index)

@@ -111,7 +111,8 @@ class Turn(Record):
     maps a tool's name to the JSON Schema of its arguments, as the agent declares it.
     ``enclosing_run`` is the run in whose tool the turn's own run was started: its
     people may have asked for these calls. It adds people who must not decide, and
-    nothing else.
+    nothing else. ``resumes_itself`` says that the agent's own process brings its thread
+    forward once something was decided; over HTTP it always does.
     """
 
     ref: TurnRef
@@ -119,6 +120,7 @@ class Turn(Record):
     says: str = ""
     schemas: dict[str, JsonObject] = Field(default_factory=dict)
     enclosing_run: RunRef | None = None
+    resumes_itself: bool = False
 
 
 class VerdictKind(StrEnum):

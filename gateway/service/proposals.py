@@ -274,6 +274,7 @@ def _approval(channel: str, rows: _Rows, source: Source) -> Approval:
         policy_digest=source.policy_digest,
         says=turn.says,
         task=next((one.call.hint.task for _, one, _ in rows if one.call.hint), ""),
+        resumes_itself=turn.resumes_itself,
         items=items,
     )
 

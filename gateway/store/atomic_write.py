@@ -239,8 +239,7 @@ def _values(keys: Keys, seen: Loaded, what: Write) -> dict[str, object]:
     old = codec.head(before, were)
     head = codec.changed(old, codec.head(after, are))
     states = _states(before, after)
-    # No agent waits for a standing approval.
-    job = resume_job(after) if change.resumes and not after.is_standing else None
+    job = resume_job(after) if change.resumes else None
     return {
         "id": before.id,
         "rev": str(before.rev),
@@ -283,8 +282,11 @@ def _json(value: object) -> str:
     return to_json(value).decode()
 
 
-def resume_job(approval: Approval) -> Job:
-    """Return the job that brings the agent of an approval back."""
+def resume_job(approval: Approval) -> Job | None:
+    """Return the job that brings the agent of an approval back; None: none does."""
+    # No agent waits for a standing approval.
+    if approval.is_standing or approval.resumes_itself:
+        return None
     run = approval.nested_in or approval
     return Job.to_resume(approval.tenant, run.agent, run.thread)
 

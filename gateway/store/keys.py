@@ -80,6 +80,7 @@ PERMANENT = frozenset(
         "shards",
         "split",
         "freeze_changes",
+        "api_keys",
     }
 )
 """Last part of the keys that live as long as the store: indexes, streams, freezes."""
@@ -280,6 +281,10 @@ class Keys:
     def freeze_changes(self, tenant: str) -> str:
         """Hash: by name, the newest freeze or its end, of a tenant that is split."""
         return f"{self._base}:{_hashed(tenant)}:freeze_changes"
+
+    def api_keys(self, tenant: str) -> str:
+        """Hash: the sealed API keys of a tenant, by their ids."""
+        return f"{self._base}:{_hashed(tenant)}:api_keys"
 
     def split(self, tenant: str) -> str:
         """String: whether a tenant is split by agent, in its own shard."""

@@ -12,12 +12,16 @@ from aiohttp import web
 
 from tests.service.harness import ServiceHarness
 from twokey.agent.http_gateway import HttpGateway
-from twokey.gateway.api.api_keys import ApiKey, ApiKeys, new_api_key
+from twokey.gateway.api.api_keys import FRESH_S, ApiKeys
 from twokey.gateway.api.server import Api
 from twokey.gateway.service.agents import AgentService
+from twokey.gateway.store.api_keys import FoundKey
+from twokey.gateway.trust.api_keys import ApiKey, new_api_key
+from twokey.gateway.trust.derived_keys import Purpose
+from twokey.gateway.trust.seals import SealKeys
 
 NOW = datetime(2026, 11, 26, 12, tzinfo=UTC)
-PEPPER = b"p" * 32
+SEALS = SealKeys([b"p" * 32], Purpose.API_KEYS)
 
 
 @dataclass
@@ -28,6 +32,7 @@ class ApiStack:
     url: str = ""
     now: datetime = NOW
     kept: dict[str, ApiKey] = field(default_factory=dict[str, ApiKey])
+    _clock_s: float = 0.0
 
     def key(
         self,
@@ -38,7 +43,7 @@ class ApiStack:
     ) -> str:
         """Return a new API key."""
         made = new_api_key(
-            PEPPER,
+            SEALS,
             name="test",
             tenant=tenant,
             agents=agents,
@@ -58,13 +63,15 @@ class ApiStack:
         finally:
             await found.aclose()
 
-    async def find(self, key_id: str) -> ApiKey | None:
+    async def find(self, key_id: str) -> FoundKey | None:
         """Return what is kept of a key."""
-        return self.kept.get(key_id)
+        kept = self.kept.get(key_id)
+        return None if kept is None else FoundKey(kept, self.now)
 
-    async def clock(self) -> datetime:
-        """Return the time of the store."""
-        return self.now
+    def clock_s(self) -> float:
+        """Return a clock by which nothing that was read is fresh any more."""
+        self._clock_s += FRESH_S
+        return self._clock_s
 
 
 @asynccontextmanager
@@ -78,7 +85,8 @@ async def serving(harness: ServiceHarness) -> AsyncGenerator[ApiStack]:
     async def agent_of(tenant: str, item_id: str) -> str | None:
         return await port_of(tenant).agent_of(item_id)
 
-    api = Api(ApiKeys(PEPPER, stack.find, stack.clock), port_of, agent_of)
+    keys = ApiKeys(SEALS, stack.find, clock_s=stack.clock_s)
+    api = Api(keys, port_of, agent_of)
     runner = web.AppRunner(api.application())
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)

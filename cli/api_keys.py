@@ -1,0 +1,233 @@
+"""Make, list and revoke API keys of agents in other processes."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Annotated, Literal, TypeVar
+
+import typer
+from pydantic import JsonValue
+
+from twokey.cli import console
+from twokey.cli.command_context import CommandContext, caller, command_context
+from twokey.cli.console import AsJson, By
+from twokey.cli.examples import examples
+from twokey.cli.store_access import open_configured
+from twokey.gateway.api.serving import api_key_seals, api_key_store
+from twokey.gateway.config import Settings
+from twokey.gateway.errors import SettingsError
+from twokey.gateway.protocol.http_api import Scope
+from twokey.gateway.store.api_keys import ApiKeyStore
+from twokey.gateway.trust.api_keys import ApiKey, NewKey, new_api_key
+
+T = TypeVar("T")
+
+ABOUT = """Make, list and revoke API keys for agents in other processes.
+
+A key lets a program propose calls of its agents, wait for people, and run what they
+approved, over the HTTP API ('api' in the settings). No key can approve anything: people
+do that, in Slack.
+"""
+
+group = typer.Typer(help=ABOUT, no_args_is_help=True, rich_markup_mode=None)
+
+_LIFE = re.compile(r"(?P<count>[1-9][0-9]{0,4})(?P<unit>[mhd])", re.ASCII)
+_UNITS = {"m": "minutes", "h": "hours", "d": "days"}
+_LONGEST = timedelta(days=400)
+_MOST_NAME = 80
+
+
+@group.command(
+    epilog=examples(
+        ("twokey api-keys create billing-prod --agent billing", "for one agent"),
+        ("… --agent billing --agent support --expires 30d", "two agents, 30 days"),
+        ("… --tool look_up_order --scope submit --scope execute", "only that tool"),
+        ("… --agent billing --json", "the key for a machine"),
+    )
+)
+def create(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(help="What it is for, for people.")],
+    *,
+    agent: Annotated[
+        list[str],
+        typer.Option(help="An agent that it speaks for; '*' for all. Repeatable."),
+    ],
+    tool: Annotated[
+        list[str] | None,
+        typer.Option(help="A tool whose calls it may propose and run; default: all."),
+    ] = None,
+    scope: Annotated[
+        list[Scope] | None,
+        typer.Option(
+            help="submit: propose calls; read: see what became of them; execute: run "
+            "what was approved. Default: all three."
+        ),
+    ] = None,
+    expires: Annotated[
+        str,
+        typer.Option(metavar="TIME", help="When it ends: 12h or 90d, 400d at most."),
+    ] = "90d",
+    json: AsJson = False,
+    by: By = "",
+) -> None:
+    """Make a key and print it, once: only a keyed hash of it is kept.
+
+    Give it to the agent's process as a secret (TWOKEY_API_KEY). To replace a key, make
+    the new one, change the process over, then revoke the old one.
+    """
+    lives = _life(expires)
+    names = _checked(name, [*agent, *(tool or ())])
+    who = by or caller()
+
+    async def made(keys: ApiKeyStore, settings: Settings) -> NewKey:
+        now = await keys.now()
+        new = new_api_key(
+            api_key_seals(settings),
+            name=names,
+            tenant=settings.tenant,
+            agents=agent,
+            now=now,
+            expires_at=now + lives,
+            tools=tool or ("*",),
+            scopes=scope or tuple(Scope),
+            created_by=who,
+        )
+        await keys.add(new.kept, who)
+        return new
+
+    new = _ask(command_context(ctx), made)
+    if json:
+        console.as_json({**_row(new.kept), "key": new.text})
+        return
+    console.good(f"{_line(new.kept)}")
+    console.note("This is the key. It is shown once, and nobody can print it again:")
+    typer.echo(new.text)
+
+
+@group.command(
+    "list",
+    epilog=examples(
+        ("twokey api-keys list", "every key, what it may do, and until when"),
+        ("twokey api-keys list --json", "the same for a machine"),
+    ),
+)
+def listed(ctx: typer.Context, *, json: AsJson = False) -> None:
+    """List the keys, the oldest first; none of them can be printed."""
+
+    async def read(
+        keys: ApiKeyStore, _: Settings
+    ) -> tuple[tuple[ApiKey, ...], tuple[str, ...]]:
+        return await keys.all(), await keys.refused()
+
+    found, refused = _ask(command_context(ctx), read)
+    if json:
+        rows: list[JsonValue] = [_row(key) for key in found]
+        console.as_json([*rows, *({"id": one, "forged": True} for one in refused)])
+        return
+    for key in found:
+        (console.note if key.revoked_at else console.good)(_line(key))
+    for one in refused:
+        console.bad(
+            f"{console.printable(one)}: not made by this gateway, or with a secret "
+            "that it does not know any more; it is refused. "
+            "'twokey api-keys revoke' removes it."
+        )
+    if not found and not refused:
+        console.note("There is no API key; 'twokey api-keys create' makes one.")
+
+
+@group.command(
+    epilog=examples(
+        ("twokey api-keys revoke 3f9a0c77d1e2b845", "it ends within a second"),
+    )
+)
+def revoke(
+    ctx: typer.Context,
+    key: Annotated[
+        str, typer.Argument(metavar="ID", help="From 'twokey api-keys list'.")
+    ],
+    *,
+    by: By = "",
+) -> None:
+    """End a key: within a second, no gateway accepts it any more.
+
+    What its agent asked for before stays as it is: people may still decide it.
+    """
+    # Somebody who has the whole key at hand means it, too.
+    given = key.removeprefix("tk_").partition("_")[0]
+
+    async def ended(
+        keys: ApiKeyStore, _: Settings
+    ) -> ApiKey | Literal["removed"] | None:
+        return await keys.revoke(given, by or caller())
+
+    found = _ask(command_context(ctx), ended)
+    if found is None:
+        raise SettingsError(
+            f"There is no API key {given!r} that has not ended; "
+            "'twokey api-keys list' shows those there are."
+        )
+    if found == "removed":
+        console.good(f"{console.printable(given)} was removed; it was refused anyway.")
+        return
+    console.good(f"The key {found.id} ({console.printable(found.name)}) was revoked.")
+
+
+def _ask(
+    command: CommandContext, ask: Callable[[ApiKeyStore, Settings], Awaitable[T]]
+) -> T:
+    settings = command.settings()
+
+    async def asked() -> T:
+        # As for a freeze: a key can be revoked also in a store that is not durable.
+        async with open_configured(settings, insecure_dev=True) as store:
+            return await ask(api_key_store(settings, store), settings)
+
+    return asyncio.run(asked())
+
+
+def _life(text: str) -> timedelta:
+    match = _LIFE.fullmatch(text)
+    if match is None:
+        raise SettingsError(f"--expires {text!r} is not a time; write 90d, 12h or 30m.")
+    life = timedelta(**{_UNITS[match["unit"]]: int(match["count"])})
+    if life > _LONGEST:
+        raise SettingsError(f"--expires {text!r} is longer than {_LONGEST.days} days.")
+    return life
+
+
+def _checked(name: str, others: list[str]) -> str:
+    for one in (name, *others):
+        if not (one.strip() and one.isprintable() and len(one) <= _MOST_NAME):
+            raise SettingsError(
+                f"{one!r} is no name; write 1 to {_MOST_NAME} printable characters."
+            )
+    return name
+
+
+def _row(key: ApiKey) -> dict[str, JsonValue]:
+    return {
+        "id": key.id,
+        "name": key.name,
+        "agents": [*sorted(key.agents)],
+        "tools": [*sorted(key.tools)],
+        "scopes": [*sorted(key.scopes)],
+        "created_at": key.created_at.isoformat(),
+        "created_by": key.created_by,
+        "expires_at": key.expires_at.isoformat(),
+        "revoked_at": key.revoked_at.isoformat() if key.revoked_at else None,
+    }
+
+
+def _line(key: ApiKey) -> str:
+    agents, tools = ", ".join(sorted(key.agents)), ", ".join(sorted(key.tools))
+    scopes = ", ".join(sorted(key.scopes))
+    ends = f"expires {key.expires_at.isoformat(sep=' ', timespec='minutes')}"
+    if key.revoked_at is not None:
+        ends = f"revoked {key.revoked_at.isoformat(sep=' ', timespec='minutes')}"
+    name = console.printable(key.name)
+    return f"{key.id} {name}: agents {agents}; tools {tools}; {scopes}; {ends}"

@@ -1,0 +1,116 @@
+"""Serve the HTTP API of a gateway at the address of its settings."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import ssl
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+from aiohttp import web
+
+from twokey.gateway.api.api_keys import ApiKeys
+from twokey.gateway.api.server import Api
+from twokey.gateway.api_settings import Address, ApiSettings
+from twokey.gateway.config import Settings
+from twokey.gateway.errors import NotAllowed, SettingsError
+from twokey.gateway.service.agents import AgentService
+from twokey.gateway.store.api_keys import ApiKeyStore
+from twokey.gateway.store.store import Store
+from twokey.gateway.trust.derived_keys import Purpose
+from twokey.gateway.trust.seals import SealKeys
+
+logger = logging.getLogger(__name__)
+
+DRAIN_S = 10.0
+"""How long requests that are being answered may take when the process stops."""
+
+
+def api_key_store(settings: Settings, store: Store) -> ApiKeyStore:
+    """Return the API keys of the tenant of the settings."""
+    return ApiKeyStore(store, api_key_seals(settings), tenant=settings.tenant)
+
+
+@asynccontextmanager
+async def serving_api(
+    settings: Settings, store: Store, service: AgentService
+) -> AsyncGenerator[str]:
+    """Serve the HTTP API while the block runs, where the settings have it.
+
+    Yields:
+        Its URL; "" where there is none.
+
+    Raises:
+        SettingsError: when the address or the certificate cannot be used.
+    """
+    address = settings.api.address
+    if address is None:
+        yield ""
+        return
+    keys = ApiKeys(api_key_seals(settings), api_key_store(settings, store).find)
+
+    def port_of(tenant: str) -> AgentService:
+        # A key's record is sealed for its tenant and was found in this one's.
+        if tenant != settings.tenant:
+            raise NotAllowed(f"This gateway does not serve the tenant {tenant!r}.")
+        return service
+
+    async def agent_of(tenant: str, item_id: str) -> str | None:
+        return await port_of(tenant).agent_of(item_id)
+
+    api = Api(keys, port_of, agent_of)
+    runner = web.AppRunner(api.application(), access_log=None, shutdown_timeout=DRAIN_S)
+    await runner.setup()
+    try:
+        yield await _listen(runner, address, settings.api)
+    finally:
+        await runner.cleanup()
+
+
+async def _listen(
+    runner: web.AppRunner, address: Address, settings: ApiSettings
+) -> str:
+    tls = _tls(settings)
+    site = web.TCPSite(runner, *address, ssl_context=tls)
+    try:
+        await site.start()
+    except OSError as error:
+        raise _cannot_listen(address, error) from error
+    host, port = runner.addresses[0][:2]
+    scheme = "http" if tls is None else "https"
+    url = f"{scheme}://{Address(host, port).url_host}"
+    logger.info("api.listening url=%s", url)
+    return url
+
+
+def api_key_seals(settings: Settings) -> SealKeys:
+    """Return what seals API keys, derived from the secret of the settings."""
+    return SealKeys(settings.secret_keys(), Purpose.API_KEYS)
+
+
+def _tls(settings: ApiSettings) -> ssl.SSLContext | None:
+    if settings.certificate is None or settings.private_key is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(settings.certificate, settings.private_key)
+    except (OSError, ssl.SSLError) as error:
+        raise SettingsError(
+            f"The certificate {str(settings.certificate)!r} with the key "
+            f"{str(settings.private_key)!r} cannot be used ({error.strerror}); see "
+            "'api.certificate' and 'api.private_key'."
+        ) from error
+    return context
+
+
+def _cannot_listen(address: Address, error: OSError) -> SettingsError:
+    if error.errno == errno.EADDRINUSE:
+        why = "is in use; stop what listens there, or"
+    else:
+        why = f"cannot be used ({error.strerror});"
+    return SettingsError(
+        f"The address {address.url_host} of the HTTP API {why} set 'api.listen' "
+        "(TWOKEY_API_LISTEN) to another one."
+    )

@@ -1,0 +1,108 @@
+"""Settings of the HTTP API for agents in other processes."""
+
+from __future__ import annotations
+
+import ipaddress
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
+
+_LAST_PORT = 65_535
+
+
+class Address(NamedTuple):
+    """Where a server listens."""
+
+    host: str
+    port: int
+
+    @property
+    def is_loopback(self) -> bool:
+        """Return whether only this machine reaches it."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    @property
+    def url_host(self) -> str:
+        """Return host and port as they stand in a URL (RFC 3986, section 3.2.2)."""
+        shown = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{shown}:{self.port}"
+
+
+def address_of(text: str) -> Address:
+    """Read ``host:port``; an IPv6 host stands in brackets.
+
+    Raises:
+        ValueError: for any other text.
+    """
+    host, colon, port = text.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        host = ""
+    is_port = port.isascii() and port.isdigit() and int(port) <= _LAST_PORT
+    if not (host and colon and is_port):
+        raise ValueError(
+            f"{text!r} is no address; write host:port, such as 127.0.0.1:8780."
+        )
+    return Address(host, int(port))
+
+
+def _address(text: str) -> str:
+    address_of(text)
+    return text
+
+
+class ApiSettings(BaseModel):
+    """How agents in other processes reach the gateway.
+
+    Attributes:
+        listen: ``host:port``; empty: there is no HTTP API.
+        certificate: file of the TLS certificate, with those between it and the root.
+        private_key: file of its private key.
+        behind_proxy: a proxy in front ends TLS, so plain HTTP from other machines is
+            accepted.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    listen: Annotated[str, AfterValidator(_address)] | None = None
+    certificate: Path | None = None
+    private_key: Path | None = None
+    behind_proxy: bool = False
+
+    @model_validator(mode="after")
+    def _safe(self) -> ApiSettings:
+        if (self.certificate is None) is not (self.private_key is None):
+            raise ValueError(
+                "TLS needs both 'certificate' and 'private_key'; name both files."
+            )
+        address = self.address
+        has_tls = self.certificate is not None or self.behind_proxy
+        if address is not None and not address.is_loopback and not has_tls:
+            raise ValueError(
+                f"{self.listen!r} can be reached from other machines, and API keys "
+                "would travel in the clear; name 'certificate' and 'private_key', or "
+                "set 'behind_proxy: true' where a proxy in front ends TLS."
+            )
+        return self
+
+    @property
+    def address(self) -> Address | None:
+        """Return where it listens; None: nowhere."""
+        return None if self.listen is None else address_of(self.listen)
+
+    def below(self, base: Path) -> ApiSettings:
+        """Return the settings with file names that start at a folder."""
+        return self.model_copy(
+            update={
+                name: base / path.expanduser()
+                for name in ("certificate", "private_key")
+                if (path := getattr(self, name)) is not None
+            }
+        )

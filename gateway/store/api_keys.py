@@ -1,0 +1,202 @@
+"""Store the API keys of a tenant, sealed: what is not ours is reported, never used."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Literal
+
+from twokey.gateway.approvals.events import Event, EventName
+from twokey.gateway.errors import NotAllowed, NotVerified
+from twokey.gateway.store.connection import fields, milliseconds
+from twokey.gateway.store.script import Script
+from twokey.gateway.store.store import Store
+from twokey.gateway.trust.api_keys import ApiKey, sealed, unsealed
+from twokey.gateway.trust.seals import SealKeys
+
+logger = logging.getLogger(__name__)
+
+WRITE = Script("api_key")
+
+MOST_KEYS = 10_000
+"""How many keys a tenant may have, revoked ones included."""
+
+KEPT = timedelta(days=30)
+"""How long a key that has ended is still listed."""
+
+
+@dataclass(frozen=True)
+class FoundKey:
+    """A key as it is kept, and the time of the store when it was read."""
+
+    key: ApiKey
+    now: datetime
+
+
+Refused = Callable[[str, NotVerified], None]
+"""Is told of each key that does not verify: its id, and why."""
+
+
+def log_refused(key_id: str, error: NotVerified) -> None:
+    """Log that what the store has of a key does not verify."""
+    logger.error("security.api_key id=%.32r reason=%s", key_id, error.reason)
+
+
+class ApiKeyStore:
+    """The API keys of one tenant.
+
+    Args:
+        store: where they are kept.
+        seals: the gateway's keys for API keys.
+        tenant: whose they are.
+        refused: is told of those that somebody else wrote.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        seals: SealKeys,
+        *,
+        tenant: str,
+        refused: Refused = log_refused,
+    ) -> None:
+        self._conn = store.conn
+        self._keys = store.keys_of_tenant(tenant)
+        self._name = self._keys.api_keys(tenant)
+        self._seals = seals
+        self._tenant = tenant
+        self._refused = refused
+
+    async def now(self) -> datetime:
+        """Return the time of the store."""
+        return _time(await self._conn.now_ms(self._name))
+
+    async def find(self, key_id: str) -> FoundKey | None:
+        """Return a key, revoked or not; None for one that is not, or is not ours.
+
+        Raises:
+            StoreUnavailable: when the store does not answer.
+        """
+        stored, time = await self._conn.transaction(
+            ["HGET", self._name, key_id], ["TIME"]
+        )
+        if not isinstance(stored, bytes):
+            return None
+        key = self._read(key_id, stored)
+        return None if key is None else FoundKey(key, _time(milliseconds(time)))
+
+    async def all(self) -> tuple[ApiKey, ...]:
+        """Return every key, the oldest first; those that ended long ago are dropped.
+
+        Raises:
+            StoreUnavailable: when the store does not answer.
+        """
+        found: list[ApiKey] = []
+        now = await self.now()
+        for key_id, stored in await self._rows():
+            key = self._read(key_id, stored)
+            if key is None:
+                continue
+            if min(key.expires_at, key.revoked_at or key.expires_at) + KEPT < now:
+                await self._write(key_id, stored, b"", None)
+                continue
+            found.append(key)
+        return tuple(sorted(found, key=lambda key: (key.created_at, key.id)))
+
+    async def refused(self) -> tuple[str, ...]:
+        """Return the ids of what is stored and does not verify.
+
+        Raises:
+            StoreUnavailable: when the store does not answer.
+        """
+        rows = await self._rows()
+        return tuple(
+            key_id for key_id, stored in rows if not self._read(key_id, stored)
+        )
+
+    async def add(self, key: ApiKey, by: str) -> None:
+        """Keep a new key.
+
+        Raises:
+            NotAllowed: when there are too many.
+            StoreUnavailable: when it is not known to be kept.
+        """
+        event = self._event(EventName.API_KEY_CREATED, key, by)
+        if await self._write(key.id, b"", sealed(self._seals, key), event) == "full":
+            raise NotAllowed(
+                f"There are {MOST_KEYS} API keys already; revoke some that nobody uses."
+            )
+
+    async def revoke(self, key_id: str, by: str) -> ApiKey | Literal["removed"] | None:
+        """End a key; None where there is none that has not ended.
+
+        What cannot be verified is removed, and then there is nothing to tell of it.
+
+        Raises:
+            StoreUnavailable: when it is not known to be revoked.
+        """
+        while True:
+            stored, time = await self._conn.transaction(
+                ["HGET", self._name, key_id], ["TIME"]
+            )
+            if not isinstance(stored, bytes):
+                return None
+            key = self._read(key_id, stored)
+            if key is None:
+                await self._write(key_id, stored, b"", None)
+                return "removed"
+            if key.revoked_at is not None:
+                return None
+            ended = key.with_(revoked_at=_time(milliseconds(time)))
+            event = self._event(EventName.API_KEY_REVOKED, key, by)
+            body = sealed(self._seals, ended)
+            if await self._write(key_id, stored, body, event) == "done":
+                return ended
+
+    async def _rows(self) -> list[tuple[str, bytes]]:
+        reply = await self._conn.command("HGETALL", self._name)
+        return list(fields(reply).items())
+
+    def _read(self, key_id: str, stored: bytes) -> ApiKey | None:
+        try:
+            return unsealed(self._seals, self._tenant, key_id, stored)
+        except NotVerified as error:
+            self._refused(key_id, error)
+            return None
+
+    async def _write(
+        self, key_id: str, seen: bytes, body: bytes, event: Event | None
+    ) -> str:
+        reply = await WRITE(
+            self._conn,
+            api_keys=self._name,
+            audit=self._keys.audit,
+            id=key_id,
+            seen=seen,
+            body=body,
+            event="" if event is None else event.model_dump_json(),
+            most=MOST_KEYS,
+        )
+        outcome = reply[0]
+        return outcome.decode() if isinstance(outcome, bytes) else str(outcome)
+
+    def _event(self, name: EventName, key: ApiKey, by: str) -> Event:
+        return Event(
+            name=name,
+            tenant=self._tenant,
+            actor=by,
+            data={
+                "key": key.id,
+                "name": key.name,
+                "agents": ",".join(sorted(key.agents)),
+                "tools": ",".join(sorted(key.tools)),
+                "scopes": ",".join(sorted(key.scopes)),
+                "expires_at": key.expires_at.isoformat(),
+            },
+        )
+
+
+def _time(at_ms: int) -> datetime:
+    return datetime.fromtimestamp(at_ms / 1000, UTC)

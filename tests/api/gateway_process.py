@@ -1,0 +1,91 @@
+"""A `twokey gateway` in a process of its own, which serves the HTTP API."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from tests.service.harness import POLICY
+
+SRC = Path(__file__).parents[2] / "src"
+SECRET = "5e" * 32
+READY_S = 60.0
+
+
+@dataclass
+class GatewayProcess:
+    """A running gateway: its process, its URL and what it printed."""
+
+    process: asyncio.subprocess.Process
+    url: str
+    said: list[str]
+
+    async def stop(self, *, within_s: float = 30.0) -> int:
+        """Ask it to stop; return its exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return await asyncio.wait_for(self.process.wait(), within_s)
+
+
+def environment(store_url: str) -> dict[str, str]:
+    """Return the environment of a gateway, and of commands beside it."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("TWOKEY_", "SLACK_"))
+    }
+    return {
+        **kept,
+        "PYTHONPATH": str(SRC),
+        "TWOKEY_REDIS_URL": store_url,
+        "TWOKEY_SECRET": SECRET,
+        "NO_COLOR": "1",
+    }
+
+
+@asynccontextmanager
+async def gateway_process(
+    folder: Path, store_url: str, **api: object
+) -> AsyncGenerator[GatewayProcess]:
+    """Run a gateway until the block ends."""
+    document = {
+        "policy": yaml.safe_load(POLICY),
+        "api": {"listen": "127.0.0.1:0", **api},
+        "log": {"level": "info"},
+    }
+    config = folder / "twokey.yml"
+    config.write_text(yaml.safe_dump(document))
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "twokey", "--config", str(config), "gateway"),
+        env=environment(store_url),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    assert process.stdout is not None
+    said: list[str] = []
+    try:
+        async with asyncio.timeout(READY_S):
+            while not (said and "reach it at " in said[-1]):
+                line = (await process.stdout.readline()).decode()
+                assert line, "".join(said)
+                said.append(line)
+        url = said[-1].partition("reach it at ")[2].strip().rstrip(".")
+        reading = asyncio.create_task(_read(process.stdout, said))
+        yield GatewayProcess(process, url, said)
+        await reading if process.returncode is not None else reading.cancel()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def _read(stream: asyncio.StreamReader, said: list[str]) -> None:
+    while line := await stream.readline():
+        said.append(line.decode())

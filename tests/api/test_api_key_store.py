@@ -1,0 +1,244 @@
+"""What is kept of an API key is the gateway's own, or it is refused and reported."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+
+import pytest
+
+from twokey.gateway.api.api_keys import FRESH_S, ApiKeys
+from twokey.gateway.approvals.events import EventName
+from twokey.gateway.errors import NotVerified
+from twokey.gateway.protocol.http_api import Scope
+from twokey.gateway.store.api_keys import KEPT, ApiKeyStore
+from twokey.gateway.store.connection import fields
+from twokey.gateway.store.store import Store
+from twokey.gateway.trust.api_keys import NewKey, new_api_key
+from twokey.gateway.trust.derived_keys import Purpose
+from twokey.gateway.trust.seals import SealKeys
+
+SEALS = SealKeys([b"a" * 32], Purpose.API_KEYS)
+OTHER_SEALS = SealKeys([b"b" * 32], Purpose.API_KEYS)
+NEWER_SEALS = SealKeys([b"b" * 32, b"a" * 32], Purpose.API_KEYS)
+
+
+class Clock:
+    """A clock of the process that tests move."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def pass_by(self, s: float = FRESH_S) -> None:
+        self.now_s += s
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def reported() -> list[tuple[str, str]]:
+    return []
+
+
+@pytest.fixture
+def kept(store: Store, reported: list[tuple[str, str]]) -> ApiKeyStore:
+    def refused(key_id: str, error: NotVerified) -> None:
+        reported.append((key_id, error.reason))
+
+    return ApiKeyStore(store, SEALS, tenant="default", refused=refused)
+
+
+@pytest.fixture
+def keys(kept: ApiKeyStore, clock: Clock) -> ApiKeys:
+    return ApiKeys(SEALS, kept.find, clock_s=clock)
+
+
+async def made(
+    kept: ApiKeyStore,
+    *,
+    seals: SealKeys = SEALS,
+    tenant: str = "default",
+    lives: timedelta = timedelta(hours=1),
+    scopes: tuple[Scope, ...] = (Scope.READ,),
+) -> NewKey:
+    now = await kept.now()
+    new = new_api_key(
+        seals,
+        name="ci",
+        tenant=tenant,
+        agents=["support"],
+        now=now,
+        expires_at=now + lives,
+        scopes=scopes,
+    )
+    await kept.add(new.kept, "cli/ana")
+    return new
+
+
+async def stored(store: Store) -> dict[str, bytes]:
+    name = store.keys_of_tenant("default").api_keys("default")
+    return fields(await store.conn.command("HGETALL", name))
+
+
+async def put(store: Store, key_id: str, body: bytes) -> None:
+    name = store.keys_of_tenant("default").api_keys("default")
+    await store.conn.command("HSET", name, key_id, body)
+
+
+async def test_a_key_is_what_was_made(
+    store: Store, kept: ApiKeyStore, keys: ApiKeys
+) -> None:
+    new = await made(kept)
+
+    found = await keys.check(new.text)
+
+    assert found == new.kept
+    assert await kept.all() == (new.kept,)
+    secret = new.text.rpartition("_")[2]
+    assert secret.encode() not in (await stored(store))[new.kept.id]
+
+
+async def test_a_revoked_key_ends_within_a_second(
+    kept: ApiKeyStore, keys: ApiKeys, clock: Clock
+) -> None:
+    new = await made(kept)
+    assert await keys.check(new.text)
+
+    ended = await kept.revoke(new.kept.id, "cli/ben")
+    clock.pass_by()
+
+    assert await keys.check(new.text) is None
+    assert ended not in {None, "removed"}
+    assert await kept.revoke(new.kept.id, "cli/ben") is None
+    assert await kept.revoke("0" * 16, "cli/ben") is None
+
+
+async def test_a_key_ends_while_it_is_remembered(
+    kept: ApiKeyStore, keys: ApiKeys, clock: Clock
+) -> None:
+    new = await made(kept, lives=timedelta(milliseconds=500))
+    assert await keys.check(new.text)
+
+    clock.pass_by(0.5)
+
+    assert await keys.check(new.text) is None
+
+
+WIDER: list[dict[str, object]] = [
+    {"scopes": ["submit", "read", "execute"]},
+    {"agents": ["*"]},
+    {"expires_at": "2099-01-01T00:00:00Z"},
+    {"hash": "00" * 16},
+    {"tenant": "acme"},
+    {"name": "another"},
+    # Even without a change: another text than that which was sealed.
+    {},
+]
+
+
+@pytest.mark.parametrize("change", WIDER)
+async def test_a_key_that_somebody_widened_is_refused_and_reported(
+    store: Store,
+    kept: ApiKeyStore,
+    keys: ApiKeys,
+    reported: list[tuple[str, str]],
+    change: dict[str, object],
+) -> None:
+    new = await made(kept)
+    seal, _, content = (await stored(store))[new.kept.id].partition(b" ")
+    key = json.dumps({**json.loads(content), **change}).encode()
+    await put(store, new.kept.id, seal + b" " + key)
+
+    assert await keys.check(new.text) is None
+    assert reported == [(new.kept.id, "seal_wrong")]
+    assert await kept.refused() == (new.kept.id,)
+    assert await kept.all() == ()
+
+
+async def test_a_key_of_somebody_elses_secret_is_refused(
+    kept: ApiKeyStore, keys: ApiKeys, store: Store, reported: list[tuple[str, str]]
+) -> None:
+    forger = ApiKeyStore(store, OTHER_SEALS, tenant="default")
+    new = await made(forger, seals=OTHER_SEALS)
+
+    assert await keys.check(new.text) is None
+    assert reported == [(new.kept.id, "seal_wrong")]
+    assert await kept.revoke(new.kept.id, "cli/ana") == "removed"
+    assert await stored(store) == {}
+
+
+async def test_a_key_that_was_copied_to_another_id_is_refused(
+    kept: ApiKeyStore, keys: ApiKeys, store: Store, reported: list[tuple[str, str]]
+) -> None:
+    new, other = await made(kept), await made(kept, scopes=tuple(Scope))
+    await put(store, new.kept.id, (await stored(store))[other.kept.id])
+
+    assert await keys.check(new.text) is None
+    assert reported == [(new.kept.id, "seal_wrong")]
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b" ", b"x", b"AAAA {}", b"\xff\xfe {}", b"{}", b"=" * 5000]
+)
+async def test_anything_else_in_the_store_is_no_key(
+    kept: ApiKeyStore, keys: ApiKeys, store: Store, body: bytes
+) -> None:
+    new = await made(kept)
+    await put(store, new.kept.id, body)
+
+    assert await keys.check(new.text) is None
+
+
+async def test_a_revoked_key_that_is_put_back_stays_revoked(
+    kept: ApiKeyStore, keys: ApiKeys, store: Store, clock: Clock
+) -> None:
+    new = await made(kept)
+    before = (await stored(store))[new.kept.id]
+    await kept.revoke(new.kept.id, "cli/ana")
+    assert await keys.check(new.text) is None
+
+    await put(store, new.kept.id, before)
+    clock.pass_by()
+
+    assert await keys.check(new.text) is None
+
+
+async def test_keys_stay_valid_while_the_secret_is_replaced(
+    store: Store, kept: ApiKeyStore
+) -> None:
+    new = await made(kept)
+    newer = ApiKeyStore(store, NEWER_SEALS, tenant="default")
+
+    found = await ApiKeys(NEWER_SEALS, newer.find).check(new.text)
+
+    assert found == new.kept
+
+
+async def test_making_and_revoking_a_key_is_audited(
+    store: Store, kept: ApiKeyStore
+) -> None:
+    new = await made(kept)
+    await kept.revoke(new.kept.id, "cli/ben")
+
+    log = store.audit(store.keys_of_tenant("default"))
+    revoked, created = [event async for event in log.newest(10)]
+    assert (created.name, created.actor) == (EventName.API_KEY_CREATED, "cli/ana")
+    assert (revoked.name, revoked.actor) == (EventName.API_KEY_REVOKED, "cli/ben")
+    assert created.data["key"] == new.kept.id
+    assert new.kept.hash not in created.model_dump_json()
+
+
+async def test_keys_that_ended_long_ago_are_forgotten(
+    store: Store, kept: ApiKeyStore
+) -> None:
+    old = await made(kept, lives=-KEPT - timedelta(minutes=1))
+    new = await made(kept)
+
+    assert await kept.all() == (new.kept,)
+    assert old.kept.id not in await stored(store)

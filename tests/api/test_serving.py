@@ -1,0 +1,204 @@
+"""`twokey gateway` serves the HTTP API where the settings have it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+from pydantic import ValidationError
+
+from tests.api.api_stack import ApiStack, serving
+from tests.api.gateway_process import SECRET, environment, gateway_process
+from tests.conftest import eventually
+from tests.service.harness import ANA, ServiceHarness, claim_of
+from twokey.agent.http_gateway import HttpGateway
+from twokey.gateway.api.serving import serving_api
+from twokey.gateway.api_settings import ApiSettings
+from twokey.gateway.approvals.decisions import Approve
+from twokey.gateway.config import Settings
+from twokey.gateway.errors import NotAllowed, SettingsError
+from twokey.gateway.protocol.wire import Claimed, ProposedCall, Turn, TurnRef, Verdict
+from twokey.gateway.store.store import Store
+
+REF = TurnRef(agent="support", thread="t1", message_id="m1")
+CALL = ProposedCall(tool="process_refund", args={"amount": 899}, tool_call_id="c1")
+
+
+def twokey(folder: Path, store_url: str, *words: str) -> str:
+    """Run a command of `twokey` beside the gateway."""
+    done = subprocess.run(
+        [sys.executable, "-m", "twokey", "--config", "twokey.yml", *words],
+        cwd=folder,
+        env=environment(store_url),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout
+
+
+@pytest.mark.slow
+async def test_an_agent_elsewhere_needs_nothing_but_its_key(
+    store: Store, tmp_path: Path
+) -> None:
+    harness = ServiceHarness(store)
+    async with gateway_process(tmp_path, store.conn.url) as running:
+        made = await asyncio.to_thread(
+            *(twokey, tmp_path, store.conn.url, "api-keys", "create"),
+            *("billing", "--agent", "support", "--json"),
+        )
+        key = json.loads(made)
+        gateway = HttpGateway(running.url, key["key"])
+        (verdict,) = await gateway.submit(Turn(ref=REF, calls=(CALL,)))
+        click = await harness.click(verdict)
+        await harness.reviews.decide(click, Approve(), ANA)
+        claimed = await gateway.claim(claim_of(REF, verdict))
+        await asyncio.to_thread(
+            *(twokey, tmp_path, store.conn.url, "api-keys", "revoke", key["id"])
+        )
+
+        async def is_refused() -> bool:
+            try:
+                await gateway.note("support")
+            except NotAllowed as error:
+                return "valid now" in str(error)
+            return False
+
+        await eventually(is_refused)
+        await gateway.aclose()
+        code = await running.stop()
+
+    said = "".join(running.said)
+    assert isinstance(claimed, Claimed)
+    assert code == 0
+    assert key["key"].rpartition("_")[2] not in said
+    assert "process_refund" not in said
+    assert "not_run_here" not in said
+
+
+async def test_no_job_is_queued_for_an_agent_that_runs_elsewhere(store: Store) -> None:
+    harness = ServiceHarness(store)
+    turn = Turn(ref=REF, calls=(CALL,))
+    async with serving(harness) as stack:
+        (verdict,) = await _submitted(stack, turn)
+        await harness.reviews.decide(await harness.click(verdict), Approve(), ANA)
+    here = turn.with_(ref=REF.with_(thread="t2"))
+    (other,) = await harness.agents.submit(here)
+    before = await harness.jobs()
+    await harness.reviews.decide(await harness.click(other), Approve(), ANA)
+
+    assert before == 0
+    assert await harness.jobs() == 1
+
+
+async def _submitted(stack: ApiStack, turn: Turn) -> tuple[Verdict, ...]:
+    async with stack.gateway() as gateway:
+        return await gateway.submit(turn)
+
+
+def settings(folder: Path, **api: object) -> Settings:
+    config = folder / "twokey.yml"
+    config.write_text(json.dumps({"policy": {"version": 1}, "api": api}))
+    return Settings.load(config, {"TWOKEY_SECRET": SECRET})
+
+
+async def test_without_an_address_nothing_is_served(
+    store: Store, tmp_path: Path
+) -> None:
+    agents = ServiceHarness(store).agents
+    async with serving_api(settings(tmp_path), store, agents) as url:
+        assert url == ""
+
+
+async def test_a_taken_port_is_a_sentence(store: Store, tmp_path: Path) -> None:
+    agents = ServiceHarness(store).agents
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        listen = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(SettingsError, match=r"is in use; .* 'api\.listen'"):
+            async with serving_api(settings(tmp_path, listen=listen), store, agents):
+                pass
+
+
+async def test_tls_is_spoken_with_a_certificate(store: Store, tmp_path: Path) -> None:
+    agents = ServiceHarness(store).agents
+    await asyncio.to_thread(_make_certificate, tmp_path)
+    found = settings(
+        tmp_path, listen="127.0.0.1:0", certificate="tls.crt", private_key="tls.key"
+    )
+    async with (
+        serving_api(found, store, agents) as url,
+        httpx.AsyncClient(base_url=url, verify=False) as client,  # noqa: S501 - its own certificate
+    ):
+        reply = await client.post("/v1/note")
+    assert url.startswith("https://")
+    assert reply.status_code == 401
+
+
+@pytest.mark.parametrize("broken", ["tls.crt", "tls.key"])
+async def test_a_certificate_that_cannot_be_used_is_a_sentence(
+    store: Store, tmp_path: Path, broken: str
+) -> None:
+    await asyncio.to_thread(_make_certificate, tmp_path)
+    (tmp_path / broken).write_text("x")
+    found = settings(
+        tmp_path, listen="127.0.0.1:0", certificate="tls.crt", private_key="tls.key"
+    )
+    with pytest.raises(SettingsError, match=r"api\.certificate"):
+        async with serving_api(found, store, ServiceHarness(store).agents):
+            pass
+
+
+def _make_certificate(folder: Path) -> None:
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "ec"),
+            *("-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "1"),
+            *("-subj", "/CN=localhost", "-keyout", "tls.key", "-out", "tls.crt"),
+        ],
+        cwd=folder,
+        check=True,
+        capture_output=True,
+    )
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"listen": "127.0.0.1:8780"},
+        {"listen": "[::1]:8780"},
+        {"listen": "localhost:0"},
+        {"listen": "0.0.0.0:8780", "behind_proxy": True},
+        {"listen": "10.0.0.7:443", "certificate": "a.crt", "private_key": "a.key"},
+    ],
+)
+def test_a_safe_address_is_taken(given: dict[str, object]) -> None:
+    assert ApiSettings.model_validate(given).address
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"listen": "8780"}, "write host:port"),
+        ({"listen": "127.0.0.1:"}, "write host:port"),
+        ({"listen": ":8780"}, "write host:port"),
+        ({"listen": "::1:8780"}, "write host:port"),
+        ({"listen": "127.0.0.1:65536"}, "write host:port"),
+        ({"listen": "0.0.0.0:8780"}, "in the clear"),
+        ({"listen": "[::]:8780"}, "in the clear"),
+        ({"listen": "gateway.internal:8780"}, "in the clear"),
+        ({"listen": "127.0.0.1:1", "certificate": "a.crt"}, "needs both"),
+        ({"listen": "127.0.0.1:1", "private_key": "a.key"}, "needs both"),
+        ({"port": 8780}, "port"),
+    ],
+)
+def test_an_address_that_would_show_keys_is_refused(
+    given: dict[str, object], why: str
+) -> None:
+    with pytest.raises(ValidationError, match=why):
+        ApiSettings.model_validate(given)

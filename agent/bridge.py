@@ -18,6 +18,7 @@ from concurrent.futures import Future
 from typing import Any, Protocol, TypeVar
 
 from twokey.gateway.errors import LeaseLost, NotAllowed, StoreUnavailable, TwokeyError
+from twokey.gateway.protocol.idempotency import one_write
 from twokey.gateway.uncancelled import begun, waited_for
 
 PORT_TIMEOUT_S = 10.0
@@ -112,17 +113,19 @@ async def ask_with_retries(
         TwokeyError: the last one, when there was no answer.
     """
     pause = FIRST_PAUSE_S
-    for _ in range(PORT_TRIES - 1):
-        try:
-            return await shell.ask(question)
-        # Another attempt would get the same answer: these are decisions, no outages.
-        except (NotAllowed, LeaseLost):
-            raise
-        except TwokeyError:
-            await shell.sleep(pause)
-            pause *= 3
-    # The last attempt is outside of the loop, so that its error is the one raised.
-    return await shell.ask(question)
+    with one_write():
+        for _ in range(PORT_TRIES - 1):
+            try:
+                return await shell.ask(question)
+            # Another attempt would get the same answer: these are decisions, no
+            # outages.
+            except (NotAllowed, LeaseLost):
+                raise
+            except TwokeyError:
+                await shell.sleep(pause)
+                pause *= 3
+        # The last attempt is outside of the loop, so that its error is the one raised.
+        return await shell.ask(question)
 
 
 async def _kept(work: Coroutine[Any, Any, None]) -> None:

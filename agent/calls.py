@@ -47,6 +47,7 @@ from twokey.agent.tool_invocation import Handler
 from twokey.agent.tool_schemas import schema_of
 from twokey.agent.verdict_cache import VerdictCache
 from twokey.gateway.errors import (
+    KeyRefused,
     LeaseLost,
     NotAllowed,
     StateUnknown,
@@ -121,6 +122,9 @@ class Caller:
             turn = draft.turn(ref, says, self._schemas(calls))
             turn = turn.with_(enclosing_run=run_context.enclosing_run(ref.run_ref))
             verdicts = await ask_with_retries(self.shell, lambda: gateway.submit(turn))
+        except KeyRefused:
+            # Of the process, not of its calls: the model could do nothing about it.
+            raise
         except NotAllowed as error:
             return draft.deny_all(ref.message_id, str(error))
         except LeaseLost:

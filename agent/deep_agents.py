@@ -17,6 +17,7 @@ from importlib import import_module
 from typing import Any, cast
 
 from twokey.agent.middleware import ApprovalMiddleware
+from twokey.gateway.client.choice import given_gateway
 from twokey.gateway.errors import GraphError
 from twokey.gateway.gates.reachable import reachable
 from twokey.gateway.protocol.port import Gateway
@@ -28,7 +29,8 @@ def gated_subagents(
     subagents: Sequence[Mapping[str, Any]] = (),
     *,
     agent: str = "agent",
-    gateway: Gateway | None = None,
+    gateway: Gateway | str | None = None,
+    api_key: str | None = None,
     general_purpose: bool = True,
 ) -> list[Any]:
     """Return subagents for ``create_deep_agent`` whose calls are all gated.
@@ -40,7 +42,8 @@ def gated_subagents(
     Args:
         subagents: as ``create_deep_agent`` takes them.
         agent: the name by which policy and cards know the calls of these subagents.
-        gateway: the gateway to ask; by default the one `connected`.
+        gateway: see `ApprovalMiddleware`.
+        api_key: likewise.
         general_purpose: whether to list the subagent that deepagents would add by
             itself. Say False only where a profile switches it off; list one of that
             name to give it skills or another prompt.
@@ -49,13 +52,14 @@ def gated_subagents(
         GraphError: when a compiled subagent can start tools that no gate clears:
             nothing can be put into it any more.
     """
-    listed = [_gated(spec, agent, gateway) for spec in subagents]
+    found = given_gateway(gateway, api_key)
+    listed = [_gated(spec, agent, found) for spec in subagents]
     names = {str(spec.get("name")) for spec in subagents}
     # Listed here because deepagents adds one of this name otherwise, without a gate.
     if general_purpose and _GENERAL_PURPOSE not in names:
         deepagents = import_module("deepagents.middleware.subagents")
         spec = cast("Mapping[str, Any]", deepagents.GENERAL_PURPOSE_SUBAGENT)
-        listed.insert(0, _gated(spec, agent, gateway))
+        listed.insert(0, _gated(spec, agent, found))
     return listed
 
 

@@ -17,7 +17,13 @@ from langchain.agents.middleware.types import ToolCallRequest
 from twokey.agent import messages, nested_edits, nesting, turns
 from twokey.agent.bridge import ask_with_retries
 from twokey.agent.calls import Caller
-from twokey.gateway.errors import BadJson, NotAllowed, ThreadUnavailable, TwokeyError
+from twokey.gateway.errors import (
+    BadJson,
+    KeyRefused,
+    NotAllowed,
+    ThreadUnavailable,
+    TwokeyError,
+)
 from twokey.gateway.protocol import edits
 from twokey.gateway.protocol.port import Gateway
 from twokey.gateway.protocol.records import EditRecord
@@ -124,10 +130,13 @@ async def ask_gateway(
 
     Raises:
         ThreadUnavailable: when it cannot say.
+        KeyRefused: when it refuses the API key of this process.
     """
     try:
         gateway = caller.gateway()
         return await ask_with_retries(caller.shell, lambda: question(gateway))
+    except KeyRefused:
+        raise
     except TwokeyError as error:
         raise ThreadUnavailable(
             "The gateway did not confirm what happened in this thread, so the model "

@@ -29,6 +29,7 @@ from twokey.agent.nested_edits import collect_edits
 from twokey.agent.unrecorded import report
 from twokey.gateway.clock import now_s
 from twokey.gateway.errors import (
+    KeyRefused,
     NotAllowed,
     StateUnknown,
     ThreadUnavailable,
@@ -140,6 +141,7 @@ async def execute(
         ThreadUnavailable: when the gateway cannot be reached, or another owner does
             not finish in time. The answer is kept: resume the thread again later.
         StateUnknown: when the business state cannot be read; the same holds.
+        KeyRefused: when a gateway in another process refuses the API key; likewise.
         GraphBubbleUp: when something inside the tool pauses; the claim is given back.
     """
     request = ClaimRequest(
@@ -240,6 +242,9 @@ async def _claim(request: ClaimRequest, gateway: Gateway, shell: Shell) -> Claim
         giving_back = begun(_give_back(request, gateway))
         await asyncio.wait([giving_back], timeout=GIVE_BACK_S)
         raise
+    except KeyRefused:
+        # Not a refusal of this call: it may run once the process has another key.
+        raise
     except NotAllowed as error:
         return Refused(reason=str(error))
     # Not a refusal: people have approved it, and the thread goes on once the gateway
@@ -338,7 +343,7 @@ async def _finish(
         # Not raised: the tool has run, and the model has to read what it returned. A
         # second run would be worse than a missing record.
         log_failure(logger, error, "execution.unrecorded item=%s", item_id)
-        if not isinstance(error, NotAllowed):
+        if isinstance(error, KeyRefused) or not isinstance(error, NotAllowed):
             shell.begin(report(item_id, fence, result, gateway))
         return
     if not is_ours:

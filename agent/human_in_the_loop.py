@@ -26,7 +26,8 @@ class HumanInTheLoopMiddleware(ApprovalMiddleware):
         edit_notice: has no effect: the model always reads what a person changed.
         interrupt_mode: has no effect: every held call is its own interrupt.
         agent: the agent's name, as policy and cards know it.
-        gateway: the gateway to ask; by default the one `connected`.
+        gateway: see `ApprovalMiddleware`.
+        api_key: likewise.
         system_note: whether the system prompt lists the tools that need a person.
 
     Raises:
@@ -42,7 +43,8 @@ class HumanInTheLoopMiddleware(ApprovalMiddleware):
         edit_notice: str | None = _UNSET,
         interrupt_mode: InterruptMode = "batched",
         agent: str = "agent",
-        gateway: Gateway | None = None,
+        gateway: Gateway | str | None = None,
+        api_key: str | None = None,
         system_note: bool = True,
     ) -> None:
         if interrupt_mode not in (modes := get_args(InterruptMode)):
@@ -61,6 +63,7 @@ class HumanInTheLoopMiddleware(ApprovalMiddleware):
         super().__init__(
             agent,
             gateway=gateway,
+            api_key=api_key,
             system_note=system_note,
             interrupt_on=interrupt_on,
             description_prefix=description_prefix,

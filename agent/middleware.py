@@ -63,9 +63,9 @@ from twokey.agent.result_codec import ToolResult
 from twokey.agent.tool_invocation import Handler
 from twokey.agent.turns import TwokeyState
 from twokey.agent.verdict_cache import VerdictCache
+from twokey.gateway.client.choice import current_gateway, given_gateway
 from twokey.gateway.errors import TwokeyError
 from twokey.gateway.gates.gate import Gate
-from twokey.gateway.protocol import port
 from twokey.gateway.protocol.port import Gateway
 from twokey.gateway.protocol.wire import AgentNote, CallHint
 
@@ -91,8 +91,11 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
 
     Args:
         agent: the agent's name, as policy and cards know it.
-        gateway: the gateway to ask; by default the one `connected` in the context of
-            each run. Without any, nothing runs.
+        gateway: the gateway to ask, or the URL of one in another process; by default
+            the one `connected` in the context of each run, else that of the
+            environment, ``TWOKEY_GATEWAY``. Without any, nothing runs.
+        api_key: for a gateway at a URL; by default that of the environment,
+            ``TWOKEY_API_KEY``.
         system_note: whether the system prompt lists the tools that need a person.
         interrupt_on: LangChain's mapping of the tools that need a person; the others
             then run, as far as the gateway's policy lets this agent decide that.
@@ -101,6 +104,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
 
     Raises:
         ValueError: when ``interrupt_on`` gates a tool without a usable decision.
+        SettingsError: when the URL or the key cannot be used.
     """
 
     state_schema = TwokeyState
@@ -109,7 +113,8 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         self,
         agent: str = "agent",
         *,
-        gateway: Gateway | None = None,
+        gateway: Gateway | str | None = None,
+        api_key: str | None = None,
         system_note: bool = True,
         interrupt_on: InterruptOn | None = None,
         description_prefix: str = DESCRIPTION_PREFIX,
@@ -117,7 +122,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         super().__init__()
         self.agent = agent
         self.system_note = system_note
-        self._gateway = gateway
+        self._gateway = given_gateway(gateway, api_key)
         self._interrupts: InterruptConfig | None = None
         self.description_prefix = description_prefix
         if interrupt_on is not None:
@@ -148,7 +153,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         Raises:
             NotAllowed: when there is none.
         """
-        return self._gateway or port.current()
+        return self._gateway or current_gateway()
 
     def guard(self, tool: BaseTool) -> BaseTool:
         """Return a tool that shares everything with this one and needs a grant."""

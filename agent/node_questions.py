@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from twokey.agent import interrupts, node_turns, tool_messages
 from twokey.agent.bridge import Awaiting, Blocking, Shell, drive
-from twokey.gateway.protocol import port
+from twokey.gateway.client.choice import current_gateway, given_gateway
 from twokey.gateway.protocol.port import Gateway
 from twokey.gateway.protocol.questions import ASK_USER, QuestionSet
 from twokey.gateway.protocol.records import Person
@@ -50,7 +50,8 @@ def ask_questions(
     agent: str = "agent",
     key: str = "",
     says: str = "",
-    gateway: Gateway | None = None,
+    gateway: Gateway | str | None = None,
+    api_key: str | None = None,
 ) -> Answers:
     """Ask people and wait for their answers; for synchronous graphs.
 
@@ -59,7 +60,9 @@ def ask_questions(
         agent: the name that policy and the card know the asker by.
         key: names this step within its node; see `require_approval`.
         says: why, in the asker's own words; shown as unverified.
-        gateway: the gateway to ask; by default the one `connected`.
+        gateway: the gateway to ask, or its URL; by default the one `connected`, else
+            that of the environment.
+        api_key: for a gateway at a URL; by default that of the environment.
 
     Raises:
         ValueError: when these are no questions; nobody was asked.
@@ -67,7 +70,8 @@ def ask_questions(
         ThreadUnavailable: when the gateway does not answer: run the thread again later.
     """
     turn = _turn(questions, agent, key, says)
-    return drive(_ask(turn, gateway or port.current(), Blocking()))
+    found = given_gateway(gateway, api_key) or current_gateway()
+    return drive(_ask(turn, found, Blocking()))
 
 
 async def aask_questions(
@@ -76,11 +80,13 @@ async def aask_questions(
     agent: str = "agent",
     key: str = "",
     says: str = "",
-    gateway: Gateway | None = None,
+    gateway: Gateway | str | None = None,
+    api_key: str | None = None,
 ) -> Answers:
     """Ask people and wait for their answers; see `ask_questions`."""
     turn = _turn(questions, agent, key, says)
-    return await _ask(turn, gateway or port.current(), Awaiting())
+    found = given_gateway(gateway, api_key) or current_gateway()
+    return await _ask(turn, found, Awaiting())
 
 
 def _turn(questions: Asked, agent: str, key: str, says: str) -> Turn:

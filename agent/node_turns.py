@@ -6,7 +6,7 @@ from langgraph.config import get_config
 
 from twokey.agent import step_numbers, turns
 from twokey.agent.bridge import Shell, ask_with_retries
-from twokey.gateway.errors import NotAllowed, ThreadUnavailable, TwokeyError
+from twokey.gateway.errors import KeyRefused, NotAllowed, ThreadUnavailable, TwokeyError
 from twokey.gateway.protocol import run_context
 from twokey.gateway.protocol.port import Gateway
 from twokey.gateway.protocol.wire import Turn, TurnRef, Verdict
@@ -42,11 +42,14 @@ async def submit(turn: Turn, gateway: Gateway, shell: Shell) -> Verdict:
 
     Raises:
         ThreadUnavailable: when the gateway does not answer.
+        KeyRefused: when it refuses the API key of this process.
     """
     call = turn.calls[0]
     turn = turn.with_(enclosing_run=run_context.enclosing_run(turn.ref.run_ref))
     try:
         found = await ask_with_retries(shell, lambda: gateway.submit(turn))
+    except KeyRefused:
+        raise
     except NotAllowed as error:
         return turns.denial(call.tool, call.tool_call_id, str(error))
     except TwokeyError as error:

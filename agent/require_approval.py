@@ -38,8 +38,9 @@ from twokey.agent.execution import (
 from twokey.agent.grants import grant_scope
 from twokey.agent.held_call import HeldCall
 from twokey.agent.rechecks import Recheck
+from twokey.gateway.client.choice import current_gateway, given_gateway
 from twokey.gateway.errors import StateUnknown, TwokeyError
-from twokey.gateway.protocol import port, run_context, strict_json
+from twokey.gateway.protocol import run_context, strict_json
 from twokey.gateway.protocol.port import Gateway
 from twokey.gateway.protocol.records import EditRecord, Result
 from twokey.gateway.protocol.strict_json import JsonObject
@@ -127,7 +128,8 @@ def require_approval(  # noqa: PLR0913 - what a node may say of a step, by name
     says: str = "",
     task: str = "",
     schema: JsonObject | None = None,
-    gateway: Gateway | None = None,
+    gateway: Gateway | str | None = None,
+    api_key: str | None = None,
     recheck: Recheck | None = None,
 ) -> Outcome[R]:
     """Ask for one step of a node, wait, and run it once; for synchronous graphs.
@@ -147,7 +149,9 @@ def require_approval(  # noqa: PLR0913 - what a node may say of a step, by name
         task: what the step is part of; steps of one task may share a card, where the
             policy says ``batch: {by: task, …}``.
         schema: JSON Schema of the arguments, for the edit form and its checks.
-        gateway: the gateway to ask; by default the one `connected`.
+        gateway: the gateway to ask, or its URL; by default the one `connected`, else
+            that of the environment.
+        api_key: for a gateway at a URL; by default that of the environment.
         recheck: reads the state that must not change until the step runs; see
             `guarded`.
 
@@ -166,8 +170,8 @@ def require_approval(  # noqa: PLR0913 - what a node may say of a step, by name
         return run(**step_arguments.values(run, given, tool))
 
     plain = step_arguments.canonical_step(run, args, tool)
-    gateway = gateway or port.current()
-    step = _Step(run, tool, plain, agent, key, says, task, schema, gateway, recheck)
+    found = given_gateway(gateway, api_key) or current_gateway()
+    step = _Step(run, tool, plain, agent, key, says, task, schema, found, recheck)
     return drive(_require(step, work, Blocking()))
 
 
@@ -181,7 +185,8 @@ async def arequire_approval(  # noqa: PLR0913 - what `require_approval` takes
     says: str = "",
     task: str = "",
     schema: JsonObject | None = None,
-    gateway: Gateway | None = None,
+    gateway: Gateway | str | None = None,
+    api_key: str | None = None,
     recheck: Recheck | None = None,
 ) -> Outcome[R]:
     """Ask for one step of a node, wait, and run it once; see `require_approval`."""
@@ -193,8 +198,8 @@ async def arequire_approval(  # noqa: PLR0913 - what `require_approval` takes
         return cast("R", await returned if inspect.isawaitable(returned) else returned)
 
     plain = step_arguments.canonical_step(run, args, tool)
-    gateway = gateway or port.current()
-    step = _Step(run, tool, plain, agent, key, says, task, schema, gateway, recheck)
+    found = given_gateway(gateway, api_key) or current_gateway()
+    step = _Step(run, tool, plain, agent, key, says, task, schema, found, recheck)
     return await _require(step, work, Awaiting())
 
 

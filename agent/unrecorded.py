@@ -15,7 +15,7 @@ import logging
 
 from twokey.agent import bridge
 from twokey.gateway.clock import now_s
-from twokey.gateway.errors import NotAllowed, TwokeyError
+from twokey.gateway.errors import KeyRefused, NotAllowed, TwokeyError
 from twokey.gateway.protocol.port import Gateway
 from twokey.gateway.protocol.records import Result
 
@@ -35,9 +35,9 @@ async def report(item_id: str, fence: int, result: Result, gateway: Gateway) -> 
         try:
             async with asyncio.timeout(bridge.PORT_TIMEOUT_S):
                 is_ours = await gateway.finish(item_id, fence, result)
-        except NotAllowed:
-            break
-        except (TwokeyError, OSError):
+        except (TwokeyError, OSError) as error:
+            if isinstance(error, NotAllowed) and not isinstance(error, KeyRefused):
+                break
             pause = min(pause * 2, LONGEST_PAUSE_S)
             continue
         if is_ours:

@@ -43,6 +43,9 @@ SECRETS: Final[Mapping[str, str]] = {
 }
 """Environment variable to the name of the secret; none of them may be in a file."""
 
+OF_AGENTS: Final = ("TWOKEY_GATEWAY", "TWOKEY_API_KEY")
+"""What an agent in another process reads (`twokey.gateway.client.choice`)."""
+
 _WHERE: Final[Mapping[str, str]] = {
     "SLACK_BOT_TOKEN": (
         "copy the Bot User OAuth Token (xoxb-…) from your app's page "
@@ -62,7 +65,7 @@ def refuse_misspelled(env: Mapping[str, str]) -> None:
     Raises:
         BadDocument: names the variable that was probably meant.
     """
-    known = [*VARIABLES, *SECRETS]
+    known = [*VARIABLES, *SECRETS, *OF_AGENTS]
     for name in sorted(env):
         if not name.startswith(("TWOKEY_", "SLACK_")) or name in known:
             continue

@@ -160,6 +160,13 @@ class NotAllowed(TwokeyError):
     """The gateway refuses this: the tool must not run."""
 
 
+class KeyRefused(NotAllowed):
+    """A gateway in another process refuses the API key of this one.
+
+    It says nothing of a call: with another key the same call may run.
+    """
+
+
 class NotStarted(NotAllowed):
     """The guard of a tool refused it before it began, so it had no effect."""
 

@@ -15,6 +15,7 @@ from pydantic import Field, TypeAdapter
 
 from twokey.gateway.errors import (
     BadJson,
+    KeyRefused,
     LeaseLost,
     NotAllowed,
     StoreUnavailable,
@@ -41,6 +42,9 @@ PROBLEM_TYPE = "application/problem+json"
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
 """What a request may have: 64 KiB for each of many calls, and their schemas."""
+
+LEASE_HEADER = "Twokey-Lease"
+"""Names the lease on a thread under which a process asks, see `RemoteLease`."""
 
 Q = TypeVar("Q")
 A = TypeVar("A")
@@ -292,7 +296,8 @@ def problem(kind: ProblemKind, detail: str) -> Problem:
     )
 
 
-_FINAL = {UNAUTHENTICATED, FORBIDDEN, NOT_FOUND, TOO_LARGE, REFUSED, MALFORMED}
+_OF_THE_KEY = {UNAUTHENTICATED, FORBIDDEN}
+_FINAL = {NOT_FOUND, TOO_LARGE, REFUSED, MALFORMED}
 """What another attempt would not change."""
 
 
@@ -304,6 +309,8 @@ def error_of(found: Problem) -> TwokeyError:
     name = found.type.removeprefix(PROBLEMS)
     if name == LEASE_LOST.name:
         return LeaseLost()
+    if any(kind.name == name for kind in _OF_THE_KEY):
+        return KeyRefused(found.detail)
     if any(kind.name == name for kind in _FINAL):
         return NotAllowed(found.detail)
     return StoreUnavailable(found.detail)

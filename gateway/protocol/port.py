@@ -1,7 +1,7 @@
 """Gateway interface for agents, and lookup of this process's gateway.
 
-The in-process gateway implements it today, an HTTP client can tomorrow. Every method
-may be called from any event loop.
+The in-process gateway implements it, and an HTTP client of one in another process.
+Every method may be called from any event loop.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Protocol
 
-from twokey.gateway.errors import NotAllowed
 from twokey.gateway.protocol.call_progress import CallBegun, CallEnd, CallProgress
 from twokey.gateway.protocol.records import EditRecord, Result, RunRef
 from twokey.gateway.protocol.run_context import excepting, in_run
@@ -146,16 +145,6 @@ def connected(
         _current.reset(token)
 
 
-def current() -> Gateway:
-    """Return the gateway of this context.
-
-    Raises:
-        NotAllowed: when there is none; gated tools then do not run.
-    """
-    gateway = _current.get()
-    if gateway is None:
-        raise NotAllowed(
-            "No approval gateway is connected, so this call cannot run. Start the "
-            "agent with `twokey run`, inside `Twokey(...)`, or pass `gateway=`."
-        )
-    return gateway
+def connected_gateway() -> Gateway | None:
+    """Return the gateway of this context, None when there is none."""
+    return _current.get()

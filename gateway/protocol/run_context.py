@@ -11,6 +11,7 @@ from twokey.gateway.protocol.records import RunRef
 _run: ContextVar[RunRef | None] = ContextVar("twokey_run", default=None)
 _enclosing: ContextVar[RunRef | None] = ContextVar("twokey_enclosing_run", default=None)
 _ungated: ContextVar[frozenset[str]] = ContextVar("twokey_ungated", default=frozenset())
+_lease: ContextVar[str] = ContextVar("twokey_remote_lease", default="")
 
 
 @contextmanager
@@ -62,3 +63,18 @@ def excepting(tools: Collection[str]) -> Generator[None]:
 def excepted() -> frozenset[str]:
     """Return the names of the tools that may start ungated in this context."""
     return _ungated.get()
+
+
+@contextmanager
+def under_lease(text: str) -> Generator[None]:
+    """Let questions to a gateway in another process name a lease on a thread."""
+    token = _lease.set(text)
+    try:
+        yield
+    finally:
+        _lease.reset(token)
+
+
+def current_lease() -> str:
+    """Return how a gateway in another process names the lease; "" for none."""
+    return _lease.get()

@@ -18,6 +18,7 @@ from twokey.gateway.approvals.decisions import (
     Respond,
 )
 from twokey.gateway.approvals.record import Item
+from twokey.gateway.client.http_gateway import HttpGateway
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.protocol.port import Gateway
 from twokey.gateway.protocol.strict_json import JsonObject
@@ -74,6 +75,11 @@ class Backend(Protocol):
         ...
 
 
+def harness(store: Store) -> ServiceHarness:
+    """Return the services under the policy of these tests."""
+    return ServiceHarness(store, load_policy(POLICY, "policy.yml"))
+
+
 class Fake(Backend):
     """The fake of the agent's tests."""
 
@@ -118,7 +124,7 @@ class Real(Backend):
     """The service on a real store."""
 
     def __init__(self, store: Store) -> None:
-        self._desk = ServiceHarness(store, load_policy(POLICY, "policy.yml"))
+        self._desk = harness(store)
 
     @property
     @override
@@ -158,3 +164,16 @@ class Real(Backend):
         click = await self._desk.click_on(item_id)
         outcome = await self._desk.reviews.decide(click, decision, ANA)
         assert isinstance(outcome, Decided)
+
+
+class OverHttp(Real):
+    """The service on a real store, asked over HTTP."""
+
+    def __init__(self, store: Store, gateway: HttpGateway) -> None:
+        super().__init__(store)
+        self._http = gateway
+
+    @property
+    @override
+    def gateway(self) -> Gateway:
+        return self._http

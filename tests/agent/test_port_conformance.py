@@ -1,12 +1,14 @@
-"""The fake gateway of the agent's tests and the real one keep the same promises."""
+"""The fake gateway, the real one and the real one over HTTP keep the same promises."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
 import pytest
 
-from tests.agent.port_backends import Backend, Fake, Real
+from tests.agent.port_backends import Backend, Fake, OverHttp, Real, harness
+from tests.api.api_stack import serving
 from twokey.gateway.protocol import digest, wire
 from twokey.gateway.protocol.edits import edit_hash
 from twokey.gateway.protocol.port import Gateway
@@ -38,12 +40,21 @@ PAID = Result(ok=True, summary="paid")
 RUN_REF = RunRef(agent="support", thread="t1")
 
 
-@pytest.fixture(params=["fake", "service"])
-def backend(request: pytest.FixtureRequest) -> Backend:
+@pytest.fixture(params=["fake", "service", "http"])
+async def backend(
+    request: pytest.FixtureRequest, store: Store
+) -> AsyncGenerator[Backend]:
     if request.param == "fake":
-        return Fake()
-    store: Store = request.getfixturevalue("store")
-    return Real(store)
+        yield Fake()
+    elif request.param == "service":
+        yield Real(store)
+    else:
+        # Of every agent, as the gateway in one process is.
+        async with (
+            serving(harness(store)) as api,
+            api.gateway(api.key(agents=["*"])) as gateway,
+        ):
+            yield OverHttp(store, gateway)
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Collection
+from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -11,9 +11,9 @@ from typing import Any
 from aiohttp import web
 
 from tests.service.harness import ServiceHarness
-from twokey.agent.http_gateway import HttpGateway
 from twokey.gateway.api.api_keys import FRESH_S, ApiKeys
 from twokey.gateway.api.server import Api
+from twokey.gateway.client.http_gateway import HttpGateway
 from twokey.gateway.service.agents import AgentService
 from twokey.gateway.store.api_keys import FoundKey
 from twokey.gateway.trust.api_keys import ApiKey, new_api_key
@@ -75,8 +75,10 @@ class ApiStack:
 
 
 @asynccontextmanager
-async def serving(harness: ServiceHarness) -> AsyncGenerator[ApiStack]:
-    """Serve the harness's store over HTTP."""
+async def serving(
+    harness: ServiceHarness, middlewares: Sequence[Any] = ()
+) -> AsyncGenerator[ApiStack]:
+    """Serve the harness's store over HTTP, with what stands before the server."""
     stack = ApiStack(harness)
 
     def port_of(tenant: str) -> AgentService:
@@ -86,8 +88,9 @@ async def serving(harness: ServiceHarness) -> AsyncGenerator[ApiStack]:
         return await port_of(tenant).agent_of(item_id)
 
     keys = ApiKeys(SEALS, stack.find, clock_s=stack.clock_s)
-    api = Api(keys, port_of, agent_of)
-    runner = web.AppRunner(api.application())
+    app = Api(keys, port_of, agent_of).application()
+    app.middlewares.extend(middlewares)
+    runner = web.AppRunner(app, shutdown_timeout=1.0)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()

@@ -11,8 +11,8 @@ import pytest
 
 from tests.api.api_stack import ApiStack, serving
 from tests.service.harness import ANA, ServiceHarness, claim_of
-from twokey.agent.http_gateway import HttpGateway
 from twokey.gateway.approvals.decisions import Approve, Edit
+from twokey.gateway.client.http_gateway import HttpGateway
 from twokey.gateway.errors import NotAllowed, SettingsError, StoreUnavailable
 from twokey.gateway.protocol.http_api import OPERATIONS, Scope
 from twokey.gateway.protocol.records import Result
@@ -164,12 +164,11 @@ async def test_a_key_of_another_tenant_sees_nothing(stack: ApiStack) -> None:
     other = stack.key(agents=["*"], tenant="acme")
     async with stack.gateway() as mine, stack.gateway(other) as theirs:
         (verdict,) = await mine.submit(turn())
-        for ask in (
-            theirs.claim(claim_of(REF, verdict)),
-            theirs.heartbeat(verdict.item_id, 1),
-        ):
-            with pytest.raises(NotAllowed, match="no such call"):
-                await ask
+        claimed = await theirs.claim(claim_of(REF, verdict))
+        assert isinstance(claimed, Refused)
+        assert "no such call" in claimed.reason
+        with pytest.raises(NotAllowed, match="no such call"):
+            await theirs.heartbeat(verdict.item_id, 1)
         assert await theirs.outcomes(REF) == ()
 
 

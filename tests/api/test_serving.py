@@ -17,10 +17,10 @@ from tests.api.api_stack import ApiStack, serving
 from tests.api.gateway_process import SECRET, environment, gateway_process
 from tests.conftest import eventually
 from tests.service.harness import ANA, ServiceHarness, claim_of
-from twokey.agent.http_gateway import HttpGateway
 from twokey.gateway.api.serving import serving_api
 from twokey.gateway.api_settings import ApiSettings
 from twokey.gateway.approvals.decisions import Approve
+from twokey.gateway.client.http_gateway import HttpGateway
 from twokey.gateway.config import Settings
 from twokey.gateway.errors import NotAllowed, SettingsError
 from twokey.gateway.protocol.wire import Claimed, ProposedCall, Turn, TurnRef, Verdict

@@ -1,0 +1,1 @@
+"""Clients of a gateway in another process: over HTTP."""

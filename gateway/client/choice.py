@@ -1,0 +1,64 @@
+"""Choose the gateway that an agent asks: given, connected, or of the environment."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+
+from twokey.gateway.client.http_gateway import HttpGateway
+from twokey.gateway.errors import NotAllowed, SettingsError
+from twokey.gateway.protocol import port
+from twokey.gateway.protocol.port import Gateway
+
+URL_VARIABLE = "TWOKEY_GATEWAY"
+KEY_VARIABLE = "TWOKEY_API_KEY"
+
+
+def given_gateway(
+    gateway: Gateway | str | None, api_key: str | None = None
+) -> Gateway | None:
+    """Return the gateway that a program names; None when it names none.
+
+    A URL takes its key from ``api_key``, else from the environment.
+
+    Raises:
+        SettingsError: when the URL or the key cannot be used.
+    """
+    if isinstance(gateway, str):
+        return _at(gateway, key_or_environment(api_key))
+    if api_key is not None:
+        raise SettingsError(
+            "api_key= is for a gateway at a URL; write gateway='https://…' as well."
+        )
+    return gateway
+
+
+def current_gateway() -> Gateway:
+    """Return the gateway of this context, else the one that the environment names.
+
+    Raises:
+        NotAllowed: when there is none; gated tools then do not run.
+        SettingsError: when the environment names one that cannot be used.
+    """
+    found = port.connected_gateway()
+    if found is not None:
+        return found
+    url = os.environ.get(URL_VARIABLE, "")
+    if url:
+        return _at(url, key_or_environment(None))
+    raise NotAllowed(
+        "No approval gateway is connected, so this call cannot run. Start the agent "
+        "with `twokey run`, inside `Twokey(...)`, pass `gateway=`, or set "
+        f"{URL_VARIABLE} and {KEY_VARIABLE}."
+    )
+
+
+def key_or_environment(api_key: str | None) -> str:
+    """Return an API key that was given, else the one of the environment."""
+    return os.environ.get(KEY_VARIABLE, "") if api_key is None else api_key
+
+
+@cache
+def _at(url: str, api_key: str) -> HttpGateway:
+    # One for each gateway and key, so that all agents share its connections.
+    return HttpGateway(url, api_key)

@@ -1,0 +1,183 @@
+"""HTTP connection to a gateway: how a question travels and what an error means.
+
+Every question may be asked again: the gateway answers the same write in the same way.
+So a connection that broke, after which nobody knows whether the gateway has acted, and
+a gateway that asks for a pause are tried again here for as long as one question may
+take; what lasts longer is an outage, which the caller retries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import TypeVar
+from urllib.parse import urlsplit
+from weakref import WeakKeyDictionary
+
+import httpx
+from pydantic import ValidationError
+
+from twokey.gateway.errors import KeyRefused, SettingsError, StoreUnavailable
+from twokey.gateway.protocol import http_api, idempotency, run_context
+from twokey.gateway.protocol.http_api import Operation, Problem, error_of
+
+TIMEOUT_S = 10.0
+"""How long the gateway may take to answer, beside what a long poll waits."""
+
+LONGEST_PAUSE_S = 5.0
+"""The longest pause that a gateway may ask for and is granted within one question."""
+
+TRIES = 4
+"""How often one question is sent at most."""
+
+_KEEPALIVE = httpx.Limits(max_connections=1000, max_keepalive_connections=20)
+_LOOPBACK = {"127.0.0.1", "::1", "localhost"}
+_KEY = re.compile(r"tk_[!-~]+", re.ASCII)
+_OK = 200
+_ASKS_FOR_PAUSE = {429, 503}
+
+Q = TypeVar("Q")
+A = TypeVar("A")
+
+
+class HttpConnection:
+    """Asks a gateway at a URL.
+
+    Args:
+        url: of the gateway, ``https://…``; plain ``http`` only for this machine.
+        api_key: as `twokey api-keys create` prints it.
+
+    Raises:
+        SettingsError: when the URL or the key cannot be used.
+    """
+
+    def __init__(self, url: str, api_key: str) -> None:
+        _check_url(url)
+        if not _KEY.fullmatch(api_key):
+            # Without the key: it may be the right one with a line break.
+            what = "is no API key of Twokey" if api_key else "is missing"
+            raise SettingsError(
+                f"The API key for the gateway {url!r} {what}: pass api_key=, or set "
+                "TWOKEY_API_KEY, to what `twokey api-keys create` printed (tk_…)."
+            )
+        self.url = url.rstrip("/")
+        self._headers = {"Authorization": f"Bearer {api_key}"}
+        # One for each event loop: a connection belongs to the loop that opened it.
+        self._clients: WeakKeyDictionary[
+            asyncio.AbstractEventLoop, httpx.AsyncClient
+        ] = WeakKeyDictionary()
+
+    def __repr__(self) -> str:
+        """Name the gateway without the key."""
+        return f"HttpConnection({self.url!r})"
+
+    async def ask(
+        self, operation: Operation[Q, A], question: Q, *, wait_s: float = 0.0
+    ) -> A:
+        """Ask a question and return the answer.
+
+        Args:
+            operation: what is asked.
+            question: its body.
+            wait_s: how long the question lets the gateway wait before it answers.
+
+        Raises:
+            StoreUnavailable: when there is no answer now.
+            KeyRefused: when the key is not valid, or may not ask this.
+            NotAllowed: when the gateway refuses.
+            LeaseLost: when another process runs the thread now.
+        """
+        body = operation.question.dump_json(question)
+        headers = {
+            "Content-Type": "application/json",
+            idempotency.HEADER: idempotency.key_of_write(),
+        }
+        if lease := run_context.current_lease():
+            headers[http_api.LEASE_HEADER] = lease
+        reply = await self._send(operation.path, body, headers, wait_s)
+        try:
+            if reply.status_code == _OK:
+                return operation.answer.validate_json(reply.content)
+            found = Problem.model_validate_json(reply.content)
+        except ValidationError as error:
+            # Of a proxy between the two, or of another program at this address.
+            raise StoreUnavailable(
+                f"{self.url!r} answered {reply.status_code} with something that is "
+                "not of a Twokey gateway; see the address and what stands between."
+            ) from error
+        refused = error_of(found)
+        if isinstance(refused, KeyRefused):
+            raise KeyRefused(
+                f"The gateway {self.url!r} refused the API key of this process: "
+                f"{found.detail} Set TWOKEY_API_KEY, or api_key=, to one that may."
+            )
+        raise refused
+
+    async def aclose(self) -> None:
+        """Close the connections of this event loop."""
+        client = self._clients.pop(asyncio.get_running_loop(), None)
+        if client is not None:
+            await client.aclose()
+
+    async def _send(
+        self, path: str, body: bytes, headers: dict[str, str], wait_s: float
+    ) -> httpx.Response:
+        timeout = httpx.Timeout(TIMEOUT_S, read=TIMEOUT_S + wait_s)
+        for left in reversed(range(TRIES)):
+            try:
+                reply = await self._client().post(
+                    path, content=body, headers=headers, timeout=timeout
+                )
+            except (httpx.NetworkError, httpx.RemoteProtocolError) as error:
+                # As when the gateway closes a connection that was kept open: whether
+                # it has acted is not known, and the next attempt has the same key.
+                if left and not isinstance(error, httpx.ConnectError):
+                    continue
+                raise self._no_answer(error) from error
+            except httpx.HTTPError as error:
+                raise self._no_answer(error) from error
+            pause_s = _pause_s(reply)
+            if not left or pause_s is None or pause_s > LONGEST_PAUSE_S:
+                return reply
+            await asyncio.sleep(pause_s)
+        raise AssertionError("The last attempt returns or raises.")  # pragma: no cover
+
+    def _no_answer(self, error: Exception) -> StoreUnavailable:
+        return StoreUnavailable(
+            f"The approval gateway {self.url!r} did not answer "
+            f"({type(error).__name__}); try again when it is back."
+        )
+
+    def _client(self) -> httpx.AsyncClient:
+        loop = asyncio.get_running_loop()
+        client = self._clients.get(loop)
+        if client is None:
+            client = httpx.AsyncClient(
+                base_url=self.url, headers=self._headers, limits=_KEEPALIVE
+            )
+            self._clients[loop] = client
+        return client
+
+
+def _check_url(url: str) -> None:
+    try:
+        parts = urlsplit(url)
+        is_local = parts.scheme == "http" and parts.hostname in _LOOPBACK
+        is_usable = bool(parts.hostname) and (parts.scheme == "https" or is_local)
+    except ValueError:  # such as a port that is no number
+        is_usable = False
+    if not is_usable:
+        raise SettingsError(
+            f"The gateway {url!r} cannot be used: write https://host, or "
+            "http://127.0.0.1:port for one on this machine. Over plain http the "
+            "API key could be read on the way."
+        )
+
+
+def _pause_s(reply: httpx.Response) -> float | None:
+    """Return the pause that a gateway asks for; None when it asks for none."""
+    asked = reply.headers.get("Retry-After", "")
+    # A date, which the header may hold as well, is left to the caller's own pauses.
+    if reply.status_code in _ASKS_FOR_PAUSE and asked.isascii() and asked.isdigit():
+        return float(asked)
+    return None

@@ -1,0 +1,121 @@
+"""Ask a gateway in another process, over HTTP.
+
+It is the port `Gateway` like the one in this process: the rest of the agent's side does
+not know which one it asks. The agent's process holds an API key, and nothing that
+could approve a call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from twokey.gateway.client.http_connection import HttpConnection
+from twokey.gateway.errors import KeyRefused, NotAllowed
+from twokey.gateway.protocol import http_api
+from twokey.gateway.protocol.call_progress import CallBegun, CallEnd, CallProgress
+from twokey.gateway.protocol.records import EditRecord, Result, RunRef
+from twokey.gateway.protocol.wire import (
+    AgentNote,
+    CallOutcome,
+    ClaimReply,
+    ClaimRequest,
+    EditsKnown,
+    LateReport,
+    Refused,
+    Turn,
+    TurnRef,
+    Verdict,
+)
+
+
+class HttpGateway:
+    """A gateway at a URL.
+
+    Args:
+        url: of the gateway, ``https://…``; plain ``http`` only for this machine.
+        api_key: as `twokey api-keys create` prints it.
+
+    Raises:
+        SettingsError: when the URL or the key cannot be used.
+    """
+
+    def __init__(self, url: str, api_key: str) -> None:
+        self.connection = HttpConnection(url, api_key)
+
+    def __repr__(self) -> str:
+        """Name the gateway without the key."""
+        return f"HttpGateway({self.connection.url!r})"
+
+    async def submit(self, turn: Turn) -> tuple[Verdict, ...]:
+        """Evaluate the calls of a turn; see `Gateway.submit`."""
+        return await self.connection.ask(http_api.SUBMIT, turn)
+
+    async def claim(self, request: ClaimRequest) -> ClaimReply:
+        """Ask to run a call; see `Gateway.claim`."""
+        try:
+            return await self.connection.ask(http_api.CLAIM, request)
+        except KeyRefused:
+            raise
+        except NotAllowed as error:
+            # Such as an item that is not there, which in one process is a reply too.
+            return Refused(reason=str(error))
+
+    async def heartbeat(self, item_id: str, fence: int) -> bool:
+        """Keep a claim; see `Gateway.heartbeat`."""
+        question = http_api.Heartbeat(item_id=item_id, fence=fence)
+        return await self.connection.ask(http_api.HEARTBEAT, question)
+
+    async def finish(self, item_id: str, fence: int, result: Result) -> bool:
+        """Record a result; see `Gateway.finish`."""
+        question = http_api.Finish(item_id=item_id, fence=fence, result=result)
+        return await self.connection.ask(http_api.FINISH, question)
+
+    async def release(
+        self, item_id: str, fence: int, *, has_begun: bool = True
+    ) -> None:
+        """Give a claim back; see `Gateway.release`."""
+        question = http_api.Release(item_id=item_id, fence=fence, has_begun=has_begun)
+        await self.connection.ask(http_api.RELEASE, question)
+
+    async def report_progress(self, progress: CallProgress) -> CallBegun:
+        """Ask to run a call without a record; see `Gateway.report_progress`."""
+        return await self.connection.ask(http_api.REPORT_PROGRESS, progress)
+
+    async def ended(self, end: CallEnd) -> None:
+        """Report how a call ended; see `Gateway.ended`."""
+        await self.connection.ask(http_api.ENDED, end)
+
+    async def outcomes(self, ref: TurnRef) -> tuple[CallOutcome, ...]:
+        """Return what became of the calls of a message; see `Gateway.outcomes`."""
+        return await self.connection.ask(http_api.OUTCOMES, ref)
+
+    async def supersede(self, ref: TurnRef) -> None:
+        """End what still waits of a turn; see `Gateway.supersede`."""
+        await self.connection.ask(http_api.SUPERSEDE, ref)
+
+    async def history(self, run: RunRef, within: str = "") -> tuple[EditRecord, ...]:
+        """Return the edits of a run; see `Gateway.history`."""
+        question = http_api.History(run=run, within=within)
+        return await self.connection.ask(http_api.HISTORY, question)
+
+    async def edits_known(self, ref: TurnRef, edits: Mapping[str, str]) -> EditsKnown:
+        """Return which edits were made; see `Gateway.edits_known`."""
+        question = http_api.EditsQuestion(ref=ref, edits=dict(edits))
+        return await self.connection.ask(http_api.EDITS_KNOWN, question)
+
+    async def late_reports(
+        self, ref: TurnRef, item_ids: Collection[str]
+    ) -> tuple[LateReport, ...]:
+        """Return what was reported late; see `Gateway.late_reports`."""
+        question = http_api.LateReportsQuestion(ref=ref, item_ids=tuple(item_ids))
+        return await self.connection.ask(http_api.LATE_REPORTS, question)
+
+    async def note(self, agent: str) -> AgentNote:
+        """Return what the system prompt should say; see `Gateway.note`."""
+        return await self.connection.ask(
+            http_api.NOTE, http_api.NoteQuestion(agent=agent)
+        )
+
+    async def aclose(self) -> None:
+        """Close the connections of this event loop."""
+        await self.connection.aclose()

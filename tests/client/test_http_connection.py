@@ -1,0 +1,225 @@
+"""What an agent's process does when the gateway is slow, away, busy or cut off."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass, field
+
+import pytest
+from aiohttp import web
+
+from tests.api.api_stack import ApiStack, serving
+from tests.service.harness import ANA, ServiceHarness, claim_of
+from twokey.agent import bridge
+from twokey.agent.bridge import Awaiting, Blocking, ask_with_retries, drive
+from twokey.gateway.approvals.decisions import Approve
+from twokey.gateway.client import choice, http_connection
+from twokey.gateway.client.http_gateway import HttpGateway
+from twokey.gateway.errors import (
+    KeyRefused,
+    NotAllowed,
+    SettingsError,
+    StoreUnavailable,
+)
+from twokey.gateway.protocol.idempotency import HEADER
+from twokey.gateway.protocol.port import connected
+from twokey.gateway.protocol.records import Result
+from twokey.gateway.protocol.wire import (
+    Claimed,
+    Done,
+    ProposedCall,
+    Turn,
+    TurnRef,
+    VerdictKind,
+)
+from twokey.gateway.store.store import Store
+
+REF = TurnRef(agent="support", thread="t1", message_id="m1")
+TURN = Turn(
+    ref=REF,
+    calls=(ProposedCall(tool="process_refund", args={"a": 1}, tool_call_id="c1"),),
+)
+Answered = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Fault = Callable[[web.Request, Answered], Awaitable[web.StreamResponse]]
+
+
+@dataclass
+class Faulty:
+    """A gateway that treats its next requests as the faults say, one each."""
+
+    api: ApiStack
+    faults: list[Fault] = field(default_factory=list[Fault])
+    keys: list[str] = field(default_factory=list[str])
+
+    @web.middleware
+    async def between(
+        self, request: web.Request, handler: Answered
+    ) -> web.StreamResponse:
+        self.keys.append(request.headers[HEADER])
+        if self.faults:
+            return await self.faults.pop(0)(request, handler)
+        return await handler(request)
+
+
+async def resets_after(request: web.Request, handler: Answered) -> web.StreamResponse:
+    """Act, and cut the connection before the answer."""
+    reply = await handler(request)
+    assert request.transport
+    request.transport.abort()
+    return reply
+
+
+async def closes_before(request: web.Request, _: Answered) -> web.StreamResponse:
+    assert request.transport
+    request.transport.close()
+    return web.Response()
+
+
+async def is_away(request: web.Request, _: Answered) -> web.StreamResponse:
+    return web.Response(status=502, text="<h1>Bad Gateway</h1>")
+
+
+async def hangs(request: web.Request, handler: Answered) -> web.StreamResponse:
+    await asyncio.sleep(60)
+    return await handler(request)
+
+
+def asks_for_pause(status: int, after: str) -> Fault:
+    async def fault(request: web.Request, _: Answered) -> web.StreamResponse:
+        return web.Response(status=status, headers={"Retry-After": after}, text="busy")
+
+    return fault
+
+
+@pytest.fixture
+async def faulty(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> AsyncGenerator[Faulty]:
+    monkeypatch.setattr(bridge, "FIRST_PAUSE_S", 0.001)
+    found = Faulty(ApiStack(ServiceHarness(store)))
+    async with serving(found.api.harness, [found.between]) as found.api:
+        yield found
+
+
+@pytest.mark.parametrize(
+    "fault", [resets_after, closes_before, asks_for_pause(429, "0")]
+)
+async def test_a_write_that_was_cut_off_is_sent_again_under_its_key(
+    faulty: Faulty, fault: Fault
+) -> None:
+    async with faulty.api.gateway() as gateway:
+        faulty.faults[:] = [fault, fault]
+        (verdict,) = await gateway.submit(TURN)
+        (first, *others) = faulty.keys
+        await gateway.submit(TURN)
+
+    assert verdict.kind is VerdictKind.HOLD
+    assert len(others) == 2
+    assert set(others) == {first}
+    assert len(await faulty.api.harness.opened()) == 1
+    assert faulty.keys[-1] != first
+
+
+async def test_a_claim_whose_answer_was_lost_is_granted_once(faulty: Faulty) -> None:
+    harness = faulty.api.harness
+    async with faulty.api.gateway() as gateway:
+        (verdict,) = await gateway.submit(TURN)
+        await harness.reviews.decide(await harness.click(verdict), Approve(), ANA)
+        claim = claim_of(REF, verdict)
+        faulty.faults[:] = [resets_after]
+        claimed = await gateway.claim(claim)
+        assert isinstance(claimed, Claimed)
+        faulty.faults[:] = [resets_after]
+        done = Result(ok=True, summary="paid")
+        assert await gateway.finish(verdict.item_id, claimed.fence, done)
+        after = await gateway.claim(claim.with_(owner="another"))
+
+    assert claimed.fence == 1
+    assert isinstance(after, Done)
+
+
+@pytest.mark.parametrize(
+    "fault", [is_away, asks_for_pause(503, "0"), asks_for_pause(503, "3600")]
+)
+async def test_retries_of_the_agent_are_one_write(faulty: Faulty, fault: Fault) -> None:
+    async with faulty.api.gateway() as gateway:
+        faulty.faults[:] = [fault] * (bridge.PORT_TRIES - 1)
+        await ask_with_retries(Awaiting(), lambda: gateway.submit(TURN))
+
+    assert len(faulty.keys) == bridge.PORT_TRIES
+    assert len(set(faulty.keys)) == 1
+
+
+async def test_a_long_pause_is_left_to_the_caller(faulty: Faulty) -> None:
+    async with faulty.api.gateway() as gateway:
+        faulty.faults[:] = [asks_for_pause(429, "3600")]
+        with pytest.raises(StoreUnavailable):
+            await gateway.note("support")
+
+    assert len(faulty.keys) == 1
+
+
+async def test_a_slow_gateway_is_an_outage(
+    faulty: Faulty, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_connection, "TIMEOUT_S", 0.05)
+    async with faulty.api.gateway() as gateway:
+        faulty.faults[:] = [hangs]
+        with pytest.raises(StoreUnavailable, match="did not answer"):
+            await gateway.note("support")
+
+
+async def test_a_synchronous_agent_asks_from_the_background(faulty: Faulty) -> None:
+    gateway = HttpGateway(faulty.api.url, faulty.api.key())
+
+    def ask() -> object:
+        work = ask_with_retries(Blocking(), lambda: gateway.submit(TURN))
+        found = drive(work)
+        bridge.spawn(gateway.aclose()).result()
+        return found
+
+    faulty.faults[:] = [is_away, is_away]
+    assert await asyncio.to_thread(ask)
+    assert len(set(faulty.keys)) == 1
+
+
+async def test_a_refused_key_says_what_to_set_and_is_not_tried_again(
+    faulty: Faulty,
+) -> None:
+    wrong = "tk_" + "0" * 16 + "_" + "0" * 64
+    async with faulty.api.gateway(wrong) as gateway:
+        with pytest.raises(KeyRefused, match="TWOKEY_API_KEY") as raised:
+            await ask_with_retries(Awaiting(), lambda: gateway.submit(TURN))
+
+    assert wrong not in str(raised.value)
+    assert len(faulty.keys) == 1
+
+
+@pytest.mark.parametrize("key", ["", "secret", "tk_a b", "tk_a\n", "tk_ä"])
+def test_what_is_no_key_is_refused_at_once(key: str) -> None:
+    with pytest.raises(SettingsError, match="TWOKEY_API_KEY") as raised:
+        HttpGateway("https://gateway.example", key)
+    if key:
+        assert key not in str(raised.value)
+
+
+def test_url_and_key_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(NotAllowed, match="TWOKEY_GATEWAY"):
+        choice.current_gateway()
+    monkeypatch.setenv(choice.URL_VARIABLE, "https://gateway.example")
+    with pytest.raises(SettingsError, match="is missing"):
+        choice.current_gateway()
+    monkeypatch.setenv(choice.KEY_VARIABLE, "tk_1")
+    found = choice.current_gateway()
+
+    assert repr(found) == "HttpGateway('https://gateway.example')"
+    assert choice.current_gateway() is found
+    assert choice.given_gateway("https://gateway.example") is found
+    assert choice.given_gateway("https://gateway.example", "tk_2") is not found
+    assert choice.given_gateway(None) is None
+    assert choice.given_gateway(found) is found
+    with connected(HttpGateway("https://other.example", "tk_1")):
+        assert choice.current_gateway() is not found
+    with pytest.raises(SettingsError, match="gateway='https"):
+        choice.given_gateway(found, "tk_1")
